@@ -18,9 +18,9 @@ import numpy as np
 from machine import heading, markdown
 
 from foretune.collect import local_device
-from foretune.plan.aiter_tables import read_tables
-from foretune.tune.exporting import aiter
-from foretune.tune.exporting.aiter import ARCHITECTURES, TunedTable
+from foretune.plan.engine_files.aiter import ARCHITECTURES, TunedTable
+from foretune.plan.engine_files.aiter_tables import read_tables
+from foretune.tune.heuristics import aiter
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -44,11 +44,13 @@ def main(argv: list[str] | None = None) -> None:
 
 def line(name: str, table: TunedTable) -> list[str]:
     calls = list(calls_of(table))
-    chosen = [tuple(table.rows[c].fillna("").iat[i] for c in table.choices) for i, *_ in calls]
+    chosen = [
+        tuple(table.rows[c].fillna("").iat[i] for c in table.kernel_columns) for i, *_ in calls
+    ]
     right: dict[str, list[bool]] = {"guess": [], "nearest row": [], "commonest": []}
     silent = 0
     for (_, layer, tokens, units), kernel in zip(calls, chosen, strict=True):
-        voted = guessed(table, layer, tokens, units, aiter.NEIGHBOURS)
+        voted = guessed(table, layer, tokens, units, aiter.MAX_NEIGHBORS)
         silent += voted is None
         right["guess"].append(voted == kernel)
         right["nearest row"].append(guessed(table, layer, tokens, units, 1) == kernel)
@@ -75,12 +77,12 @@ def formats(table: TunedTable, layer) -> tuple[object, ...]:
 
 def guessed(table: TunedTable, layer, tokens: int, units: int, voters: int):
     """Return the kernel that ``voters`` rows agree on."""
-    kept, aiter.NEIGHBOURS = aiter.NEIGHBOURS, voters
+    kept, aiter.MAX_NEIGHBORS = aiter.MAX_NEIGHBORS, voters
     try:
         found = table.guess(layer, tokens, ARCHITECTURES[units], units, without=[layer])
     finally:
-        aiter.NEIGHBOURS = kept
-    return found and tuple(found.values[c] for c in table.choices)
+        aiter.MAX_NEIGHBORS = kept
+    return found and tuple(found.values[c] for c in table.kernel_columns)
 
 
 if __name__ == "__main__":

@@ -27,13 +27,13 @@ from foretune.device import Device
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.registry import get_kernel
-from foretune.search.rows import nearest
+from foretune.search.encoding import nearest_first
 from foretune.space import Configuration
 from foretune.tune.store import Subject
-from foretune.tune.triton.history import History
+from foretune.tune.triton.choice import CallTuner
+from foretune.tune.triton.history import KernelHistory
 from foretune.tune.triton.options import Budget, Options
-from foretune.tune.triton.prior import Priors
-from foretune.tune.triton.tuning import Tuning
+from foretune.tune.triton.prior import PriorFactory
 
 Table = dict[Problem, dict[Configuration, Measurement]]
 BUDGETS: tuple[Budget, ...] = (0, 1, 4, 8, "auto")
@@ -76,7 +76,7 @@ def record(name: str, device: Device, options: argparse.Namespace) -> Table:
     chosen = np.random.default_rng(0).choice(len(ordered), options.configs, replace=False)
     configs = [ordered[i] for i in chosen]
     options.out.mkdir(parents=True, exist_ok=True)
-    runner = InProcessRunner(device, Timing(box_s=0.12, warmup_s=0.01), power=False)
+    runner = InProcessRunner(device, Timing(max_seconds=0.12, warmup_s=0.01), power=False)
     table: Table = {}
     with RunLog(options.out / f"{name}.parquet") as log:
         for problem in problems:
@@ -135,7 +135,7 @@ def plain_choices(
     configs = list(table[problem])
     logs = np.array([[np.log(table[p][c].time_ms) for c in configs] for p in tuned])
     overall = configs[int(np.argmin(logs.mean(axis=0)))]
-    like, *_ = nearest([next(iter(table[p].values())) for p in tuned], problem)
+    like, *_ = nearest_first([next(iter(table[p].values())) for p in tuned], problem)
     there = table[like.problem]
     return {
         "best over all tuned (measured: all)": overall,
@@ -165,14 +165,14 @@ class Replayed:
             device=self._device, programs=lambda config: float("nan"), arguments={},
         )  # fmt: skip
         options = Options(budget=budget, store=False)
-        history = History(options)
+        history = KernelHistory(options)
         history.record(call, self._runs)
-        priors = Priors(call.kernel, call.subject.source, self._device, options)
-        tuning = Tuning(call, list(self._table[problem]), options, history, priors, {})
+        priors = PriorFactory(call.kernel, call.subject.source, self._device, options)
+        tuning = CallTuner(call, list(self._table[problem]), options, history, priors, {})
         while (config := tuning.next()) is not None:
             tuning.add(self._table[problem][config])
         self._runs = history.measurements(call)
-        return tuning.best, tuning.fresh
+        return tuning.best, tuning.new_count
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ class Watched(SurrogateSearcher):
         super()._prepare()
 
     def _improver(self, free: np.ndarray, chosen: list[int]) -> int:
-        number = super()._improver(free, chosen)
+        number = super()._best_candidate(free, chosen)
         assert self._posterior is not None
         place = int(np.searchsorted(self._pool, number))
         noise = self._scale**2 * self._posterior.process.noise
@@ -44,7 +44,7 @@ def errors(space: RecordedSpace, budget: int, seed: int) -> list[float]:
     for _ in range(min(budget, len(space))):
         (config,) = searcher.ask()
         number = space.space.index(config)
-        searcher.take({number: float(space.values[number])})
+        searcher.tell_values({number: float(space.values[number])})
     ran = ((n, e) for n, e in searcher.expected.items() if np.isfinite(space.values[n]))
     return [float(np.log(space.values[n]) - mean) / spread for n, (mean, spread) in ran]
 

@@ -33,11 +33,11 @@ sys.path.append(str(Path(__file__).resolve().parent / "gpu"))  # stage.py
 from stage import Bests, Deadline, Table, labels, library_columns, medians, share_of_best
 
 from foretune.collect import IsolatedRunner, Runner, Timing, local_device
-from foretune.collect.meters import why_no_meter
-from foretune.collect.probe import probe_cpu
+from foretune.collect.benchmark import environment
+from foretune.collect.devices import probe_cpu
+from foretune.collect.power import explain_missing_meter
 from foretune.collect.versions import versions
-from foretune.collect.workbench import environment
-from foretune.datasets import Card, card, shipped, to_measurements
+from foretune.datasets import DatasetCard, card, shipped, to_measurements
 from foretune.device import Device
 from foretune.errors import MeasurementError
 from foretune.kernel import Kernel
@@ -61,7 +61,7 @@ RACE_S = 0.4
 VERIFYING = 0.15
 """Share of the time that is left for the finalists."""
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-TIMING = Timing(box_s=0.1, max_repeats=60)
+TIMING = Timing(max_seconds=0.1, max_repeats=60)
 PROTOCOL = (
     "Each configuration in a child process, threads pinned: output checked against higher "
     "precision after it was spoilt, 20 ms of warm-up, then 3 to 60 samples (of at least 50 µs, "
@@ -123,7 +123,7 @@ class Plan:
         if not self.listed:
             yield self.kernel.default(some)
         elif best := self.bests(self.kernel, some):
-            beside = self.kernel.space(some).neighbours(best)
+            beside = self.kernel.space(some).neighbors(best)
             new = [c for c in beside if c not in set(self.listed)]
             yield from (new[int(i)] for i in rng.permutation(len(new))[: CHUNK // 2])
         yield from self.kernel.space(some).sample(20 * CHUNK, rng)
@@ -191,7 +191,7 @@ class Sweep:
 
     def _race(self, kernel: Kernel, problem: Problem, finalists: list[Configuration]) -> None:
         try:
-            raced = self.runner.race(kernel, problem, finalists, RACE_S)
+            raced = self.runner.compare_interleaved(kernel, problem, finalists, RACE_S)
         except MeasurementError as e:
             print(e, file=sys.stderr)
             return
@@ -285,12 +285,12 @@ def start_anew(name: str, out: Path, kernels: list[Kernel], provisional: bool) -
 
 def card_of(
     name: str, runs: pd.DataFrame, device: Device, kernels: list[Kernel], provisional: str
-) -> Card:
+) -> DatasetCard:
     """Return the card of what was measured."""
-    no_meter = why_no_meter("cpu")
+    no_meter = explain_missing_meter("cpu")
     power = f"No power: {no_meter}." if no_meter else "Power over 0.6 s of launches, RAPL counters."
     release = ".".join(platform.release().split("-")[0].split(".")[:2])
-    return Card(
+    return DatasetCard(
         name=name,
         device=device.name,
         architecture=device.architecture,

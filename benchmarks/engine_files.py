@@ -20,9 +20,9 @@ import numpy as np
 from machine import heading, markdown
 
 from foretune.collect import local_device
+from foretune.plan.engine_files.layer import Layer
+from foretune.plan.engine_files.tuned_layers import PARAMETERS, TunedLayerIndex
 from foretune.space import Configuration
-from foretune.tune.exporting.layer import Layer
-from foretune.tune.exporting.winners import PARAMETERS, Winners
 
 Guess = Callable[[Layer, int], Configuration | None]
 KINDS = (("experts", True), ("linear layers", False))
@@ -33,8 +33,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("vllm", type=Path)
     parser.add_argument("sglang", type=Path)
     options = parser.parse_args(argv)
-    vllm, sglang = Winners.read([options.vllm]), Winners.read([options.sglang])
-    both = Winners([*vllm.layers.values(), *sglang.layers.values()])
+    vllm, sglang = TunedLayerIndex.read([options.vllm]), TunedLayerIndex.read([options.sglang])
+    both = TunedLayerIndex([*vllm.layers.values(), *sglang.layers.values()])
     alone = [layer for layer in sglang.layers if layer not in vllm.layers]
     guess, common = voted(both), commonest(both)
     all_files, siblings, tunings = [], [], []
@@ -51,13 +51,13 @@ def main(argv: list[str] | None = None) -> None:
     print(heading("Files of serving engines", local_device("cpu")))
     columns = ("layers", "number", "guess", "commonest", "vLLM's default")
     print(markdown(columns, all_files))
-    print(f"{vllm.left_out} and {sglang.left_out} files in other formats were left out.\n")
+    print(f"{vllm.skipped} and {sglang.skipped} files in other formats were left out.\n")
     print(markdown(("layers", "number", "guess", "without the GPU's own files"), siblings))
     columns = ("tuned twice", "number", "each other", "guess and vLLM", "guess and SGLang")
     print(markdown(columns, tunings))
 
 
-def voted(winners: Winners) -> Guess:
+def voted(winners: TunedLayerIndex) -> Guess:
     """Return the guess from all layers but copies of the one that is asked for."""
     copies = copies_of(winners)
 
@@ -68,10 +68,10 @@ def voted(winners: Winners) -> Guess:
     return guess
 
 
-def elsewhere(winners: Winners, layers: list[Layer]) -> Guess:
+def elsewhere(winners: TunedLayerIndex, layers: list[Layer]) -> Guess:
     """Return the guess from files of other GPUs."""
     by_device = {
-        device: Winners(t for layer, t in winners.layers.items() if layer.device != device)
+        device: TunedLayerIndex(t for layer, t in winners.layers.items() if layer.device != device)
         for device in {layer.device for layer in layers}
     }
     copies = copies_of(winners)
@@ -83,7 +83,7 @@ def elsewhere(winners: Winners, layers: list[Layer]) -> Guess:
     return guess
 
 
-def copies_of(winners: Winners) -> dict[Layer, set[Layer]]:
+def copies_of(winners: TunedLayerIndex) -> dict[Layer, set[Layer]]:
     """Return the layers whose files say the same as each layer's, itself among them."""
     same = defaultdict(set)
     said = {layer: frozenset(tuned.configs.items()) for layer, tuned in winners.layers.items()}
@@ -92,7 +92,7 @@ def copies_of(winners: Winners) -> dict[Layer, set[Layer]]:
     return {layer: same[content] for layer, content in said.items()}
 
 
-def share(winners: Winners, layers: Iterable[Layer], guess: Guess) -> str:
+def share(winners: TunedLayerIndex, layers: Iterable[Layer], guess: Guess) -> str:
     same = []
     for layer in layers:
         for tokens, config in winners.layers[layer].configs.items():
@@ -105,7 +105,7 @@ def agreement(one: Configuration, other: Configuration) -> float:
     return float(np.mean([one.get(name) == other.get(name) for name in PARAMETERS]))
 
 
-def commonest(winners: Winners) -> Guess:
+def commonest(winners: TunedLayerIndex) -> Guess:
     """Return what wins most often in other layers of the same kind, format and tokens."""
     votes: dict[tuple[object, ...], Counter[Configuration]] = defaultdict(Counter)
     copies = copies_of(winners)
@@ -158,7 +158,7 @@ def default(layer: Layer, tokens: int) -> Configuration | None:
     return Configuration(dict(zip(PARAMETERS, values, strict=True)))
 
 
-def twice(one: Winners, other: Winners, guess: Guess, experts: bool) -> list[str]:
+def twice(one: TunedLayerIndex, other: TunedLayerIndex, guess: Guess, experts: bool) -> list[str]:
     """Return how many layers both engines tuned differently, and who agrees how far with whom."""
     same, number = [], 0
     for layer, tuned in one.layers.items():

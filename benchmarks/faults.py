@@ -83,7 +83,9 @@ def harmful_configurations(harm: str, times: int) -> list[str]:
 
     kernel, seconds, lost = Faulty() if harm in FAULTY else Toy(), list[float](), 0
     problem = kernel.problem(n=100)
-    with IsolatedRunner(DEVICE, Timing(box_s=0.02, warmup_s=0.002), limit_s=LIMIT_S) as runner:
+    with IsolatedRunner(
+        DEVICE, Timing(max_seconds=0.02, warmup_s=0.002), limit_s=LIMIT_S
+    ) as runner:
         next(runner.run(kernel, problem, [config("ok")]))
         for _ in range(times):
             next(runner.run(kernel, problem, [config(harm)]))

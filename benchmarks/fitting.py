@@ -23,7 +23,7 @@ from foretune.datasets import load
 from foretune.datasets.schema import columns_of
 from foretune.models import Predictor
 from foretune.models.validation.metrics import score
-from foretune.models.validation.splits import group_numbers, tasks_of
+from foretune.models.validation.splits import group_numbers, task_numbers
 
 MOST_ROWS, MOST_TESTED = 10_000, 5_000
 SHIPPED = "amd-epyc-2-cores"
@@ -95,7 +95,7 @@ def run_task(task: Task) -> None:
         return learner
 
     value = on_roofline(timed, predictor, known, test, task.target)
-    plain = errors(score(test[task.target].to_numpy(), value, tasks_of(test)))
+    plain = errors(score(test[task.target].to_numpy(), value, task_numbers(test)))
     scores = score_of(predictor, test, task.target)
     interval = f"{100 * scores['coverage90']:.0f} %; ±{100 * scores['width90']:.0f} %"
     cells = [

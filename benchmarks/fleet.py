@@ -25,15 +25,15 @@ from ray.cluster_utils import Cluster
 from sleeping_kernel import SleepingKernel
 
 import foretune as ft
-from foretune.collect.fleet.dispatcher import Dispatcher
-from foretune.collect.fleet.resource import resources_of
-from foretune.tune.record import StoredRecord
+from foretune.collect.distributed.dispatcher import Dispatcher
+from foretune.collect.distributed.resource import resource_counts
+from foretune.tune.record import SharedMeasurementCache
 
 KERNEL = SleepingKernel()
 PROBLEM = KERNEL.problem(n=1)
 SLEEPY, SHORT = ft.Configuration(ms=20), ft.Configuration(ms=1)
-TIMING = ft.Timing(box_s=0.5, warmup_s=0.02, min_repeats=1000)
-BRIEF = ft.Timing(box_s=0.004, warmup_s=0.001)
+TIMING = ft.Timing(max_seconds=0.5, warmup_s=0.02, min_repeats=1000)
+BRIEF = ft.Timing(max_seconds=0.004, warmup_s=0.001)
 DEVICES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 LENGTHS_S = (0.01, 0.1, 1.0, 10.0)
 PER_DEVICE = 30
@@ -65,7 +65,7 @@ class SimulatedCrew:
         self._events: list[tuple[float, int]] = []
         self._started = 0
 
-    def places(self) -> int:
+    def capacity(self) -> int:
         """Return how many devices there are."""
         return self.devices
 
@@ -93,7 +93,7 @@ def utilization(devices: int, length_s: float, costs: Costs) -> float:
     crew = SimulatedCrew(devices, costs)
     members = Dispatcher(crew, clock=lambda: crew.now)
     lengths = np.random.default_rng(0).uniform(0.8, 1.2, PER_DEVICE * devices) * length_s
-    for _ in members.answers((i // 20, float(length)) for i, length in enumerate(lengths)):
+    for _ in members.results((i // 20, float(length)) for i, length in enumerate(lengths)):
         crew.now += costs.keep_ms * 1e-3
     return crew.busy_s / (crew.now * devices)
 
@@ -123,7 +123,7 @@ def each_ms(runner: ft.collect.Runner, count: int) -> np.ndarray:
 
 def measured(device: ft.Device, count: int) -> tuple[Costs, float, float]:
     """Return the costs, and the seconds one and two devices take for the same work."""
-    node = {"num_cpus": 1, "resources": resources_of([device]), "include_dashboard": False,
+    node = {"num_cpus": 1, "resources": resource_counts([device]), "include_dashboard": False,
             "object_store_memory": 80 * 2**20}  # fmt: skip
     with cluster_of(node) as cluster:
         with (
@@ -143,7 +143,7 @@ def measured(device: ft.Device, count: int) -> tuple[Costs, float, float]:
             seconds(runner, work[:2])
             one = seconds(runner, work)
             cluster.add_node(**node)
-            while runner.at_once < 2:  # the new node is found while the runner works
+            while runner.parallelism < 2:  # the new node is found while the runner works
                 seconds(runner, work[:2])
             seconds(runner, work[:4])
             two = seconds(runner, work)
@@ -158,7 +158,7 @@ def keep_ms(device: ft.Device, count: int) -> float:
         tempfile.TemporaryDirectory() as folder,
         ft.RunLog(Path(folder, "runs.parquet"), device) as log,
     ):
-        record = StoredRecord(KERNEL, device, str(Path(folder, "store.db")), log)
+        record = SharedMeasurementCache(KERNEL, device, str(Path(folder, "store.db")), log)
         record.append(row)
         start = time.perf_counter()
         for _ in range(count):

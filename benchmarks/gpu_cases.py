@@ -187,7 +187,7 @@ def _softmax_arguments(problem: Problem, inputs: Inputs) -> tuple[Any, ...]:
 def _norm_arguments(problem: Problem, inputs: Inputs) -> tuple[Any, ...]:
     x, weight = inputs["x"], inputs["weight"]
     args = (x, weight, weight, torch.empty_like(x), *x.shape, triton_norm.EPSILON)
-    return args, {"CENTRE": False}, _row_grid(x)
+    return args, {"CENTER": False}, _row_grid(x)
 
 
 def _row_grid(x: torch.Tensor) -> Callable[[dict[str, Any]], tuple[int]]:

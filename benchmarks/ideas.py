@@ -18,9 +18,9 @@ from scipy.stats import norm, rankdata
 from spaces import complete_spaces
 
 from foretune.collect import local_device
-from foretune.models.process.posterior import Posterior
+from foretune.models.gaussian_process import Posterior
 from foretune.search.replay.replay import replay
-from foretune.search.replay.scores import POINTS, score_replay, summarise
+from foretune.search.replay.scores import EVALUATION_POINTS, score_replay, summarize
 from foretune.search.surrogate import SurrogateSearcher
 from foretune.search.surrogate_process import surrogate_process
 
@@ -29,7 +29,7 @@ class RandomDesign(SurrogateSearcher):
     """First measurements at random instead of far apart."""
 
     def _farthest(
-        self, free: np.ndarray, chosen: list[int], place: Callable[[np.ndarray], np.ndarray]
+        self, free: np.ndarray, chosen: list[int], encode: Callable[[np.ndarray], np.ndarray]
     ) -> int:
         return int(self.rng.choice(self._pool[free]))
 
@@ -37,33 +37,33 @@ class RandomDesign(SurrogateSearcher):
 class SmoothDesign(SurrogateSearcher):
     """First measurements far apart in the model's coordinates instead of along the parameters."""
 
-    def _screening(self, numbers: np.ndarray) -> np.ndarray:
-        return self._coordinates.of(numbers)
+    def _screening(self, indices: np.ndarray) -> np.ndarray:
+        return self._encoder.encode(indices)
 
 
 class Ranks(SurrogateSearcher):
     """The normal score of its rank instead of the logarithm of the time."""
 
     def _residuals(self) -> tuple[np.ndarray, float]:
-        values = np.array([self.told[i] for i in self._known])
+        values = np.array([self.observed[i] for i in self._posterior_indices])
         self._best_score = float(norm.ppf(0.5 / len(values)))
         return norm.ppf((rankdata(values) - 0.5) / len(values)), 0.0
 
-    def _promise(self, best: float, posterior: Posterior) -> np.ndarray:
-        return super()._promise(self._scale * self._best_score, posterior)
+    def _log_acquisition(self, best: float, posterior: Posterior) -> np.ndarray:
+        return super()._log_acquisition(self._scale * self._best_score, posterior)
 
 
 class LowerBound(SurrogateSearcher):
     """Lower confidence bound, one standard deviation, instead of expected improvement."""
 
-    def _promise(self, best: float, posterior: Posterior) -> np.ndarray:
+    def _log_acquisition(self, best: float, posterior: Posterior) -> np.ndarray:
         return posterior.spread - posterior.mean
 
 
 class Thompson(SurrogateSearcher):
     """An independent draw per candidate instead of expected improvement."""
 
-    def _promise(self, best: float, posterior: Posterior) -> np.ndarray:
+    def _log_acquisition(self, best: float, posterior: Posterior) -> np.ndarray:
         return -self.rng.normal(posterior.mean, posterior.spread)
 
 
@@ -72,12 +72,12 @@ class BareParameters(SurrogateSearcher):
 
     def _prepare(self) -> None:
         super()._prepare()
-        self._coordinates = Positions(self.space.codes)  # type: ignore[assignment]
-        self._process = surrogate_process(len(self._coordinates))
+        self._encoder = Positions(self.space.codes)  # type: ignore[assignment]
+        self._process = surrogate_process(len(self._encoder))
 
 
 class Positions:
-    """Stands in for `Coordinates`."""
+    """Stands in for `ConfigurationEncoder`."""
 
     def __init__(self, codes: np.ndarray) -> None:
         self._codes = codes[:, codes.max(axis=0) > 0]
@@ -86,9 +86,9 @@ class Positions:
     def __len__(self) -> int:
         return len(self._last)
 
-    def of(self, numbers: np.ndarray) -> np.ndarray:
+    def encode(self, indices: np.ndarray) -> np.ndarray:
         """Return the numbered configurations as points."""
-        return self._codes[numbers] / self._last
+        return self._codes[indices] / self._last
 
 
 class Guess(NamedTuple):
@@ -101,18 +101,18 @@ class Guess(NamedTuple):
 class Trees(SurrogateSearcher):
     """A model of trees instead of the process; it learns every third measurement."""
 
-    def _learn_all(self) -> None:
-        if len(self.told) < self._fitted + 3 and self._fitted:
+    def _update_posterior(self) -> None:
+        if len(self.observed) < self._fitted_count + 3 and self._fitted_count:
             return
-        self._fitted = len(self.told)
-        self._known = list(self.told)
-        X = self._coordinates.of(np.array(self._known))
+        self._fitted_count = len(self.observed)
+        self._posterior_indices = list(self.observed)
+        X = self._encoder.encode(np.array(self._posterior_indices))
         self._guess = self._predict(X, self._residuals()[0])
 
-    def _improver(self, free: np.ndarray, chosen: list[int]) -> int:
+    def _best_candidate(self, free: np.ndarray, chosen: list[int]) -> int:
         values = self._residuals()[0]
-        promise = self._promise(values.min(), self._guess)
-        return int(self._pool[np.argmax(np.where(free, promise, -np.inf))])
+        log_acquisition = self._log_acquisition(values.min(), self._guess)
+        return int(self._pool[np.argmax(np.where(free, log_acquisition, -np.inf))])
 
     def _predict(self, X: np.ndarray, y: np.ndarray) -> Guess:
         raise NotImplementedError
@@ -126,7 +126,7 @@ class Forest(Trees):
 
         forest = RandomForestRegressor(40, min_samples_leaf=1, max_features=0.5, random_state=0)
         trees = forest.fit(X, y).estimators_
-        each = np.array([t.predict(self._coordinates.of(self._pool)) for t in trees])
+        each = np.array([t.predict(self._encoder.encode(self._pool)) for t in trees])
         return Guess(each.mean(axis=0), each.std(axis=0) + 1e-3)
 
 
@@ -141,7 +141,7 @@ class Boosting(Trees):
         settings = {"objective": self.objective_name, "eta": 0.2, "max_depth": 6, "nthread": 1}
         data = xgboost.DMatrix(X, self._label(y))
         model = xgboost.train(settings, data, 50)
-        mean = -model.predict(xgboost.DMatrix(self._coordinates.of(self._pool)))
+        mean = -model.predict(xgboost.DMatrix(self._encoder.encode(self._pool)))
         return Guess(mean, np.full(len(mean), 1e-3))
 
     def _label(self, y: np.ndarray) -> np.ndarray:
@@ -188,11 +188,11 @@ def main() -> None:
     rows = []
     for name, idea in IDEAS.items():
         replays = [(s, replay(s, idea, 200, options.repeats, n_jobs=options.jobs)) for s in spaces]
-        found = summarise([score_replay(*pair) for pair in replays])
-        shares = [f"{found.fraction_at[n]:.3f}" for n in POINTS[1:]]
+        found = summarize([score_replay(*pair) for pair in replays])
+        shares = [f"{found.fraction_at[n]:.3f}" for n in EVALUATION_POINTS[1:]]
         rows.append([name, f"{found.evals_to_95:.0f}", f"{found.evals_to_99:.0f}", *shares])
         print(" | ".join(rows[-1]), file=sys.stderr, flush=True)
-    columns = ["idea", "to 95 %", "to 99 %", *(f"f{n}" for n in POINTS[1:])]
+    columns = ["idea", "to 95 %", "to 99 %", *(f"f{n}" for n in EVALUATION_POINTS[1:])]
     print("\n" + markdown(columns, rows))
 
 

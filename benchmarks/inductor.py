@@ -30,7 +30,7 @@ from foretune.collect.replay_driver import ReplayDriver
 from foretune.datasets.schema import columns_of
 from foretune.models.launch_order import LaunchOrder
 from foretune.tune.triton import prior
-from foretune.tune.triton.inductor import Chooser
+from foretune.tune.triton.inductor import InductorChooser
 
 BUDGETS = (1, 2, 4, 8)
 LEARNED = 400
@@ -53,13 +53,13 @@ def main() -> None:
     with ReplayDriver(lambda launch: 1.0, device=device).active():
         problems = list(listed(runs, routines, options.problems))
         for budget in BUDGETS:
-            chooser = Chooser(budget, False)
+            chooser = InductorChooser(budget, False)
             rng = np.random.default_rng(budget)
             kept, drawn, timed, every = [], [], 0, 0
             for choices in problems:
                 times = {c: c.time_ms for c in choices}
-                few = chooser.few(choices)
-                chooser.learn({c: times[c] for c in few}, "mm", None, few)
+                few = chooser.shorten(choices)
+                chooser.record_timings({c: times[c] for c in few}, "mm", None, few)
                 best = min(times.values())
                 kept.append(best / min(times[c] for c in few))
                 some = [choices[0], *rng.choice(choices[1:], len(few) - 1, replace=False)]

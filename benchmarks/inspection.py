@@ -22,8 +22,8 @@ from machine import heading, markdown
 
 from foretune.collect import local_device
 from foretune.collect.compiled.arguments import Tensor
-from foretune.collect.compiled.compiling import compile_full, compile_ttgir, specialise
-from foretune.collect.compiled.inspection import static_features, ttgir_features
+from foretune.collect.compiled.compiling import compile_full, compile_ttgir, specialize
+from foretune.collect.compiled.static_features import static_features, ttgir_features
 from foretune.collect.compiled.targets import TARGETS, Target
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "toy"))
@@ -54,7 +54,7 @@ def main() -> None:
 def row(target: Target, tile: dict[str, int], repeats: int) -> list[str]:
     from triton_toys import matmul
 
-    specialised = specialise(matmul, [Tensor("float16")] * 3 + SIZES, {}, tile, target)
+    specialised = specialize(matmul, [Tensor("float16")] * 3 + SIZES, {}, tile, target)
     ttgir, early_s = timed(lambda: compile_ttgir(specialised), repeats)
     compiled, full_s = timed(lambda: compile_full(specialised), repeats)
     _, read_early_s = timed(lambda: ttgir_features(ttgir, specialised), repeats)

@@ -1,4 +1,4 @@
-"""Which number is which instruction? The table of foretune.collect.compiled.opcodes, learned.
+"""Which number is which instruction? The table of foretune.collect.compiled.machine_code, learned.
 
 python benchmarks/opcodes.py FOLDER…
 
@@ -15,14 +15,14 @@ from pathlib import Path
 
 from triton import backends
 
-from foretune.collect.compiled.features import CLASSES
-from foretune.collect.compiled.opcodes import BASE, GROUPS, IGNORED, classes
+from foretune.collect.compiled.feature_names import CLASSES
+from foretune.collect.compiled.machine_code import CLASS_MNEMONICS, IGNORED, OPCODE_MASK, classes
 
 NVDISASM = Path(backends.__file__).parent / "nvidia" / "bin" / "nvdisasm"
 INSTRUCTION = re.compile(
     r"/\*[0-9a-f]{4,}\*/\s+\{?\s*(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)[^\n]*/\* 0x([0-9a-f]{16}) \*/"
 )
-CLASS_OF = {name: group for group, names in GROUPS.items() for name in names.split()}
+CLASS_OF = {name: group for group, names in CLASS_MNEMONICS.items() for name in names.split()}
 CLASS_OF[IGNORED] = IGNORED
 ARCHITECTURE = re.compile(r"EF_CUDA_(?:SM|ACCELERATORS.*?SM)(\d+)")
 
@@ -51,7 +51,7 @@ def instructions(cubin: Path) -> Iterator[tuple[int, str, int]]:
         print(f"{cubin} is of an architecture that nvdisasm does not know", file=sys.stderr)
         return
     for mnemonic, word in INSTRUCTION.findall(text):
-        yield int(found.group(1)), mnemonic, int(word, 16) & BASE
+        yield int(found.group(1)), mnemonic, int(word, 16) & OPCODE_MASK
 
 
 def class_of(arch: int, number: int) -> str:

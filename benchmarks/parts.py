@@ -27,16 +27,23 @@ from predictor_tasks import GROUPS, Task
 from foretune.collect import local_device
 from foretune.features import featureset
 from foretune.features.featureset import FeatureSet
-from foretune.models import Predictor
-from foretune.models.experts import calibrated_roofline, experts, neighbours
-from foretune.models.experts.experts import Experts
-from foretune.models.experts.smooth import Smooth
-from foretune.models.target import blend, holdouts, spread, target_model
-from foretune.models.target.spread import Spread
-from foretune.models.target.target_model import TargetModel
+from foretune.models import (
+    Predictor,
+    blend,
+    experts,
+    holdouts,
+    interval,
+    neighbors,
+    roofline,
+    target_model,
+)
+from foretune.models.experts import Experts
+from foretune.models.interval import ConformalInterval
+from foretune.models.smooth import SmoothExpert
+from foretune.models.target_model import TargetModel
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.validation.metrics import score
-from foretune.models.validation.splits import tasks_of
+from foretune.models.validation.splits import task_numbers
 
 Change = tuple[Any, str, Any]
 """What is replaced: an owner, the name of its attribute, what stands there instead."""
@@ -46,7 +53,7 @@ WHOLE = "the whole"
 
 def without_opinion(name: str) -> list[Change]:
     """Return what silences one opinion wherever another one speaks."""
-    plain = Experts.opinions
+    plain = Experts.predict
 
     def opinions(
         self: Experts, X: np.ndarray, look: np.ndarray | None, log_unit: np.ndarray
@@ -60,7 +67,7 @@ def without_opinion(name: str) -> list[Change]:
         rest[silent, 0] = said[silent, names.index(name)]
         return rest
 
-    return [(Experts, "opinions", opinions)]
+    return [(Experts, "predict", opinions)]
 
 
 def names_of(model: Experts, look: np.ndarray | None) -> list[str]:
@@ -101,47 +108,54 @@ def without_features(*named: Callable[[str], bool]) -> list[Change]:
 
 def without_company() -> list[Change]:
     """Return what gives all rows the same factor of the interval."""
-    fit, half_width = Spread.fit.__func__, Spread.half_width  # type: ignore[attr-defined]
+    fit, half_width = ConformalInterval.fit.__func__, ConformalInterval.half_width  # type: ignore[attr-defined]
 
-    def fit_as_one(cls: type[Spread], *arguments: Any) -> Spread:
+    def fit_as_one(cls: type[ConformalInterval], *arguments: Any) -> ConformalInterval:
         *before, company, seed = arguments
-        fitted: Spread = fit(cls, *before, np.zeros_like(company), seed)
+        fitted: ConformalInterval = fit(cls, *before, np.zeros_like(company), seed)
         return fitted
 
-    def as_one(self: Spread, *arguments: Any) -> np.ndarray:
+    def as_one(self: ConformalInterval, *arguments: Any) -> np.ndarray:
         *before, company = arguments
         return half_width(self, *before, np.zeros_like(company))
 
-    return [(Spread, "fit", classmethod(fit_as_one)), (Spread, "half_width", as_one)]
+    return [
+        (ConformalInterval, "fit", classmethod(fit_as_one)),
+        (ConformalInterval, "half_width", as_one),
+    ]
 
 
 def without_outside() -> list[Change]:
     """Return what keeps the spread from knowing how far outside a row lies."""
-    return [(spread, "_beside", lambda X, outside: np.asarray(X, dtype=np.float32))]
+    return [(interval, "_with_octaves", lambda X, outside: np.asarray(X, dtype=np.float32))]
 
 
 def without_reach() -> list[Change]:
     """Return what widens intervals with every octave outside, whatever was held out."""
-    plain = TargetModel._outside
+    plain = TargetModel._octaves_outside
 
     def outside(self: TargetModel, *arguments: Any) -> np.ndarray:
         found = plain(self, *arguments)
         self.reach = {}
         return found
 
-    return [(TargetModel, "_outside", outside)]
+    return [(TargetModel, "_octaves_outside", outside)]
 
 
 def without_widening() -> list[Change]:
     """Return what keeps intervals as wide beyond all that was held out."""
-    plain = Spread.half_width
+    plain = ConformalInterval.half_width
 
     def half_width(
-        self: Spread, X: np.ndarray, outside: np.ndarray, beyond: np.ndarray, company: np.ndarray
+        self: ConformalInterval,
+        X: np.ndarray,
+        outside: np.ndarray,
+        beyond: np.ndarray,
+        company: np.ndarray,
     ) -> np.ndarray:
         return plain(self, X, outside, np.zeros_like(beyond), company)
 
-    return [(Spread, "half_width", half_width)]
+    return [(ConformalInterval, "half_width", half_width)]
 
 
 def without_repeats() -> list[Change]:
@@ -156,7 +170,7 @@ def without_repeats() -> list[Change]:
 
 def without_bend() -> list[Change]:
     """Return what leaves the bend of the unit out of what models see of neighbours."""
-    seen_by = neighbours.Neighbourhood.look
+    seen_by = neighbors.NeighborIndex.neighbor_features
 
     def look(self: Any, *arguments: Any, **named: Any) -> np.ndarray:
         found = seen_by(self, *arguments, **named)
@@ -167,7 +181,7 @@ def without_bend() -> list[Change]:
 
     return [
         *without_opinion("straight"),
-        (neighbours.Neighbourhood, "look", look),
+        (neighbors.NeighborIndex, "neighbor_features", look),
     ]
 
 
@@ -176,7 +190,7 @@ def with_a_second_view() -> list[Change]:
 
     It was a part until this table said that it gains less than 2 %, for twice the rows to learn.
     """
-    plain = Experts.fit_all.__func__  # type: ignore[attr-defined]
+    plain = Experts.fit_with_neighbors.__func__  # type: ignore[attr-defined]
 
     def fit_all(
         cls: type[Experts], make: Any, table: Any, known: Any, rows: Any, smooth: Any, rng: Any
@@ -184,7 +198,7 @@ def with_a_second_view() -> list[Change]:
         found: Experts = plain(cls, make, table, known, rows, smooth, rng)
         X, y = [], []
         for _ in range(2):
-            look = experts._view(table, known, rows, rng)
+            look = experts._held_out_neighbors(table, known, rows, rng)
             seen = np.isfinite(look[:, -2])
             X.append(np.hstack([table.X[rows[seen]], look[seen]]))
             y.append(table.y[rows[seen]] - look[seen, -2])
@@ -192,7 +206,7 @@ def with_a_second_view() -> list[Change]:
             found.corrected = make().fit(np.vstack(X), np.concatenate(y))
         return found
 
-    return [(Experts, "fit_all", classmethod(fit_all))]
+    return [(Experts, "fit_with_neighbors", classmethod(fit_all))]
 
 
 def singles_and_all(axes: Any) -> list[tuple[int, ...]]:
@@ -231,10 +245,10 @@ PARTS: Mapping[str, Callable[[], list[Change]]] = {
     "opinion: smooth": lambda: without_opinion("smooth"),
     "blend: learned weights (else the median)": lambda: [(target_model, "Blend", Median)],
     "blend: gentle power for new devices": lambda: [
-        (blend, "_gentlest", lambda errors, trials: max(errors))
+        (blend, "_smallest_good_power", lambda errors, trials: max(errors))
     ],
-    "blend: a power that is chosen (else 2)": lambda: [(blend, "SHARPNESSES", (2.0,))],
-    "interval: modelled errors (else one factor)": lambda: [(spread, "LEAST_ROWS", NEVER)],
+    "blend: a power that is chosen (else 2)": lambda: [(blend, "POWERS", (2.0,))],
+    "interval: modelled errors (else one factor)": lambda: [(interval, "MIN_ROWS", NEVER)],
     "interval: factors by company": without_company,
     "interval: octaves outside as an input": without_outside,
     "interval: reach of what was held out": without_reach,
@@ -243,20 +257,24 @@ PARTS: Mapping[str, Callable[[], list[Change]]] = {
     "hold-outs: six (else three)": lambda: [(target_model, "MORE_HOLDOUTS", target_model.HOLDOUTS)],
     "hold-outs: whole devices": lambda: [(target_model, "_devices_held_out", lambda rows, rng: [])],
     "hold-outs: the largest sizes": lambda: [
-        (holdouts, "_largest", lambda places, rng: np.zeros(len(places.shared), dtype=bool))
+        (
+            holdouts,
+            "_rows_with_largest_values",
+            lambda places, rng: np.zeros(len(places.shared), dtype=bool),
+        )
     ],
-    "hold-outs: all sizes but one": lambda: [(target_model, "kinds_of_novelty", singles_and_all)],
-    "corrected: views from one side": lambda: [(experts, "ONE_SIDED", 0.0)],
+    "hold-outs: all sizes but one": lambda: [(target_model, "holdout_kinds", singles_and_all)],
+    "corrected: views from one side": lambda: [(experts, "ONE_SIDED_SHARE", 0.0)],
     "neighbours: bend of the unit": without_bend,
     "neighbours: how well each axis does": lambda: [
-        (neighbours.Neighbourhood, "measure_axes", lambda self, places, values: None)
+        (neighbors.NeighborIndex, "measure_axes", lambda self, places, values: None)
     ],
-    "neighbours: repeated sizes": lambda: [(neighbours, "repeated_sizes", lambda runs: [])],
-    "neighbours: devices": lambda: [(neighbours, "_device_axis", lambda runs: None)],
+    "neighbours: repeated sizes": lambda: [(neighbors, "repeated_sizes", lambda runs: [])],
+    "neighbours: devices": lambda: [(neighbors, "_device_axis", lambda runs: None)],
     "unit: calibrated (else 4 µs and 80 %)": lambda: [
-        (calibrated_roofline, "_fit", lambda limits, log_time, start, rng: start)
+        (roofline, "_fit", lambda limits, log_time, start, rng: start)
     ],
-    "unit: apart per format": lambda: [(calibrated_roofline, "LEAST_ROWS", NEVER)],
+    "unit: apart per format": lambda: [(roofline, "MIN_ROWS", NEVER)],
     "features: alignment": lambda: without_features(starts_with("alignment.")),
     "features: caches": lambda: without_features(lambda name: name.endswith("_of_cache")),
     "features: geometry": lambda: [(featureset, "launch_geometry", lambda *columns: {})],
@@ -295,7 +313,7 @@ class Memory:
     def changes(self) -> list[Change]:
         """Return what lets boosted models go through this memory."""
         plain_fit, plain_predict = BoostingModel._fit, BoostingModel._predict
-        plain_tuned = Smooth.tuned.__func__  # type: ignore[attr-defined]
+        plain_tuned = SmoothExpert.fit_hyperparameters.__func__  # type: ignore[attr-defined]
 
         def fit(model: Any, X: np.ndarray, y: np.ndarray) -> None:
             def trained() -> Any:
@@ -311,9 +329,9 @@ class Memory:
             said, _ = self.of(lambda: plain_predict(model, X), b"said", model.name_, X)
             return said
 
-        def tuned(kind: Any, columns: Any, X: np.ndarray, y: np.ndarray, rng: Any) -> Smooth:
+        def tuned(kind: Any, columns: Any, X: np.ndarray, y: np.ndarray, rng: Any) -> SmoothExpert:
             state = json.dumps(rng.bit_generator.state).encode()
-            found: tuple[Smooth, Any]
+            found: tuple[SmoothExpert, Any]
             found, _ = self.of(
                 lambda: (plain_tuned(kind, columns, X, y, rng), rng.bit_generator.state),
                 json.dumps(list(columns)).encode(), state, X, y,
@@ -324,7 +342,7 @@ class Memory:
         return [
             (BoostingModel, "_fit", fit),
             (BoostingModel, "_predict", predict),
-            (Smooth, "tuned", classmethod(tuned)),
+            (SmoothExpert, "fit_hyperparameters", classmethod(tuned)),
         ]
 
 
@@ -346,7 +364,7 @@ def judged(task: Task) -> dict[str, float]:
     said = predictor.predict(test)
     value, truth = said[task.target].to_numpy(), test[task.target].to_numpy()
     ends = said[f"{task.target}_low"].to_numpy(), said[f"{task.target}_high"].to_numpy()
-    found = score(truth, value, tasks_of(test), ends)
+    found = score(truth, value, task_numbers(test), ends)
     return {name: found[name] for name in ("mape", "median_ape", "coverage90", "width90")}
 
 

@@ -23,8 +23,8 @@ from machine import heading, markdown
 
 from foretune.collect import local_device
 from foretune.search.policies.agents import Agents
-from foretune.search.policies.placement import Placement, Placing
-from foretune.search.policies.reinforce import Schedule, reinforce
+from foretune.search.policies.placement import Placement, PlacementDecisions
+from foretune.search.policies.reinforce import TrainingSchedule, reinforce
 
 DEVICES, FORMATS = 2, 3
 OFF = 0.15
@@ -41,14 +41,16 @@ def main() -> None:
     options = parser.parse_args()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     rng = np.random.default_rng(0)
-    learned = Placing([chain(rng) for _ in range(LEARNED)])
-    predicted = Placing([chain(rng) for _ in range(options.chains)])
+    learned = PlacementDecisions([chain(rng) for _ in range(LEARNED)])
+    predicted = PlacementDecisions([chain(rng) for _ in range(options.chains)])
     true = [measured(p, rng) for p in predicted.placements]
     shares: dict[str, list[np.ndarray]] = defaultdict(list)
     for seed in range(options.seeds):
         started = time.perf_counter()
         agents = Agents(learned, seed=seed)
-        reinforce(agents, learned, Schedule(updates=200, tasks=16, hot=0.2, cold=0.02), seed)
+        reinforce(
+            agents, learned, TrainingSchedule(updates=200, tasks=16, hot=0.2, cold=0.02), seed
+        )
         print(f"policy {seed} learned in {time.perf_counter() - started:.0f} s", flush=True)
         for task, truth in enumerate(true):
             optimum = truth.total_ms(truth.optimum()[None, :])[0]
@@ -83,17 +85,17 @@ Proposals = Callable[[list[float]], Iterator[np.ndarray]]
 """Yields placements to measure; is told what all before took, infinite if they broke the limit."""
 
 
-def ways(agents: Agents, placing: Placing, task: int, seed: int) -> dict[str, Proposals]:
+def ways(agents: Agents, placing: PlacementDecisions, task: int, seed: int) -> dict[str, Proposals]:
     """Return every way to place one chain."""
     predicted = placing.placements[task]
     operators = placing.length(task)
 
     def policy(told: list[float]) -> Iterator[np.ndarray]:
-        likeliest, _ = agents.most_probable(placing, task, BUDGETS[-1])
+        likeliest, _ = agents.beam_search(placing, task, BUDGETS[-1])
         yield from likeliest[:, :operators]
 
     def policy_by_prediction(told: list[float]) -> Iterator[np.ndarray]:
-        likeliest, _ = agents.most_probable(placing, task, BUDGETS[-1])
+        likeliest, _ = agents.beam_search(placing, task, BUDGETS[-1])
         placed = likeliest[:, :operators]
         yield from placed[np.argsort(predicted.total_ms(placed), kind="stable")]
 
@@ -179,7 +181,7 @@ def drawn(placement: Placement, rng: np.random.Generator) -> np.ndarray:
     placed: list[int] = []
     spent = 0.0
     for operator, use in enumerate(placement.use):
-        fits = placement.fits(spent + use + placement.least_use[operator + 1])
+        fits = placement.fits(spent + use + placement.min_remaining_use[operator + 1])
         placed.append(int(rng.choice(np.flatnonzero(fits))))
         spent += use[placed[-1]]
     return np.array(placed)

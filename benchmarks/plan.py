@@ -26,14 +26,14 @@ from plan_choices import REFERENCES as CHOICES
 from plan_choices import choices
 from plan_reliability import reliability, reliability_lines, sure_limits, sure_pairs
 
-from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
-from foretune.plan.serve.deployments.correction import ServingCorrection
+from foretune.plan.serve.deployments.analytic import analytic_times
+from foretune.plan.serve.deployments.correction import LatencyPredictor
 from foretune.plan.serve.deployments.measured import (
     MeasuredDeployments,
     read_measured_deployments,
 )
-from foretune.plan.serve.deployments.physics import physics
 
 SOME = 5
 """Folds of configurations; systems and models are held out one by one."""
@@ -52,7 +52,7 @@ class Scored:
     """Predictions of rows that were held out.
 
     Attributes:
-        predicted: columns of `ServingCorrection.predict`, and its ``sure``.
+        predicted: columns of `LatencyPredictor.predict`, and its ``sure``.
         formulas: what the formulas say without the correction.
         measured: what was measured.
         pairs: what `sure_pairs` says of those that were held out together.
@@ -99,11 +99,11 @@ class Table:
     rival: pd.DataFrame | None = None
 
     @classmethod
-    def read(cls, path: Path, clocks: OperatorClocks, rival: Path | None) -> "Table":
+    def read(cls, path: Path, clocks: StepTimerFactory, rival: Path | None) -> "Table":
         """Return those of a file."""
         data = read_measured_deployments(path)
         start = time.perf_counter()
-        rows = physics(data.deployments, clocks)
+        rows = analytic_times(data.deployments, clocks)
         seconds = time.perf_counter() - start
         answers = None
         if rival is not None:
@@ -121,7 +121,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     tables = find_tables(arguments.operators)
-    clocks = OperatorClocks(tables)
+    clocks = StepTimerFactory(tables)
     rival = arguments.aiconfigurator
     train = Table.read(arguments.train, clocks, None if arguments.test else rival)
     _say(f"{len(train.rows)} deployments, their operators in {train.seconds:.1f} s")
@@ -139,9 +139,9 @@ def main() -> None:
 def _test(train: Table, test: Table) -> dict[str, object]:
     """Return how the rows of another file come out."""
     data = train.data
-    model = ServingCorrection().fit(train.rows, data.measured, data.groups)
+    model = LatencyPredictor().fit(train.rows, data.measured, data.groups)
     scored = Scored(
-        model.predict(test.rows).assign(sure=model.sure),
+        model.predict(test.rows).assign(sure=model.min_probability),
         model.serving.predict(test.rows),
         test.data.measured,
         sure_pairs(model, test.rows, test.data.measured),
@@ -214,8 +214,8 @@ def _held_out(train: Table, fold: np.ndarray, name: str) -> Scored:
     for number in range(fold.max() + 1):
         _say(f"holding out {name}: {number + 1} of {fold.max() + 1}")
         out = fold == number
-        model = ServingCorrection().fit(rows[~out], measured[~out], groups[~out])
-        predicted.append(model.predict(rows[out]).assign(sure=model.sure))
+        model = LatencyPredictor().fit(rows[~out], measured[~out], groups[~out])
+        predicted.append(model.predict(rows[out]).assign(sure=model.min_probability))
         formulas.append(model.serving.predict(rows[out]))
         pairs.append(sure_pairs(model, rows[out], measured[out]))
     return Scored(

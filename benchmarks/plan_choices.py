@@ -9,8 +9,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from foretune.plan.serve.deployments.chance_constraints import SURE, choose, probability_within
 from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.probability import (
+    DEFAULT_MIN_PROBABILITY,
+    choose,
+    probability_within,
+)
 from foretune.plan.serve.deployments.serving import tokens_per_s
 
 LIMITS_MS = (20, 40, 80)
@@ -77,7 +81,7 @@ def _under_limit(table: pd.DataFrame, limit: float, sure: bool) -> dict[str, flo
         allowed = group[group["tpot"] <= limit]
         if allowed.empty:
             continue
-        least = group["sure"].mean() if sure else SURE
+        least = group["sure"].mean() if sure else DEFAULT_MIN_PROBABILITY
         pick = choose(group["predicted"].to_numpy(), chance[group.index], least)
         chosen = group.iloc[pick]
         missed.append(chosen["tpot"] > limit)

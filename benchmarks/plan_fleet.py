@@ -28,7 +28,7 @@ from machine import markdown
 from scipy.stats import lognorm
 
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
-from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.fleet import (
     Demand,
@@ -95,7 +95,7 @@ def _shares(mean: float) -> dict[int, float]:
     return dict(zip(middles, np.diff(spread.cdf(EDGES)).tolist(), strict=True))
 
 
-def mixes(setting: str, tpot_ms: float, clocks: OperatorClocks) -> dict[str, object]:
+def mixes(setting: str, tpot_ms: float, clocks: StepTimerFactory) -> dict[str, object]:
     """Return savings over all rates, and the mix at each."""
     shares = histogram(setting)
     demands = [Demand(Workload(*size), share) for size, share in shares.items()]
@@ -113,7 +113,7 @@ def mixes(setting: str, tpot_ms: float, clocks: OperatorClocks) -> dict[str, obj
                 "gpus": mix.gpus,
                 "usd_per_hour": mix.usd_per_hour,
                 "saved": {n: 1 - mix.usd_per_hour / one.usd_per_hour for n, one in alone.items()},
-                "gap": mix.gap,
+                "gap": mix.optimality_gap,
             }
         )
     saved = [value for row in rows for value in row["saved"].values()]
@@ -121,14 +121,14 @@ def mixes(setting: str, tpot_ms: float, clocks: OperatorClocks) -> dict[str, obj
             "least": min(saved), "most": max(saved)}  # fmt: skip
 
 
-def power(clocks: OperatorClocks) -> dict[str, object]:
+def power(clocks: StepTimerFactory) -> dict[str, object]:
     """Return how many more servers fit in a budget, at every cap."""
     system = find_system("a100_sxm")
     made = plan(describe_model("meta-llama/Llama-2-70b-hf"), system, 8, Workload(2048, 256), clocks,
                 Requirements(tpot_ms=100.0), formats=[Formats()])  # fmt: skip
-    found = oversubscriptions(Server.of_candidate(made.best, system), BUDGET_W)
-    rows = [{**vars(one), "more": one.more} for one in found]
-    return {"caps": rows, "barely_slower": best(found, BARELY_SLOWER).more}
+    found = oversubscriptions(Server.from_candidate(made.best, system), BUDGET_W)
+    rows = [{**vars(one), "more": one.extra_share} for one in found]
+    return {"caps": rows, "barely_slower": best(found, BARELY_SLOWER).extra_share}
 
 
 def main() -> None:
@@ -138,7 +138,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     tables = find_tables(options.operators)
-    clocks = OperatorClocks(tables)
+    clocks = StepTimerFactory(tables)
     found = [mixes(setting, tpot_ms, clocks) for setting, tpot_ms in PUBLISHED]
     servers = power(clocks)
     if options.json:

@@ -22,10 +22,10 @@ from predictor_tasks import H100, Task, attention, gemm, moe
 from foretune.collect import local_device
 from foretune.device import find_device
 from foretune.models import Predictor
-from foretune.plan.cost.kept_predictors import KeptPredictors
-from foretune.plan.cost.kinds import with_experts
+from foretune.plan.cost.kinds import with_expert_kind
 from foretune.plan.cost.tables import OperatorTables
-from foretune.plan.cost.times import OperatorClock
+from foretune.plan.cost.times import OperatorTimer
+from foretune.plan.cost.trained_cache import TrainedPredictorCache
 
 SYSTEM, ENGINE = "h100_sxm", "trtllm"
 TASKS = (
@@ -81,7 +81,7 @@ def tasks(data: Path, only: str) -> Iterator[Task]:
         if any(only in name for name in TASKS if name.startswith(word)):
             for task in group(data):
                 if task.name in TASKS and only in task.name:
-                    told = with_experts(task.runs) if word == "MoE" else task.runs
+                    told = with_expert_kind(task.runs) if word == "MoE" else task.runs
                     yield replace(task, runs=told)
 
 
@@ -89,8 +89,8 @@ def of_planner(task: Task) -> Scores:
     """Return how the planner's clock does that has the rows which were not held out."""
     known, test = task.runs[~task.test], task.runs[task.test]
     with tempfile.TemporaryDirectory() as folder:
-        kept = KeptPredictors(folder=Path(folder))
-        clock = OperatorClock(find_device(H100), Known(known), SYSTEM, ENGINE, predictors=kept)
+        kept = TrainedPredictorCache(folder=Path(folder))
+        clock = OperatorTimer(find_device(H100), Known(known), SYSTEM, ENGINE, predictors=kept)
         times = clock.times(test.drop(columns="time_ms"))
     return scores(times.ms, times.low, times.high, test)
 

@@ -97,7 +97,7 @@ def _steps(check: ParallelCheck, number: int) -> str:
     coefficients = ", ".join(f"{value:.2f}" for value in check.coefficients)
     return (
         f"Repeat {number + 1}: {check.operators} operators in {check.seconds:.0f} s, coefficients "
-        f"{coefficients}; {100 * check.seen:.1f} % of the steps' operators were measured at the "
+        f"{coefficients}; {100 * check.seen_share:.1f} % of the steps' operators were measured at the "
         f"same sizes; outputs differ by at most {error:.0e}\n\n{table}"
     )
 

@@ -26,28 +26,27 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.importers.aiconfigurator import operation_of, read
-from foretune.datasets.importers.aiconfigurator_columns import KERNELS
+from foretune.datasets.importers.aiconfigurator import KERNELS, operation_of, read
 from foretune.datasets.importers.request import Request
 from foretune.features.roofline import row_limits_ms
-from foretune.operator_package import installed_data
+from foretune.operator_package import installed_tables
 from foretune.plan import Formats, Layout, ModelDescription, describe_model, find_system
-from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.kinds import KINDS, family_of
 from foretune.plan.cost.power import (
-    METERED,
+    METERED_SYSTEMS,
     OperatorPower,
-    PowerForm,
-    form_lines,
-    measured_forms,
+    PowerModel,
+    model_lines,
+    shipped_models,
 )
 from foretune.plan.cost.steps import Step
 from foretune.plan.cost.tables import OperatorTables, default_folders
-from foretune.plan.cost.times import OperatorClock
+from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.serve.deployments.power import (
     MEMORY_SENSITIVITY,
-    UNTOLD,
-    capped,
+    UNMODELED_ACTIVE_SHARE,
+    apply_power_cap,
     deployment_power,
 )
 
@@ -72,7 +71,7 @@ USED = ["computing", "memory"]
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--operators", type=Path, default=installed_data())
+    parser.add_argument("--operators", type=Path, default=installed_tables())
     shared = Path(os.environ.get("FORETUNE_SHARED_DATA", "")) / "llm"
     parser.add_argument("--watts", type=Path, default=shared)
     parser.add_argument("--write", action="store_true", help="rewrite the shipped forms")
@@ -95,7 +94,7 @@ def main() -> None:
     _print_caps()
     if arguments.write:
         comments = [x for x in FORMS.read_text(encoding="utf-8").splitlines() if x[:1] == "#"]
-        FORMS.write_text("\n".join([*comments, *form_lines(fitted)]) + "\n", encoding="utf-8")
+        FORMS.write_text("\n".join([*comments, *model_lines(fitted)]) + "\n", encoding="utf-8")
 
 
 def measured(folder: Path | None, watts: Path) -> dict[str, pd.DataFrame]:
@@ -123,7 +122,7 @@ def _powers(kernel: str, rows: pd.DataFrame, tables: OperatorTables | None) -> p
     device = system.device
     plain = rows.astype({c: object for c in rows if isinstance(rows[c].dtype, pd.CategoricalDtype)})
     if plain["time_ms"].isna().all():
-        clock = OperatorClock(device, tables, system.name, str(plain["config.backend"].iloc[0]))
+        clock = OperatorTimer(device, tables, system.name, str(plain["config.backend"].iloc[0]))
         plain["time_ms"] = clock.times(plain).ms
     specs = {f"device.{name}": value for name, value in device.specs.items()}
     limits = row_limits_ms(family_of(kernel), plain.assign(**specs))
@@ -137,20 +136,20 @@ def _powers(kernel: str, rows: pd.DataFrame, tables: OperatorTables | None) -> p
         computing=used[:, 0],
         memory=used[:, 1],
         share=(plain["power_w"] / plain["device.power_limit_w"]).astype(float),
-        awake=METERED[system.name].awake,
+        awake=METERED_SYSTEMS[system.name].active_idle_share,
         system=system.name,
         sound=sound,
     )
 
 
-def _fitted(rows: pd.DataFrame) -> dict[str, PowerForm]:
+def _fitted(rows: pd.DataFrame) -> dict[str, PowerModel]:
     """Return the form of each system's rows."""
     forms = {}
     for system, own in rows.groupby("system"):
         few = np.random.default_rng(0).choice(len(own), min(MOST_FITTED, len(own)), replace=False)
         some = own.iloc[few]
         awake, share = (some[name].to_numpy() for name in ("awake", "share"))
-        forms[str(system)] = PowerForm.fit(some[USED].to_numpy(), awake, share)
+        forms[str(system)] = PowerModel.fit(some[USED].to_numpy(), awake, share)
     return forms
 
 
@@ -192,7 +191,9 @@ def _of_use(rows: pd.DataFrame) -> np.ndarray:
 
 def _of_sizes(rows: pd.DataFrame) -> np.ndarray:
     wide = rows["config.format"].eq("bf16").to_numpy(dtype=float)
-    return np.column_stack([KINDS[str(rows["kernel"].iloc[0])].places(rows), wide, _of_use(rows)])
+    return np.column_stack(
+        [KINDS[str(rows["kernel"].iloc[0])].coordinates(rows), wide, _of_use(rows)]
+    )
 
 
 MODELS: dict[str, Callable[[pd.DataFrame, pd.DataFrame], np.ndarray]] = {
@@ -235,14 +236,14 @@ def _print_awake(rows: pd.DataFrame) -> None:
     print("Lowest hundredth of all powers, share of the limit (shipped)")
     lowest = rows.groupby(["system", "kernel"])["share"].quantile(0.01).groupby("system").min()
     for system, share in lowest.items():
-        print(f"  {system:12} {share:.3f} ({METERED[system].awake})")
+        print(f"  {system:12} {share:.3f} ({METERED_SYSTEMS[system].active_idle_share})")
 
 
-def _print_forms(fitted: dict[str, dict[str, PowerForm]]) -> None:
+def _print_forms(fitted: dict[str, dict[str, PowerModel]]) -> None:
     print("\nForms (shipped): awake + a·computing^p + b·memory^q, as a p b q")
     for kernel, forms in fitted.items():
         for system, form in forms.items():
-            both = [form, measured_forms().get(kernel, {}).get(system)]
+            both = [form, shipped_models().get(kernel, {}).get(system)]
             told = [" ".join(f"{v:5.2f}" for v in astuple(f)) for f in both if f]
             print(f"  {kernel:20} {system:12} {told[0]}   ({' '.join(told[1:])})")
 
@@ -300,7 +301,7 @@ class Published:
     source: str
     mj_per_token: float | None = None
 
-    def predicted(self, clocks: OperatorClocks) -> tuple[float, float]:
+    def predicted(self, clocks: StepTimerFactory) -> tuple[float, float]:
         """Return watts without pauses, and at the published speed."""
         clock = clocks(find_system(self.system), "vllm")
         context = PROMPT + self.osl // 2
@@ -313,7 +314,7 @@ class Published:
             "prefill": steps["total"][1] / 16, "prefill_energy_mj": steps["energy_mj"][1] / 16,
             "running": self.running, "concurrency": self.running, "osl": self.osl,
             "speculative": 0.0, "tp": 1.0, "pp": 1.0, "prefill_tp": 1.0, "gpus": 1.0,
-            "awake_w": power.awake_w,
+            "awake_w": power.active_idle_w,
         }  # fmt: skip
         token_ms = self.running * (self.mj_per_token or np.nan) / self.watts
         found = []
@@ -340,12 +341,12 @@ def _published() -> list[Published]:
 
 def _print_published() -> None:
     folders = default_folders()
-    clocks = OperatorClocks(OperatorTables(folders[0]) if folders else None)
+    clocks = StepTimerFactory(OperatorTables(folders[0]) if folders else None)
     print("\nWatts of GPUs that serve at a published speed: if they worked all the time, if they")
     print("waited between operators, as is assumed, and as published")
     for one in _published():
         busy, paused = one.predicted(clocks)
-        waiting = busy - (busy - paused) / (1.0 - UNTOLD)
+        waiting = busy - (busy - paused) / (1.0 - UNMODELED_ACTIVE_SHARE)
         name = f"{one.model.name.split('/')[-1]} {one.system} x {one.running}"
         watts = " ".join(f"{w:5.0f}" for w in (busy, waiting, paused, one.watts))
         print(f"  {name:32} {watts}  {one.source}")
@@ -364,13 +365,13 @@ llmgarage.ai/power-limit-tokens-per-second-benchmark (February 2026)."""
 
 def _print_caps() -> None:
     print("\nSpeed under caps on 350 W, predicted (measured): prompts, answers")
-    awake = OperatorPower(find_system("a100_sxm").device).awake
+    awake = OperatorPower(find_system("a100_sxm").device).active_idle_share
     for cap, (prompt, answer) in CAPS.items():
         idle = 350 * awake
-        fast = 1 / capped(350.0, float(cap), idle, 1.0)[1]
-        slow = 1 / capped(350.0, float(cap), idle, MEMORY_SENSITIVITY)[1]
+        fast = 1 / apply_power_cap(350.0, float(cap), idle, 1.0)[1]
+        slow = 1 / apply_power_cap(350.0, float(cap), idle, MEMORY_SENSITIVITY)[1]
         print(f"  {cap} W: {fast:.2f} ({prompt:.2f})   {slow:.2f} ({answer:.2f})")
-    drawn, slowdown = capped(250.0, 175.0, 250.0 * awake, 1 / 3)
+    drawn, slowdown = apply_power_cap(250.0, 175.0, 250.0 * awake, 1 / 3)
     print(
         f"  250 to 175 W, a third of the time by the clock: {100 * (slowdown - 1):.0f} % longer, "
         f"{100 * (drawn * slowdown / 250 - 1):.0f} % energy (LLaMA, arXiv:2310.03003: 6-7 % "

@@ -28,7 +28,7 @@ import pandas as pd
 from plan_beside import ask
 
 from foretune.errors import ForetuneError, UsageError
-from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.memory import (
     GIB,
     activation_bytes,
@@ -42,9 +42,9 @@ from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System, find_system
-from foretune.plan.engine.replay import replay
 from foretune.plan.engine.requests import Requests
 from foretune.plan.engine.scheduler import Host, Scheduler
+from foretune.plan.engine.simulator import simulate_requests
 from foretune.plan.engine.stage_times import StageTimes
 
 REQUESTS = {
@@ -81,7 +81,7 @@ def main() -> None:
         rows = list(csv.DictReader(file))
     wanted = arguments.models.split(",")
     rows = [row for row in rows if any(name in row["model"] for name in wanted)]
-    scored, refused = predictions(rows, OperatorClocks(find_tables(arguments.operators)))
+    scored, refused = predictions(rows, StepTimerFactory(find_tables(arguments.operators)))
     rival = _asked(arguments.aiconfigurator, scored) if arguments.aiconfigurator else None
     if arguments.rows:
         scored.to_csv(arguments.rows, index=False)
@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def predictions(
-    rows: Iterable[Mapping[str, str]], clocks: OperatorClocks
+    rows: Iterable[Mapping[str, str]], clocks: StepTimerFactory
 ) -> tuple[pd.DataFrame, dict[str, int]]:
     """Return the rows with ``predicted`` tokens per second, and how many are refused, by reason."""
     found, refused = [], dict[str, int]()
@@ -121,14 +121,14 @@ def predictions(
 
 
 def tokens_per_s(
-    row: Mapping[str, str], clocks: OperatorClocks, known: dict[tuple[object, ...], StageTimes]
+    row: Mapping[str, str], clocks: StepTimerFactory, known: dict[tuple[object, ...], StageTimes]
 ) -> tuple[float, int]:
     """Return the generated tokens per second of a run of all its requests, and most in flight."""
     if not row["out_tok_s"]:
         raise UsageError("the row has no throughput")
     model, system = describe_model(row["model"]), find_system(row["system"])
     degrees = (int(row[name] or 1) for name in ("tp", "pp", "dp", "moe_tp", "moe_ep"))
-    layout = Layout.as_recorded(model, *degrees)
+    layout = Layout.from_labels(model, *degrees)
     formats = Formats(row["weights"], kv=row["kv"] or "bf16", moe=row["moe"])
     isl, osl = int(row["isl"]), int(row["osl"])
     scheduler = as_benchmarked(model, system, layout, formats, isl, osl)
@@ -138,10 +138,10 @@ def tokens_per_s(
         clock = clocks(system, row["backend"])
         known[key] = StageTimes(model, layout, formats, clock, MOST_TOKENS, 2**15, 2 * MOST)
     asked = ceil(int(row["concurrency"] or 0) / layout.dp)  # none where all come at once
-    each = Requests.alike(np.zeros(ceil(count / layout.dp)), isl, osl, in_flight=asked)
-    table = replay(each, scheduler, known[key], layout.pp)
+    each = Requests.uniform(np.zeros(ceil(count / layout.dp)), isl, osl, in_flight=asked)
+    table = simulate_requests(each, scheduler, known[key], layout.pp)
     room = int(scheduler.cache_tokens // (isl + osl))
-    in_flight = layout.dp * min(room, scheduler.batch * layout.pp, asked or len(each))
+    in_flight = layout.dp * min(room, scheduler.max_batch * layout.pp, asked or len(each))
     return float(1e3 * count * osl / table["last_ms"].max()), in_flight
 
 
@@ -163,8 +163,8 @@ def as_benchmarked(
         model, layout, tokens
     )
     cache = CACHE_SHARE * (room - used)
-    host = Host.of(system, layout.pp)
-    return Scheduler(tokens, batch, cache / token, chunked=False, host=host, graphs=GRAPHS)
+    host = Host.for_system(system, layout.pp)
+    return Scheduler(tokens, batch, cache / token, chunked=False, host=host, graph_sizes=GRAPHS)
 
 
 def tuned(fit: float, isl: int, osl: int, pp: int) -> tuple[int, int]:

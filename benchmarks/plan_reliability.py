@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 from plan_choices import LIMITS_MS
 
-from foretune.plan.serve.deployments.chance_constraints import probability_within
-from foretune.plan.serve.deployments.comparison import log_metric, pairs_better
-from foretune.plan.serve.deployments.correction import ServingCorrection
+from foretune.plan.serve.deployments.comparison import log_metric, pairwise_better
+from foretune.plan.serve.deployments.correction import LatencyPredictor
+from foretune.plan.serve.deployments.probability import probability_within
 from foretune.plan.serve.deployments.serving import tokens_per_s
 
 EDGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)
@@ -22,9 +22,7 @@ KINDS = {
 """Choices -> what the deployments of one share."""
 
 
-def sure_pairs(
-    model: ServingCorrection, rows: pd.DataFrame, measured: pd.DataFrame
-) -> pd.DataFrame:
+def sure_pairs(model: LatencyPredictor, rows: pd.DataFrame, measured: pd.DataFrame) -> pd.DataFrame:
     """Return pairs of rows that one would choose between, and how probable the better one was.
 
     Args:
@@ -46,11 +44,11 @@ def sure_pairs(
 
 
 def _pairs(
-    model: ServingCorrection, group: pd.DataFrame, measured: pd.DataFrame
+    model: LatencyPredictor, group: pd.DataFrame, measured: pd.DataFrame
 ) -> tuple[np.ndarray, np.ndarray]:
     rate = tokens_per_s(group["concurrency"].to_numpy(), group["osl"].to_numpy(), measured)
     speed = rate / group["gpus"].to_numpy()
-    chance = pairs_better(*log_metric(model, group, "tokens_per_s"))
+    chance = pairwise_better(*log_metric(model, group, "tokens_per_s"))
     left, right = np.triu_indices(len(group), 1)
     said, won = chance[left, right], speed[left] > speed[right]
     return np.maximum(said, 1.0 - said), np.where(said >= 0.5, won, ~won)

@@ -13,9 +13,9 @@ from machine import heading, markdown
 
 from foretune.collect import local_device
 from foretune.plan import Workload, describe_model, find_system, plan
-from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
-from foretune.plan.serve.deployments.learned import learned_from
+from foretune.plan.serve.deployments.learned import fit_or_load_correction
 
 MODELS = ("meta-llama/Llama-3.1-70B", "Qwen/Qwen3-235B-A22B", "deepseek-ai/DeepSeek-V3")
 SYSTEMS = ("h100_sxm", "b200_sxm")
@@ -27,12 +27,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--measured", help="as of `foretune plan`: with the correction, too")
     measured = parser.parse_args().measured
-    correction = learned_from(measured) if measured else None
+    correction = fit_or_load_correction(measured) if measured else None
     rows = []
     for system in map(find_system, SYSTEMS):
         for name in MODELS:
             for pools in (False, True):
-                model, clocks = describe_model(name), OperatorClocks(find_tables())
+                model, clocks = describe_model(name), StepTimerFactory(find_tables())
                 took, counts = [], []
                 for lengths in ((4096, 512), *LENGTHS):
                     start = time.perf_counter()

@@ -42,7 +42,7 @@ from scipy.stats import spearmanr
 
 from foretune.device import find_device
 from foretune.plan import ModelDescription, System, describe_model, find_system
-from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.memory import GIB
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.describe.huggingface import read_config
@@ -56,7 +56,7 @@ from foretune.plan.train import (
     training_memory,
 )
 from foretune.plan.train.flops import model_flops, peak_flops
-from foretune.plan.train.memory import USABLE
+from foretune.plan.train.memory import USABLE_SHARE
 from foretune.plan.train.planner import BACKEND
 from foretune.plan.train.recipe import RECOMPUTE
 from foretune.plan.train.step import EXPOSED, TimedSteps
@@ -90,7 +90,7 @@ OTHERS = {
     "qwen3-235b-a22b": "Qwen/Qwen3-235B-A22B",
 }
 ROUGH_MFU = 0.5
-PLAIN = Calibration(slower=1.0, exposed=EXPOSED)
+PLAIN = Calibration(slowdown=1.0, exposed=EXPOSED)
 FITTED_ON = {"megatron": "megatron-2021", "pytorch": "mosaic-a100-80"}
 PYTORCH = ("mosaic", "torchtitan")
 """Sources of which kind; the others are Megatron-LM's."""
@@ -113,7 +113,7 @@ class Run:
     recipe: Recipe
     step_s: float
 
-    def timed(self, clocks: OperatorClocks) -> TimedSteps:
+    def timed(self, clocks: StepTimerFactory) -> TimedSteps:
         """Return its operators' times."""
         clock = clocks(self.system, BACKEND)
         return TimedSteps.look_up(self.model, self.system, [self.recipe], self.task, clock)
@@ -153,7 +153,7 @@ class Timed:
     steps: Sequence[TimedSteps]
 
     @classmethod
-    def of(cls, runs: Sequence[Run], clocks: OperatorClocks) -> "Timed":
+    def of(cls, runs: Sequence[Run], clocks: StepTimerFactory) -> "Timed":
         """Return ``runs`` with their times."""
         return cls(runs, [run.timed(clocks) for run in runs])
 
@@ -180,9 +180,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     tables = find_tables(arguments.operators)
-    clocks = OperatorClocks(tables)
+    clocks = StepTimerFactory(tables)
     runs = read_runs(RUNS)
-    everything, rooflines = Timed.of(runs, clocks), Timed.of(runs, OperatorClocks(None))
+    everything, rooflines = Timed.of(runs, clocks), Timed.of(runs, StepTimerFactory(None))
     exposed = fit_exposed(everything)
     fitted = {
         kind: fit(everything.where(lambda run, source=source: run.source == source), exposed)
@@ -258,7 +258,7 @@ def errors(
         "constants": _median(ours, published),
         "bias": float(np.median(ours / published) - 1),
         "p90": float(np.quantile(np.abs(ours / published - 1), 0.9)),
-        "own slower": itself.slower,
+        "own slower": itself.slowdown,
         "with it": _median(own.predicted(itself), published),
         "roofline": _median(plain.predicted(PLAIN), published),
         "half of peak": _median(np.array([run.rough_s for run in own.runs]), published),
@@ -314,7 +314,7 @@ def _seconds(row: dict[str, str], model: ModelDescription, task: TrainingTask, g
 
 
 def _fits(model: ModelDescription, system: System, task: TrainingTask, recipe: Recipe) -> bool:
-    return training_memory(model, recipe, task).total <= USABLE * system.memory_gib * GIB
+    return training_memory(model, recipe, task).total <= USABLE_SHARE * system.memory_gib * GIB
 
 
 @cache
@@ -346,7 +346,7 @@ def _system(name: str) -> System:
         # Eight dies per node, four 25 GB/s adapters (OLCF Frontier user guide); 50 GB/s between
         # dies of different modules.
         device = find_device("AMD Instinct MI250X")
-        return replace(System.of_device(device, 8, "mi250x"), intra_node_gbps=50.0,
+        return replace(System.from_device(device, 8, "mi250x"), intra_node_gbps=50.0,
                        inter_node_gbps=12.5)  # fmt: skip
     return find_system(name)
 
@@ -361,7 +361,7 @@ def _one_of_each(runs: Sequence[Run]) -> list[Run]:
     return list(best.values())
 
 
-def _choice(run: Run, clocks: OperatorClocks) -> dict[str, object]:
+def _choice(run: Run, clocks: StepTimerFactory) -> dict[str, object]:
     """Return what the planner would choose, and how far behind it thinks the published layout."""
     gpus, start = run.recipe.layout.gpus, time.perf_counter()
     plan = plan_training(run.model, run.system, gpus, run.task, clocks)
@@ -377,7 +377,7 @@ def _choice(run: Run, clocks: OperatorClocks) -> dict[str, object]:
     }
 
 
-def _frontier(clocks: OperatorClocks) -> list[dict[str, object]]:
+def _frontier(clocks: StepTimerFactory) -> list[dict[str, object]]:
     """Return the best share of peak predicted on Frontier beside the published one."""
     rows = []
     for size, gpus, batch, published in (
@@ -389,7 +389,7 @@ def _frontier(clocks: OperatorClocks) -> list[dict[str, object]]:
     return rows
 
 
-def _layouts_paper(clocks: OperatorClocks) -> list[dict[str, object]]:
+def _layouts_paper(clocks: StepTimerFactory) -> list[dict[str, object]]:
     """Return the best micro-batch where the paper recommends 1, and the MFU where it states it."""
     rows = []
     for name, gpus, published in (

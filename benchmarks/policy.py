@@ -30,11 +30,15 @@ from foretune.datasets import read_runs
 from foretune.datasets.devices import with_specs
 from foretune.models import Predictor
 from foretune.registry import get_kernel
-from foretune.search.policies.encoding import LEAST
+from foretune.search.policies.encoding import MIN_DISTINCT
 from foretune.search.policies.policy import Policy, name_groups
-from foretune.search.policies.policy_search import PolicySearcher
+from foretune.search.policies.searcher import PolicySearcher
 from foretune.search.policies.tasks import Task, predicted_task, predicted_tasks
-from foretune.search.prior import prior_elsewhere, prior_of, runs_elsewhere
+from foretune.search.prior import (
+    prior_from_other_devices,
+    prior_from_predictor,
+    runs_on_other_devices,
+)
 from foretune.search.replay.recorded import RecordedSpace, read_spaces
 from foretune.search.replay.replay import replay
 from foretune.search.searcher import Prior, Searcher
@@ -99,12 +103,12 @@ def unseen_devices(folder: Path, family: str, seeds: int) -> None:
     runs = runs.drop(columns=[c for c in runs if c.startswith(("static.", "counter."))])
     shares, seconds = Shares(), []
     for unseen in spaces:
-        elsewhere = runs_elsewhere(runs, unseen)
+        elsewhere = runs_on_other_devices(runs, unseen)
         elsewhere = elsewhere.sample(min(ROWS, len(elsewhere)), random_state=0)
         plain = elsewhere.drop(columns=[c for c in specs if c in elsewhere])
-        compare(shares, unseen, prior_elsewhere(plain, unseen)[0])
+        compare(shares, unseen, prior_from_other_devices(plain, unseen)[0])
         told = Predictor(targets=("time_ms",)).fit(elsewhere)
-        prior = prior_of(told, unseen.problem, unseen.space, unseen.device)
+        prior = prior_from_predictor(told, unseen.problem, unseen.space, unseen.device)
         shares.add("predictor's order, told the specs", unseen, "exhaustive", 1, prior)
         others = [s for s in spaces if s.device.name != unseen.device.name]
         tasks = [predicted_task(told, s.problem, s.space, s.device) for s in others]
@@ -127,7 +131,9 @@ def unseen_problems(path: Path, seeds: int) -> None:
     tasks = predicted_tasks(predictor, kernel, drawn, spaces[0].device)
     shares = Shares()
     for space in spaces:
-        compare(shares, space, prior_of(predictor, space.problem, space.space, space.device))
+        compare(
+            shares, space, prior_from_predictor(predictor, space.problem, space.space, space.device)
+        )
     seconds = add_policies(shares, spaces, tasks, seeds)
     shares.show(
         f"{kernel.name}, unseen problems: {len(spaces)} with {len(spaces[0])} configurations each; "
@@ -152,7 +158,7 @@ def add_policies(
         "policy, one agent": {},
         "policy, an agent per group": {"groups": name_groups(names)},
     }
-    if len(tasks) < LEAST:  # of themselves they would not go by the specs of so few devices
+    if len(tasks) < MIN_DISTINCT:  # of themselves they would not go by the specs of so few devices
         kinds["policy, one agent, told the specs"] = {"least": 2}
     for kind, choices in kinds.items():
         for seed in range(seeds):

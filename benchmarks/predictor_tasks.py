@@ -13,7 +13,7 @@ import pandas as pd
 
 from foretune.datasets import import_runs, read_runs
 from foretune.datasets.devices import with_specs
-from foretune.datasets.importers.aiconfigurator_data import installed_data
+from foretune.datasets.importers.aiconfigurator import installed_tables
 from foretune.models.validation.splits import group_numbers
 
 H100, RTX, B60 = (
@@ -106,7 +106,7 @@ def devices(data: Path, draw: int = 0) -> Iterator[Task]:
 
 def installed(data: Path, draw: int = 0) -> Iterator[Task]:
     """Operators on devices never seen, of the tables that aiconfigurator-core installs."""
-    if installed_data() is None:
+    if installed_tables() is None:
         print("skipped: needs aiconfigurator-core (the extra llm)", file=sys.stderr)
         return
     few = {64: 3, 512: 3}
@@ -194,7 +194,7 @@ def power_elsewhere(data: Path, draw: int = 0) -> Iterator[Task]:
     Of three operators in vLLM, the H200's from DATA, the B200's from aiconfigurator-core. How power
     is learned and calibrated was chosen on the mixtures of experts.
     """
-    if (installed := installed_data()) is None:
+    if (installed := installed_tables()) is None:
         print("skipped: needs aiconfigurator-core (the extra llm)", file=sys.stderr)
         return
     for what, operation, folder in (

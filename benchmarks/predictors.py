@@ -25,7 +25,7 @@ from foretune.features import row_roofline_ms
 from foretune.models import Predictor
 from foretune.models.validation.baselines import BASELINES
 from foretune.models.validation.metrics import score
-from foretune.models.validation.splits import tasks_of
+from foretune.models.validation.splits import task_numbers
 
 LABELS = ("config.implementation", "config.backend")
 """Columns that say which library measured, not what."""
@@ -61,7 +61,7 @@ def run_task(task: Task, model: str) -> None:
     started = time.perf_counter()
     predictor = Predictor(model, (task.target,)).fit(train)  # type: ignore[arg-type]
     seconds = time.perf_counter() - started
-    truth, groups = test[task.target].to_numpy(), tasks_of(test)
+    truth, groups = test[task.target].to_numpy(), task_numbers(test)
     family = predictor.features_.family
     cells = []
     for name in ("calibrated roofline", "grid interpolation", "nearest neighbour"):
@@ -133,7 +133,7 @@ def score_of(predictor: Predictor, test: pd.DataFrame, target: str) -> dict[str,
     predicted = predictor.predict(test)
     value = predicted[target].to_numpy()
     ends = predicted[f"{target}_low"].to_numpy(), predicted[f"{target}_high"].to_numpy()
-    return score(test[target].to_numpy(), value, tasks_of(test), ends)
+    return score(test[target].to_numpy(), value, task_numbers(test), ends)
 
 
 def line(
@@ -217,7 +217,7 @@ def gpperf_protocol(predictor: Predictor, runs: pd.DataFrame) -> None:
     truth = np.clip(truth, *np.percentile(truth, [1, 99]))
     out = np.random.default_rng(0).random(len(runs)) < SHARE
     guess = np.asarray(depth_6_forest().fit(X[~out], truth[~out]).predict(X[out]))
-    scores = score(truth[out], guess, tasks_of(runs[out]))
+    scores = score(truth[out], guess, task_numbers(runs[out]))
     print(
         f"| GPPerf's protocol: random rows, all clipped | {(~out).sum():,} / {out.sum():,} | "
         f"| | | | | {errors(scores)}, R² {scores['r2']:.3f} | | | |",

@@ -34,14 +34,14 @@ from recorded_tables import Recorded
 from foretune.errors import UsageError
 from foretune.measurement import Measurement
 from foretune.models.launch_order import LaunchOrder
-from foretune.search.rows import nearest
+from foretune.search.encoding import nearest_first
+from foretune.search.multitask import Fits
 from foretune.search.stopping import Stopping
-from foretune.search.transfer import Fits
 from foretune.space import Configuration
-from foretune.tune.triton.history import History
+from foretune.tune.triton.choice import CallTuner
+from foretune.tune.triton.history import KernelHistory
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.prior import Priors
-from foretune.tune.triton.tuning import Tuning
+from foretune.tune.triton.prior import PriorFactory
 
 BUDGETS = (0, 1, 4, 8)
 AFTER = (12, 30)
@@ -101,21 +101,21 @@ class Replayed:
     def choose(self, problem: Recorded, budgets: Sequence[int] = BUDGETS) -> dict[str, Chosen]:
         """Return configuration, measurements and promised loss by budget; "auto" is remembered."""
         call, options = problem.call, Options(store=False)
-        history = History(options)
+        history = KernelHistory(options)
         history.record(call, self.runs)
-        priors = Priors(call.kernel, call.source, call.device, options, self._order)
+        priors = PriorFactory(call.kernel, call.source, call.device, options, self._order)
         spending = Options(store=False, budget=len(problem.configs))
-        tuning = Tuning(call, problem.configs, spending, history, priors, self.fits)
+        tuning = CallTuner(call, problem.configs, spending, history, priors, self.fits)
         automatic = Stopping(None, options.regret)
         found: dict[str, Chosen] = {}
         while True:
-            now = tuning.best, tuning.fresh, self._promised(tuning, problem)
-            if tuning.fresh in budgets:
-                found[str(tuning.fresh)] = now
-            if "auto" not in found and automatic.is_over(tuning.searcher, tuning.fresh):
+            now = tuning.best, tuning.new_count, self._promised(tuning, problem)
+            if tuning.new_count in budgets:
+                found[str(tuning.new_count)] = now
+            if "auto" not in found and automatic.is_over(tuning.searcher, tuning.new_count):
                 found["auto"] = now
                 self.runs = history.measurements(call)
-            ended = "auto" in found and tuning.fresh >= max(budgets, default=0)
+            ended = "auto" in found and tuning.new_count >= max(budgets, default=0)
             config = None if ended else tuning.next()
             if config is None:
                 break
@@ -125,9 +125,9 @@ class Replayed:
         return found | {str(b): now for b in budgets if str(b) not in found}
 
     @staticmethod
-    def _promised(tuning: Tuning, problem: Recorded) -> float:
-        complete = tuning.fresh == len(problem.configs)
-        return 0.0 if complete else min(tuning.searcher.forecast.regret, 9.0)
+    def _promised(tuning: CallTuner, problem: Recorded) -> float:
+        complete = tuning.new_count == len(problem.configs)
+        return 0.0 if complete else min(tuning.searcher.search_posterior.expected_regret, 9.0)
 
 
 Case = tuple[Recorded, Replayed, Sequence[Recorded]]
@@ -278,7 +278,7 @@ def winner(problem: Recorded) -> Configuration:
 def similar(problem: Recorded, tuned: Sequence[Recorded]) -> list[Recorded]:
     """Return tuned problems, the most similar first."""
     runs = {r.call.problem: r for r in tuned}
-    ordered = nearest([r.run(r.configs[0]) for r in tuned], problem.call.problem)
+    ordered = nearest_first([r.run(r.configs[0]) for r in tuned], problem.call.problem)
     return [runs[m.problem] for m in ordered]
 
 

@@ -19,13 +19,13 @@ import triton.language as tl
 from foretune.collect.compiled.arguments import Tensor
 from foretune.device import Device, find_device
 from foretune.errors import UnknownName
-from foretune.features.launches import launch_columns
+from foretune.features.launches import launch_features
 from foretune.measurement import Measurement, Status
-from foretune.models.launch_order import LearnedProblem
+from foretune.models.launch_order import MeasuredProblem
 from foretune.space import Configuration
-from foretune.tune.triton.call import Call, problem_of
 from foretune.tune.triton.kernel_source import source_hash
-from foretune.tune.triton.tile_launch import tile_launches
+from foretune.tune.triton.problem_key import Call, problem_from_arguments
+from foretune.tune.triton.tiles import tile_launches
 
 BYTES = {"float32": 4}
 
@@ -68,20 +68,20 @@ class Recorded:
         """Return the measurement of a configuration."""
         time_ms = self._times[config]
         if np.isinf(time_ms):
-            return self.call.failed(config, Status.RUNTIME_ERROR, "does not run")
-        return self.call.ran(config, time_ms, [time_ms])
+            return self.call.failure(config, Status.RUNTIME_ERROR, "does not run")
+        return self.call.success(config, time_ms, [time_ms])
 
     def kept(self, config: Configuration) -> float:
         """Return the share of the best speed that a configuration keeps."""
         return float(self.time_ms.min() / self._times[config])
 
     @cached_property
-    def learned(self) -> LearnedProblem:
+    def learned(self) -> MeasuredProblem:
         """The same as `foretune.models.launch_order` learns from it."""
         launches = tile_launches(self.call, self.configs)
         assert launches is not None
-        columns = launch_columns(launches, self.call.device)
-        return LearnedProblem(self.kernel, columns, self.time_ms)
+        columns = launch_features(launches, self.call.device)
+        return MeasuredProblem(self.kernel, columns, self.time_ms)
 
     @cached_property
     def _times(self) -> dict[Configuration, float]:
@@ -175,7 +175,7 @@ def _call(
     knobs: Sequence[str],
 ) -> Call:
     names = tuple(n.removeprefix("config.") for n in knobs)
-    problem = problem_of(function, key, arguments)
+    problem = problem_from_arguments(function, key, arguments)
     source = source_hash(function)
     return Call(function.__name__, source, problem, arguments, device, grid, names)
 

@@ -33,14 +33,20 @@ from foretune.collect import local_device
 from foretune.console import progress_bar
 from foretune.datasets import read_runs
 from foretune.errors import PredictorError
+from foretune.files import atomic_write
 from foretune.progress import Progress
 from foretune.registry import load
-from foretune.replacing import replacing
-from foretune.search.prior import prior_elsewhere, runs_elsewhere
+from foretune.search.prior import prior_from_other_devices, runs_on_other_devices
 from foretune.search.replay.curves import draw_curves
 from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.replay.replay import ReplayResult, replay
-from foretune.search.replay.scores import POINTS, Scores, Summary, score_replay, summarise
+from foretune.search.replay.scores import (
+    EVALUATION_POINTS,
+    Scores,
+    Summary,
+    score_replay,
+    summarize,
+)
 from foretune.search.searcher import Prior
 
 SEARCHERS = (
@@ -49,7 +55,7 @@ SEARCHERS = (
 )
 """Not ``gp``: it takes most of a second per proposal."""
 COLUMNS = [
-    "searcher", "to 95 %", "to 99 %", "reach 95 %", *(f"f{n}" for n in POINTS[1:]), "score",
+    "searcher", "to 95 %", "to 99 %", "reach 95 %", *(f"f{n}" for n in EVALUATION_POINTS[1:]), "score",
     "ms/proposal",
 ]  # fmt: skip
 
@@ -92,14 +98,14 @@ def main() -> None:
             found = search(space, names, runs, options, options.prior, progress)
             results += found
             scores += [score_replay(space, result) for result in found]
-    summaries = [summarise([s for s in scores if s.searcher == name]) for name in names]
+    summaries = [summarize([s for s in scores if s.searcher == name]) for name in names]
     summaries.sort(key=lambda s: s.evals_to_95)
     output.say(f"\n{len(spaces)} spaces: geometric means of evaluations, means of the rest\n")
     output.say(markdown(COLUMNS, [row(s) for s in summaries]))
     for space in spaces:
         output.say(
             f"**{space.name}** ({space.device.name}): {len(space):,} configurations, "
-            f"{space.within():,} within 5 % of the best\n"
+            f"{space.count_within():,} within 5 % of the best\n"
         )
         output.say(markdown(COLUMNS, [row(s) for s in scores if s.space == space.name]))
     if options.plot:
@@ -133,14 +139,14 @@ def compare_priors(
                 for space in spaces
             ]
             for name, scores in zip(names, zip(*found, strict=True), strict=True):
-                summaries[name].append(summarise(scores))
+                summaries[name].append(summarize(scores))
     output.say(f"\n{len(spaces)} spaces: {', '.join(space.name for space in spaces)}\n")
     lines, ratios = [], {}
     for name, (alone, *guided) in summaries.items():
         times = [s.evals_to_95 / alone.evals_to_95 for s in guided]
         ratios[name] = dict(zip(COMPARED[1:], times, strict=True))
         cells = [f"{s.evals_to_95:.1f}" for s in (alone, *guided)]
-        shares = [f"{s.fraction_at[POINTS[1]]:.3f}" for s in (alone, *guided)]
+        shares = [f"{s.fraction_at[EVALUATION_POINTS[1]]:.3f}" for s in (alone, *guided)]
         lines.append([name, *cells, *(f"{t:.2f}" for t in times), *shares])
     output.say(markdown(COMPARED_COLUMNS, lines))
     output.result(
@@ -187,7 +193,7 @@ def packages() -> str:
 def has_prior(runs: pd.DataFrame, space: RecordedSpace) -> bool:
     """Return whether ``runs`` hold the kernel of ``space`` on another device."""
     try:
-        runs_elsewhere(runs, space)
+        runs_on_other_devices(runs, space)
     except PredictorError:
         return False
     return True
@@ -231,14 +237,14 @@ def prior_of_others(
         stored = np.load(path)
         prior = Prior(stored["log_mean"], float(stored["log_spread"]), stored["p_valid"])
     else:
-        prior, _ = prior_elsewhere(runs, space, options.seed)
+        prior, _ = prior_from_other_devices(runs, space, options.seed)
         keep(path, log_mean=prior.log_mean, log_spread=prior.log_spread, p_valid=prior.p_valid)
     return replace(prior, log_mean=PRIORS[spoilt](prior.log_mean))
 
 
 def keep(path: Path, **arrays: object) -> None:
     """Write arrays to ``path``; an interrupted run leaves nothing that looks whole."""
-    with replacing(path) as new, new.open("wb") as file:
+    with atomic_write(path) as new, new.open("wb") as file:
         np.savez_compressed(file, **arrays)
 
 
@@ -248,7 +254,7 @@ def row(s: Scores | Summary) -> list[str]:
         s.searcher,
         *("–" if n is None else f"{n:.0f}" for n in (s.evals_to_95, s.evals_to_99)),
         f"{s.hit_95:.2f}",
-        *(f"{s.fraction_at[n]:.3f}" if n in s.fraction_at else "–" for n in POINTS[1:]),
+        *(f"{s.fraction_at[n]:.3f}" if n in s.fraction_at else "–" for n in EVALUATION_POINTS[1:]),
         f"{s.score:.2f} ± {s.score_error:.2f}" if np.isfinite(s.score) else "–",
         f"{s.overhead_ms:.2g}",
     ]

@@ -54,7 +54,7 @@ def costs_of(space: RecordedSpace, folder: Path) -> np.ndarray | None:
         return None
     cost_s = np.zeros(len(space))
     for m in to_measurements(runs):
-        if (number := space.space.number(m.config)) is not None:
+        if (number := space.space.index_or_none(m.config)) is not None:
             cost_s[number] = m.compile_s + (LAUNCHES * m.time_ms * 1e-3 if m.ok else 0.0)
     return cost_s
 
@@ -71,9 +71,9 @@ def seconds(
         number = space.space.index(config)
         value = float(space.values[number])
         spent += float(cost_s[number])
-        searcher.take({number: value})
+        searcher.tell_values({number: value})
         if by_seconds:
-            searcher.took({config: float(cost_s[number])})
+            searcher.tell_costs({config: float(cost_s[number])})
         best = min(best, value)
         for share in SHARES:
             if optimum / best >= share:

@@ -23,15 +23,15 @@ sys.path.append(str(Path(__file__).resolve().parent / "gpu"))  # stage.py
 
 from stage import labels
 
-from foretune.datasets import Card, card, load, shipped
+from foretune.datasets import DatasetCard, card, load, shipped
 from foretune.datasets.runs import problems_of
 from foretune.errors import ForetuneError
 from foretune.models import Predictor
-from foretune.models.saved.pretrained import SHIPPED, Pretrained
-from foretune.models.target.targets import usable_rows
+from foretune.models.saved.shipped import SHIPPED, Pretrained
+from foretune.models.targets import usable_rows
 from foretune.models.validation.baselines import BASELINES
 from foretune.models.validation.metrics import score
-from foretune.models.validation.splits import fold_of_rows, tasks_of
+from foretune.models.validation.splits import fold_of_rows, task_numbers
 from foretune.registry import load as load_registered
 from foretune.registry import registered
 
@@ -64,7 +64,7 @@ class Judged:
         rows = self.held_out
         truth, value = rows["time_ms"].to_numpy(), rows[column].to_numpy()
         ends = (rows["low"].to_numpy(), rows["high"].to_numpy()) if column == "predicted" else None
-        return score(truth, value, tasks_of(rows), ends)
+        return score(truth, value, task_numbers(rows), ends)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -103,7 +103,7 @@ def ship(name: str, out: Path) -> str:
     return text_of(of_table, judged, out)
 
 
-def check_code(kernel: str, of_table: Card) -> None:
+def check_code(kernel: str, of_table: DatasetCard) -> None:
     """Do nothing if the kernel is what was measured, or none of ours.
 
     Raises:
@@ -158,7 +158,7 @@ def hold_out(runs: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def text_of(of_table: Card, judged: list[Judged], out: Path) -> str:
+def text_of(of_table: DatasetCard, judged: list[Judged], out: Path) -> str:
     """Return what is to be said of a table, as Markdown."""
     machine = f"{of_table.device} ({of_table.architecture}), {of_table.specs['cores']:g} cores"
     size = sum(p.stat().st_size for p in out.rglob("*") if p.is_file()) / 1e6
@@ -231,7 +231,7 @@ def choices(judged: Judged) -> list[str]:
     """Return a row: what choosing keeps."""
     rng = np.random.default_rng(0)
     kept: dict[str, list[float]] = {}
-    for _, rows in judged.held_out.groupby(tasks_of(judged.held_out)):
+    for _, rows in judged.held_out.groupby(task_numbers(judged.held_out)):
         times = rows["time_ms"].to_numpy()
         order = np.argsort(rows["predicted"].to_numpy(), kind="stable")
         share = times.min() / times

@@ -222,7 +222,7 @@ def once(predict: Callable[[], pd.DataFrame]) -> tuple[str, str]:
 @contextmanager
 def by_xgboost() -> Iterator[None]:
     """Let XGBoost walk through its trees itself, as where Numba is not installed."""
-    with patch.object(boosting, "MANY_ROWS", math.inf):
+    with patch.object(boosting, "MIN_COMPILED_ROWS", math.inf):
         yield
 
 

@@ -28,7 +28,7 @@ from foretune.models import Predictor, train_predictor
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.registry import get_kernel
-from foretune.search.prior import prior_of
+from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.replay.replay import replay
 from foretune.space import SearchSpace
@@ -92,7 +92,7 @@ def record(
         p: list(dict.fromkeys([kernel.default(p), *(c for c in pool if c in kernel.space(p))]))
         for p in unseen
     }
-    timing = Timing(box_s=0.1)
+    timing = Timing(max_seconds=0.1)
     options.out.mkdir(parents=True, exist_ok=True)
     with (
         IsolatedRunner(device, timing, power=False) as runner,
@@ -122,13 +122,13 @@ def worth_of(kernel: Kernel, recorded: dict[Problem, list[Measurement]]) -> list
 
 
 def library_ms(kernel: Kernel, problem: Problem) -> float:
-    from foretune.collect.timer import time_launch
+    from foretune.collect.timing import time_launch
 
     found = kernel.library(problem, kernel.make_inputs(problem))
     if found is None:
         return np.nan
     # Its own threads may share a core for a while: the best of several looks.
-    return min(float(np.median(time_launch(found[1], Timing(box_s=0.2)))) for _ in range(4))
+    return min(float(np.median(time_launch(found[1], Timing(max_seconds=0.2)))) for _ in range(4))
 
 
 def search_all(
@@ -143,10 +143,10 @@ def search_all(
         curves = []
         for problem, measurements in recorded.items():
             by_config = {m.config: m for m in measurements}
-            space = SearchSpace.of(by_config)
+            space = SearchSpace.from_configs(by_config)
             prior = None
             if uses_prior:
-                prior = prior_of(predictor, problem, space, device, Objective.TIME)
+                prior = prior_from_predictor(predictor, problem, space, device, Objective.TIME)
             in_order = tuple(by_config[config] for config in space)
             searched = RecordedSpace(str(problem), device, space, in_order)
             result = replay(searched, searcher, BUDGET, repeats, prior=prior)

@@ -36,9 +36,9 @@ def search(searcher: Searcher) -> tuple[list[float], list[float]]:
     for _ in range(POINTS[-1]):
         start = time.perf_counter()
         (config,) = searcher.ask()
-        searcher.take({SPACE.index(config): time_ms(config)})
+        searcher.tell_values({SPACE.index(config): time_ms(config)})
         cost.append(1e3 * (time.perf_counter() - start))
-        best.append(min(searcher.told.values()))
+        best.append(min(searcher.observed.values()))
     return best, cost
 
 

@@ -27,7 +27,7 @@ from foretune.errors import UnknownName
 from foretune.features import family_for, row_roofline_ms
 from foretune.registry import get_kernel
 from foretune.search.replay.recorded import RecordedSpace, recorded_spaces
-from foretune.search.workload import Part, Workload
+from foretune.search.workload import WorkloadProblem, WorkloadSearcher
 
 POINTS = (10, 30, 100)
 SPREAD = 1.0
@@ -35,7 +35,7 @@ SPREAD = 1.0
 SHIPPED = Path(__file__).parents[1] / "datasets/shipped/amd-epyc-2-cores.parquet"
 
 
-class EqualShares(Workload):
+class EqualShares(WorkloadSearcher):
     """Every part has its turn; the one that takes longest begins."""
 
     def loss(self, number: int) -> float:
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    kinds = {"where most is lost": Workload, "equal shares": EqualShares}
+    kinds = {"where most is lost": WorkloadSearcher, "equal shares": EqualShares}
     print(heading("Many problems, one budget", local_device()))
     print(f"{options.draws} draws of {options.problems} problems\n")
     rows = []
@@ -75,7 +75,7 @@ def problems(runs: pd.DataFrame, n: int, seed: int) -> list[RecordedSpace]:
     return recorded_spaces(runs[group.isin(ran)], "workload")
 
 
-def gained(spaces: Sequence[RecordedSpace], kind: type[Workload], seed: int) -> list[float]:
+def gained(spaces: Sequence[RecordedSpace], kind: type[WorkloadSearcher], seed: int) -> list[float]:
     """Return the share of the possible gain after each of `POINTS`."""
     parts, defaults = [], np.empty(len(spaces))
     share = np.exp(np.random.default_rng(seed).normal(0.0, SPREAD, len(spaces)))
@@ -83,7 +83,11 @@ def gained(spaces: Sequence[RecordedSpace], kind: type[Workload], seed: int) -> 
         number = default_of(space)
         defaults[i] = space.values[number]
         calls, default = float(share[i] / defaults[i]), space.space[number]
-        parts.append(Part(space.kernel, space.problem, space.space, calls, work_of(space), default))
+        parts.append(
+            WorkloadProblem(
+                space.kernel, space.problem, space.space, calls, work_of(space), default
+            )
+        )
     calls = share / defaults
     possible = calls @ defaults - calls @ [space.optimum for space in spaces]
     search, found = kind(parts, seed=seed, device=spaces[0].device), []
@@ -101,7 +105,7 @@ def gained(spaces: Sequence[RecordedSpace], kind: type[Workload], seed: int) -> 
 def default_of(space: RecordedSpace) -> int:
     """Return the number of what runs if nothing is tuned."""
     try:
-        number = space.space.number(get_kernel(space.kernel).default(space.problem))
+        number = space.space.index_or_none(get_kernel(space.kernel).default(space.problem))
     except UnknownName:
         number = None
     if number is not None and np.isfinite(space.values[number]):

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from foretune.lazy import lazy
+from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from foretune.collect.collection import (
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
         plan_configurations,
         plan_rows,
     )
-    from foretune.collect.fleet.runner import RayRunner
-    from foretune.collect.probe import local_device, local_devices
+    from foretune.collect.devices import local_device, local_devices
+    from foretune.collect.distributed.ray_runner import RayRunner
     from foretune.collect.runner import InProcessRunner, IsolatedRunner, Runner
-    from foretune.collect.timer import Timing
+    from foretune.collect.timing import Timing
 
 __all__ = [
     "CollectSummary",
@@ -31,25 +31,13 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy(
+    __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "collection": (
-                "CollectSummary",
-                "collect_runs",
-                "plan_configurations",
-                "plan_rows",
-            ),
-            "fleet.runner": ("RayRunner",),
-            "probe": (
-                "local_device",
-                "local_devices",
-            ),
-            "runner": (
-                "InProcessRunner",
-                "IsolatedRunner",
-                "Runner",
-            ),
-            "timer": ("Timing",),
+            "collection": ["CollectSummary", "collect_runs", "plan_configurations", "plan_rows"],
+            "distributed.ray_runner": ["RayRunner"],
+            "devices": ["local_device", "local_devices"],
+            "runner": ["InProcessRunner", "IsolatedRunner", "Runner"],
+            "timing": ["Timing"],
         },
     )

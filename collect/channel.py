@@ -14,8 +14,8 @@ import zlib
 from typing import Any
 
 _HEADER = struct.Struct(">QQI")
-_READ = 1 << 16
-MOST_BYTES = 1 << 32
+_READ_BYTES = 1 << 16
+MAX_BYTES = 1 << 32
 """Of a message; a longer one is none."""
 
 
@@ -55,11 +55,11 @@ class Channel:
         """
         deadline = None if limit_s is None else time.monotonic() + limit_s
         while (message := self._next()) is None:
-            left = None if deadline is None else deadline - time.monotonic()
-            if left is not None and left <= 0:
+            remaining_s = None if deadline is None else deadline - time.monotonic()
+            if remaining_s is not None and remaining_s <= 0:
                 raise TimeoutError
-            self._socket.settimeout(left)
-            read = self._socket.recv(_READ)
+            self._socket.settimeout(remaining_s)
+            read = self._socket.recv(_READ_BYTES)
             if not read:
                 raise EOFError
             self._buffer += read
@@ -72,21 +72,24 @@ class Channel:
 
     def _next(self) -> tuple[int, bytes] | None:
         """Return the first whole message that was read; drop what comes before it."""
-        start = len(self._mark) + _HEADER.size
+        header_end = len(self._mark) + _HEADER.size
         while True:
-            at = self._buffer.find(self._mark)
-            if at < 0:  # a mark may have begun at the end
+            mark_at = self._buffer.find(self._mark)
+            if mark_at < 0:  # a mark may have begun at the end
                 del self._buffer[: max(0, len(self._buffer) - len(self._mark) + 1)]
                 return None
-            del self._buffer[:at]
-            if len(self._buffer) < start:
+            del self._buffer[:mark_at]
+            if len(self._buffer) < header_end:
                 return None
             number, length, checksum = _HEADER.unpack_from(self._buffer, len(self._mark))
-            if length <= MOST_BYTES:
-                if len(self._buffer) < start + length:
-                    if self._buffer.find(self._mark, start) < 0:
+            if length <= MAX_BYTES:
+                if len(self._buffer) < header_end + length:
+                    if self._buffer.find(self._mark, header_end) < 0:
                         return None  # the rest is on its way
-                elif zlib.crc32(payload := bytes(self._buffer[start : start + length])) == checksum:
-                    del self._buffer[: start + length]
+                elif (
+                    zlib.crc32(payload := bytes(self._buffer[header_end : header_end + length]))
+                    == checksum
+                ):
+                    del self._buffer[: header_end + length]
                     return number, payload
             del self._buffer[: len(self._mark)]  # something else got in between

@@ -8,15 +8,15 @@ import sys
 import threading
 import time
 
-SERVES = "FORETUNE_SERVES"
+WORKER_VARIABLE = "FORETUNE_SERVES"
 """Set in the environment of a child process: what is measured there must not tune anything."""
-DYING_S = 2.0
+EXIT_TIMEOUT_S = 2.0
 """How long a process that has closed its connection may take to end by itself."""
-KILLED_S = 10.0
+KILL_TIMEOUT_S = 10.0
 """How long one that was killed may take: one in the middle of a system call does not end."""
 
 
-def begin(parent: int) -> None:
+def become_worker(parent: int) -> None:
     """Make this process a child that serves: to be called before anything else.
 
     Ctrl-C is the parent's to handle; what is printed goes to stderr, where it cannot break
@@ -24,17 +24,17 @@ def begin(parent: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    os.environ[SERVES] = "1"
-    threading.Thread(target=_leave_with, args=(parent,), daemon=True).start()
+    os.environ[WORKER_VARIABLE] = "1"
+    threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
 
 
-def ending(process: "subprocess.Popen[bytes]") -> str:
+def exit_cause(process: "subprocess.Popen[bytes]") -> str:
     """Return what ended a process that is ending: a signal or an exit code.
 
     One that goes on after a moment is not waited for.
     """
     try:
-        code = process.wait(DYING_S)
+        code = process.wait(EXIT_TIMEOUT_S)
     except subprocess.TimeoutExpired:
         return "it closed its connection and went on"
     return signal.Signals(-code).name if code < 0 else f"exit code {code}"
@@ -47,10 +47,10 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
             os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(KILLED_S)
+        process.wait(KILL_TIMEOUT_S)
 
 
-def _leave_with(parent: int) -> None:
+def _exit_with_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
     if os.name == "posix" and os.getpgrp() == os.getpid():

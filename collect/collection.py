@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from foretune.collect.record import Record
+from foretune.collect.record import MeasurementCache
 from foretune.collect.runner import Runner
 from foretune.datasets import RunLog
 from foretune.datasets.runs import configurations_of, problems_of
@@ -18,7 +18,7 @@ from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.space import Configuration
 
-SHARED = 0.5
+SHARED_FRACTION = 0.5
 """Share of a problem's configurations that earlier problems ran too: they are compiled already,
 and the same configuration on several problems separates what is due to which."""
 
@@ -56,7 +56,7 @@ def plan_configurations(
         space = kernel.space(problem)
         chosen = {kernel.default(problem): None}
         known = [c for c in seen if c not in chosen and c in space]
-        shared = min(int(SHARED * (per_problem - 1)), len(known))
+        shared = min(int(SHARED_FRACTION * (per_problem - 1)), len(known))
         for i in rng.choice(len(known), size=shared, replace=False) if shared else ():
             chosen.setdefault(known[int(i)])
         for config in space.sample(2 * per_problem, rng):
@@ -77,22 +77,24 @@ def plan_rows(kernel: Kernel, rows: pd.DataFrame) -> dict[Problem, list[Configur
     """
     if not len(rows):
         raise UsageError("the table has no rows to measure")
-    if others := sorted(set(rows.get("kernel", ())) - {kernel.name}):
-        raise UsageError(f"the rows are of {', '.join(map(str, others))}, not of {kernel.name}")
+    if other_kernels := sorted(set(rows.get("kernel", ())) - {kernel.name}):
+        raise UsageError(
+            f"the rows are of {', '.join(map(str, other_kernels))}, not of {kernel.name}"
+        )
     plan: dict[Problem, dict[Configuration, None]] = {}
     for problem, config in zip(problems_of(rows), configurations_of(rows), strict=True):
         plan.setdefault(kernel.problem(problem), {}).setdefault(config)
     for problem, configs in plan.items():
         space = kernel.space(problem)
-        if strange := [c for c in configs if c not in space]:
-            raise UsageError(f"{problem} has no configuration {strange[0]}")
+        if invalid := [c for c in configs if c not in space]:
+            raise UsageError(f"{problem} has no configuration {invalid[0]}")
     return {problem: list(configs) for problem, configs in plan.items()}
 
 
 def collect_runs(
     kernel: Kernel,
     plan: dict[Problem, list[Configuration]],
-    log: RunLog | Record,
+    log: RunLog | MeasurementCache,
     runner: Runner,
     progress: Progress = SILENT,
     stage: str = "profiling",
@@ -116,16 +118,18 @@ def collect_runs(
     """
     progress.start(f"{stage} {kernel.name}", sum(map(len, plan.values())))
     start, ok, failed, reused = time.perf_counter(), 0, 0, 0
-    record = log if isinstance(log, Record) else Record(kernel, runner.device, log)
+    cache = (
+        log if isinstance(log, MeasurementCache) else MeasurementCache(kernel, runner.device, log)
+    )
     missing = []
     for problem, config in ((p, c) for p, configs in plan.items() for c in configs):
-        if record.find(problem, config) is None:
+        if cache.find(problem, config) is None:
             missing.append((problem, config))
         else:
             reused += 1
             progress.advance("known already")
-    for measurement in runner.spread(kernel, missing):
-        record.append(measurement)
+    for measurement in runner.run_many(kernel, missing):
+        cache.append(measurement)
         ok, failed = ok + measurement.ok, failed + (not measurement.ok)
         progress.advance(describe(measurement))
     return CollectSummary(ok + failed, ok, failed, reused, time.perf_counter() - start)

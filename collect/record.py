@@ -1,6 +1,6 @@
 """What is known of a kernel on a device, and where its new measurements go."""
 
-from foretune.collect.workbench import environment
+from foretune.collect.benchmark import environment
 from foretune.datasets import RunLog
 from foretune.device import Device
 from foretune.kernel import Kernel
@@ -9,7 +9,7 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 
 
-class Record:
+class MeasurementCache:
     """The measurements of one kernel on one device in a run log; nothing, without one.
 
     Args:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from foretune.collect.compiled.targets import find_target
+from foretune.collect.compiled.targets import get_target
 from foretune.device import Device
 
 _RELAXED = 2
@@ -29,7 +29,8 @@ class ReplayDevice:
         capturing: what `is_current_stream_capturing` says. While it is true, waiting is an error,
             as it is in CUDA, and loading code unless the thread's capture mode is relaxed.
         busy: while true, the device has not got to its events yet, unless it is waited for.
-        launch_ms: what a launch is on its way: events count it if the device has nothing to do.
+        launch_latency_ms: what a launch is on its way: events count it if the device has nothing
+            to do.
     """
 
     def __init__(self, device: Device, index: int) -> None:
@@ -43,11 +44,11 @@ class ReplayDevice:
             UnknownName: no such architecture.
         """
         self.device = device
-        self.target = find_target(device.architecture)
+        self.target = get_target(device.architecture)
         self.index = index
         self.capturing = False
         self.busy = False
-        self.launch_ms = 0.0
+        self.launch_latency_ms = 0.0
         self.waits = 0
         self._clock = threading.local()
         self._modes = threading.local()
@@ -60,20 +61,20 @@ class ReplayDevice:
         """What this thread's launches have taken so far, in milliseconds."""
         return getattr(self._clock, "ms", 0.0)
 
-    def spend(self, time_ms: float) -> None:
+    def advance_clock(self, time_ms: float) -> None:
         """Let a launch of this thread take ``time_ms``."""
-        held, self._clock.held = getattr(self._clock, "held", False), False
-        self._clock.ms = self.clock_ms + time_ms + (0.0 if held else self.launch_ms)
+        delayed, self._clock.held = getattr(self._clock, "held", False), False
+        self._clock.ms = self.clock_ms + time_ms + (0.0 if delayed else self.launch_latency_ms)
 
     def _sleep(self, cycles: int) -> None:
         """Wait on the device, so that the next launch is queued before it is due."""
         self._clock.held = True
 
-    def break_down(self, fault: BaseException) -> None:
+    def inject_fault(self, fault: BaseException) -> None:
         """Fail from the next wait on, as a device does after an illegal memory access."""
         self._fault = fault
 
-    def check(self) -> None:
+    def raise_fault(self) -> None:
         """Raise the error that broke the device, if one did."""
         if self._fault is not None:
             raise self._fault
@@ -83,14 +84,14 @@ class ReplayDevice:
         if self.capturing:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
         self.waits += 1
-        self.check()
+        self.raise_fault()
 
     def exchange_capture_mode(self, mode: int) -> int:
         """Set this thread's capture mode; return the one before."""
         before, self._modes.mode = getattr(self._modes, "mode", 0), mode
         return before
 
-    def load(self) -> None:
+    def check_loading(self) -> None:
         """Do nothing if code may be loaded now, or fail as CUDA would."""
         if self.capturing and getattr(self._modes, "mode", 0) != _RELAXED:
             raise RuntimeError("CUDA error: operation not permitted when stream is capturing")
@@ -161,18 +162,18 @@ class ReplayEvent:
     ) -> None:
         self._device = device
         self._timed = enable_timing
-        self._at_ms: float | None = None
+        self._recorded_ms: float | None = None
         self._waits = 0
 
     def record(self, stream: Any = None) -> None:
         """Note what the launches so far have taken."""
-        self._device.check()
-        self._at_ms = self._device.clock_ms
+        self._device.raise_fault()
+        self._recorded_ms = self._device.clock_ms
         self._waits = self._device.waits
 
     def query(self) -> bool:
         """Return whether the device has got here."""
-        self._device.check()
+        self._device.raise_fault()
         return not self._device.busy or self._device.waits > self._waits
 
     def synchronize(self) -> None:
@@ -185,8 +186,8 @@ class ReplayEvent:
         """Return the milliseconds between two events; the same rules as for torch's."""
         if not (self._timed and end._timed):
             raise ValueError("Both events must be created with argument 'enable_timing=True'.")
-        if self._at_ms is None or end._at_ms is None:
+        if self._recorded_ms is None or end._recorded_ms is None:
             raise ValueError("Both events must be recorded before calculating elapsed time.")
         if not (self.query() and end.query()):
             raise RuntimeError("CUDA error: device not ready")
-        return end._at_ms - self._at_ms
+        return end._recorded_ms - self._recorded_ms

@@ -27,7 +27,7 @@ import triton
 import triton.compiler
 from triton.backends.compiler import GPUTarget
 
-from foretune.collect.compiled.cubin import read_cubin
+from foretune.collect.compiled.machine_code import read_cubin
 from foretune.collect.replay_device import ReplayDevice
 from foretune.device import find_device
 from foretune.errors import UsageError
@@ -136,7 +136,7 @@ class ReplayDriver:
         config, compiler = triton.runtime.driver, triton.compiler
         # Not `config.active`, which would look for a GPU, nor `config.reset_active`, likewise.
         driver_before, compile_before = config._active, compiler.compile
-        compiler.compile = _compiling_with(compile_before)
+        compiler.compile = _wrapped_compile(compile_before)
         config.set_active(self)
         try:
             yield self
@@ -146,7 +146,7 @@ class ReplayDriver:
             for compiled in self._compiled:  # else they ask the driver to unload them when they go
                 compiled.module = None
 
-    def keep(self, compiled: Any) -> Any:
+    def track(self, compiled: Any) -> Any:
         """Return a compiled kernel; what is loaded of it goes when this driver does."""
         self._compiled.add(compiled)
         return compiled
@@ -158,7 +158,7 @@ class ReplayDriver:
 
     def get_current_target(self) -> GPUTarget:
         """Return the target that kernels are compiled for."""
-        return self.device_interface.target.for_triton
+        return self.device_interface.target.triton_target
 
     def get_current_stream(self, device: Any = None) -> int:
         """Return the only stream."""
@@ -242,24 +242,24 @@ class ReplayDriver:
         return launch
 
     def _replay(self, launch: ReplayedLaunch) -> None:
-        self.device_interface.check()
+        self.device_interface.raise_fault()
         try:
             time_ms = float(self.times(launch))
         except Exception as error:
-            self._log(replace(launch, error=error))
+            self._record_launch(replace(launch, error=error))
             if not self.asynchronous_faults or isinstance(error, triton.TritonError):
                 raise
-            self.device_interface.break_down(error)
+            self.device_interface.inject_fault(error)
             return
-        self._log(replace(launch, time_ms=time_ms))
-        self.device_interface.spend(time_ms)
+        self._record_launch(replace(launch, time_ms=time_ms))
+        self.device_interface.advance_clock(time_ms)
 
-    def _log(self, launch: ReplayedLaunch) -> None:
-        described = {name: _described(value) for name, value in launch.arguments.items()}
+    def _record_launch(self, launch: ReplayedLaunch) -> None:
+        described = {name: _without_data(value) for name, value in launch.arguments.items()}
         with self._lock:
             self.launches.append(replace(launch, arguments=described))
 
-    def note_compilation(self, source: Any, options: Mapping[str, Any]) -> None:
+    def record_compilation(self, source: Any, options: Mapping[str, Any]) -> None:
         """Log a compilation that begins, and let ``on_compile`` have its say."""
         function = source.fn
         config = {function.arg_names[path[0]]: v for path, v in source.constants.items()}
@@ -278,12 +278,14 @@ class ReplayDriver:
 
         Of AMD's binaries neither registers nor spills are read: they are 0.
         """
-        self.device_interface.load()
-        target, needs = self.get_current_target(), dict[str, float]()
+        self.device_interface.check_loading()
+        target, resources = self.get_current_target(), dict[str, float]()
         if target.backend == "cuda":
-            needs = read_cubin(binary, target.arch)
-        spilled_words = int(needs.get("stack_bytes", 0)) // 4  # CUDA calls all local memory that
-        return object(), object(), int(needs.get("registers", 0)), spilled_words, 1024
+            resources = read_cubin(binary, target.arch)
+        spilled_words = (
+            int(resources.get("stack_bytes", 0)) // 4
+        )  # CUDA calls all local memory that
+        return object(), object(), int(resources.get("registers", 0)), spilled_words, 1024
 
     def _device_properties(self, device: Any = None) -> dict[str, int]:
         """Return properties under the names that Triton gives them."""
@@ -298,13 +300,13 @@ class ReplayDriver:
         }
 
 
-class _NeverCompiled:
+class _UncompiledKernel:
     """What a kernel is compiled into when its code is not looked at: just its launch."""
 
     def __init__(self, source: Any, options: Mapping[str, Any], driver: ReplayDriver) -> None:
         self.src = source
         self.name = source.fn.__name__
-        driver.device_interface.load()
+        driver.device_interface.check_loading()
         self.hash = f"{self.name}-{source.signature}-{sorted(map(str, options.items()))}"
         target = driver.get_current_target()
         self.metadata = SimpleNamespace(
@@ -320,25 +322,25 @@ class _NeverCompiled:
         """Return none: hooks of launches get no metadata."""
 
 
-def _compiling_with(real: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a compiler that asks the active driver first; `real` for all other drivers.
+def _wrapped_compile(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a compiler that asks the active driver first; `original` for all other drivers.
 
     A kernel keeps the compiler that it finds at its first launch, also after `active` is over.
     """
 
-    def compile(source: Any, target: Any = None, options: Any = None, **more: Any) -> Any:
+    def compile(source: Any, target: Any = None, options: Any = None, **kwargs: Any) -> Any:
         driver = triton.runtime.driver._active
         if not isinstance(driver, ReplayDriver) or not hasattr(source, "fn"):
-            return real(source, target=target, options=options, **more)
-        driver.note_compilation(source, options or {})
+            return original(source, target=target, options=options, **kwargs)
+        driver.record_compilation(source, options or {})
         if driver.compiles:
-            return driver.keep(real(source, target=target, options=options, **more))
-        return _NeverCompiled(source, options or {}, driver)
+            return driver.track(original(source, target=target, options=options, **kwargs))
+        return _UncompiledKernel(source, options or {}, driver)
 
     return compile
 
 
-def _described(value: Any) -> Any:
+def _without_data(value: Any) -> Any:
     """Return a tensor's shape, strides and type without its data, anything else as it is."""
     if not isinstance(value, torch.Tensor):
         return value

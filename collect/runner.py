@@ -8,11 +8,11 @@ from typing import Self
 
 import numpy as np
 
-from foretune.collect.conditions import Watch
-from foretune.collect.gpus import local_gpus
-from foretune.collect.service import Service
-from foretune.collect.timer import Timing
-from foretune.collect.workbench import Workbench, environment
+from foretune.collect.benchmark import Benchmarker, environment
+from foretune.collect.devices import local_gpus
+from foretune.collect.machine_load import LoadMonitor
+from foretune.collect.service import WorkerProcess
+from foretune.collect.timing import Timing
 from foretune.device import Device
 from foretune.errors import MeasurementError, UsageError
 from foretune.kernel import Kernel
@@ -26,11 +26,11 @@ class Runner(ABC):
 
     Attributes:
         device: what it measures on.
-        at_once: how many configurations it can measure at the same time: one per device.
+        parallelism: how many configurations it can measure at the same time: one per device.
     """
 
     device: Device
-    at_once: int = 1
+    parallelism: int = 1
 
     @abstractmethod
     def run(
@@ -45,7 +45,7 @@ class Runner(ABC):
         All are made on one device, one after the other.
         """
 
-    def spread(
+    def run_many(
         self,
         kernel: Kernel,
         work: Iterable[tuple[Problem, Configuration]],
@@ -59,8 +59,12 @@ class Runner(ABC):
             yield from self.run(kernel, problem, [config], incumbent_ms)
 
     @abstractmethod
-    def race(
-        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration], box_s: float = 2.0
+    def compare_interleaved(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Iterable[Configuration],
+        max_seconds: float = 2.0,
     ) -> dict[str, np.ndarray]:
         """Return interleaved times in ms: by configuration id, and ``library:NAME``.
 
@@ -86,9 +90,9 @@ class Runner(ABC):
             f"{kernel.name} runs on a {kernel.device_kind}, not on {self.device.name}: {advice}"
         )
 
-    def watch(self) -> Watch:
+    def watch(self) -> LoadMonitor:
         """Return what sees, while it is entered, what else its machine does."""
-        return Watch(self.device)
+        return LoadMonitor(self.device)
 
     def close(self) -> None:
         """Give back what the runner holds."""
@@ -105,7 +109,7 @@ class InProcessRunner(Runner):
 
     def __init__(self, device: Device, timing: Timing | None = None, power: bool = True) -> None:
         self.device = device
-        self._workbench = Workbench(device, timing, power)
+        self._benchmarker = Benchmarker(device, timing, power)
 
     def run(
         self,
@@ -117,13 +121,17 @@ class InProcessRunner(Runner):
         """Yield one measurement per configuration."""
         self.check(kernel)
         for config in configs:
-            yield self._workbench.measure(kernel, problem, config, incumbent_ms)
+            yield self._benchmarker.measure(kernel, problem, config, incumbent_ms)
 
-    def race(
-        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration], box_s: float = 2.0
+    def compare_interleaved(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Iterable[Configuration],
+        max_seconds: float = 2.0,
     ) -> dict[str, np.ndarray]:
         """Return interleaved times in ms."""
-        return self._workbench.race(kernel, problem, configs, box_s)
+        return self._benchmarker.compare_interleaved(kernel, problem, configs, max_seconds)
 
 
 class IsolatedRunner(Runner):
@@ -150,8 +158,8 @@ class IsolatedRunner(Runner):
     ) -> None:
         self.device = device
         self.limit_s = limit_s
-        self._bench = Service(
-            partial(Workbench, device, timing, power),
+        self._worker = WorkerProcess(
+            partial(Benchmarker, device, timing, power),
             ("the kernel", "measure with InProcessRunner"),
         )
 
@@ -166,20 +174,24 @@ class IsolatedRunner(Runner):
         self.check(kernel)
         for config in configs:
             measured = self._measure(kernel, problem, config, incumbent_ms)
-            if measured.status is Status.WRONG_RESULT and self._bench.answered > 1:
+            if measured.status is Status.WRONG_RESULT and self._worker.calls_made > 1:
                 self.close()
                 measured = self._measure(kernel, problem, config, incumbent_ms)
             yield measured
 
-    def race(
-        self, kernel: Kernel, problem: Problem, configs: Iterable[Configuration], box_s: float = 2.0
+    def compare_interleaved(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Iterable[Configuration],
+        max_seconds: float = 2.0,
     ) -> dict[str, np.ndarray]:
         """Return interleaved times in ms."""
         configs = list(configs)
-        limit_s = self.limit_s * (len(configs) + 1) + box_s
+        limit_s = self.limit_s * (len(configs) + 1) + max_seconds
         try:
-            result: dict[str, np.ndarray] = self._bench.ask(
-                limit_s, "race", kernel, problem, configs, box_s
+            result: dict[str, np.ndarray] = self._worker.call(
+                limit_s, "compare_interleaved", kernel, problem, configs, max_seconds
             )
             return result
         except (TimeoutError, ChildProcessError) as e:
@@ -190,7 +202,7 @@ class IsolatedRunner(Runner):
 
     def close(self) -> None:
         """Kill the child process, and what it started."""
-        self._bench.close()
+        self._worker.close()
 
     def check(self, kernel: Kernel) -> None:
         """Do nothing if ``kernel`` runs on this device.
@@ -205,16 +217,22 @@ class IsolatedRunner(Runner):
         self, kernel: Kernel, problem: Problem, config: Configuration, incumbent_ms: float
     ) -> Measurement:
         try:
-            answer = self._bench.ask(self.limit_s, "measure", kernel, problem, config, incumbent_ms)
+            answer = self._worker.call(
+                self.limit_s, "measure", kernel, problem, config, incumbent_ms
+            )
         except TimeoutError:
             reason = f"not done after {self.limit_s:g} s"
-            return unmeasured(kernel, problem, config, self.device, Status.TIMEOUT, reason)
+            return failed_measurement(kernel, problem, config, self.device, Status.TIMEOUT, reason)
         except ChildProcessError as e:
-            return unmeasured(kernel, problem, config, self.device, Status.RUNTIME_ERROR, str(e))
+            return failed_measurement(
+                kernel, problem, config, self.device, Status.RUNTIME_ERROR, str(e)
+            )
         if not isinstance(answer, Measurement) or answer.config != config:
             self.close()
             reason = "the process answered something else than it was asked"
-            return unmeasured(kernel, problem, config, self.device, Status.RUNTIME_ERROR, reason)
+            return failed_measurement(
+                kernel, problem, config, self.device, Status.RUNTIME_ERROR, reason
+            )
         return answer
 
 
@@ -224,14 +242,14 @@ def check_importable(kernel: Kernel) -> None:
     Raises:
         UsageError: it cannot.
     """
-    if type(kernel).__module__ == "__main__" or not kernel.travels:
+    if type(kernel).__module__ == "__main__" or not kernel.is_importable_remotely:
         raise UsageError(
             f"kernel {kernel.name!r} is defined in the script that runs: another machine cannot "
             "import it; make it a class in a module of its own, or measure here"
         )
 
 
-def unmeasured(
+def failed_measurement(
     kernel: Kernel,
     problem: Problem,
     config: Configuration,

@@ -16,30 +16,30 @@ from typing import Any
 import cloudpickle
 
 from foretune.collect.channel import Channel
-from foretune.collect.child import ending, kill
+from foretune.collect.child import exit_cause, kill
 from foretune.errors import MeasurementError
 
-_START_S, _HELLO_S = 60.0, 5.0
+_START_TIMEOUT_S, _HELLO_TIMEOUT_S = 60.0, 5.0
 
 
-class Service:
+class WorkerProcess:
     """Starts the process when it is asked first, and another one after it was closed.
 
     Args:
-        make: makes the object there. A function of the running script is sent along.
-        unsent: what to say, and what to do, where something cannot be sent.
+        factory: makes the object there. A function of the running script is sent along.
+        pickling_advice: what to say, and what to do, where something cannot be sent.
 
     Attributes:
-        answered: how many questions the present process was asked.
+        calls_made: how many questions the present process was asked.
     """
 
-    def __init__(self, make: Callable[[], Any], unsent: tuple[str, str]) -> None:
-        self._make = make
-        self._unsent = unsent
+    def __init__(self, factory: Callable[[], Any], pickling_advice: tuple[str, str]) -> None:
+        self._factory = factory
+        self._pickling_advice = pickling_advice
         self._process: subprocess.Popen[bytes] | None = None
         self._channel: Channel | None = None
-        self._asked = 0
-        self.answered = 0
+        self._last_number = 0
+        self.calls_made = 0
 
     def close(self) -> None:
         """Kill the process, and what it started."""
@@ -49,9 +49,9 @@ class Service:
         if self._process is not None:
             kill(self._process)
             self._process = None
-        self.answered = 0
+        self.calls_made = 0
 
-    def ask(self, limit_s: float, method: str, *arguments: Any) -> Any:
+    def call(self, limit_s: float, method: str, *arguments: Any) -> Any:
         """Return what a method of the object returns.
 
         Raises:
@@ -60,23 +60,23 @@ class Service:
             ChildProcessError: the process died, or what it said cannot be read.
             ForetuneError: what the method raised; or it, or the object, cannot be sent.
         """
-        question = self._packed((method, arguments))
+        request = self._pickled((method, arguments))
         channel = self._channel or self._start()
-        self._asked += 1
-        self.answered += 1
+        self._last_number += 1
+        self.calls_made += 1
         try:
-            importing_s = max(limit_s, _START_S)
-            channel.send(self._asked, question, importing_s)
-            self._answer(channel, importing_s)
-            answer, usable = self._answer(channel, limit_s)
+            importing_s = max(limit_s, _START_TIMEOUT_S)
+            channel.send(self._last_number, request, importing_s)
+            self._receive_answer(channel, importing_s)
+            answer, usable = self._receive_answer(channel, limit_s)
         except TimeoutError:
             self.close()
             raise
         except (EOFError, OSError):
             assert self._process is not None
-            died = ending(self._process)
+            cause = exit_cause(self._process)
             self.close()
-            raise ChildProcessError(f"the process died: {died}") from None
+            raise ChildProcessError(f"the process died: {cause}") from None
         except Exception as e:
             self.close()
             raise ChildProcessError(f"its answer cannot be read: {type(e).__name__}: {e}") from e
@@ -89,28 +89,28 @@ class Service:
             raise answer
         return answer
 
-    def _answer(self, channel: Channel, limit_s: float) -> Any:
+    def _receive_answer(self, channel: Channel, limit_s: float) -> Any:
         """Return what comes next about the last question; answers to others are dropped."""
         deadline = time.monotonic() + limit_s
         while True:
             number, answer = channel.receive(max(0.0, deadline - time.monotonic()))
-            if number == self._asked:
+            if number == self._last_number:
                 return answer
 
     def _start(self) -> Channel:
         try:
             self._channel = self._connect()
-            self._channel.send(0, (sys.path, self._packed(self._make)), _START_S)
+            self._channel.send(0, (sys.path, self._pickled(self._factory)), _START_TIMEOUT_S)
         except OSError as e:
             self.close()
             raise MeasurementError(f"the measuring process cannot be started: {e}") from e
         return self._channel
 
-    def _packed(self, content: Any) -> bytes:
+    def _pickled(self, content: Any) -> bytes:
         try:
             return cloudpickle.dumps(content)
         except (pickle.PicklingError, AttributeError, TypeError) as e:
-            what, instead = self._unsent
+            what, instead = self._pickling_advice
             raise MeasurementError(
                 f"{what} cannot be sent to another process: {e}; {instead}"
             ) from e
@@ -118,7 +118,7 @@ class Service:
     def _connect(self) -> Channel:
         with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
             key = secrets.token_bytes(16)
-            with _listening(Path(folder)) as (listener, address):
+            with _open_listener(Path(folder)) as (listener, address):
                 self._process = subprocess.Popen(
                     [
                         sys.executable,
@@ -139,11 +139,11 @@ class Service:
     def _accept(self, listener: socket.socket, key: bytes) -> Channel:
         assert self._process is not None
         listener.settimeout(0.5)
-        deadline = time.monotonic() + _START_S
+        deadline = time.monotonic() + _START_TIMEOUT_S
         while time.monotonic() < deadline and self._process.poll() is None:
             try:
                 channel = Channel(listener.accept()[0], key)
-                channel.receive(_HELLO_S)
+                channel.receive(_HELLO_TIMEOUT_S)
             except (TimeoutError, EOFError):  # nobody yet, or somebody else
                 continue
             return channel
@@ -154,7 +154,7 @@ class Service:
 
 
 @contextmanager
-def _listening(folder: Path) -> Iterator[tuple[socket.socket, str]]:
+def _open_listener(folder: Path) -> Iterator[tuple[socket.socket, str]]:
     """Listen in a folder, or where there are no such sockets on this machine alone."""
     if os.name == "posix":
         listener, address = socket.socket(socket.AF_UNIX), str(folder / "socket")

@@ -6,7 +6,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-DRIVERS = ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version")
+DRIVER_VERSION_FILES = ("/proc/driver/nvidia/version", "/sys/module/amdgpu/version")
 """Files in which drivers say their versions."""
 
 
@@ -31,9 +31,9 @@ def toolchain(kind: str) -> str:
 
 def _drivers() -> list[str]:
     """Return the version of the driver of this machine's GPUs, if it says."""
-    for place in DRIVERS:
+    for path in DRIVER_VERSION_FILES:
         try:
-            found = re.search(r"\d+\.\d+(\.\d+)*", Path(place).read_text())
+            found = re.search(r"\d+\.\d+(\.\d+)*", Path(path).read_text())
         except OSError:
             continue
         if found:

@@ -2,15 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-from foretune.lazy import lazy
+from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from foretune.datasets.catalog import Card, card, load, shipped
-    from foretune.datasets.importers import Imported, import_runs
-    from foretune.datasets.log import RunLog
+    from foretune.datasets.catalog import DatasetCard, card, load, shipped
+    from foretune.datasets.importers import ImportResult, import_runs
+    from foretune.datasets.run_log import RunLog
     from foretune.datasets.runs import (
         from_measurements,
-        latest,
+        newest_runs,
         read_runs,
         to_measurements,
         write_runs,
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "SCHEMA_VERSION",
-    "Card",
-    "Imported",
+    "DatasetCard",
+    "ImportResult",
     "RunLog",
     "card",
     "from_measurements",
     "import_runs",
-    "latest",
     "load",
+    "newest_runs",
     "read_runs",
     "shipped",
     "to_measurements",
@@ -35,30 +35,19 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy(
+    __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "catalog": (
-                "Card",
-                "card",
-                "load",
-                "shipped",
-            ),
-            "importers": (
-                "Imported",
-                "import_runs",
-            ),
-            "log": ("RunLog",),
-            "runs": (
+            "catalog": ["DatasetCard", "card", "load", "shipped"],
+            "importers": ["ImportResult", "import_runs"],
+            "run_log": ["RunLog"],
+            "runs": [
                 "from_measurements",
-                "latest",
+                "newest_runs",
                 "read_runs",
                 "to_measurements",
                 "write_runs",
-            ),
-            "schema": (
-                "SCHEMA_VERSION",
-                "validate",
-            ),
+            ],
+            "schema": ["SCHEMA_VERSION", "validate"],
         },
     )

@@ -20,7 +20,7 @@ _READ = ("rows", "columns")
 
 
 @dataclass(frozen=True)
-class Card:
+class DatasetCard:
     """What one must know of a table to use it.
 
     Attributes:
@@ -61,8 +61,8 @@ class Card:
         Raises:
             OSError: it cannot be written.
         """
-        said = {name: value for name, value in asdict(self).items() if name not in _READ}
-        text = json.dumps(said, indent=1, ensure_ascii=False) + "\n"
+        fields = {name: value for name, value in asdict(self).items() if name not in _READ}
+        text = json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
         (folder / f"{self.name}.json").write_text(text, encoding="utf-8")
 
 
@@ -88,10 +88,10 @@ def load(name: str, folder: Path = SHIPPED) -> "pd.DataFrame":
     """
     from foretune.datasets.runs import read_runs
 
-    return read_runs(table_of(name, folder))
+    return read_runs(table_path(name, folder))
 
 
-def card(name: str, folder: Path = SHIPPED) -> Card:
+def card(name: str, folder: Path = SHIPPED) -> DatasetCard:
     """Return what is known of a table that came with Foretune.
 
     Args:
@@ -105,11 +105,13 @@ def card(name: str, folder: Path = SHIPPED) -> Card:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    table = table_of(name, folder)
+    table = table_path(name, folder)
     try:
-        said: dict[str, Any] = json.loads(table.with_suffix(".json").read_text(encoding="utf-8"))
+        fields: dict[str, Any] = json.loads(table.with_suffix(".json").read_text(encoding="utf-8"))
         footer = pq.read_metadata(table)
-        return Card(**said, rows=footer.num_rows, columns=tuple(pq.read_schema(table).names))
+        return DatasetCard(
+            **fields, rows=footer.num_rows, columns=tuple(pq.read_schema(table).names)
+        )
     except (OSError, ValueError, TypeError, pa.ArrowException) as e:
         reason = str(e).partition("\n")[0]
         raise RunTableError(
@@ -117,7 +119,7 @@ def card(name: str, folder: Path = SHIPPED) -> Card:
         ) from e
 
 
-def table_of(name: str, folder: Path = SHIPPED) -> Path:
+def table_path(name: str, folder: Path = SHIPPED) -> Path:
     """Return the file of a table that came with Foretune.
 
     Raises:

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from foretune.device import SPECS, Device, named_device
+from foretune.device import SPECS, Device, find_device_or_none
 
 
 def with_specs(runs: pd.DataFrame) -> pd.DataFrame:
@@ -13,7 +13,7 @@ def with_specs(runs: pd.DataFrame) -> pd.DataFrame:
     that no device of the table has gets no column; rows of unknown devices get NaN.
     """
     names = runs["device"].astype("category").cat
-    found = [named_device(str(name)) for name in names.categories]
+    found = [find_device_or_none(str(name)) for name in names.categories]
     codes = names.codes.to_numpy()
     columns = {}
     for spec in SPECS:
@@ -23,8 +23,8 @@ def with_specs(runs: pd.DataFrame) -> pd.DataFrame:
             continue
         column, filled = f"device.{spec}", values[codes]
         if column in runs:
-            own = runs[column].to_numpy(dtype=float)
-            filled = np.where(np.isnan(own), filled, own)
+            row_values = runs[column].to_numpy(dtype=float)
+            filled = np.where(np.isnan(row_values), filled, row_values)
         columns[column] = filled
     return runs.assign(**columns)
 
@@ -35,7 +35,7 @@ def device_of(runs: pd.DataFrame) -> Device:
     A device that the spec table lacks is a CPU if it has ``vector_bits``, else a GPU.
     """
     name = str(runs["device"].iloc[0])
-    known = named_device(name)
+    known = find_device_or_none(name)
     columns = [c for c in with_specs(runs.head(1)) if c.startswith("device.")]
     row = with_specs(runs.head(1))[columns].astype(float).iloc[0].dropna()
     specs = {c.removeprefix("device."): float(v) for c, v in row.items()}

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from foretune.decoding import decoding, read_bytes, regular
 from foretune.errors import OutputError, RunTableError
+from foretune.files import read_bytes, require_regular_file, translate_read_errors
 
 Row = dict[str, Any]
 
 
-def journal_of(path: Path) -> Path:
+def journal_path(path: Path) -> Path:
     """Return where the rows of ``path`` are kept while they are being measured."""
     return path.with_name(path.name + ".journal")
 
@@ -31,7 +31,7 @@ class Journal:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            drop_half_line(path)
+            truncate_partial_line(path)
             self._file = path.open("ab")
             self._reader = path.open("rb")
         except OSError as e:
@@ -60,9 +60,9 @@ class Journal:
         begin, self._end = self._end, self._end + len(line)
         return begin
 
-    def at(self, place: int) -> Row:
-        """Return the row that begins at ``place``."""
-        self._reader.seek(place)
+    def read_at(self, offset: int) -> Row:
+        """Return the row that begins at ``offset``."""
+        self._reader.seek(offset)
         return dict(json.loads(self._reader.readline()))
 
     @property
@@ -82,18 +82,18 @@ def read_journal(path: Path) -> Iterator[tuple[int, Row]]:
     Raises:
         RunTableError: a line is damaged; it is named.
     """
-    with decoding(path, RunTableError, "cannot be read: {}"):
-        file = regular(path).open("rb")
-    place = 0
+    with translate_read_errors(path, RunTableError, "cannot be read: {}"):
+        file = require_regular_file(path).open("rb")
+    offset = 0
     with file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return  # a process was killed while it wrote this
-            says = "is damaged ({}): delete the line"
-            with decoding(f"{path}, line {number}", RunTableError, says):
+            message = "is damaged ({}): delete the line"
+            with translate_read_errors(f"{path}, line {number}", RunTableError, message):
                 row = dict(json.loads(line))
-            yield place, row
-            place += len(line)
+            yield offset, row
+            offset += len(line)
 
 
 def digest(path: Path) -> str:
@@ -101,7 +101,7 @@ def digest(path: Path) -> str:
     return hashlib.sha256(read_bytes(path)).hexdigest() if path.exists() else ""
 
 
-def drop_half_line(journal: Path) -> None:
+def truncate_partial_line(journal: Path) -> None:
     """Remove what a process that was killed while writing left behind the last whole line."""
     if journal.exists():
         whole = journal.read_bytes().rpartition(b"\n")

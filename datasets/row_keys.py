@@ -13,15 +13,15 @@ import numpy as np
 import pyarrow as pa
 
 from foretune.datasets.schema import PLAIN_GROUPS
-from foretune.mapping import canonical_value
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.values import canonical_value
 
-RowName = tuple[str, str, Problem, Configuration]
+RowIdentity = tuple[str, str, Problem, Configuration]
 """What was run: kernel, device, problem, configuration."""
 
 
-def row_key(name: RowName) -> int:
+def row_key(name: RowIdentity) -> int:
     """Return the key of one row."""
     return sum(_hash(column, value) for column, value in _cells(name)) % 2**64
 
@@ -35,17 +35,17 @@ def row_keys(table: "pa.Table | pa.RecordBatch", mixed: Collection[str] = ()) ->
     """
     keys = np.zeros(table.num_rows, dtype=np.uint64)
     for column in table.schema.names:
-        if is_key(column):
+        if is_identity_column(column):
             keys += _column_hashes(column, table.column(column), column in mixed)
     return keys
 
 
-def is_key(column: str) -> bool:
+def is_identity_column(column: str) -> bool:
     """Return whether a column of a run table says what was run."""
     return column in ("kernel", "device") or column.startswith(PLAIN_GROUPS)
 
 
-def _cells(name: RowName) -> Iterator[tuple[str, Any]]:
+def _cells(name: RowIdentity) -> Iterator[tuple[str, Any]]:
     kernel, device, problem, config = name
     yield from (("kernel", kernel), ("device", device))
     yield from ((f"problem.{n}", v) for n, v in problem.items())

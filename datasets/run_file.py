@@ -12,13 +12,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from foretune.datasets.row_keys import row_keys
-from foretune.datasets.runs import PIECE, Notes, encoded, frame_of, in_order, open_runs
+from foretune.datasets.runs import (
+    ROW_GROUP_SIZE,
+    RunFileMetadata,
+    from_arrow,
+    open_runs,
+    ordered_columns,
+    to_arrow,
+)
 from foretune.datasets.schema import PLAIN_GROUPS, validate
-from foretune.decoding import decoding
 from foretune.errors import RunTableError
-from foretune.replacing import replacing
+from foretune.files import atomic_write, translate_read_errors
 
-GROUPS_KEPT = 4
+CACHED_ROW_GROUPS = 4
 
 
 class RunFile:
@@ -30,11 +36,11 @@ class RunFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._file, self.notes = open_runs(path)
+        self._file, self.metadata = open_runs(path)
         ends = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
         self._ends = np.cumsum(ends)
         self._wanted = [c for c in self._file.schema_arrow.names if not c.startswith("device.")]
-        self._group = lru_cache(GROUPS_KEPT)(self._read_group)
+        self._group = lru_cache(CACHED_ROW_GROUPS)(self._read_group)
 
     def __len__(self) -> int:
         return int(self._file.metadata.num_rows)
@@ -47,10 +53,10 @@ class RunFile:
         """
         keys = [np.zeros(0, dtype=np.uint64)]
         checked = [field.name for field in self.schema if not _is_numbers(field)]
-        with decoding(self.path, RunTableError, "is damaged: {}"):
-            for first, piece in self._numbered(checked):
-                validate(frame_of(piece, self.notes.mixed), str(self.path), first)
-                keys.append(row_keys(piece, self.notes.mixed))
+        with translate_read_errors(self.path, RunTableError, "is damaged: {}"):
+            for first, piece in self._numbered_batches(checked):
+                validate(from_arrow(piece, self.metadata.mixed), str(self.path), first)
+                keys.append(row_keys(piece, self.metadata.mixed))
         return np.concatenate(keys)
 
     @property
@@ -60,65 +66,65 @@ class RunFile:
 
     def kernels(self) -> set[str]:
         """Return the names of the kernels in it."""
-        return {name for part in self.pieces(["kernel"]) for name in part["kernel"].to_pylist()}
+        return {name for part in self.batches(["kernel"]) for name in part["kernel"].to_pylist()}
 
-    def pieces(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
+    def batches(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
         """Yield the rows in pieces, all columns or only some."""
-        for batch in self._file.iter_batches(PIECE, columns=columns):
+        for batch in self._file.iter_batches(ROW_GROUP_SIZE, columns=columns):
             yield pa.Table.from_batches([batch])
 
     def row(self, number: int) -> dict[str, Any]:
         """Return a row, without the descriptor of its device."""
         group = int(np.searchsorted(self._ends, number, side="right"))
         first = int(self._ends[group - 1]) if group else 0
-        with decoding(self.path, RunTableError, "is damaged: {}"):
+        with translate_read_errors(self.path, RunTableError, "is damaged: {}"):
             row = self._group(group).slice(number - first, 1).to_pylist()[0]
-            for column in self.notes.mixed & {c for c in row if row[c] is not None}:
+            for column in self.metadata.mixed & {c for c in row if row[c] is not None}:
                 row[column] = json.loads(row[column])
             return dict(row)
 
     def _read_group(self, group: int) -> pa.Table:
         return self._file.read_row_group(group, self._wanted)
 
-    def _numbered(self, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
+    def _numbered_batches(self, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
         first = 0
-        for piece in self.pieces(columns):
+        for piece in self.batches(columns):
             yield first, piece
             first += len(piece)
 
 
-def extend(path: Path, runs: pd.DataFrame, folded: str) -> None:
+def extend(path: Path, runs: pd.DataFrame, journal_digest: str) -> None:
     """Write ``runs`` behind the rows of a run table, in one step: all or nothing.
 
     Args:
         path: of the table, existing or not.
         runs: the new rows.
-        folded: tells the journal that they come from.
+        journal_digest: tells the journal that they come from.
 
     Raises:
         RunTableError: the new rows do not go with the old ones.
         OutputError: the file cannot be written.
     """
-    new, mixed = encoded(runs, path)
+    new, mixed = to_arrow(runs, path)
     parts: list[tuple[Iterator[pa.Table], set[str]]] = [(iter([new]), mixed)]
     types = [_types(new.schema)]
     if path.exists():
         old = RunFile(path)
-        parts.insert(0, (old.pieces(), old.notes.mixed))
+        parts.insert(0, (old.batches(), old.metadata.mixed))
         types.insert(0, _types(old.schema))
-    with decoding(path, RunTableError, "cannot take these rows: {}"):
+    with translate_read_errors(path, RunTableError, "cannot take these rows: {}"):
         schema, now_mixed = _merged(types, {c for _, names in parts for c in names})
-    schema = schema.with_metadata(Notes(now_mixed, folded).encoded())
-    with replacing(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    schema = schema.with_metadata(RunFileMetadata(now_mixed, journal_digest).to_parquet())
+    with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
         for pieces, already in parts:
             for piece in pieces:
-                writer.write_table(_fitted(piece, schema, now_mixed - already), PIECE)
+                writer.write_table(_conform(piece, schema, now_mixed - already), ROW_GROUP_SIZE)
 
 
 def _merged(types: list[dict[str, pa.DataType]], mixed: set[str]) -> tuple[pa.Schema, set[str]]:
     """Return the schema that holds all columns, and those of them that must hold JSON."""
     merged: dict[str, pa.DataType] = {}
-    for column in in_order({c: None for columns in types for c in columns}):
+    for column in ordered_columns({c: None for columns in types for c in columns}):
         kinds = {t[column] for t in types if column in t}
         try:
             merged[column] = pa.string() if column in mixed else _common(kinds)
@@ -144,7 +150,7 @@ def _types(schema: pa.Schema) -> dict[str, pa.DataType]:
     return {c: k.value_type if pa.types.is_dictionary(k) else k for c, k in kinds.items()}
 
 
-def _fitted(piece: pa.Table, schema: pa.Schema, to_json: set[str]) -> pa.Table:
+def _conform(piece: pa.Table, schema: pa.Schema, to_json: set[str]) -> pa.Table:
     columns = []
     for field in schema:
         if field.name not in piece.schema.names:

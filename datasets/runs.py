@@ -12,22 +12,21 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from foretune.datasets.journal import digest, journal_of, read_journal
+from foretune.datasets.journal import digest, journal_path, read_journal
 from foretune.datasets.schema import PLAIN_GROUPS, SCHEMA_VERSION, columns_of, validate
-from foretune.decoding import decoding, open_parquet, regular
 from foretune.device import Device
 from foretune.errors import RunTableError
+from foretune.files import atomic_write, open_parquet, require_regular_file, translate_read_errors
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
-from foretune.replacing import replacing
 from foretune.space import Configuration
 
-PIECE = 1 << 14
+ROW_GROUP_SIZE = 1 << 14
 """Rows of one group in a file, and in memory at once where a log is opened."""
 _VERSION_KEY = b"foretune.schema_version"
 _MIXED_KEY = b"foretune.mixed_columns"
-_FOLDED_KEY = b"foretune.folded_journal"
-_OF_A_STORE = (b"SQLite format 3\0", b'{"format": "foretune tuned results"')
+_JOURNAL_DIGEST_KEY = b"foretune.folded_journal"
+_STORE_SIGNATURES = (b"SQLite format 3\0", b'{"format": "foretune tuned results"')
 _SCALARS = (
     "time_ms", "power_w", "energy_mj", "compile_s", "relative_error", "error", "source",
     "recorded_at", "environment",
@@ -35,23 +34,23 @@ _SCALARS = (
 
 
 @dataclass(frozen=True)
-class Notes:
+class RunFileMetadata:
     """What a run table's file says of itself.
 
     Attributes:
         mixed: columns that mix text, numbers and booleans: Parquet cannot, so they hold JSON.
-        folded: the digest of the journal whose rows it took in last.
+        journal_digest: the digest of the journal whose rows it took in last.
     """
 
     mixed: set[str]
-    folded: str = ""
+    journal_digest: str = ""
 
-    def encoded(self) -> dict[bytes, bytes]:
+    def to_parquet(self) -> dict[bytes, bytes]:
         """Return it as Parquet keeps it, with the version of the schema."""
         return {
             _VERSION_KEY: str(SCHEMA_VERSION).encode(),
             _MIXED_KEY: json.dumps(sorted(self.mixed)).encode(),
-            _FOLDED_KEY: self.folded.encode(),
+            _JOURNAL_DIGEST_KEY: self.journal_digest.encode(),
         }
 
 
@@ -62,21 +61,19 @@ def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
         RunTableError: the file is missing, truncated, of a newer schema, or holds impossible rows.
     """
     path = Path(path)
-    parts, journal, folded = [], journal_of(path), ""
+    parts, journal, journal_digest = [], journal_path(path), ""
     if path.exists():
-        file, notes = open_runs(path)
-        folded = notes.folded
-        with decoding(path, RunTableError, "is damaged: {}"):
-            parts.append(frame_of(file.read(), notes.mixed))
+        file, metadata = open_runs(path)
+        journal_digest = metadata.journal_digest
+        with translate_read_errors(path, RunTableError, "is damaged: {}"):
+            parts.append(from_arrow(file.read(), metadata.mixed))
     # Both are there where a process was killed between writing the one and removing the other.
-    if journal.exists() and digest(journal) != folded:
-        with decoding(journal, RunTableError, "is damaged: {}"):
-            parts += (
-                [frame_of_rows(rows)] if (rows := [r for _, r in read_journal(journal)]) else []
-            )
+    if journal.exists() and digest(journal) != journal_digest:
+        with translate_read_errors(journal, RunTableError, "is damaged: {}"):
+            parts += [from_rows(rows)] if (rows := [r for _, r in read_journal(journal)]) else []
     if not parts:
         raise RunTableError(f"{path} does not exist: collect one with 'foretune collect'")
-    with decoding(path, RunTableError, "is damaged: {}"):
+    with translate_read_errors(path, RunTableError, "is damaged: {}"):
         runs = pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
         return validate(runs, str(path))
 
@@ -90,14 +87,14 @@ def write_runs(path: str | os.PathLike[str], runs: pd.DataFrame) -> None:
     """
     path = Path(path)
     validate(runs, str(path))
-    table, mixed = encoded(runs, path)
-    notes = Notes(mixed).encoded()
+    table, mixed = to_arrow(runs, path)
+    notes = RunFileMetadata(mixed).to_parquet()
     table = table.replace_schema_metadata({**(table.schema.metadata or {}), **notes})
-    with replacing(path) as new:
-        pq.write_table(table, new, PIECE, compression="zstd")
+    with atomic_write(path) as new:
+        pq.write_table(table, new, ROW_GROUP_SIZE, compression="zstd")
 
 
-def encoded(runs: pd.DataFrame, path: Path) -> tuple[pa.Table, set[str]]:
+def to_arrow(runs: pd.DataFrame, path: Path) -> tuple[pa.Table, set[str]]:
     """Return a run table as Parquet can hold it, and which columns became JSON for that.
 
     Raises:
@@ -111,7 +108,7 @@ def encoded(runs: pd.DataFrame, path: Path) -> tuple[pa.Table, set[str]]:
         raise RunTableError(f"{path}: Parquet cannot hold these values: {e}") from e
 
 
-def frame_of(table: pa.Table, mixed: Collection[str]) -> pd.DataFrame:
+def from_arrow(table: pa.Table, mixed: Collection[str]) -> pd.DataFrame:
     """Return the rows that Parquet held."""
     runs = table.to_pandas()
     there = [c for c in runs if c in mixed]
@@ -119,7 +116,7 @@ def frame_of(table: pa.Table, mixed: Collection[str]) -> pd.DataFrame:
     return runs.assign(**plain)
 
 
-def latest(runs: pd.DataFrame) -> pd.DataFrame:
+def newest_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Return ``runs`` with only the newest row of each (kernel, device, problem, configuration)."""
     keys = ["kernel", "device", *columns_of(runs, "problem"), *columns_of(runs, "config")]
     order = runs
@@ -134,7 +131,7 @@ def from_measurements(
     measurements: Iterable[Measurement], device: Device | None = None
 ) -> pd.DataFrame:
     """Return one row per measurement, with the descriptor of ``device`` if it is given."""
-    return frame_of_rows([to_row(m, device) for m in measurements])
+    return from_rows([to_row(m, device) for m in measurements])
 
 
 def to_measurements(runs: pd.DataFrame) -> list[Measurement]:
@@ -200,14 +197,14 @@ def _cells(record: Mapping[str, Any], columns: list[str]) -> dict[str, Any]:
 
 
 def _values(record: Mapping[str, Any], columns: list[str]) -> dict[str, Any]:
-    return {name: _whole(value) for name, value in _cells(record, columns).items()}
+    return {name: _restore_integer(value) for name, value in _cells(record, columns).items()}
 
 
 def _missing(value: Any) -> bool:
     return value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value))
 
 
-def _whole(value: Any) -> Any:
+def _restore_integer(value: Any) -> Any:
     """Return the integer that a gap elsewhere in its column has made a float."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
@@ -217,13 +214,13 @@ def _is_mixed(values: pd.Series) -> bool:
     return values.dtype == object and kind in ("mixed", "mixed-integer")
 
 
-def frame_of_rows(rows: list[dict[str, Any]]) -> pd.DataFrame:
+def from_rows(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Return a run table of rows as `to_row` makes them."""
     runs = pd.DataFrame(rows)
-    return runs[in_order(runs.columns)]
+    return runs[ordered_columns(runs.columns)]
 
 
-def in_order(columns: Iterable[str]) -> list[str]:
+def ordered_columns(columns: Iterable[str]) -> list[str]:
     """Return the columns as readers like to see them: what was run and how, then what came out."""
     groups = ("kernel", "device", "status", "problem.", "config.", "time_ms")
     columns = list(columns)
@@ -235,7 +232,7 @@ def _in_group(column: str, group: str) -> bool:
     return group.endswith(".") and column.startswith(group)
 
 
-def open_runs(path: Path) -> tuple[pq.ParquetFile, Notes]:
+def open_runs(path: Path) -> tuple[pq.ParquetFile, RunFileMetadata]:
     """Return a run table's file, opened, and what it says of itself.
 
     Raises:
@@ -247,24 +244,24 @@ def open_runs(path: Path) -> tuple[pq.ParquetFile, Notes]:
             f"--store {path} --out {path.stem}.parquet'"
         )
     hint = "read it with 'foretune import --format generic'" if path.suffix == ".csv" else "{}"
-    with decoding(path, RunTableError, f"is not a readable Parquet file: {hint}"):
+    with translate_read_errors(path, RunTableError, f"is not a readable Parquet file: {hint}"):
         file = open_parquet(path)
-        said = file.schema_arrow.metadata or {}
-        version = int(said.get(_VERSION_KEY, SCHEMA_VERSION))
-        mixed = set(json.loads(said.get(_MIXED_KEY, b"[]")))
-        notes = Notes(mixed, said.get(_FOLDED_KEY, b"").decode())
+        file_metadata = file.schema_arrow.metadata or {}
+        version = int(file_metadata.get(_VERSION_KEY, SCHEMA_VERSION))
+        mixed = set(json.loads(file_metadata.get(_MIXED_KEY, b"[]")))
+        metadata = RunFileMetadata(mixed, file_metadata.get(_JOURNAL_DIGEST_KEY, b"").decode())
     if version > SCHEMA_VERSION:
         raise RunTableError(
             f"{path} has schema version {version}, this Foretune reads up to {SCHEMA_VERSION}: "
             "install a newer Foretune"
         )
-    return file, notes
+    return file, metadata
 
 
 def _is_store(path: Path) -> bool:
     """Return whether a file begins as a tuning store's database does, or a file written of one."""
     try:
-        with regular(path).open("rb") as file:
-            return file.read(200).startswith(_OF_A_STORE)
+        with require_regular_file(path).open("rb") as file:
+            return file.read(200).startswith(_STORE_SIGNATURES)
     except (OSError, ValueError):
         return False

@@ -68,34 +68,38 @@ def _column_problems(runs: pd.DataFrame) -> Iterator[str]:
 def _row_problems(runs: pd.DataFrame) -> Iterator[tuple[int, str]]:
     status = runs["status"].astype(object)
     known = {s.value for s in Status}
-    yield from _first(
+    yield from _first_violation(
         ~status.isin(known), runs["status"], f"status {{!r}} is none of {sorted(known)}"
     )
     for column in ("kernel", "device"):
         empty = runs[column].isna() | (runs[column].astype(object) == "")
-        yield from _first(empty, runs[column], f"{column} is empty")
+        yield from _first_violation(empty, runs[column], f"{column} is empty")
     ok = (status == Status.OK.value).to_numpy()
     time_ms = _floats(runs, "time_ms")
     only_power = np.isnan(time_ms) & ~np.isnan(_floats(runs, "power_w"))
-    yield from _first(ok & ~only_power & ~(time_ms > 0), time_ms, "status is ok but time_ms is {}")
-    yield from _first(ok & np.isinf(time_ms), time_ms, "time_ms is {}")
-    yield from _first(~ok & ~np.isnan(time_ms), time_ms, "the run failed but time_ms is {}")
+    yield from _first_violation(
+        ok & ~only_power & ~(time_ms > 0), time_ms, "status is ok but time_ms is {}"
+    )
+    yield from _first_violation(ok & np.isinf(time_ms), time_ms, "time_ms is {}")
+    yield from _first_violation(
+        ~ok & ~np.isnan(time_ms), time_ms, "the run failed but time_ms is {}"
+    )
     power_w, energy_mj = _floats(runs, "power_w"), _floats(runs, "energy_mj")
     metered = ~np.isnan(power_w)
-    yield from _first(
+    yield from _first_violation(
         metered & ~((power_w > 0) & np.isfinite(power_w)), power_w,
         "power_w is {}: leave it empty where there is no meter",
     )  # fmt: skip
     limit = _floats(runs, "device.power_limit_w") * POWER_MARGIN
-    yield from _first(
+    yield from _first_violation(
         metered & (power_w > limit), power_w, "power_w is {}, far above the device's power limit"
     )
     has_energy = ~np.isnan(energy_mj)
     possible = (energy_mj > 0) & np.isfinite(energy_mj)
-    yield from _first(has_energy & ~possible, energy_mj, "energy_mj is {}")
+    yield from _first_violation(has_energy & ~possible, energy_mj, "energy_mj is {}")
 
 
-def _first(
+def _first_violation(
     bad: "np.ndarray | pd.Series", values: object, message: str
 ) -> Iterator[tuple[int, str]]:
     rows = np.flatnonzero(np.asarray(bad))

@@ -23,7 +23,7 @@ def vectorised(x):
     return x / np.sqrt(np.einsum("ij,ij->i", x, x))[:, None]
 
 
-def remembered(x, kept={}):  # noqa: B006
+def remembered(x, kept={}):
     """Return what it returned before."""
     return kept.setdefault(x.shape, vectorised(x))
 
@@ -31,5 +31,5 @@ def remembered(x, kept={}):  # noqa: B006
 if __name__ == "__main__":
     problems = [{"rows": 100}, {"rows": 1000}]
     for candidate in (vectorised, remembered):
-        verdict = ft.judge(candidate, reference, problems, inputs=inputs, box_s=0.5)
+        verdict = ft.judge(candidate, reference, problems, inputs=inputs, max_seconds=0.5)
         print(f"{candidate.__name__}: {verdict}")

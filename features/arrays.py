@@ -20,8 +20,8 @@ def as_array(column: "pd.Series[Any]") -> np.ndarray:
 
     A text column with gaps gets empty strings in them, a numeric one NaN.
     """
-    if _is_coded(column):
-        cells, codes = _cells(column)
+    if _is_categorical(column):
+        cells, codes = _distinct_cells(column)
         return cells[codes]
     return column.to_numpy(dtype=np.float64, na_value=np.nan)
 
@@ -39,10 +39,10 @@ class Rows:
         self.columns = tuple(frame.columns.tolist())
         self._arrays: dict[str, np.ndarray] = {}
         self._distinct: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        self._made: dict[Hashable, Any] = {}
+        self._memo: dict[Hashable, Any] = {}
 
     @classmethod
-    def of(cls, rows: "pd.DataFrame | Rows") -> "Rows":
+    def from_table(cls, rows: "pd.DataFrame | Rows") -> "Rows":
         """Return the rows of a run table, or ``rows`` themselves."""
         return rows if isinstance(rows, Rows) else cls(rows)
 
@@ -56,8 +56,8 @@ class Rows:
         """Return a column as `as_array` does."""
         if column not in self._arrays:
             series = self.frame[column]
-            if _is_coded(series):
-                cells, codes = _cells(series)
+            if _is_categorical(series):
+                cells, codes = _distinct_cells(series)
                 self._arrays[column] = cells[codes]
                 if cells.dtype.kind == "U":
                     self._distinct[column] = cells, codes
@@ -77,7 +77,7 @@ class Rows:
             self._distinct[column] = text, codes
         return self._distinct[column]
 
-    def spelt(self, column: str, texts: Sequence[str]) -> list[np.ndarray]:
+    def text_masks(self, column: str, texts: Sequence[str]) -> list[np.ndarray]:
         """Return per text in which rows the cell, be it text or a number, is written so."""
         distinct, codes = self.distinct(column)  # no million strings to compare
         return [(distinct == text)[codes] for text in texts]
@@ -92,18 +92,18 @@ class Rows:
             return self
         rest = copy.copy(self)
         rest.columns = tuple(c for c in self.columns if c not in columns)
-        rest._made = {}
+        rest._memo = {}
         return rest
 
-    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+    def memoized(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return what ``make`` makes of these rows, made once under ``key``."""
-        if key not in self._made:
-            self._made[key] = make()
-        made: T = self._made[key]
+        if key not in self._memo:
+            self._memo[key] = make()
+        made: T = self._memo[key]
         return made
 
 
-class OneRow(Rows):
+class SingleRow(Rows):
     """A row by itself: its columns are no arrays but NumPy's numbers and texts.
 
     Arithmetic and NumPy's functions do the same with both, and take a fraction of the time.
@@ -117,7 +117,7 @@ class OneRow(Rows):
         self._arrays: dict[str, Any] = {
             c: np.str_(_text(v)) if isinstance(v, str) else np.float64(v) for c, v in cells.items()
         }
-        self._made = {}
+        self._memo = {}
 
     @classmethod
     def read(cls, frame: pd.DataFrame) -> Self:
@@ -149,14 +149,14 @@ class OneRow(Rows):
         """Return a column's value as text, and that the row has it."""
         return np.array([self.text(column)]), np.zeros(1, dtype=np.int64)
 
-    def spelt(self, column: str, texts: Sequence[str]) -> list[Any]:
+    def text_masks(self, column: str, texts: Sequence[str]) -> list[Any]:
         """Return per text whether the cell is written so."""
         written = self.text(column)
         return [written == text for text in texts]
 
     def group(self, name: str) -> Mapping[str, Any]:
         """Return the cells of a dotted group by their short names."""
-        return self.once(("group", name), lambda: self._group(name))
+        return self.memoized(("group", name), lambda: self._group(name))
 
     def _group(self, name: str) -> Mapping[str, Any]:
         names = short_names(self.columns, name)
@@ -167,7 +167,7 @@ class Columns(Mapping[str, np.ndarray]):
     """The columns of a dotted group by their short names, converted when they are asked for."""
 
     def __init__(self, rows: pd.DataFrame | Rows, group: str) -> None:
-        self._rows = Rows.of(rows)
+        self._rows = Rows.from_table(rows)
         self._names = short_names(self._rows.columns, group)
 
     def __getitem__(self, name: str) -> np.ndarray:
@@ -208,8 +208,8 @@ class Groups:
 
 def groups_of(rows: pd.DataFrame | Rows, columns: Sequence[str]) -> Groups:
     """Return the groups of rows that agree in ``columns``, whatever these hold, as text."""
-    rows = Rows.of(rows)
-    if isinstance(rows, OneRow):
+    rows = Rows.from_table(rows)
+    if isinstance(rows, SingleRow):
         return Groups(np.zeros((), dtype=np.int64), ["/".join(map(rows.text, columns))])
     total, names = np.zeros(len(rows), dtype=np.int64), [""]
     for column in columns:
@@ -222,14 +222,14 @@ def groups_of(rows: pd.DataFrame | Rows, columns: Sequence[str]) -> Groups:
     return Groups(total, [name.removeprefix("/") for name in names])
 
 
-def _is_coded(column: "pd.Series[Any]") -> bool:
+def _is_categorical(column: "pd.Series[Any]") -> bool:
     """Return whether a column is better looked at by its distinct values."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         return True
     return not (pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column))
 
 
-def _cells(column: "pd.Series[Any]") -> tuple[np.ndarray, np.ndarray]:
+def _distinct_cells(column: "pd.Series[Any]") -> tuple[np.ndarray, np.ndarray]:
     """Return the distinct values of a column, plain, a gap last, and the code of each row.
 
     A million cells seldom hold more than a few different values: only those are looked at.

@@ -7,9 +7,9 @@ import pandas as pd
 
 from foretune.datasets.schema import columns_of
 from foretune.device import Device
-from foretune.mapping import NamedValues
 from foretune.problem import Problem
 from foretune.space import SearchSpace
+from foretune.values import FrozenParameters
 
 
 def candidate_rows(
@@ -41,7 +41,7 @@ def candidate_rows(
 
 
 def rows_of(
-    kernel: str, problem: Problem, configs: Sequence[NamedValues], device: Device
+    kernel: str, problem: Problem, configs: Sequence[FrozenParameters], device: Device
 ) -> pd.DataFrame:
     """Return one row per given configuration; for a handful, not for a space."""
     rows = pd.DataFrame([{f"config.{k}": v for k, v in c.items()} for c in configs])

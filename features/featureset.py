@@ -1,7 +1,7 @@
-"""The feature set: a run table in, named float columns out, in scikit-learn's sense."""
+"""FeatureSet transformer."""
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -10,22 +10,57 @@ from sklearn.utils.validation import check_is_fitted
 from foretune.datasets.schema import columns_of
 from foretune.errors import PredictorError
 from foretune.family import Family, Quantity
-from foretune.features.alignment import alignment
-from foretune.features.arrays import OneRow, Rows, as_array, short_names
-from foretune.features.estimator import TransformerEstimator
-from foretune.features.families.caches import OF_CACHE, of_cache
-from foretune.features.geometry import launch_geometry
+from foretune.features.arrays import Rows, SingleRow, as_array, short_names
+from foretune.features.geometry import CACHE_SUFFIX, alignment, cache_features, launch_geometry
 from foretune.features.roofline import as_number, columns_for, row_cost, row_roofline_ms
+
+if TYPE_CHECKING:
+
+    class Estimator:
+        """Has its constructor's arguments as attributes: scikit-learn's ``BaseEstimator``."""
+
+        n_features_in_: int
+
+        def get_params(self, deep: bool = True) -> dict[str, Any]:
+            """Return the constructor's arguments."""
+
+        def set_params(self, **parameters: Any) -> Self:
+            """Change some of them."""
+
+        def __sklearn_tags__(self) -> Any: ...
+
+    class RegressorEstimator(Estimator):
+        """Has a ``score``: scikit-learn's ``RegressorMixin`` with it."""
+
+        def score(self, X: Any, y: Any) -> float:
+            """Return R² of what is predicted for ``X``."""
+
+    class TransformerEstimator(Estimator):
+        """Fits and transforms in one: scikit-learn's ``TransformerMixin`` with it."""
+
+        def fit_transform(self, X: Any, y: Any = None) -> Any:
+            """Fit, and return what ``transform`` does."""
+
+else:
+    from sklearn.base import BaseEstimator as Estimator
+    from sklearn.base import RegressorMixin, TransformerMixin
+
+    class RegressorEstimator(RegressorMixin, Estimator):
+        """A regressor with scikit-learn's own methods."""
+
+    class TransformerEstimator(TransformerMixin, Estimator):
+        """A transformer with scikit-learn's own methods."""
+
 
 FEATURES_VERSION = 6
 """Changes when the same rows give other columns or values; stored with every predictor."""
 
 GROUPS, COMPILED = ("problem", "config", "device"), "static"
 CACHES = frozenset({"device.l2_kib", "device.l3_kib"})
-LEARNED = {
+FITTED_STATE = {
     "columns": list, "numbers": list, "categories": dict, "specs": list, "roofline_known": bool,
 }  # fmt: skip
-MAY_BE_UNKNOWN = "device."
+OPTIONAL_PREFIX = "device."
 """Columns that training had and rows may lack: a descriptor that says less."""
 
 
@@ -80,16 +115,20 @@ class FeatureSet(TransformerEstimator):
         rows = Rows(runs)
         self.roofline_known_ = bool(np.isfinite(row_roofline_ms(self.family, rows)).any())
         table = self._table(rows)
-        self._refuse_infinite(table)
-        self._refuse_negative(rows)
+        self._check_finite(table)
+        self._check_nonnegative(rows)
         varies = [name for name, values in table.items() if _varies(values)]
         if not CACHES.intersection(varies):
-            varies = [name for name in varies if not name.endswith(OF_CACHE)]
+            varies = [name for name in varies if not name.endswith(CACHE_SUFFIX)]
         self.columns_ = varies or list(table)[:1]
         # What never varied need not be there later.
         self.numbers_ = [c for c in self.numbers_ if c in self.columns_]
         used = {name.partition("=")[0] for name in self.columns_}
-        self.categories_ = {c: known for c, known in self.categories_.items() if c in used}
+        self.categories_ = {
+            c: without_unknown_specs
+            for c, without_unknown_specs in self.categories_.items()
+            if c in used
+        }
         return self
 
     def transform(self, runs: pd.DataFrame) -> pd.DataFrame:
@@ -104,7 +143,7 @@ class FeatureSet(TransformerEstimator):
 
     def matrix(self, runs: pd.DataFrame | Rows) -> np.ndarray:
         """Return the cells of `transform` alone."""
-        rows, columns = Rows.of(runs), self.columns_ or ()
+        rows, columns = Rows.from_table(runs), self.columns_ or ()
         table = self._table(rows)
         if missing := [c for c in columns if c not in table]:
             name = self.family.name if self.family else "none"
@@ -114,17 +153,17 @@ class FeatureSet(TransformerEstimator):
             )
         matrix = np.empty((len(rows), len(columns)), dtype=np.float32, order="F")
         with np.errstate(over="ignore"):
-            if isinstance(rows, OneRow):
+            if isinstance(rows, SingleRow):
                 matrix[0] = [table[name] for name in columns]
             else:
                 for i, name in enumerate(columns):
                     matrix[:, i] = table[name]
         if (infinite := np.isinf(matrix)).any():
-            self._refuse_infinite(table)
+            self._check_finite(table)
             matrix[infinite] = np.nan  # of a size of 0, say: not known
         return matrix
 
-    def known(self, rows: Rows) -> Rows:
+    def without_unknown_specs(self, rows: Rows) -> Rows:
         """Return the rows without what they say of devices that training did not know."""
         return rows.without(set(short_names(rows.columns, "device").values()) - set(self.specs_))
 
@@ -135,7 +174,7 @@ class FeatureSet(TransformerEstimator):
 
     def to_json(self) -> dict[str, Any]:
         """Return what was learned as plain values that `from_json` reads."""
-        return {name: getattr(self, f"{name}_") for name in LEARNED}
+        return {name: getattr(self, f"{name}_") for name in FITTED_STATE}
 
     @classmethod
     def from_json(
@@ -143,23 +182,25 @@ class FeatureSet(TransformerEstimator):
     ) -> Self:
         """Return what `to_json` wrote; other values may stand beside it."""
         features = cls(family, compiled)
-        for name, kind in LEARNED.items():
+        for name, kind in FITTED_STATE.items():
             setattr(features, f"{name}_", kind(data[name]))
         return features
 
     def _table(self, rows: Rows) -> dict[str, Quantity]:
         """Return every feature, an array or one number for all rows."""
-        needed, there = [*self.numbers_, *self.categories_], frozenset(rows.columns)
-        if absent := [c for c in needed if c not in there and not c.startswith(MAY_BE_UNKNOWN)]:
+        needed, available = [*self.numbers_, *self.categories_], frozenset(rows.columns)
+        if absent := [
+            c for c in needed if c not in available and not c.startswith(OPTIONAL_PREFIX)
+        ]:
             how = ""
             if absent[0].startswith(f"{COMPILED}."):
                 how = ": only compiled code has it; train without --compiled to predict candidates"
             raise PredictorError(
                 f"the runs lack column {absent[0]!r}, which the predictor uses{how}"
             )
-        rows = self.known(rows)
+        rows = self.without_unknown_specs(rows)
         table: dict[str, Quantity] = dict.fromkeys(self.numbers_, np.nan)
-        table |= {c: rows[c] for c in self.numbers_ if c in there}
+        table |= {c: rows[c] for c in self.numbers_ if c in available}
         if texts := [c for c, v in table.items() if hasattr(v, "dtype") and _is_text(v)]:
             raise PredictorError(f"column {texts[0]!r} holds text, in training it held numbers")
         for column, values in self.categories_.items():
@@ -175,12 +216,12 @@ class FeatureSet(TransformerEstimator):
                 table |= self._physics(self.family, rows)
         return table
 
-    def _refuse_infinite(self, table: dict[str, Quantity]) -> None:
+    def _check_finite(self, table: dict[str, Quantity]) -> None:
         for column in self.numbers_:
             if len(infinite := np.flatnonzero(np.isinf(table[column]))):
                 raise PredictorError(f"column {column!r} is infinite in row {infinite[0]}")
 
-    def _refuse_negative(self, rows: Rows) -> None:
+    def _check_nonnegative(self, rows: Rows) -> None:
         if self.family is not None:
             cost = row_cost(self.family, rows)
             if len(less := np.flatnonzero(np.minimum(cost.flops, cost.bytes_moved) < 0)):
@@ -192,12 +233,12 @@ class FeatureSet(TransformerEstimator):
             derived = family.derived(*(columns_for(family, rows, group) for group in GROUPS))
         except KeyError as e:
             raise PredictorError(f"the runs lack {e}, which kernel {family.name!r} has") from e
-        if isinstance(rows, OneRow) and not family.takes_numbers:
+        if isinstance(rows, SingleRow) and not family.accepts_scalars:
             derived = {name: as_number(value) for name, value in derived.items()}
         flops, moved = np.maximum(cost.flops, 1.0), np.maximum(cost.bytes_moved, 1.0)
         return {
             **derived,
-            **of_cache("bytes", moved, rows.group("device")),
+            **cache_features("bytes", moved, rows.group("device")),
             "log2_flops": np.log2(flops),
             "log2_bytes": np.log2(moved),
             "log2_intensity": np.log2(flops / moved),
@@ -218,4 +259,4 @@ def _indicators(column: str, rows: Rows, known: list[str]) -> dict[str, Quantity
     if column not in rows:
         return {f"{column}={v}": 0.0 for v in known}
     names = [f"{column}={v}" for v in known]
-    return dict(zip(names, rows.spelt(column, known), strict=True))
+    return dict(zip(names, rows.text_masks(column, known), strict=True))

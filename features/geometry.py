@@ -1,16 +1,12 @@
-"""Launch geometry: products of tunable parameters that mean something on a GPU.
-
-Tunable parameters of tile-based kernels mostly come in threes: how many threads a block has, how
-many elements a thread works on, and how large the tile is that they make. Columns are recognised by
-the names that kernels of the field use (``block_size_x``, ``tile_size_y``, ``MWG`` and ``MDIMC``).
-"""
+"""Launch geometry, alignment, caches."""
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import numpy as np
 
-from foretune.family import Quantity
+from foretune.family import Quantity, nan_to
 from foretune.features.families.tiles import padding, wave_features
 
 AXES = ("x", "y", "z")
@@ -121,3 +117,30 @@ def _axes(columns: Mapping[str, np.ndarray], stem: str) -> dict[str, np.ndarray]
 
 def _product(values: Iterable[np.ndarray]) -> Quantity:
     return math.prod(values, start=np.float64(1.0))
+
+
+MAX_ALIGNMENT = 8
+"""log2 of the largest power of two that is looked for in a size."""
+
+
+def alignment(sizes: np.ndarray) -> np.ndarray:
+    """Return log2 of the largest power of two that divides each size; NaN for no whole sizes."""
+    whole = (sizes > 0) & (sizes < 2.0**53) & (sizes == np.floor(sizes))
+    numbers = np.where(whole, sizes, 1).astype(np.int64)
+    power = np.log2((numbers & -numbers).astype(float))
+    return np.where(whole, np.minimum(power, MAX_ALIGNMENT), np.nan)
+
+
+CACHE_SUFFIX = "_of_cache"
+"""How these quantities end: where all devices have the same cache, they only repeat others."""
+
+
+def cache_features(
+    name: str, working_set: Quantity, device: Mapping[str, Any]
+) -> dict[str, Quantity]:
+    """Return log2 of a working set (bytes) over the device's last cache, called ``…_of_cache``.
+
+    That is ``l3_kib`` where there is one (CPUs), ``l2_kib`` elsewhere; NaN where neither is known.
+    """
+    cache = nan_to(device.get("l3_kib", np.nan), device.get("l2_kib", np.nan))
+    return {f"{name}{CACHE_SUFFIX}": np.log2(working_set / (1024.0 * cache))}

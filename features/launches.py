@@ -11,29 +11,38 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from foretune.collect.compiled.targets import find_target
+from foretune.collect.compiled.targets import get_target
 from foretune.device import Device, peak_rate
 from foretune.errors import UnknownName
-from foretune.family import Quantity, known_or
-from foretune.features.families.tiled_launch import STEP_MS, TiledLaunch
+from foretune.family import Quantity, nan_to
+from foretune.features.families.tiled_launch import STEP_LATENCY_MS, TiledLaunch
 from foretune.features.families.tiles import cores_of
 
 LAUNCH_MS = 2e-3
 """What any launch takes."""
-SMALL_TILE, SMALL_COSTS = 32.0 * 32.0, 0.3
+SMALL_TILE, SMALL_TILE_EXPONENT = 32.0 * 32.0, 0.3
 """Tile whose operations take 2^0.3 times as long as those of a large one; that power."""
-COMFORT, CROWDED, CROWDING = 64.0, 160.0, 0.7
+PREFERRED_ELEMENTS_PER_THREAD, SPILLING_ELEMENTS_PER_THREAD, SPILL_COST = 64.0, 160.0, 0.7
 """Sums per thread that run best, above which registers spill, and what an octave of that costs."""
-SLOW_ROWS, SLOW_SHARE = 64.0, 0.62
+MIN_ASYNC_ROWS, SYNC_RATE_SHARE = 64.0, 0.62
 """Rows of a tile below which a device with asynchronous matrix units cannot use them, and the share
 of its peak rate that is left (Luo et al., arXiv:2402.13499: 62.9 % on Hopper)."""
-GFLOPS, GBPS, L2_KIB, SHARED_BYTES = 3e5, 2e3, 4e4, 232448.0
+DEFAULT_GFLOPS, DEFAULT_GBPS, DEFAULT_L2_KIB, DEFAULT_SHARED_BYTES = 3e5, 2e3, 4e4, 232448.0
 """Of a device that does not say; the last one also of one that has more."""
-ASYNCHRONOUS = ("sm_90", "sm_100")
+ASYNC_ARCHITECTURES = ("sm_90", "sm_100")
 """Architectures whose matrix units read shared memory on their own."""
-TOO_SLOW = 3.0
+MAX_LOG_RATIO = 3.0
 """Logarithm of a factor beyond which slower is as bad."""
-RELATIVE = ("area", "sums", "shared", "flight", "waves", "useful", "intensity", "warps_there")
+RELATIVE_COLUMNS = (
+    "area",
+    "sums",
+    "shared",
+    "flight",
+    "waves",
+    "useful",
+    "intensity",
+    "warps_there",
+)
 """Columns that are there a second time, less the median of the problem's candidates."""
 
 
@@ -83,21 +92,21 @@ class TileLaunch:
 
 
 @dataclass(frozen=True)
-class LaunchColumns:
+class LaunchFeatures:
     """Candidates of one problem.
 
     Attributes:
         values: shape (candidates, `NAMES`), float32.
-        law: logarithm of what the law expects, over the least, at most `TOO_SLOW`.
+        analytic_log_time: logarithm of what the law expects, over the least, at most `TOO_SLOW`.
         fits: whether the steps in flight fit a block's shared memory.
     """
 
     values: np.ndarray
-    law: np.ndarray
+    analytic_log_time: np.ndarray
     fits: np.ndarray
 
 
-def launch_columns(launches: Sequence[TileLaunch], device: Device) -> LaunchColumns:
+def launch_features(launches: Sequence[TileLaunch], device: Device) -> LaunchFeatures:
     """Return what tells the candidates of one problem on a device apart."""
     names = [f.name for f in fields(TileLaunch)]
     table = np.array([[getattr(one, n) for n in names] for one in launches])
@@ -113,35 +122,41 @@ def launch_columns(launches: Sequence[TileLaunch], device: Device) -> LaunchColu
     asynchronous, limit = _shared_memory(device)
     buffers = _buffers(x, asynchronous)
     fits = ~(buffers > limit)
-    slow = asynchronous & (x["bits_a"] <= 16) & (x["tile_m"] < SLOW_ROWS)
+    slow = asynchronous & (x["bits_a"] <= 16) & (x["tile_m"] < MIN_ASYNC_ROWS)
     cores, resident = cores_of(specs), tiled.resident(specs)
     waves = x["tiles"] / cores
-    there = np.minimum(resident, np.maximum(np.ceil(waves), 1.0))
+    active = np.minimum(resident, np.maximum(np.ceil(waves), 1.0))
     area, threads = x["tile_m"] * x["tile_n"], 32.0 * x["warps"]
     parts = tiled.parts_ms(specs)
-    parts["operations"] = parts["operations"] * (1.0 + SMALL_TILE / area) ** SMALL_COSTS
-    parts["operations"] = parts["operations"] / np.where(slow, SLOW_SHARE, 1.0)
+    parts["operations"] = parts["operations"] * (1.0 + SMALL_TILE / area) ** SMALL_TILE_EXPONENT
+    parts["operations"] = parts["operations"] / np.where(slow, SYNC_RATE_SHARE, 1.0)
     parts["cache"] = parts["cache"] / np.minimum(waves, 1.0)
-    parts["latency"] = parts["latency"] * (there * x["warps"] / 4.0) ** 0.4
-    parts = {name: np.broadcast_to(known_or(1.0 * p, 0.0), area.shape) for name, p in parts.items()}
+    parts["latency"] = parts["latency"] * (active * x["warps"] / 4.0) ** 0.4
+    parts = {name: np.broadcast_to(nan_to(1.0 * p, 0.0), area.shape) for name, p in parts.items()}
     busy = np.cbrt(sum(p**3 for p in parts.values())) + 1e-9
     octaves = np.log2(x["sums"] / threads)
-    law = np.log(busy + LAUNCH_MS) + 0.02 * (octaves - np.log2(COMFORT)) ** 2
-    law = law + CROWDING * np.maximum(octaves - np.log2(CROWDED), 0.0)
-    ahead = law - law[fits].min() if fits.any() else law - law.min()
-    rate = 1e6 * np.broadcast_to(known_or(peak_rate(dtype, specs), GFLOPS), area.shape)
-    bandwidth = 1e6 * known_or(specs.get("memory_gbps", np.nan), GBPS)  # bytes per millisecond
+    log_time = (
+        np.log(busy + LAUNCH_MS) + 0.02 * (octaves - np.log2(PREFERRED_ELEMENTS_PER_THREAD)) ** 2
+    )
+    log_time = log_time + SPILL_COST * np.maximum(
+        octaves - np.log2(SPILLING_ELEMENTS_PER_THREAD), 0.0
+    )
+    ahead = log_time - log_time[fits].min() if fits.any() else log_time - log_time.min()
+    rate = 1e6 * np.broadcast_to(nan_to(peak_rate(dtype, specs), DEFAULT_GFLOPS), area.shape)
+    bandwidth = 1e6 * nan_to(
+        specs.get("memory_gbps", np.nan), DEFAULT_GBPS
+    )  # bytes per millisecond
     balance = bandwidth / rate
     work = x["tiles"] * x["steps"] * x["flops"]
     rounds = np.maximum(np.ceil(waves / resident), 1.0)
     columns = {
-        "shared": np.log2(buffers / min(limit, SHARED_BYTES)),
+        "shared": np.log2(buffers / min(limit, DEFAULT_SHARED_BYTES)),
         "resident": resident,
         "waves": np.log2(waves),
         "fill": waves / np.ceil(waves),
         "fill_resident": waves / resident / rounds,
         "rounds": np.log2(rounds),
-        "warps_there": np.log2(there * x["warps"]),
+        "warps_there": np.log2(active * x["warps"]),
         "sums": octaves,
         "area": np.log2(area),
         "aspect": np.log2(x["tile_m"] / x["tile_n"]),
@@ -152,31 +167,31 @@ def launch_columns(launches: Sequence[TileLaunch], device: Device) -> LaunchColu
         "steps": np.log2(x["steps"]),
         "useful": _useful(x, "m") * _useful(x, "n"),
         "useful_k": _useful(x, "k"),
-        "flight": np.log2(buffers * there * cores / bandwidth / STEP_MS),
-        "step_flops": np.log2(x["flops"] * cores / rate / STEP_MS),
+        "flight": np.log2(buffers * active * cores / bandwidth / STEP_LATENCY_MS),
+        "step_flops": np.log2(x["flops"] * cores / rate / STEP_LATENCY_MS),
         **{n: np.log2(x[n]) for n in names if n.startswith(("tile_", "size_"))},
         "moved": np.log2(
-            x["moved_bytes"] / (1024.0 * known_or(specs.get("l2_kib", np.nan), L2_KIB))
+            x["moved_bytes"] / (1024.0 * nan_to(specs.get("l2_kib", np.nan), DEFAULT_L2_KIB))
         ),
         **{n: x[n] for n in names[-6:]},
         **{f"part_{name}": np.log(np.maximum(p / busy, 1e-9)) for name, p in parts.items()},
         **{f"over_{n}": _over(parts[n]) for n in ("operations", "cache", "latency")},
-        "law": np.minimum(ahead, TOO_SLOW),
-        "law_rank": law.argsort(kind="stable").argsort(kind="stable") / len(law),
-        "log_law": law,
+        "law": np.minimum(ahead, MAX_LOG_RATIO),
+        "law_rank": log_time.argsort(kind="stable").argsort(kind="stable") / len(log_time),
+        "log_law": log_time,
     }
-    columns |= {f"other_{n}": columns[n] - np.median(columns[n]) for n in RELATIVE}
+    columns |= {f"other_{n}": columns[n] - np.median(columns[n]) for n in RELATIVE_COLUMNS}
     values = np.column_stack([np.broadcast_to(c, area.shape) for c in columns.values()])
-    return LaunchColumns(values.astype(np.float32), columns["law"], fits)
+    return LaunchFeatures(values.astype(np.float32), columns["law"], fits)
 
 
 def _shared_memory(device: Device) -> tuple[bool, float]:
     """Return whether matrix units read it on their own, and how many bytes a block can have."""
     try:
-        target = find_target(device.architecture)
+        target = get_target(device.architecture)
     except UnknownName:
         return False, np.inf
-    return target.name in ASYNCHRONOUS, float(target.limits.shared_bytes_per_cta)
+    return target.name in ASYNC_ARCHITECTURES, float(target.limits.shared_bytes_per_cta)
 
 
 def _buffers(x: dict[str, np.ndarray], asynchronous: bool) -> np.ndarray:
@@ -185,7 +200,7 @@ def _buffers(x: dict[str, np.ndarray], asynchronous: bool) -> np.ndarray:
     Triton loads one step less ahead than there are stages, except where the matrix units read
     shared memory on their own and so still need what they work on.
     """
-    waits = asynchronous & (x["bits_a"] <= 16) & (x["tile_m"] >= SLOW_ROWS)
+    waits = asynchronous & (x["bits_a"] <= 16) & (x["tile_m"] >= MIN_ASYNC_ROWS)
     steps = np.where(waits, x["stages"], np.maximum(x["stages"] - 1.0, 1.0))
     return steps * x["step_bytes"] + x["kept_bytes"]
 

@@ -7,35 +7,35 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import columns_of
-from foretune.device import limits_ms
+from foretune.device import roofline_terms_ms
 from foretune.errors import PredictorError
 from foretune.family import Cost, Family
-from foretune.features.arrays import OneRow, Rows, as_array
+from foretune.features.arrays import Rows, SingleRow, as_array
 
-SMALLEST_MS = 1e-9
+MIN_MS = 1e-9
 """Work that is nothing by one limit takes this long by it, so that logarithms exist."""
 
 
 def row_cost(family: Family, rows: pd.DataFrame | Rows) -> Cost:
-    """Return the work of every row, as arrays of ``len(rows)``; as numbers of `OneRow`.
+    """Return the work of every row, as arrays of ``len(rows)``; as numbers of `SingleRow`.
 
     Raises:
         PredictorError: a column that the family's cost depends on is missing.
     """
-    known = Rows.of(rows)
-    return known.once(("cost", family.name), lambda: _cost(family, known))
+    known = Rows.from_table(rows)
+    return known.memoized(("cost", family.name), lambda: _cost(family, known))
 
 
 def row_limits_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarray:
     """Return compute time and memory time of every row at its ``device.*`` rates, in ms (rows, 2).
 
-    Of `OneRow` they are two numbers, where there is a family. A rate that is not known is no limit;
-    with neither known, or no cost, both are NaN.
+    Of `SingleRow` they are two numbers, where there is a family. A rate that is not known is no
+    limit; with neither known, or no cost, both are NaN.
     """
     if family is None:
         return np.full((len(rows), 2), np.nan)
-    known = Rows.of(rows)
-    return known.once(("limits", family.name), lambda: _limits_ms(family, known))
+    known = Rows.from_table(rows)
+    return known.memoized(("limits", family.name), lambda: _limits_ms(family, known))
 
 
 def row_parts_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarray:
@@ -47,8 +47,8 @@ def row_parts_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarray
     limits = row_limits_ms(family, rows)
     if family is None:
         return limits
-    known = Rows.of(rows)
-    return known.once(("parts", family.name), lambda: _parts_ms(family, known, limits))
+    known = Rows.from_table(rows)
+    return known.memoized(("parts", family.name), lambda: _parts_ms(family, known, limits))
 
 
 def row_roofline_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarray:
@@ -59,13 +59,13 @@ def row_roofline_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndar
 def columns_for(family: Family, rows: Rows, group: str) -> Mapping[str, Any]:
     """Return what the methods of ``family`` are given of a dotted group."""
     columns = rows.group(group)
-    if not isinstance(rows, OneRow) or family.takes_numbers:
+    if not isinstance(rows, SingleRow) or family.accepts_scalars:
         return columns
     return {name: np.array([value]) for name, value in columns.items()}
 
 
 def as_number(value: Any) -> Any:
-    """Return what a family's method has returned of `OneRow`, a number or an array of one."""
+    """Return what a family's method has returned of `SingleRow`, a number or an array of one."""
     return value if np.ndim(value) == 0 else np.asarray(value).ravel()[0]
 
 
@@ -76,8 +76,8 @@ def _cost(family: Family, rows: Rows) -> Cost:
         raise PredictorError(f"the runs lack {e}, which kernel {family.name!r} has") from e
     except TypeError as e:
         raise PredictorError(f"the runs hold text where {family.name!r} has a number") from e
-    if isinstance(rows, OneRow):
-        if family.takes_numbers:
+    if isinstance(rows, SingleRow):
+        if family.accepts_scalars:
             return cost
         return Cost(as_number(cost.flops), as_number(cost.bytes_moved), as_number(cost.dtype))
     n = len(rows)
@@ -89,10 +89,10 @@ def _cost(family: Family, rows: Rows) -> Cost:
 
 
 def _limits_ms(family: Family, rows: Rows) -> np.ndarray:
-    limits = np.array(limits_ms(row_cost(family, rows), rows.group("device"))).T
+    limits = np.array(roofline_terms_ms(row_cost(family, rows), rows.group("device"))).T
     known = np.isfinite(limits) & (limits > 0)
     if not known.all():
-        limits = np.where(known, limits, SMALLEST_MS)
+        limits = np.where(known, limits, MIN_MS)
         limits[~known.any(axis=-1)] = np.nan
     return limits
 
@@ -106,11 +106,11 @@ def _parts_ms(family: Family, rows: Rows, limits: np.ndarray) -> np.ndarray:
             raise PredictorError(f"the runs lack {e}, which kernel {family.name!r} has") from e
     if not parts:
         return limits
-    if isinstance(rows, OneRow):
+    if isinstance(rows, SingleRow):
         found = np.array([as_number(part) for part in parts.values()])
     else:
         found = np.stack([np.broadcast_to(part, len(rows)) for part in parts.values()], axis=-1)
-    found = np.where(np.isfinite(found) & (found > 0), found, SMALLEST_MS)
+    found = np.where(np.isfinite(found) & (found > 0), found, MIN_MS)
     return np.where(np.isfinite(limits).all(axis=-1)[..., None], found, np.nan)
 
 

@@ -2,15 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-from foretune.lazy import lazy
+from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from foretune.models.predictor import Predictor
     from foretune.models.runtime_regressor import RuntimeRegressor
-    from foretune.models.saved.pretrained import find_pretrained
+    from foretune.models.saved.shipped import find_pretrained
     from foretune.models.training import Training, train_predictor
-    from foretune.models.validation.curve import learning_curve
     from foretune.models.validation.evaluation import evaluate_predictor
+    from foretune.models.validation.learning_curve import learning_curve
     from foretune.models.validation.noise import noise_floor
 
 __all__ = [
@@ -25,18 +25,15 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy(
+    __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "validation.evaluation": ("evaluate_predictor",),
-            "validation.curve": ("learning_curve",),
-            "validation.noise": ("noise_floor",),
-            "predictor": ("Predictor",),
-            "runtime_regressor": ("RuntimeRegressor",),
-            "saved.pretrained": ("find_pretrained",),
-            "training": (
-                "Training",
-                "train_predictor",
-            ),
+            "validation.evaluation": ["evaluate_predictor"],
+            "validation.learning_curve": ["learning_curve"],
+            "validation.noise": ["noise_floor"],
+            "predictor": ["Predictor"],
+            "runtime_regressor": ["RuntimeRegressor"],
+            "saved.shipped": ["find_pretrained"],
+            "training": ["Training", "train_predictor"],
         },
     )

@@ -12,7 +12,7 @@ CHUNK_ROWS = 32_768
 """Rows at a time, at most; of more rows no chunk has less than half of that."""
 
 
-def in_chunks(rows: int, predict: Callable[[slice], np.ndarray]) -> np.ndarray:
+def predict_in_chunks(rows: int, predict: Callable[[slice], np.ndarray]) -> np.ndarray:
     """Return the cells (columns, rows) that ``predict`` says of every chunk, side by side."""
     chunks = -(-max(rows, 1) // CHUNK_ROWS)
     ends = [rows * (i + 1) // chunks for i in range(chunks)]

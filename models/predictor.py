@@ -13,47 +13,39 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
-from foretune.datasets import latest, read_runs, write_runs
+from foretune.datasets import newest_runs, read_runs, write_runs
 from foretune.datasets.runs import configurations_of, problems_of
 from foretune.datasets.schema import columns_of, validate
-from foretune.decoding import decoding
 from foretune.device import Device
 from foretune.errors import PredictorError, UnknownName
 from foretune.family import Family
 from foretune.features import FeatureSet, candidate_rows, family_for, settings_of
-from foretune.features.arrays import OneRow, Rows
-from foretune.features.estimator import Estimator
-from foretune.features.families.given_work import GivenWork
-from foretune.features.known import known_family
-from foretune.mapping import Value
-from foretune.models.calibration.calibration import Calibration
-from foretune.models.calibration.choosing import chosen_rows
-from foretune.models.calibration.likeness import Evidence
-from foretune.models.chunks import in_chunks
-from foretune.models.saved.saved_folder import (
-    RUNS_FILE,
-    read_card,
-    refuse_strange_files,
-    writing,
-)
-from foretune.models.target.repeats import Repeats
-from foretune.models.target.target_model import TargetModel, share_places
-from foretune.models.target.targets import (
-    LEAST_ROWS,
+from foretune.features.arrays import Rows, SingleRow
+from foretune.features.families.user_defined import UserDefinedCost
+from foretune.features.families_of_runs import find_family
+from foretune.features.featureset import Estimator
+from foretune.files import translate_read_errors
+from foretune.models.calibration import Calibration, CorrectionFeatures, choose_rows
+from foretune.models.chunks import predict_in_chunks
+from foretune.models.repeats import Repeats
+from foretune.models.saved.folder import RUNS_FILE, atomic_folder, read_card, require_regular_files
+from foretune.models.target_model import TargetModel, share_positions
+from foretune.models.targets import (
+    MIN_ROWS,
     TARGETS,
     Target,
     present_targets,
-    telling_rows,
+    training_rows,
     usable_rows,
 )
 from foretune.models.training_range import TrainingRange
-from foretune.models.trees.regressor import Regressor, side_by_side
-from foretune.models.validation.plausibility import believable
-from foretune.models.validation.suspicions import warn_of
+from foretune.models.trees.regressor import Regressor, parallel_map
+from foretune.models.validation.data_checks import drop_implausible, warn_about_data
 from foretune.models.validity import ValidityModel
 from foretune.problem import Problem
 from foretune.registry import load, registered
 from foretune.space import Configuration, SearchSpace
+from foretune.values import Value
 
 
 class Predictor(Estimator):
@@ -63,8 +55,8 @@ class Predictor(Estimator):
         model: name of a registered model: ``xgboost``, ``random_forest`` or ``ensemble``.
         targets: of ``time_ms`` and ``power_w``; None learns those the runs have.
         seed: of everything random.
-        kernel: knows cost and derived features (`GivenWork` where you say the work); None takes
-            the registered kernel or family of the runs' name, if there is one.
+        kernel: knows cost and derived features (`UserDefinedCost` where you say the work); None
+            takes the registered kernel or family of the runs' name, if there is one.
         compiled: learn from ``static.…`` columns too.
         parameters: of the model, in place of its defaults.
 
@@ -108,14 +100,14 @@ class Predictor(Estimator):
                 impossible or in another unit.
         """
         runs = validate(runs).reset_index(drop=True)
-        self.kernel_name_ = only_kernel(runs)
+        self.kernel_name_ = require_single_kernel(runs)
         family = family_for(self.kernel_name_, runs, self.kernel)
-        kept = believable(family, runs)
-        newest = latest(kept)
-        wanted = self._wanted_targets(newest)
+        kept = drop_implausible(family, runs)
+        newest = newest_runs(kept)
+        wanted = self._targets_to_learn(newest)
         self.runs_, runs = kept.reset_index(drop=True), newest.reset_index(drop=True)
         self.features_ = FeatureSet(family, self.compiled).fit(runs)
-        warn_of(family, newest, wanted, self.compiled)
+        warn_about_data(family, newest, wanted, self.compiled)
         self.validity_ = ValidityModel.fit(self.features_, runs, self.seed)
         self.calibration_ = Calibration()
 
@@ -123,13 +115,13 @@ class Predictor(Estimator):
             rows = usable_rows(target, runs)
             X = self.features_.matrix(rows)
             model = TargetModel(target, self.make_regressor, self.seed)
-            return model.fit(self.features_, rows, X, Repeats.of(rows, self.runs_, target))
+            return model.fit(self.features_, rows, X, Repeats.from_runs(rows, self.runs_, target))
 
-        self.range_ = TrainingRange.of(telling_rows(wanted[0], runs))
+        self.range_ = TrainingRange.from_runs(training_rows(wanted[0], runs))
         with threadpool_limits(1, user_api="blas"):  # its threads wait for each other on few rows
-            models = side_by_side(learn, wanted)
+            models = parallel_map(learn, wanted)
         self.targets_: dict[Target, TargetModel] = dict(zip(wanted, models, strict=True))
-        share_places(self.targets_.values())
+        share_positions(self.targets_.values())
         self.training_ = {
             "rows": len(runs),
             "problems": len(set(problems_of(runs))),
@@ -149,17 +141,17 @@ class Predictor(Estimator):
         """
         if not hasattr(self, "targets_"):
             check_is_fitted(self, "targets_")  # which takes its time
-        rows = OneRow.read(runs) if len(runs) == 1 else Rows(runs)
+        rows = SingleRow.read(runs) if len(runs) == 1 else Rows(runs)
         if "kernel" in rows and len(rows):
             names, codes = rows.distinct("kernel")
             if set(names[np.unique(codes)]) != {self.kernel_name_}:
-                self.refuse_others(runs)
+                self.require_same_kernel(runs)
 
-        def predict(at: slice) -> np.ndarray:
-            whole = at.stop - at.start == len(rows)
-            return self._predict_rows(rows if whole else Rows(runs.iloc[at]))
+        def predict(chunk: slice) -> np.ndarray:
+            is_everything = chunk.stop - chunk.start == len(rows)
+            return self._predict_rows(rows if is_everything else Rows(runs.iloc[chunk]))
 
-        return self._table(in_chunks(len(rows), predict), runs.index)
+        return self._table(predict_in_chunks(len(rows), predict), runs.index)
 
     def predict_one(
         self, problem: Mapping[str, Value], config: Mapping[str, Value], device: Device
@@ -178,11 +170,13 @@ class Predictor(Estimator):
         for group, values in (("problem", problem), ("config", config), ("device", device.specs)):
             cells |= {f"{group}.{name}": value for name, value in values.items()}
         try:
-            row = OneRow(cells)
+            row = SingleRow(cells)
         except OverflowError:
             raise PredictorError("a number is too large to compute with") from None
         predicted = self._predict_rows(row)
-        return dict(zip(_names(tuple(self.targets_)), predicted[:, 0].tolist(), strict=True))
+        return dict(
+            zip(_prediction_columns(tuple(self.targets_)), predicted[:, 0].tolist(), strict=True)
+        )
 
     def predict_space(
         self,
@@ -193,13 +187,13 @@ class Predictor(Estimator):
     ) -> pd.DataFrame:
         """Return `predict` for every configuration of ``space`` (or the numbered ones)."""
         check_is_fitted(self, "targets_")
-        every = np.arange(len(space.codes)) if indices is None else np.asarray(indices)
+        selected = np.arange(len(space.codes)) if indices is None else np.asarray(indices)
 
-        def predict(at: slice) -> np.ndarray:
-            rows = candidate_rows(self.kernel_name_, problem, space, device, every[at])
+        def predict(chunk: slice) -> np.ndarray:
+            rows = candidate_rows(self.kernel_name_, problem, space, device, selected[chunk])
             return self._predict_rows(Rows(rows))
 
-        return self._table(in_chunks(len(every), predict))
+        return self._table(predict_in_chunks(len(selected), predict))
 
     def measured_configurations(self, device: str | None = None) -> list[Configuration]:
         """Return the different configurations that were trained on, of ``device`` if it has any."""
@@ -212,7 +206,7 @@ class Predictor(Estimator):
     def score(self, runs: pd.DataFrame, y: Any = None) -> float:
         """Return R² of the logarithm of the first target on ``runs``: larger is better."""
         target = next(iter(self.targets_))
-        rows = usable_rows(target, latest(validate(runs)))
+        rows = usable_rows(target, newest_runs(validate(runs)))
         return float(r2_score(np.log(rows[target]), np.log(self.predict(rows)[target])))
 
     def calibrate(self, runs: pd.DataFrame) -> "Predictor":
@@ -228,11 +222,11 @@ class Predictor(Estimator):
         """
         check_is_fitted(self, "targets_")
         runs = validate(runs).reset_index(drop=True)
-        self.refuse_others(runs)
-        runs = believable(self.features_.family, runs).reset_index(drop=True)
+        self.require_same_kernel(runs)
+        runs = drop_implausible(self.features_.family, runs).reset_index(drop=True)
         calibrated = copy.copy(self)
-        calibrated.calibration_ = self.calibration_.learn(
-            runs, self.runs_, tuple(self.targets_), self._evidence, self.seed
+        calibrated.calibration_ = self.calibration_.with_runs(
+            runs, self.runs_, tuple(self.targets_), self._correction_inputs, self.seed
         )
         calibrated.training_ = {**self.training_, "calibrated": calibrated.calibration_.devices}
         return calibrated
@@ -245,12 +239,12 @@ class Predictor(Estimator):
         """Return `TrainingRange.explain` of rows, each by what is known of its device."""
         rows = rows.reset_index(drop=True)
         parts = []
-        for device, here in rows.groupby("device", observed=True, sort=False):
+        for device, device_rows in rows.groupby("device", observed=True, sort=False):
             known = self.calibration_.ranges.get(str(device), self.range_)
-            lines = known.explain(here)
+            lines = known.explain(device_rows)
             if len(lines):
-                of_rows = here.index.to_numpy()[lines["row"].to_numpy(dtype=int)]
-                parts.append(lines.assign(row=of_rows))
+                row_numbers = device_rows.index.to_numpy()[lines["row"].to_numpy(dtype=int)]
+                parts.append(lines.assign(row=row_numbers))
         found = pd.concat(parts or [self.range_.explain(rows.iloc[:0])], ignore_index=True)
         return found.sort_values("row", kind="stable")
 
@@ -277,14 +271,14 @@ class Predictor(Estimator):
             PredictorError: fewer are asked for than can be learned from, or there are no rows.
         """
         check_is_fitted(self, "targets_")
-        if count < LEAST_ROWS:
-            raise PredictorError(f"{count} runs teach nothing: choose at least {LEAST_ROWS}")
+        if count < MIN_ROWS:
+            raise PredictorError(f"{count} runs teach nothing: choose at least {MIN_ROWS}")
         target = next(iter(self.targets_))
         wanted = usable_rows(target, self.runs_) if rows is None else rows
         wanted = settings_of(wanted, device).drop_duplicates(ignore_index=True)
         if not len(wanted):
             raise PredictorError("there are no rows to choose from")
-        return chosen_rows(wanted, count, partial(self._evidence, target), seed)
+        return choose_rows(wanted, count, partial(self._correction_inputs, target), seed)
 
     def log_spread(self, target: Target = "time_ms", device: str = "") -> float:
         """Return the standard deviation of log errors that the typical 90 % interval stands for.
@@ -294,8 +288,12 @@ class Predictor(Estimator):
             device: where; it matters if it was calibrated for.
         """
         correction = self.calibration_.corrections.get((target, device))
-        typical = self.targets_[target].spread.typical if correction is None else correction.typical
-        return typical / 1.645
+        half_width = (
+            self.targets_[target].interval.median_half_width
+            if correction is None
+            else correction.median_half_width
+        )
+        return half_width / 1.645
 
     def device(self, name: str | None = None) -> Device:
         """Return a device as it was measured: its name and what the runs say of it.
@@ -320,7 +318,7 @@ class Predictor(Estimator):
         specs = {c.removeprefix("device."): float(row[c]) for c in columns_of(runs, "device")}
         return Device(str(row["device"]), "gpu", specs={k: v for k, v in specs.items() if v == v})
 
-    def _wanted_targets(self, runs: pd.DataFrame) -> tuple[Target, ...]:
+    def _targets_to_learn(self, runs: pd.DataFrame) -> tuple[Target, ...]:
         if isinstance(self.targets, str):
             raise PredictorError(f"targets are several: write ({self.targets!r},)")
         return tuple(self.targets or present_targets(runs) or ("time_ms",))
@@ -335,22 +333,26 @@ class Predictor(Estimator):
         regressor: Regressor = kind(**parameters)
         return regressor
 
-    def refuse_others(self, runs: pd.DataFrame) -> None:
+    def require_same_kernel(self, runs: pd.DataFrame) -> None:
         """Do nothing if all ``runs`` are of the kernel it knows.
 
         Raises:
             PredictorError: they are of another, or several.
         """
-        if (name := only_kernel(runs)) != self.kernel_name_:
+        if (name := require_single_kernel(runs)) != self.kernel_name_:
             raise PredictorError(f"the predictor knows {self.kernel_name_!r}, not {name!r}")
 
-    def _evidence(self, target: Target, rows: pd.DataFrame) -> tuple[np.ndarray, Evidence]:
+    def _correction_inputs(
+        self, target: Target, rows: pd.DataFrame
+    ) -> tuple[np.ndarray, CorrectionFeatures]:
         """Return the logarithm of what is predicted without corrections, and what is known."""
         X = self.features_.matrix(rows)
         inside = np.zeros(len(rows))
         model = self.targets_[target]
         plain, _, differences = model.predict(self.features_, rows, X, inside, inside)
-        return plain, Evidence.of(self.features_.columns_ or (), X, plain, differences)
+        return plain, CorrectionFeatures.from_prediction(
+            self.features_.columns_ or (), X, plain, differences
+        )
 
     def _predict_rows(self, rows: Rows) -> np.ndarray:
         """Return what `predict` does of a chunk, as an array (columns, rows)."""
@@ -364,19 +366,23 @@ class Predictor(Estimator):
                 beyond = calibration.octaves_outside(rows, known, model.reach)
             log_value, width, differences = model.predict(self.features_, rows, X, outside, beyond)
             if calibration.ranges:
-                evidence = Evidence.of(self.features_.columns_ or (), X, log_value, differences)
-                calibration.correct(target, rows, evidence, log_value, width)
-            said = np.array([log_value, log_value - width, log_value + width])
-            if (possible := model.unit.log_range(rows)) is not None:
-                said = np.clip(said, *possible)
+                features = CorrectionFeatures.from_prediction(
+                    self.features_.columns_ or (), X, log_value, differences
+                )
+                calibration.correct(target, rows, features, log_value, width)
+            log_values = np.array([log_value, log_value - width, log_value + width])
+            if (log_range := model.scale.log_range(rows)) is not None:
+                log_values = np.clip(log_values, *log_range)
             names = (target, f"{target}_low", f"{target}_high")
-            cells |= dict(zip(names, np.exp(said), strict=True))
+            cells |= dict(zip(names, np.exp(log_values), strict=True))
         if "power_w" in cells and "time_ms" in cells:
             cells["energy_mj"] = cells["power_w"] * cells["time_ms"]
         return np.array([*cells.values(), self.validity_.probability(X), outside])
 
     def _table(self, cells: np.ndarray, index: pd.Index | None = None) -> pd.DataFrame:
-        return pd.DataFrame(cells.T, columns=_columns(tuple(self.targets_)).view(), index=index)
+        return pd.DataFrame(
+            cells.T, columns=_prediction_index(tuple(self.targets_)).view(), index=index
+        )
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the predictor to ``folder``: JSON and models in formats that run no code.
@@ -390,7 +396,9 @@ class Predictor(Estimator):
             "kernel": self.kernel_name_,
             "kernel_source": features.family and features.family.source_hash,
             "family": type(features.family).__name__ if features.family else None,
-            "work": features.family.to_json() if isinstance(features.family, GivenWork) else None,
+            "work": features.family.to_json()
+            if isinstance(features.family, UserDefinedCost)
+            else None,
             "model": self.model,
             "seed": self.seed,
             "compiled": self.compiled,
@@ -400,7 +408,7 @@ class Predictor(Estimator):
             "range": self.range_.to_json(),
             "training": self.training_,
         }
-        with writing(Path(folder), card) as new:
+        with atomic_folder(Path(folder), card) as new:
             for target, model in self.targets_.items():
                 model.save(new / target)
             self.validity_.save(new)
@@ -420,8 +428,8 @@ class Predictor(Estimator):
         """
         folder = Path(folder)
         card = read_card(folder)
-        with decoding(folder, PredictorError, "is damaged ({}): train it again"):
-            refuse_strange_files(folder)
+        with translate_read_errors(folder, PredictorError, "is damaged ({}): train it again"):
+            require_regular_files(folder)
             if card["model"] not in registered("models"):
                 raise PredictorError(
                     f"{folder} uses model {card['model']!r}, which is not installed"
@@ -429,7 +437,7 @@ class Predictor(Estimator):
             if unknown := [target for target in card["targets"] if target not in TARGETS]:
                 raise ValueError(f"target {unknown[0]!r} is not known")
             if kernel is None and card["work"] is not None:
-                kernel = GivenWork(card["kernel"], **card["work"])
+                kernel = UserDefinedCost(card["kernel"], **card["work"])
             predictor = cls(
                 card["model"], tuple(card["targets"]), card["seed"], kernel,
                 card["compiled"], card["parameters"] or None,
@@ -443,7 +451,7 @@ class Predictor(Estimator):
         self.training_ = card["training"]
         self.range_ = TrainingRange.from_json(card["range"])
         self.runs_ = read_runs(folder / RUNS_FILE)
-        found = known_family(self.kernel_name_, card["family"], self.kernel)
+        found = find_family(self.kernel_name_, card["family"], self.kernel)
         if found is not None and card["kernel_source"] not in (None, found.source_hash):
             raise PredictorError(
                 f"the code of {found.name} has changed since {folder} was trained: train it again"
@@ -453,13 +461,13 @@ class Predictor(Estimator):
             target: TargetModel.load(folder / target, target, self.make_regressor)
             for target in card["targets"]
         }
-        share_places(self.targets_.values())
+        share_positions(self.targets_.values())
         self.calibration_ = Calibration.load(folder)
         self.validity_ = ValidityModel.load(folder)
 
 
 @cache
-def _names(targets: tuple[Target, ...]) -> list[str]:
+def _prediction_columns(targets: tuple[Target, ...]) -> list[str]:
     """Return the names of a prediction's columns."""
     names = [f"{t}{part}" for t in targets for part in ("", "_low", "_high")]
     energy = ["energy_mj"] if {"power_w", "time_ms"} <= set(targets) else []
@@ -467,11 +475,11 @@ def _names(targets: tuple[Target, ...]) -> list[str]:
 
 
 @cache
-def _columns(targets: tuple[Target, ...]) -> pd.Index:
-    return pd.Index(_names(targets))
+def _prediction_index(targets: tuple[Target, ...]) -> pd.Index:
+    return pd.Index(_prediction_columns(targets))
 
 
-def only_kernel(runs: pd.DataFrame) -> str:
+def require_single_kernel(runs: pd.DataFrame) -> str:
     """Return the one kernel of ``runs``.
 
     Raises:

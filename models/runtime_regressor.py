@@ -14,11 +14,11 @@ from sklearn.utils.validation import (
 
 from foretune.datasets.importers.generic import UNNAMED, run_columns
 from foretune.errors import UsageError
-from foretune.features.estimator import RegressorEstimator
-from foretune.features.families.given_work import GivenWork
+from foretune.features.families.user_defined import UserDefinedCost
+from foretune.features.featureset import RegressorEstimator
 from foretune.measurement import Status
 from foretune.models.predictor import Predictor
-from foretune.models.target.targets import LEAST_ROWS
+from foretune.models.targets import MIN_ROWS
 
 
 class RuntimeRegressor(RegressorEstimator):
@@ -74,11 +74,11 @@ class RuntimeRegressor(RegressorEstimator):
             validate_data(self, X, y, skip_check_array=True)
             y = column_or_1d(check_array(y, ensure_2d=False, dtype="numeric"), warn=True)
         else:
-            X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=LEAST_ROWS)
+            X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=MIN_ROWS)
         if not (y > 0).all():
             raise UsageError("y holds values that are not positive: they are no runtimes")
         runs = self._rows(X).assign(time_ms=np.asarray(y, dtype=float))
-        work = GivenWork.of(UNNAMED, self.flops, self.bytes_moved, self.blocks)
+        work = UserDefinedCost.from_expressions(UNNAMED, self.flops, self.bytes_moved, self.blocks)
         predictor = Predictor(self.model, ("time_ms",), self.seed, work, False, self.parameters)
         self.predictor_ = predictor.fit(runs)
         return self
@@ -104,8 +104,10 @@ class RuntimeRegressor(RegressorEstimator):
         if gaps := [c for c in X.columns if X[c].isna().any()]:
             raise UsageError(f"column {gaps[0]!r} has gaps: fill them, or leave those rows out")
         named = run_columns(map(str, X.columns), self.problem or ())
-        if own := [c for c in named if "." not in c and c != "device"]:
-            raise UsageError(f"column {own[0]!r} means something else in a run table: rename it")
+        if reserved := [c for c in named if "." not in c and c != "device"]:
+            raise UsageError(
+                f"column {reserved[0]!r} means something else in a run table: rename it"
+            )
         rows = X.reset_index(drop=True).set_axis(list(named), axis=1)
         texts = {c: rows[c].astype(str) for c in rows if not _is_number(rows[c])}
         fixed = {"kernel": UNNAMED, "status": Status.OK.value}

@@ -8,8 +8,13 @@ import pandas as pd
 
 from foretune.family import Family
 from foretune.models.predictor import Predictor
-from foretune.models.target.targets import Target
-from foretune.models.validation.evaluation import Extent, Scores, Validation, cross_validate
+from foretune.models.targets import Target
+from foretune.models.validation.evaluation import (
+    Scores,
+    Validation,
+    ValidationLevel,
+    cross_validate,
+)
 from foretune.models.validation.splits import Split
 
 
@@ -48,7 +53,7 @@ def train_predictor(
     splits: Sequence[Split] | None = None,
     compiled: bool = False,
     parameters: Mapping[str, Any] | None = None,
-    validate: Extent = "quick",
+    validate: ValidationLevel = "quick",
 ) -> Training:
     """Fit a predictor on ``runs`` and say how good such a one is on what it has not seen.
 

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import columns_of
-from foretune.features.arrays import OneRow, Rows, as_array
+from foretune.features.arrays import Rows, SingleRow, as_array
 
-NEVER_SEEN = 1.0
+UNSEEN_OCTAVES = 1.0
 """Octaves that a text value nobody ran, or a number where none ever varied, counts for."""
 GROUPS = ("problem", "config", "device")
 
@@ -28,7 +28,7 @@ class TrainingRange:
     texts: dict[str, list[str]]
 
     @classmethod
-    def of(cls, runs: pd.DataFrame) -> Self:
+    def from_runs(cls, runs: pd.DataFrame) -> Self:
         """Return the range of ``runs``."""
         numbers, texts = {}, {}
         for column in _columns(runs):
@@ -51,23 +51,23 @@ class TrainingRange:
             rows: in question.
             reach: column -> how far outside does not count.
         """
-        rows = Rows.of(rows)
+        rows = Rows.from_table(rows)
         farthest = np.zeros(len(rows))
-        for column in self._those_outside(rows):
-            near = reach.get(column, 0.0) if reach else 0.0
-            np.fmax(farthest, self._outside(column, rows) - near, out=farthest)
+        for column in self._columns_outside(rows):
+            margin = reach.get(column, 0.0) if reach else 0.0
+            np.fmax(farthest, self._outside(column, rows) - margin, out=farthest)
         return farthest
 
     def reach(self, rows: pd.DataFrame) -> dict[str, float]:
         """Return per column in which any of ``rows`` lies outside how far they get."""
         known = Rows(rows)
-        farthest = {c: float(self._outside(c, known).max()) for c in self._those_outside(known)}
+        farthest = {c: float(self._outside(c, known).max()) for c in self._columns_outside(known)}
         return {column: far for column, far in farthest.items() if far > 0.0}
 
     def explain(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return one line per row and column that lies outside: ``row, column, value, reason``."""
-        lines, known = [], Rows.of(rows)
-        for column in self._those_outside(known):
+        lines, known = [], Rows.from_table(rows)
+        for column in self._columns_outside(known):
             outside, values = self._outside(column, known), known[column]
             lines += [
                 (i, column, values[i], self._reason(column, outside[i]), outside[i])
@@ -86,17 +86,17 @@ class TrainingRange:
         """Return what `to_json` wrote."""
         return cls({c: (v[0], v[1]) for c, v in data["numbers"].items()}, dict(data["texts"]))
 
-    def _those_outside(self, rows: Rows) -> list[str]:
+    def _columns_outside(self, rows: Rows) -> list[str]:
         """Return the columns that may hold values outside: all, but for numbers that do not."""
-        there = frozenset(rows.columns)
-        texts = [c for c in self.texts if c in there]
-        if isinstance(rows, OneRow):
+        present = frozenset(rows.columns)
+        texts = [c for c in self.texts if c in present]
+        if isinstance(rows, SingleRow):
             return [
                 *(c for c, (low, high) in self.numbers.items()
-                  if c in there and _is_outside(rows[c], low, high)),
+                  if c in present and _is_outside(rows[c], low, high)),
                 *(c for c in texts if rows.text(c) not in self.texts[c]),
             ]  # fmt: skip
-        columns = [c for c in self.numbers if c in there]
+        columns = [c for c in self.numbers if c in present]
         plain = [c for c in columns if rows[c].dtype.kind != "U"]
         if not plain:
             return [*columns, *texts]
@@ -111,10 +111,10 @@ class TrainingRange:
         if column in self.texts:
             distinct, codes = rows.distinct(column)
             known = set(self.texts[column])
-            far = np.array([0.0 if text in known else NEVER_SEEN for text in distinct.tolist()])
+            far = np.array([0.0 if text in known else UNSEEN_OCTAVES for text in distinct.tolist()])
             return far[codes]
         if values.dtype.kind == "U":
-            return np.full(len(rows), NEVER_SEEN)
+            return np.full(len(rows), UNSEEN_OCTAVES)
         low, high = self.numbers[column]
         with np.errstate(divide="ignore", invalid="ignore"):
             if low > 0:

@@ -8,11 +8,11 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from foretune.decoding import read_json
 from foretune.features import FeatureSet
+from foretune.files import read_json
 from foretune.models.trees.boosting import BoostingModel
 
-LEAST_FAILURES = 5
+MIN_FAILURES = 5
 _LOGISTIC: dict[str, Any] = {"objective": "binary:logistic", "depth": 4, "rate": 0.1, "rounds": 100}
 _FILE, _RATE_FILE = "valid.ubj.gz", "valid.json"
 
@@ -35,7 +35,7 @@ class ValidityModel:
         ok = (runs["status"] == "ok").to_numpy()
         failures = int((~ok).sum())
         model = cls(rate=1.0 if failures == 0 else float((ok.sum() + 1) / (len(ok) + 2)))
-        if min(failures, int(ok.sum())) >= LEAST_FAILURES:
+        if min(failures, int(ok.sum())) >= MIN_FAILURES:
             X = features.transform(runs).to_numpy()
             model.classifier = BoostingModel(seed=seed, **_LOGISTIC).fit(X, ok.astype(float))
         return model

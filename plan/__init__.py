@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from foretune.lazy import lazy
+from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from foretune.plan.cost.decoder import mixed_operators, step_operators
-    from foretune.plan.cost.memory import RankMemory, fits, most_requests, rank_memory
+    from foretune.plan.cost.memory import RankMemory, fits, max_requests, rank_memory
     from foretune.plan.cost.operator import Operator, Part
     from foretune.plan.describe.accuracy import published_accuracy, read_accuracy, recovery
     from foretune.plan.describe.catalog import describe_model, known_models
@@ -57,8 +57,8 @@ __all__ = [
     "launch",
     "launch_commands",
     "legal_layouts",
+    "max_requests",
     "mixed_operators",
-    "most_requests",
     "plan",
     "published_accuracy",
     "published_prices",
@@ -71,7 +71,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy(
+    __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "describe.accuracy": ("published_accuracy", "read_accuracy", "recovery"),
@@ -79,7 +79,7 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
             "describe.formats": ("FORMATS", "Format", "Formats", "checkpoint_formats", "supported"),
             "serve.launching": ("Launch", "launch", "launch_commands"),
             "describe.layout": ("Layout", "illegal_because", "legal_layouts"),
-            "cost.memory": ("RankMemory", "fits", "most_requests", "rank_memory"),
+            "cost.memory": ("RankMemory", "fits", "max_requests", "rank_memory"),
             "describe.catalog": ("describe_model", "known_models"),
             "cost.operator": ("Operator", "Part"),
             "serve.planner": ("Plan", "plan"),

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from foretune.lazy import lazy
+from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from foretune.search.factory import make_searcher
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["GuidedSampler", "Prior", "Searcher", "Stopping", "SurrogateSampler", "make_searcher"]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy(
+    __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "factory": ("make_searcher",),

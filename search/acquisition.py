@@ -3,12 +3,12 @@
 import numpy as np
 from scipy.special import erfcx, log_ndtr, ndtr
 
-from foretune.models.process.posterior import Posterior
+from foretune.models.gaussian_process import Posterior
 
 SHORTLIST = 256
 """Candidates whose joint distribution is drawn from: those that may be best."""
 DRAWS = 256
-REPEATS_TO = 0.01
+REPEAT_LOG_SPREAD = 0.01
 """Standard deviation of the log of a measurement among repeats: what was measured is known."""
 JITTER = 1e-10
 """Share of all variance that is added to each candidate's, or rounding leaves no covariance."""
@@ -37,7 +37,7 @@ def log_probability_below(posterior: Posterior, limit: float) -> np.ndarray:
     return probability
 
 
-def expected_regret(posterior: Posterior, measured: np.ndarray) -> np.ndarray:
+def expected_regrets(posterior: Posterior, measured: np.ndarray) -> np.ndarray:
     """Return how much slower than the best of all every candidate is expected to be, relative.
 
     The mean over draws of all candidates from the joint posterior, which is of logarithms. Infinite
@@ -48,21 +48,23 @@ def expected_regret(posterior: Posterior, measured: np.ndarray) -> np.ndarray:
         measured: what was measured of each: infinite for failures, NaN where nothing was.
     """
     expected = np.full(len(measured), np.inf)
-    may = np.flatnonzero(~np.isposinf(measured))
-    if len(may) == 0:
+    possible = np.flatnonzero(~np.isposinf(measured))
+    if len(possible) == 0:
         return expected
     mean = posterior.mean
-    hoped = mean - 2 * posterior.spread
+    optimistic = mean - 2 * posterior.spread
     known = np.flatnonzero(np.isfinite(measured))
-    short = may[np.argsort(hoped[may], kind="stable")[:SHORTLIST]]
-    open_ones = short[np.isnan(measured[short])]
+    short = possible[np.argsort(optimistic[possible], kind="stable")[:SHORTLIST]]
+    unmeasured = short[np.isnan(measured[short])]
     rng = np.random.default_rng(0)
-    covariance = posterior.covariance(open_ones)
-    covariance[np.diag_indices(len(open_ones))] += JITTER * (1.0 + np.trace(covariance))
-    drawn = rng.standard_normal((DRAWS, len(open_ones))) @ np.linalg.cholesky(covariance).T
-    repeated = np.log(measured[known]) + REPEATS_TO * rng.standard_normal((DRAWS, len(known)))
-    logs = np.hstack([repeated, mean[open_ones] + drawn])
+    covariance = posterior.covariance(unmeasured)
+    covariance[np.diag_indices(len(unmeasured))] += JITTER * (1.0 + np.trace(covariance))
+    drawn = rng.standard_normal((DRAWS, len(unmeasured))) @ np.linalg.cholesky(covariance).T
+    repeated = np.log(measured[known]) + REPEAT_LOG_SPREAD * rng.standard_normal(
+        (DRAWS, len(known))
+    )
+    logs = np.hstack([repeated, mean[unmeasured] + drawn])
     with np.errstate(over="ignore"):
-        loss = np.mean(np.expm1(logs - logs.min(axis=1, keepdims=True)), axis=0)
-    expected[np.concatenate([known, open_ones])] = loss
+        regrets = np.mean(np.expm1(logs - logs.min(axis=1, keepdims=True)), axis=0)
+    expected[np.concatenate([known, unmeasured])] = regrets
     return expected

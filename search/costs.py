@@ -4,10 +4,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from foretune.models.process.posterior import Posterior
-from foretune.search.surrogate_process import STEPS, most_telling, surrogate_process
+from foretune.models.gaussian_process import Posterior
+from foretune.search.surrogate_process import FIT_STEPS, subsample_measurements, surrogate_process
 
-LEAST = 4
+MIN_MEASUREMENTS = 4
 """Measurements from which on costs are learned."""
 
 
@@ -24,12 +24,12 @@ def log_seconds(
         seconds: what each measurement took, by configuration number.
         rng: chooses among many measurements.
     """
-    if len(seconds) < LEAST:
+    if len(seconds) < MIN_MEASUREMENTS:
         return np.zeros(len(points))
     logs = np.log(np.maximum(list(seconds.values()), 1e-6))
-    some = most_telling(-logs, rng)
+    some = subsample_measurements(-logs, rng)
     middle, unit = float(logs.mean()), float(logs.std()) or 1.0
     X, y = known[some], (logs[some] - middle) / unit
-    process = surrogate_process(X.shape[1]).fitted(X, y, STEPS)
+    process = surrogate_process(X.shape[1]).fitted(X, y, FIT_STEPS)
     expected: np.ndarray = middle + unit * Posterior(process, X, y, points).mean
     return expected

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from foretune.device import Device
 from foretune.measurement import Measurement
-from foretune.objective import Goal, Objective
+from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
 from foretune.registry import load
 from foretune.search.guided import GuidedSearcher
@@ -31,12 +31,12 @@ def searcher_name(kind: "SearcherKind") -> str:
 def make_searcher(
     kind: "SearcherKind",
     space: SearchSpace,
-    objective: Goal = Objective.TIME,
+    objective: Scalarization = Objective.TIME,
     seed: int = 0,
     prior: Prior | None = None,
     problem: Problem | None = None,
     device: Device | None = None,
-    experience: Sequence[Measurement] = (),
+    other_measurements: Sequence[Measurement] = (),
 ) -> Searcher:
     """Return a new searcher.
 
@@ -49,7 +49,7 @@ def make_searcher(
         prior: predictions of every configuration; no searcher ignores it (`Searcher.uses_prior`).
         problem: what is computed.
         device: where.
-        experience: measurements of other problems.
+        other_measurements: measurements of other problems.
 
     Raises:
         UnknownName: there is none of that name.
@@ -60,5 +60,5 @@ def make_searcher(
         make = kind
     else:
         make = partial(OptunaSearcher, sampler=kind)
-    searcher: Searcher = make(space, objective, seed, prior, problem, device, experience)
+    searcher: Searcher = make(space, objective, seed, prior, problem, device, other_measurements)
     return searcher if prior is None or searcher.uses_prior else GuidedSearcher(searcher)

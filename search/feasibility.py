@@ -14,22 +14,21 @@ import numpy as np
 from scipy.special import ndtr
 
 from foretune.errors import MissingExtra
-from foretune.models.process.posterior import Posterior
-from foretune.models.process.process import Process
+from foretune.models.gaussian_process import GaussianProcess, Posterior
 from foretune.models.trees.boosting import BoostingModel
 from foretune.search.surrogate_process import (
-    REFIT,
-    STEPS,
-    most_telling,
+    FIT_STEPS,
+    REFIT_FACTOR,
+    subsample_measurements,
     surrogate_process,
 )
 
-TREES: dict[str, Any] = {"rounds": 40, "depth": 5, "rate": 0.3, "least_weight": 1.0}
-PATIENCE = 3.0
+TREES: dict[str, Any] = {"rounds": 40, "depth": 5, "rate": 0.3, "min_child_weight": 1.0}
+PRIOR_WEIGHT = 3.0
 """Measurements after which what was learned counts as much as what was believed before."""
-SHARPEST = 0.3
+MIN_SIGN_SPREAD = 0.3
 """Spread of a sign at least: the process is no model of steps."""
-LEAST = 0.01
+MIN_P_VALID = 0.01
 """Nothing is taken for impossible: nobody knows what was never tried."""
 
 
@@ -37,46 +36,47 @@ class Feasibility:
     """How likely each candidate of a space is to run.
 
     Args:
-        place: gives where configurations stand, by their numbers (rows, axes).
-        believed: how likely every configuration is to run, by a prior; None where there is none.
+        encode: gives where configurations stand, by their numbers (rows, axes).
+        prior_p_valid: how likely every configuration is to run, by a prior; None where there is
+            none.
         seed: of the trees.
     """
 
     def __init__(
         self,
-        place: Callable[[np.ndarray], np.ndarray],
-        believed: np.ndarray | None,
+        encode: Callable[[np.ndarray], np.ndarray],
+        prior_p_valid: np.ndarray | None,
         seed: int,
     ) -> None:
-        self._place, self._believed, self._seed = place, believed, seed
+        self._encode, self._prior_p_valid, self._seed = encode, prior_p_valid, seed
         self._rng = np.random.default_rng(seed)
-        self._process: Process | None = None
-        self._fitted = 0
+        self._process: GaussianProcess | None = None
+        self._fitted_count = 0
 
-    def of(self, numbers: np.ndarray, told: Mapping[int, float]) -> np.ndarray:
+    def predict(self, indices: np.ndarray, observed: Mapping[int, float]) -> np.ndarray:
         """Return how likely configurations are to run.
 
         Args:
-            numbers: of the configurations.
-            told: what was measured of others, by number; infinite for failures.
+            indices: of the configurations.
+            observed: what was measured of others, by number; infinite for failures.
         """
-        ran = np.isfinite(list(told.values()))
-        if self._believed is not None:
-            share = self._believed[numbers]
+        ran = np.isfinite(list(observed.values()))
+        if self._prior_p_valid is not None:
+            share = self._prior_p_valid[indices]
         else:
-            share = np.full(len(numbers), ran.mean() if len(ran) else 1.0)
+            share = np.full(len(indices), ran.mean() if len(ran) else 1.0)
         if ran.all():
             return share
         if not ran.any():
-            return np.maximum(share, LEAST)
-        some = most_telling(np.where(ran, 0.0, 1.0), self._rng)
-        X, Y = self._place(np.array(list(told))[some]), ran[some].astype(float)
-        points = self._place(numbers)
+            return np.maximum(share, MIN_P_VALID)
+        some = subsample_measurements(np.where(ran, 0.0, 1.0), self._rng)
+        X, Y = self._encode(np.array(list(observed))[some]), ran[some].astype(float)
+        points = self._encode(indices)
         seen = self._by_process(X, Y, points)
         with suppress(MissingExtra):  # without XGBoost, the process alone
             seen = 0.5 * (seen + self._by_trees(X, Y, points))
-        weight = len(ran) / (len(ran) + PATIENCE)
-        return np.maximum(weight * seen + (1.0 - weight) * share, LEAST)
+        weight = len(ran) / (len(ran) + PRIOR_WEIGHT)
+        return np.maximum(weight * seen + (1.0 - weight) * share, MIN_P_VALID)
 
     def _by_trees(self, X: np.ndarray, ran: np.ndarray, points: np.ndarray) -> np.ndarray:
         trees = BoostingModel(**TREES, seed=self._seed).fit(X, ran)
@@ -84,10 +84,10 @@ class Feasibility:
 
     def _by_process(self, X: np.ndarray, ran: np.ndarray, points: np.ndarray) -> np.ndarray:
         middle = ran.mean()
-        if self._process is None or len(ran) >= REFIT * self._fitted:
+        if self._process is None or len(ran) >= REFIT_FACTOR * self._fitted_count:
             start = self._process or surrogate_process(X.shape[1])
-            self._process = start.fitted(X, 2.0 * (ran - middle), STEPS)
-            self._fitted = len(ran)
+            self._process = start.fitted(X, 2.0 * (ran - middle), FIT_STEPS)
+            self._fitted_count = len(ran)
         posterior = Posterior(self._process, X, 2.0 * (ran - middle), points)
         signed = posterior.mean + 2.0 * middle - 1.0
-        return np.asarray(ndtr(signed / np.maximum(posterior.spread, SHARPEST)))
+        return np.asarray(ndtr(signed / np.maximum(posterior.spread, MIN_SIGN_SPREAD)))

@@ -10,12 +10,12 @@ the guide is a surrogate that soon knows it.
 from collections.abc import Mapping
 
 from foretune.search.searcher import Searcher
-from foretune.search.surrogate import CONTRASTS, SurrogateSearcher
+from foretune.search.surrogate import PRIOR_CHECKS, SurrogateSearcher
 from foretune.space import Configuration
 
-ALONE = CONTRASTS[-1]
+GUIDED_MEASUREMENTS = PRIOR_CHECKS[-1]
 """Proposals of the guide before the first of the other: after them it has checked the prior."""
-TURN = 3
+TURN_PERIOD = 3
 """Then one of so many is the other's."""
 
 
@@ -32,7 +32,7 @@ class GuidedSearcher(Searcher):
         self._other = other
         super().__init__(
             other.space, other.objective, other.seed, other.prior, other.problem, other.device,
-            other.experience,
+            other.other_measurements,
         )  # fmt: skip
 
     def _prepare(self) -> None:
@@ -40,27 +40,31 @@ class GuidedSearcher(Searcher):
             self.space, self.objective, self.seed, self.prior, self.problem, self.device
         )
 
-    def regret(self) -> float:
+    def expected_regret(self) -> float:
         """Return what the guide expects."""
-        return self._guide.regret()
+        return self._guide.expected_regret()
 
-    def gain(self) -> float:
+    def expected_improvement(self) -> float:
         """Return what the guide expects."""
-        return self._guide.gain()
+        return self._guide.expected_improvement()
 
-    def took(self, seconds: Mapping[Configuration, float]) -> None:
+    def tell_costs(self, seconds: Mapping[Configuration, float]) -> None:
         """Tell both."""
         for searcher in (self._guide, self._other):
-            searcher.took(seconds)
+            searcher.tell_costs(seconds)
 
     def _propose(self, n: int) -> list[int]:
         numbers: list[int] = []
         for turn in range(len(self.proposed), len(self.proposed) + n):
-            whose = self._other if turn >= ALONE and turn % TURN == 0 else self._guide
-            whose.proposed |= self.proposed.union(numbers)
-            numbers += map(self.space.index, whose.ask(1))
+            searcher = (
+                self._other
+                if turn >= GUIDED_MEASUREMENTS and turn % TURN_PERIOD == 0
+                else self._guide
+            )
+            searcher.proposed |= self.proposed.union(numbers)
+            numbers += map(self.space.index, searcher.ask(1))
         return numbers
 
-    def _learn(self, news: dict[int, float]) -> None:
+    def _learn(self, new_values: dict[int, float]) -> None:
         for searcher in (self._guide, self._other):
-            searcher.take(news)
+            searcher.tell_values(new_values)

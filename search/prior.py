@@ -9,20 +9,19 @@ from foretune.datasets.runs import problems_of
 from foretune.device import Device, canonical_name
 from foretune.errors import PredictorError
 from foretune.features.candidates import rows_of
-from foretune.limit import Limit
 from foretune.measurement import Measurement
 from foretune.models import Predictor
-from foretune.models.saved.guide import Guide, refuse_kernel
-from foretune.objective import Objective
+from foretune.models.saved.search_predictor import SearchPredictor, require_kernel
+from foretune.objective import Limit, Objective
 from foretune.problem import Problem
+from foretune.search.encoding import KernelRuns
 from foretune.search.replay.recorded import RecordedSpace
-from foretune.search.rows import Rows
 from foretune.search.searcher import Prior
 from foretune.space import SearchSpace
 
 
-def prior_of(
-    guide: Guide | Predictor,
+def prior_from_predictor(
+    guide: SearchPredictor | Predictor,
     problem: Problem,
     space: SearchSpace,
     device: Device,
@@ -38,7 +37,7 @@ def prior_of(
         PredictorError: it has not learned what ``objective`` needs, or lacks what it learned from.
     """
     if isinstance(guide, Predictor):
-        guide = Guide.of(guide, device)
+        guide = SearchPredictor.for_device(guide, device)
     predictor = guide.predictor
     if objective.needs_power and "power_w" not in predictor.targets_:
         raise PredictorError(
@@ -48,19 +47,21 @@ def prior_of(
     if "time_ms" not in predictor.targets_:
         raise PredictorError("the predictor has not learned time: train it with --target time_ms")
     predicted = predictor.predict_space(problem, space, device, indices)
-    log_mean, p_valid = _said(predicted, objective)
+    log_mean, p_valid = _log_mean_and_validity(predicted, objective)
     for limit in limits:
         p_valid = p_valid * limit.probability(predicted)
     spread = predictor.log_spread(device=device.name)
 
-    def elsewhere(measurements: Sequence[Measurement]) -> np.ndarray:
-        return predicted_rows(predictor, Rows.of(measurements), device, objective)[0]
+    def log_mean_of(measurements: Sequence[Measurement]) -> np.ndarray:
+        return predict_runs(
+            predictor, KernelRuns.from_measurements(measurements), device, objective
+        )[0]
 
-    return Prior(log_mean, spread, p_valid, bool(guide.foreign), elsewhere)
+    return Prior(log_mean, spread, p_valid, bool(guide.mismatch), log_mean_of)
 
 
-def predicted_rows(
-    predictor: Predictor, rows: Rows, device: Device, objective: Objective = Objective.TIME
+def predict_runs(
+    predictor: Predictor, rows: KernelRuns, device: Device, objective: Objective = Objective.TIME
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return what ``predictor`` believes about some rows: log objectives, and how likely they run.
 
@@ -72,19 +73,23 @@ def predicted_rows(
         configs = [rows.configs[i] for i in numbers]
         parts.append(rows_of(predictor.kernel_name_, problem, configs, device))
         order += numbers
-    said = _said(predictor.predict(pd.concat(parts, ignore_index=True)), objective)
+    predicted = _log_mean_and_validity(
+        predictor.predict(pd.concat(parts, ignore_index=True)), objective
+    )
     log_mean, p_valid = np.empty((2, len(rows)))
-    log_mean[order], p_valid[order] = said
+    log_mean[order], p_valid[order] = predicted
     return log_mean, p_valid
 
 
-def _said(predicted: pd.DataFrame, objective: Objective) -> tuple[np.ndarray, np.ndarray]:
+def _log_mean_and_validity(
+    predicted: pd.DataFrame, objective: Objective
+) -> tuple[np.ndarray, np.ndarray]:
     power_w = predicted["power_w"].to_numpy() if "power_w" in predicted else np.nan
-    value = objective.of(predicted["time_ms"].to_numpy(), power_w)
+    value = objective.compute(predicted["time_ms"].to_numpy(), power_w)
     return np.log(value), predicted["p_valid"].to_numpy()
 
 
-def runs_elsewhere(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.DataFrame:
+def runs_on_other_devices(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.DataFrame:
     """Return the rows of the same kernel on other devices than ``recorded``'s.
 
     The device is left out entirely, whatever the problem: nothing of it may be known beforehand.
@@ -94,8 +99,8 @@ def runs_elsewhere(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.DataFrame:
     """
     here = canonical_name(recorded.device.name)
     names = {name: canonical_name(str(name)) for name in runs["device"].unique()}
-    elsewhere = runs["device"].map(names).astype(object) != here
-    rows = runs[(runs["kernel"] == recorded.kernel) & elsewhere].dropna(axis=1, how="all")
+    is_other_device = runs["device"].map(names).astype(object) != here
+    rows = runs[(runs["kernel"] == recorded.kernel) & is_other_device].dropna(axis=1, how="all")
     if rows.empty:
         raise PredictorError(
             f"no prior for {recorded.name}: the runs given hold none of {recorded.kernel} on a "
@@ -104,18 +109,18 @@ def runs_elsewhere(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.DataFrame:
     return rows.reset_index(drop=True)
 
 
-def check_source(source: Predictor | pd.DataFrame | None, recorded: RecordedSpace) -> None:
-    """Do nothing if `prior_from` can tell a prior of ``recorded`` from ``source``.
+def check_prior_source(source: Predictor | pd.DataFrame | None, recorded: RecordedSpace) -> None:
+    """Do nothing if `prior_from_source` can tell a prior of ``recorded`` from ``source``.
 
     Raises:
         PredictorError: there are no runs of other devices, or the predictor is of another kernel
             or has learned from the space, in which then nothing is to be found.
     """
     if isinstance(source, pd.DataFrame):
-        runs_elsewhere(source, recorded)
+        runs_on_other_devices(source, recorded)
     if not isinstance(source, Predictor):
         return
-    refuse_kernel(source, recorded.kernel)
+    require_kernel(source, recorded.kernel)
     here, runs = canonical_name(recorded.device.name), source.measured_runs()
     same = [canonical_name(str(name)) == here for name in runs["device"]]
     if recorded.problem in set(problems_of(runs[same])):
@@ -124,7 +129,7 @@ def check_source(source: Predictor | pd.DataFrame | None, recorded: RecordedSpac
         )
 
 
-def prior_from(
+def prior_from_source(
     source: Predictor | pd.DataFrame | None, recorded: RecordedSpace, seed: int = 0
 ) -> tuple[Prior | None, list[str]]:
     """Return what a predictor, or one trained on runs of other devices, believes of ``recorded``.
@@ -133,17 +138,19 @@ def prior_from(
         the prior, None without a source; and the devices it comes from.
 
     Raises:
-        PredictorError: see `check_source`; or there are too few runs.
+        PredictorError: see `check_prior_source`; or there are too few runs.
     """
     if source is None:
         return None, []
     if isinstance(source, pd.DataFrame):
-        return prior_elsewhere(source, recorded, seed)
-    prior = prior_of(source, recorded.problem, recorded.space, recorded.device, recorded.objective)
+        return prior_from_other_devices(source, recorded, seed)
+    prior = prior_from_predictor(
+        source, recorded.problem, recorded.space, recorded.device, recorded.objective
+    )
     return prior, sorted(set(source.measured_runs()["device"].astype(str)))
 
 
-def prior_elsewhere(
+def prior_from_other_devices(
     runs: pd.DataFrame, recorded: RecordedSpace, seed: int = 0
 ) -> tuple[Prior, list[str]]:
     """Return what a predictor trained on other devices' ``runs`` believes of ``recorded``.
@@ -154,9 +161,9 @@ def prior_elsewhere(
     Raises:
         PredictorError: there is no run of the kernel on another device, or too few.
     """
-    elsewhere = runs_elsewhere(runs, recorded)
-    predictor = Predictor(seed=seed).fit(elsewhere)
-    prior = prior_of(
+    other_runs = runs_on_other_devices(runs, recorded)
+    predictor = Predictor(seed=seed).fit(other_runs)
+    prior = prior_from_predictor(
         predictor, recorded.problem, recorded.space, recorded.device, recorded.objective
     )
-    return prior, sorted(map(str, elsewhere["device"].unique()))
+    return prior, sorted(map(str, other_runs["device"].unique()))

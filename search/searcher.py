@@ -10,7 +10,7 @@ import numpy as np
 from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.measurement import Measurement
-from foretune.objective import Goal, Objective
+from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
 from foretune.space import Configuration, SearchSpace
 
@@ -25,15 +25,15 @@ class Prior:
         p_valid: probability that each configuration runs.
         foreign: whether it comes from elsewhere and has to be checked early on; what was learned on
             this very device need not be.
-        elsewhere: returns what would have been believed likewise of measurements of other problems;
-            None where nobody knows.
+        log_mean_of: returns what would have been believed likewise of measurements of other
+            problems; None where nobody knows.
     """
 
     log_mean: np.ndarray
     log_spread: float
     p_valid: np.ndarray
     foreign: bool = True
-    elsewhere: Callable[[Sequence[Measurement]], np.ndarray] | None = None
+    log_mean_of: Callable[[Sequence[Measurement]], np.ndarray] | None = None
 
 
 class Searcher(ABC):
@@ -50,8 +50,8 @@ class Searcher(ABC):
             another that can (`foretune.search.guided`).
         problem: what is computed, where it is known: its sizes say how many tiles there are.
         device: where, if known.
-        experience: measurements of the same kernel on other problems; searchers that cannot use
-            them ignore them.
+        other_measurements: measurements of the same kernel on other problems; searchers that
+            cannot use them ignore them.
     """
 
     uses_prior: bool = False
@@ -60,12 +60,12 @@ class Searcher(ABC):
     def __init__(
         self,
         space: SearchSpace,
-        objective: Goal = Objective.TIME,
+        objective: Scalarization = Objective.TIME,
         seed: int = 0,
         prior: Prior | None = None,
         problem: Problem | None = None,
         device: Device | None = None,
-        experience: Sequence[Measurement] = (),
+        other_measurements: Sequence[Measurement] = (),
     ) -> None:
         if prior is not None and not len(prior.log_mean) == len(prior.p_valid) == len(space):
             raise UsageError(
@@ -79,9 +79,9 @@ class Searcher(ABC):
         self.prior = prior
         self.problem = problem or Problem()
         self.device = device
-        self.experience = experience
+        self.other_measurements = other_measurements
         self.proposed: set[int] = set()
-        self.told: dict[int, float] = {}
+        self.observed: dict[int, float] = {}
         """Objective by configuration number; infinite for failures."""
         self._prepare()
 
@@ -98,15 +98,17 @@ class Searcher(ABC):
         Raises:
             SpaceError: one is of a configuration outside the space.
         """
-        self.take({self.space.index(m.config): self.objective.measured(m) for m in measurements})
+        self.tell_values(
+            {self.space.index(m.config): self.objective.value_of(m) for m in measurements}
+        )
 
-    def take(self, news: dict[int, float]) -> None:
+    def tell_values(self, new_values: dict[int, float]) -> None:
         """Learn objective values by configuration number; infinite for failures."""
-        self.proposed.update(news)
-        self.told.update(news)
-        self._learn(news)
+        self.proposed.update(new_values)
+        self.observed.update(new_values)
+        self._learn(new_values)
 
-    def took(self, seconds: Mapping[Configuration, float]) -> None:
+    def tell_costs(self, seconds: Mapping[Configuration, float]) -> None:
         """Learn what measurements cost, where time is the budget: build, repeats, failures.
 
         Most searchers do not care.
@@ -114,17 +116,17 @@ class Searcher(ABC):
 
     def best(self) -> Configuration | None:
         """Return the incumbent: the best configuration told of; None before the first success."""
-        finite = {i: value for i, value in self.told.items() if np.isfinite(value)}
+        finite = {i: value for i, value in self.observed.items() if np.isfinite(value)}
         return self.space[min(finite, key=lambda i: finite[i])] if finite else None
 
-    def regret(self) -> float:
+    def expected_regret(self) -> float:
         """Return how much slower than the optimum `best` is expected to be, relative.
 
         Infinite where the searcher cannot tell.
         """
         return math.inf
 
-    def gain(self) -> float:
+    def expected_improvement(self) -> float:
         """Return by how much one more measurement is expected to improve on `best`, relative.
 
         Infinite where the searcher cannot tell.
@@ -138,14 +140,14 @@ class Searcher(ABC):
     def _propose(self, n: int) -> list[int]:
         """Return ``n`` numbers of configurations that are not in ``self.proposed``."""
 
-    def _learn(self, news: dict[int, float]) -> None:
+    def _learn(self, new_values: dict[int, float]) -> None:
         """Take in new objective values by configuration number; ``told`` has them already."""
 
-    def random_numbers(self, n: int) -> list[int]:
+    def random_indices(self, n: int) -> list[int]:
         """Return ``n`` different numbers that were not proposed, uniformly."""
         size = len(self.space)
-        if self.space.vast:
-            drawn = self.space.draw(n + len(self.proposed), self.rng)
+        if self.space.is_too_large_to_enumerate:
+            drawn = self.space.sample_indices(n + len(self.proposed), self.rng)
             return [i for i in drawn.tolist() if i not in self.proposed][:n]
         if len(self.proposed) + n > size // 2:
             free = np.setdiff1d(np.arange(size), list(self.proposed))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from foretune.errors import UsageError
 from foretune.search.searcher import Searcher
 
-WORTH = 0.1
+MIN_GAIN_SHARE = 0.1
 """Expected gain of one more measurement, relative to the accepted regret, below which it is not
 made: what is left to lose is then spread over many candidates, each unlikely to be the best."""
 
@@ -15,23 +15,23 @@ class Stopping:
     """The one rule by which searches end.
 
     Attributes:
-        most: measurements at most; None: as many as there are configurations.
+        measurements: measurements at most; None: as many as there are configurations.
         regret: the search ends when its expected regret is no larger, e.g. 0.03 for 3 %, or one
-            more measurement is expected to gain no more than `WORTH` of it; None: only ``most``
-            counts.
+            more measurement is expected to gain no more than `WORTH` of it; None: only
+            ``measurements`` counts.
         seconds: so much wall time at most; what is under way then is finished. None: any.
 
     Raises:
         UsageError: one of them is below 0.
     """
 
-    most: int | None = None
+    measurements: int | None = None
     regret: float | None = None
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        if self.most is not None and self.most < 0:
-            raise UsageError(f"{self.most} measurements: give 0 or more")
+        if self.measurements is not None and self.measurements < 0:
+            raise UsageError(f"{self.measurements} measurements: give 0 or more")
         if self.regret is not None and not self.regret >= 0:
             raise UsageError(f"regret {self.regret}: give a share such as 0.03")
         if self.seconds is not None and not self.seconds > 0:
@@ -39,7 +39,7 @@ class Stopping:
 
     def is_spent(self, measured: int, elapsed_s: float) -> bool:
         """Whether measurements or seconds are used up."""
-        spent = self.most is not None and measured >= self.most
+        spent = self.measurements is not None and measured >= self.measurements
         return spent or (self.seconds is not None and elapsed_s >= self.seconds)
 
     def is_over(self, searcher: Searcher, measured: int, elapsed_s: float = 0.0) -> bool:
@@ -48,4 +48,7 @@ class Stopping:
             return True
         if self.regret is None:
             return False
-        return searcher.regret() <= self.regret or searcher.gain() <= WORTH * self.regret
+        return (
+            searcher.expected_regret() <= self.regret
+            or searcher.expected_improvement() <= MIN_GAIN_SHARE * self.regret
+        )

@@ -8,51 +8,56 @@ from typing import Any
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from foretune.models.process.process import Process
-from foretune.models.process.terms import Constant, Hyperprior, Smooth, Term
+from foretune.models.covariance import (
+    ConstantCovariance,
+    CovarianceTerm,
+    Hyperprior,
+    MaternCovariance,
+)
+from foretune.models.gaussian_process import GaussianProcess
 
-STEPS = 15
+FIT_STEPS = 15
 """Steps of the optimiser per fit: it starts from the last result, which is seldom far."""
-REFIT = 1.15
+REFIT_FACTOR = 1.15
 """A process is worth fitting anew when it has this many times the measurements it had."""
-MOST = 200
+MAX_FITTED = 200
 """Measurements it is fitted to at most."""
-OFFSET = Constant(Hyperprior(1.0, 0.0))
+OFFSET = ConstantCovariance(Hyperprior(1.0, 0.0))
 """Of all residuals: a weak opinion of how far off a prior is."""
-LENGTH = Hyperprior(0.5, 1.0, np.exp(-4.0), np.exp(4.0))
+LENGTH_SCALE = Hyperprior(0.5, 1.0, np.exp(-4.0), np.exp(4.0))
 MULTIPLE = Hyperprior(0.5, 0.7, np.exp(-5.0), np.exp(2.0))
 """Standard deviation of the multiple of a prior by which the prior is wrong."""
 NOISE = Hyperprior(1e-2, 1.5, 1e-5, 1.0)
-CURVED = 2.5
+MATERN_SMOOTHNESS = 2.5
 
 
 def surrogate_process(
     axes: int,
     amplitude: float = 1.0,
-    beside: Sequence[Term] = (OFFSET,),
-) -> Process:
+    extra_terms: Sequence[CovarianceTerm] = (OFFSET,),
+) -> GaussianProcess:
     """Return the process as it is expected, in units of the scale of what it learns.
 
     Args:
         axes: the first columns of a point, in which values change smoothly.
         amplitude: expected standard deviation of the smooth part.
-        beside: what else adds up to values.
+        extra_terms: what else adds up to values.
     """
     scale = Hyperprior(amplitude**2, 1.5, np.exp(-8.0), np.exp(3.0))
-    smooth = Smooth(slice(0, axes), scale, LENGTH, CURVED)
-    return Process.expected([smooth, *beside], NOISE)
+    smooth = MaternCovariance(slice(0, axes), scale, LENGTH_SCALE, MATERN_SMOOTHNESS)
+    return GaussianProcess.from_prior([smooth, *extra_terms], NOISE)
 
 
-def most_telling(losses: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def subsample_measurements(losses: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return which of many measurements to fit to: the best `MOST` / 2, and random others."""
-    if len(losses) <= MOST:
+    if len(losses) <= MAX_FITTED:
         return np.arange(len(losses))
     order = np.argsort(losses, kind="stable")
-    rest = rng.choice(order[MOST // 2 :], MOST // 2, replace=False)
-    return np.concatenate([order[: MOST // 2], rest])
+    rest = rng.choice(order[MAX_FITTED // 2 :], MAX_FITTED // 2, replace=False)
+    return np.concatenate([order[: MAX_FITTED // 2], rest])
 
 
-def one_thread() -> AbstractContextManager[Any]:
+def one_blas_thread() -> AbstractContextManager[Any]:
     """Within, linear algebra runs on one thread: matrices this small only lose by more."""
     limits: AbstractContextManager[Any] = _threads().limit(limits=1, user_api="blas")
     return limits

@@ -2,7 +2,7 @@
 
 What a workload still loses on a problem is how often it is called, times how long a call takes,
 times the regret of the choice that would be made now. One process knows all problems of a kernel
-(`foretune.search.transfer`), so that what is measured for one is known of its likes. The time of a
+(`foretune.search.multitask`), so that what is measured for one is known of its likes. The time of a
 problem that was never measured is told from its work and the rate reached on others. Losses shrink
 as more is known, so only those that look largest are computed anew (Minoux's accelerated greedy
 algorithm, 1978).
@@ -17,18 +17,18 @@ import numpy as np
 from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.measurement import Measurement
-from foretune.objective import Goal, Objective
+from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
-from foretune.search.transfer import LEAST_FIT, Fits, TransferSearcher
+from foretune.search.multitask import MIN_FIT, Fits, TransferSearcher
 from foretune.space import Configuration, SearchSpace
 
-DOUBT = 0.1
+REGRET_OFFSET = 0.1
 """Added to every regret, as the model may be surer than it should; and losses are shared among the
 measurements made, as it may wait in vain for what it takes for likely."""
 
 
 @dataclass(frozen=True)
-class Part:
+class WorkloadProblem:
     """A problem of a workload.
 
     Attributes:
@@ -56,7 +56,7 @@ class Part:
                 raise UsageError(f"{name} of {self.kernel}, {self.problem}: {value}: above 0")
 
 
-class Workload:
+class WorkloadSearcher:
     """Says which problem to measure next, and with which configuration.
 
     Args:
@@ -68,8 +68,8 @@ class Workload:
 
     def __init__(
         self,
-        parts: Sequence[Part],
-        objective: Goal = Objective.TIME,
+        parts: Sequence[WorkloadProblem],
+        objective: Scalarization = Objective.TIME,
         seed: int = 0,
         device: Device | None = None,
     ) -> None:
@@ -77,7 +77,7 @@ class Workload:
         self.measured: list[list[Measurement]] = [[] for _ in parts]
         """By part."""
         self._fits: dict[str, Fits] = {part.kernel: {} for part in parts}
-        self._asked: list[set[Configuration]] = [set() for _ in parts]
+        self._proposed: list[set[Configuration]] = [set() for _ in parts]
         self._searchers: dict[int, tuple[int, TransferSearcher]] = {}
         """By part, and how much was measured when each was made."""
         self._losses: dict[int, tuple[int, float]] = {}
@@ -85,38 +85,40 @@ class Workload:
     def ask(self) -> tuple[int, Configuration] | None:
         """Return the number of a part and what to measure of it; None if nothing is left."""
         open_parts = [
-            i for i, part in enumerate(self.parts) if len(self._asked[i]) < len(part.space)
+            i for i, part in enumerate(self.parts) if len(self._proposed[i]) < len(part.space)
         ]
         if not open_parts:
             return None
-        total = self._total
+        total = self._measured_count
         while True:
             worst = max(open_parts, key=lambda i: self._losses.get(i, (0, math.inf))[1])
             if self._losses.get(worst, (-1, 0.0))[0] == total:
                 break
-            self._losses[worst] = total, self.loss(worst)
+            self._losses[worst] = total, self.expected_loss_ms(worst)
         part = self.parts[worst]
-        fresh = part.default not in self._asked[worst] and not self.measured[worst]
-        if fresh and part.default in part.space and not self._known(part.kernel):
+        fresh = part.default not in self._proposed[worst] and not self.measured[worst]
+        if fresh and part.default in part.space and not self._success_count(part.kernel):
             config = part.default
         else:
-            config = self._most_promising(worst)
-        self._asked[worst].add(config)
+            config = self._best_candidate(worst)
+        self._proposed[worst].add(config)
         return worst, config
 
-    def _most_promising(self, number: int) -> Configuration:
+    def _best_candidate(self, number: int) -> Configuration:
         """Return what is not measured and promises most: the expected best, then improvement."""
-        forecast, space = self.searcher(number).forecast, self.parts[number].space
-        asked = [space.index(config) for config in self._asked[number]]
-        free = ~np.isin(forecast.numbers, asked)
+        forecast, space = self.searcher(number).search_posterior, self.parts[number].space
+        asked = [space.index(config) for config in self._proposed[number]]
+        free = ~np.isin(forecast.indices, asked)
         if not free.any():
             return self.searcher(number).ask()[0]
-        return space[int(forecast.numbers[np.argmax(np.where(free, forecast.promise, -np.inf))])]
+        return space[
+            int(forecast.indices[np.argmax(np.where(free, forecast.log_acquisition, -np.inf))])
+        ]
 
     def tell(self, number: int, measurement: Measurement) -> None:
         """Learn a measurement of a part, asked for or not."""
         self.measured[number].append(measurement)
-        self._asked[number].add(measurement.config)
+        self._proposed[number].add(measurement.config)
 
     def choice(self, number: int) -> Configuration:
         """Return what a part should run: the best measured, else what is expected to lose least.
@@ -126,23 +128,23 @@ class Workload:
         part = self.parts[number]
         if math.isfinite(self._best(number)):
             return self.searcher(number).choice()
-        if self._known(part.kernel) < LEAST_FIT:
+        if self._success_count(part.kernel) < MIN_FIT:
             return part.default
-        forecast = self.searcher(number).forecast
-        return part.space[int(forecast.numbers[np.argmin(forecast.loss)])]
+        forecast = self.searcher(number).search_posterior
+        return part.space[int(forecast.indices[np.argmin(forecast.expected_regrets)])]
 
-    def loss(self, number: int) -> float:
+    def expected_loss_ms(self, number: int) -> float:
         """Return how much the whole workload is expected to lose by the `choice` for a part, ms."""
         part, mine = self.parts[number], self.measured[number]
-        if not mine and not self._known(part.kernel):
-            return part.calls * part.work * self._rate(part.kernel)
-        regret = min(self.searcher(number).forecast.regret, 1.0) + DOUBT
-        return part.calls * self._level(number) * regret / (1 + len(mine))
+        if not mine and not self._success_count(part.kernel):
+            return part.calls * part.work * self._objective_per_work(part.kernel)
+        regret = min(self.searcher(number).search_posterior.expected_regret, 1.0) + REGRET_OFFSET
+        return part.calls * self._expected_objective(number) * regret / (1 + len(mine))
 
     def searcher(self, number: int) -> TransferSearcher:
         """Return the searcher of a part; it knows all that was measured of the kernel."""
         made, searcher = self._searchers.get(number, (-1, None))
-        if searcher is None or made != self._total:
+        if searcher is None or made != self._measured_count:
             part = self.parts[number]
             others = [
                 m
@@ -154,35 +156,35 @@ class Workload:
                 part.space, self.objective, self.seed, None, part.problem, self.device, others,
                 fits=self._fits[part.kernel],
             )  # fmt: skip
-            searcher.proposed |= {part.space.index(c) for c in self._asked[number]}
+            searcher.proposed |= {part.space.index(c) for c in self._proposed[number]}
             searcher.tell(self.measured[number])
-            self._searchers[number] = self._total, searcher
+            self._searchers[number] = self._measured_count, searcher
         return searcher
 
     @property
-    def _total(self) -> int:
+    def _measured_count(self) -> int:
         return sum(map(len, self.measured))
 
-    def _known(self, kernel: str) -> int:
+    def _success_count(self, kernel: str) -> int:
         """Return how many measurements of a kernel ran."""
         known = zip(self.parts, self.measured, strict=True)
         return sum(m.ok for part, found in known if part.kernel == kernel for m in found)
 
     def _best(self, number: int) -> float:
         """Return the least objective measured of a part, or infinity."""
-        found = [self.objective.measured(m) for m in self.measured[number]]
+        found = [self.objective.value_of(m) for m in self.measured[number]]
         return min((v for v in found if math.isfinite(v)), default=math.inf)
 
-    def _level(self, number: int) -> float:
+    def _expected_objective(self, number: int) -> float:
         """Return the least objective measured of a part, or what its work leads to expect."""
         best = self._best(number)
         return (
             best
             if math.isfinite(best)
-            else self.parts[number].work * self._rate(self.parts[number].kernel)
+            else self.parts[number].work * self._objective_per_work(self.parts[number].kernel)
         )
 
-    def _rate(self, kernel: str) -> float:
+    def _objective_per_work(self, kernel: str) -> float:
         """Return the usual objective per work: of the kernel, else of all, else 1."""
         rates = {
             i: self._best(i) / part.work

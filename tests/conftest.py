@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, settings
 
 import foretune.collect
 from foretune import registry
-from foretune.collect import conditions
-from foretune.collect.probe import cache_directory
+from foretune.collect import machine_load
+from foretune.collect.devices import cache_directory
 from foretune.datasets import from_measurements
 from foretune.device import Device
 from foretune.kernel import Kernel
@@ -107,9 +107,9 @@ def _own_store(tmp_path, monkeypatch):
 @pytest.fixture(autouse=True)
 def _quiet_machine(monkeypatch):
     """Let no result depend on what else this machine does: other tests, for one."""
-    for name in ("BUSY", "STOLEN"):
-        monkeypatch.setattr(conditions, name, math.inf)
-    monkeypatch.setattr(conditions, "_slowed", dict)
+    for name in ("MAX_OTHER_LOAD", "MAX_STEAL"):
+        monkeypatch.setattr(machine_load, name, math.inf)
+    monkeypatch.setattr(machine_load, "_throttle_counts", dict)
 
 
 INSTALL = {
@@ -215,7 +215,7 @@ def toy_device() -> Device:
 @pytest.fixture
 def toy_registered(monkeypatch):
     """Register the toy kernel under its name."""
-    monkeypatch.setitem(registry._OURS["kernels"], "toy", "toy_kernel:Toy")
+    monkeypatch.setitem(registry._BUILTIN["kernels"], "toy", "toy_kernel:Toy")
     registry.registered.cache_clear()
     yield
     registry.registered.cache_clear()

@@ -14,7 +14,7 @@ from toy_kernel import DEVICE, FakeRunner, Toy
 import foretune.collect
 import foretune.tune.doctor
 from foretune.cli import main
-from foretune.collect import IsolatedRunner, Timing, conditions
+from foretune.collect import IsolatedRunner, Timing, machine_load
 from foretune.datasets import read_runs, write_runs
 from foretune.models import Predictor
 from foretune.tune.campaign.preset import PRESETS, Preset
@@ -29,7 +29,7 @@ def place(toy_place, monkeypatch):
     toy = str(Path(__file__).parent / "toy")
     path = [toy, *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
-    quick = Timing(box_s=0.01, warmup_s=0.001)
+    quick = Timing(max_seconds=0.01, warmup_s=0.001)
 
     class Quick(IsolatedRunner):
         def __init__(self, device, timing=None, limit_s=10.0, power=True):
@@ -84,8 +84,8 @@ def test_collect_and_go_on(capsys):
 
 
 def test_a_busy_machine_is_said(capsys, monkeypatch):
-    monkeypatch.setattr(conditions, "BUSY", -1.0)
-    monkeypatch.setattr(conditions, "LOOK_S", 0.01)
+    monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", -1.0)
+    monkeypatch.setattr(machine_load, "OBSERVE_S", 0.01)
     arguments = ["collect", "toy", "--problems", "n=20", "--configs", "2", "--out", "r.parquet"]
     assert main([*arguments, "--wait-quiet", "0.001", "--json"]) == 0
     captured = capsys.readouterr()
@@ -260,7 +260,7 @@ def test_on_ray(command, capsys, monkeypatch):
     asked = []
 
     class OnRay(FakeRunner):
-        at_once = 3
+        parallelism = 3
 
         def __init__(self, kernel, device, timing=None, limit_s=0.0, address=None):
             super().__init__()

@@ -39,7 +39,7 @@ def measured(problems, seed=0, configs=20):
 def made(tmp_path_factory):
     """Runs of half of the problems in ``old``, of the others in ``new``, a predictor of ``old``."""
     folder, monkeypatch = tmp_path_factory.mktemp("made"), pytest.MonkeyPatch()
-    monkeypatch.setitem(registry._OURS["kernels"], "toy", "toy_kernel:Toy")
+    monkeypatch.setitem(registry._BUILTIN["kernels"], "toy", "toy_kernel:Toy")
     registry.registered.cache_clear()
     problems = Toy().training_problems(8)
     write_runs(folder / "old.parquet", measured(problems[:4]))

@@ -146,7 +146,7 @@ class TestStore:
     @pytest.mark.parametrize("place_of_file", [["x.json"], ["--out", "x.json"]])
     def test_export_names_its_file_either_way(self, filled, place, capsys, place_of_file):
         assert run_json(capsys, "store", "export", *place_of_file)["out"] == "x.json"
-        assert len(Store.of_file(place / "x.json").subjects()) == 2
+        assert len(Store.from_file(place / "x.json").subjects()) == 2
 
     def test_from_the_store_to_a_predictor(self, filled, place, capsys):
         assert main(["store", "export", "runs.parquet", "--kernel", "softmax"]) == 0

@@ -9,7 +9,7 @@ from toy_kernel import FakeRunner, MeteredRunner
 import foretune.collect
 from foretune.cli import main
 from foretune.datasets import read_runs
-from foretune.tune import session
+from foretune.tune import job
 
 TUNE = ("tune", "toy", "--problem", "n=100", "--searcher", "exhaustive", "--budget", "100")
 
@@ -23,7 +23,7 @@ def _place(toy_place):
 def metered(monkeypatch):
     """A machine with a meter, of which there is none here: the toy's law answers."""
     monkeypatch.setattr(foretune.collect, "IsolatedRunner", lambda d, *_: MeteredRunner(d))
-    monkeypatch.setattr(session, "find_meter", lambda kind, index: object())
+    monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
 
 
 @pytest.mark.usefixtures("metered")
@@ -109,7 +109,7 @@ def test_bad_input_is_one_line(capsys, options, message):
     ],
 )
 def test_without_a_meter_power_is_an_error(capsys, monkeypatch, options, message):
-    monkeypatch.setattr(session, "find_meter", lambda kind, index: None)
+    monkeypatch.setattr(job, "find_meter", lambda kind, index: None)
     assert message in fails(capsys, 1, *TUNE, *options)
 
 

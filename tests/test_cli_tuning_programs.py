@@ -12,7 +12,7 @@ from toy_kernel import DEVICE
 from foretune.cli import main
 from foretune.cli.wrapping import read_argument, read_values
 from foretune.errors import UsageError
-from foretune.tune.wrapped import tuning
+from foretune.tune.functions import tuning
 
 SCRIPT = "import sys; print(f'took {8.0 / int(sys.argv[1])} us, sum 0x1f {sys.argv[2:]}')"
 PROGRAM = ("--", sys.executable, "-S", "-c", SCRIPT, "{tile}")

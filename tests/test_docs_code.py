@@ -13,8 +13,8 @@ from typer.core import TyperCommand
 import foretune
 from foretune.cli.app import app
 from foretune.collect import InProcessRunner, Timing
-from foretune.tune.judging import judge as judging
-from foretune.tune.wrapped import cache_file, function, tuning
+from foretune.tune import judge as judging
+from foretune.tune.functions import function, kernel_tuner_cache, tuning
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -41,10 +41,12 @@ FILES = [
 def _quick(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
-    monkeypatch.setattr(judging, "MOST_ROUNDS", judging.LEAST_ROUNDS)
-    quick = Timing(box_s=0.02, warmup_s=0.001)  # and in this process: isolation has its own tests
+    monkeypatch.setattr(judging, "MAX_ROUNDS", judging.MIN_ROUNDS)
+    quick = Timing(
+        max_seconds=0.02, warmup_s=0.001
+    )  # and in this process: isolation has its own tests
     monkeypatch.setattr(tuning, "_runner", lambda device, *_: InProcessRunner(device, quick))
-    for module in (tuning, function, cache_file):
+    for module in (tuning, function, kernel_tuner_cache):
         monkeypatch.setattr(module, "local_device", lambda name, measure: DEVICE)
     function._device.cache_clear()
 

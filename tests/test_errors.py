@@ -6,7 +6,7 @@ import pytest
 
 from foretune import errors
 from foretune.errors import ForetuneError, MissingExtra, UnknownName
-from foretune.extras import require
+from foretune.lazy import require
 
 
 def subclasses(kind):

@@ -13,9 +13,9 @@ from toy_kernel import DEVICE
 import foretune.collect
 from foretune.cli import main
 from foretune.collect import InProcessRunner, Timing
+from foretune.tune import judge as judging
 from foretune.tune import tuner
-from foretune.tune.judging import judge as judging
-from foretune.tune.wrapped import cache_file, function, tuning
+from foretune.tune.functions import function, kernel_tuner_cache, tuning
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -24,9 +24,11 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 def _quick(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
-    quick = Timing(box_s=0.02, warmup_s=0.001)  # and in this process: isolation has its own tests
+    quick = Timing(
+        max_seconds=0.02, warmup_s=0.001
+    )  # and in this process: isolation has its own tests
     monkeypatch.setattr(tuning, "_runner", lambda device, *_: InProcessRunner(device, quick))
-    for module in (tuning, function, cache_file):
+    for module in (tuning, function, kernel_tuner_cache):
         monkeypatch.setattr(module, "local_device", lambda name, measure: DEVICE)
     monkeypatch.setattr(sys, "path", list(sys.path))
     function._device.cache_clear()
@@ -87,7 +89,7 @@ def test_a_class_in_a_file(monkeypatch, capsys):
 
 
 def test_judging(monkeypatch, capsys):
-    monkeypatch.setattr(judging, "MOST_ROUNDS", judging.LEAST_ROUNDS)
+    monkeypatch.setattr(judging, "MAX_ROUNDS", judging.MIN_ROUNDS)
     python(monkeypatch, "judge.py")
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("vectorised: right, and faster: ")

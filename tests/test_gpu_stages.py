@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from foretune.datasets import read_runs, to_measurements
-from foretune.datasets.journal import journal_of
+from foretune.datasets.journal import journal_path
 
 pytest.importorskip("triton")
 
@@ -104,7 +104,7 @@ def test_a_second_run_measures_nothing_again(finished, stage):
 def test_nothing_is_measured_twice(finished, stage):
     runs = read_runs(finished / f"{stage}.parquet")
     assert len(set(measured(runs))) == len(runs)
-    assert not journal_of(finished / f"{stage}.parquet").exists()
+    assert not journal_path(finished / f"{stage}.parquet").exists()
 
 
 def test_what_was_measured_before_a_kill_is_kept(killed, finished):
@@ -117,10 +117,10 @@ def test_killed_between_writing_and_dropping_the_journal(tmp_path):
     """Power is metered without a sweep, too."""
     path = tmp_path / "power.parquet"
     assert run("power", tmp_path, 4).returncode == 9
-    journal = journal_of(path).read_bytes()
+    journal = journal_path(path).read_bytes()
     finish("power", tmp_path)
     rows = len(read_runs(path))
-    journal_of(path).write_bytes(journal)
+    journal_path(path).write_bytes(journal)
     assert finish("power", tmp_path) == 0
     assert len(read_runs(path)) == rows == 12 + 2 + 1
 

@@ -12,7 +12,7 @@ from foretune.registry import get_kernel, load, registered
 from foretune.search.searcher import Searcher
 
 SEAMS = {"kernels": Kernel, "models": Regressor, "searchers": Searcher}
-OURS = [(group, name) for group, names in registry._OURS.items() for name in names]
+OURS = [(group, name) for group, names in registry._BUILTIN.items() for name in names]
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_every_implementation_of_ours_loads(group, name):
 def test_what_is_known_of_kernels_goes_by_its_name_and_declares_its_columns(group, name):
     family = load_or_skip(group, name)()
     assert family.name == name
-    assert family.takes_numbers
+    assert family.accepts_scalars
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_another_package_can_add_a_kernel(plugins):
     plugins(theirs="foretune.collect.kernels.softmax:Softmax")
     assert "theirs" in registered("kernels")
     assert get_kernel("theirs").name == "softmax"
-    assert set(registry._OURS["kernels"]) <= registered("kernels").keys()
+    assert set(registry._BUILTIN["kernels"]) <= registered("kernels").keys()
 
 
 def test_another_package_cannot_replace_ours(plugins):

@@ -3,13 +3,13 @@
 import pytest
 
 from foretune.errors import OutputError, StoreError
-from foretune.replacing import replacing
+from foretune.files import atomic_write
 
 
 def test_the_new_file_is_there_when_all_is_written(tmp_path):
     path = tmp_path / "deep" / "file.txt"
     for text in ("one", "two"):
-        with replacing(path) as new:
+        with atomic_write(path) as new:
             new.write_text(text)
         assert path.read_text() == text
     assert list(path.parent.iterdir()) == [path]
@@ -20,7 +20,7 @@ def test_what_fails_half_way_leaves_the_old_one(tmp_path):
     path.write_text("old")
 
     def write():
-        with replacing(path) as new:
+        with atomic_write(path) as new:
             new.write_text("ne")
             raise KeyboardInterrupt
 
@@ -33,10 +33,10 @@ def test_what_fails_half_way_leaves_the_old_one(tmp_path):
 def test_what_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "below"
-    with pytest.raises(OutputError, match=f"cannot write {path}: "), replacing(path):
+    with pytest.raises(OutputError, match=f"cannot write {path}: "), atomic_write(path):
         pass
     with (
         pytest.raises(StoreError, match=f"cannot write the notes {path}: "),
-        replacing(path, StoreError, "the notes "),
+        atomic_write(path, StoreError, "the notes "),
     ):
         pass

@@ -4,8 +4,7 @@ import pickle
 
 import pytest
 
-from foretune.errors import StoreError, UsageError
-from foretune.secrets import without_secrets
+from foretune.errors import StoreError, UsageError, redact
 
 
 @pytest.mark.parametrize(
@@ -22,7 +21,7 @@ from foretune.secrets import without_secrets
     ],
 )  # fmt: skip
 def test_what_is_hidden(text, shown):
-    assert without_secrets(text) == shown
+    assert redact(text) == shown
     for kind in (StoreError, UsageError):
         error = kind(f"cannot open {text}: it is asleep")
         assert str(error) == f"cannot open {shown}: it is asleep"

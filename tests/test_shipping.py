@@ -11,8 +11,8 @@ from toy_kernel import DEVICE, FakeRunner, Toy, config
 from foretune.datasets import card, load, shipped
 from foretune.device import Device
 from foretune.models import find_pretrained
-from foretune.models.saved import pretrained
-from foretune.models.saved.guide import Use
+from foretune.models.saved import shipped as pretrained
+from foretune.models.saved.search_predictor import PredictorRequest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 CPU = Device(DEVICE.name, "cpu", "toy", DEVICE.specs)
@@ -39,9 +39,9 @@ class CheckedRunner(FakeRunner):
         super().__init__(CPU, noise=0.01)
         self.races = []
 
-    def race(self, kernel, problem, configs, box_s=2.0):
+    def compare_interleaved(self, kernel, problem, configs, max_seconds=2.0):
         self.races.append((problem, list(configs)))
-        return super().race(kernel, problem, configs, box_s)
+        return super().compare_interleaved(kernel, problem, configs, max_seconds)
 
 
 def options(out, **more):
@@ -132,9 +132,9 @@ def test_what_is_shipped_is_found_and_as_good_as_its_card_says(scripts, tmp_path
     assert "what stood here" not in text
     assert "| toy    | NumPy   | 5        |" in text
     monkeypatch.setattr(pretrained, "SHIPPED", models)
-    guide = find_pretrained(Use("toy", Toy().source_hash, CPU))
+    guide = find_pretrained(PredictorRequest("toy", Toy().source_hash, CPU))
     assert guide.predictor.kernel_name_ == "toy"
-    assert not guide.foreign
+    assert not guide.mismatch
     stated = json.loads((models / "toy" / "toy-cpu-2-cores" / "card.json").read_text())["held_out"]
     assert stated["rows"] == len(load("toy-cpu-2-cores", tables).query(
         "status == 'ok' and role != 'finalist' and `counter.repeat` == 0"

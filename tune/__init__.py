@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from foretune.lazy import lazy
+from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from foretune.tune.campaign.campaign import Campaign, run_campaign
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy(
+    __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "campaign.campaign": (

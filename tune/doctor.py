@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from foretune.collect import local_devices
-from foretune.collect.meters import find_meter, why_no_meter
+from foretune.collect.power import explain_missing_meter, find_meter
 from foretune.collect.versions import versions
 from foretune.errors import ForetuneError
 from foretune.registry import TRITON_PREFIX, get_kernel, registered
@@ -45,7 +45,7 @@ def examine() -> list[Finding]:
     for device in devices:
         findings.append(Finding(f"device {device.kind}", True, f"{device.name}; {device.source}"))
         meter = find_meter(device.kind, device.index)
-        note = meter.name if meter else why_no_meter(device.kind)
+        note = meter.name if meter else explain_missing_meter(device.kind)
         findings.append(Finding(f"power meter ({device.kind})", meter is not None, note))
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     note = uri or "sqlite:///mlflow.db in the working directory; set MLFLOW_TRACKING_URI to change"

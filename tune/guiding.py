@@ -7,37 +7,41 @@ from foretune.datasets import from_measurements
 from foretune.device import Device
 from foretune.errors import ForetuneWarning, PredictorError, RunTableError
 from foretune.measurement import Measurement
-from foretune.models.saved.guide import Guide, Use
-from foretune.models.saved.named import Named, find_guide
-from foretune.models.target.targets import LEAST_ROWS
+from foretune.models.saved.lookup import PredictorSource, find_search_predictor
+from foretune.models.saved.search_predictor import PredictorRequest, SearchPredictor
+from foretune.models.targets import MIN_ROWS
 from foretune.objective import Objective
 from foretune.problem import Problem
-from foretune.search.prior import prior_of
+from foretune.search.prior import prior_from_predictor
 from foretune.search.searcher import Prior
 from foretune.space import SearchSpace
-from foretune.tune.session import Session
+from foretune.tune.job import TuningJob
 
-CORRECTED = tuple(round(LEAST_ROWS * 1.6**i) for i in range(12))
+CORRECTION_COUNTS = tuple(round(MIN_ROWS * 1.6**i) for i in range(12))
 """Successful measurements after which a predictor from elsewhere is corrected by all of them."""
 
 
-def guide_for(session: Session, named: Named) -> Guide | None:
+def find_predictor(job: TuningJob, named: PredictorSource) -> SearchPredictor | None:
     """Return the predictor called ``named`` as a guide of the session's searches.
 
     Raises:
         PredictorError, TrackingError, UsageError: it cannot be used.
     """
-    kernel = session.kernel
-    power = any(objective.needs_power for objective in session.objectives)
-    use = Use(
-        kernel.name, kernel.source_hash, session.device,
+    kernel = job.kernel
+    power = any(objective.needs_power for objective in job.objectives)
+    use = PredictorRequest(
+        kernel.name, kernel.source_hash, job.device,
         ("time_ms", "power_w") if power else ("time_ms",),
     )  # fmt: skip
-    return find_guide(named, use, session.progress.say)
+    return find_search_predictor(named, use, job.progress.say)
 
 
 def prior_for(
-    session: Session, problem: Problem, space: SearchSpace, guide: Guide | None, goal: Objective
+    job: TuningJob,
+    problem: Problem,
+    space: SearchSpace,
+    guide: SearchPredictor | None,
+    objective: Objective,
 ) -> Prior | None:
     """Return what ``guide`` believes of a problem's space, None without one.
 
@@ -47,7 +51,7 @@ def prior_for(
     if guide is None:
         return None
     try:
-        return prior_of(guide, problem, space, session.device, goal, limits=session.limits)
+        return prior_from_predictor(guide, problem, space, job.device, objective, limits=job.limits)
     except PredictorError as e:
         if not guide.shipped:
             raise
@@ -55,15 +59,17 @@ def prior_for(
         return None
 
 
-def corrected(guide: Guide, measurements: Sequence[Measurement], device: Device) -> Guide:
+def correct_predictor(
+    guide: SearchPredictor, measurements: Sequence[Measurement], device: Device
+) -> SearchPredictor:
     """Return ``guide`` corrected by what was measured here; itself where that cannot be.
 
     Only one from elsewhere is: what was learned here says itself how sure it is.
     """
     ran = [m for m in measurements if m.ok]
-    if not guide.foreign or len(ran) < LEAST_ROWS:
+    if not guide.mismatch or len(ran) < MIN_ROWS:
         return guide
     try:
-        return guide.corrected(from_measurements(ran, device))
+        return guide.calibrated(from_measurements(ran, device))
     except (PredictorError, RunTableError):  # far off throughout: the search finds that out, too
         return guide

@@ -17,29 +17,30 @@ from foretune.collect import Runner
 from foretune.datasets import RunLog
 from foretune.errors import MeasurementError, UsageError
 from foretune.kernel import Kernel
-from foretune.limit import Limit, broken_limits
 from foretune.measurement import Measurement
-from foretune.objective import Objective
+from foretune.objective import Limit, Objective, violated_limits
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
-from foretune.search.optuna.pareto import ParetoSearcher, hypervolume, pareto_front
+from foretune.search.pareto import ParetoSearcher, hypervolume, pareto_front
 from foretune.space import Configuration
-from foretune.tune.guiding import guide_for, prior_for
-from foretune.tune.record import StoredRecord
-from foretune.tune.results import REJECTED, Contender, status_of
-from foretune.tune.session import Session, stopping_of
-from foretune.tune.store.optional import Where
-from foretune.tune.verify import METERED_ROUNDS, compare, measured_rounds
+from foretune.tune.guiding import find_predictor, prior_for
+from foretune.tune.job import TuningJob, make_stopping
+from foretune.tune.record import SharedMeasurementCache
+from foretune.tune.results import REJECTED, Comparison, step_status
+from foretune.tune.store.optional import StoreLocation
+from foretune.tune.verifier import METERED_ROUNDS, compare, measure_rounds
 
 if TYPE_CHECKING:
-    from foretune.models.saved.named import Named
+    from foretune.models.saved.lookup import PredictorSource
 
-REFERENCE = 2.0
+    pass
+
+REFERENCE_RATIO = 2.0
 """The hypervolume's reference point is this many times the default in every objective."""
 
 
 @dataclass(frozen=True)
-class Tradeoff:
+class ParetoPoint:
     """A configuration as it was measured again, beside the default.
 
     Attributes:
@@ -48,20 +49,20 @@ class Tradeoff:
         power_w: likewise.
         energy_mj: likewise.
         against_default: the comparison by each objective, in their order; its value is the median.
-        breaks: which limits the medians break; empty if none.
+        violations: which limits the medians break; empty if none.
     """
 
     config: Configuration
     time_ms: float
     power_w: float
     energy_mj: float
-    against_default: tuple[Contender, ...]
-    breaks: str
+    against_default: tuple[Comparison, ...]
+    violations: str
 
     @property
     def values(self) -> list[float]:
         """The objectives; infinite if a limit is broken."""
-        return [math.inf if self.breaks else c.value for c in self.against_default]
+        return [math.inf if self.violations else c.value for c in self.against_default]
 
     def summary(self, objectives: Sequence[Objective]) -> dict[str, Any]:
         """Return it as the command line's JSON gives it."""
@@ -105,14 +106,14 @@ class ParetoResult:
     searcher: str
     trace: tuple[Measurement, ...]
     known: int
-    default: Tradeoff
-    candidates: tuple[Tradeoff, ...]
+    default: ParetoPoint
+    candidates: tuple[ParetoPoint, ...]
     rounds: int
     seconds: float
     unstable: str = ""
 
     @cached_property
-    def front(self) -> tuple[Tradeoff, ...]:
+    def front(self) -> tuple[ParetoPoint, ...]:
         """Those, the default among them, that no other dominates by the medians.
 
         Least of the first objective first.
@@ -124,7 +125,7 @@ class ParetoResult:
     @property
     def reference(self) -> tuple[float, ...]:
         """The hypervolume's reference point: `REFERENCE` times the default."""
-        return tuple(REFERENCE * c.value for c in self.default.against_default)
+        return tuple(REFERENCE_RATIO * c.value for c in self.default.against_default)
 
     @property
     def hypervolume(self) -> float:
@@ -141,15 +142,15 @@ class ParetoResult:
             "hypervolume": self.hypervolume,
             "reference": dict(zip(names, self.reference, strict=True)),
             "default": self.default.summary(self.objectives),
-            "limits": {limit.column: limit.most for limit in self.limits},
-            "rejected": sum(status_of(m, self.limits) == REJECTED for m in self.trace),
+            "limits": {limit.column: limit.maximum for limit in self.limits},
+            "rejected": sum(step_status(m, self.limits) == REJECTED for m in self.trace),
             "trace": [
                 {
                     "config": dict(m.config),
-                    "status": status_of(m, self.limits),
+                    "status": step_status(m, self.limits),
                     "time_ms": m.time_ms,
                     "power_w": m.power_w,
-                    "energy_mj": Objective.ENERGY.of(m.time_ms, m.power_w),
+                    "energy_mj": Objective.ENERGY.compute(m.time_ms, m.power_w),
                 }
                 for m in self.trace
             ],
@@ -165,7 +166,7 @@ def tune_pareto(
     kernel: Kernel,
     problem: Problem,
     runner: Runner,
-    predictor: "Named" = None,
+    predictor: "PredictorSource" = None,
     *,
     budget: int | None = None,
     seconds: float | None = None,
@@ -173,7 +174,7 @@ def tune_pareto(
     limits: Sequence[Limit] = (),
     searcher: str = "surrogate",
     seed: int = 0,
-    store: Where = None,
+    store: StoreLocation = None,
     log: RunLog | None = None,
     patience_s: float = 0.0,
     progress: Progress = SILENT,
@@ -185,7 +186,7 @@ def tune_pareto(
         problem: for what.
         runner: measures; its device is the one tuned for.
         predictor: predicts every configuration first: an object or a name
-            (`foretune.models.saved.named`); None starts from nothing.
+            (`foretune.models.saved.lookup`); None starts from nothing.
         budget: new measurements of the search; the verification comes on top. None is 10, or what
             ``seconds`` allow.
         seconds: wall time of the search at most.
@@ -208,34 +209,38 @@ def tune_pareto(
     objectives = tuple(dict.fromkeys(objectives))
     if len(objectives) < 2:
         raise UsageError("a Pareto front needs two objectives: use tune_problem for one")
-    record = StoredRecord(kernel, runner.device, store, log)
-    session = Session(
-        kernel, runner, record, objectives, tuple(limits), searcher,
-        stopping_of(budget, None, seconds), seed, progress, patience_s,
+    cache = SharedMeasurementCache(kernel, runner.device, store, log)
+    job = TuningJob(
+        kernel, runner, cache, objectives, tuple(limits), searcher,
+        make_stopping(budget, None, seconds), seed, progress, patience_s,
     )  # fmt: skip
     start = time.perf_counter()
-    session.wait_until_quiet()
-    space, device, goals = kernel.space(problem), runner.device, list(session.goals)
-    guide = guide_for(session, predictor)
-    believed = (prior_for(session, problem, space, guide, o) for o in objectives)
-    priors = [prior for prior in believed if prior is not None]
-    search = ParetoSearcher(space, goals, seed, priors or None, problem, device, searcher)
-    session.start(problem, space)
-    trace = session.known(problem, space)
+    job.wait_until_idle()
+    space, device, constrained = (
+        kernel.space(problem),
+        runner.device,
+        list(job.constrained_objectives),
+    )
+    guide = find_predictor(job, predictor)
+    optional_priors = (prior_for(job, problem, space, guide, o) for o in objectives)
+    priors = [prior for prior in optional_priors if prior is not None]
+    search = ParetoSearcher(space, constrained, seed, priors or None, problem, device, searcher)
+    job.start_progress(problem, space)
+    trace = job.known(problem, space)
     known = len(trace)
     search.tell(trace)
-    begun, stopping = session.clock(), session.stopping
-    while not stopping.is_spent(len(trace) - known, session.clock() - begun):
-        if not (asked := search.ask(session.batch(len(trace) - known))):
+    search_start, stopping = job.clock(), job.stopping
+    while not stopping.is_spent(len(trace) - known, job.clock() - search_start):
+        if not (proposed := search.ask(job.next_batch_size(len(trace) - known))):
             break
-        for measurement in session.measure(problem, asked):
+        for measurement in job.measure(problem, proposed):
             trace.append(measurement)
             search.tell([measurement])
             progress.advance(f"{len(search.front())} on the front")
     configs = dict.fromkeys([kernel.default(problem), *(m.config for m in search.front())])
-    session.wait_until_quiet()
+    job.wait_until_idle()
     with runner.watch() as watch:
-        (default, *candidates), rounds = _measure_again(session, problem, [*configs])
+        (default, *candidates), rounds = _remeasure(job, problem, [*configs])
     result = ParetoResult(
         kernel=kernel.name,
         problem=problem,
@@ -249,16 +254,16 @@ def tune_pareto(
         candidates=tuple(candidates),
         rounds=rounds,
         seconds=time.perf_counter() - start,
-        unstable=watch.conditions.disturbed,
+        unstable=watch.load.disturbance,
     )
     if not result.front:
-        raise session.none_within(len(trace), default.breaks)
+        raise job.no_feasible_error(len(trace), default.violations)
     return result
 
 
-def _measure_again(
-    session: Session, problem: Problem, configs: Sequence[Configuration]
-) -> tuple[list[Tradeoff], int]:
+def _remeasure(
+    job: TuningJob, problem: Problem, configs: Sequence[Configuration]
+) -> tuple[list[ParetoPoint], int]:
     """Compare ``configs`` with the first of them, the default, in interleaved rounds.
 
     All comparisons by all objectives share an error of 5 % (Bonferroni), and there are rounds
@@ -270,24 +275,28 @@ def _measure_again(
     Raises:
         MeasurementError: the default no longer runs.
     """
-    goals = session.goals
-    error = 0.05 / (max(1, len(configs) - 1) * len(goals))
+    objectives = job.constrained_objectives
+    error = 0.05 / (max(1, len(configs) - 1) * len(objectives))
     rounds = max(METERED_ROUNDS, 1 + int(math.log2(2 / error)))
-    runs = measured_rounds(session, problem, configs, rounds)
+    runs = measure_rounds(job, problem, configs, rounds)
     values = {
-        c: [np.array([goal.objective.measured(m) for m in runs[c]]) for goal in goals]
+        c: [
+            np.array([objective.objective.value_of(m) for m in runs[c]]) for objective in objectives
+        ]
         for c in configs
     }
     found = []
     for i, config in enumerate(configs):
         name = f"candidate {i}" if i else "default"
         pairs = zip(values[configs[0]], values[config], strict=True)
-        comparisons = tuple(compare(name, config, base, own, 1 - error) for base, own in pairs)
-        breaks = broken_limits(goals[0].limits, runs[config])
-        found.append(Tradeoff(config, *_medians(runs[config]), comparisons, breaks))
+        comparisons = tuple(
+            compare(name, config, base, config_values, 1 - error) for base, config_values in pairs
+        )
+        breaks = violated_limits(objectives[0].limits, runs[config])
+        found.append(ParetoPoint(config, *_medians(runs[config]), comparisons, breaks))
     if not all(math.isfinite(c.value) for c in found[0].against_default):
         raise MeasurementError(
-            f"the default configuration of {session.kernel.name} does not run on {problem}, or no "
+            f"the default configuration of {job.kernel.name} does not run on {problem}, or no "
             "meter sees it"
         )
     return found, rounds
@@ -295,7 +304,7 @@ def _measure_again(
 
 def _medians(runs: Sequence[Measurement]) -> tuple[float, float, float]:
     """Return milliseconds, watts and millijoules of those that ran and were metered."""
-    figures = np.array([(m.time_ms, m.power_w, Objective.ENERGY.measured(m)) for m in runs])
-    whole = figures[np.isfinite(figures).all(axis=1)]
-    time_ms, power_w, energy_mj = np.median(whole, axis=0) if len(whole) else [math.nan] * 3
+    figures = np.array([(m.time_ms, m.power_w, Objective.ENERGY.value_of(m)) for m in runs])
+    complete = figures[np.isfinite(figures).all(axis=1)]
+    time_ms, power_w, energy_mj = np.median(complete, axis=0) if len(complete) else [math.nan] * 3
     return float(time_ms), float(power_w), float(energy_mj)

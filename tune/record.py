@@ -9,105 +9,121 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from foretune.collect.kernels.triton_kernel import TritonKernel
-from foretune.collect.record import Record
+from foretune.collect.record import MeasurementCache
 from foretune.collect.versions import toolchain
 from foretune.datasets import RunLog
 from foretune.device import Device
 from foretune.kernel import Kernel
-from foretune.limit import Limited
 from foretune.measurement import Measurement
-from foretune.objective import Objective
+from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.store.optional import OptionalStore, Where
-from foretune.tune.store.problems import by_problem
+from foretune.tune.store.optional import FallibleStore, StoreLocation
 from foretune.tune.store.store import Store
-from foretune.tune.store.subject import CANDIDATES, GOAL, Choice, Subject
+from foretune.tune.store.subject import (
+    CANDIDATES_TAG,
+    OBJECTIVE_TAG,
+    Choice,
+    Subject,
+    group_by_problem,
+)
 
 if TYPE_CHECKING:
     from foretune.tune.triton.launch_view import LaunchView
 
 
-class StoredRecord(Record):
+class SharedMeasurementCache(MeasurementCache):
     """What is known of one kernel on one device, in the store and in a run log.
 
     Args:
         kernel: what is measured.
         device: on what.
-        store: where everybody finds what is known; see `OptionalStore`.
+        store: where everybody finds what is known; see `FallibleStore`.
         log: gets what is measured, and what `find` found in the store.
     """
 
     def __init__(
-        self, kernel: Kernel, device: Device, store: Where = None, log: RunLog | None = None
+        self, kernel: Kernel, device: Device, store: StoreLocation = None, log: RunLog | None = None
     ) -> None:
         super().__init__(kernel, device, log)
         versions = toolchain(kernel.device_kind)
         self.subject = Subject(kernel.name, kernel.source_hash, device.name, versions)
-        self._store = OptionalStore(store)
+        self._store = FallibleStore(store)
 
     def find(self, problem: Problem, config: Configuration) -> Measurement | None:
         """Return what the log has of a configuration, or the store; then it goes to the log."""
         found = super().find(problem, config)
-        if found is None and (found := self._stored.get(problem, {}).get(config)) is not None:
+        if (
+            found is None
+            and (found := self._stored_by_problem.get(problem, {}).get(config)) is not None
+        ):
             super().append(found)
         return found
 
     def append(self, measurement: Measurement) -> None:
         """Keep a new measurement, in the log and in the store."""
         super().append(measurement)
-        self._note([measurement])
-        self._store.ask(lambda store: store.put(self.subject, [measurement]), None)
-        if self._view and (seen := self._view.measurement(measurement)):
-            self._store.ask(lambda store: store.put(seen[0], [seen[1]]), None)
+        self._remember([measurement])
+        self._store.query(lambda store: store.put(self.subject, [measurement]), None)
+        if self._launch_view and (seen := self._launch_view.function_measurement(measurement)):
+            self._store.query(lambda store: store.put(seen[0], [seen[1]]), None)
 
     def known(self, problem: Problem) -> list[Measurement]:
         """Return what the store has of a problem now; what the log has was measured by this job."""
-        if self._view:
-            self._note(self._of_function(self._view, problem))
-        self._note(self._measurements(problem))
-        found = self._stored.get(problem, {}).values()
-        return [m for m in found if super(StoredRecord, self).find(problem, m.config) is None]
+        if self._launch_view:
+            self._remember(self._measured_by_decorator(self._launch_view, problem))
+        self._remember(self._read_store(problem))
+        found = self._stored_by_problem.get(problem, {}).values()
+        return [
+            m for m in found if super(SharedMeasurementCache, self).find(problem, m.config) is None
+        ]
 
-    def elsewhere(self, problem: Problem) -> list[Measurement]:
+    def known_for_other_problems(self, problem: Problem) -> list[Measurement]:
         """Return what is known of all other problems of this kernel."""
-        others = (rows for p, rows in self._stored.items() if p != problem)
+        others = (rows for p, rows in self._stored_by_problem.items() if p != problem)
         return [m for rows in others for m in rows.values()]
 
-    def choice(self, problem: Problem, goal: Limited) -> Choice | None:
+    def choice(self, problem: Problem, objective: ConstrainedObjective) -> Choice | None:
         """Return what was chosen for a problem before, by the same objective and limits."""
-        asked = self._asked(problem, goal)
-        return self._store.ask(lambda store: store.choice(self.subject, asked), None)
+        choice_problem = self._choice_problem(problem, objective)
+        return self._store.query(lambda store: store.choice(self.subject, choice_problem), None)
 
-    def choose(self, problem: Problem, goal: Limited, choice: Choice, stood: Choice | None) -> None:
-        """Keep a choice; it replaces ``stood`` only if it rests on more measurements."""
-        asked = self._asked(problem, goal)
-        stands = self._store.ask(
-            lambda store: store.choose(self.subject, asked, choice, stood), choice
+    def choose(
+        self,
+        problem: Problem,
+        objective: ConstrainedObjective,
+        choice: Choice,
+        previous_choice: Choice | None,
+    ) -> None:
+        """Keep a choice; it replaces ``previous_choice`` only if it rests on more measurements."""
+        choice_problem = self._choice_problem(problem, objective)
+        stands = self._store.query(
+            lambda store: store.choose(self.subject, choice_problem, choice, previous_choice),
+            choice,
         )
-        seen = self._view and self._view.choice(problem, stands)
-        if seen and asked == problem:  # a decorator finds least times
-            self._store.ask(lambda store: _choose(store, *seen), None)
+        seen = self._launch_view and self._launch_view.function_choice(problem, stands)
+        if seen and choice_problem == problem:  # a decorator finds least times
+            self._store.query(lambda store: _choose(store, *seen), None)
 
-    def _asked(self, problem: Problem, goal: Limited) -> Problem:
+    def _choice_problem(self, problem: Problem, objective: ConstrainedObjective) -> Problem:
         """Return what a choice is for: least time on a problem, or something else that it says."""
-        more = {CANDIDATES: self.kernel.space_id} if self.kernel.space_id else {}
-        if goal != Limited(Objective.TIME, ()):
-            limits = (f"{x.column}<={x.most:g}" for x in goal.limits)
-            more[GOAL] = " ".join([goal.objective.value, *limits])
+        more = {CANDIDATES_TAG: self.kernel.space_id} if self.kernel.space_id else {}
+        if objective != ConstrainedObjective(Objective.TIME, ()):
+            limits = (f"{x.column}<={x.maximum:g}" for x in objective.limits)
+            more[OBJECTIVE_TAG] = " ".join([objective.objective.value, *limits])
         return Problem({**problem, **more}) if more else problem
 
     @cached_property
-    def _stored(self) -> dict[Problem, dict[Configuration, Measurement]]:
-        found = by_problem(self._measurements(None))
+    def _stored_by_problem(self) -> dict[Problem, dict[Configuration, Measurement]]:
+        found = group_by_problem(self._read_store(None))
         return {p: {m.config: m for m in rows} for p, rows in found.items()}
 
-    def _measurements(self, problem: Problem | None) -> list[Measurement]:
+    def _read_store(self, problem: Problem | None) -> list[Measurement]:
         nothing: list[Measurement] = []
-        return self._store.ask(lambda store: store.measurements(self.subject, problem), nothing)
+        return self._store.query(lambda store: store.measurements(self.subject, problem), nothing)
 
     @cached_property
-    def _view(self) -> "LaunchView | None":
+    def _launch_view(self) -> "LaunchView | None":
         """What a decorator of the same function calls these runs, of a Triton kernel."""
         if not isinstance(self.kernel, TritonKernel):
             return None
@@ -115,18 +131,18 @@ class StoredRecord(Record):
 
         return LaunchView(self.kernel, self.device)
 
-    def _of_function(self, view: "LaunchView", problem: Problem) -> list[Measurement]:
+    def _measured_by_decorator(self, view: "LaunchView", problem: Problem) -> list[Measurement]:
         """Return what a decorator measured of a problem."""
-        run = view.run(problem, self.kernel.default(problem))
+        run = view.function_launch(problem, self.kernel.default(problem))
         if run is None:
             return []
         nothing: list[Measurement] = []
-        runs = self._store.ask(lambda store: store.measurements(run.subject), nothing)
-        return view.back(problem, self.kernel.space(problem), runs)
+        runs = self._store.query(lambda store: store.measurements(run.subject), nothing)
+        return view.kernel_measurements(problem, self.kernel.space(problem), runs)
 
-    def _note(self, measurements: Iterable[Measurement]) -> None:
+    def _remember(self, measurements: Iterable[Measurement]) -> None:
         for m in measurements:
-            self._stored.setdefault(m.problem, {})[m.config] = m
+            self._stored_by_problem.setdefault(m.problem, {})[m.config] = m
 
 
 def _choose(store: Store, subject: Subject, problem: Problem, choice: Choice) -> None:

@@ -5,9 +5,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from foretune.limit import Limit
 from foretune.measurement import Measurement, Status
-from foretune.objective import Objective
+from foretune.objective import Limit, Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
 
@@ -16,7 +15,7 @@ REJECTED = "rejected"
 
 
 @dataclass(frozen=True)
-class Step:
+class SearchStep:
     """One measurement of a search.
 
     Attributes:
@@ -42,14 +41,14 @@ class Step:
     known: bool = False
 
 
-def status_of(measurement: Measurement, limits: Iterable[Limit]) -> str:
+def step_status(measurement: Measurement, limits: Iterable[Limit]) -> str:
     """Return how a measurement ended, or `REJECTED`."""
-    rejected = measurement.ok and not all(limit.holds(measurement) for limit in limits)
+    rejected = measurement.ok and not all(limit.is_satisfied_by(measurement) for limit in limits)
     return REJECTED if rejected else measurement.status.value
 
 
 @dataclass(frozen=True)
-class Contender:
+class Comparison:
     """One of those compared in a verification.
 
     Attributes:
@@ -75,7 +74,7 @@ class Contender:
 
 
 @dataclass(frozen=True)
-class Steadiness:
+class NoiseEstimate:
     """How steady the machine was while finalists were compared; NaN where nobody looked.
 
     Attributes:
@@ -95,7 +94,7 @@ class Steadiness:
     stolen: float = math.nan
 
     @property
-    def doubt(self) -> float:
+    def noise_ratio(self) -> float:
         """By what factor times may differ for no reason; 1 where nobody looked."""
         seen = (self.again_high, 1.0 / self.again_low, self.drift)
         return max([1.0, *filter(math.isfinite, seen)])
@@ -125,13 +124,13 @@ class TuneResult:
     device: str
     objective: Objective
     searcher: str
-    trace: tuple[Step, ...]
-    contenders: tuple[Contender, ...]
+    trace: tuple[SearchStep, ...]
+    contenders: tuple[Comparison, ...]
     rounds: int
     seconds: float
     limits: tuple[Limit, ...] = ()
     default_breaks: str = ""
-    steadiness: Steadiness = Steadiness()
+    steadiness: NoiseEstimate = NoiseEstimate()
 
     @property
     def measured(self) -> int:
@@ -139,12 +138,12 @@ class TuneResult:
         return sum(not step.known for step in self.trace)
 
     @property
-    def baseline(self) -> Contender:
+    def baseline(self) -> Comparison:
         """The default configuration."""
         return self.contenders[0]
 
     @property
-    def winner(self) -> Contender:
+    def winner(self) -> Comparison:
         """The best candidate if it beats the default for certain, otherwise the default.
 
         A default that breaks a limit is no choice: any candidate beats it.
@@ -166,8 +165,8 @@ class TuneResult:
         """Why the comparison does not count; empty if it does."""
         if self.default_breaks or self.steadiness.disturbed:
             return "" if self.default_breaks else self.steadiness.disturbed
-        if self.won and self.steadiness.doubt >= self.winner.ratio:
-            return f"the default differs from itself by up to {self.steadiness.doubt:.2f}×"
+        if self.won and self.steadiness.noise_ratio >= self.winner.ratio:
+            return f"the default differs from itself by up to {self.steadiness.noise_ratio:.2f}×"
         return ""
 
     @property
@@ -200,7 +199,7 @@ class TuneResult:
         return f"{len(failed)} of {len(self.trace)} failed: {how}, like {config}"
 
     @property
-    def library(self) -> Contender | None:
+    def library(self) -> Comparison | None:
         """The library call, where one exists."""
         return next((c for c in self.contenders if c.config is None), None)
 
@@ -226,21 +225,21 @@ class TuneResult:
             },
             "measurements": self.measured,
             "known": len(self.trace) - self.measured,
-            "limits": {limit.column: limit.most for limit in self.limits},
+            "limits": {limit.column: limit.maximum for limit in self.limits},
             "rejected": sum(s.status == REJECTED for s in self.trace),
             "seconds": self.seconds,
         }  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
         """Return everything as plain values."""
-        plain = asdict(self)
-        plain["problem"] = dict(self.problem)
-        for entry in (*plain["trace"], *plain["contenders"]):
+        data = asdict(self)
+        data["problem"] = dict(self.problem)
+        for entry in (*data["trace"], *data["contenders"]):
             entry["config"] = None if entry["config"] is None else dict(entry["config"])
-        return plain
+        return data
 
     @classmethod
-    def from_json(cls, plain: dict[str, Any]) -> Self:
+    def from_json(cls, data: dict[str, Any]) -> Self:
         """Return what `to_json` wrote down."""
 
         def config(entry: dict[str, Any]) -> Configuration | None:
@@ -248,14 +247,14 @@ class TuneResult:
 
         return cls(
             **{
-                **plain,
-                "problem": Problem(plain["problem"]),
-                "objective": Objective(plain["objective"]),
-                "steadiness": Steadiness(**plain["steadiness"]),
-                "limits": tuple(Limit(**entry) for entry in plain["limits"]),
-                "trace": tuple(Step(**{**e, "config": config(e)}) for e in plain["trace"]),
+                **data,
+                "problem": Problem(data["problem"]),
+                "objective": Objective(data["objective"]),
+                "steadiness": NoiseEstimate(**data["steadiness"]),
+                "limits": tuple(Limit(**entry) for entry in data["limits"]),
+                "trace": tuple(SearchStep(**{**e, "config": config(e)}) for e in data["trace"]),
                 "contenders": tuple(
-                    Contender(**{**e, "config": config(e)}) for e in plain["contenders"]
+                    Comparison(**{**e, "config": config(e)}) for e in data["contenders"]
                 ),
             }
         )

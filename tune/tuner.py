@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from foretune.collect import Runner
-from foretune.collect.timer import median_interval
+from foretune.collect.timing import median_interval
 from foretune.datasets import RunLog
 from foretune.device import Device
 from foretune.errors import ForetuneError, UsageError
 from foretune.kernel import Kernel
-from foretune.limit import Limit, Limited, broken_limits
 from foretune.measurement import Measurement
-from foretune.models.saved.guide import Guide
-from foretune.objective import Objective
+from foretune.models.saved.search_predictor import SearchPredictor
+from foretune.objective import ConstrainedObjective, Limit, Objective, violated_limits
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.registry import load, registered
@@ -27,20 +26,20 @@ from foretune.search.factory import searcher_name
 from foretune.search.searcher import Prior, Searcher
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
-from foretune.tune.guiding import CORRECTED, corrected, guide_for, prior_for
-from foretune.tune.record import StoredRecord
-from foretune.tune.results import Step, TuneResult, status_of
-from foretune.tune.session import Session, stopping_of
-from foretune.tune.store.optional import Where
+from foretune.tune.guiding import CORRECTION_COUNTS, correct_predictor, find_predictor, prior_for
+from foretune.tune.job import TuningJob, make_stopping
+from foretune.tune.record import SharedMeasurementCache
+from foretune.tune.results import SearchStep, TuneResult, step_status
+from foretune.tune.store.optional import StoreLocation
 from foretune.tune.store.subject import Choice
-from foretune.tune.verify import verify
+from foretune.tune.verifier import verify
 
 if TYPE_CHECKING:
-    from foretune.models.saved.named import Named
+    from foretune.models.saved.lookup import PredictorSource
     from foretune.search.factory import SearcherKind
 
 FINALISTS = 3
-LIMIT_RUNS = 3
+LIMIT_CHECK_RUNS = 3
 """Fresh runs of a finalist whose medians must keep to the limits."""
 
 
@@ -48,7 +47,7 @@ def tune_problem(
     kernel: Kernel,
     problem: Problem,
     runner: Runner,
-    predictor: "Named" = None,
+    predictor: "PredictorSource" = None,
     *,
     budget: int | Literal["auto"] | None = None,
     regret: float | None = None,
@@ -57,7 +56,7 @@ def tune_problem(
     limits: Sequence[Limit] = (),
     searcher: "SearcherKind" = "surrogate",
     seed: int = 0,
-    store: Where = None,
+    store: StoreLocation = None,
     log: RunLog | None = None,
     verify_s: float = 2.0,
     patience_s: float = 0.0,
@@ -73,7 +72,7 @@ def tune_problem(
         problem: for what.
         runner: measures; its device is the one tuned for.
         predictor: predicts every configuration first: an object or a name
-            (`foretune.models.saved.named`); None starts from nothing. One of another device or
+            (`foretune.models.saved.lookup`); None starts from nothing. One of another device or
             other code is checked and corrected by what is measured.
         budget: new measurements of the search; the verification comes on top. ``"auto"`` measures
             until ``regret`` is reached, or one more measurement is not worth it. None is 10, or
@@ -103,173 +102,185 @@ def tune_problem(
         UsageError: a limit is on something that runs of this kernel do not say; or ``regret``
             needs a searcher that can tell it.
     """
-    session = Session(
-        kernel, runner, StoredRecord(kernel, runner.device, store, log), (objective,),
-        tuple(limits), searcher, stopping_of(budget, regret, seconds), seed, progress, patience_s,
+    job = TuningJob(
+        kernel, runner, SharedMeasurementCache(kernel, runner.device, store, log), (objective,),
+        tuple(limits), searcher, make_stopping(budget, regret, seconds), seed, progress, patience_s,
     )  # fmt: skip
-    return tune_one(session, problem, guide_for(session, predictor), verify_s)
+    return tune_one(job, problem, find_predictor(job, predictor), verify_s)
 
 
 def tune_one(
-    session: Session, problem: Problem, guide: Guide | None, verify_s: float
+    job: TuningJob, problem: Problem, guide: SearchPredictor | None, verify_s: float
 ) -> TuneResult:
     """Tune one problem of a session; see `tune_problem`.
 
     Args:
-        session: what is at hand; its first objective counts.
+        job: what is at hand; its first objective counts.
         problem: what is tuned.
         guide: predicts every configuration, if there is one.
         verify_s: seconds of interleaved comparison.
     """
     start = time.perf_counter()
-    session.wait_until_quiet()
-    kernel, device, goal = session.kernel, session.device, session.goals[0]
-    stood = session.record.choice(problem, goal)
-    elsewhere = session.record.elsewhere(problem)
+    job.wait_until_idle()
+    kernel, device, objective = job.kernel, job.device, job.constrained_objectives[0]
+    previous_choice = job.cache.choice(problem, objective)
+    other_measurements = job.cache.known_for_other_problems(problem)
     if guide is not None:
-        guide = corrected(guide, elsewhere, device)
-    prior = prior_for(session, problem, kernel.space(problem), guide, goal.objective)
-    search = _searcher(session, problem, prior, goal, elsewhere)
+        guide = correct_predictor(guide, other_measurements, device)
+    prior = prior_for(job, problem, kernel.space(problem), guide, objective.objective)
+    search = _make_searcher(job, problem, prior, objective, other_measurements)
     if prior is None:
         guide = None
-    trace = _search(session, problem, search, guide, stood)
-    return conclude(session, problem, search, trace, stood, verify_s, start)
+    trace = _search(job, problem, search, guide, previous_choice)
+    return verify_and_store(job, problem, search, trace, previous_choice, verify_s, start)
 
 
-def conclude(
-    session: Session,
+def verify_and_store(
+    job: TuningJob,
     problem: Problem,
     search: Searcher,
-    trace: Sequence[Step],
-    stood: Choice | None,
+    trace: Sequence[SearchStep],
+    previous_choice: Choice | None,
     verify_s: float,
     start: float,
 ) -> TuneResult:
     """Verify the best of a search and keep the choice.
 
     Args:
-        session: what is at hand.
+        job: what is at hand.
         problem: what was searched for.
         search: it was told of everything.
         trace: of the search.
-        stood: the choice before, if any.
+        previous_choice: the choice before, if any.
         verify_s: seconds of interleaved comparison.
         start: when it began, by `time.perf_counter`.
 
     Raises:
         MeasurementError: no configuration runs, not even the default, or none within the limits.
     """
-    kernel, device, goal = session.kernel, session.device, session.goals[0]
-    first = None if stood is None else stood.config
-    worked = sorted(_worked(trace), key=lambda config: config != first)
+    kernel, device, objective = job.kernel, job.device, job.constrained_objectives[0]
+    first = None if previous_choice is None else previous_choice.config
+    ranked = sorted(_feasible_configs(trace), key=lambda config: config != first)
 
     def breaks(config: Configuration) -> str:
-        runs = session.runner.run(kernel, problem, [config] * LIMIT_RUNS) if goal.limits else ()
-        return broken_limits(goal.limits, list(runs))
+        runs = (
+            job.runner.run(kernel, problem, [config] * LIMIT_CHECK_RUNS) if objective.limits else ()
+        )
+        return violated_limits(objective.limits, list(runs))
 
-    within = (config for config in worked if not breaks(config))
+    within = (config for config in ranked if not breaks(config))
     default = kernel.default(problem)
     finalists, default_breaks = list(islice(within, FINALISTS)), breaks(default)
-    session.wait_until_quiet()
-    contenders, rounds, steady = verify(session, problem, finalists, verify_s)
+    job.wait_until_idle()
+    contenders, rounds, steady = verify(job, problem, finalists, verify_s)
     result = TuneResult(
         kernel=kernel.name,
         problem=problem,
         device=device.name,
-        objective=goal.objective,
-        searcher=searcher_name(session.searcher),
+        objective=objective.objective,
+        searcher=searcher_name(job.searcher),
         trace=tuple(trace),
         contenders=tuple(contenders),
         rounds=rounds,
         seconds=time.perf_counter() - start,
-        limits=goal.limits,
+        limits=objective.limits,
         default_breaks=default_breaks,
         steadiness=steady,
     )
     if default_breaks and not result.won:
-        raise session.none_within(len(trace), default_breaks)
-    regret = search.regret()
+        raise job.no_feasible_error(len(trace), default_breaks)
+    regret = search.expected_regret()
     choice = Choice(
-        result.winner.config or default, len(search.told),
+        result.winner.config or default, len(search.observed),
         regret if math.isfinite(regret) else math.nan,
         "measured" if result.unstable else "verified",
     )  # fmt: skip
-    session.record.choose(problem, goal, choice, stood)
+    job.cache.choose(problem, objective, choice, previous_choice)
     return result
 
 
-def _searcher(
-    session: Session,
+def _make_searcher(
+    job: TuningJob,
     problem: Problem,
     prior: Prior | None,
-    goal: Limited,
-    elsewhere: Sequence[Measurement],
+    objective: ConstrainedObjective,
+    other_measurements: Sequence[Measurement],
 ) -> Searcher:
-    space, device = session.kernel.space(problem), session.device
+    space, device = job.kernel.space(problem), job.device
     searcher = make_searcher(
-        session.searcher, space, goal, session.seed, prior, problem, device, elsewhere
+        job.searcher, space, objective, job.seed, prior, problem, device, other_measurements
     )  # fmt: skip
-    if session.stopping.regret is not None and type(searcher).regret is Searcher.regret:
+    if (
+        job.stopping.regret is not None
+        and type(searcher).expected_regret is Searcher.expected_regret
+    ):
         raise UsageError(
-            f"searcher {searcher_name(session.searcher)!r} cannot tell its regret: give --budget a "
-            f"number and no --regret, or --searcher {' or '.join(_who_tell_regret())}"
+            f"searcher {searcher_name(job.searcher)!r} cannot tell its regret: give --budget a "
+            f"number and no --regret, or --searcher {' or '.join(_searchers_with_regret())}"
         )
     return searcher
 
 
-def _who_tell_regret() -> list[str]:
+def _searchers_with_regret() -> list[str]:
     """Return the names of searchers that know how far off they may be."""
     found = []
     for name in registered("searchers"):
         with suppress(ForetuneError):  # that one needs what is not installed
-            if getattr(load("searchers", name), "regret", Searcher.regret) is not Searcher.regret:
+            if (
+                getattr(load("searchers", name), "expected_regret", Searcher.expected_regret)
+                is not Searcher.expected_regret
+            ):
                 found.append(name)
     return found
 
 
 def _search(
-    session: Session,
+    job: TuningJob,
     problem: Problem,
     search: Searcher,
-    guide: Guide | None,
-    stood: Choice | None,
-) -> list[Step]:
+    guide: SearchPredictor | None,
+    previous_choice: Choice | None,
+) -> list[SearchStep]:
     """Return what was known and what is measured, after ``search`` was told of both."""
-    goal, unit, stopping = session.goals[0], session.goals[0].objective.unit, session.stopping
-    session.start(problem, search.space)
-    told = session.known(problem, search.space)
-    search.tell(told)
-    trace = [step_of(m, goal, None, session.device, known=True) for m in told]
-    here = [m for m in told if m.ok]
-    incumbent = next((m for m in told if m.config == search.best()), None)
-    measured, begun = 0, session.clock()
-    done = stood is not None and _suffices(stood, stopping)
-    while not (done or stopping.is_over(search, measured, session.clock() - begun)):
-        asked_at = session.clock()
-        if not (asked := search.ask(session.batch(measured))):
+    objective, unit, stopping = (
+        job.constrained_objectives[0],
+        job.constrained_objectives[0].objective.unit,
+        job.stopping,
+    )
+    job.start_progress(problem, search.space)
+    known = job.known(problem, search.space)
+    search.tell(known)
+    trace = [make_step(m, objective, None, job.device, known=True) for m in known]
+    successful = [m for m in known if m.ok]
+    incumbent = next((m for m in known if m.config == search.best()), None)
+    measured, search_start = 0, job.clock()
+    done = previous_choice is not None and _is_sufficient(previous_choice, stopping)
+    while not (done or stopping.is_over(search, measured, job.clock() - search_start)):
+        asked_at = job.clock()
+        if not (proposed := search.ask(job.next_batch_size(measured))):
             break
-        for measurement in session.measure(problem, asked, _upper_bound_ms(incumbent)):
+        for measurement in job.measure(problem, proposed, _upper_bound_ms(incumbent)):
             measured += 1
             search.tell([measurement])
             if stopping.seconds is not None:
-                search.took({measurement.config: session.clock() - asked_at})
-            trace.append(step_of(measurement, goal, guide, session.device))
-            here += [measurement] if measurement.ok else []
-            if guide is not None and measurement.ok and len(here) in CORRECTED:
-                guide = corrected(guide, here, session.device)
+                search.tell_costs({measurement.config: job.clock() - asked_at})
+            trace.append(make_step(measurement, objective, guide, job.device))
+            successful += [measurement] if measurement.ok else []
+            if guide is not None and measurement.ok and len(successful) in CORRECTION_COUNTS:
+                guide = correct_predictor(guide, successful, job.device)
             if measurement.config == search.best():
                 incumbent = measurement
             best = min(s.objective for s in trace)
-            session.progress.advance(f"best {best:.3g} {unit}" if best < math.inf else "")
-    if told:
-        news = f"{measured} new" if measured else "nothing new is measured"
-        session.progress.say(f"{problem}: {len(told)} measurements known from the store, {news}")
+            job.progress.advance(f"best {best:.3g} {unit}" if best < math.inf else "")
+    if known:
+        summary = f"{measured} new" if measured else "nothing new is measured"
+        job.progress.say(f"{problem}: {len(known)} measurements known from the store, {summary}")
     return trace
 
 
-def _suffices(choice: Choice, stopping: Stopping) -> bool:
+def _is_sufficient(choice: Choice, stopping: Stopping) -> bool:
     """Whether a choice made before rests on as much as is asked for now."""
-    spent = stopping.most is not None and choice.measured >= stopping.most
+    spent = stopping.measurements is not None and choice.measured >= stopping.measurements
     return spent or (stopping.regret is not None and choice.regret <= stopping.regret)
 
 
@@ -279,22 +290,26 @@ def _upper_bound_ms(incumbent: Measurement | None) -> float:
     return median_interval(np.array(incumbent.time_ms_samples))[1]
 
 
-def step_of(
-    m: Measurement, goal: Limited, guide: Guide | None, device: Device, known: bool = False
-) -> Step:
+def make_step(
+    m: Measurement,
+    objective: ConstrainedObjective,
+    guide: SearchPredictor | None,
+    device: Device,
+    known: bool = False,
+) -> SearchStep:
     """Return a measurement as a step of a search, with what ``guide`` predicted of it."""
     predicted = {}
     if guide is not None:
         row = guide.predictor.predict_one(m.problem, m.config, device)
         predicted = {"predicted_ms": row["time_ms"]}
-        if guide.promises(device):
+        if guide.has_valid_interval(device):
             predicted |= {"low_ms": row["time_ms_low"], "high_ms": row["time_ms_high"]}
-    status = status_of(m, goal.limits)
-    objective = goal.measured(m)
-    return Step(m.config, status, m.time_ms, m.power_w, objective, known=known, **predicted)
+    status = step_status(m, objective.limits)
+    value = objective.value_of(m)
+    return SearchStep(m.config, status, m.time_ms, m.power_w, value, known=known, **predicted)
 
 
-def _worked(trace: Sequence[Step]) -> list[Configuration]:
+def _feasible_configs(trace: Sequence[SearchStep]) -> list[Configuration]:
     """Return what ran within the limits, the best first."""
-    worked = [s for s in trace if math.isfinite(s.objective)]
-    return [s.config for s in sorted(worked, key=lambda s: s.objective)]
+    feasible = [s for s in trace if math.isfinite(s.objective)]
+    return [s.config for s in sorted(feasible, key=lambda s: s.objective)]

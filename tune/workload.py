@@ -8,22 +8,21 @@ from typing import Any
 import numpy as np
 
 from foretune.collect import Runner
-from foretune.device import limits_ms
+from foretune.device import roofline_terms_ms
 from foretune.errors import UsageError
 from foretune.kernel import Kernel
-from foretune.limit import Limit
-from foretune.objective import Objective
+from foretune.objective import Limit, Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.search.stopping import Stopping
-from foretune.search.workload import Part, Workload
-from foretune.tune.record import StoredRecord
-from foretune.tune.results import Step, TuneResult
-from foretune.tune.session import Session
-from foretune.tune.store.optional import Where
-from foretune.tune.tuner import conclude, step_of
+from foretune.search.workload import WorkloadProblem, WorkloadSearcher
+from foretune.tune.job import TuningJob
+from foretune.tune.record import SharedMeasurementCache
+from foretune.tune.results import SearchStep, TuneResult
+from foretune.tune.store.optional import StoreLocation
+from foretune.tune.tuner import make_step, verify_and_store
 
-BUDGET = 100
+DEFAULT_BUDGET = 100
 """Measurements of a workload, where nobody says how many, nor how long."""
 
 
@@ -82,7 +81,7 @@ def tune_workload(
     objective: Objective = Objective.TIME,
     limits: Sequence[Limit] = (),
     seed: int = 0,
-    store: Where = None,
+    store: StoreLocation = None,
     verify_s: float = 2.0,
     patience_s: float = 0.0,
     progress: Progress = SILENT,
@@ -114,54 +113,64 @@ def tune_workload(
     if not workload or len({(w.kernel.name, w.problem) for w in workload}) < len(workload):
         raise UsageError("a workload has at least one problem, and none of them twice")
     start = time.perf_counter()
-    stopping = Stopping(BUDGET if budget is None and seconds is None else budget, None, seconds)
+    stopping = Stopping(
+        DEFAULT_BUDGET if budget is None and seconds is None else budget, None, seconds
+    )
     of_kernel = {
-        w.kernel.name: Session(
-            w.kernel, runner, StoredRecord(w.kernel, runner.device, store), (objective,),
+        w.kernel.name: TuningJob(
+            w.kernel, runner, SharedMeasurementCache(w.kernel, runner.device, store), (objective,),
             tuple(limits), "transfer", stopping, seed, progress, patience_s,
         )
         for w in workload
     }  # fmt: skip
-    sessions = [of_kernel[w.kernel.name] for w in workload]
-    parts = [_part(w, runner) for w in workload]
-    goal = sessions[0].goals[0]
-    search = Workload(parts, goal, seed, runner.device)
-    traces: list[list[Step]] = [[] for _ in parts]
-    for i, (session, part) in enumerate(zip(sessions, parts, strict=True)):
-        for known in session.known(part.problem, part.space):
+    jobs = [of_kernel[w.kernel.name] for w in workload]
+    parts = [_workload_problem(w, runner) for w in workload]
+    constrained = jobs[0].constrained_objectives[0]
+    search = WorkloadSearcher(parts, constrained, seed, runner.device)
+    traces: list[list[SearchStep]] = [[] for _ in parts]
+    for i, (job, part) in enumerate(zip(jobs, parts, strict=True)):
+        for known in job.known(part.problem, part.space):
             search.tell(i, known)
-            traces[i].append(step_of(known, goal, None, runner.device, known=True))
-    sessions[0].wait_until_quiet()
-    most = sum(len(part.space) for part in parts) if stopping.most is None else stopping.most
-    progress.start(f"tuning {len(parts)} problems", most)
-    clock, spent = sessions[0].clock, 0
-    begun = clock()
-    while not stopping.is_spent(spent, clock() - begun):
-        if (asked := search.ask()) is None:
+            traces[i].append(make_step(known, constrained, None, runner.device, known=True))
+    jobs[0].wait_until_idle()
+    total = (
+        sum(len(part.space) for part in parts)
+        if stopping.measurements is None
+        else stopping.measurements
+    )
+    progress.start(f"tuning {len(parts)} problems", total)
+    clock, spent = jobs[0].clock, 0
+    search_start = clock()
+    while not stopping.is_spent(spent, clock() - search_start):
+        if (proposed := search.ask()) is None:
             break
         spent += 1
-        number, config = asked
-        for measured in sessions[number].measure(parts[number].problem, [config]):
+        number, config = proposed
+        for measured in jobs[number].measure(parts[number].problem, [config]):
             search.tell(number, measured)
-            traces[number].append(step_of(measured, goal, None, runner.device))
+            traces[number].append(make_step(measured, constrained, None, runner.device))
             progress.advance(f"{parts[number].kernel} {parts[number].problem}")
     results = []
-    for i, (session, part, trace) in enumerate(zip(sessions, parts, traces, strict=True)):
+    for i, (job, part, trace) in enumerate(zip(jobs, parts, traces, strict=True)):
         choice = search.choice(i)
         if all(step.config != choice for step in trace):  # nothing is chosen unmeasured
-            for measured in session.measure(part.problem, [choice]):
+            for measured in job.measure(part.problem, [choice]):
                 search.tell(i, measured)
-                trace.append(step_of(measured, goal, None, runner.device))
-        stood = session.record.choice(part.problem, goal)
-        found = conclude(session, part.problem, search.searcher(i), trace, stood, verify_s, start)
+                trace.append(make_step(measured, constrained, None, runner.device))
+        previous_choice = job.cache.choice(part.problem, constrained)
+        found = verify_and_store(
+            job, part.problem, search.searcher(i), trace, previous_choice, verify_s, start
+        )
         results.append(found)
     return WorkloadResult(tuple(results), tuple(w.calls for w in workload))
 
 
-def _part(w: Calls, runner: Runner) -> Part:
+def _workload_problem(w: Calls, runner: Runner) -> WorkloadProblem:
     """Return a problem as the search sees it: its work is the least time that it can take."""
     default = w.kernel.default(w.problem)
     cost = w.kernel.cost(w.problem, default)
-    limits = [float(np.asarray(ms)) for ms in limits_ms(cost, runner.device.specs)]
+    limits = [float(np.asarray(ms)) for ms in roofline_terms_ms(cost, runner.device.specs)]
     work = float(np.nanmax([*limits, 0.0])) or float(np.asarray(cost.flops + cost.bytes_moved))
-    return Part(w.kernel.name, w.problem, w.kernel.space(w.problem), w.calls, work or 1.0, default)
+    return WorkloadProblem(
+        w.kernel.name, w.problem, w.kernel.space(w.problem), w.calls, work or 1.0, default
+    )

@@ -11,22 +11,22 @@ import torch
 from compiling import Compiled, compile_in_process, compiled_ahead, processes
 from stage import Job
 
-from foretune.collect.nvidia import local_gpus, visible_gpus
-from foretune.collect.timer import Timing
-from foretune.collect.workbench import Prepared, Workbench
-from foretune.device import Device, named_device
+from foretune.collect.benchmark import Benchmarker, PreparedInputs
+from foretune.collect.devices import local_gpus, visible_gpus
+from foretune.collect.timing import Timing
+from foretune.device import Device, find_device_or_none
 from foretune.kernel import Inputs, Kernel, Launch
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 
-TIMING = Timing(box_s=0.03, warmup_s=0.001, min_repeats=6, max_repeats=20)
+TIMING = Timing(max_seconds=0.03, warmup_s=0.001, min_repeats=6, max_repeats=20)
 """Some 15 ms per configuration: many configurations tell more than many repeats of few."""
 KEPT_SHARE = 0.4
 """Of the device's memory, for inputs and right results of problems that come again."""
 STATE_EVERY_S = 0.5
 
 
-class Bench(Workbench):
+class Bench(Benchmarker):
     """The current GPU.
 
     Attributes:
@@ -59,7 +59,7 @@ class Bench(Workbench):
 
         A device that the table does not know has no stand-in to compile for: building compiles.
         """
-        known = named_device(self.device.name)
+        known = find_device_or_none(self.device.name)
         if known is None:
             return ((job, Compiled()) for job in jobs)
         return compiled_ahead(processes(known.name), compile_in_process, jobs, threads)
@@ -122,20 +122,23 @@ class Bench(Workbench):
 
     def failed(self, job: Job, reason: Exception) -> Measurement:
         """Return the row of a job that raised; `lost` is set if the device is gone with it."""
-        if not self.lost:
-            self._look_after(self._stopwatch(job.kernel, job.problem))
+        if not self.device_lost:
+            self._check_device(self._timer(job.kernel, job.problem))
         return self._failed(job.kernel, job.problem, job.config, Status.RUNTIME_ERROR, reason)
 
     def _failed(self, kernel: Kernel, *about: Any) -> Measurement:
         if isinstance(about[-1], torch.OutOfMemoryError):
-            self._kept.clear()
+            self._prepared_inputs.clear()
             torch.cuda.empty_cache()
         return super()._failed(kernel, *about)
 
-    def _make_room(self, kernel: Kernel, problem: Problem) -> None:
+    def _evict_inputs(self, kernel: Kernel, problem: Problem) -> None:
         need = kernel.memory_bytes(problem)
-        while self._kept and need + sum(map(_bytes, self._kept.values())) > self.free_bytes():
-            self._kept.popitem(last=False)
+        while (
+            self._prepared_inputs
+            and need + sum(map(_bytes, self._prepared_inputs.values())) > self.free_bytes()
+        ):
+            self._prepared_inputs.popitem(last=False)
 
     def _library(
         self, kernel: Kernel, problem: Problem, inputs: Inputs
@@ -185,6 +188,6 @@ class Bench(Workbench):
         return self.nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle) * 1e-3
 
 
-def _bytes(prepared: Prepared) -> float:
+def _bytes(prepared: PreparedInputs) -> float:
     tensors = [*prepared.inputs.values(), prepared.expected]
     return sum(t.numel() * t.element_size() for t in tensors if isinstance(t, torch.Tensor))

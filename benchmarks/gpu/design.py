@@ -163,7 +163,7 @@ class Design:
         best = self._best(kernel, problem)
         listed = self.listed(kernel, problem)
         mixed = [listed[int(i)] for i in rng.permutation(len(listed))]
-        beside = space.neighbours(best) if best is not None else []
+        beside = space.neighbors(best) if best is not None else []
         near = [beside[int(i)] for i in rng.permutation(len(beside))]
         spread = evenly(space, CHUNK, rng)
         few = CHUNK // 6

@@ -30,7 +30,7 @@ from stage import (
     share_of_best,
 )
 
-from foretune.collect.meters import slope_w
+from foretune.collect.power import slope_w
 from foretune.errors import ForetuneError
 from foretune.kernel import Launch
 from foretune.measurement import Measurement
@@ -354,7 +354,7 @@ def _take(offer: _Offer, found: dict[Any, Job], at_most: int) -> bool:
     if not left or len(found) >= at_most:
         return False
     fresh = [i for i in offer.first if i in left]
-    distance: Callable[[int], float] = lambda i: min(  # noqa: E731
+    distance: Callable[[int], float] = lambda i: min(
         float(np.abs(offer.places[i] - offer.places[j]).sum()) for j in offer.taken
     )
     pick = fresh[0] if fresh else max(left, key=distance) if offer.taken else left[0]

@@ -16,10 +16,9 @@ from bench import TIMING, Bench
 from compiling import Compiled, compiled_ahead
 from stage import Job
 
-from foretune.collect.device_timer import DeviceStopwatch
+from foretune.collect.benchmark import Benchmarker
 from foretune.collect.replay_driver import ReplayDriver, ReplayedLaunch
-from foretune.collect.timer import Stopwatch
-from foretune.collect.workbench import Workbench
+from foretune.collect.timing import DeviceTimer, Timer
 from foretune.device import find_device
 from foretune.kernel import Inputs, Kernel, Launch
 from foretune.problem import Problem
@@ -35,7 +34,7 @@ class ReplayBench(Bench):
     replayed = True
 
     def __init__(self) -> None:
-        Workbench.__init__(self, find_device("NVIDIA H200"), TIMING, power=False)
+        Benchmarker.__init__(self, find_device("NVIDIA H200"), TIMING, power=False)
         self._driver = ReplayDriver(made_up)
         self._gpu = self._driver.device_interface
         self._slept = 0.0
@@ -77,9 +76,9 @@ class ReplayBench(Bench):
         """Do nothing: launches are over at once."""
         self._driver.launches.clear()  # or a whole sweep's would pile up
 
-    def _stopwatch(self, kernel: Kernel, problem: Problem) -> Stopwatch:
+    def _timer(self, kernel: Kernel, problem: Problem) -> Timer:
         """Return a stopwatch on the clock of the replay."""
-        return DeviceStopwatch(self.event, self.synchronize, lambda launches: None)
+        return DeviceTimer(self.event, self.synchronize, lambda launches: None)
 
     def inputs(self, kernel: Kernel, problem: Problem, seed: int = 0) -> Inputs:
         """Return inputs without data."""
@@ -96,7 +95,7 @@ class ReplayBench(Bench):
 
     def call(self, launch: Any, replayed_ms: float) -> Launch:
         """Return a call that takes ``replayed_ms``."""
-        return lambda: self._gpu.spend(replayed_ms)
+        return lambda: self._gpu.advance_clock(replayed_ms)
 
     def rotated(self, launches: list[Launch], count: int) -> tuple[Launch, bool]:
         """Return what takes as long as ``count`` launches."""
@@ -104,7 +103,7 @@ class ReplayBench(Bench):
         for launch in launches:
             launch()
         each = (self._gpu.clock_ms - before) / len(launches)
-        return lambda: self._gpu.spend(each * count), True
+        return lambda: self._gpu.advance_clock(each * count), True
 
     def free_bytes(self) -> float:
         """Return plenty: inputs have no data."""
@@ -123,30 +122,30 @@ class ReplayNvml:
         self._bench = bench
         self._tick = (0.0, 0.0)
 
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> int:  # noqa: N802
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> int:
         """Return millijoules as of the last tick."""
         bench = self._bench
         if bench.now() - self._tick[0] >= TICK_S:
             self._tick = bench.now(), IDLE_W * bench.idle_s + BUSY_W * bench.busy_s
         return int(1000 * self._tick[1])
 
-    def nvmlDeviceGetClockInfo(self, handle: Any, which: int) -> int:  # noqa: N802
+    def nvmlDeviceGetClockInfo(self, handle: Any, which: int) -> int:
         """Return MHz."""
         return {self.NVML_CLOCK_SM: 1980, self.NVML_CLOCK_MEM: 3201}[which]
 
-    def nvmlDeviceGetTemperature(self, handle: Any, sensor: int) -> int:  # noqa: N802
+    def nvmlDeviceGetTemperature(self, handle: Any, sensor: int) -> int:
         """Return degrees Celsius."""
         return 48
 
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any) -> int:  # noqa: N802
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any) -> int:
         """Return none."""
         return 0
 
-    def nvmlDeviceGetPowerUsage(self, handle: Any) -> int:  # noqa: N802
+    def nvmlDeviceGetPowerUsage(self, handle: Any) -> int:
         """Return milliwatts."""
         return int(1000 * BUSY_W)
 
-    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
+    def nvmlSystemGetDriverVersion(self) -> str:
         """Return what no driver is called."""
         return "replay"
 

@@ -22,7 +22,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # machine.py, beside 
 
 from machine import markdown
 
-from foretune.datasets.journal import drop_half_line, journal_of
+from foretune.datasets.journal import journal_path, truncate_partial_line
 from foretune.datasets.runs import (
     read_runs,
     to_measurements,
@@ -31,10 +31,10 @@ from foretune.datasets.runs import (
 )
 from foretune.datasets.schema import columns_of
 from foretune.device import Device
+from foretune.files import atomic_write
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
-from foretune.replacing import replacing
 from foretune.space import Configuration
 
 __all__ = [
@@ -143,9 +143,9 @@ class Table:
         self.done: set[Key] = set()
         self._device = device
         path.parent.mkdir(parents=True, exist_ok=True)
-        drop_half_line(journal_of(path))
+        truncate_partial_line(journal_path(path))
         self._keep(self.runs())
-        self._journal = journal_of(path).open("a", encoding="utf-8")
+        self._journal = journal_path(path).open("a", encoding="utf-8")
 
     def __enter__(self) -> Self:
         return self
@@ -165,7 +165,7 @@ class Table:
 
     def runs(self) -> pd.DataFrame:
         """Return all rows; an empty table if there are none."""
-        journal = journal_of(self.path)
+        journal = journal_path(self.path)
         if not self.path.exists() and not (journal.exists() and journal.stat().st_size):
             return pd.DataFrame()
         runs = read_runs(self.path)
@@ -182,7 +182,7 @@ class Table:
         if len(runs):
             specs = {f"device.{name}": value for name, value in self._device.specs.items()}
             write_runs(self.path, runs.assign(**specs))
-        journal_of(self.path).unlink(missing_ok=True)
+        journal_path(self.path).unlink(missing_ok=True)
 
     def _keep(self, runs: pd.DataFrame) -> None:
         if not len(runs):
@@ -278,7 +278,7 @@ def rounded(value: float, digits: int = DIGITS) -> float:
 
 def write_json(path: Path, values: Mapping[str, Any]) -> None:
     """Write ``values`` in one step: all or nothing."""
-    with replacing(path) as new:
+    with atomic_write(path) as new:
         new.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 
 

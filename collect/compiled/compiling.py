@@ -21,34 +21,34 @@ from foretune.errors import UnknownName, UsageError
 
 _LAUNCH_OPTIONS = ("instrumentation_mode", "fpsan_homomorphic_casts")
 """What a launch takes from Triton's knobs, where the release has them; part of the hash."""
-_TYPED = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+_LAUNCH_PARAMETERS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 """Options of a launch that people type, and mistype; backends know many more."""
 
 
 @dataclass(frozen=True)
-class Specialised:
+class SpecializedKernel:
     """A kernel with the types and known properties of its arguments, and one configuration.
 
     Attributes:
         source: what Triton compiles.
         options: the backend's options.
         target: what it is compiled for.
-        declared: parameters that the kernel declares ``tl.constexpr``.
+        declared_constants: parameters that the kernel declares ``tl.constexpr``.
     """
 
     source: ASTSource
     options: Any
     target: Target
-    declared: frozenset[str]
+    declared_constants: frozenset[str]
 
 
-def specialise(
+def specialize(
     kernel: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     config: Mapping[str, Any],
     target: Target,
-) -> Specialised:
+) -> SpecializedKernel:
     """Return a kernel as it is compiled for these arguments and this configuration.
 
     Args:
@@ -64,28 +64,32 @@ def specialise(
     Raises:
         UsageError: an argument is missing or unknown, or the kernel is not Triton's.
     """
-    function, values = _unwrap(kernel, list(map(describe, args)), _described(kwargs), dict(config))
-    backend = make_backend(target.for_triton)
+    function, values = _unwrap(
+        kernel, list(map(describe, args)), _describe_all(kwargs), dict(config)
+    )
+    backend = make_backend(target.triton_target)
     options = _launch_options(function, values)
-    _check(function, args, options, backend)
+    _check_arguments(function, args, options, backend)
     binder = triton_jit.create_function_from_signature(function.signature, function.params, backend)
-    bound, specialisation, rest = binder(*map(describe, args), **options)
+    bound, specialization, rest = binder(*map(describe, args), **options)
     parsed, signature, constants, attributes = function._pack_args(
-        backend, options, bound, specialisation, rest
+        backend, options, bound, specialization, rest
     )
     source = ASTSource(function, signature, constants, attributes)
-    declared = frozenset(p.name for p in function.params if p.is_constexpr)
-    return Specialised(source, parsed, target, declared)
+    declared_constants = frozenset(p.name for p in function.params if p.is_constexpr)
+    return SpecializedKernel(source, parsed, target, declared_constants)
 
 
-def compile_full(specialised: Specialised) -> CompiledKernel:
+def compile_full(specialized: SpecializedKernel) -> CompiledKernel:
     """Return the kernel compiled to machine code, from Triton's cache where it lies there.
 
     Raises:
         Exception: whatever Triton raises for code that cannot be compiled.
     """
-    options = vars(specialised.options)
-    return triton_compile(specialised.source, target=specialised.target.for_triton, options=options)
+    options = vars(specialized.options)
+    return triton_compile(
+        specialized.source, target=specialized.target.triton_target, options=options
+    )
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class Ttgir:
     shared_bytes: int | None
 
 
-def compile_ttgir(specialised: Specialised) -> Ttgir:
+def compile_ttgir(specialized: SpecializedKernel) -> Ttgir:
     """Return the kernel after the first stages only, which take a fraction of the time.
 
     Nothing is written to Triton's cache.
@@ -109,13 +113,13 @@ def compile_ttgir(specialised: Specialised) -> Ttgir:
     Raises:
         Exception: whatever Triton raises for code that cannot be compiled.
     """
-    source, options = specialised.source, specialised.options
-    backend = make_backend(specialised.target.for_triton)
+    source, options = specialized.source, specialized.options
+    backend = make_backend(specialized.target.triton_target)
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
     module = source.make_ir(
-        specialised.target.for_triton,
+        specialized.target.triton_target,
         options,
         backend.get_codegen_implementation(options),
         backend.get_module_map(),
@@ -126,10 +130,10 @@ def compile_ttgir(specialised: Specialised) -> Ttgir:
     metadata: dict[str, Any] = {}
     for stage in ("ttir", "ttgir"):
         module = stages[stage](module, metadata)
-    return Ttgir(str(module), _allocate_shared(module, specialised))
+    return Ttgir(str(module), _allocate_shared(module, specialized))
 
 
-def _allocate_shared(module: Any, specialised: Specialised) -> int | None:
+def _allocate_shared(module: Any, specialized: SpecializedKernel) -> int | None:
     """Lower ``module`` just far enough to know its shared memory; None where that cannot be done.
 
     These passes are internal to Triton. Where a release has moved them, the figure is known after
@@ -141,7 +145,7 @@ def _allocate_shared(module: Any, specialised: Specialised) -> int | None:
     try:
         passes.ttgpuir.add_allocate_warp_groups(manager, *_no_sanitizer(manager))
         passes.convert.add_scf_to_cf(manager)
-        _add_allocation(manager, specialised)
+        _add_allocation(manager, specialized)
         manager.run(module, "foretune_shared")
     except (AttributeError, TypeError, RuntimeError):
         return None
@@ -157,23 +161,23 @@ def _no_sanitizer(manager: Any) -> tuple[bool, ...]:
     return (False,) if "arg1" in documented else ()
 
 
-def _add_allocation(manager: Any, specialised: Specialised) -> None:
-    if specialised.target.backend == "hip":
+def _add_allocation(manager: Any, specialized: SpecializedKernel) -> None:
+    if specialized.target.backend == "hip":
         from triton._C.libtriton import amd
 
         add = amd.passes.ttgpuir.add_allocate_shared_memory
-        arch = (specialised.options.arch,) if "arg1" in (add.__doc__ or "") else ()
+        arch = (specialized.options.arch,) if "arg1" in (add.__doc__ or "") else ()
         add(manager, *arch)
         return
     from triton._C.libtriton import nvidia
     from triton.backends.nvidia.compiler import get_ptx_version_from_options
 
-    arch_number = specialised.target.arch
-    version = get_ptx_version_from_options(specialised.options, arch_number)
+    arch_number = specialized.target.arch
+    version = get_ptx_version_from_options(specialized.options, arch_number)
     nvidia.passes.ttgpuir.add_allocate_shared_memory_nv(manager, arch_number, version)
 
 
-def _described(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def _describe_all(kwargs: Mapping[str, Any]) -> dict[str, Any]:
     return {name: describe(value) for name, value in kwargs.items()}
 
 
@@ -192,11 +196,11 @@ def _unwrap(
         if is_tuner:
             values.update(config)
         for name, rule in getattr(layer, "values", {}).items():
-            values[name] = _heuristic(name, rule, {**dict(_named(layer, args)), **values})
+            values[name] = _heuristic(name, rule, {**dict(_by_name(layer, args)), **values})
     return layers[-1], values
 
 
-def _named(layer: Any, args: list[Any]) -> list[tuple[str, Any]]:
+def _by_name(layer: Any, args: list[Any]) -> list[tuple[str, Any]]:
     return list(zip(layer.arg_names, args, strict=False))
 
 
@@ -235,28 +239,30 @@ def _launch_options(function: Any, values: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _check(function: Any, args: Sequence[Any], options: Mapping[str, Any], backend: Any) -> None:
+def _check_arguments(
+    function: Any, args: Sequence[Any], options: Mapping[str, Any], backend: Any
+) -> None:
     parameters = function.signature.parameters
     if len(args) > len(parameters):
         raise UsageError(
             f"{function.__name__} takes {len(parameters)} arguments, {len(args)} were given"
         )
-    given = {*list(parameters)[: len(args)], *options}
+    passed = {*list(parameters)[: len(args)], *options}
     missing = [
         name
         for name, parameter in parameters.items()
-        if name not in given and parameter.default is inspect.Parameter.empty
+        if name not in passed and parameter.default is inspect.Parameter.empty
     ]
     if missing:
         raise UsageError(
             f"{function.__name__} misses {', '.join(missing)}: give arguments by --arg, "
             "compile-time parameters by --config, each NAME=VALUE"
         )
-    twice = [name for name in list(parameters)[: len(args)] if name in options]
-    if twice:
-        raise UsageError(f"{function.__name__} is given {', '.join(twice)} twice")
-    offered = vars(backend.parse_options({}))
-    typed = [name for name in _TYPED if name in offered]
+    duplicates = [name for name in list(parameters)[: len(args)] if name in options]
+    if duplicates:
+        raise UsageError(f"{function.__name__} is given {', '.join(duplicates)} twice")
+    backend_options = vars(backend.parse_options({}))
+    typed = [name for name in _LAUNCH_PARAMETERS if name in backend_options]
     for name in options:
-        if name not in {*parameters, *offered}:
+        if name not in {*parameters, *backend_options}:
             raise UnknownName(f"parameter of {function.__name__}", name, [*parameters, *typed])

@@ -69,7 +69,7 @@ class Target:
     limits: Limits
 
     @property
-    def for_triton(self) -> "GPUTarget":
+    def triton_target(self) -> "GPUTarget":
         """Triton's own object."""
         from triton.backends.compiler import GPUTarget
 
@@ -123,7 +123,7 @@ TARGETS: dict[str, Target] = {
 """By name."""
 
 
-def find_target(name: str) -> Target:
+def get_target(name: str) -> Target:
     """Return the target called ``name``: ``sm_90``, ``sm_90a``, ``cuda:90``, ``hip:gfx942``, ….
 
     Raises:

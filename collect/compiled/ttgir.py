@@ -24,7 +24,7 @@ _WARPS = re.compile(r'"ttg\.(?:total-)?num-warps" = (\d+)')
 _WARP_SIZE = re.compile(r'"ttg\.threads-per-warp" = (\d+)')
 _ALLOCATED = re.compile(r"^\s*(%[\w]+) = ttg\.local_alloc(?: (%[\w#]+))?")
 _INDEXED = re.compile(r"ttg\.memdesc_index (%\w+)\[")
-_HANDED_ON = re.compile(r"ttg\.warp_specialize\(([^)]*)\)")
+_SPECIALIZE_ARGUMENTS = re.compile(r"ttg\.warp_specialize\(([^)]*)\)")
 
 LOADS = {
     "tt.load",
@@ -56,10 +56,17 @@ DOTS = {
 }
 ATOMICS = {"tt.atomic_rmw", "tt.atomic_cas", "amdg.buffer_atomic_rmw", "amdg.buffer_atomic_cas"}
 REDUCTIONS = {"tt.reduce", "tt.scan"}
-FLOAT = re.compile(r"arith\.(?:add|sub|mul|div|rem|maximum|minimum|maxnum|minnum|neg)f$|math\.")
-FLOAT_OF_TRITON = {"tt.extern_elementwise", "tt.precise_divf", "tt.precise_sqrt", "tt.clampf"}
+FLOAT_OPERATION = re.compile(
+    r"arith\.(?:add|sub|mul|div|rem|maximum|minimum|maxnum|minnum|neg)f$|math\."
+)
+TRITON_FLOAT_OPERATIONS = {
+    "tt.extern_elementwise",
+    "tt.precise_divf",
+    "tt.precise_sqrt",
+    "tt.clampf",
+}
 LOOPS = {"scf.for", "scf.while"}
-MOST_CONTIGUOUS_BYTES = 16
+MAX_CONTIGUOUS_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -115,7 +122,7 @@ class Region:
 
 
 def read_ttgir(text: str) -> dict[str, float]:
-    """Return the features `foretune.collect.compiled.features.TTGIR` names.
+    """Return the features `foretune.collect.compiled.feature_names.TTGIR` names.
 
     Args:
         text: a module as Triton prints it (``kernel.asm["ttgir"]``).
@@ -173,10 +180,10 @@ class _Reader:
         self.largest_tile = 0.0
         self.dot_bits = 0
         self._layouts = layouts
-        self._open: list[tuple[str, Region]] = []
+        self._open_loops: list[tuple[str, Region]] = []
         self._buffers: dict[str, int] = {}
         self._widths: list[tuple[float, float]] = []
-        self._specialised = 0
+        self._specialized_groups = 0
         self._in_group = False
         self._extra_warps = 0
 
@@ -189,7 +196,7 @@ class _Reader:
         if name in LOOPS:
             self._enter(line)
         elif name == "ttg.warp_specialize":
-            self._specialised += 1
+            self._specialized_groups += 1
             self._in_group = True
         elif name == "ttg.local_alloc":
             self._allocate(line)
@@ -198,14 +205,14 @@ class _Reader:
 
     def warps(self, body: str) -> int:
         """Return the warps of one block; specialised groups take theirs in fours."""
-        own = max((int(n) for n in _WARPS.findall(body.split("\n", 1)[0])), default=4)
-        return own + -(-self._extra_warps // 4) * 4
+        declared = max((int(n) for n in _WARPS.findall(body.split("\n", 1)[0])), default=4)
+        return declared + -(-self._extra_warps // 4) * 4
 
     def pipeline_depth(self, body: str) -> int:
-        turned = set(_INDEXED.findall(body))
-        for names in _HANDED_ON.findall(body):  # indexed in there, by other names
-            turned.update(names.split(", "))
-        return max((n for name, n in self._buffers.items() if name in turned), default=1)
+        indexed = set(_INDEXED.findall(body))
+        for names in _SPECIALIZE_ARGUMENTS.findall(body):  # indexed in there, by other names
+            indexed.update(names.split(", "))
+        return max((n for name, n in self._buffers.items() if name in indexed), default=1)
 
     def load_width(self) -> dict[str, float]:
         weight = sum(w for w, _ in self._widths)
@@ -218,12 +225,12 @@ class _Reader:
 
         The groups of a warp-specialised kernel run their loops side by side: they are one.
         """
-        together: dict[tuple[int, int], list[Region]] = {}
+        groups: dict[tuple[int, int], list[Region]] = {}
         for number, region in enumerate(self.regions[1:], 1):
             key = (region.group, region.depth) if region.group else (0, number)
-            together.setdefault(key, []).append(region)
+            groups.setdefault(key, []).append(region)
         best = max(
-            together.values(),
+            groups.values(),
             key=lambda rs: (
                 sum(r.operations() for r in rs),
                 sum(r.counts["load_bytes"] for r in rs),
@@ -233,13 +240,13 @@ class _Reader:
         return sum((r.counts for r in best), Counter()), max((r.carried for r in best), default=0.0)
 
     def _enter(self, line: str) -> None:
-        depth = len(self._open) + 1
-        group = self._specialised if self._in_group else 0
+        depth = len(self._open_loops) + 1
+        group = self._specialized_groups if self._in_group else 0
         carried = 0.0
         if "->" in line:
             carried = sum(s.registers for s in _shapes(line.partition("->")[2]) if s.sizes)
         self.regions.append(Region(depth, group, carried))
-        self._open.append((_indent(line), self.regions[-1]))
+        self._open_loops.append((_indent(line), self.regions[-1]))
 
     def _close(self, line: str) -> None:
         stripped = line.lstrip()
@@ -248,8 +255,8 @@ class _Reader:
             self._extra_warps += int(warps.group(1)) if warps else 0
         elif stripped.startswith("}"):
             indent = _indent(line)
-            if self._open and self._open[-1][0] == indent and "do {" not in stripped:
-                self._open.pop()
+            if self._open_loops and self._open_loops[-1][0] == indent and "do {" not in stripped:
+                self._open_loops.pop()
             elif stripped.startswith("} : (") and self._in_group:
                 self._in_group = False
 
@@ -267,7 +274,7 @@ class _Reader:
 
     @property
     def _region(self) -> Region:
-        return self._open[-1][1] if self._open else self.regions[0]
+        return self._open_loops[-1][1] if self._open_loops else self.regions[0]
 
     def _count(self, name: str, line: str) -> None:
         if name in LOADS:
@@ -277,7 +284,7 @@ class _Reader:
             self._region.counts["store_bytes"] += shape.bytes
         elif name in DOTS:
             self._dot(line)
-        elif FLOAT.match(name) or name in FLOAT_OF_TRITON:
+        elif FLOAT_OPERATION.match(name) or name in TRITON_FLOAT_OPERATIONS:
             shape = _last(line)
             self._region.counts["float_ops"] += shape.elements
             self.largest_tile = max(self.largest_tile, shape.registers)
@@ -290,7 +297,7 @@ class _Reader:
         self._region.counts["async_copies"] += name in ASYNC
         contiguous = self._layouts.get(shape.layout)
         if contiguous:
-            width = min(contiguous * shape.bits / 8, MOST_CONTIGUOUS_BYTES)
+            width = min(contiguous * shape.bits / 8, MAX_CONTIGUOUS_BYTES)
             self._widths.append((shape.bytes, width))
 
     def _dot(self, line: str) -> None:
@@ -333,7 +340,7 @@ def _first(line: str) -> Shape:
 
 def _last(line: str) -> Shape:
     shape = Shape()
-    for shape in _shapes(_types(line)):  # noqa: B007
+    for shape in _shapes(_types(line)):
         pass
     return shape
 

@@ -13,11 +13,16 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.numba_source import compiled, define
-from foretune.collect.threads import in_parallel, split, thread_counts
+from foretune.collect.kernels.numba_codegen import (
+    compile_function,
+    function_source,
+    run_parallel,
+    split_range,
+    thread_counts,
+)
 from foretune.errors import ProblemError
 from foretune.family import Cost, Quantity
-from foretune.kernel import Inputs, Kernel, Launch, spread_problems
+from foretune.kernel import Inputs, Kernel, Launch, latin_hypercube_problems
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
@@ -42,7 +47,7 @@ class Conv2d(Kernel):
     """
 
     name = "conv2d"
-    takes_numbers = True
+    accepts_scalars = True
     problem_parameters = (
         ProblemParameter("H", maximum=65536, meaning="rows of the image"),
         ProblemParameter("W", maximum=65536, meaning="pixels of a row"),
@@ -97,7 +102,7 @@ class Conv2d(Kernel):
         sizes = (r, run, w * c, c, f, pixels)
         blocks = (int(config["block_h"]), int(config["block_c"]) or run)
         by_rows, threads = config["split"] == "rows", int(config["threads"])
-        ranges = split(rows if by_rows else panels, threads)
+        ranges = split_range(rows if by_rows else panels, threads)
         out = np.empty((rows, pixels, f), dtype=np.float32)
         fx, fout = x.ravel(), out.ravel()
 
@@ -106,7 +111,7 @@ class Conv2d(Kernel):
             sweep(fx, packed, fout, *sizes, *bounds, *blocks)
 
         def launch() -> Any:
-            in_parallel(convolve, ranges)
+            run_parallel(convolve, ranges)
             return out
 
         launch()  # compiles for these types
@@ -176,7 +181,7 @@ class Conv2d(Kernel):
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         """Return images of 14 to 80 pixels with up to 96 channels, odd numbers included."""
-        return spread_problems(self, SIZES, n, seed)
+        return latin_hypercube_problems(self, SIZES, n, seed)
 
 
 def _outputs(problem: Mapping[str, Any]) -> Any:
@@ -237,7 +242,7 @@ def _micro(pixels: int, vectors: int, lanes: int, unroll: int) -> Any:
     body += ["else:"]
     body += [f"    store_first({at(i, v * lanes)}, s{i}_{v}, count - {v * lanes})" for i, v in tile]
     arguments = "x, x0, x_row, c, weights, w0, run, r, depth, out, o0, f, had, count"
-    return compiled(define("micro", arguments, body), "micro")
+    return compile_function(function_source("micro", arguments, body), "micro")
 
 
 @lru_cache(maxsize=512)
@@ -265,8 +270,8 @@ def _sweep(tile_w: int, tile_f: int, lanes: int, unroll: int, order: str) -> Any
     body = ["    " * depth + loops[axis] for depth, axis in enumerate(order)]
     body += ["    " * 3 + line for line in block]
     arguments = "x, weights, out, r, run, x_row, c, f, pixels, h0, h1, p0, p1, block_h, block_c"
-    return compiled(
-        define("sweep", arguments, body),
+    return compile_function(
+        function_source("sweep", arguments, body),
         "sweep",
         tile=_micro(tile_w, tile_f, lanes, unroll),
         pixel=_micro(1, tile_f, lanes, unroll),

@@ -38,9 +38,9 @@ def mean_counts(tokens: Any, top_k: Any, experts: int, exponent: float) -> npt.N
     share = np.ones(experts)
     if exponent:
         power = 1.0 - exponent
-        most = np.maximum(LARGEST_SHARE * np.asarray(tokens, dtype=float), 1.0 + 1e-6)
+        max_count = np.maximum(LARGEST_SHARE * np.asarray(tokens, dtype=float), 1.0 + 1e-6)
         middle = (np.arange(experts) + 0.5) / experts
-        share = (1.0 + middle * (np.float_power(most, power) - 1.0)) ** (1.0 / power)
+        share = (1.0 + middle * (np.float_power(max_count, power) - 1.0)) ** (1.0 / power)
     share = share / share.sum(axis=-1, keepdims=True) * (tokens * top_k)
     return np.minimum(np.sort(share, axis=-1)[..., ::-1], tokens)
 
@@ -83,8 +83,8 @@ def per_routing(
     tile: Any = 1.0,
 ) -> npt.NDArray[np.float64]:
     """Return ``what(counts, tile)`` for one routing, or for columns of many."""
-    given = (np.asarray(v, dtype=float) for v in (tokens, experts, top_k, skew, tile))
-    columns = np.broadcast_arrays(*given)
+    arrays = (np.asarray(v, dtype=float) for v in (tokens, experts, top_k, skew, tile))
+    columns = np.broadcast_arrays(*arrays)
     number = np.zeros(columns[0].size, dtype=np.int64)
     for column in columns:  # few distinct rows, each worked out once
         codes, distinct = pd.factorize(column.ravel())

@@ -12,10 +12,15 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.numba_source import compiled, define
-from foretune.collect.threads import in_parallel, split, thread_counts
+from foretune.collect.kernels.numba_codegen import (
+    compile_function,
+    function_source,
+    run_parallel,
+    split_range,
+    thread_counts,
+)
 from foretune.family import Cost, Quantity
-from foretune.kernel import Inputs, Kernel, Launch, spread_problems
+from foretune.kernel import Inputs, Kernel, Launch, latin_hypercube_problems
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
@@ -35,7 +40,7 @@ class Matmul(Kernel):
     """
 
     name = "matmul"
-    takes_numbers = True
+    accepts_scalars = True
     problem_parameters = (
         ProblemParameter("M", maximum=65536, meaning="rows of A and C"),
         ProblemParameter("N", maximum=65536, meaning="columns of B and C"),
@@ -77,11 +82,15 @@ class Matmul(Kernel):
             int(config["micro_m"]), int(config["micro_n"]), lanes, int(config["unroll_k"]),
             str(config["order"]), packed,
         )  # fmt: skip
-        pack = compiled(_PACK, "pack")
+        pack = compile_function(_PACK, "pack")
         by_rows, threads = config["split"] == "m", int(config["threads"])
-        ranges = split(m, threads, int(config["micro_m"])) if by_rows else split(n, threads, panel)
+        ranges = (
+            split_range(m, threads, int(config["micro_m"]))
+            if by_rows
+            else split_range(n, threads, panel)
+        )
         panels = n // panel
-        panel_ranges = split(panels, threads)
+        panel_ranges = split_range(panels, threads)
         c = np.empty((m, n), dtype=a.dtype)
         bp = np.empty(panels * k * panel if packed else 0, dtype=a.dtype)
         fa, fb, fc = a.ravel(), b.ravel(), c.ravel()
@@ -95,8 +104,8 @@ class Matmul(Kernel):
 
         def launch() -> Any:
             if packed and panels:
-                in_parallel(pack_panels, panel_ranges)
-            in_parallel(multiply, ranges)
+                run_parallel(pack_panels, panel_ranges)
+            run_parallel(multiply, ranges)
             return c
 
         launch()  # compiles for these types
@@ -150,7 +159,7 @@ class Matmul(Kernel):
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         """Return sizes from 32 to 1024, odd ones included, in single precision."""
-        return spread_problems(self, dict.fromkeys("MNK", SIZES), n, seed)
+        return latin_hypercube_problems(self, dict.fromkeys("MNK", SIZES), n, seed)
 
 
 @lru_cache
@@ -212,7 +221,7 @@ def _micro(rows: int, vectors: int, lanes: int, unroll: int, masked: bool = Fals
         body += [f"    {line}" for line in step]
     body += [f"store{first}(c, c0 + {i} * ldc + {v * lanes}, c{i}_{v}{count})" for i, v in tile]
     arguments = f"a, a0, lda, b, b0, ldb, c, c0, ldc, depth{count}"
-    return compiled(define("micro", arguments, body), "micro")
+    return compile_function(function_source("micro", arguments, body), "micro")
 
 
 @lru_cache
@@ -227,8 +236,8 @@ def _edge(lanes: int) -> Any:
         "        row(a, i * k + kb, k, b, kb * n + j, n, c, i * n + j, n, depth, j1 - j)",
     ]
     tile, row = (_micro(rows, 1, lanes, 1, masked=True) for rows in (EDGE_ROWS, 1))
-    source = define("edge", "a, b, c, n, k, i0, i1, j0, j1, kb, depth", body)
-    return compiled(source, "edge", tile=tile, row=row)
+    source = function_source("edge", "a, b, c, n, k, i0, i1, j0, j1, kb, depth", body)
+    return compile_function(source, "edge", tile=tile, row=row)
 
 
 @lru_cache(maxsize=512)
@@ -257,8 +266,10 @@ def _sweep(micro_m: int, micro_n: int, lanes: int, unroll: int, order: str, pack
         "edge(a, b, c, n, k, ib, i_end, j_full, j_end, kb, depth)",
     ]
     body += ["    " * 3 + line for line in block]
-    source = define("sweep", "a, b, bp, c, n, k, i0, i1, j0, j1, block_m, block_n, block_k", body)
-    return compiled(
+    source = function_source(
+        "sweep", "a, b, bp, c, n, k, i0, i1, j0, j1, block_m, block_n, block_k", body
+    )
+    return compile_function(
         source,
         "sweep",
         micro=_micro(micro_m, micro_n, lanes, unroll),

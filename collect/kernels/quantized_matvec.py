@@ -11,8 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.numba_source import compiled, define
-from foretune.collect.threads import in_parallel, split, thread_counts
+from foretune.collect.kernels.numba_codegen import (
+    compile_function,
+    function_source,
+    run_parallel,
+    split_range,
+    thread_counts,
+)
 from foretune.family import Cost, Quantity
 from foretune.kernel import Inputs, Kernel, Launch
 from foretune.problem import Problem, ProblemParameter
@@ -40,7 +45,7 @@ class QuantizedMatvec(Kernel):
     """
 
     name = "quantized_matvec"
-    takes_numbers = True
+    accepts_scalars = True
     problem_parameters = (
         ProblemParameter("N", maximum=1048576, meaning="rows of W"),
         ProblemParameter("K", maximum=1048576, meaning="columns of W"),
@@ -84,17 +89,19 @@ class QuantizedMatvec(Kernel):
         scales = np.zeros(blocks * rows * groups, dtype=np.float32)
         packed = np.zeros(blocks * rows * groups * chunk, dtype=PACKED[format_])
         pack, shape = _pack(format_), (rows, group, chunk, groups)
-        in_parallel(
+        run_parallel(
             lambda *bounds: pack(w, scales, packed, *shape, *strides, *bounds),
-            split(n, thread_counts()[-1]),
+            split_range(n, thread_counts()[-1]),
         )
         sweep = _sweep(format_, rows, lanes, unroll, group, int(config["prefetch"]))
-        correct = compiled(_CORRECT, "correct")
+        correct = compile_function(_CORRECT, "correct")
         padded = np.zeros(groups * group, dtype=np.float32)
         corrections = np.zeros(groups * lanes, dtype=np.float32)
         y = np.empty(blocks * rows, dtype=np.float32)
         interleaved = config["split"] == "interleaved"
-        ranges = [(t, blocks) for t in range(threads)] if interleaved else split(blocks, threads)
+        ranges = (
+            [(t, blocks) for t in range(threads)] if interleaved else split_range(blocks, threads)
+        )
         step = threads if interleaved else 1
 
         def multiply(first: int, last: int) -> None:
@@ -104,7 +111,7 @@ class QuantizedMatvec(Kernel):
             padded[:k] = x
             if format_ == "int4":
                 correct(padded, corrections, group, lanes)
-            in_parallel(multiply, ranges)
+            run_parallel(multiply, ranges)
             return y[:n]
 
         launch()  # compiles for these types
@@ -166,8 +173,8 @@ class QuantizedMatvec(Kernel):
 
         Every fourth has an error limit that int4 misses, so that its failures are seen.
         """
-        least, most = WEIGHTS
-        shapes = [(r, c) for r in ROWS for c in COLUMNS if least <= r * c <= most]
+        low, high = WEIGHTS
+        shapes = [(r, c) for r in ROWS for c in COLUMNS if low <= r * c <= high]
         chosen = [shapes[i] for i in np.random.default_rng(seed).permutation(len(shapes))[:n]]
         limits = (0.1, 0.1, 0.1, 0.02)
         return [self.problem(N=r, K=c, max_error=limits[i % 4]) for i, (r, c) in enumerate(chosen)]
@@ -232,7 +239,9 @@ _STORE = {
 def _pack(format_: str) -> Any:
     """Compile quantization: the value of largest magnitude in a group becomes the lowest level."""
     levels = np.float32({"fp32": 1, "int8": 128, "int4": 8}[format_])
-    return compiled(_PACK.replace("STORE", _STORE[format_]), "pack", LEVELS=levels, np=np)
+    return compile_function(
+        _PACK.replace("STORE", _STORE[format_]), "pack", PROBABILITY_LEVELS=levels, np=np
+    )
 
 
 _CORRECT = """
@@ -290,12 +299,12 @@ def _sweep(format_: str, rows: int, lanes: int, unroll: int, group: int, prefetc
     sums = (f"a{r}_0" if floats else f"t{r}" for r in range(rows))
     block += [f"y[block * {rows} + {r}] = total({name})" for r, name in enumerate(sums)]
     start = [f"s0 = block * {rows} * groups", f"w0 = s0 * {chunk}"]
-    source = define(
+    source = function_source(
         "sweep",
         "w, scales, x, corrections, y, groups, row_at, group_at, row_s, group_s, first, last, step",
         ["for block in range(first, last, step):", *_indented([*start, *block])],
     )
-    return compiled(source, "sweep", ZERO=np.float32(0))
+    return compile_function(source, "sweep", ZERO=np.float32(0))
 
 
 def _indented(lines: list[str]) -> list[str]:

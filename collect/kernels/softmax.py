@@ -13,8 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.numba_source import compiled, define
-from foretune.collect.threads import in_parallel, split, thread_counts
+from foretune.collect.kernels.numba_codegen import (
+    compile_function,
+    function_source,
+    run_parallel,
+    split_range,
+    thread_counts,
+)
 from foretune.family import Cost, Quantity
 from foretune.kernel import Inputs, Kernel, Launch
 from foretune.problem import Problem, ProblemParameter
@@ -41,7 +46,7 @@ class Softmax(Kernel):
     """
 
     name = "softmax"
-    takes_numbers = True
+    accepts_scalars = True
     problem_parameters = (
         ProblemParameter("R", maximum=16777216, meaning="rows of X"),
         ProblemParameter("C", maximum=16777216, meaning="columns of X, over which sums run"),
@@ -81,11 +86,11 @@ class Softmax(Kernel):
         fx = x.ravel()
 
         if by_columns:
-            ranges = split(blocks, threads)
+            ranges = split_range(blocks, threads)
         elif config["split"] == "interleaved":
             ranges = [(t, r) for t in range(threads)]
         else:
-            ranges = split(r, threads)
+            ranges = split_range(r, threads)
         step = threads if config["split"] == "interleaved" else 1
 
         def work(reducing: bool, scaling: bool, first: int, last: int) -> None:
@@ -98,7 +103,7 @@ class Softmax(Kernel):
 
         def launch() -> Any:
             for call in calls:
-                in_parallel(call, ranges)
+                run_parallel(call, ranges)
             return y.reshape(r, c)
 
         launch()  # compiles for these types
@@ -160,8 +165,8 @@ class Softmax(Kernel):
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         """Return shapes from many short rows to one long one, of 65 thousand to 4 million."""
-        least, most = ELEMENTS
-        shapes = [(r, c) for r in ROWS for c in COLUMNS if least <= r * c <= most]
+        low, high = ELEMENTS
+        shapes = [(r, c) for r in ROWS for c in COLUMNS if low <= r * c <= high]
         chosen = np.random.default_rng(seed).permutation(len(shapes))[:n]
         return [self.problem(R=shapes[i][0], C=shapes[i][1]) for i in chosen]
 
@@ -258,7 +263,7 @@ def _reduce(algorithm: str, lanes: int, unroll: int) -> Any:
         body += _pass(_SUM, lanes, unroll, "x", store)
         body += [f"s0 = add(s0, s{u})" for u in range(1, unroll)]
     body += ["return total(s0), top"]
-    return compiled(define("reduce", "x, y, i0, i1", body), "reduce", **CONSTANTS)
+    return compile_function(function_source("reduce", "x, y, i0, i1", body), "reduce", **CONSTANTS)
 
 
 @lru_cache(maxsize=512)
@@ -268,7 +273,9 @@ def _scale(algorithm: str, lanes: int, unroll: int, stream: bool) -> Any:
     load = "y" if algorithm == "three_pass_reload" else "x"
     store = "store_past_cache" if stream else "store"
     body += _pass(([], "", _SCALE[algorithm]), lanes, unroll, load, store)
-    return compiled(define("scale", "x, y, i0, i1, top, factor", body), "scale", **CONSTANTS)
+    return compile_function(
+        function_source("scale", "x, y, i0, i1, top, factor", body), "scale", **CONSTANTS
+    )
 
 
 _SWEEP = """
@@ -297,7 +304,7 @@ def _sweep(algorithm: str, lanes: int, unroll: int, unroll_scale: int, stream: b
     power = "np.exp2" if algorithm == "two_pass" else "np.exp"
     # stored exponentials are relative to the maximum of their own block
     factor = "np.exp(tops[p0 + b] - top)" if algorithm == "three_pass_reload" else "np.float32(1)"
-    return compiled(
+    return compile_function(
         _SWEEP.replace("POWER", power).replace("FACTOR", factor),
         "sweep",
         np=np,

@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from foretune.collect.kernels.gemm_tiles import Limits, device_limits, multiply_add
+from foretune.collect.kernels.triton_gemm import Limits, device_limits, multiply_add
 from foretune.collect.kernels.triton_kernel import (
     CACHE,
     JitLaunch,
@@ -27,7 +27,7 @@ from foretune.collect.kernels.triton_kernel import (
 )
 from foretune.errors import ProblemError
 from foretune.family import Cost, Quantity
-from foretune.kernel import Inputs, Launch, spread_problems
+from foretune.kernel import Inputs, Launch, latin_hypercube_problems
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
@@ -48,12 +48,12 @@ TRAINING = {
     "dtype": DTYPES,
     "mask": MASKS,
 }
-MOST_PAIRS = 2**34
+MAX_PAIRS = 2**34
 """Queries times keys times heads of a training problem: some 10 ms on a fast GPU."""
 
 
 @triton.jit
-def weigh(scores, scale, total, sums, top):
+def online_softmax_step(scores, scale, total, sums, top):
     """Return weights of new scores, and what was summed up so far, brought to the new largest."""
     higher = tl.maximum(top, tl.max(scores, axis=1) * scale)
     weights = tl.exp2(scores * scale - higher[:, None])
@@ -62,7 +62,7 @@ def weigh(scores, scale, total, sums, top):
 
 
 @triton.jit
-def unseen(scores, columns, rows, keys, CAUSAL: tl.constexpr):
+def mask_scores(scores, columns, rows, keys, CAUSAL: tl.constexpr):
     """Return scores with -inf where a query does not see a key."""
     seen = (columns < keys)[None, :]
     if CAUSAL:
@@ -71,7 +71,7 @@ def unseen(scores, columns, rows, keys, CAUSAL: tl.constexpr):
 
 
 @triton.jit
-def reach(tile, keys, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr):
+def key_bounds(tile, keys, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, CAUSAL: tl.constexpr):
     """Return how many keys all queries of a tile see, and how many any of them does."""
     if CAUSAL:
         return tile * BLOCK_M // BLOCK_N * BLOCK_N, tl.minimum((tile + 1) * BLOCK_M, keys)
@@ -96,8 +96,8 @@ def _walk(
             v = tl.load(v_at + first * stride_v)
         scores = multiply_add(q, tl.trans(k), tl.zeros((q.shape[0], BLOCK_N), tl.float32))
         if MASKED:
-            scores = unseen(scores, first + n, rows, keys, CAUSAL)
-        weights, total, sums, top = weigh(scores, scale, total, sums, top)
+            scores = mask_scores(scores, first + n, rows, keys, CAUSAL)
+        weights, total, sums, top = online_softmax_step(scores, scale, total, sums, top)
         total = multiply_add(weights.to(v.dtype), v, total)
     return total, sums, top
 
@@ -128,7 +128,7 @@ def _attention(
     k_at = k + n[:, None] * stride_ks + d[None, :]
     v_at = v + n[:, None] * stride_vs + d[None, :]
 
-    seen_by_all, end = reach(tile, length, BLOCK_M, BLOCK_N, CAUSAL)
+    seen_by_all, end = key_bounds(tile, length, BLOCK_M, BLOCK_N, CAUSAL)
     total = tl.zeros((BLOCK_M, D), tl.float32)
     sums = tl.zeros((BLOCK_M,), tl.float32)
     top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
@@ -155,8 +155,8 @@ class TritonAttention(TritonKernel):
     """
 
     name = "triton_attention"
-    takes_numbers = True
-    specialises = False
+    accepts_scalars = True
+    has_warp_specialization = False
     """Whether there is a knob for warps that only load."""
     problem_parameters = (
         ProblemParameter("batch", 1, maximum=65535, meaning="sequences"),
@@ -187,8 +187,10 @@ class TritonAttention(TritonKernel):
     def space(self, problem: Problem) -> SearchSpace:
         """Return tiles whose sums registers hold and whose operands shared memory holds."""
         check_support(str(problem["dtype"]))
-        most = max(16, 1 << (int(problem["seq_len"]) - 1).bit_length())
-        return _space(int(problem["head_dim"]), most, device_limits(), self.specialises)
+        max_block = max(16, 1 << (int(problem["seq_len"]) - 1).bit_length())
+        return _space(
+            int(problem["head_dim"]), max_block, device_limits(), self.has_warp_specialization
+        )
 
     def default(self, problem: Problem) -> Configuration:
         """Return 128 queries by 64 keys; less where shared memory or the sequence is short."""
@@ -198,7 +200,7 @@ class TritonAttention(TritonKernel):
         tried = [(128, 64, warps, 3), (128, 64, warps, 2), (64, 64, 4, 2), (64, 32, 4, 2)]
         for m, n, warps, stages in [*tried, (32, 32, 2, 2), (16, 16, 1, 2)]:
             config = {"BLOCK_M": m, "BLOCK_N": n, "num_warps": warps, "num_stages": stages}
-            config |= {"WARP_SPECIALIZE": False} if self.specialises else {}
+            config |= {"WARP_SPECIALIZE": False} if self.has_warp_specialization else {}
             if config in space:
                 return Configuration(config)
         return space[0]
@@ -289,8 +291,8 @@ class TritonAttention(TritonKernel):
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         """Return prompts of language models, from 128 tokens to 16 thousand, with both masks."""
-        drawn = spread_problems(self, TRAINING, 4 * n, seed)
-        return [p for p in drawn if _pairs(p) <= MOST_PAIRS][:n]
+        candidates = latin_hypercube_problems(self, TRAINING, 4 * n, seed)
+        return [p for p in candidates if _pairs(p) <= MAX_PAIRS][:n]
 
 
 def _pairs(problem: Problem) -> float:
@@ -310,7 +312,7 @@ def _keys_seen(problem: Mapping[str, Any]) -> Quantity:
 
 
 @lru_cache
-def _space(dim: int, most: int, limits: Limits, specialises: bool) -> SearchSpace:
+def _space(dim: int, max_block: int, limits: Limits, warp_specialization: bool) -> SearchSpace:
     # tiles loaded ahead have a buffer each, the queries one, the weights one on their way from
     # scores to operand …
     need = f"2 * {dim} * (BLOCK_M + 2 * BLOCK_N * max(num_stages - 1, 1)) + 2 * BLOCK_M * BLOCK_N"
@@ -321,11 +323,11 @@ def _space(dim: int, most: int, limits: Limits, specialises: bool) -> SearchSpac
     warps = (False, True) if limits.specializes else (False,)
     return SearchSpace(
         {
-            "BLOCK_M": tuple(m for m in (16, 32, 64, 128, 256) if m <= most),
-            "BLOCK_N": tuple(n for n in (16, 32, 64, 128, 256) if n <= most),
+            "BLOCK_M": tuple(m for m in (16, 32, 64, 128, 256) if m <= max_block),
+            "BLOCK_N": tuple(n for n in (16, 32, 64, 128, 256) if n <= max_block),
             "num_warps": (1, 2, 4, 8, 16),
             "num_stages": (1, 2, 3, 4, 5),
-            **({"WARP_SPECIALIZE": warps} if specialises else {}),
+            **({"WARP_SPECIALIZE": warps} if warp_specialization else {}),
         },
         [
             "BLOCK_M >= 16 * num_warps",  # a matrix instruction has sixteen rows

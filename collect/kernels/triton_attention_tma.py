@@ -14,8 +14,13 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from foretune.collect.kernels.gemm_tiles import multiply_add
-from foretune.collect.kernels.triton_attention import TritonAttention, reach, unseen, weigh
+from foretune.collect.kernels.triton_attention import (
+    TritonAttention,
+    key_bounds,
+    mask_scores,
+    online_softmax_step,
+)
+from foretune.collect.kernels.triton_gemm import multiply_add
 from foretune.collect.kernels.triton_kernel import JitLaunch
 from foretune.kernel import Inputs
 from foretune.problem import Problem
@@ -34,8 +39,8 @@ def _walk_tma(
         empty = tl.zeros((queries.shape[0], BLOCK_N), tl.float32)
         scores = multiply_add(queries, key.T, empty)
         if MASKED:
-            scores = unseen(scores, first + tl.arange(0, BLOCK_N), rows, keys, CAUSAL)
-        weights, total, sums, top = weigh(scores, scale, total, sums, top)
+            scores = mask_scores(scores, first + tl.arange(0, BLOCK_N), rows, keys, CAUSAL)
+        weights, total, sums, top = online_softmax_step(scores, scale, total, sums, top)
         value = v.load([shared, first, 0]).reshape(BLOCK_N, D)
         total = multiply_add(weights.to(value.dtype), value, total)
     return total, sums, top
@@ -56,7 +61,7 @@ def _attention_tma(
     first = tile * BLOCK_M
     rows = first + tl.arange(0, BLOCK_M)
     queries = q.load([one, first, 0]).reshape(BLOCK_M, D)
-    seen_by_all, end = reach(tile, length, BLOCK_M, BLOCK_N, CAUSAL)
+    seen_by_all, end = key_bounds(tile, length, BLOCK_M, BLOCK_N, CAUSAL)
     total = tl.zeros((BLOCK_M, D), tl.float32)
     sums = tl.zeros((BLOCK_M,), tl.float32)
     top = tl.full((BLOCK_M,), float("-inf"), tl.float32)
@@ -79,7 +84,7 @@ class TritonAttentionTma(TritonAttention):
     """
 
     name = "triton_attention_tma"
-    specialises = True
+    has_warp_specialization = True
 
     def launches(
         self, problem: Problem, config: Configuration, inputs: Inputs

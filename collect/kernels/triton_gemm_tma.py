@@ -13,8 +13,11 @@ import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from foretune.collect.kernels.gemm_tiles import (
+from foretune.collect.kernels.triton_gemm import (
+    OUTPUT,
+    TRAINING,
     Limits,
+    TritonGemm,
     default_tile,
     device_limits,
     multiply_add,
@@ -22,10 +25,9 @@ from foretune.collect.kernels.gemm_tiles import (
     tile_position,
     tile_rules,
 )
-from foretune.collect.kernels.triton_gemm import OUTPUT, TRAINING, TritonGemm
 from foretune.collect.kernels.triton_kernel import BITS, CACHE, JitLaunch
 from foretune.errors import ProblemError
-from foretune.kernel import Inputs, spread_problems
+from foretune.kernel import Inputs, latin_hypercube_problems
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
@@ -115,15 +117,15 @@ class TritonGemmTma(TritonGemm):
                 (a, (block_m, block_k)), (b, (block_n, block_k)), (c, (block_m, block_n)),
             )
         ]  # fmt: skip
-        own = {n: v for n, v in config.items() if n not in ("SPLIT_K", "PERSISTENT")}
-        return [JitLaunch(_gemm_tma, (programs,), (*described, m, n, k), own)], c
+        options = {n: v for n, v in config.items() if n not in ("SPLIT_K", "PERSISTENT")}
+        return [JitLaunch(_gemm_tma, (programs,), (*described, m, n, k), options)], c
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         """Return layers of language models, for one token to a long prompt."""
         choices = {**TRAINING, "dtype": FORMATS, "layout": ("nt",)}
         for size in "NK":
             choices[size] = tuple(s for s in TRAINING[size] if int(s) % ALIGNED_BYTES == 0)
-        return spread_problems(self, choices, n, seed)
+        return latin_hypercube_problems(self, choices, n, seed)
 
 
 @lru_cache(maxsize=32)

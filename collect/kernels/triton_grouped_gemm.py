@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 
 from foretune.collect.kernels.expert_routing import expert_counts, per_routing
-from foretune.collect.kernels.gemm_tiles import (
+from foretune.collect.kernels.triton_gemm import (
     Limits,
     TiledProduct,
     default_tile,
@@ -133,7 +133,7 @@ class TritonGroupedGemm(TiledProduct):
     """
 
     name = "triton_grouped_gemm"
-    takes_numbers = True
+    accepts_scalars = True
     problem_parameters = (
         ProblemParameter("tokens", meaning="tokens of a batch: rows of A"),
         ProblemParameter("experts", maximum=4096, meaning="experts with weights of their own"),
@@ -186,7 +186,7 @@ class TritonGroupedGemm(TiledProduct):
         tokens, experts, n, k = (int(problem[p]) for p in ("tokens", "experts", "N", "K"))
         dtype = str(problem["dtype"])
         check_support(dtype)
-        token_of, ends = routed(problem, seed)
+        token_of, ends = token_permutation(problem, seed)
         a = normal((tokens, k), dtype, self, 2 * seed)
         return {
             "a": a,
@@ -203,8 +203,8 @@ class TritonGroupedGemm(TiledProduct):
         experts, n, k = b.shape
         rows, block_m = len(token_of), int(config["BLOCK_M"])
         c = torch.empty((rows, n), dtype=OUTPUT[str(problem["dtype"])], device=a.device)
-        most = min(rows // block_m + experts, rows)  # each expert's last tile may not be full
-        programs = most * triton.cdiv(n, int(config["BLOCK_N"]))
+        max_tiles = min(rows // block_m + experts, rows)  # each expert's last tile may not be full
+        programs = max_tiles * triton.cdiv(n, int(config["BLOCK_N"]))
         if config["PERSISTENT"]:
             programs = min(programs, device_limits().cores)
 
@@ -294,7 +294,9 @@ class TritonGroupedGemm(TiledProduct):
         ]
 
 
-def routed(problem: Problem, seed: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def token_permutation(
+    problem: Problem, seed: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """Return the token of each row, sorted by expert, and behind which row each expert ends."""
     tokens, experts, top_k = (int(problem[p]) for p in ("tokens", "experts", "top_k"))
     rng = np.random.default_rng(seed)

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foretune.errors import MeasurementError, ProblemError
-from foretune.extras import require
 from foretune.family import Quantity
 from foretune.kernel import Inputs, Kernel, Launch
+from foretune.lazy import require
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration
 
@@ -72,7 +72,7 @@ class TensorKernel(Kernel):
         """Return the rounding error of the problem's format; `tolerance` where it has none."""
         return ROUNDING.get(str(problem.get("dtype")), self.tolerance)
 
-    def poison(self, output: Any) -> None:
+    def invalidate_output(self, output: Any) -> None:
         """Fill ``output`` with NaN, or with large numbers where its format has none."""
         torch = _torch()
         if output.is_floating_point() and output.element_size() > 1:

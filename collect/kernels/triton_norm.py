@@ -25,9 +25,9 @@ EPSILON = 1e-5
 
 
 @triton.jit
-def _rescale(v, mean, scale, w, b, CENTRE: tl.constexpr):
+def _rescale(v, mean, scale, w, b, CENTER: tl.constexpr):
     """Return the result of a tile, given the statistics of its rows."""
-    if CENTRE:
+    if CENTER:
         return (v - mean) * scale * w[None, :] + b[None, :]
     else:
         return v * scale * w[None, :]
@@ -36,33 +36,33 @@ def _rescale(v, mean, scale, w, b, CENTRE: tl.constexpr):
 @triton.jit
 def _whole_rows(
     x, w, b, y, rows, columns, epsilon,
-    CENTRE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
+    CENTER: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, STAGES: tl.constexpr,
 ):  # fmt: skip
     """Normalise tiles of whole rows, which stay in registers, as weight and bias do."""
     c = tl.arange(0, BLOCK)
     inside = c < columns
     weight = tl.load(w + c, mask=inside, other=0.0).to(tl.float32)
-    bias = tl.load(b + c, mask=inside & CENTRE, other=0.0).to(tl.float32)
+    bias = tl.load(b + c, mask=inside & CENTER, other=0.0).to(tl.float32)
     step = tl.num_programs(0)
     for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), step, num_stages=STAGES):
         r = tile * ROWS + tl.arange(0, ROWS)
         at = tl.minimum(r, rows - 1).to(tl.int64)[:, None] * columns + c[None, :]
         v = tl.load(x + at, mask=inside[None, :], other=0.0).to(tl.float32)
-        if CENTRE:
+        if CENTER:
             mean = tl.sum(v, axis=1, keep_dims=True) / columns
             d = tl.where(inside[None, :], v - mean, 0.0)
         else:
             mean = 0.0
             d = v
         scale = tl.rsqrt(tl.sum(d * d, axis=1, keep_dims=True) / columns + epsilon)
-        out = _rescale(v, mean, scale, weight, bias, CENTRE)
+        out = _rescale(v, mean, scale, weight, bias, CENTER)
         tl.store(y + at, out.to(y.dtype.element_ty), mask=inside[None, :] & (r < rows)[:, None])
 
 
 @triton.jit
 def _blocks_of_rows(
     x, w, b, y, rows, columns, epsilon,
-    CENTRE: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, LAST: tl.constexpr,
+    CENTER: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr, LAST: tl.constexpr,
     STAGES: tl.constexpr,
 ):  # fmt: skip
     """Normalise one tile of rows, which is walked through forwards and backwards."""
@@ -73,13 +73,13 @@ def _blocks_of_rows(
     width: tl.constexpr = BLOCK if LAST else 1
     total = tl.zeros((ROWS, width), tl.float32)
     squares = tl.zeros((ROWS, width), tl.float32)
-    near = tl.zeros((ROWS, 1), tl.float32)
-    if CENTRE:
-        near = tl.load(x + row).to(tl.float32)
+    pivot = tl.zeros((ROWS, 1), tl.float32)
+    if CENTER:
+        pivot = tl.load(x + row).to(tl.float32)
     for start in tl.range(0, columns, BLOCK, num_stages=STAGES):
         inside = (c < columns - start)[None, :]
         v = tl.load(x + at + start, mask=inside, other=0.0, eviction_policy="evict_last")
-        d = tl.where(inside, v.to(tl.float32) - near, 0.0)
+        d = tl.where(inside, v.to(tl.float32) - pivot, 0.0)
         if LAST:
             total += d
             squares += d * d
@@ -91,9 +91,9 @@ def _blocks_of_rows(
         squares = tl.sum(squares, axis=1, keep_dims=True)
     shift = total / columns
     variance = squares / columns
-    if CENTRE:
+    if CENTER:
         variance = tl.maximum(variance - shift * shift, 0.0)
-    mean = near + shift
+    mean = pivot + shift
     scale = tl.rsqrt(variance + epsilon)
     final = (tl.cdiv(columns, BLOCK) - 1) * BLOCK
     for back in tl.range(0, columns, BLOCK, num_stages=STAGES):
@@ -101,8 +101,8 @@ def _blocks_of_rows(
         inside = c < columns - start
         v = tl.load(x + at + start, mask=inside[None, :], other=0.0, eviction_policy="evict_first")
         weight = tl.load(w + start + c, mask=inside, other=0.0).to(tl.float32)
-        bias = tl.load(b + start + c, mask=inside & CENTRE, other=0.0).to(tl.float32)
-        out = _rescale(v.to(tl.float32), mean, scale, weight, bias, CENTRE)
+        bias = tl.load(b + start + c, mask=inside & CENTER, other=0.0).to(tl.float32)
+        out = _rescale(v.to(tl.float32), mean, scale, weight, bias, CENTER)
         mask = inside[None, :] & (r < rows)[:, None]
         tl.store(y + at + start, out.to(y.dtype.element_ty), mask=mask)
 
@@ -111,7 +111,7 @@ class TritonNorm(RowKernel):
     """Layer or RMS norm (``norm``) of ``X[R, C]`` along rows; knobs as of every `RowKernel`."""
 
     name = "triton_norm"
-    takes_numbers = True
+    accepts_scalars = True
     problem_parameters = (
         *RowKernel.problem_parameters,
         ProblemParameter("norm", "rms", choices=("rms", "layer"), meaning="which"),
@@ -138,7 +138,7 @@ class TritonNorm(RowKernel):
             del options["LAST"]
         function = _whole_rows if whole else _blocks_of_rows
         arguments = (x, weight, weight if bias is None else bias, y, *x.shape, EPSILON)
-        options["CENTRE"] = bias is not None
+        options["CENTER"] = bias is not None
         return [JitLaunch(function, grid, arguments, options)], y
 
     def reference(self, inputs: Inputs) -> Any:
@@ -164,4 +164,4 @@ class TritonNorm(RowKernel):
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         """Return shapes as of every kernel on rows, with both norms."""
-        return self._drawn({**TRAINING, "norm": ("rms", "layer")}, n, seed)
+        return self._sample_problems({**TRAINING, "norm": ("rms", "layer")}, n, seed)

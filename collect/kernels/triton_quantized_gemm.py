@@ -18,11 +18,10 @@ import torch
 import triton
 import triton.language as tl
 
-from foretune.collect.kernels.gemm_tiles import (
+from foretune.collect.kernels.triton_gemm import (
     WORKSPACE_BYTES,
     Limits,
     TiledProduct,
-    added_parts,
     default_tile,
     device_limits,
     group_reuse,
@@ -30,6 +29,7 @@ from foretune.collect.kernels.gemm_tiles import (
     padding,
     shape_rules,
     split_rules,
+    split_sum_launches,
     tile_features,
     tile_position,
     tile_rules,
@@ -44,7 +44,7 @@ from foretune.collect.kernels.triton_kernel import (
     torch_dtype,
 )
 from foretune.family import Cost, Quantity
-from foretune.kernel import Inputs, Launch, spread_problems
+from foretune.kernel import Inputs, Launch, latin_hypercube_problems
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
@@ -154,7 +154,7 @@ class TritonQuantizedGemm(TiledProduct):
     """
 
     name = "triton_quantized_gemm"
-    takes_numbers = True
+    accepts_scalars = True
     problem_parameters = (
         ProblemParameter("M", meaning="rows of A and C: tokens"),
         ProblemParameter("N", meaning="columns of W and C"),
@@ -227,7 +227,7 @@ class TritonQuantizedGemm(TiledProduct):
         options |= {"GROUP": group, "BITS": bits, "ZEROS": "zeros" in inputs}
         options["EVEN_K"] = k % max(group, block_k) == 0
         product = JitLaunch(_quantized_gemm, (tiles, splits), arguments, options)
-        return [product, *added_parts(out, c)], c
+        return [product, *split_sum_launches(out, c)], c
 
     def reference(self, inputs: Inputs) -> Any:
         """Return the product with the dequantized weights in single precision."""
@@ -283,7 +283,7 @@ class TritonQuantizedGemm(TiledProduct):
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         """Return layers of language models, for one token to a short prompt, and odd sizes."""
-        return spread_problems(self, TRAINING, n, seed)
+        return latin_hypercube_problems(self, TRAINING, n, seed)
 
 
 def packed(codes: torch.Tensor, bits: int, group: int) -> torch.Tensor:

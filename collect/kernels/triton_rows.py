@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.kernels.gemm_tiles import Limits, device_limits
+from foretune.collect.kernels.triton_gemm import Limits, device_limits
 from foretune.collect.kernels.triton_kernel import (
     BITS,
     CACHE,
@@ -20,10 +20,10 @@ from foretune.collect.kernels.triton_kernel import (
     element_bytes,
 )
 from foretune.family import Cost, Quantity
-from foretune.kernel import spread_problems
-from foretune.mapping import Value
+from foretune.kernel import latin_hypercube_problems
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
+from foretune.values import Value
 
 DTYPES = ("fp16", "bf16", "fp32")
 TILE = 32_768
@@ -38,7 +38,7 @@ TRAINING = {
     "C": (64, 128, 500, 1024, 2048, 4096, 5120, 8192, 10000, 16384, 32000, 50257, 128256),
     "dtype": DTYPES,
 }
-MOST_ELEMENTS = 2**28
+MAX_ELEMENTS = 2**28
 
 
 class RowKernel(TritonKernel):
@@ -102,7 +102,7 @@ class RowKernel(TritonKernel):
         cores = np.nan_to_num(1.0 * device.get("cores", 128.0), nan=128.0)
         turns = np.where(np.equal(config["PROGRAMS"], 0), 1.0, config["PROGRAMS"])
         waves = tiles / (cores * turns)
-        beside = np.where(whole, 0.0, self.vectors(problem))
+        vector_rows = np.where(whole, 0.0, self.vectors(problem))
         threads = 32.0 * config["num_warps"]
         return {
             "row_bytes": size * c,
@@ -116,16 +116,21 @@ class RowKernel(TritonKernel):
             "threads": np.minimum(tiles * threads, cores * 2048.0),
             "waves": waves,
             "imbalance": np.ceil(waves) / waves,
-            "shared_bytes": (config["num_stages"] - 1.0) * size * block * (config["ROWS"] + beside),
+            "shared_bytes": (config["num_stages"] - 1.0)
+            * size
+            * block
+            * (config["ROWS"] + vector_rows),
         }
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         """Return shapes from one row to 65536, of up to 256 million elements."""
-        return self._drawn(TRAINING, n, seed)
+        return self._sample_problems(TRAINING, n, seed)
 
-    def _drawn(self, choices: Mapping[str, Sequence[Any]], n: int, seed: int) -> list[Problem]:
-        drawn = spread_problems(self, choices, 2 * n, seed)
-        fitting = [p for p in drawn if int(p["R"]) * int(p["C"]) <= MOST_ELEMENTS]
+    def _sample_problems(
+        self, choices: Mapping[str, Sequence[Any]], n: int, seed: int
+    ) -> list[Problem]:
+        candidates = latin_hypercube_problems(self, choices, 2 * n, seed)
+        fitting = [p for p in candidates if int(p["R"]) * int(p["C"]) <= MAX_ELEMENTS]
         return fitting[:n]
 
 
@@ -154,8 +159,8 @@ def _padded(columns: int) -> int:
 def _space(rows: int, padded: int, itemsize: int, vectors: float, limits: Limits) -> SearchSpace:
     columns = f"(BLOCK if BLOCK > 0 else {padded})"
     tile = f"ROWS * {columns}"
-    most = f"min({TILE}, {TILE_PER_WARP} * num_warps)"
-    ahead, most_bytes = f"(ROWS + {vectors} * (BLOCK > 0))", limits.shared_bytes - SCRATCH_BYTES
+    max_elements = f"min({TILE}, {TILE_PER_WARP} * num_warps)"
+    ahead, max_bytes = f"(ROWS + {vectors} * (BLOCK > 0))", limits.shared_bytes - SCRATCH_BYTES
     return SearchSpace(
         {
             "ROWS": tuple(r for r in (1, 2, 4, 8, 16) if r <= rows),
@@ -167,13 +172,13 @@ def _space(rows: int, padded: int, itemsize: int, vectors: float, limits: Limits
         },
         [
             # whole rows keep the vectors beside them, in their own format
-            f"(ROWS + {vectors * itemsize / 4}) * {columns} <= {most}",
+            f"(ROWS + {vectors * itemsize / 4}) * {columns} <= {max_elements}",
             f"{tile} >= {limits.threads} * num_warps or num_warps == 1",  # no idle threads
             "REDUCE == 'each' or BLOCK > 0",  # the same program otherwise
-            f"REDUCE == 'each' or 3 * {tile} <= {most}",  # lane by lane there are sums beside it
+            f"REDUCE == 'each' or 3 * {tile} <= {max_elements}",  # lane by lane there are sums beside it
             "PROGRAMS == 0 or BLOCK == 0",  # the program of a long row has enough to do
             "num_stages == 1 or PROGRAMS > 0 or BLOCK > 0",  # nothing to load ahead
             # what is loaded ahead: rows; with rows in blocks, vectors as well
-            f"(num_stages - 1) * {itemsize} * {columns} * {ahead} <= {most_bytes}",
+            f"(num_stages - 1) * {itemsize} * {columns} * {ahead} <= {max_bytes}",
         ],
     )

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from foretune.errors import MeasurementError
-from foretune.extras import require
 from foretune.kernel import Launch
-from foretune.mapping import NamedValues
+from foretune.lazy import require
+from foretune.values import FrozenParameters
 
 MODULES: Mapping[str, str] = {
     "gemm": "products",
@@ -33,11 +33,11 @@ class OperatorRun(Protocol):
         """The kernel's name."""
 
     @property
-    def problem(self) -> NamedValues:
+    def problem(self) -> FrozenParameters:
         """Its ``problem.*`` columns: the sizes on one rank."""
 
     @property
-    def config(self) -> NamedValues:
+    def config(self) -> FrozenParameters:
         """Its ``config.*`` columns: number formats, and over how many ranks experts are spread."""
 
 

@@ -4,12 +4,12 @@ import torch
 from torch.nn import functional
 from torch.nn.attention.bias import causal_lower_right
 
-from foretune.collect.torch_operators.products import draw
+from foretune.collect.torch_operators.linear import random_tensor
 from foretune.kernel import Launch
-from foretune.mapping import NamedValues
+from foretune.values import FrozenParameters
 
 
-def cannot_run(problem: NamedValues, config: NamedValues) -> str:
+def cannot_run(problem: FrozenParameters, config: FrozenParameters) -> str:
     """Return why torch does not run it; empty if it does."""
     for name in ("format", "kv_format"):
         if config.get(name, "bf16") != "bf16":
@@ -20,19 +20,19 @@ def cannot_run(problem: NamedValues, config: NamedValues) -> str:
     return ""
 
 
-def memory_bytes(problem: NamedValues, config: NamedValues) -> float:
+def memory_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
     """Return the queries, the answers and the cache, twice."""
     queries = float(problem.get("seq_len", 1)) * float(problem["heads"])
     keys = _keys(problem) * _kv_heads(problem)
     return 4.0 * float(problem["batch"]) * float(problem["head_dim"]) * (2.0 * queries + 2.0 * keys)
 
 
-def build(problem: NamedValues, config: NamedValues, device: str) -> Launch:
+def build(problem: FrozenParameters, config: FrozenParameters, device: str) -> Launch:
     """Return a call of attention for all requests of a batch."""
     batch, heads, dim = (round(float(problem[n])) for n in ("batch", "heads", "head_dim"))
     rows = int(problem.get("seq_len", 1))
-    cache = draw((2, batch, _kv_heads(problem), _keys(problem), dim), device)
-    query = draw((batch, heads, rows, dim), device)
+    cache = random_tensor((2, batch, _kv_heads(problem), _keys(problem), dim), device)
+    query = random_tensor((batch, heads, rows, dim), device)
     if "seq_len" in problem:
         return lambda: prefill(query, cache[0], cache[1])
     return lambda: decode(query, cache[0], cache[1])
@@ -69,7 +69,7 @@ def decode(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> tor
     return functional.scaled_dot_product_attention(shared, keys, values).view(query.shape)
 
 
-def _keys(problem: NamedValues) -> int:
+def _keys(problem: FrozenParameters) -> int:
     """Return how many keys lie in the cache of one request."""
     if "seq_len" in problem:
         return round(float(problem["seq_len"])) + _prefix(problem)
@@ -77,13 +77,13 @@ def _keys(problem: NamedValues) -> int:
     return min(keys, window) if window else keys
 
 
-def _prefix(problem: NamedValues) -> int:
+def _prefix(problem: FrozenParameters) -> int:
     return round(float(problem.get("prefix_len", 0)))
 
 
-def _window(problem: NamedValues) -> int:
+def _window(problem: FrozenParameters) -> int:
     return int(problem.get("window", 0))
 
 
-def _kv_heads(problem: NamedValues) -> int:
+def _kv_heads(problem: FrozenParameters) -> int:
     return int(problem.get("kv_heads", 0)) or int(problem["heads"])

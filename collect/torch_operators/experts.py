@@ -11,13 +11,13 @@ import torch
 from torch.nn import functional
 
 from foretune.collect.kernels.expert_routing import mean_counts, routing_exponent
-from foretune.collect.torch_operators.products import FORMATS, draw
+from foretune.collect.torch_operators.linear import FORMATS, random_tensor
 from foretune.collect.torch_operators.rowwise import silu_and_mul
 from foretune.kernel import Launch
-from foretune.mapping import NamedValues
+from foretune.values import FrozenParameters
 
 
-def cannot_run(problem: NamedValues, config: NamedValues) -> str:
+def cannot_run(problem: FrozenParameters, config: FrozenParameters) -> str:
     """Return why torch does not run it; empty if it does."""
     if (kind := str(config["format"])) not in FORMATS:
         return f"torch multiplies in {', '.join(FORMATS)}, not in {kind}"
@@ -26,7 +26,7 @@ def cannot_run(problem: NamedValues, config: NamedValues) -> str:
     return ""
 
 
-def memory_bytes(problem: NamedValues, config: NamedValues) -> float:
+def memory_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
     """Return the weights of the rank, twice, and what its tokens become."""
     hidden, inner = _widths(problem, config)
     local = int(problem["experts"]) // int(config.get("ep", 1))
@@ -37,20 +37,20 @@ def memory_bytes(problem: NamedValues, config: NamedValues) -> float:
     )
 
 
-def build(problem: NamedValues, config: NamedValues, device: str) -> Launch:
+def build(problem: FrozenParameters, config: FrozenParameters, device: str) -> Launch:
     """Return a call of a rank's experts on the tokens that are routed to them."""
     tokens = int(problem["tokens"])
     hidden, inner = _widths(problem, config)
     counts = _counts(problem, config)
     random = np.random.default_rng(0)
     rows = np.concatenate([np.sort(random.choice(tokens, n, replace=False)) for n in counts])
-    up = draw((len(counts), 2 * inner, hidden), device)
-    down = draw((len(counts), hidden, inner), device)
+    up = random_tensor((len(counts), 2 * inner, hidden), device)
+    down = random_tensor((len(counts), hidden, inner), device)
     run = experts(up, down, counts, str(config["format"]))
-    taken = torch.as_tensor(rows, device=device)
+    token_rows = torch.as_tensor(rows, device=device)
     weights = torch.full((len(rows), 1), 1.0 / int(problem["top_k"]), dtype=up.dtype, device=device)
-    activations = draw((tokens, hidden), device)
-    return lambda: combined(activations, taken, weights, run)
+    activations = random_tensor((tokens, hidden), device)
+    return lambda: combine_experts(activations, token_rows, weights, run)
 
 
 def experts(
@@ -74,19 +74,19 @@ def experts(
         (FORMATS[kind](a), FORMATS[kind](b))
         for a, b, count in zip(up, down, counts, strict=True) if count
     ]  # fmt: skip
-    some = [count for count in counts if count]
+    nonzero_counts = [count for count in counts if count]
 
     def one_by_one(rows: torch.Tensor) -> torch.Tensor:
         results = []
-        for (first, second), part in zip(pairs, torch.split(rows, some), strict=True):
-            inside = silu_and_mul(first.multiply(first.take(part)))
-            results.append(second.multiply(second.take(inside)))
+        for (first, second), part in zip(pairs, torch.split(rows, nonzero_counts), strict=True):
+            inside = silu_and_mul(first.multiply(first.prepare(part)))
+            results.append(second.multiply(second.prepare(inside)))
         return torch.cat(results).to(rows.dtype)
 
     return one_by_one
 
 
-def combined(
+def combine_experts(
     activations: torch.Tensor,
     rows: torch.Tensor,
     weights: torch.Tensor,
@@ -104,11 +104,11 @@ def combined(
     return torch.zeros_like(activations).index_add_(0, rows, made)
 
 
-def _widths(problem: NamedValues, config: NamedValues) -> tuple[int, int]:
+def _widths(problem: FrozenParameters, config: FrozenParameters) -> tuple[int, int]:
     return int(problem["hidden"]), int(problem["intermediate"]) // int(config.get("tp", 1))
 
 
-def _counts(problem: NamedValues, config: NamedValues) -> list[int]:
+def _counts(problem: FrozenParameters, config: FrozenParameters) -> list[int]:
     """Return the tokens of each expert of the busiest rank.
 
     It has the most wanted expert, and of the others a fair selection.

@@ -5,34 +5,34 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-from foretune.collect.torch_operators.products import draw
+from foretune.collect.torch_operators.linear import random_tensor
 from foretune.kernel import Launch
-from foretune.mapping import NamedValues
+from foretune.values import FrozenParameters
 
 VOCABULARY = 32_768
 """Rows of the table that embeddings are read from."""
-HEAD = 128
+HEAD_SIZE = 128
 """Columns that are turned together, in pairs half of it apart."""
 EPSILON = 1e-6
 
 
-def cannot_run(problem: NamedValues, config: NamedValues) -> str:
+def cannot_run(problem: FrozenParameters, config: FrozenParameters) -> str:
     """Return why torch does not run it; empty if it does."""
     op = str(problem.get("op"))
     if op not in OPERATIONS:
         return f"no operation {op!r} on rows: known are {', '.join(OPERATIONS)}"
-    if op == "rope" and int(problem["columns"]) % HEAD:
-        return f"{problem['columns']} columns are not whole heads of {HEAD}"
+    if op == "rope" and int(problem["columns"]) % HEAD_SIZE:
+        return f"{problem['columns']} columns are not whole heads of {HEAD_SIZE}"
     return ""
 
 
-def memory_bytes(problem: NamedValues, config: NamedValues) -> float:
+def memory_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
     """Return what comes in, what lies between, and what goes out."""
     table = VOCABULARY if problem.get("op") == "embedding" else 0
     return 2.0 * float(problem["columns"]) * (8.0 * float(problem["rows"]) + table)
 
 
-def build(problem: NamedValues, config: NamedValues, device: str) -> Launch:
+def build(problem: FrozenParameters, config: FrozenParameters, device: str) -> Launch:
     """Return a call of one operation."""
     make = OPERATIONS[str(problem["op"])]
     return make(round(float(problem["rows"])), int(problem["columns"]), device)
@@ -56,25 +56,25 @@ def rope(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch
 
 
 def _norm(rows: int, columns: int, device: str) -> Launch:
-    values, weight = draw((rows, columns), device), draw((columns,), device)
+    values, weight = random_tensor((rows, columns), device), random_tensor((columns,), device)
     return lambda: rms_norm(values, weight)
 
 
 def _embedding(rows: int, columns: int, device: str) -> Launch:
-    table = draw((VOCABULARY, columns), device)
+    table = random_tensor((VOCABULARY, columns), device)
     generator = torch.Generator(device).manual_seed(0)
     tokens = torch.randint(VOCABULARY, (rows,), generator=generator, device=device)
     return lambda: functional.embedding(tokens, table)
 
 
 def _silu_and_mul(rows: int, columns: int, device: str) -> Launch:
-    both = draw((rows, 2 * columns), device)
+    both = random_tensor((rows, 2 * columns), device)
     return lambda: silu_and_mul(both)
 
 
 def _rope(rows: int, columns: int, device: str) -> Launch:
-    heads = draw((rows, columns // HEAD, HEAD), device)
-    angles = draw((rows, 1, HEAD // 2), device)
+    heads = random_tensor((rows, columns // HEAD_SIZE, HEAD_SIZE), device)
+    angles = random_tensor((rows, 1, HEAD_SIZE // 2), device)
     cosine, sine = angles.cos(), angles.sin()
     return lambda: rope(heads, cosine, sine)
 

@@ -12,24 +12,24 @@ from typing import Any, Protocol
 
 from foretune.collect.wrapped.values import (
     as_numpy,
-    copied,
+    assign,
+    copy_arrays,
     fill,
     is_array,
     leaves,
-    put,
     relative_difference,
     same_bits,
 )
-from foretune.kernel import Clock, TimedLaunch
+from foretune.kernel import Clock, SelfTimedLaunch
 
-SAME = 1e-5
+REPEAT_TOLERANCE = 1e-5
 """Relative difference of two calls up to which they gave the same: threads add in any order."""
 
 
-class Restorable(Protocol):
+class ResettableArguments(Protocol):
     """What a call works on, wherever it lies."""
 
-    def restore(self) -> None:
+    def reset(self) -> None:
         """Make all as it was at first."""
 
     def written(self) -> dict[int, Any]:
@@ -38,10 +38,10 @@ class Restorable(Protocol):
     def array(self, number: int) -> Any:
         """Return one of the arrays as it is now."""
 
-    def first(self, number: int) -> Any:
+    def initial(self, number: int) -> Any:
         """Return it as it was at first."""
 
-    def spoil(self, number: int) -> None:
+    def overwrite(self, number: int) -> None:
         """Fill an array with zeros, or where it was zero at first, with ones."""
 
 
@@ -58,39 +58,39 @@ class Arguments:
     """
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self._first = (args, dict(kwargs))
-        self.args, self.kwargs = copied(self._first)
+        self._initial = (args, dict(kwargs))
+        self.args, self.kwargs = copy_arrays(self._initial)
         self._arrays = [x for x in leaves((self.args, self.kwargs)) if is_array(x)]
-        self._arrays_at_first = [x for x in leaves(self._first) if is_array(x)]
+        self._initial_arrays = [x for x in leaves(self._initial) if is_array(x)]
 
-    def restore(self) -> None:
+    def reset(self) -> None:
         """Make all as it was at first."""
-        for now, first in zip(self._arrays, self._arrays_at_first, strict=True):
-            if not same_bits(now, first):
-                put(now, first)
+        for now, initial in zip(self._arrays, self._initial_arrays, strict=True):
+            if not same_bits(now, initial):
+                assign(now, initial)
 
     def written(self) -> dict[int, Any]:
         """Return the arrays that are not as they were, by their number among all arrays."""
-        pairs = zip(self._arrays, self._arrays_at_first, strict=True)
-        return {i: now for i, (now, first) in enumerate(pairs) if not same_bits(now, first)}
+        pairs = zip(self._arrays, self._initial_arrays, strict=True)
+        return {i: now for i, (now, initial) in enumerate(pairs) if not same_bits(now, initial)}
 
     def array(self, number: int) -> Any:
         """Return one of the arrays that a call works on."""
         return self._arrays[number]
 
-    def first(self, number: int) -> Any:
+    def initial(self, number: int) -> Any:
         """Return it as it was at first."""
-        return self._arrays_at_first[number]
+        return self._initial_arrays[number]
 
-    def spoil(self, number: int) -> None:
+    def overwrite(self, number: int) -> None:
         """Fill an array with zeros, or where it was zero at first, with ones.
 
         Both are numbers that most code can go on with, as indices, too.
         """
-        fill(self._arrays[number], 0 if as_numpy(self._arrays_at_first[number]).any() else 1)
+        fill(self._arrays[number], 0 if as_numpy(self._initial_arrays[number]).any() else 1)
 
 
-class Outcome:
+class CallResult:
     """What came of a call.
 
     Attributes:
@@ -102,43 +102,43 @@ class Outcome:
         self.returned = returned
         self.written = dict(written)
 
-    def copied(self) -> "Outcome":
+    def copy(self) -> "CallResult":
         """Return one that later calls do not change."""
-        return Outcome(copied(self.returned), copied(self.written))
+        return CallResult(copy_arrays(self.returned), copy_arrays(self.written))
 
 
-class Restoring(TimedLaunch, ABC):
+class ResettingLaunch(SelfTimedLaunch, ABC):
     """A launch whose arguments are put back untimed, before every call that needs it.
 
     Args:
         arguments: what it works on.
     """
 
-    def __init__(self, arguments: Restorable) -> None:
+    def __init__(self, arguments: ResettableArguments) -> None:
         self.arguments = arguments
-        self._restores: bool | None = None
+        self._resets: bool | None = None
 
     @abstractmethod
     def run(self) -> Any:
         """Call once with the arguments as they are, and return what it returns."""
 
-    def __call__(self) -> Outcome:
+    def __call__(self) -> CallResult:
         """Call once with the arguments as they were at first."""
-        self.arguments.restore()
+        self.arguments.reset()
         returned = self.run()
-        outcome = Outcome(returned, self.arguments.written())
-        if self._restores is None:
-            outcome = outcome.copied()
-            self._restores = self._reads_what_it_writes(outcome)
-        return outcome
+        result = CallResult(returned, self.arguments.written())
+        if self._resets is None:
+            result = result.copy()
+            self._resets = self._reads_written_arrays(result)
+        return result
 
     def sample_ms(self, clock: Clock, batch: int) -> float:
         """Return the mean time of ``batch`` calls in milliseconds."""
-        if not self._restores:
+        if not self._resets:
             return self.time_ms(clock, batch)
         total = 0.0
         for _ in range(batch):
-            self.arguments.restore()
+            self.arguments.reset()
             total += self.time_ms(clock, 1)
         return total / batch
 
@@ -146,25 +146,27 @@ class Restoring(TimedLaunch, ABC):
         """Return the mean time of calls back to back with the arguments as they are."""
         return clock.sample_ms(self.run, batch)
 
-    def _reads_what_it_writes(self, outcome: Outcome) -> bool:
+    def _reads_written_arrays(self, result: CallResult) -> bool:
         """Whether other content of the places that it writes into changes what it does."""
-        if not outcome.written:
+        if not result.written:
             return False
-        for number in outcome.written:
-            self.arguments.spoil(number)
+        for number in result.written:
+            self.arguments.overwrite(number)
         try:
             returned = self.run()
         except Exception:
             return True
-        differ = relative_difference(returned, outcome.returned)
-        for number, before in outcome.written.items():
-            places = as_numpy(before) != as_numpy(self.arguments.first(number))
+        difference = relative_difference(returned, result.returned)
+        for number, before in result.written.items():
+            changed = as_numpy(before) != as_numpy(self.arguments.initial(number))
             now = as_numpy(self.arguments.array(number))
-            differ = max(differ, relative_difference(now[places], as_numpy(before)[places]))
-        return differ > SAME
+            difference = max(
+                difference, relative_difference(now[changed], as_numpy(before)[changed])
+            )
+        return difference > REPEAT_TOLERANCE
 
 
-class Call(Restoring):
+class FunctionLaunch(ResettingLaunch):
     """A Python function with some of its arguments fixed to a configuration.
 
     Args:
@@ -179,8 +181,8 @@ class Call(Restoring):
         super().__init__(arguments)
         self.function = function
         self.args = arguments.args
-        self.named = {**arguments.kwargs, **knobs}
+        self.kwargs = {**arguments.kwargs, **knobs}
 
     def run(self) -> Any:
         """Call the function."""
-        return self.function(*self.args, **self.named)
+        return self.function(*self.args, **self.kwargs)

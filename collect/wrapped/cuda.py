@@ -3,16 +3,16 @@
 from collections.abc import Sequence
 from typing import Any
 
-from foretune.collect.wrapped.arguments import Restoring
+from foretune.collect.wrapped.arguments import ResettingLaunch
 from foretune.collect.wrapped.gpu import (
-    Start,
+    Launcher,
     check_constant,
     check_index,
+    include_folders,
     launch_on_gpu,
-    other_files,
 )
 from foretune.collect.wrapped.source import Build, Source, first_error
-from foretune.extras import require
+from foretune.lazy import require
 
 PURPOSE = "a CUDA kernel"
 
@@ -29,18 +29,20 @@ class Cuda:
         """
         return f"NVRTC {nvrtc_version()}, {architecture(source.device)}"
 
-    def launch(self, build: Build, arguments: Sequence[Any]) -> Restoring:
+    def launch(self, build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
         """Compile and return the kernel's launch on tensors of the GPU.
 
         Raises:
             RuntimeError: the compiler refuses, or the GPU does.
         """
         torch = require("torch", "cuda", PURPOSE)
-        cubin, symbol = compiled(build, architecture(build.source.device))
-        return launch_on_gpu(torch, build, arguments, lambda a: _start(build, cubin, symbol, a))
+        cubin, symbol = compile_cubin(build, architecture(build.source.device))
+        return launch_on_gpu(
+            torch, build, arguments, lambda a: _load_launcher(build, cubin, symbol, a)
+        )
 
 
-def compiled(build: Build, arch: str) -> tuple[bytes, bytes]:
+def compile_cubin(build: Build, arch: str) -> tuple[bytes, bytes]:
     """Return a cubin of one configuration, and the kernel's name in it.
 
     Args:
@@ -53,23 +55,25 @@ def compiled(build: Build, arch: str) -> tuple[bytes, bytes]:
     """
     nvrtc = _nvrtc()
     source = build.source
-    with other_files(build) as folders:
+    with include_folders(build) as folders:
         includes = [*folders, *_headers()]
         options = [f"--gpu-architecture={arch}", *(f"--include-path={i}" for i in includes),
                    *(build.options or ())]  # fmt: skip
-        program = _checked(nvrtc.nvrtcCreateProgram(build.text.encode(), b"kernel.cu", 0, [], []))
+        program = _check_status(
+            nvrtc.nvrtcCreateProgram(build.text.encode(), b"kernel.cu", 0, [], [])
+        )
         try:
-            _checked(nvrtc.nvrtcAddNameExpression(program, source.name.encode()))
+            _check_status(nvrtc.nvrtcAddNameExpression(program, source.name.encode()))
             (result,) = nvrtc.nvrtcCompileProgram(
                 program, len(options), [option.encode() for option in options]
             )
             if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-                log = bytearray(_checked(nvrtc.nvrtcGetProgramLogSize(program)))
-                _checked(nvrtc.nvrtcGetProgramLog(program, log))
+                log = bytearray(_check_status(nvrtc.nvrtcGetProgramLogSize(program)))
+                _check_status(nvrtc.nvrtcGetProgramLog(program, log))
                 raise RuntimeError(first_error(log.decode(errors="replace").strip("\0")))
-            symbol = bytes(_checked(nvrtc.nvrtcGetLoweredName(program, source.name.encode())))
-            cubin = bytearray(_checked(nvrtc.nvrtcGetCUBINSize(program)))
-            _checked(nvrtc.nvrtcGetCUBIN(program, cubin))
+            symbol = bytes(_check_status(nvrtc.nvrtcGetLoweredName(program, source.name.encode())))
+            cubin = bytearray(_check_status(nvrtc.nvrtcGetCUBINSize(program)))
+            _check_status(nvrtc.nvrtcGetCUBIN(program, cubin))
             return bytes(cubin), symbol
         finally:
             nvrtc.nvrtcDestroyProgram(program)
@@ -95,11 +99,13 @@ def nvrtc_version() -> str:
     Raises:
         MissingExtra: NVRTC is not installed.
     """
-    major, minor = _checked(_nvrtc().nvrtcVersion())
+    major, minor = _check_status(_nvrtc().nvrtcVersion())
     return f"{major}.{minor}"
 
 
-def _start(build: Build, cubin: bytes, symbol: bytes, passed: list[Any]) -> Start:
+def _load_launcher(
+    build: Build, cubin: bytes, symbol: bytes, launch_arguments: list[Any]
+) -> Launcher:
     """Load a cubin and return what launches its kernel on torch's stream."""
     torch = require("torch", "cuda", PURPOSE)
     core = require("cuda.core", "cuda", PURPOSE)
@@ -111,11 +117,11 @@ def _start(build: Build, cubin: bytes, symbol: bytes, passed: list[Any]) -> Star
     _fill_constants(build, code.handle)
     shape = core.LaunchConfig(grid=build.grid, block=build.threads, shmem_size=build.shared_bytes)
 
-    def start() -> None:
+    def launch() -> None:
         stream = core.Stream.from_handle(torch.cuda.current_stream().cuda_stream)
-        core.launch(stream, shape, kernel, *passed)
+        core.launch(stream, shape, kernel, *launch_arguments)
 
-    return start
+    return launch
 
 
 def _fill_constants(build: Build, library: Any) -> None:
@@ -126,11 +132,11 @@ def _fill_constants(build: Build, library: Any) -> None:
     """
     driver = require("cuda.bindings.driver", "cuda", PURPOSE)
     for name, array in build.source.constants.items():
-        status, place, room = driver.cuLibraryGetGlobal(library, name.encode())
+        status, address, capacity = driver.cuLibraryGetGlobal(library, name.encode())
         if int(status):
             raise RuntimeError(f"cmem_args: the source uses no constant {name}")
-        check_constant(name, array, room)
-        _checked(driver.cuMemcpyHtoD(place, array.ctypes.data, array.nbytes))
+        check_constant(name, array, capacity)
+        _check_status(driver.cuMemcpyHtoD(address, array.ctypes.data, array.nbytes))
 
 
 def _headers() -> list[str]:
@@ -150,7 +156,7 @@ def _nvrtc() -> Any:
     return nvrtc
 
 
-def _checked(answer: tuple[Any, ...]) -> Any:
+def _check_status(answer: tuple[Any, ...]) -> Any:
     """Return what a call gives beside its status.
 
     Raises:

@@ -7,28 +7,28 @@ from typing import Any, Literal
 
 import numpy as np
 
-from foretune.collect.wrapped.arguments import Arguments, Call, Outcome
+from foretune.code_hash import source_hash_of_function
+from foretune.collect.wrapped.arguments import Arguments, CallResult, FunctionLaunch
 from foretune.collect.wrapped.values import (
     content_hash,
-    described,
+    describe_arguments,
     is_array,
     is_tensor,
     leaves,
     relative_difference,
 )
-from foretune.collect.wrapped.wrapped import CostOf, Rules, Wrapped, check_mapping
+from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel, check_mapping
 from foretune.errors import ForetuneWarning, MeasurementError, UsageError
-from foretune.kernel import Inputs, Launch, WrongResult, spread_problems
-from foretune.mapping import Value
+from foretune.kernel import Inputs, Launch, WrongResult, latin_hypercube_problems
 from foretune.problem import Problem, ProblemParameter
-from foretune.source import function_hash
 from foretune.space import Configuration
+from foretune.values import Value
 
-Judge = Callable[[Any, Any], bool]
+OutputCheck = Callable[[Any, Any], bool]
 """From the right output and the one to judge to whether it will do."""
 
 
-class FunctionKernel(Wrapped):
+class FunctionKernel(WrappedKernel):
     """A function whose knobs are some of its keyword arguments.
 
     Args:
@@ -61,42 +61,56 @@ class FunctionKernel(Wrapped):
         kwargs: Mapping[str, Any] | None = None,
         *,
         check: Any = None,
-        verify: Judge | None = None,
+        verify: OutputCheck | None = None,
         tolerance: float = 1e-4,
-        restrictions: Rules = None,
+        restrictions: Restrictions = None,
         default: Mapping[str, Any] | None = None,
         name: str | None = None,
         cost: CostOf | None = None,
         device_kind: Literal["cpu", "gpu"] = "cpu",
     ) -> None:
-        own = str(getattr(function, "__name__", type(function).__name__))
-        name = name or ("function" if own == "<lambda>" else own)
+        function_name = str(getattr(function, "__name__", type(function).__name__))
+        name = name or ("function" if function_name == "<lambda>" else function_name)
         parameters = _parameters(function)
         _check_knobs(name, knobs, parameters)
         kwargs = dict(kwargs or {})
         if is_array(args) or isinstance(args, str):
             raise UsageError(f"the arguments of {name} are no tuple: write args=(x,)")
-        problem = {} if callable(args) else described(*_named(parameters, tuple(args), kwargs))
-        judged = [f and function_hash(f) for f in (check if callable(check) else None, verify)]
+        problem = (
+            {}
+            if callable(args)
+            else describe_arguments(*_named_arguments(parameters, tuple(args), kwargs))
+        )
+        check_hashes = [
+            f and source_hash_of_function(f) for f in (check if callable(check) else None, verify)
+        ]
         right = None if check is None or callable(check) else content_hash(check)
-        code = repr((function_hash(function), name, check is None, right, judged, tolerance))
+        code = repr(
+            (source_hash_of_function(function), name, check is None, right, check_hashes, tolerance)
+        )
         super().__init__(name, knobs, restrictions, default, problem, code, cost)
         self.function = function
         self.args = args if callable(args) else tuple(args)
         self.kwargs = kwargs
         self.check, self.verify, self.tolerance = check, verify, tolerance
         self.device_kind = device_kind
-        self._own = {k: p.default for k, p in parameters.items() if k in knobs}
-        self._say_lost_default()
+        self._function_defaults = {k: p.default for k, p in parameters.items() if k in knobs}
+        self._warn_default_outside_space()
         if callable(args):
-            self.problem_parameters = _sizes(args)
+            self.problem_parameters = _problem_parameters(args)
 
-    def _say_lost_default(self) -> None:
-        said = {k: v for k, v in self._own.items() if v is not inspect.Parameter.empty}
-        if self._default is None and len(said) == len(self.knobs) and said not in self._space:
-            own = ", ".join(f"{knob}={value}" for knob, value in said.items())
+    def _warn_default_outside_space(self) -> None:
+        defaults = {
+            k: v for k, v in self._function_defaults.items() if v is not inspect.Parameter.empty
+        }
+        if (
+            self._default is None
+            and len(defaults) == len(self.knobs)
+            and defaults not in self._space
+        ):
+            text = ", ".join(f"{knob}={value}" for knob, value in defaults.items())
             warnings.warn(
-                f"{self.name}'s own default, {own}, is not among its configurations: winners are "
+                f"{self.name}'s own default, {text}, is not among its configurations: winners are "
                 "compared with another",
                 ForetuneWarning,
                 stacklevel=4,
@@ -104,14 +118,14 @@ class FunctionKernel(Wrapped):
 
     def default(self, problem: Problem) -> Configuration:
         """Return what was given, else the function's own defaults, else the first legal one."""
-        if self._default is None and self._own in self._space:
-            return Configuration(self._own)
+        if self._default is None and self._function_defaults in self._space:
+            return Configuration(self._function_defaults)
         return super().default(problem)
 
     @property
-    def has_own_default(self) -> bool:
+    def has_explicit_default(self) -> bool:
         """Whether there is a default other than just the first configuration."""
-        return self._default is not None or self._own in self._space
+        return self._default is not None or self._function_defaults in self._space
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         """Return problems around the sizes that ``args`` has by default; else the only one.
@@ -122,9 +136,9 @@ class FunctionKernel(Wrapped):
         if not callable(self.args):
             return super().training_problems(n, seed)
         sizes = {p.name: p.default for p in self.problem_parameters}
-        if lacking := [name for name, value in sizes.items() if value is None]:
+        if missing := [name for name, value in sizes.items() if value is None]:
             raise UsageError(
-                f"the inputs of {self.name} have no default {', '.join(lacking)} to draw problems "
+                f"the inputs of {self.name} have no default {', '.join(missing)} to draw problems "
                 "around: give one, or write the problems out"
             )
         choices = {
@@ -132,7 +146,7 @@ class FunctionKernel(Wrapped):
             if type(value) is int else (value,)
             for name, value in sizes.items()
         }  # fmt: skip
-        return spread_problems(self, choices, n, seed)
+        return latin_hypercube_problems(self, choices, n, seed)
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return the arguments as they are before any call."""
@@ -144,9 +158,9 @@ class FunctionKernel(Wrapped):
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
         """Return the call; what compiles on its first call does so while it is checked."""
-        return self._call(config, inputs)
+        return self._bind(config, inputs)
 
-    def reference(self, inputs: Inputs) -> Outcome:
+    def reference(self, inputs: Inputs) -> CallResult:
         """Return what `check` says, or what the default gives twice.
 
         Raises:
@@ -154,9 +168,9 @@ class FunctionKernel(Wrapped):
                 for the same arguments.
         """
         if self.check is None:
-            return self._of_default(inputs)
+            return self._default_output(inputs)
         if not callable(self.check):
-            return Outcome(self.check, {})
+            return CallResult(self.check, {})
         arguments = Arguments(inputs["args"], inputs["kwargs"])
         try:
             returned = self.check(*arguments.args, **arguments.kwargs)
@@ -171,7 +185,7 @@ class FunctionKernel(Wrapped):
                 f"the check of {self.name} returns nothing and writes nothing: let it return what "
                 "is right"
             )
-        return Outcome(returned, written)
+        return CallResult(returned, written)
 
     def relative_error(self, output: Any, expected: Any) -> float:
         """Return how far an outcome is from the right one.
@@ -179,30 +193,30 @@ class FunctionKernel(Wrapped):
         Raises:
             WrongResult: ``verify`` refuses it, or there is no output.
         """
-        got, right = self._pair(output, expected)
+        got, right = self._comparable(output, expected)
         if self.verify is None:
             return relative_difference(got, right)
         if not self.verify(right, got):
             raise WrongResult("verify refuses the output")
         return 0.0
 
-    def poison(self, output: Any) -> None:
+    def invalidate_output(self, output: Any) -> None:
         """Spoil what was returned; what was written is put back anyway."""
         for leaf in leaves(output.returned):
             if isinstance(leaf, np.ndarray) and leaf.flags.writeable:
-                super().poison(leaf)
+                super().invalidate_output(leaf)
             elif is_tensor(leaf) and leaf.is_floating_point():
                 leaf.detach().fill_(float("nan"))
             elif isinstance(leaf, list):
                 leaf[:] = [float("nan")] * len(leaf)
 
-    def _call(self, config: Configuration, inputs: Inputs) -> Call:
-        return Call(self.function, config, Arguments(inputs["args"], inputs["kwargs"]))
+    def _bind(self, config: Configuration, inputs: Inputs) -> FunctionLaunch:
+        return FunctionLaunch(self.function, config, Arguments(inputs["args"], inputs["kwargs"]))
 
-    def _of_default(self, inputs: Inputs) -> Outcome:
+    def _default_output(self, inputs: Inputs) -> CallResult:
         config = self.default(Problem())
         try:
-            first, again = (self._call(config, inputs)().copied() for _ in range(2))
+            first, again = (self._bind(config, inputs)().copy() for _ in range(2))
         except Exception as e:
             raise MeasurementError(
                 f"{type(e).__name__}: {e}; give another default, or mend the arguments"
@@ -212,15 +226,15 @@ class FunctionKernel(Wrapped):
                 f"{self.name} returns nothing and writes into none of its arguments: let it do one "
                 "of the two, so that its output can be checked"
             )
-        differ = relative_difference(*self._pair(again, first))
-        if self.verify is None and not differ <= self.tolerance:
+        difference = relative_difference(*self._comparable(again, first))
+        if self.verify is None and not difference <= self.tolerance:
             raise MeasurementError(
                 f"{self.name} gives another output for the same arguments (relative difference "
-                f"{differ:.2g}): fix its seed, or give verify=, a function that judges an output"
+                f"{difference:.2g}): fix its seed, or give verify=, a function that judges an output"
             )
         return first
 
-    def _pair(self, output: Outcome, expected: Outcome) -> tuple[Any, Any]:
+    def _comparable(self, output: CallResult, expected: CallResult) -> tuple[Any, Any]:
         """Return output and right output as far as the right one says."""
         numbers = sorted(expected.written)
         missing = [n for n in numbers if n not in output.written]
@@ -258,7 +272,7 @@ def _check_knobs(
         )
 
 
-def _named(
+def _named_arguments(
     parameters: Mapping[str, inspect.Parameter], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[list[str], list[Any]]:
     """Return the names of arguments, as the function calls them, and their values."""
@@ -269,7 +283,7 @@ def _named(
     return [*names, *kwargs], [*args, *kwargs.values()]
 
 
-def _sizes(args: Callable[..., Any]) -> tuple[ProblemParameter, ...]:
+def _problem_parameters(args: Callable[..., Any]) -> tuple[ProblemParameter, ...]:
     """Return the problem's parameters: those of the function that makes inputs."""
     found = []
     for name, p in _parameters(args).items():

@@ -16,23 +16,23 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.wrapped.arguments import Restoring
+from foretune.collect.wrapped.arguments import ResettingLaunch
 from foretune.collect.wrapped.gpu import (
-    Start,
+    Launcher,
     check_constant,
     check_index,
+    include_folders,
     launch_on_gpu,
-    other_files,
 )
 from foretune.collect.wrapped.source import Build, Source, first_error
 from foretune.errors import UsageError
-from foretune.extras import require
+from foretune.lazy import require
 
 PURPOSE = "a HIP kernel"
 RUNTIME, COMPILER = "libamdhip64.so", "libhiprtc.so"
-MAJORS = (7, 6, 5)
+ROCM_MAJORS = (7, 6, 5)
 """Releases of ROCm whose libraries are looked for, newest first."""
-OWN_HEADERS = (
+BUILTIN_HEADERS = (
     b"hip/hip_runtime.h", b"hip/hip_runtime_api.h", b"hip/hip_fp16.h", b"stdint.h", b"cstdint",
 )  # fmt: skip
 """hipRTC defines what is in them, and finds no files of these names."""
@@ -50,18 +50,20 @@ class Hip:
         """
         return f"hipRTC {hiprtc_version()}, {architecture(source.device)}"
 
-    def launch(self, build: Build, arguments: Sequence[Any]) -> Restoring:
+    def launch(self, build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
         """Compile and return the kernel's launch on tensors of the GPU.
 
         Raises:
             RuntimeError: the compiler refuses, or the GPU does.
         """
         torch = require("torch", "gpu", PURPOSE)
-        code, symbol = compiled(build, architecture(build.source.device))
+        code, symbol = compile_code_object(build, architecture(build.source.device))
         runtime = Library(RUNTIME, "hip")
 
-        def prepare(passed: list[Any]) -> Start:
-            return start(runtime, build, code, symbol, passed, lambda: _stream(torch))
+        def prepare(launch_arguments: list[Any]) -> Launcher:
+            return load_launcher(
+                runtime, build, code, symbol, launch_arguments, lambda: _stream(torch)
+            )
 
         return launch_on_gpu(torch, build, arguments, prepare)
 
@@ -79,7 +81,7 @@ class Library:
     """
 
     def __init__(self, name: str, prefix: str, path: str | None = None) -> None:
-        self._library = ctypes.CDLL(path) if path else _loaded(name)
+        self._library = ctypes.CDLL(path) if path else _load_library(name)
         self._prefix = prefix
 
     def __call__(self, function: str, *arguments: Any) -> None:
@@ -90,16 +92,16 @@ class Library:
         """
         status = self.status(function, *arguments)
         if status:
-            says = getattr(self._library, f"{self._prefix}GetErrorString")
-            says.restype = c_char_p
-            raise RuntimeError(says(c_int(status)).decode(errors="replace"))
+            get_error_string = getattr(self._library, f"{self._prefix}GetErrorString")
+            get_error_string.restype = c_char_p
+            raise RuntimeError(get_error_string(c_int(status)).decode(errors="replace"))
 
     def status(self, function: str, *arguments: Any) -> int:
         """Call a function and return its status; 0 is success."""
         return int(getattr(self._library, self._prefix + function)(*arguments))
 
 
-def compiled(build: Build, arch: str) -> tuple[bytes, bytes]:
+def compile_code_object(build: Build, arch: str) -> tuple[bytes, bytes]:
     """Return the code of one configuration, and the kernel's name in it.
 
     Args:
@@ -113,16 +115,23 @@ def compiled(build: Build, arch: str) -> tuple[bytes, bytes]:
     rtc = _compiler()
     program, symbol = c_void_p(), c_char_p()
     name = build.source.name.encode()
-    headers = len(OWN_HEADERS)
-    rtc("CreateProgram", byref(program), build.text.encode(), b"kernel.hip", c_int(headers),
-        (c_char_p * headers)(*[b"\n"] * headers), (c_char_p * headers)(*OWN_HEADERS))  # fmt: skip
+    headers = len(BUILTIN_HEADERS)
+    rtc(
+        "CreateProgram",
+        byref(program),
+        build.text.encode(),
+        b"kernel.hip",
+        c_int(headers),
+        (c_char_p * headers)(*[b"\n"] * headers),
+        (c_char_p * headers)(*BUILTIN_HEADERS),
+    )
     try:
-        with other_files(build) as folders:
+        with include_folders(build) as folders:
             rtc("AddNameExpression", program, name)
             options = [f"--offload-arch={arch}", *(f"-I{i}" for i in folders),
                        *(build.options or ()), f"-I{_rocm() / 'include'}"]  # fmt: skip
-            given = (c_char_p * len(options))(*(option.encode() for option in options))
-            if rtc.status("CompileProgram", program, c_int(len(options)), given):
+            option_array = (c_char_p * len(options))(*(option.encode() for option in options))
+            if rtc.status("CompileProgram", program, c_int(len(options)), option_array):
                 log = _bytes(rtc, program, "ProgramLog")
                 raise RuntimeError(first_error(log.decode(errors="replace").strip("\0")))
         rtc("GetLoweredName", program, name, byref(symbol))
@@ -154,10 +163,10 @@ def hiprtc_version() -> str:
     return f"{major.value}.{minor.value}"
 
 
-def start(
-    runtime: Library, build: Build, code: bytes, symbol: bytes, passed: Sequence[Any],
+def load_launcher(
+    runtime: Library, build: Build, code: bytes, symbol: bytes, launch_arguments: Sequence[Any],
     stream: Any,
-) -> Start:  # fmt: skip
+) -> Launcher:  # fmt: skip
     """Load code and return what launches its kernel.
 
     Args:
@@ -165,7 +174,7 @@ def start(
         build: what the code came from.
         code: of one configuration.
         symbol: the kernel's name in it.
-        passed: its arguments: addresses and numbers with a type.
+        launch_arguments: its arguments: addresses and numbers with a type.
         stream: returns the address of the stream that a launch goes to.
 
     Raises:
@@ -177,11 +186,11 @@ def start(
     for name, array in build.source.constants.items():
         _fill_constant(runtime, module, name, array)
     # The driver reads arguments where these point to, at every launch.
-    held = [np.asarray(a, np.uint64 if isinstance(a, int) else None) for a in passed]
-    pointers = (c_void_p * len(held))(*(a.ctypes.data for a in held))
+    values = [np.asarray(a, np.uint64 if isinstance(a, int) else None) for a in launch_arguments]
+    pointers = (c_void_p * len(values))(*(a.ctypes.data for a in values))
     sizes = (*build.grid, *build.threads, build.shared_bytes)
 
-    def launch(held: list[Any] = held) -> None:
+    def launch(values: list[Any] = values) -> None:
         runtime("ModuleLaunchKernel", kernel, *sizes, c_void_p(stream()), pointers, None)
 
     weakref.finalize(launch, runtime.status, "ModuleUnload", module).atexit = False
@@ -189,11 +198,11 @@ def start(
 
 
 def _fill_constant(runtime: Library, module: c_void_p, name: str, array: np.ndarray) -> None:
-    place, room = c_void_p(), c_size_t()
-    if runtime.status("ModuleGetGlobal", byref(place), byref(room), module, name.encode()):
+    address, capacity = c_void_p(), c_size_t()
+    if runtime.status("ModuleGetGlobal", byref(address), byref(capacity), module, name.encode()):
         raise RuntimeError(f"cmem_args: the source uses no constant {name}")
-    check_constant(name, array, room.value)
-    runtime("MemcpyHtoD", place, c_void_p(array.ctypes.data), c_size_t(array.nbytes))
+    check_constant(name, array, capacity.value)
+    runtime("MemcpyHtoD", address, c_void_p(array.ctypes.data), c_size_t(array.nbytes))
 
 
 def _stream(torch: Any) -> int:
@@ -217,9 +226,9 @@ def _compiler() -> Library:
 
 
 @cache
-def _loaded(name: str) -> ctypes.CDLL:
+def _load_library(name: str) -> ctypes.CDLL:
     """Return a library of ROCm: the one in use here, if there is one, for two would not agree."""
-    for path in (*_mapped(name), *_beside_torch(name), name, *_of_rocm(name)):
+    for path in (*_loaded_paths(name), *_torch_paths(name), name, *_rocm_paths(name)):
         try:
             return ctypes.CDLL(path)
         except OSError:
@@ -229,7 +238,7 @@ def _loaded(name: str) -> ctypes.CDLL:
     )
 
 
-def _mapped(name: str) -> list[str]:
+def _loaded_paths(name: str) -> list[str]:
     """Return the files of this library that this process has loaded."""
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
@@ -239,7 +248,7 @@ def _mapped(name: str) -> list[str]:
     return [path for path in paths if Path(path).name.startswith(name)]
 
 
-def _beside_torch(name: str) -> list[str]:
+def _torch_paths(name: str) -> list[str]:
     try:
         torch = require("torch", "gpu", PURPOSE)
     except ImportError:
@@ -247,8 +256,8 @@ def _beside_torch(name: str) -> list[str]:
     return [str(Path(torch.__file__).parent / "lib" / name)]
 
 
-def _of_rocm(name: str) -> list[str]:
-    numbered = [f"{name}.{major}" for major in MAJORS]
+def _rocm_paths(name: str) -> list[str]:
+    numbered = [f"{name}.{major}" for major in ROCM_MAJORS]
     return [*numbered, *(str(_rocm() / "lib" / n) for n in (name, *numbered))]
 
 

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.wrapped.arguments import Arguments, Restoring
+from foretune.collect.wrapped.arguments import Arguments, ResettingLaunch
 from foretune.collect.wrapped.source import Build, Source, first_error
 from foretune.errors import UsageError
 from foretune.kernel import Clock
 
-OPTIONS = ("-O3",)
+DEFAULT_OPTIONS = ("-O3",)
 """Where nobody says any."""
 COMPILERS = {"C": ("cc", "gcc", "clang"), "C++": ("c++", "g++", "clang++")}
 
@@ -33,7 +33,7 @@ class Native:
         """
         return _version(_compiler(source))
 
-    def launch(self, build: Build, arguments: Sequence[Any]) -> Restoring:
+    def launch(self, build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
         """Compile, load and return the function's launch.
 
         Raises:
@@ -44,7 +44,7 @@ class Native:
         return _NativeLaunch(function, arguments, returns_time)
 
 
-class _NativeLaunch(Restoring):
+class _NativeLaunch(ResettingLaunch):
     """Launches of a function. One that returns a float says its own time, in milliseconds."""
 
     def __init__(self, function: Any, arguments: Sequence[Any], returns_time: bool) -> None:
@@ -53,20 +53,20 @@ class _NativeLaunch(Restoring):
         self._function = function
         self._function.restype = ctypes.c_float if returns_time else None
         self._returns_time = returns_time
-        self._passed = [_passed(argument) for argument in host.args]
+        self._c_arguments = [_as_c_argument(argument) for argument in host.args]
 
     def run(self) -> None:
         """Call the function."""
-        self._function(*self._passed)
+        self._function(*self._c_arguments)
 
     def time_ms(self, clock: Clock, batch: int) -> float:
         """Return what it returns as its time, else how long it took."""
         if not self._returns_time:
             return super().time_ms(clock, batch)
-        return float(np.mean([self._function(*self._passed) for _ in range(batch)]))
+        return float(np.mean([self._function(*self._c_arguments) for _ in range(batch)]))
 
 
-def _passed(argument: Any) -> Any:
+def _as_c_argument(argument: Any) -> Any:
     if isinstance(argument, np.ndarray):
         return ctypes.c_void_p(argument.ctypes.data)
     return np.ctypeslib.as_ctypes_type(argument.dtype)(argument.item())
@@ -79,14 +79,14 @@ def _load(build: Build) -> Any:
     is_c = _is_c(source)
     if not is_c and 'extern "C"' not in text:
         text = f'extern "C" {{\n{text}\n}}\n'
-    options = list(OPTIONS if build.options is None else build.options)
+    options = list(DEFAULT_OPTIONS if build.options is None else build.options)
     if "#pragma omp" in text and not any("openmp" in option for option in options):
         options.append("-fopenmp")
     with tempfile.TemporaryDirectory(prefix="foretune-") as name:
         folder = Path(name)
         main = folder / f"kernel{'.c' if is_c else '.cc'}"
         main.write_text(text, encoding="utf-8")
-        for other, content in build.others.items():
+        for other, content in build.extra_files.items():
             (folder / other).write_text(content, encoding="utf-8")
         library = folder / "kernel.so"
         done = subprocess.run(

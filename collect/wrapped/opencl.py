@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.wrapped.arguments import Restoring
+from foretune.collect.wrapped.arguments import ResettingLaunch
 from foretune.collect.wrapped.source import Build, Source, first_error
 from foretune.collect.wrapped.values import same_bits
 from foretune.errors import UsageError
-from foretune.extras import require
 from foretune.kernel import Clock
+from foretune.lazy import require
 
 
 class OpenCL:
@@ -30,7 +30,7 @@ class OpenCL:
         device = find_device(source.platform, source.device)
         return f"{device.platform.version}, {device.name}, {device.driver_version}"
 
-    def launch(self, build: Build, arguments: Sequence[Any]) -> Restoring:
+    def launch(self, build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
         """Compile and return the kernel's launch.
 
         Raises:
@@ -39,7 +39,7 @@ class OpenCL:
         cl = _pyopencl()
         context, queue = _context(build.source.platform, build.source.device)
         with tempfile.TemporaryDirectory(prefix="foretune-") as name:
-            for other, content in build.others.items():
+            for other, content in build.extra_files.items():
                 Path(name, other).write_text(content, encoding="utf-8")
             options = ["-I", name, "-I", build.source.folder, *(build.options or ())]
             try:
@@ -48,7 +48,7 @@ class OpenCL:
                     program = cl.Program(context, build.text).build(options=options)
                     kernel = cl.Kernel(program, build.source.name)
             except cl.Error as e:
-                raise RuntimeError(first_error(_log(str(e)))) from None
+                raise RuntimeError(first_error(_compiler_log(str(e)))) from None
         sizes = tuple(t * g for t, g in zip(build.threads, build.grid, strict=True))
         return _OpenCLLaunch(queue, kernel, sizes, build.threads, arguments)
 
@@ -59,38 +59,40 @@ class _Buffers:
     def __init__(self, queue: Any, arguments: Sequence[Any]) -> None:
         cl = _pyopencl()
         self._queue = queue
-        self._first = [a for a in arguments if isinstance(a, np.ndarray)]
+        self._initial = [a for a in arguments if isinstance(a, np.ndarray)]
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-        self._buffers = [cl.Buffer(queue.context, flags, hostbuf=a) for a in self._first]
+        self._buffers = [cl.Buffer(queue.context, flags, hostbuf=a) for a in self._initial]
         buffers = iter(self._buffers)
-        self.passed = [next(buffers) if isinstance(a, np.ndarray) else a for a in arguments]
+        self.kernel_arguments = [
+            next(buffers) if isinstance(a, np.ndarray) else a for a in arguments
+        ]
 
-    def restore(self) -> None:
+    def reset(self) -> None:
         cl = _pyopencl()
-        for buffer, first in zip(self._buffers, self._first, strict=True):
-            cl.enqueue_copy(self._queue, buffer, first)
+        for buffer, initial in zip(self._buffers, self._initial, strict=True):
+            cl.enqueue_copy(self._queue, buffer, initial)
 
     def written(self) -> dict[int, Any]:
         now = {i: self.array(i) for i in range(len(self._buffers))}
-        return {i: a for i, a in now.items() if not same_bits(a, self._first[i])}
+        return {i: a for i, a in now.items() if not same_bits(a, self._initial[i])}
 
     def array(self, number: int) -> Any:
         cl = _pyopencl()
-        host = np.empty_like(self._first[number])
+        host = np.empty_like(self._initial[number])
         cl.enqueue_copy(self._queue, host, self._buffers[number])
         return host
 
-    def first(self, number: int) -> Any:
-        return self._first[number]
+    def initial(self, number: int) -> Any:
+        return self._initial[number]
 
-    def spoil(self, number: int) -> None:
+    def overwrite(self, number: int) -> None:
         cl = _pyopencl()
-        first = self._first[number]
-        other = np.zeros_like(first) if first.any() else np.ones_like(first)
+        initial = self._initial[number]
+        other = np.zeros_like(initial) if initial.any() else np.ones_like(initial)
         cl.enqueue_copy(self._queue, self._buffers[number], other)
 
 
-class _OpenCLLaunch(Restoring):
+class _OpenCLLaunch(ResettingLaunch):
     """Launches of a kernel, timed by events."""
 
     def __init__(
@@ -101,7 +103,7 @@ class _OpenCLLaunch(Restoring):
         super().__init__(buffers)
         self._queue, self._kernel, self._sizes, self._group = queue, kernel, sizes, group
         try:
-            kernel.set_args(*buffers.passed)
+            kernel.set_args(*buffers.kernel_arguments)
         except Exception as e:
             raise RuntimeError(f"the kernel does not take these arguments: {e}") from e
 
@@ -159,6 +161,6 @@ def _pyopencl() -> Any:
     return require("pyopencl", "opencl", "an OpenCL kernel")
 
 
-def _log(message: str) -> str:
+def _compiler_log(message: str) -> str:
     """Return a compiler's output without what pyopencl puts around it."""
     return message.partition("Build on")[2] or message

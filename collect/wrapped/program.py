@@ -22,20 +22,20 @@ from typing import Any, Literal
 
 import psutil
 
-from foretune.collect.wrapped.wrapped import CostOf, Rules, Wrapped
+from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel
 from foretune.errors import UsageError
-from foretune.kernel import Clock, Inputs, Launch, TimedLaunch, WrongResult
-from foretune.mapping import Value
+from foretune.kernel import Clock, Inputs, Launch, SelfTimedLaunch, WrongResult
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.values import Value
 
 DIR = "dir"
 """What stands for the folder that a configuration has of its own."""
 UNITS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
 """Milliseconds in one of each unit."""
-SHOWN = 160
+MAX_SHOWN_CHARACTERS = 160
 """Characters of a program's output in a message."""
-COMPLAINS = re.compile(r"\berror:|undefined reference")
+ERROR_LINE = re.compile(r"\berror:|undefined reference")
 """In a line in which a compiler or a linker says what is wrong."""
 
 
@@ -80,7 +80,7 @@ class Program:
 
     def texts(self) -> list[str]:
         """Return everything in which a knob may stand."""
-        files = [_read(self._at(path)) for path in self.templates]
+        files = [_read(self._path(path)) for path in self.templates]
         paths = [*self.templates, *self.templates.values()]
         return [*self.words, self.build, self.compare, *self.environment.values(), *files, *paths]
 
@@ -98,17 +98,17 @@ class Program:
             named = [word for word in built if word not in run]
         else:
             named = sorted(run)
-        found = [self._at(word) for word in (*named, *self.templates)]
-        said = [self._at(path) for path in self.sources]
-        if missing := [path for path in said if not path.is_file()]:
+        found = [self._path(word) for word in (*named, *self.templates)]
+        sources = [self._path(path) for path in self.sources]
+        if missing := [path for path in sources if not path.is_file()]:
             raise UsageError(f"there is no file {missing[0]}")
-        return [path for path in found if path.is_file()] + said
+        return [path for path in found if path.is_file()] + sources
 
-    def _at(self, path: str) -> Path:
+    def _path(self, path: str) -> Path:
         return Path(self.folder, path)
 
 
-class ProgramKernel(Wrapped):
+class ProgramKernel(WrappedKernel):
     """A program as a kernel.
 
     Args:
@@ -132,7 +132,7 @@ class ProgramKernel(Wrapped):
         knobs: Mapping[str, Sequence[Value]],
         scratch: str | os.PathLike[str],
         *,
-        restrictions: Rules = None,
+        restrictions: Restrictions = None,
         default: Mapping[str, Any] | None = None,
         name: str | None = None,
         cost: CostOf | None = None,
@@ -153,7 +153,7 @@ class ProgramKernel(Wrapped):
         code = "\n".join([repr(program), *(_digest(path) for path in program.files())])
         named = name or Path(program.words[0].split()[0]).stem
         super().__init__(named, knobs, restrictions, default, {"command": words}, code, cost)
-        self.times_itself = True
+        self.reports_own_time = True
         self.program = program
         self.scratch = str(scratch)
 
@@ -163,14 +163,14 @@ class ProgramKernel(Wrapped):
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
         """Make what the program needs and return its runs."""
-        return _Runs(self.program, config, Path(self.scratch, config.id), inputs["staged"])
+        return _ProgramLaunch(self.program, config, Path(self.scratch, config.id), inputs["staged"])
 
     def reference(self, inputs: Inputs) -> float:
         """Return what a run that is right returns."""
         return 1.0
 
 
-class _Runs(TimedLaunch):
+class _ProgramLaunch(SelfTimedLaunch):
     """Runs of one configuration. The first one is checked, and taken as warm-up later."""
 
     def __init__(
@@ -183,7 +183,7 @@ class _Runs(TimedLaunch):
         self._staged = staged
         self._first_ms: float | None = None
         outputs = [*program.templates.values(), *([program.build] if program.build else [])]
-        self._apart = all(f"{{{DIR}}}" in text for text in outputs)
+        self._has_separate_folders = all(f"{{{DIR}}}" in text for text in outputs)
         folder.mkdir(parents=True, exist_ok=True)
         self._stage()
 
@@ -204,37 +204,41 @@ class _Runs(TimedLaunch):
 
     def _stage(self) -> None:
         """Make the files and the build of this configuration, unless they are there."""
-        place = str(self._folder) if self._apart else ""
-        if self._staged.get(place) == self._config.id:
+        key = str(self._folder) if self._has_separate_folders else ""
+        if self._staged.get(key) == self._config.id:
             return
-        self._staged[place] = ""
+        self._staged[key] = ""
         for source, target in self._program.templates.items():
-            path = Path(self._program.folder, _filled(target, self._values))
+            path = Path(self._program.folder, _substitute(target, self._values))
             path.parent.mkdir(parents=True, exist_ok=True)
-            text = _filled(_read(Path(self._program.folder, source)), self._values)
+            text = _substitute(_read(Path(self._program.folder, source)), self._values)
             path.write_text(text, encoding="utf-8")
         if self._program.build:
-            self._done(self._command(self._program.build), "the build")
-        self._staged[place] = self._config.id
+            self._run_command(self._command(self._program.build), "the build")
+        self._staged[key] = self._config.id
 
     def _run(self) -> float:
         self._stage()
-        words = [_filled(word, self._values) for word in self._program.words]
+        words = [_substitute(word, self._values) for word in self._program.words]
         if self._program.shell:
             quoted = {name: shlex.quote(str(value)) for name, value in self._values.items()}
-            words = _through_shell(_filled(" ".join(self._program.words), quoted))
+            words = _shell_command(_substitute(" ".join(self._program.words), quoted))
         start = time.perf_counter()
-        output = self._done(words, "it")
+        output = self._run_command(words, "it")
         wall_ms = (time.perf_counter() - start) * 1e3
         if self._program.check and not re.search(self._program.check, output, re.MULTILINE):
-            raise WrongResult(f"{self._program.check!r} is not in its output: {_end(output)}")
-        return wall_ms if self._program.time is None else self._time_in(output)
+            raise WrongResult(
+                f"{self._program.check!r} is not in its output: {_decisive_line(output)}"
+            )
+        return wall_ms if self._program.time is None else self._parse_time(output)
 
-    def _time_in(self, output: str) -> float:
+    def _parse_time(self, output: str) -> float:
         assert self._program.time is not None
         found = re.findall(self._program.time, output, re.MULTILINE)
         if not found:
-            raise ValueError(f"{self._program.time!r} finds no time in its output: {_end(output)}")
+            raise ValueError(
+                f"{self._program.time!r} finds no time in its output: {_decisive_line(output)}"
+            )
         try:
             value = float(found[-1])
         except ValueError:
@@ -246,24 +250,26 @@ class _Runs(TimedLaunch):
     def _compare(self) -> None:
         command = self._command(self._program.compare)
         try:
-            self._done(command, "the comparison")
+            self._run_command(command, "the comparison")
         except RuntimeError as e:
             raise WrongResult(str(e)) from e
 
     def _command(self, text: str) -> list[str]:
         if not self._program.shell:
-            return [_filled(word, self._values) for word in shlex.split(text)]
+            return [_substitute(word, self._values) for word in shlex.split(text)]
         quoted = {name: shlex.quote(str(value)) for name, value in self._values.items()}
-        return _through_shell(_filled(text, quoted))
+        return _shell_command(_substitute(text, quoted))
 
-    def _done(self, words: list[str], what: str) -> str:
+    def _run_command(self, words: list[str], what: str) -> str:
         """Run a command to its end and return its output, standard error included.
 
         Raises:
             RuntimeError: it cannot be started, or its exit code is not 0.
             TimeoutError: it hangs.
         """
-        environment = {n: _filled(t, self._values) for n, t in self._program.environment.items()}
+        environment = {
+            n: _substitute(t, self._values) for n, t in self._program.environment.items()
+        }
         try:
             process = subprocess.Popen(
                 words, cwd=self._program.folder, env={**os.environ, **environment},
@@ -274,22 +280,24 @@ class _Runs(TimedLaunch):
         try:
             printed = process.communicate(timeout=self._program.limit_s)[0]
         except BaseException as e:
-            _end_all(process)
+            _kill_tree(process)
             if isinstance(e, subprocess.TimeoutExpired):
                 raise TimeoutError(f"{what} is not done after {self._program.limit_s:g} s") from e
             raise
         output = printed.decode("utf-8", "replace")
         if process.returncode:
-            raise RuntimeError(f"{what} ends with exit code {process.returncode}: {_end(output)}")
+            raise RuntimeError(
+                f"{what} ends with exit code {process.returncode}: {_decisive_line(output)}"
+            )
         return output
 
 
-def _filled(text: str, values: Mapping[str, Any]) -> str:
+def _substitute(text: str, values: Mapping[str, Any]) -> str:
     """Return ``text`` with ``{name}`` replaced, for names that there are; other braces stay."""
     return re.sub(r"\{(\w+)\}", lambda m: str(values[m[1]]) if m[1] in values else m[0], text)
 
 
-def _end_all(process: "subprocess.Popen[bytes]") -> None:
+def _kill_tree(process: "subprocess.Popen[bytes]") -> None:
     """Kill a program and what it started, which may hold its output open."""
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(process.pid).children(recursive=True):
@@ -299,16 +307,16 @@ def _end_all(process: "subprocess.Popen[bytes]") -> None:
     process.communicate()
 
 
-def _through_shell(text: str) -> list[str]:
+def _shell_command(text: str) -> list[str]:
     return ["cmd", "/c", text] if sys.platform == "win32" else ["/bin/sh", "-c", text]
 
 
-def _end(output: str) -> str:
+def _decisive_line(output: str) -> str:
     """Return the line of an output that says most: a compiler's first error, else the last one."""
     lines = output.strip().splitlines()
     if not lines:
         return "it printed nothing"
-    return repr(next(filter(COMPLAINS.search, lines), lines[-1])[-SHOWN:])
+    return repr(next(filter(ERROR_LINE.search, lines), lines[-1])[-MAX_SHOWN_CHARACTERS:])
 
 
 def _read(path: Path) -> str:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from foretune.collect.wrapped.arguments import Restoring
+from foretune.collect.wrapped.arguments import ResettingLaunch
 from foretune.errors import UsageError
 from foretune.expression import Expression
 
@@ -27,7 +27,7 @@ Amount = int | str | Callable[[dict[str, Any]], Any]
 Size = Amount | Sequence[Amount]
 Divisors = Amount | Sequence[Amount] | None
 Language = Literal["C", "OpenCL", "CUDA", "HIP"]
-ON_TORCH: tuple[Language, ...] = ("CUDA", "HIP")
+TORCH_LANGUAGES: tuple[Language, ...] = ("CUDA", "HIP")
 """Languages whose arrays are tensors of torch, whose events time launches."""
 
 
@@ -40,7 +40,7 @@ class Source:
         text: the source, or a function from knobs to it.
         language: C stands for C++, too.
         suffix: of the file it came from; ``.c`` is compiled as C, others as C++.
-        others: further files that it includes, by name; knobs are defined in them as well.
+        extra_files: further files that it includes, by name; knobs are defined in them as well.
         folder: where other headers lie.
         compiler: command; None: the system's.
         options: of the compiler; ``{knob}`` stands for a value.
@@ -54,7 +54,7 @@ class Source:
     text: str | Callable[[dict[str, Any]], str]
     language: Language
     suffix: str = ""
-    others: Mapping[str, str] = field(default_factory=dict)
+    extra_files: Mapping[str, str] = field(default_factory=dict)
     folder: str = "."
     compiler: str | None = None
     options: tuple[str, ...] | None = None
@@ -71,7 +71,7 @@ class Build:
     Attributes:
         source: of which kernel.
         text: with the configuration's definitions before it.
-        others: likewise.
+        extra_files: likewise.
         options: of the compiler.
         threads: size of a work group.
         grid: how many there are.
@@ -80,7 +80,7 @@ class Build:
 
     source: Source
     text: str
-    others: Mapping[str, str]
+    extra_files: Mapping[str, str]
     options: tuple[str, ...] | None
     threads: tuple[int, int, int]
     grid: tuple[int, int, int]
@@ -97,7 +97,7 @@ class Backend(Protocol):
             ForetuneError: it is not there.
         """
 
-    def launch(self, build: Build, arguments: Sequence[Any]) -> Restoring:
+    def launch(self, build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
         """Compile and return a launch on copies of ``arguments``.
 
         Raises:
@@ -105,7 +105,7 @@ class Backend(Protocol):
         """
 
 
-class Shape:
+class LaunchShape:
     """How many threads a configuration is launched with.
 
     Args:
@@ -122,8 +122,8 @@ class Shape:
     def threads(self, config: Mapping[str, Any]) -> tuple[int, int, int]:
         """Return the size of a work group."""
         x, y, z = (
-            int(config.get(name, usual))
-            for name, usual in zip(self.names, DEFAULT_BLOCK, strict=True)
+            int(config.get(name, default))
+            for name, default in zip(self.names, DEFAULT_BLOCK, strict=True)
         )
         return x, y, z
 
@@ -131,25 +131,25 @@ class Shape:
         """Return how many work groups there are."""
         size: Any = self.size(dict(config)) if callable(self.size) else self.size
         listed = list(size) if isinstance(size, list | tuple) else [size]
-        sizes = [amount(part, config) for part in [*listed, 1, 1][:3]]
+        sizes = [evaluate_amount(part, config) for part in [*listed, 1, 1][:3]]
         counts = []
-        for i, (whole, given) in enumerate(zip(sizes, self.divisors, strict=True)):
-            if given is None:
+        for i, (extent, declared) in enumerate(zip(sizes, self.divisors, strict=True)):
+            if declared is None:
                 parts: Sequence[Any] = [config.get(self.names[i], 1)]
             else:
-                parts = list(given) if isinstance(given, list | tuple) else [given]
-            divisor = math.prod(amount(part, config) for part in parts)
-            counts.append(math.ceil(whole / divisor))
+                parts = list(declared) if isinstance(declared, list | tuple) else [declared]
+            divisor = math.prod(evaluate_amount(part, config) for part in parts)
+            counts.append(math.ceil(extent / divisor))
         x, y, z = counts
         return x, y, z
 
-    def described(self) -> dict[str, Any]:
+    def problem_sizes(self) -> dict[str, Any]:
         """Return the problem's size by name: ``n``, or ``x``, ``y``, ``z``."""
         sizes = list(self.size) if isinstance(self.size, list | tuple) else [self.size]
-        plain = [_plain(size) for size in sizes]
+        plain = [_size_value(size) for size in sizes]
         return dict(zip("xyz" if len(plain) > 1 else "n", plain, strict=False))
 
-    def texts(self) -> list[str]:
+    def expressions(self) -> list[str]:
         """Return the expressions in which knobs may stand."""
         parts = [self.size, *self.divisors]
         flat = [q for p in parts for q in (p if isinstance(p, list | tuple) else [p])]
@@ -162,7 +162,7 @@ class Shape:
         return [part for part in flat if callable(part)]
 
 
-def amount(part: Amount, config: Mapping[str, Any]) -> float:
+def evaluate_amount(part: Amount, config: Mapping[str, Any]) -> float:
     """Return a part of a size, or a divisor, for a configuration."""
     if callable(part):
         return float(part(dict(config)))
@@ -171,11 +171,11 @@ def amount(part: Amount, config: Mapping[str, Any]) -> float:
         expression = Expression(part, "size")
         if unknown := expression.names - columns.keys():
             raise UsageError(f"{part!r} uses {sorted(unknown)[0]!r}, which is no knob")
-        return float(expression.numbers(columns)[0])
+        return float(expression.evaluate(columns)[0])
     return float(part)
 
 
-def _plain(size: Any) -> Any:
+def _size_value(size: Any) -> Any:
     return size if isinstance(size, str) else "function" if callable(size) else int(size)
 
 
@@ -186,18 +186,18 @@ def first_error(log: str) -> str:
     return (wrong or lines or ["it says nothing"])[0]
 
 
-def read_source(given: Any) -> tuple[str | Callable[[dict[str, Any]], str], dict[str, str], str]:
+def read_source(source: Any) -> tuple[str | Callable[[dict[str, Any]], str], dict[str, str], str]:
     """Return the text, the other files' contents by name, and the main file's path, if any.
 
     Args:
-        given: the source itself, a file's name, a list of them, or a function from knobs to it.
+        source: the source itself, a file's name, a list of them, or a function from knobs to it.
 
     Raises:
         UsageError: a file is not there.
     """
-    if callable(given):
-        return given, {}, ""
-    listed = [given] if isinstance(given, str | Path) else list(given)
+    if callable(source):
+        return source, {}, ""
+    listed = [source] if isinstance(source, str | Path) else list(source)
     main, *others = map(str, listed)
     if "\n" in main or "(" in main:  # no file is called like that
         return main, {Path(o).name: _read(o) for o in others}, ""

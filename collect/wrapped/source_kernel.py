@@ -8,29 +8,34 @@ from typing import Any, Literal
 
 import numpy as np
 
-from foretune.collect.wrapped.arguments import Outcome
+from foretune.code_hash import source_hash_of_function
+from foretune.collect.wrapped.arguments import CallResult
 from foretune.collect.wrapped.cuda import Cuda
 from foretune.collect.wrapped.hip import Hip
 from foretune.collect.wrapped.native import Native
 from foretune.collect.wrapped.opencl import OpenCL
 from foretune.collect.wrapped.source import (
     GRID,
-    ON_TORCH,
+    TORCH_LANGUAGES,
     Backend,
     Build,
     Language,
-    Shape,
+    LaunchShape,
     Source,
-    amount,
+    evaluate_amount,
 )
-from foretune.collect.wrapped.values import as_numpy, content_hash, described, relative_difference
-from foretune.collect.wrapped.wrapped import CostOf, Rules, Wrapped
+from foretune.collect.wrapped.values import (
+    as_numpy,
+    content_hash,
+    describe_arguments,
+    relative_difference,
+)
+from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel
 from foretune.errors import ForetuneWarning, MeasurementError, UsageError
 from foretune.kernel import Inputs, Launch, WrongResult
-from foretune.mapping import Value
 from foretune.problem import Problem
-from foretune.source import function_hash
 from foretune.space import Configuration
+from foretune.values import Value
 
 BACKENDS: dict[Language, type[Backend]] = {
     "C": Native, "OpenCL": OpenCL, "CUDA": Cuda, "HIP": Hip,
@@ -39,7 +44,7 @@ Verify = Callable[..., Any]
 """From right output, output and, if it takes it, ``atol`` to whether the output will do."""
 
 
-class SourceKernel(Wrapped):
+class SourceKernel(WrappedKernel):
     """A kernel's source as a kernel.
 
     Args:
@@ -65,12 +70,12 @@ class SourceKernel(Wrapped):
     def __init__(
         self,
         source: Source,
-        shape: Shape,
+        shape: LaunchShape,
         arguments: Sequence[Any],
         knobs: Mapping[str, Sequence[Value]],
         *,
         defines: Mapping[str, Any] | None = None,
-        restrictions: Rules = None,
+        restrictions: Restrictions = None,
         answer: Sequence[Any] | None = None,
         atol: float = 1e-6,
         verify: Verify | None = None,
@@ -79,19 +84,29 @@ class SourceKernel(Wrapped):
         device_kind: Literal["cpu", "gpu"] = "cpu",
     ) -> None:
         _check_arguments(source.name, arguments, answer)
-        names = _names(source, len(arguments))
-        problem = {**described(names, arguments), **shape.described()}
-        shared = [] if source.shared_bytes == 0 else [_text_of(source.shared_bytes)]
+        names = _argument_names(source, len(arguments))
+        problem = {**describe_arguments(names, arguments), **shape.problem_sizes()}
+        shared = [] if source.shared_bytes == 0 else [_code_text(source.shared_bytes)]
         constants = [(name, str(a.dtype), a.tobytes()) for name, a in source.constants.items()]
         code = repr(
-            (source.name, _text_of(source.text), sorted(source.others.items()), source.options,
-             *shared, *constants, shape.names, shape.texts(),
-             [function_hash(f) for f in shape.functions()],
-             None if defines is None else {k: _text_of(v) for k, v in defines.items()},
-             answer is None or content_hash(answer), atol, verify and function_hash(verify),
-             BACKENDS[source.language]().toolchain(source))
-        )  # fmt: skip
-        knobs = _used(source, shape, knobs, defines)
+            (
+                source.name,
+                _code_text(source.text),
+                sorted(source.extra_files.items()),
+                source.options,
+                *shared,
+                *constants,
+                shape.names,
+                shape.expressions(),
+                [source_hash_of_function(f) for f in shape.functions()],
+                None if defines is None else {k: _code_text(v) for k, v in defines.items()},
+                answer is None or content_hash(answer),
+                atol,
+                verify and source_hash_of_function(verify),
+                BACKENDS[source.language]().toolchain(source),
+            )
+        )
+        knobs = _used_knobs(source, shape, knobs, defines)
         super().__init__(source.name, knobs, restrictions, default, problem, code, cost)
         self.source, self.shape = source, shape
         self.arguments = tuple(arguments)
@@ -101,7 +116,7 @@ class SourceKernel(Wrapped):
         )
         self.atol, self.verify = atol, verify
         self.device_kind = device_kind
-        self.times_itself = source.language not in ON_TORCH  # torch's events time that
+        self.reports_own_time = source.language not in TORCH_LANGUAGES  # torch's events time that
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
         """Return the arguments as they are before any launch."""
@@ -111,21 +126,21 @@ class SourceKernel(Wrapped):
         """Compile a configuration and return its launch on copies of the arguments."""
         values = dict(config)
         threads, grid = self.shape.threads(values), self.shape.grid(values)
-        given = self._definitions(values, threads, grid)
-        prefix = "".join(f"#define {name} {text}\n" for name, text in given.items())
+        definitions = self._definitions(values, threads, grid)
+        prefix = "".join(f"#define {name} {text}\n" for name, text in definitions.items())
         text = self.source.text
         text = text if isinstance(text, str) else text(values)
         options = self.source.options
         if options is not None:
-            options = tuple(_with_knobs(option, values) for option in options)
+            options = tuple(_replace_placeholders(option, values) for option in options)
         build = Build(
             self.source, f"{prefix}#line 1\n{text}",
-            {name: prefix + other for name, other in self.source.others.items()},
-            options, threads, grid, int(amount(self.source.shared_bytes, values)),
+            {name: prefix + other for name, other in self.source.extra_files.items()},
+            options, threads, grid, int(evaluate_amount(self.source.shared_bytes, values)),
         )  # fmt: skip
         return BACKENDS[self.source.language]().launch(build, inputs["arguments"])
 
-    def reference(self, inputs: Inputs) -> Outcome | None:
+    def reference(self, inputs: Inputs) -> CallResult | None:
         """Return what the default leaves in its arguments, unless there is an answer.
 
         Raises:
@@ -136,7 +151,7 @@ class SourceKernel(Wrapped):
         config = self.default(Problem())
         try:
             launch = self.build(Problem(), config, inputs)
-            outcome: Outcome = launch().copied()
+            outcome: CallResult = launch().copied()
         except Exception as e:
             raise MeasurementError(str(e).splitlines()[0]) from e
         if not outcome.written:
@@ -150,7 +165,7 @@ class SourceKernel(Wrapped):
         """Return the tolerance; with an answer, it is judged by ``atol`` or ``verify``."""
         return self.tolerance if self.answer is None else math.inf
 
-    def relative_error(self, output: Outcome, expected: Outcome | None) -> float:
+    def relative_error(self, output: CallResult, expected: CallResult | None) -> float:
         """Return how far what was written is from the right content.
 
         Raises:
@@ -158,20 +173,20 @@ class SourceKernel(Wrapped):
         """
         right = self._contents(expected) if self.answer is None else list(self.answer)
         got = [
-            content if asked is not None else None
-            for content, asked in zip(self._contents(output), right, strict=True)
+            content if wanted is not None else None
+            for content, wanted in zip(self._contents(output), right, strict=True)
         ]
         if self.verify is not None:
             if not self._verified(right, got):
                 raise WrongResult("verify refuses the output")
             return 0.0
         if self.answer is not None:
-            for i, (content, asked) in enumerate(zip(got, right, strict=True)):
-                if asked is not None:
-                    self._compare(i, as_numpy(content), as_numpy(asked))
+            for i, (content, wanted) in enumerate(zip(got, right, strict=True)):
+                if wanted is not None:
+                    self._compare(i, as_numpy(content), as_numpy(wanted))
         return relative_difference(got, right)
 
-    def _contents(self, outcome: Outcome | None) -> list[Any]:
+    def _contents(self, outcome: CallResult | None) -> list[Any]:
         """Return what every argument holds; None for numbers, and without an outcome."""
         written = {} if outcome is None else outcome.written
         contents: list[Any] = []
@@ -182,7 +197,7 @@ class SourceKernel(Wrapped):
             number += is_array
         return contents
 
-    def poison(self, output: Any) -> None:
+    def invalidate_output(self, output: Any) -> None:
         """Do nothing: arguments are put back before every launch that is checked."""
 
     def _compare(self, i: int, got: np.ndarray, right: np.ndarray) -> None:
@@ -209,7 +224,7 @@ class SourceKernel(Wrapped):
     ) -> dict[str, str]:
         if self.defines is not None:
             return {
-                name: str(text(values)) if callable(text) else _with_names(str(text), values)
+                name: str(text(values)) if callable(text) else _replace_names(str(text), values)
                 for name, text in self.defines.items()
             }
         # A knob that is only in the compiler's options may be no number, and C has no use for it.
@@ -243,8 +258,8 @@ def _check_arguments(name: str, arguments: Sequence[Any], answer: Sequence[Any] 
                              "None for it")  # fmt: skip
 
 
-def _used(
-    source: Source, shape: Shape, knobs: Mapping[str, Sequence[Value]],
+def _used_knobs(
+    source: Source, shape: LaunchShape, knobs: Mapping[str, Sequence[Value]],
     defines: Mapping[str, Any] | None,
 ) -> Mapping[str, Sequence[Value]]:  # fmt: skip
     """Return the knobs; of one that can change nothing, the first value only, after a warning.
@@ -252,11 +267,18 @@ def _used(
     Raises:
         UsageError: none can change anything.
     """
-    given = [*(defines or {}).values(), source.shared_bytes]
-    if callable(source.text) or shape.functions() or any(map(callable, given)):
+    definitions = [*(defines or {}).values(), source.shared_bytes]
+    if callable(source.text) or shape.functions() or any(map(callable, definitions)):
         return knobs
-    texts = [source.text, *source.others.values(), *shape.texts(), *(source.options or ())]
-    used = {w for text in (*texts, *map(str, given)) for w in re.findall(r"[A-Za-z_]\w*", text)}
+    texts = [
+        source.text,
+        *source.extra_files.values(),
+        *shape.expressions(),
+        *(source.options or ()),
+    ]
+    used = {
+        w for text in (*texts, *map(str, definitions)) for w in re.findall(r"[A-Za-z_]\w*", text)
+    }
     if source.language != "C":
         used |= set(shape.names)
     unused = [knob for knob in knobs if knob not in used]
@@ -270,7 +292,7 @@ def _used(
     return {k: tuple(values)[:1] if k in unused else values for k, values in knobs.items()}
 
 
-def _names(source: Source, count: int) -> list[str]:
+def _argument_names(source: Source, count: int) -> list[str]:
     """Return what the source calls its arguments; numbers where that cannot be told."""
     text = source.text if isinstance(source.text, str) else ""
     found = re.search(rf"\b{re.escape(source.name)}\s*\(([^()]*)\)\s*\{{", text)
@@ -281,14 +303,14 @@ def _names(source: Source, count: int) -> list[str]:
     return [f"arg{i}" for i in range(count)]
 
 
-def _with_names(text: str, values: Mapping[str, Any]) -> str:
+def _replace_names(text: str, values: Mapping[str, Any]) -> str:
     """Return ``text`` with knobs replaced by their values, as whole words."""
     return re.sub(
         r"[A-Za-z_]\w*", lambda m: _c_text(values[m[0]]) if m[0] in values else m[0], text
     )
 
 
-def _with_knobs(text: str, values: Mapping[str, Any]) -> str:
+def _replace_placeholders(text: str, values: Mapping[str, Any]) -> str:
     """Return ``text`` with ``{knob}`` replaced."""
     return re.sub(r"\{(\w+)\}", lambda m: str(values.get(m[1], m[0])), text)
 
@@ -297,5 +319,5 @@ def _c_text(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool | np.bool_) else str(value)
 
 
-def _text_of(thing: Any) -> str:
-    return function_hash(thing) if callable(thing) else str(thing)
+def _code_text(value: Any) -> str:
+    return source_hash_of_function(value) if callable(value) else str(value)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-PLAIN = (int, float, complex, bool, str, bytes, type(None), np.generic)
+IMMUTABLE_TYPES = (int, float, complex, bool, str, bytes, type(None), np.generic)
 """What cannot be written into."""
 
 
@@ -33,20 +33,20 @@ def is_tensor(value: Any) -> bool:
 def is_array(value: Any) -> bool:
     """Whether this can be written into: an array, a tensor of torch, a list of numbers."""
     if isinstance(value, list):
-        return bool(value) and all(isinstance(x, PLAIN) for x in value)
+        return bool(value) and all(isinstance(x, IMMUTABLE_TYPES) for x in value)
     return isinstance(value, np.ndarray) or is_tensor(value)
 
 
-def copied(value: Any) -> Any:
+def copy_arrays(value: Any) -> Any:
     """Return arrays and what holds them anew; other objects as they are."""
     if is_tensor(value):
         return value.detach().clone()
     if isinstance(value, np.ndarray):
         return value.copy(order="K")
     if isinstance(value, dict):
-        return {key: copied(inner) for key, inner in value.items()}
+        return {key: copy_arrays(inner) for key, inner in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(copied(inner) for inner in value)
+        return type(value)(copy_arrays(inner) for inner in value)
     return value
 
 
@@ -68,7 +68,7 @@ def same_bits(a: Any, b: Any) -> bool:
     return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
 
 
-def put(target: Any, source: Any) -> None:
+def assign(target: Any, source: Any) -> None:
     """Write what one array holds into another of the same shape."""
     if isinstance(target, list):
         target[:] = source
@@ -94,10 +94,13 @@ def relative_difference(got: Any, expected: Any) -> float:
     Infinite where shapes differ, one is not finite where the other is, or what is no number
     differs.
     """
-    ours, theirs = list(leaves(got)), list(leaves(expected))
-    if len(ours) != len(theirs):
+    actual_arrays, expected_arrays = list(leaves(got)), list(leaves(expected))
+    if len(actual_arrays) != len(expected_arrays):
         return float("inf")
-    return max((_difference(a, b) for a, b in zip(ours, theirs, strict=True)), default=0.0)
+    return max(
+        (_difference(a, b) for a, b in zip(actual_arrays, expected_arrays, strict=True)),
+        default=0.0,
+    )
 
 
 def _difference(got: Any, expected: Any) -> float:
@@ -118,7 +121,7 @@ def _difference(got: Any, expected: Any) -> float:
         return float(np.linalg.norm(a - b)) / max(float(np.linalg.norm(b)), 1e-300)
 
 
-def described(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
+def describe_arguments(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
     """Return what tells one call's arguments from another's: shapes, types, whole numbers, texts.
 
     An array of 64 × 128 is ``x=float32, x_0=64, x_1=128``. Fractions are left out: how much there
@@ -137,7 +140,7 @@ def described(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
         elif isinstance(value, list | tuple | dict):
             parts = [str(i) for i in range(len(value))]
             inner = list(value.values()) if isinstance(value, dict) else list(value)
-            found |= {f"{name}_{k}": v for k, v in described(parts, inner).items()}
+            found |= {f"{name}_{k}": v for k, v in describe_arguments(parts, inner).items()}
         elif not isinstance(value, float | complex | np.generic | type(None)):
             found[name] = type(value).__name__
             found |= {f"{name}_{i}": size for i, size in enumerate(shape_of(value))}

@@ -15,25 +15,25 @@ from typing import Any, Self
 import cloudpickle
 import numpy as np
 
+from foretune.code_hash import source_hash_of_function
 from foretune.errors import MeasurementError, UsageError
 from foretune.family import Cost
 from foretune.kernel import Kernel
-from foretune.mapping import Value
 from foretune.problem import Problem, ProblemParameter
-from foretune.restriction import of_mapping
-from foretune.source import function_hash
+from foretune.restriction import adapt_mapping_rule
 from foretune.space import Configuration, SearchSpace
+from foretune.values import Value
 
-SENT_ALONG = 2**18
+MAX_INLINE_BYTES = 2**18
 """Bytes of a kernel up to which they go with every question; more are written to a file once."""
 
 CostOf = Callable[[Mapping[str, Any], Mapping[str, Any]], Cost]
 """From problem and configuration to the work of one launch."""
-Rules = Sequence[str | Callable[..., bool]] | Callable[..., bool] | None
+Restrictions = Sequence[str | Callable[..., bool]] | Callable[..., bool] | None
 """Restrictions: expressions, or functions of knobs or of a mapping of them."""
 
 
-class Wrapped(Kernel):
+class WrappedKernel(Kernel):
     """A kernel made of a thing and its knobs.
 
     Args:
@@ -49,25 +49,25 @@ class Wrapped(Kernel):
         UsageError: a knob has no values, or the default is not in the space.
     """
 
-    travels = False
+    is_importable_remotely = False
 
     def __init__(
         self,
         name: str,
         knobs: Mapping[str, Sequence[Value]],
-        restrictions: Rules,
+        restrictions: Restrictions,
         default: Mapping[str, Any] | None,
         problem: Mapping[str, Any],
         code: str,
         cost: CostOf | None = None,
     ) -> None:
         check_mapping(name, knobs)
-        self.name = identifier(name)
+        self.name = as_identifier(name)
         self.knobs = {  # what is no list of values, the space refuses
             knob: values if isinstance(values, str | bool | int | float) else tuple(values)
             for knob, values in knobs.items()
         }
-        self._rules = rules_of(restrictions, self.knobs)
+        self._rules = parse_restrictions(restrictions, self.knobs)
         self._default = None if default is None else Configuration(default)
         self._cost = cost
         self.code = code
@@ -79,7 +79,7 @@ class Wrapped(Kernel):
             self._space.index(self._default)
 
     @property
-    def knows_cost(self) -> bool:  # type: ignore[override]
+    def has_cost_model(self) -> bool:  # type: ignore[override]
         """Whether somebody said what work there is."""
         return self._cost is not None
 
@@ -92,11 +92,11 @@ class Wrapped(Kernel):
     def space_id(self) -> str:  # type: ignore[override]
         """Identifies knobs, values and restrictions: what was chosen is of these."""
         rules = [
-            rule if isinstance(rule, str) else function_hash(getattr(rule, "rule", rule))
+            rule if isinstance(rule, str) else source_hash_of_function(getattr(rule, "rule", rule))
             for rule in self._rules
         ]
-        said = repr((sorted(self.knobs.items()), rules))
-        return hashlib.sha256(said.encode()).hexdigest()[:16]
+        text = repr((sorted(self.knobs.items()), rules))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     @cached_property
     def _space(self) -> SearchSpace:
@@ -119,14 +119,14 @@ class Wrapped(Kernel):
         return self._space.sample(1, np.random.default_rng(0))[0]
 
     @property
-    def has_own_default(self) -> bool:
+    def has_explicit_default(self) -> bool:
         """Whether somebody said what the default is."""
         return self._default is not None
 
     def with_default(self, config: Configuration) -> Self:
         """Return the same kernel with another default."""
         other = object.__new__(type(self))
-        vars(other).update({n: v for n, v in vars(self).items() if n not in _HERE})
+        vars(other).update({n: v for n, v in vars(self).items() if n not in _LOCAL_ATTRIBUTES})
         other._default = config
         return other
 
@@ -143,17 +143,17 @@ class Wrapped(Kernel):
         return [self.problem()]
 
     @cached_property
-    def _packed(self) -> bytes | str:
+    def _pickled(self) -> bytes | str:
         """This kernel for another process: its content, or the file that has it."""
         _ = self.source_hash
-        state = {n: v for n, v in vars(self).items() if n not in _HERE}
+        state = {n: v for n, v in vars(self).items() if n not in _LOCAL_ATTRIBUTES}
         try:
             content = cloudpickle.dumps((type(self), state))
         except Exception as e:  # whatever a user's object raises
             raise MeasurementError(
                 f"{self.name} cannot be sent to a measuring process ({e}): give isolated=False"
             ) from e
-        if len(content) <= SENT_ALONG:
+        if len(content) <= MAX_INLINE_BYTES:
             return content
         handle, path = tempfile.mkstemp(prefix="foretune-", suffix=".kernel")
         with os.fdopen(handle, "wb") as file:
@@ -162,24 +162,24 @@ class Wrapped(Kernel):
         return path
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return unpacked, (self._packed,)
+        return unpickle_kernel, (self._pickled,)
 
 
-_HERE = ("_packed", "_space", "_first")
+_LOCAL_ATTRIBUTES = ("_pickled", "_space", "_first")
 """What is of this process alone."""
 
 
 @functools.lru_cache(maxsize=4)
-def unpacked(packed: bytes | str) -> Wrapped:
+def unpickle_kernel(pickled: bytes | str) -> WrappedKernel:
     """Return the kernel that was packed, the same one for the same content."""
-    content = packed if isinstance(packed, bytes) else Path(packed).read_bytes()
+    content = pickled if isinstance(pickled, bytes) else Path(pickled).read_bytes()
     kind, state = cloudpickle.loads(content)
     kernel = object.__new__(kind)
     vars(kernel).update(state)
     return kernel
 
 
-def identifier(name: str) -> str:
+def as_identifier(name: str) -> str:
     """Return ``name`` as a Python identifier."""
     plain = re.sub(r"\W+", "_", name).strip("_") or "kernel"
     return f"_{plain}" if plain[0].isdigit() else plain
@@ -195,8 +195,8 @@ def check_mapping(name: str, knobs: Any) -> None:
         raise UsageError(f"{name} has no knobs: give each a name and a list of values")
 
 
-def rules_of(
-    restrictions: Rules, knobs: Mapping[str, Sequence[Value]]
+def parse_restrictions(
+    restrictions: Restrictions, knobs: Mapping[str, Sequence[Value]]
 ) -> tuple[str | Callable[..., bool], ...]:
     """Return restrictions as a search space takes them."""
     if restrictions is None:
@@ -204,9 +204,11 @@ def rules_of(
     listed = [restrictions] if callable(restrictions) or isinstance(restrictions, str) else list(
         restrictions
     )  # fmt: skip
-    if strange := [rule for rule in listed if not (callable(rule) or isinstance(rule, str))]:
-        raise UsageError(f"restriction {strange[0]!r}: give an expression, or a function of knobs")
-    return tuple(of_mapping(rule, tuple(knobs)) if callable(rule) else rule for rule in listed)
+    if invalid := [rule for rule in listed if not (callable(rule) or isinstance(rule, str))]:
+        raise UsageError(f"restriction {invalid[0]!r}: give an expression, or a function of knobs")
+    return tuple(
+        adapt_mapping_rule(rule, tuple(knobs)) if callable(rule) else rule for rule in listed
+    )
 
 
 def powers_of_two(low: int, high: int) -> tuple[int, ...]:

@@ -1,7 +1,6 @@
 """Importers: results of other tools as run tables."""
 
 from foretune.datasets.importers.formats import FORMATS
-from foretune.datasets.importers.imported import Imported
-from foretune.datasets.importers.importing import import_runs
+from foretune.datasets.importers.importing import ImportResult, import_runs
 
-__all__ = ["FORMATS", "Imported", "import_runs"]
+__all__ = ["FORMATS", "ImportResult", "import_runs"]

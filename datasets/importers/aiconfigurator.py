@@ -1,35 +1,140 @@
-"""AIConfigurator: the performance tables it plans deployments with.
+"""AIConfigurator."""
 
-One file holds one operation of one framework, ``SYSTEM/…/BACKEND/VERSION/OPERATION_perf.parquet``
-(``.txt`` with CSV in it in older releases). Also read: such tables put together, where columns
-``system``, ``backend`` and ``backend_version`` say what the folders said.
-"""
-
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.importers.aiconfigurator_columns import (
-    COLLECTIVES,
-    COLUMNS,
-    FORMATS,
-    KERNELS,
-    LABELS,
-    MEASURED,
-    NEEDS,
-    OTHERS,
-    QUANTIZE_OPS,
+from foretune.datasets.importers.columns import (
+    concatenated_rows,
+    concatenated_text,
+    constant,
+    relabel,
 )
-from foretune.datasets.importers.columns import constant, joined, relabel, stack
 from foretune.datasets.importers.files import WrongFile, read_table, require
-from foretune.datasets.importers.precision import BYTES, our_format
+from foretune.datasets.importers.precision import BYTES, canonical_dtype
 from foretune.datasets.importers.request import Request
-from foretune.datasets.importers.systems import SYSTEMS, device_of
+from foretune.datasets.importers.systems import SYSTEMS, device_of_system
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.measurement import Status
+from foretune.operator_package import installed_tables
+
+KERNELS = {
+    "gemm": "gemm",
+    "moe": "moe",
+    "context_attention": "attention_prefill",
+    "generation_attention": "attention_decode",
+    "encoder_attention": "attention_encoder",
+    "context_mla": "mla_prefill",
+    "generation_mla": "mla_decode",
+    "mla_context_module": "mla_prefill_module",
+    "mla_generation_module": "mla_decode_module",
+    "custom_allreduce": "all_reduce",
+    "computescale": "quantize",
+    "scale_matrix": "quantize",
+    "nccl": "",
+    "oneccl": "",
+}
+"""Operation -> kernel; empty where every row names its own. Others keep their name."""
+
+OTHER_OPERATIONS = ("mla_bmm", "gdn", "kda", "mamba2", "mhc_module", "moe_a2a", "trtllm_alltoall",
+          "dsa_context_module", "dsa_generation_module", "msa_context_module",
+          "msa_generation_module", "dsv4_csa_context_module", "dsv4_csa_generation_module",
+          "dsv4_hca_context_module", "dsv4_hca_generation_module", "wideep_moe",
+          "wideep_context_mla", "wideep_generation_mla", "wideep_context_moe",
+          "wideep_generation_moe", "wideep_context_mlp", "wideep_generation_mlp",
+          "wideep_deepep_ll", "wideep_deepep_normal")  # fmt: skip
+"""Operations that keep their name, to be recognised without ``_perf`` in the file's name."""
+
+COLLECTIVES = {"alltoall": "all_to_all"}
+"""Collective -> kernel, where the names differ."""
+
+QUANTIZE_OPS = {"computescale": "compute_scale", "scale_matrix": "scale_matrix"}
+"""Operation -> ``problem.op`` of the kernel ``quantize``."""
+
+RUN_COLUMNS = {
+    "m": "problem.M",
+    "n": "problem.N",
+    "k": "problem.K",
+    "batch_size": "problem.batch",
+    "isl": "problem.seq_len",
+    "seq_len": "problem.seq_len",
+    "step": "problem.prefix_len",
+    "num_heads": "problem.heads",
+    "num_key_value_heads": "problem.kv_heads",
+    "head_dim": "problem.head_dim",
+    "window_size": "problem.window",
+    "num_tokens": "problem.tokens",
+    "num_token": "problem.tokens",
+    "hidden_size": "problem.hidden",
+    "inter_size": "problem.intermediate",
+    "intermediate_size": "problem.intermediate",
+    "topk": "problem.top_k",
+    "num_topk": "problem.top_k",
+    "num_experts": "problem.experts",
+    "distribution": "problem.distribution",
+    "num_gpus": "problem.devices",
+    "phase": "problem.phase",
+    "model": "problem.model",
+    "model_name": "problem.model",
+    "architecture": "problem.architecture",
+    "moe_tp_size": "config.tp",
+    "tp_size": "config.tp",
+    "moe_ep_size": "config.ep",
+    "ep_size": "config.ep",
+    "sms": "config.sms",
+    "gemm_type": "config.gemm_format",
+    "kv_cache_dtype": "config.kv_format",
+    "kernel_dtype": "config.kernel_format",
+    "kernel_source": "config.implementation",
+}
+"""Column -> run-table column. ``…_dtype`` is ``config.format``; of the rest, numbers are part of
+the problem, text and switches of the configuration."""
+
+FORMAT_COLUMNS = ("gemm_dtype", "moe_dtype", "attn_dtype", "mla_dtype", "bmm_dtype", "quant_dtype",
+           "quant_type", "nccl_dtype", "allreduce_dtype", "comm_dtype")  # fmt: skip
+"""Columns that hold the number format of the operation."""
+
+LABEL_COLUMNS = (
+    "framework",
+    "version",
+    "device",
+    "op_name",
+    "system",
+    "backend",
+    "backend_version",
+    "beam_width",
+    "message_size",
+    "ar_backend",
+    "implementation",
+)
+"""Columns that say where a row is from, or are read by name; not copied."""
+
+MEASURED_COLUMNS = ("latency", "avg_ms", "power", "power_limit")
+"""Columns that were measured; others of those end in ``_us`` or ``_gbps``."""
+
+REQUIRED_COLUMNS = {
+    "gemm": ("gemm_dtype", "m", "n", "k"),
+    "moe": ("moe_dtype", "num_tokens", "hidden_size", "inter_size", "topk", "num_experts",
+            "moe_tp_size", "moe_ep_size", "distribution"),
+    "context_attention": ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim",
+                          "attn_dtype", "kv_cache_dtype", "step"),
+    "generation_attention": ("batch_size", "isl", "num_heads", "num_key_value_heads", "head_dim",
+                             "attn_dtype", "kv_cache_dtype", "step"),
+    "encoder_attention": ("batch_size", "isl", "num_heads", "head_dim", "attn_dtype"),
+    "context_mla": ("mla_dtype", "kv_cache_dtype", "num_heads", "batch_size", "isl", "step"),
+    "generation_mla": ("mla_dtype", "kv_cache_dtype", "num_heads", "batch_size", "isl", "step"),
+    "custom_allreduce": ("allreduce_dtype", "num_gpus", "message_size"),
+    "nccl": ("op_name", "nccl_dtype", "num_gpus", "message_size"),
+    "oneccl": ("op_name", "nccl_dtype", "num_gpus", "message_size"),
+    "computescale": ("m", "k", "quant_dtype"),
+    "scale_matrix": ("m", "k", "quant_dtype"),
+}  # fmt: skip
+"""Operation -> the columns without which a table of it is not one."""
+
 
 STAGES = ("dispatch", "combine")
 """Tables of exchanges between experts time both in one row: they become two."""
@@ -46,12 +151,12 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     op = operation_of(path)
     if op is not None and request.kernel and KERNELS.get(op, op) not in ("", request.kernel):
         return pd.DataFrame()
-    needed = ["kernel_source", *NEEDS.get(op or "", ())]
+    needed = ["kernel_source", *REQUIRED_COLUMNS.get(op or "", ())]
     table = read_table(path, needed)
     op = op or operation_of_columns(table, path)
     what = f"AIConfigurator's table of {op}"
     require(table, needed, path, what)
-    rows = stack([_rows(op, part) for part in _timed(table, path, what)])
+    rows = concatenated_rows([_rows(op, part) for part in _timed(table, path, what)])
     rows = rows.assign(**_origin(table, path, request, len(rows) // max(len(table), 1)))
     if request.kernel:
         rows = rows[rows["kernel"] == request.kernel].reset_index(drop=True)
@@ -63,7 +168,7 @@ def operation_of(path: Path) -> str | None:
     stem = path.name.partition(".")[0]
     if stem.endswith("_perf"):
         return stem.removesuffix("_perf")
-    known = [op for op in (*KERNELS, *OTHERS) if f"_{stem}".endswith(f"_{op}")]
+    known = [op for op in (*KERNELS, *OTHER_OPERATIONS) if f"_{stem}".endswith(f"_{op}")]
     return max(known, key=len, default=None)
 
 
@@ -75,9 +180,9 @@ def operation_of_columns(table: pd.DataFrame, path: Path) -> str:
     Raises:
         WrongFile: it has no operation's columns, or it may be several.
     """
-    fitting = [op for op, columns in NEEDS.items() if set(columns) <= set(table)]
-    most = max((len(NEEDS[op]) for op in fitting), default=0)
-    fitting = [op for op in fitting if len(NEEDS[op]) == most]
+    fitting = [op for op, columns in REQUIRED_COLUMNS.items() if set(columns) <= set(table)]
+    max_columns = max((len(REQUIRED_COLUMNS[op]) for op in fitting), default=0)
+    fitting = [op for op in fitting if len(REQUIRED_COLUMNS[op]) == max_columns]
     if len(fitting) == 2 and {"isl", "step"} <= set(table):
         decodes = bool((table["isl"] == 1).all() and (table["step"] > 0).any())
         fitting = [op for op in fitting if op.startswith("generation") == decodes]
@@ -113,9 +218,13 @@ def _timed(table: pd.DataFrame, path: Path, what: str) -> Iterator[pd.DataFrame]
 
 
 def _stage(table: pd.DataFrame, stage: str) -> pd.DataFrame:
-    own = [c for c in table if c.startswith(f"{stage}_")]
+    stage_columns = [c for c in table if c.startswith(f"{stage}_")]
     others = [c for c in table if c.startswith(tuple(f"{s}_" for s in STAGES))]
-    times = table[[c for c in own if c.endswith("_us")]].astype(float).sum(axis=1, skipna=False)
+    times = (
+        table[[c for c in stage_columns if c.endswith("_us")]]
+        .astype(float)
+        .sum(axis=1, skipna=False)
+    )
     timed = table.drop(columns=others).assign(
         phase=constant(stage, len(table)), time_ms=times * _MS
     )
@@ -125,7 +234,7 @@ def _stage(table: pd.DataFrame, stage: str) -> pd.DataFrame:
 
 
 def _measured(table: pd.DataFrame) -> list[str]:
-    return [c for c in table if c in MEASURED or c.endswith(("_us", "_gbps"))]
+    return [c for c in table if c in MEASURED_COLUMNS or c.endswith(("_us", "_gbps"))]
 
 
 def _rows(op: str, table: pd.DataFrame) -> pd.DataFrame:
@@ -134,7 +243,7 @@ def _rows(op: str, table: pd.DataFrame) -> pd.DataFrame:
     for column in table:
         name = _name(column, table[column])
         if name.endswith("format"):
-            rows[name] = relabel(table[column], our_format)
+            rows[name] = relabel(table[column], canonical_dtype)
         elif name:
             rows[name] = table[column]
     if "message_size" in table:  # counts elements
@@ -160,10 +269,10 @@ def _name(column: str, values: "pd.Series[object]") -> str:
     """Return the run-table column of a column; empty for those that are not copied."""
     if column in ("time_ms", "power_w", "device.power_limit_w"):
         return column
-    if column in FORMATS:
+    if column in FORMAT_COLUMNS:
         return "config.format"
-    if column in COLUMNS or column in LABELS:
-        return COLUMNS.get(column, "")
+    if column in RUN_COLUMNS or column in LABEL_COLUMNS:
+        return RUN_COLUMNS.get(column, "")
     numeric = pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
     return f"problem.{column}" if numeric else f"config.{column}"
 
@@ -202,7 +311,7 @@ def _origin(
         "device": device,
         "config.backend": backend,
         "source": source,
-        "environment": joined(backend, version),
+        "environment": concatenated_text(backend, version),
     }
     if copies < 2:
         return columns
@@ -214,12 +323,12 @@ def _labels(
 ) -> tuple["pd.Series[str]", "pd.Series[str]", "pd.Series[str]"]:
     """Return device, backend and version: of the columns, else of the folders."""
     if {"system", "backend", "backend_version"} <= set(table):
-        device = relabel(table["system"], device_of)
+        device = relabel(table["system"], device_of_system)
         return device, table["backend"], table["backend_version"]
     folders = path.resolve().parts[:-1]
     systems = [f for f in folders[:-2] if f in SYSTEMS]
     if systems:
-        texts = (device_of(systems[-1]), folders[-2], folders[-1])
+        texts = (device_of_system(systems[-1]), folders[-2], folders[-1])
         device, backend, version = (constant(text, len(table)) for text in texts)
         return device, backend, version
     require(
@@ -228,3 +337,27 @@ def _labels(
     )  # fmt: skip
     device = relabel(table["device"], canonical_name)
     return device, relabel(table["framework"], str.lower), relabel(table["version"], str)
+
+
+INSTALLED = "installed"
+"""Given as FILE, means all the tables of the installed package."""
+
+
+def locate(source: str | os.PathLike[str]) -> Path:
+    """Return the path meant by ``source``: a path, ``installed``, or a system (``h200_sxm``).
+
+    Raises:
+        RunTableError: it is in the package, which is not there.
+    """
+    path = Path(source)
+    if path.exists() or len(path.parts) != 1:
+        return path
+    data = installed_tables()
+    if data is None and not path.suffix:
+        raise RunTableError(
+            f"{path} is no file here, and AIConfigurator's data is not installed: pip install "
+            "aiconfigurator-core, or give a folder of its tables"
+        )
+    if data is None or path.name == INSTALLED:
+        return data or path
+    return data / path if (data / path).is_dir() else path

@@ -28,7 +28,7 @@ def as_categories(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(**{c: rows[c].astype("category") for c in texts})
 
 
-def without_unused(rows: pd.DataFrame) -> pd.DataFrame:
+def drop_unused(rows: pd.DataFrame) -> pd.DataFrame:
     """Return ``rows`` without text that no row has any more, and text columns without any.
 
     A file would lose them too.
@@ -45,7 +45,7 @@ def _is_text(values: "pd.Series[object]") -> bool:
     return values.dtype == object and pd.api.types.infer_dtype(values, skipna=True) == "string"
 
 
-def stack(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
+def concatenated_rows(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return the tables one below the other; text stays categories, missing cells are gaps."""
     if len(tables) == 1:
         return tables[0]
@@ -80,7 +80,7 @@ def _stack_column(column: str, tables: Sequence[pd.DataFrame]) -> "pd.Series[obj
     return pd.Series(np.concatenate(objects), dtype=object)
 
 
-def joined(left: "pd.Series[str]", right: "pd.Series[str]") -> "pd.Series[str]":
+def concatenated_text(left: "pd.Series[str]", right: "pd.Series[str]") -> "pd.Series[str]":
     """Return two text columns as one, a space between them."""
     a, b = left.astype("category").cat, right.astype("category").cat
     width = len(b.categories) + 1  # one more for gaps, whose code is -1

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.importers.columns import as_categories, constant, relabel, stack
+from foretune.datasets.importers.columns import as_categories, concatenated_rows, constant, relabel
 from foretune.datasets.importers.files import WrongFile, read_text, require
-from foretune.datasets.importers.precision import our_format
+from foretune.datasets.importers.precision import canonical_dtype
 from foretune.datasets.importers.request import Request
 from foretune.errors import RunTableError
 from foretune.measurement import Status
@@ -48,7 +48,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         UsageError: the device was not given; the profiler does not write it down.
     """
     parts = [_rows(table, path, request) for table in _tables(path)]
-    rows = stack(parts) if parts else pd.DataFrame()
+    rows = concatenated_rows(parts) if parts else pd.DataFrame()
     if request.kernel and len(rows):
         rows = rows[rows["kernel"] == request.kernel].reset_index(drop=True)
     return rows
@@ -122,4 +122,4 @@ def _operands(table: pd.DataFrame) -> dict[str, "pd.Series[str]"]:
 
 
 def _format(operand: str) -> str:
-    return our_format(operand.partition(":")[0])
+    return canonical_dtype(operand.partition(":")[0])

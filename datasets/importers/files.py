@@ -10,8 +10,8 @@ from typing import Any
 import pandas as pd
 
 from foretune.datasets.importers.columns import as_categories
-from foretune.decoding import decoding, read_bytes, read_parquet
 from foretune.errors import RunTableError
+from foretune.files import read_bytes, read_parquet, translate_read_errors
 
 TABLES = (".parquet", ".csv", ".csv.gz", ".txt")
 """How the names of tables end that `read_table` reads."""
@@ -54,7 +54,7 @@ def read_table(path: Path, expected: Sequence[str] = ()) -> pd.DataFrame:
         RunTableError: the file is damaged, or is no table.
     """
     columns = f" (expected columns: {', '.join(expected)})" if expected else ""
-    with decoding(path, RunTableError, f"is not a readable table{columns}: {{}}"):
+    with translate_read_errors(path, RunTableError, f"is not a readable table{columns}: {{}}"):
         if path.suffix == ".parquet":
             # An index that was stored (a sample of a table) would misalign what is computed.
             return read_parquet(path, dictionaries=True).to_pandas().reset_index(drop=True)
@@ -90,7 +90,7 @@ def read_json(path: Path, keys: Sequence[str], what: str) -> Any:
     """
     text = read_text(path, what, keys)
     expected = f"is not {what}: it is not readable JSON with {', '.join(keys)} ({{}})"
-    with decoding(path, RunTableError, expected):
+    with translate_read_errors(path, RunTableError, expected):
         data = json.loads(text)
     require_keys(data, keys, path, what)
     return data
@@ -102,8 +102,8 @@ def read_text(path: Path, what: str, expected: Sequence[str]) -> str:
     Raises:
         RunTableError: it is damaged, or no text; the message says what was ``expected`` in it.
     """
-    says = f"is not {what}: it is not readable text with {', '.join(expected)} ({{}})"
-    with decoding(path, RunTableError, says):
+    message = f"is not {what}: it is not readable text with {', '.join(expected)} ({{}})"
+    with translate_read_errors(path, RunTableError, message):
         return read_bytes(path).decode("utf-8-sig")
 
 

@@ -27,14 +27,14 @@ class Format:
     Attributes:
         reader: ``module:function`` of its `Reader`, imported when it is needed.
         suffixes: how the names of its files end, for folders.
-        mapped: whether it takes a mapping: its files leave open what their columns mean.
+        takes_mapping: whether it takes a mapping: its files leave open what their columns mean.
         locate: ``module:function`` that turns the word given as FILE into a path, for tools that
             can find their own data; empty if there is none.
     """
 
     reader: str
     suffixes: tuple[str, ...]
-    mapped: bool = False
+    takes_mapping: bool = False
     locate: str = ""
 
 
@@ -43,13 +43,13 @@ FORMATS = {
         f"{_HERE}.aiconfigurator:read", TABLES, locate=f"{_HERE}.aiconfigurator_data:locate"
     ),
     "cutlass": Format(f"{_HERE}.cutlass:read", (".csv", ".txt")),
-    "generic": Format(f"{_HERE}.generic:read", TABLES, mapped=True),
+    "generic": Format(f"{_HERE}.generic:read", TABLES, takes_mapping=True),
     "kerneltuner": Format(f"{_HERE}.kerneltuner:read", JSON),
     "ktt": Format(f"{_HERE}.ktt:read", JSON),
     "ncu": Format(f"{_HERE}.ncu:read", (".csv", ".txt")),
     "neusight": Format(f"{_HERE}.neusight:read", TABLES),
     "t4": Format(f"{_HERE}.t4:read", JSON),
-    "triton": Format(f"{_HERE}.triton:read", (".autotune.json",), mapped=True),
+    "triton": Format(f"{_HERE}.triton:read", (".autotune.json",), takes_mapping=True),
     "vidur": Format(f"{_HERE}.vidur:read", TABLES),
 }
 """Format name -> format."""
@@ -66,7 +66,7 @@ def find_format(name: str) -> Format:
     return FORMATS[name]
 
 
-def load(reference: str) -> Callable[..., object]:
+def load_function(reference: str) -> Callable[..., object]:
     """Return the function that ``module:function`` names."""
     module, _, function = reference.partition(":")
     found: Callable[..., object] = getattr(importlib.import_module(module), function)

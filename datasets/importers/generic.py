@@ -16,7 +16,7 @@ import pandas as pd
 
 from foretune.datasets.importers.columns import constant
 from foretune.datasets.importers.files import read_table
-from foretune.datasets.importers.names import is_run_column
+from foretune.datasets.importers.records import is_run_column
 from foretune.datasets.importers.request import Request
 from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS, PLAIN_GROUPS, TEXT
 from foretune.errors import SpaceError, UnknownName, UsageError
@@ -120,7 +120,7 @@ def _source(source: str, table: pd.DataFrame, path: Path) -> "pd.Series[object]"
             has = ", ".join(map(str, table.columns))
             raise UsageError(f"{path} has no column {missing[0]!r}: it has {has}")
         columns = {name: _numbers(table[named[name]]) for name in rule.names}
-        return pd.Series(rule.numbers({**columns, "": np.empty(len(table))}))
+        return pd.Series(rule.evaluate({**columns, "": np.empty(len(table))}))
     except SpaceError as e:
         raise UsageError(str(e)) from e
 

@@ -1,7 +1,8 @@
-"""Importing: another tool's files in, one run table out."""
+"""Import_runs: files in, one run table out."""
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
 
@@ -9,22 +10,88 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.devices import with_specs
-from foretune.datasets.importers.columns import constant, stack
+from foretune.datasets.importers.columns import concatenated_rows, constant, drop_unused
 from foretune.datasets.importers.files import WrongFile, files_of
-from foretune.datasets.importers.formats import Format, Reader, find_format, load
-from foretune.datasets.importers.imported import Imported, screen
-from foretune.datasets.importers.names import is_run_column
+from foretune.datasets.importers.formats import Format, Reader, find_format, load_function
+from foretune.datasets.importers.records import is_run_column
 from foretune.datasets.importers.request import Request
-from foretune.decoding import decoding
+from foretune.datasets.schema import validate
 from foretune.errors import RunTableError, UsageError
-from foretune.mapping import Value
+from foretune.files import translate_read_errors
+from foretune.measurement import POWER_MARGIN, Status
 from foretune.progress import SILENT, Progress
+from foretune.values import Value
 
-Place = str | os.PathLike[str]
+
+@dataclass(frozen=True)
+class ImportResult:
+    """What an import gave.
+
+    Attributes:
+        runs: a valid run table.
+        rejected: reason -> how many rows of the files are not in ``runs`` because of it.
+        skipped: files of a folder that are not of this format -> what they lack.
+    """
+
+    runs: pd.DataFrame
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kernels(self) -> dict[str, int]:
+        """How many rows there are of every kernel, most first."""
+        return {str(k): int(n) for k, n in self.runs["kernel"].value_counts().items() if n}
+
+
+def drop_invalid_rows(rows: pd.DataFrame, skipped: Mapping[str, str] | None = None) -> ImportResult:
+    """Return the rows that a run table may hold and count the others by reason.
+
+    A row with several faults is counted once, under the first.
+
+    Raises:
+        RunTableError: the rows break the schema in another way, which is an importer's mistake.
+    """
+    kept = np.ones(len(rows), dtype=bool)
+    rejected = {}
+    for reason, fault in _faults(rows):
+        if count := int((fault & kept).sum()):
+            rejected[reason] = count
+            kept &= ~fault
+    runs = drop_unused(rows[kept].reset_index(drop=True) if rejected else rows)
+    return ImportResult(validate(runs, "imported rows"), rejected, dict(skipped or {}))
+
+
+def _faults(rows: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
+    for column in ("kernel", "device"):
+        yield f"no {column}", (rows[column].isna() | (rows[column] == "")).to_numpy(dtype=bool)
+    known = [s.value for s in Status]
+    yield "unknown status", ~rows["status"].isin(known).to_numpy()
+    ok = (rows["status"] == Status.OK.value).to_numpy()
+    time_ms, power_w = _floats(rows, "time_ms"), _floats(rows, "power_w")
+    metered = ~np.isnan(power_w)
+    yield "no time", ok & np.isnan(time_ms) & ~metered
+    yield "time is zero", ok & (time_ms == 0)
+    yield "time is negative", ok & (time_ms < 0)
+    yield "time is infinite", ok & np.isinf(time_ms)
+    yield "power is not positive", metered & ~((power_w > 0) & np.isfinite(power_w))
+    limit = _floats(rows, "device.power_limit_w") * POWER_MARGIN
+    yield "power is far above the device's limit", metered & (power_w > limit)
+    energy_mj = _floats(rows, "energy_mj")
+    impossible = ~((energy_mj > 0) & np.isfinite(energy_mj))
+    yield "energy is not positive", ~np.isnan(energy_mj) & impossible
+
+
+def _floats(rows: pd.DataFrame, column: str) -> np.ndarray:
+    if column not in rows:
+        return np.full(len(rows), np.nan)
+    return rows[column].to_numpy(dtype=float)
+
+
+StrPath = str | os.PathLike[str]
 
 
 def import_runs(
-    path: Place | Iterable[Place],
+    path: StrPath | Iterable[StrPath],
     format: str,
     *,
     kernel: str | None = None,
@@ -32,7 +99,7 @@ def import_runs(
     mapping: Mapping[str, str] | None = None,
     constants: Mapping[str, Value] | None = None,
     progress: Progress = SILENT,
-) -> Imported:
+) -> ImportResult:
     """Read another tool's results as a run table.
 
     Rows that cannot be believed (no time, a time of zero, …) are left out and counted by reason;
@@ -55,47 +122,49 @@ def import_runs(
         RunTableError: there is no such file, it is damaged or of another kind, or it has no row.
     """
     chosen = find_format(format)
-    if mapping and not chosen.mapped:
+    if mapping and not chosen.takes_mapping:
         raise UsageError(f"format {format!r} knows its columns: leave out --map, or use --set")
-    same = dict(constants or {})
-    if wrong := [c for c in same if not is_run_column(c)]:
+    fixed = dict(constants or {})
+    if wrong := [c for c in fixed if not is_run_column(c)]:
         raise UsageError(f"{wrong[0]!r} is no run-table column: problem.{wrong[0]}, for example")
     # Readers ask for these two where their files do not say them.
-    kernel, device = kernel or _take(same, "kernel"), device or _take(same, "device")
-    request = Request(kernel, device, mapping or {}, same)
-    read = cast(Reader, load(chosen.reader))
+    kernel, device = kernel or _pop_text(fixed, "kernel"), device or _pop_text(fixed, "device")
+    request = Request(kernel, device, mapping or {}, fixed)
+    read = cast(Reader, load_function(chosen.reader))
     files = _files([path] if isinstance(path, (str, os.PathLike)) else path, chosen)
     progress.start(f"import {format}", len(files))
     tables, skipped = [], {}
     for file, given in files.items():
         try:
-            with decoding(file, RunTableError, "is damaged: {}"):
+            with translate_read_errors(file, RunTableError, "is damaged: {}"):
                 rows = read(file, request)
         except WrongFile as e:
             if given:
                 raise
             rows, skipped[str(file)] = pd.DataFrame(), str(e)
         if len(rows):
-            tables.append(rows.assign(**{c: _column(v, len(rows)) for c, v in same.items()}))
+            tables.append(rows.assign(**{c: _column(v, len(rows)) for c, v in fixed.items()}))
         progress.advance(file.name)
     if not tables:
-        raise RunTableError(_why_nothing(files, skipped, request, format))
-    with decoding(", ".join(f.name for f in list(files)[:5]), RunTableError, "do not fit: {}"):
-        return screen(_ordered(with_specs(stack(tables))), skipped)
+        raise RunTableError(_explain_empty_import(files, skipped, request, format))
+    with translate_read_errors(
+        ", ".join(f.name for f in list(files)[:5]), RunTableError, "do not fit: {}"
+    ):
+        return drop_invalid_rows(_ordered(with_specs(concatenated_rows(tables))), skipped)
 
 
-def _files(places: Iterable[Place], chosen: Format) -> dict[Path, bool]:
+def _files(sources: Iterable[StrPath], chosen: Format) -> dict[Path, bool]:
     """Return the files to read, and whether each was named itself: those must be readable."""
     found = {}
-    for place in places:
-        path = Path(place)
+    for source in sources:
+        path = Path(source)
         if chosen.locate:
-            path = cast(Path, load(chosen.locate)(place))
+            path = cast(Path, load_function(chosen.locate)(source))
         found.update({file: file == path for file in files_of(path, chosen.suffixes)})
     return found
 
 
-def _take(constants: dict[str, Value], name: str) -> str | None:
+def _pop_text(constants: dict[str, Value], name: str) -> str | None:
     return str(constants.pop(name)) if name in constants else None
 
 
@@ -103,7 +172,7 @@ def _column(value: Value, rows: int) -> "pd.Series[object]":
     return constant(value, rows) if isinstance(value, str) else pd.Series(np.full(rows, value))
 
 
-def _why_nothing(
+def _explain_empty_import(
     files: Mapping[Path, bool], skipped: Mapping[str, str], request: Request, format: str
 ) -> str:
     if len(skipped) == len(files):

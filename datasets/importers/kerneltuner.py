@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from foretune.datasets.importers.files import read_text, require_keys
-from foretune.datasets.importers.records import is_counter, table_of
+from foretune.datasets.importers.records import is_counter, table_from_records
 from foretune.datasets.importers.request import Request
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
@@ -65,7 +65,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
             if n in entry
         }
         records.append({**common, **values, **_outcome(entry)})
-    return table_of(records)
+    return table_from_records(records)
 
 
 def _outcome(entry: Mapping[str, Any]) -> dict[str, Any]:

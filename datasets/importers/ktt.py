@@ -6,10 +6,10 @@ from typing import Any
 
 import pandas as pd
 
-from foretune.datasets.importers.compiled import static_columns
 from foretune.datasets.importers.files import read_json, require_keys
-from foretune.datasets.importers.records import PER_MS, table_of
+from foretune.datasets.importers.records import PER_MS, table_from_records
 from foretune.datasets.importers.request import Request
+from foretune.datasets.importers.t4 import static_columns
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.measurement import Status
@@ -55,7 +55,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         recorded = str(result.get("Timestamp", about.get("Timestamp", ""))).replace(" ", "T", 1)
         outcome = _outcome(result, PER_MS[unit])
         records.append({**kernel, **common, **config, **outcome, "recorded_at": recorded})
-    return table_of(records)
+    return table_from_records(records)
 
 
 def _outcome(result: Mapping[str, Any], scale: float) -> dict[str, Any]:

@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pandas as pd
 
-from foretune.datasets.importers.columns import constant, joined, relabel, stack
+from foretune.datasets.importers.columns import (
+    concatenated_rows,
+    concatenated_text,
+    constant,
+    relabel,
+)
 from foretune.datasets.importers.files import read_table, require
 from foretune.datasets.importers.request import Request
 from foretune.device import canonical_name
@@ -54,7 +59,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         _rows(op, part.reset_index(drop=True), path)
         for op, part in table.groupby("OPName", observed=True, sort=False)
     ]
-    rows = stack(parts) if parts else pd.DataFrame()
+    rows = concatenated_rows(parts) if parts else pd.DataFrame()
     if request.device and len(rows):
         rows["device"] = constant(request.device, len(rows))
     if request.kernel and len(rows):
@@ -81,7 +86,7 @@ def _rows(op: str, table: pd.DataFrame, path: Path) -> pd.DataFrame:
         if column in table:
             rows[name] = pd.to_numeric(table[column], errors="coerce").astype(float)
     if {"Torch Version", "CUDA Version"} <= set(table):
-        rows["environment"] = joined(
+        rows["environment"] = concatenated_text(
             relabel(table["Torch Version"], lambda v: f"torch {v.removeprefix('p')}"),
             relabel(table["CUDA Version"], str),
         )

@@ -1,6 +1,6 @@
 """Names of number formats: every tool has its own, the run table has one."""
 
-FORMATS = {
+CANONICAL_DTYPES = {
     "half": "fp16",
     "float16": "fp16",
     "fp16": "fp16",
@@ -32,6 +32,6 @@ BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "int32": 4.0, "fp16": 2.0, "bf16
 """Our name -> bytes of one element."""
 
 
-def our_format(name: str) -> str:
+def canonical_dtype(name: str) -> str:
     """Return our name of a number format."""
-    return FORMATS.get(name.lower(), name.lower())
+    return CANONICAL_DTYPES.get(name.lower(), name.lower())

@@ -1,4 +1,4 @@
-"""Results that come as one dictionary per run, as tuners write them."""
+"""One dictionary per run."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.importers.columns import as_categories
-from foretune.datasets.schema import NUMBERS
-from foretune.mapping import parse_value
+from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS, PLAIN_GROUPS, TEXT
 from foretune.measurement import Status
+from foretune.values import parse_value
 
 PER_MS = {"ns": 1e-6, "nanoseconds": 1e-6, "us": 1e-3, "µs": 1e-3, "microseconds": 1e-3, "": 1.0,
           "ms": 1.0, "milliseconds": 1.0, "s": 1e3, "seconds": 1e3}  # fmt: skip
@@ -25,7 +25,7 @@ def is_counter(name: str) -> bool:
     return _PROFILER_COUNTER.match(name) is not None
 
 
-def table_of(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+def table_from_records(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Return records whose keys are run-table columns as a table.
 
     Measurements that are no number become gaps; failed runs keep none.
@@ -49,3 +49,12 @@ def table_of(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 def as_number(text: Any) -> Any:
     """Return the number or switch a text spells, and anything else as it is."""
     return parse_value(text) if isinstance(text, str) else text
+
+
+GROUPS = (*PLAIN_GROUPS, *NUMBER_GROUPS)
+
+
+def is_run_column(column: str) -> bool:
+    """Return whether a run table may have a column of that name."""
+    group, dot, name = column.partition(".")
+    return column in (*NUMBERS, *TEXT) or (bool(dot and name) and f"{group}." in GROUPS)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from foretune.errors import UsageError
-from foretune.mapping import Value
+from foretune.values import Value
 
 
 @dataclass(frozen=True)

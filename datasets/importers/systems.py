@@ -24,6 +24,6 @@ SYSTEMS = {
 """System -> the device's name as its driver gives it."""
 
 
-def device_of(system: str) -> str:
+def device_of_system(system: str) -> str:
     """Return the device's name; a system that is not known keeps its own."""
     return SYSTEMS.get(system) or canonical_name(system)

@@ -1,8 +1,4 @@
-"""T4: the results format that auto-tuners agreed on, as Kernel Tuner and KTT write it.
-
-``{"results": [{"configuration", "times", "invalidity", "measurements"}, …], "metadata": {…}}``.
-Only KTT writes metadata; without it, say device and kernel.
-"""
+"""T4 (also KTT's)."""
 
 import statistics
 from collections.abc import Mapping
@@ -11,13 +7,32 @@ from typing import Any
 
 import pandas as pd
 
-from foretune.datasets.importers.compiled import static_columns
 from foretune.datasets.importers.files import read_json, require_keys
-from foretune.datasets.importers.records import PER_MS, as_number, is_counter, table_of
+from foretune.datasets.importers.records import PER_MS, as_number, is_counter, table_from_records
 from foretune.datasets.importers.request import Request
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.measurement import Status
+
+NAMES = {
+    "registerscount": "static.registers",
+    "registers": "static.registers",
+    "localmemorysize": "static.shared_bytes",  # OpenCL's word for a block's own memory
+    "privatememorysize": "static.private_bytes",
+    "constantmemorysize": "static.constant_bytes",
+    "maxworkgroupsize": "static.max_threads",
+}
+"""KTT's name in lower case, without underscores -> our column."""
+
+
+def static_columns(compiled: Mapping[str, Any] | None) -> dict[str, float]:
+    """Return KTT's compilation data as run-table columns; none where there is none."""
+    return {
+        NAMES[key]: float(value)
+        for name, value in (compiled or {}).items()
+        if (key := name.replace("_", "").lower()) in NAMES and isinstance(value, (int, float))
+    }
+
 
 STATUSES = {
     "correct": Status.OK,
@@ -61,7 +76,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         require_keys(result, ("configuration", "times", "invalidity"), path, _WHAT)
         config = {f"config.{n}": as_number(v) for n, v in result["configuration"].items()}
         records.append({**common, **config, **_outcome(result, unit)})
-    return table_of(records)
+    return table_from_records(records)
 
 
 def _outcome(result: Mapping[str, Any], unit: str) -> dict[str, Any]:
@@ -81,10 +96,10 @@ def _outcome(result: Mapping[str, Any], unit: str) -> dict[str, Any]:
         return {**outcome, "error": str(result["invalidity"])}
     runtimes = [t * scale for t in times.get("runtimes", ()) if isinstance(t, (int, float))]
     if "time" in measured:
-        own_unit = str(measured["time"].get("unit") or unit).lower()
+        time_unit = str(measured["time"].get("unit") or unit).lower()
         outcome["time_ms"] = as_number(measured["time"]["value"])
         if isinstance(outcome["time_ms"], (int, float)):
-            outcome["time_ms"] *= PER_MS.get(own_unit, scale)
+            outcome["time_ms"] *= PER_MS.get(time_unit, scale)
     elif runtimes:
         outcome["time_ms"] = statistics.median(runtimes)
     counters = {f"counter.{n}": m["value"] for n, m in measured.items() if is_counter(n)}

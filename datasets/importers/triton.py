@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 
 from foretune.datasets.importers.files import read_json
-from foretune.datasets.importers.precision import our_format
-from foretune.datasets.importers.records import table_of
+from foretune.datasets.importers.precision import canonical_dtype
+from foretune.datasets.importers.records import table_from_records
 from foretune.datasets.importers.request import Request
 from foretune.errors import UsageError
 from foretune.measurement import Status
@@ -44,7 +44,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         "environment": "triton",
         **_problem(data["key"], request.mapping),
     }
-    return table_of(
+    return table_from_records(
         {**common, **_config(config), **_outcome(timing)}
         for config, timing in data["configs_timings"]
     )
@@ -63,14 +63,14 @@ def _problem(key: list[Any], mapping: Mapping[str, str]) -> dict[str, Any]:
 def _entry(value: Any) -> Any:
     """Return a value of the key; the type of a tensor by our name."""
     if isinstance(value, str) and value.startswith("torch."):
-        return our_format(value.removeprefix("torch."))
+        return canonical_dtype(value.removeprefix("torch."))
     return value if isinstance(value, (bool, int, float)) else str(value)
 
 
 def _config(config: Mapping[str, Any]) -> dict[str, Any]:
-    own = {f"config.{n}": v for n, v in config.get("kwargs", {}).items()}
+    parameters = {f"config.{n}": v for n, v in config.get("kwargs", {}).items()}
     launch = {f"config.{n}": config[n] for n in LAUNCH if config.get(n) is not None}
-    return {**own, **launch}
+    return {**parameters, **launch}
 
 
 def _outcome(timing: Any) -> dict[str, Any]:

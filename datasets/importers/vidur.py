@@ -1,22 +1,104 @@
-"""Vidur: profiles of a transformer's layers, ``mlp.csv`` and ``attention.csv``, and of collectives.
+"""Vidur."""
 
-Files lie in ``compute/DEVICE/ORGANISATION/MODEL/`` and ``network/NETWORK_DEVICE/``; also read are
-tables put together from them, where columns ``device``, ``model`` and ``network_device`` say what
-the folders said. Everything is in half precision; times are milliseconds, their median counts.
-"""
-
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.importers.columns import constant, joined, relabel, stack
+from foretune.datasets.importers.columns import (
+    concatenated_rows,
+    concatenated_text,
+    constant,
+    relabel,
+)
 from foretune.datasets.importers.files import WrongFile, read_table, require
 from foretune.datasets.importers.request import Request
-from foretune.datasets.importers.systems import device_of
-from foretune.datasets.importers.vidur_layers import LAYERS, layer_rows
+from foretune.datasets.importers.systems import device_of_system
 from foretune.errors import RunTableError
 from foretune.measurement import Status
+
+LAYERS = ("emb", "input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj",
+          "post_attention_layernorm", "mlp_up_proj", "mlp_act", "mlp_down_proj", "add")  # fmt: skip
+"""Layers that are imported, by Vidur's names."""
+
+
+def layer_rows(table: pd.DataFrame, layer: str, has_post_norm: bool) -> pd.DataFrame:
+    """Return the runs of one layer, with ``row`` saying from which row of the profile.
+
+    A layer that a model does not have, so that none of its rows has a time, gives no rows.
+
+    Args:
+        table: the profile.
+        layer: one of `LAYERS`.
+        has_post_norm: whether the profile has a column for a second norm; only models with RMS
+            norm have one.
+    """
+    time_ms = table[f"{layer}.median"].astype(float)
+    there = _has_times(table, time_ms).to_numpy()
+    if layer in ("attn_pre_proj", "attn_post_proj", "mlp_up_proj", "mlp_down_proj"):
+        rows = pd.DataFrame({"problem.M": table["num_tokens"], **_projection(table, layer)})
+        kernel = "gemm"
+    else:
+        rows = pd.DataFrame({"problem.rows": table["num_tokens"], **_elementwise(table, layer)})
+        kernel = "elementwise"
+        rows["config.tp"] = table["num_tensor_parallel_workers"]
+        if layer.endswith("layernorm"):
+            kernel = "norm"
+            rms = _has_post_norm(table, has_post_norm)
+            rows["problem.op"] = _either(rms, "rms_norm", "layer_norm")
+    rows["time_ms"], rows["row"] = time_ms, np.arange(len(table))
+    rows = rows[there].reset_index(drop=True)
+    rows["kernel"] = constant(kernel, len(rows))
+    rows["config.implementation"] = constant(layer, len(rows))
+    return rows
+
+
+def _projection(table: pd.DataFrame, layer: str) -> Mapping[str, "pd.Series[int]"]:
+    width, hidden = table["n_embd"], table["n_expanded_embd"]
+    tp = table["num_tensor_parallel_workers"]
+    head_dim = width // table["n_head"]
+    up = hidden * np.where(table["use_gated_mlp"].astype(bool), 2, 1)
+    n, k = {
+        "attn_pre_proj": ((table["n_head"] + 2 * table["n_kv_head"]) * head_dim // tp, width),
+        "attn_post_proj": (width, table["n_head"] * head_dim // tp),
+        "mlp_up_proj": (up // tp, width),
+        "mlp_down_proj": (width, hidden // tp),
+    }[layer]
+    return {"problem.N": n, "problem.K": k}
+
+
+def _elementwise(table: pd.DataFrame, layer: str) -> Mapping[str, object]:
+    width, tp = table["n_embd"], table["num_tensor_parallel_workers"]
+    head_dim = width // table["n_head"]
+    if layer == "mlp_act":
+        gated = table["use_gated_mlp"].astype(bool).to_numpy()
+        columns = table["n_expanded_embd"] // tp
+        return {"problem.columns": columns, "problem.op": _either(gated, "silu_and_mul", "gelu")}
+    if layer == "attn_rope":  # queries and keys
+        columns = (table["n_head"] + table["n_kv_head"]) * head_dim // tp
+        return {"problem.columns": columns, "problem.op": constant("rope", len(table))}
+    op = {"add": "add", "emb": "embedding"}.get(layer, layer)
+    return {"problem.columns": width, "problem.op": constant(op, len(table))}
+
+
+def _has_post_norm(table: pd.DataFrame, has_post_norm: bool) -> np.ndarray:
+    if not has_post_norm:
+        return np.zeros(len(table), dtype=bool)
+    return _has_times(table, table["post_attention_layernorm.median"]).to_numpy()
+
+
+def _has_times(table: pd.DataFrame, time_ms: "pd.Series[float]") -> "pd.Series[bool]":
+    """Return for every row whether its model has any time of this layer."""
+    timed = time_ms.notna()
+    if "model" not in table:
+        return pd.Series(timed.any(), index=table.index)
+    return timed.groupby(table["model"], observed=True).transform("any")
+
+
+def _either(first: np.ndarray, yes: str, no: str) -> "pd.Series[str]":
+    return pd.Series(pd.Categorical.from_codes(np.where(first, 0, 1).astype(np.int8), [yes, no]))
+
 
 MODEL_COLUMNS = ("n_head", "n_kv_head", "n_embd", "n_expanded_embd", "use_gated_mlp",
                  "num_tokens", "num_tensor_parallel_workers")  # fmt: skip
@@ -79,7 +161,7 @@ def _layers(table: pd.DataFrame, path: Path) -> pd.DataFrame:
     if not timed:
         require(table, [f"{LAYERS[0]}.median"], path, "an MLP profile of Vidur")
     has_post_norm = "post_attention_layernorm" in timed
-    return stack([layer_rows(table, layer, has_post_norm) for layer in timed])
+    return concatenated_rows([layer_rows(table, layer, has_post_norm) for layer in timed])
 
 
 def _attention(table: pd.DataFrame) -> pd.DataFrame:
@@ -114,7 +196,7 @@ def _attention(table: pd.DataFrame) -> pd.DataFrame:
             **{"kernel": constant(kernel, len(part)), "problem.window": 0,
                "config.kv_format": constant("fp16", len(part))}
         ))  # fmt: skip
-    return stack([p for p in parts if len(p)] or parts[:1])
+    return concatenated_rows([p for p in parts if len(p)] or parts[:1])
 
 
 def _collective(table: pd.DataFrame, path: Path) -> pd.DataFrame:
@@ -141,7 +223,7 @@ def _origin(table: pd.DataFrame, path: Path, request: Request) -> pd.DataFrame:
     rows = len(table)
     source = constant(f"vidur {path.name}", rows)
     if "model" in table:
-        source = joined(source, table["model"])
+        source = concatenated_text(source, table["model"])
     elif (model := _model(path)) is not None:
         source = constant(f"vidur {path.name} {model}", rows)
     return pd.DataFrame(
@@ -171,7 +253,7 @@ def _device(table: pd.DataFrame, path: Path, request: Request) -> "pd.Series[str
 
 
 def _device_name(name: str) -> str:
-    return DEVICES.get(name) or device_of(name)
+    return DEVICES.get(name) or device_of_system(name)
 
 
 def _model(path: Path) -> str | None:

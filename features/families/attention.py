@@ -18,7 +18,7 @@ class AttentionPrefill(Family):
     """Columns: problem.batch, seq_len, heads, kv_heads, head_dim (prefix_len, window)."""
 
     name = "attention_prefill"
-    takes_numbers = True
+    accepts_scalars = True
     causal = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
@@ -29,10 +29,15 @@ class AttentionPrefill(Family):
         query, cache = _bytes(config)
         return Cost(
             flops=4.0 * batch * heads * dim * seq * self._keys_per_query(problem),
-            bytes_moved=batch * dim * 1.0
-            * (2.0 * np.maximum(query, 2.0) * seq * heads + 2.0 * cache * kv_len * _kv(problem)),
+            bytes_moved=batch
+            * dim
+            * 1.0
+            * (
+                2.0 * np.maximum(query, 2.0) * seq * heads
+                + 2.0 * cache * kv_len * _kv_heads(problem)
+            ),
             dtype=formats.compute_dtype(config.get("format", "bf16")),
-        )  # fmt: skip
+        )
 
     def derived(
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
@@ -44,9 +49,9 @@ class AttentionPrefill(Family):
             "log2_tokens": np.log2(1.0 * batch * seq),
             "log2_rows": np.log2(1.0 * batch * heads * seq),
             "log2_keys_per_query": np.log2(keys),
-            "heads_per_kv_head": heads / _kv(problem),
+            "heads_per_kv_head": heads / _kv_heads(problem),
             "log2_batch_heads": np.log2(1.0 * batch * heads),
-            "log2_batch_kv_heads": np.log2(1.0 * batch * _kv(problem)),
+            "log2_batch_kv_heads": np.log2(1.0 * batch * _kv_heads(problem)),
         }
         for tile in QUERY_TILES:
             tiles = batch * heads * np.ceil(seq / tile)
@@ -77,17 +82,17 @@ class AttentionDecode(Family):
     """Columns: problem.batch, kv_len, heads, kv_heads, head_dim (window)."""
 
     name = "attention_decode"
-    takes_numbers = True
+    accepts_scalars = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return the cache read once, and 4·head_dim operations per head and key."""
         batch, heads, dim = problem["batch"], problem["heads"], problem["head_dim"]
-        keys = _visible(problem)
+        keys = _visible_keys(problem)
         query, cache = _bytes(config)
         return Cost(
             flops=4.0 * batch * heads * dim * keys,
             bytes_moved=batch * dim * (2.0 * np.maximum(query, 2.0) * heads
-                                       + 2.0 * cache * keys * _kv(problem)),
+                                       + 2.0 * cache * keys * _kv_heads(problem)),
             dtype=formats.compute_dtype(config.get("format", "bf16")),
         )  # fmt: skip
 
@@ -95,28 +100,28 @@ class AttentionDecode(Family):
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
         """Return sizes of the cache, heads per key head, and the waves of cache splits."""
-        batch, keys = problem["batch"], _visible(problem)
+        batch, keys = problem["batch"], _visible_keys(problem)
         features = {
             "log2_keys": np.log2(1.0 * batch * keys),
             "log2_visible": np.log2(1.0 * keys),
-            "heads_per_kv_head": problem["heads"] / _kv(problem),
+            "heads_per_kv_head": problem["heads"] / _kv_heads(problem),
             "log2_batch_heads": np.log2(1.0 * batch * problem["heads"]),
-            "log2_batch_kv_heads": np.log2(1.0 * batch * _kv(problem)),
-        } | wave_features("kv_heads", batch * _kv(problem), device)
+            "log2_batch_kv_heads": np.log2(1.0 * batch * _kv_heads(problem)),
+        } | wave_features("kv_heads", batch * _kv_heads(problem), device)
         for split in KV_SPLITS:
-            blocks = batch * _kv(problem) * np.ceil(keys / split)
+            blocks = batch * _kv_heads(problem) * np.ceil(keys / split)
             features |= wave_features(f"split_{split}", blocks, device)
         return features
 
 
-def _kv(problem: Mapping[str, Any]) -> Quantity:
+def _kv_heads(problem: Mapping[str, Any]) -> Quantity:
     """Return the key heads; as many as query heads where the table does not say."""
     heads = problem["heads"]
     kv = problem.get("kv_heads", heads)
     return np.where(np.greater(kv, 0), kv, heads) * 1.0
 
 
-def _visible(problem: Mapping[str, Any]) -> Quantity:
+def _visible_keys(problem: Mapping[str, Any]) -> Quantity:
     window, keys = problem.get("window", 0.0), problem["kv_len"]
     return np.where(np.greater(window, 0), np.minimum(keys, window), keys) * 1.0
 

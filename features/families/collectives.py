@@ -15,7 +15,7 @@ from foretune.family import Cost, Family, Quantity
 class Collective(Family):
     """Columns: problem.message_bytes, problem.devices."""
 
-    takes_numbers = True
+    accepts_scalars = True
     rounds = 1.0
     """Times each rank sends its share of the message to every other."""
 

@@ -8,17 +8,16 @@ from typing import Any
 import numpy as np
 
 from foretune.family import Cost, Family, Quantity
-from foretune.features.alignment import alignment
 from foretune.features.families import formats
-from foretune.features.families.caches import of_cache
 from foretune.features.families.tiles import product_features
+from foretune.features.geometry import alignment, cache_features
 
 WINOGRAD = ((2, 3), (3, 2), (4, 3))
 """Output tile and filter of Winograd's algorithms in use (Lavin and Gray, CVPR 2016)."""
 SOLVERS = ("winograd", "igemm|implicitgemm", "xdlops", "nhwc", "gemmfwd|gemmbwd|gemmwrw", "direct",
            "asm", "mlir", "fft")  # fmt: skip
 """Parts of the names of MIOpen's solvers that say how they work."""
-FORWARD, OF_DATA, OF_WEIGHTS = 0, 1, 2
+FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = 0, 1, 2
 
 
 class Convolution(Family):
@@ -30,7 +29,7 @@ class Convolution(Family):
     """
 
     name = "convolution"
-    takes_numbers = True
+    accepts_scalars = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return 2 operations per output and filter element; images and filters moved once."""
@@ -69,7 +68,7 @@ class Convolution(Family):
             "taps": sizes.taps,
             "strides": sizes.strides,
             "depthwise": 1.0 * np.equal(sizes.groups, sizes.in_channels),
-            **of_cache("weights", size * sizes.out_channels * sizes.inner, device),
+            **cache_features("weights", size * sizes.out_channels * sizes.inner, device),
             **product_features(m, n, sizes.groups, device),
         }
         for tile, taps in WINOGRAD:
@@ -151,8 +150,8 @@ class _Sizes:
     def product(self, direction: Any) -> tuple[Any, Any, Any]:
         """Return rows, columns and length of the sums of the matrix product of one group."""
         rows, channels = self.out_channels / self.groups, self.in_channels / self.groups
-        way = _each(direction, _way)
-        pick = [np.equal(way, OF_DATA), np.equal(way, OF_WEIGHTS)]
+        way = _map_texts(direction, _direction_code)
+        pick = [np.equal(way, BACKWARD_DATA), np.equal(way, BACKWARD_WEIGHTS)]
         out, image = self.batch * self.out_pixels, self.batch * self.in_pixels
         m = np.where(pick[0], channels, rows)
         n = np.where(pick[0], image, np.where(pick[1], self.inner, out))
@@ -160,24 +159,24 @@ class _Sizes:
         return m, n, k
 
 
-def _way(name: str) -> float:
+def _direction_code(name: str) -> float:
     name = name.lower()
     if name == "w" or "weight" in name or "wrw" in name:
-        return OF_WEIGHTS
-    return OF_DATA if name == "b" or "back" in name or "bwd" in name else FORWARD
+        return BACKWARD_WEIGHTS
+    return BACKWARD_DATA if name == "b" or "back" in name or "bwd" in name else FORWARD
 
 
 def _solver(name: Any) -> dict[str, Quantity]:
     """Return what the names of MIOpen's solvers say, 1 or 0 each."""
     return {
-        f"solver_{part.partition('|')[0]}": _each(
+        f"solver_{part.partition('|')[0]}": _map_texts(
             name, lambda text, part=part: float(any(p in text.lower() for p in part.split("|")))
         )
         for part in SOLVERS
     }
 
 
-def _each(texts: Any, number: Any) -> Quantity:
+def _map_texts(texts: Any, number: Any) -> Quantity:
     """Return a number per text, found once for each different one."""
     if isinstance(texts, str):
         return np.float64(number(texts))

@@ -18,7 +18,7 @@ CHUNK = 2**20
 
 
 @dataclass(frozen=True)
-class Load:
+class ExpertLoad:
     """What the busiest rank does, per row.
 
     Attributes:
@@ -32,7 +32,9 @@ class Load:
     largest: np.ndarray
 
 
-def busiest_rank(tokens: Any, top_k: Any, experts: Any, ranks: Any, distribution: Any) -> Load:
+def max_rank_load(
+    tokens: Any, top_k: Any, experts: Any, ranks: Any, distribution: Any
+) -> ExpertLoad:
     """Return the load of the busiest of ``ranks``, for scalars or arrays of one length."""
     sizes = (tokens, top_k, experts, ranks)
     if isinstance(distribution, str) and all(isinstance(v, (int, float)) for v in sizes):
@@ -43,15 +45,15 @@ def busiest_rank(tokens: Any, top_k: Any, experts: Any, ranks: Any, distribution
     rows = np.stack([column.ravel() for column in columns], axis=1)
     first, number = _distinct(rows)
     found = _loads(rows[first])[number]
-    return Load(*(found[:, i].reshape(shape) for i in range(3)))
+    return ExpertLoad(*(found[:, i].reshape(shape) for i in range(3)))
 
 
 @lru_cache(maxsize=4096)
 def _load_of_one(
     tokens: float, top_k: float, experts: float, ranks: float, distribution: str
-) -> Load:
+) -> ExpertLoad:
     sizes = np.array([[tokens, top_k, experts, ranks, routing_exponent(distribution)]], dtype=float)
-    return Load(*_loads(sizes)[0])
+    return ExpertLoad(*_loads(sizes)[0])
 
 
 def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -98,8 +100,10 @@ def _uneven(rows: np.ndarray, n: int, exponent: float) -> np.ndarray:
     others = counts[:, 1:].mean(axis=1) if n > 1 else 0.0
     largest = counts[:, 0]
     mine = np.maximum(largest + (local - 1) * others, 1.0)
-    some = (1.0 - np.exp(-counts)).mean(axis=1) * local  # a count is a mean: it may be none
-    active = np.minimum(np.maximum(some, 1.0), mine)
+    expected_active = (1.0 - np.exp(-counts)).mean(
+        axis=1
+    ) * local  # a count is a mean: it may be none
+    active = np.minimum(np.maximum(expected_active, 1.0), mine)
     return np.stack([mine, active, np.maximum(largest, 1.0)], axis=1)
 
 

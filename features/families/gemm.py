@@ -7,15 +7,15 @@ import numpy as np
 
 from foretune.family import Cost, Family, Quantity
 from foretune.features.families import formats
-from foretune.features.families.caches import of_cache
 from foretune.features.families.tiles import product_features
+from foretune.features.geometry import cache_features
 
 
 class Gemm(Family):
     """Columns: problem.M, N, K (batch); config.format or problem.dtype."""
 
     name = "gemm"
-    takes_numbers = True
+    accepts_scalars = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return 2·M·N·K operations; A, B in their format and C in 16 bits (or 32) moved once."""
@@ -40,7 +40,7 @@ class Gemm(Family):
             "log2_a": np.log2(1.0 * m * k),
             "log2_b": np.log2(1.0 * n * k),
             "log2_c": np.log2(1.0 * m * n),
-            **of_cache("weights", weights, device),
+            **cache_features("weights", weights, device),
             **product_features(m, n, batch, device),
         }
 
@@ -58,16 +58,16 @@ class GroupedGemm(Gemm):
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return the work of ``groups`` products that share the rows evenly."""
-        return super().cost(_each_group(problem), config)
+        return super().cost(_single_group(problem), config)
 
     def derived(
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
         """Return what `Gemm` does of one group, and the waves of all."""
-        return super().derived(_each_group(problem), config, device)
+        return super().derived(_single_group(problem), config, device)
 
 
-def _each_group(problem: Mapping[str, Any]) -> Mapping[str, Any]:
+def _single_group(problem: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the sizes of one group's product, and as many of them as there are rows for."""
     groups = np.maximum(np.minimum(problem["groups"], problem["M"]), 1.0)
     sizes = {name: problem[name] for name in ("N", "K")}

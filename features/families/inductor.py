@@ -7,15 +7,15 @@ import numpy as np
 
 from foretune.family import Cost, Family, Quantity
 from foretune.features.families import formats
-from foretune.features.families.caches import of_cache
 from foretune.features.families.tiled_launch import TiledLaunch
 from foretune.features.families.tiles import padding
+from foretune.features.geometry import cache_features
 
 
 class InductorTemplate(Family):
     """A launch in tiles; its parts make up the time."""
 
-    takes_numbers = True
+    accepts_scalars = True
 
     def launch(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> TiledLaunch:
         """Return the geometry of a launch."""
@@ -52,7 +52,7 @@ class InductorMm(InductorTemplate):
             sums=tile_m * tile_n,
             warps=1.0 * config["num_warps"],
             stages=1.0 * config["num_stages"],
-            moved=a * m * k + b * k * n + a * m * n,
+            moved_bytes=a * m * k + b * k * n + a * m * n,
             dtype=_precision(problem),
         )
 
@@ -72,7 +72,7 @@ class InductorMm(InductorTemplate):
             "padding_k": padding(k, tile_k),
             "transposed_a": 1.0 * np.equal(one, 1),
             "transposed_b": 1.0 * np.equal(other, 1),
-            **of_cache("factors", a * m * k + b * k * n, device),
+            **cache_features("factors", a * m * k + b * k * n, device),
             **self.launch(problem, config).features(device),
         }
 
@@ -114,7 +114,7 @@ class InductorFlexAttention(InductorTemplate):
             sums=tile_m * (tile_n + dim),
             warps=1.0 * config["num_warps"],
             stages=1.0 * config["num_stages"],
-            moved=cost.bytes_moved,
+            moved_bytes=cost.bytes_moved,
             dtype=cost.dtype,
         )
 
@@ -143,8 +143,8 @@ def _bytes(problem: Mapping[str, Any]) -> tuple[Quantity, Quantity]:
 def _precision(problem: Mapping[str, Any]) -> Any:
     """Return the precision of operations: that of A, or TF32 where the problem says so."""
     plain = formats.compute_dtype(problem["mat1_dtype"])
-    said = np.asarray(problem.get("using_tf32", ""), dtype=str)  # True is written 1 here
-    fast = (said == "1") | (said == "1.0") | (said == "True")
+    flags = np.asarray(problem.get("using_tf32", ""), dtype=str)  # True is written 1 here
+    fast = (flags == "1") | (flags == "1.0") | (flags == "True")
     chosen = np.where(fast & np.equal(plain, "fp32"), "tf32", plain)
     return chosen if chosen.ndim else str(chosen)
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from foretune.family import Cost, Family, Quantity
 from foretune.features.families import formats
-from foretune.features.families.expert_load import Load, busiest_rank
+from foretune.features.families.expert_load import ExpertLoad, max_rank_load
 from foretune.features.families.tiles import wave_features
 
 MATRICES = 3.0
@@ -20,7 +20,7 @@ class Moe(Family):
     """Columns: problem.tokens, hidden, intermediate, top_k, experts; config.format, tp, ep."""
 
     name = "moe"
-    takes_numbers = True
+    accepts_scalars = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return the products of the busiest rank; each expert that gets a token is read once.
@@ -74,8 +74,8 @@ def _local(problem: Mapping[str, Any], config: Mapping[str, Any]) -> Quantity:
     return problem["experts"] / (1.0 * config.get("ep", 1.0))
 
 
-def _load(problem: Mapping[str, Any], config: Mapping[str, Any]) -> Load:
-    return busiest_rank(
+def _load(problem: Mapping[str, Any], config: Mapping[str, Any]) -> ExpertLoad:
+    return max_rank_load(
         problem["tokens"],
         problem["top_k"],
         problem["experts"],

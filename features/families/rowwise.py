@@ -16,7 +16,7 @@ FLOPS_PER_ELEMENT = {"norm": 8.0, "softmax": 8.0, "elementwise": 2.0, "quantize"
 class Rowwise(Family):
     """Columns: problem.rows, problem.columns; config.format."""
 
-    takes_numbers = True
+    accepts_scalars = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return every element read once and written once."""

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 
 from foretune.device import peak_rate
-from foretune.family import Quantity, known_or
+from foretune.family import Quantity, nan_to
 from foretune.features.families.tiles import cores_of, wave_features
 
-L2_SPEED = 3.0
+L2_SPEEDUP = 3.0
 """How much faster than main memory the second-level cache is, roughly."""
-STEP_MS = 0.7e-3
+STEP_LATENCY_MS = 0.7e-3
 """What one step waits for its data if it was not asked for ahead, roughly."""
-HIDDEN = 0.8
+PIPELINING_EXPONENT = 0.8
 """Power of the stages in flight by which they shorten that wait (chosen on products, A100)."""
-SHARED_KIB, REGISTERS, MOST_WARPS, MOST_BLOCKS = 128.0, 65536.0, 64.0, 32.0
+SHARED_KIB, REGISTERS, MAX_WARPS, MAX_BLOCKS = 128.0, 65536.0, 64.0, 32.0
 """Of a multiprocessor, in the generations since 2017; the first where the device does not say."""
 
 
@@ -32,7 +32,7 @@ class TiledLaunch:
         sums: values of 32 bits that a block keeps.
         warps: of a block.
         stages: steps in flight.
-        moved: bytes that must pass main memory.
+        moved_bytes: bytes that must pass main memory.
         dtype: in which precision operations run.
     """
 
@@ -43,7 +43,7 @@ class TiledLaunch:
     sums: Quantity
     warps: Quantity
     stages: Quantity
-    moved: Quantity
+    moved_bytes: Quantity
     dtype: Any
 
     def parts_ms(self, device: Mapping[str, Any]) -> dict[str, Quantity]:
@@ -58,24 +58,26 @@ class TiledLaunch:
         waits = np.ceil(self.blocks / (cores * self.resident(device))) * self.steps
         return {
             "operations": waves * self.steps * self.flops / rate,
-            "cache": self.blocks * self.steps * self.step_bytes / (L2_SPEED * bandwidth),
-            "memory": self.moved / bandwidth,
-            "latency": STEP_MS * waits / np.maximum(self.stages - 1.0, 1.0) ** HIDDEN,
+            "cache": self.blocks * self.steps * self.step_bytes / (L2_SPEEDUP * bandwidth),
+            "memory": self.moved_bytes / bandwidth,
+            "latency": STEP_LATENCY_MS
+            * waits
+            / np.maximum(self.stages - 1.0, 1.0) ** PIPELINING_EXPONENT,
         }
 
     def resident(self, device: Mapping[str, Any]) -> Quantity:
         """Return how many blocks a multiprocessor can hold at once, one at least."""
-        shared = 1024.0 * known_or(device.get("l1_kib", SHARED_KIB), SHARED_KIB)
+        shared = 1024.0 * nan_to(device.get("l1_kib", SHARED_KIB), SHARED_KIB)
         registers = 1.2 * self.sums + 32.0 * 40.0 * self.warps
-        held = np.minimum(shared / self._buffers, MOST_WARPS / self.warps)
-        held = np.minimum(np.floor(np.minimum(held, REGISTERS / registers)), MOST_BLOCKS)
+        held = np.minimum(shared / self._buffers, MAX_WARPS / self.warps)
+        held = np.minimum(np.floor(np.minimum(held, REGISTERS / registers)), MAX_BLOCKS)
         return np.maximum(held, 1.0)
 
     def features(self, device: Mapping[str, Any]) -> dict[str, Quantity]:
         """Return what tells launches apart, all of it relative to the device or to the tile."""
-        shared = 1024.0 * known_or(device.get("l1_kib", SHARED_KIB), SHARED_KIB)
+        shared = 1024.0 * nan_to(device.get("l1_kib", SHARED_KIB), SHARED_KIB)
         resident = self.resident(device)
-        there = np.minimum(resident, np.maximum(self.blocks / cores_of(device), 1.0))
+        active = np.minimum(resident, np.maximum(self.blocks / cores_of(device), 1.0))
         return {
             **wave_features("blocks", self.blocks, device),
             "partial_waves": np.log2(self.blocks / cores_of(device)),
@@ -84,7 +86,7 @@ class TiledLaunch:
             "shared_share": self._buffers / shared,
             "resident": resident,
             "reuse": self.flops / self.step_bytes,
-            "bytes_in_flight": self._buffers * there,
+            "bytes_in_flight": self._buffers * active,
         }
 
     @property

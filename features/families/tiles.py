@@ -5,15 +5,15 @@ from typing import Any
 
 import numpy as np
 
-from foretune.family import Quantity, known_or
+from foretune.family import Quantity, nan_to
 
-CORES = 128.0
+DEFAULT_CORES = 128.0
 """Multiprocessors assumed where a device does not say; only relative sizes matter then."""
 
 
 def cores_of(device: Mapping[str, Any]) -> Quantity:
     """Return the number of multiprocessors (or CPU cores) of each row's device."""
-    return known_or(device.get("cores", CORES), CORES)
+    return nan_to(device.get("cores", DEFAULT_CORES), DEFAULT_CORES)
 
 
 TILES = ((64, 64), (64, 256), (128, 128), (128, 256), (256, 128), (16, 64))

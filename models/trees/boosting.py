@@ -8,26 +8,25 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from foretune.decoding import read_bytes
-from foretune.extras import require
-from foretune.models.trees.nodes import Trees, learner_of
+from foretune.files import read_bytes
+from foretune.lazy import require
 from foretune.models.trees.regressor import Regressor, threads_for
+from foretune.models.trees.tree_arrays import TreeArrays, Trees, parse_learner
 from foretune.models.trees.ubjson import zeroed
-from foretune.models.trees.walk import Walk
 
 if TYPE_CHECKING:
     from foretune.models.trees.compiled_trees import CompiledTrees
 
-FEW_ROWS = 4
+MAX_ARRAY_ROWS = 4
 """So few go through the trees one by one: XGBoost takes longer than that to be called."""
-MANY_ROWS = 16_384
+MIN_COMPILED_ROWS = 16_384
 """So many go through compiled trees where Numba is installed, in a fifth of XGBoost's time."""
-UNREAD = ("base_weights", "loss_changes")
+UNUSED_NODE_FIELDS = ("base_weights", "loss_changes")
 """What training leaves in every node, and neither prediction nor Shapley values read."""
 
 
 @dataclass(eq=False)
-class Forms:
+class TreeForms:
     """A booster's trees in the forms that few rows and many rows are quick in, made when needed."""
 
     booster: Any
@@ -35,12 +34,12 @@ class Forms:
     @cached_property
     def trees(self) -> Trees | None:
         """The trees as plain arrays; None if they are of a kind not known here."""
-        return Trees.of(self.booster)
+        return Trees.from_booster(self.booster)
 
     @cached_property
-    def walk(self) -> Walk | None:
+    def arrays(self) -> TreeArrays | None:
         """For few rows."""
-        return None if self.trees is None else Walk.of([self.trees])
+        return None if self.trees is None else TreeArrays.from_trees([self.trees])
 
     @cached_property
     def compiled(self) -> "CompiledTrees | None":
@@ -49,7 +48,7 @@ class Forms:
             from foretune.models.trees.compiled_trees import CompiledTrees
         except ImportError:
             return None
-        return None if self.trees is None else CompiledTrees.of(self.trees)
+        return None if self.trees is None else CompiledTrees.from_trees(self.trees)
 
 
 class BoostingModel(Regressor):
@@ -62,7 +61,7 @@ class BoostingModel(Regressor):
         rows: share of the rows each tree sees.
         columns: share of the features each tree sees.
         bins: of a feature's values; trees split between them.
-        least_weight: rows (or their weight) in a leaf at least.
+        min_child_weight: rows (or their weight) in a leaf at least.
         objective: XGBoost's.
         seed: of the sampling of rows and columns.
     """
@@ -77,7 +76,7 @@ class BoostingModel(Regressor):
         rows: float = 0.65,
         columns: float = 0.9,
         bins: int = 64,
-        least_weight: float = 2.0,
+        min_child_weight: float = 2.0,
         objective: str = "reg:squarederror",
         seed: int = 0,
     ) -> None:
@@ -87,7 +86,7 @@ class BoostingModel(Regressor):
         self.rows = rows
         self.columns = columns
         self.bins = bins
-        self.least_weight = least_weight
+        self.min_child_weight = min_child_weight
         self.objective = objective
         self.seed = seed
 
@@ -104,29 +103,29 @@ class BoostingModel(Regressor):
         parameters = {
             "tree_method": "hist", "objective": self.objective, "max_depth": self.depth,
             "eta": self.rate, "subsample": self.rows, "colsample_bytree": self.columns,
-            "min_child_weight": self.least_weight, "max_bin": self.bins, "seed": self.seed,
+            "min_child_weight": self.min_child_weight, "max_bin": self.bins, "seed": self.seed,
             "nthread": threads,
         }  # fmt: skip
-        self._keep(xgboost.train(parameters, data, num_boost_round=self.rounds))
+        self._set_booster(xgboost.train(parameters, data, num_boost_round=self.rounds))
 
-    def _keep(self, booster: Any) -> None:
+    def _set_booster(self, booster: Any) -> None:
         """Keep a trained booster; it predicts in one thread, its callers share out the rows."""
         self.booster_: Any = booster
         self.booster_.set_param({"nthread": 1})
-        self.forms_ = Forms(booster)
+        self.forms_ = TreeForms(booster)
 
     def _predict(self, X: np.ndarray) -> np.ndarray:
-        if len(X) <= FEW_ROWS and (walk := self.forms_.walk) is not None:
-            return walk.predict(X)[:, 0]
-        if len(X) >= MANY_ROWS and (compiled := self.forms_.compiled) is not None:
+        if len(X) <= MAX_ARRAY_ROWS and (arrays := self.forms_.arrays) is not None:
+            return arrays.predict(X)[:, 0]
+        if len(X) >= MIN_COMPILED_ROWS and (compiled := self.forms_.compiled) is not None:
             return compiled.predict(X)
         prediction: np.ndarray = self.booster_.inplace_predict(X, validate_features=False)
         return prediction.astype(np.float64)
 
     def save(self, path: Path) -> None:
         """Write XGBoost's UBJ, packed, without `UNREAD`, which is half of what is left."""
-        whole = bytes(self.booster_.save_raw("ubj"))
-        path.write_bytes(gzip.compress(zeroed(whole, UNREAD), mtime=0))
+        raw = bytes(self.booster_.save_raw("ubj"))
+        path.write_bytes(gzip.compress(zeroed(raw, UNUSED_NODE_FIELDS), mtime=0))
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -138,8 +137,8 @@ class BoostingModel(Regressor):
         xgboost = require("xgboost", "learn", "a predictor of boosted trees")
 
         model, data = cls(), read_bytes(path)
-        learner = learner_of(data)  # before XGBoost, which believes what it reads
-        model._keep(xgboost.Booster(model_file=bytearray(data)))
-        model.forms_.trees = Trees.of_learner(learner)
+        learner = parse_learner(data)  # before XGBoost, which believes what it reads
+        model._set_booster(xgboost.Booster(model_file=bytearray(data)))
+        model.forms_.trees = Trees.from_learner(learner)
         model.n_features_in_ = model.booster_.num_features()
         return model

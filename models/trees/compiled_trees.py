@@ -17,7 +17,6 @@ from typing import Any, Self, TypeVar
 import numba
 import numpy as np
 
-from foretune.models.trees.nodes import Trees
 from foretune.models.trees.row_bits import (
     WORD,
     add,
@@ -31,11 +30,12 @@ from foretune.models.trees.row_bits import (
     store,
     without,
 )
+from foretune.models.trees.tree_arrays import Trees
 
 Array = np.ndarray
 F = TypeVar("F", bound=Callable[..., Any])
 
-DEEPEST = 8
+MAX_DEPTH = 8
 """A leaf's number fits into a byte."""
 SHALLOW = 3
 """Among the leaves of a tree of this depth it is faster to choose than to look them up; trees that
@@ -76,29 +76,29 @@ class CompiledTrees:
     logistic: bool
 
     @classmethod
-    def of(cls, trees: Trees) -> Self | None:
+    def from_trees(cls, trees: Trees) -> Self | None:
         """Return what is read of ``trees``; None if they are too deep."""
-        if trees.depth > DEEPEST:
+        if trees.depth > MAX_DEPTH:
             return None
         tree, depth, number, turns = _walked(trees)
         inner = trees.left != np.arange(len(trees.left))
-        ends, place = ~inner, tree * (DEEPEST + 1) + depth
-        order = np.argsort(np.where(inner, place, place.max() + 1), kind="stable")[: inner.sum()]
-        pairs = trees.place[order] << 32 | trees.bound[order].view(np.uint32)
+        ends, level = ~inner, tree * (MAX_DEPTH + 1) + depth
+        order = np.argsort(np.where(inner, level, level.max() + 1), kind="stable")[: inner.sum()]
+        pairs = trees.slot[order] << 32 | trees.bound[order].view(np.uint32)
         distinct, questions = np.unique(pairs, return_inverse=True)
         copies, asked = np.unique(distinct >> 32, return_inverse=True)
-        most = np.full(len(trees.roots), SHALLOW)
-        np.maximum.at(most, tree, depth)
-        firsts = np.cumsum(1 << most) - (1 << most)
-        leaves = np.zeros(int((1 << most).sum()), dtype=np.float32)
+        depths = np.full(len(trees.roots), SHALLOW)
+        np.maximum.at(depths, tree, depth)
+        firsts = np.cumsum(1 << depths) - (1 << depths)
+        leaves = np.zeros(int((1 << depths).sum()), dtype=np.float32)
         leaves[firsts[tree[ends]] + turns[ends]] = trees.leaf[ends]
-        starts = np.arange(len(most) * (DEEPEST + 1)).reshape(len(most), -1)
+        starts = np.arange(len(depths) * (MAX_DEPTH + 1)).reshape(len(depths), -1)
         return cls(
             columns=copies % trees.features,
             missing=np.where(copies < trees.features, np.inf, -np.inf).astype(np.float32),
             asked=asked,
             bounds=(distinct & 0xFFFFFFFF).astype(np.uint32).view(np.float32),
-            levels=np.searchsorted(place[order], starts),
+            levels=np.searchsorted(level[order], starts),
             questions=questions.astype(np.int32),
             numbers=number[order].astype(np.uint8),
             leaves=leaves,
@@ -159,11 +159,11 @@ def _ask(
 ) -> None:
     """Answer every question for the rows of a block."""
     rows = min(BLOCK, len(X) - start)
-    for place in range(len(columns)):
-        column, instead = columns[place], missing[place]
+    for slot in range(len(columns)):
+        column, instead = columns[slot], missing[slot]
         for i in range(rows):
             value = X[start + i, column]
-            values[place * BLOCK + i] = instead if np.isnan(value) else value
+            values[slot * BLOCK + i] = instead if np.isnan(value) else value
     for question in range(len(asked)):
         first = asked[question] * BLOCK
         for word in range(WORDS):
@@ -176,9 +176,9 @@ def _turn(
 ) -> int:
     """Find which rows turn right at every depth of a tree; return how deep it is, or `SHALLOW`."""
     depth = 0
-    while depth < SHALLOW or (depth < DEEPEST and levels[depth] < levels[depth + 1]):
+    while depth < SHALLOW or (depth < MAX_DEPTH and levels[depth] < levels[depth + 1]):
         right = no_rows(WORDS)
-        last = depth + 1 == DEEPEST or levels[depth + 1] == levels[depth + 2]
+        last = depth + 1 == MAX_DEPTH or levels[depth + 1] == levels[depth + 2]
         for node in range(levels[depth], levels[depth + 1]):
             here = load(reached, numbers[node] * WORDS, WORDS)
             yes = load(answers, questions[node] * WORDS, WORDS)
@@ -229,9 +229,9 @@ def _walk(
 ) -> None:
     values = np.zeros(len(columns) * BLOCK, dtype=np.float32)
     answers = np.empty(len(asked) * WORDS, dtype=np.uint64)
-    reached = np.empty((1 << DEEPEST) * WORDS, dtype=np.uint64)
+    reached = np.empty((1 << MAX_DEPTH) * WORDS, dtype=np.uint64)
     reached[WORDS : 2 * WORDS] = ~np.uint64(0)
-    turned = np.zeros(DEEPEST * WORDS, dtype=np.uint64)
+    turned = np.zeros(MAX_DEPTH * WORDS, dtype=np.uint64)
     leaf_of = np.empty(WORD, dtype=np.uint8)
     total[:] = base
     for start in range(0, len(X), BLOCK):

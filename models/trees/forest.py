@@ -5,11 +5,11 @@ from typing import Any, Self
 
 import numpy as np
 
-from foretune.decoding import read_arrays
-from foretune.models.trees.nodes import refuse_columns, refuse_tangled
+from foretune.files import read_arrays
 from foretune.models.trees.regressor import Regressor, threads_for
+from foretune.models.trees.tree_arrays import require_known_columns, require_trees
 
-PARTS = ("left_child", "right_child", "feature", "threshold", "missing_go_to_left")
+NODE_FIELDS = ("left_child", "right_child", "feature", "threshold", "missing_go_to_left")
 """What scikit-learn needs of a node to predict."""
 
 
@@ -19,18 +19,18 @@ class ForestModel(Regressor):
     Args:
         trees: how many.
         columns: share of the features each split looks at.
-        least_rows: in a leaf.
+        min_leaf_rows: in a leaf.
         seed: of everything random.
     """
 
     suffix = ".npz"
 
     def __init__(
-        self, trees: int = 100, columns: float = 0.5, least_rows: int = 1, seed: int = 0
+        self, trees: int = 100, columns: float = 0.5, min_leaf_rows: int = 1, seed: int = 0
     ) -> None:
         self.trees = trees
         self.columns = columns
-        self.least_rows = least_rows
+        self.min_leaf_rows = min_leaf_rows
         self.seed = seed
 
     def _fit(self, X: np.ndarray, y: np.ndarray) -> None:
@@ -39,7 +39,7 @@ class ForestModel(Regressor):
         forest = RandomForestRegressor(
             n_estimators=self.trees,
             max_features=self.columns,
-            min_samples_leaf=self.least_rows,
+            min_samples_leaf=self.min_leaf_rows,
             n_jobs=threads_for(len(X)),
             random_state=self.seed,
         ).fit(X, y)
@@ -60,7 +60,7 @@ class ForestModel(Regressor):
             depths=[state["max_depth"] for state in states],
             value=np.concatenate([state["values"].ravel() for state in states]),
             columns=self.n_features_in_,
-            **{part: nodes[part] for part in PARTS},  # type: ignore[arg-type]
+            **{part: nodes[part] for part in NODE_FIELDS},  # type: ignore[arg-type]
         )
 
     @classmethod
@@ -76,23 +76,23 @@ class ForestModel(Regressor):
         model, columns = cls(), int(data["columns"])
         sizes, left, value = data["sizes"], data["left_child"], data["value"]
         nodes = np.zeros(len(left), dtype=NODE_DTYPE)
-        for part in PARTS:
+        for part in NODE_FIELDS:
             if data[part].shape != left.shape or data[part].dtype != NODE_DTYPE[part]:
                 raise ValueError(f"{part} is not of its type or length")
             nodes[part] = data[part]
         if value.shape != left.shape or not np.isfinite(value).all() or sizes.dtype.kind != "i":
             raise ValueError("leaves have no values")
         inner = left != -1  # scikit-learn's mark of a leaf
-        refuse_tangled(left, data["right_child"], inner, sizes)
-        refuse_columns(data["feature"][inner], columns)
+        require_trees(left, data["right_child"], inner, sizes)
+        require_known_columns(data["feature"][inner], columns)
         starts = np.cumsum(sizes)[:-1]
         parts = zip(
             np.split(nodes, starts), np.split(value, starts), data["depths"].tolist(), strict=True
         )
         model.trees_ = []
-        for own, values, depth in parts:
+        for tree_nodes, values, depth in parts:
             tree = Tree(columns, np.ones(1, dtype=np.intp), 1)
-            state = {"max_depth": depth, "node_count": len(own), "nodes": own.copy()}
+            state = {"max_depth": depth, "node_count": len(tree_nodes), "nodes": tree_nodes.copy()}
             tree.__setstate__({**state, "values": values.reshape(-1, 1, 1).astype(np.float64)})
             model.trees_.append(tree)
         model.n_features_in_ = columns

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from foretune.device import available_cores
-from foretune.features.estimator import RegressorEstimator
+from foretune.features.featureset import RegressorEstimator
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -28,14 +28,14 @@ def threads_for(rows: int) -> int:
     return min(cores, max(1, rows // ROWS_PER_THREAD))
 
 
-def side_by_side(work: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Return ``work`` of every item, done at the same time; the cores are shared among them."""
+def parallel_map(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
+    """Return ``function`` of every item, done at the same time; the cores are shared among them."""
     sharers = min(len(items), available_cores())
     if sharers <= 1:
-        return [work(item) for item in items]
+        return [function(item) for item in items]
     pool = ThreadPoolExecutor(sharers, initializer=_sharers.set, initargs=(sharers,))
     try:
-        return list(pool.map(work, items))
+        return list(pool.map(function, items))
     finally:  # who interrupts does not wait for the others
         pool.shutdown(wait=False, cancel_futures=True)
 

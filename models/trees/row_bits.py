@@ -11,8 +11,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from foretune.collect import simd
-from foretune.collect.simd import Vector
+from foretune.collect.kernels import simd
+from foretune.collect.kernels.simd import Vector
 
 # To a type checker an intrinsic has one argument more than its callers give, Numba's context.
 operation: Any = intrinsic(prefer_literal=True)

@@ -12,12 +12,12 @@ import pandas as pd
 
 from foretune.family import Family
 from foretune.features import FeatureSet, row_roofline_ms
-from foretune.features.estimator import RegressorEstimator
-from foretune.models.experts.neighbours import Neighbourhood
-from foretune.models.target.targets import Target, Unit
+from foretune.features.featureset import RegressorEstimator
+from foretune.models.neighbors import NeighborIndex
+from foretune.models.targets import Target, TargetScale
 from foretune.models.validation.splits import group_columns
 
-MOST_NEIGHBOURS_ROWS = 20_000
+MAX_NEIGHBOR_ROWS = 20_000
 
 
 class Baseline(RegressorEstimator):
@@ -36,26 +36,26 @@ class Baseline(RegressorEstimator):
         """Learn from rows that all have the target."""
         self.features_ = FeatureSet(self.family).fit(runs)
         log_target = np.log(runs[self.target].to_numpy(dtype=float))
-        self.unit_ = Unit.fit(self.target, self.features_, runs, log_target)
-        rest = log_target - self._log_unit(runs)
-        self.centre_ = float(np.median(rest))
-        self._fit(runs, rest)
+        self.scale_ = TargetScale.fit(self.target, self.features_, runs, log_target)
+        log_ratio = log_target - self._log_unit(runs)
+        self.center_ = float(np.median(log_ratio))
+        self._fit(runs, log_ratio)
         return self
 
     def predict(self, runs: pd.DataFrame) -> np.ndarray:
         """Return one value per row."""
-        rest = self._rest(runs)
-        log_value = np.where(np.isnan(rest), self.centre_, rest)
+        log_ratio = self._log_ratio(runs)
+        log_value = np.where(np.isnan(log_ratio), self.center_, log_ratio)
         return np.asarray(np.exp(log_value + self._log_unit(runs)))
 
     def _log_unit(self, runs: pd.DataFrame) -> np.ndarray:
-        return self.unit_.log(self.features_, runs) + self.unit_.log_scale(runs)
+        return self.scale_.log_unit(self.features_, runs) + self.scale_.log_scale(runs)
 
-    def _fit(self, runs: pd.DataFrame, rest: np.ndarray) -> None:
+    def _fit(self, runs: pd.DataFrame, log_ratio: np.ndarray) -> None:
         """Learn the log of the target over its unit."""
 
     @abstractmethod
-    def _rest(self, runs: pd.DataFrame) -> np.ndarray:
+    def _log_ratio(self, runs: pd.DataFrame) -> np.ndarray:
         """Return the log of the target over its unit; NaN for no opinion."""
 
 
@@ -68,66 +68,70 @@ class Roofline(Baseline):
             return np.full(len(runs), np.nan)
         return row_roofline_ms(self.family, runs)
 
-    def _rest(self, runs: pd.DataFrame) -> np.ndarray:
+    def _log_ratio(self, runs: pd.DataFrame) -> np.ndarray:
         return np.full(len(runs), np.nan)
 
 
 class Calibrated(Baseline):
     """Overhead and efficiencies fitted per format, over all devices (`CalibratedRoofline`)."""
 
-    def _rest(self, runs: pd.DataFrame) -> np.ndarray:
+    def _log_ratio(self, runs: pd.DataFrame) -> np.ndarray:
         return np.full(len(runs), np.nan)
 
 
 class ProblemMedian(Baseline):
     """The median of a problem's own runs: hard to beat where configurations matter little."""
 
-    def _fit(self, runs: pd.DataFrame, rest: np.ndarray) -> None:
+    def _fit(self, runs: pd.DataFrame, log_ratio: np.ndarray) -> None:
         self.columns_ = group_columns(runs, "task")
-        table = runs[self.columns_].assign(rest=rest)
+        table = runs[self.columns_].assign(rest=log_ratio)
         by = table.groupby(self.columns_, dropna=False, observed=True)["rest"]
         self.medians_ = by.median().reset_index()
 
-    def _rest(self, runs: pd.DataFrame) -> np.ndarray:
+    def _log_ratio(self, runs: pd.DataFrame) -> np.ndarray:
         merged = runs[self.columns_].merge(self.medians_, how="left", on=self.columns_)
         return merged["rest"].to_numpy(dtype=float)
 
 
-class NearestNeighbour(Baseline):
+class NearestNeighbor(Baseline):
     """The nearest training row, features standardised; from at most 20,000 rows."""
 
-    def _fit(self, runs: pd.DataFrame, rest: np.ndarray) -> None:
+    def _fit(self, runs: pd.DataFrame, log_ratio: np.ndarray) -> None:
         from sklearn.neighbors import KNeighborsRegressor
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
 
         rng = np.random.default_rng(0)
-        some = rng.permutation(len(runs))[:MOST_NEIGHBOURS_ROWS]
+        some = rng.permutation(len(runs))[:MAX_NEIGHBOR_ROWS]
         X = np.nan_to_num(self.features_.transform(runs.iloc[some]).to_numpy())
-        self.model_ = make_pipeline(StandardScaler(), KNeighborsRegressor(1)).fit(X, rest[some])
+        self.model_ = make_pipeline(StandardScaler(), KNeighborsRegressor(1)).fit(
+            X, log_ratio[some]
+        )
 
-    def _rest(self, runs: pd.DataFrame) -> np.ndarray:
+    def _log_ratio(self, runs: pd.DataFrame) -> np.ndarray:
         X = np.nan_to_num(self.features_.transform(runs).to_numpy())
         return np.asarray(self.model_.predict(X))
 
 
 class GridInterpolation(Baseline):
-    """Interpolation between neighbouring runs along every axis (`Neighbourhood`)."""
+    """Interpolation between neighbouring runs along every axis (`NeighborIndex`)."""
 
-    def _fit(self, runs: pd.DataFrame, rest: np.ndarray) -> None:
-        self.hood_ = Neighbourhood.of(runs)
-        self.places_, self.values_ = self.hood_.locate(runs), rest
-        self.hood_.measure_axes(self.places_, rest)
+    def _fit(self, runs: pd.DataFrame, log_ratio: np.ndarray) -> None:
+        self.neighbor_index_ = NeighborIndex.from_runs(runs)
+        self.positions_, self.values_ = self.neighbor_index_.locate(runs), log_ratio
+        self.neighbor_index_.measure_axes(self.positions_, log_ratio)
 
-    def _rest(self, runs: pd.DataFrame) -> np.ndarray:
-        look = self.hood_.look(self.places_, self.values_, self.hood_.locate(runs))
-        return look[:, -2].astype(float)
+    def _log_ratio(self, runs: pd.DataFrame) -> np.ndarray:
+        neighbors = self.neighbor_index_.neighbor_features(
+            self.positions_, self.values_, self.neighbor_index_.locate(runs)
+        )
+        return neighbors[:, -2].astype(float)
 
 
 BASELINES: dict[str, type[Baseline]] = {
     "roofline": Roofline,
     "calibrated roofline": Calibrated,
     "problem median": ProblemMedian,
-    "nearest neighbour": NearestNeighbour,
+    "nearest neighbour": NearestNeighbor,
     "grid interpolation": GridInterpolation,
 }

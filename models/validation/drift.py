@@ -16,21 +16,21 @@ import numpy as np
 import pandas as pd
 from scipy.stats import binom, norm
 
-from foretune.collect.timer import median_interval
-from foretune.datasets import latest
+from foretune.collect.timing import median_interval
+from foretune.datasets import newest_runs
 from foretune.datasets.schema import validate
+from foretune.models.interval import CONFIDENCE
 from foretune.models.predictor import Predictor
-from foretune.models.target.repeats import NONE, repeats_of
-from foretune.models.target.spread import CONFIDENCE
-from foretune.models.target.targets import Target, present_targets, usable_rows
-from foretune.models.validation.plausibility import believable
-from foretune.models.validation.splits import tasks_of
+from foretune.models.repeats import NO_MATCH, matching_rows
+from foretune.models.targets import Target, present_targets, usable_rows
+from foretune.models.validation.data_checks import drop_implausible
+from foretune.models.validation.splits import task_numbers
 
-CHANCE = 0.05
+SIGNIFICANCE = 0.05
 """How often each check may be wrong about fresh runs that are as the predictor expects."""
-LEAST_BIAS = 0.02
+MIN_BIAS = 0.02
 """A smaller shift is not worth training again, however sure."""
-LEAST_REPEATS = 6
+MIN_REPEATS = 6
 """Fewer have no 95 % interval of their median."""
 _MEDIAN_SD = np.sqrt(np.pi / 2)
 """A median's standard deviation over a mean's, of normal errors."""
@@ -49,7 +49,7 @@ class Drift:
         expected_error: what the hold-outs' spread (or these rows' intervals, if they are wider)
             leads to expect for it.
         bias: by how much measurements are above predictions (median).
-        bias_limit: what hold-outs allow for so many problems; never less than `LEAST_BIAS`.
+        bias_limit: what hold-outs allow for so many problems; never less than `MIN_BIAS`.
         repeats: how many fresh rows training has the configuration of.
         change: by how much these take longer (or more power) than they did, median.
         change_low, change_high: its 95 % interval.
@@ -91,8 +91,8 @@ def check_drift(predictor: Predictor, fresh: pd.DataFrame) -> dict[Target, Drift
         PredictorError: the runs are of another kernel, or fewer than five succeeded.
     """
     fresh = validate(fresh)
-    predictor.refuse_others(fresh)
-    fresh = latest(believable(predictor.features_.family, fresh)).reset_index(drop=True)
+    predictor.require_same_kernel(fresh)
+    fresh = newest_runs(drop_implausible(predictor.features_.family, fresh)).reset_index(drop=True)
     present = present_targets(fresh)
     known = [t for t in predictor.targets_ if t in present] or list(predictor.targets_)
     return {t: _drift(predictor, usable_rows(t, fresh), t) for t in known}
@@ -101,46 +101,50 @@ def check_drift(predictor: Predictor, fresh: pd.DataFrame) -> dict[Target, Drift
 def _drift(predictor: Predictor, rows: pd.DataFrame, target: Target) -> Drift:
     predicted = predictor.predict(rows)
     truth = rows[target].to_numpy(float)
-    off = np.log(truth / predicted[target].to_numpy())
+    log_errors = np.log(truth / predicted[target].to_numpy())
     inside = (truth >= predicted[f"{target}_low"]) & (truth <= predicted[f"{target}_high"])
-    groups = tasks_of(rows)
+    groups = task_numbers(rows)
     problems = len(np.unique(groups))
     coverage = float(inside.mean())
-    least = _least_coverage(inside.to_numpy(float), groups)
-    hold_outs = max(predictor.log_spread(target, d) for d in rows["device"].astype(str).unique())
-    spread = max(hold_outs, _own_spread(predicted, target))
+    min_coverage = _min_coverage(inside.to_numpy(float), groups)
+    holdout_spread = max(
+        predictor.log_spread(target, d) for d in rows["device"].astype(str).unique()
+    )
+    spread = max(holdout_spread, _interval_spread(predicted, target))
     limit = _bias_limit(problems, spread)
-    bias = float(np.median(off))
-    repeated = _change(predictor.measured_runs(), rows, target)
-    low, high = median_interval(repeated) if len(repeated) >= LEAST_REPEATS else (-np.inf, np.inf)
-    change = float(np.median(repeated)) if len(repeated) else np.nan
+    bias = float(np.median(log_errors))
+    log_changes = _log_changes(predictor.measured_runs(), rows, target)
+    low, high = (
+        median_interval(log_changes) if len(log_changes) >= MIN_REPEATS else (-np.inf, np.inf)
+    )
+    change = float(np.median(log_changes)) if len(log_changes) else np.nan
     reasons = []
-    if coverage < least:
+    if coverage < min_coverage:
         reasons.append(
             f"{_percent(coverage)} of {len(rows)} measurements lie in their 90 % interval, "
-            f"chance allows {_percent(least)}"
+            f"chance allows {_percent(min_coverage)}"
         )
-    lowest, highest = median_interval(off)
+    lowest, highest = median_interval(log_errors)
     if (lowest > 0 or highest < 0) and abs(bias) > limit:
         reasons.append(
-            f"measurements are {_shift(bias)} predictions, hold-outs allow "
+            f"measurements are {_describe_shift(bias)} predictions, hold-outs allow "
             f"{_percent(float(np.expm1(limit)))}"
         )
-    if (low > 0 or high < 0) and abs(change) > np.log1p(LEAST_BIAS):
+    if (low > 0 or high < 0) and abs(change) > np.log1p(MIN_BIAS):
         reasons.append(
-            f"{len(repeated)} runs that training had too are {_shift(change)} what they were"
+            f"{len(log_changes)} runs that training had too are {_describe_shift(change)} what they were"
         )
     return Drift(
         target=target,
         rows=len(rows),
         problems=problems,
         coverage=coverage,
-        coverage_least=least,
-        median_error=float(np.median(np.abs(np.expm1(-off)))),
+        coverage_least=min_coverage,
+        median_error=float(np.median(np.abs(np.expm1(-log_errors)))),
         expected_error=float(np.expm1(spread * norm.ppf(0.75))),
         bias=float(np.expm1(bias)),
         bias_limit=float(np.expm1(limit)),
-        repeats=len(repeated),
+        repeats=len(log_changes),
         change=float(np.expm1(change)),
         change_low=float(np.expm1(low)),
         change_high=float(np.expm1(high)),
@@ -148,10 +152,10 @@ def _drift(predictor: Predictor, rows: pd.DataFrame, target: Target) -> Drift:
     )
 
 
-def _least_coverage(inside: np.ndarray, groups: np.ndarray) -> float:
+def _min_coverage(inside: np.ndarray, groups: np.ndarray) -> float:
     """Return the least share inside that chance allows intervals that hold for 90 %."""
     n = max(1, round(len(inside) / _design_effect(inside, groups)))
-    return float(binom.ppf(CHANCE, n, CONFIDENCE)) / n
+    return float(binom.ppf(SIGNIFICANCE, n, CONFIDENCE)) / n
 
 
 def _design_effect(values: np.ndarray, groups: np.ndarray) -> float:
@@ -171,11 +175,11 @@ def _design_effect(values: np.ndarray, groups: np.ndarray) -> float:
     within = float(((values - means[codes]) ** 2).sum() / (n - k))
     size = (n - (sizes**2).sum() / n) / (k - 1)
     total = between + (size - 1) * within
-    alike = float(np.clip((between - within) / total, 0.0, 1.0)) if total > 0 else 0.0
-    return 1.0 + (n / k - 1.0) * alike
+    correlation = float(np.clip((between - within) / total, 0.0, 1.0)) if total > 0 else 0.0
+    return 1.0 + (n / k - 1.0) * correlation
 
 
-def _own_spread(predicted: pd.DataFrame, target: Target) -> float:
+def _interval_spread(predicted: pd.DataFrame, target: Target) -> float:
     """Return the standard deviation of log errors that the rows' own intervals stand for.
 
     Fresh rows may be harder than the hold-outs, or outside the training range.
@@ -188,22 +192,22 @@ def _bias_limit(problems: int, spread: float) -> float:
     """Return how large a median of log errors may be, however sure it is.
 
     What errors of the hold-outs' size leave in a median over ``problems``, should all rows of a
-    problem share their error, but never less than `LEAST_BIAS`.
+    problem share their error, but never less than `MIN_BIAS`.
     """
-    shared = norm.ppf(1 - CHANCE / 2) * _MEDIAN_SD * spread / np.sqrt(problems)
-    return float(max(shared, np.log1p(LEAST_BIAS)))
+    shared = norm.ppf(1 - SIGNIFICANCE / 2) * _MEDIAN_SD * spread / np.sqrt(problems)
+    return float(max(shared, np.log1p(MIN_BIAS)))
 
 
-def _change(known: pd.DataFrame, rows: pd.DataFrame, target: Target) -> np.ndarray:
+def _log_changes(known: pd.DataFrame, rows: pd.DataFrame, target: Target) -> np.ndarray:
     """Return log(fresh / known) of the rows that are among ``known`` too."""
     if target not in known:
         return np.empty(0)
-    known = latest(known)
+    known = newest_runs(known)
     known = known[(known["status"] == "ok") & known[target].notna()]
-    twin = repeats_of(known, rows)
-    again = twin != NONE
-    before = known[target].to_numpy(float)[twin[again]]
-    ratio: np.ndarray = np.log(rows[target].to_numpy(float)[again] / before)
+    match = matching_rows(known, rows)
+    repeated = match != NO_MATCH
+    before = known[target].to_numpy(float)[match[repeated]]
+    ratio: np.ndarray = np.log(rows[target].to_numpy(float)[repeated] / before)
     return ratio
 
 
@@ -211,6 +215,6 @@ def _percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %"
 
 
-def _shift(log_ratio: float) -> str:
+def _describe_shift(log_ratio: float) -> str:
     side = "above" if log_ratio > 0 else "below"
     return f"{_percent(abs(float(np.expm1(log_ratio))))} {side}"

@@ -8,26 +8,25 @@ import numpy as np
 import pandas as pd
 from sklearn.base import clone
 
-from foretune.datasets import latest
+from foretune.datasets import newest_runs
 from foretune.datasets.runs import problems_of
 from foretune.datasets.schema import validate
 from foretune.errors import PredictorError, UnknownName
 from foretune.models.predictor import Predictor
-from foretune.models.target.repeats import NONE, repeats_of
-from foretune.models.target.targets import LEAST_ROWS, Target, measured_rows
+from foretune.models.repeats import NO_MATCH, matching_rows
+from foretune.models.targets import MIN_ROWS, Target, measured_rows
 from foretune.models.validation.baselines import BASELINES
+from foretune.models.validation.data_checks import drop_implausible, silence_warnings
 from foretune.models.validation.metrics import score
-from foretune.models.validation.plausibility import believable
-from foretune.models.validation.splits import DEFAULT_SPLITS, Split, fold_of_rows, tasks_of
-from foretune.models.validation.suspicions import silent
+from foretune.models.validation.splits import DEFAULT_SPLITS, Split, fold_of_rows, task_numbers
 
 Scores = dict[str, dict[str, dict[str, float]]]
 """split -> model or baseline -> metric -> value"""
 MANY_ROWS = 10_000
 """Tables of more rows have one fold of five tested, not all: enough rows, a fifth of the time."""
-Extent = Literal["none", "quick", "full"]
+ValidationLevel = Literal["none", "quick", "full"]
 """How much is validated: nothing; one fold of one split, for one more fit; every fold of all."""
-EXTENTS: tuple[Extent, ...] = get_args(Extent)
+VALIDATION_LEVELS: tuple[ValidationLevel, ...] = get_args(ValidationLevel)
 QUICK_SPLITS: tuple[Split, ...] = ("grouped", "random")
 """Of these the first that the runs allow."""
 
@@ -39,20 +38,21 @@ class Validation:
     Attributes:
         scores: target -> split -> model or baseline -> metric -> value.
         held_out: target -> the grouped split's rows: ``problem, truth, prediction, low, high``.
-        twins: target -> share of the random split's test rows whose problem is in training too.
-        extent: how much was validated.
+        seen_problem_share: target -> share of the random split's test rows whose problem is in
+            training too.
+        level: how much was validated.
     """
 
     scores: dict[str, Scores] = field(default_factory=dict)
     held_out: dict[str, pd.DataFrame] = field(default_factory=dict)
-    twins: dict[str, float] = field(default_factory=dict)
-    extent: Extent = "full"
+    seen_problem_share: dict[str, float] = field(default_factory=dict)
+    level: ValidationLevel = "full"
 
     def __str__(self) -> str:
         """Say how the scores came about, in one line."""
-        if self.extent == "none":
+        if self.level == "none":
             return "not validated: nobody knows how far off it is"
-        if self.extent == "quick":
+        if self.level == "quick":
             return "quick validation: a fifth held out, once; --validate full holds out everything"
         return "full validation: everything held out in turn"
 
@@ -62,7 +62,7 @@ def cross_validate(
     runs: pd.DataFrame,
     group: str = "problem",
     splits: Sequence[Split] | None = None,
-    extent: Extent = "full",
+    level: ValidationLevel = "full",
 ) -> Validation:
     """Return how well predictors like ``predictor`` do on what they have not seen.
 
@@ -76,38 +76,38 @@ def cross_validate(
         group: what the grouped split holds out together.
         splits: which; None: all but ``time``, or for ``quick`` the first one that is possible, by
             problem if it is.
-        extent: how much of them: every fold, one fold, or nothing.
+        level: how much of them: every fold, one fold, or nothing.
 
     Raises:
         UnknownName: there is no such extent.
     """
-    if extent not in EXTENTS:
-        raise UnknownName("extent of validation", extent, EXTENTS)
-    found = Validation({target: {} for target in predictor.targets_}, extent=extent)
-    if extent == "none":
-        return found
-    every = validate(runs).reset_index(drop=True)
-    runs = latest(every).reset_index(drop=True)
-    kept, newest = np.unique(repeats_of(runs, every), return_inverse=True)
+    if level not in VALIDATION_LEVELS:
+        raise UnknownName("extent of validation", level, VALIDATION_LEVELS)
+    validation = Validation({target: {} for target in predictor.targets_}, level=level)
+    if level == "none":
+        return validation
+    all_runs = validate(runs).reset_index(drop=True)
+    runs = newest_runs(all_runs).reset_index(drop=True)
+    kept, newest = np.unique(matching_rows(runs, all_runs), return_inverse=True)
     runs = runs.iloc[kept].reset_index(drop=True)
-    first_only = splits is None and extent == "quick"
+    first_only = splits is None and level == "quick"
     for split in splits or (QUICK_SPLITS if first_only else DEFAULT_SPLITS):
         folds = fold_of_rows(runs, split, predictor.seed, group)
         if folds is None:
             continue
-        one = extent == "quick" or len(runs) > MANY_ROWS
+        one_fold = level == "quick" or len(runs) > MANY_ROWS
         for target, table in _predict_folds(
-            predictor, runs, folds, every, folds[newest], one
+            predictor, runs, folds, all_runs, folds[newest], one_fold
         ).items():
-            found.scores[target][split] = _scores(table, predictor.model)
+            validation.scores[target][split] = _scores(table, predictor.model)
             if split == "random":
-                found.twins[target] = float(table["twin"].mean())
+                validation.seen_problem_share[target] = float(table["twin"].mean())
             if split == "grouped":
                 columns = ["problem", "truth", "prediction", "low", "high"]
-                found.held_out[target] = table[columns]
-        if first_only and any(found.scores.values()):
+                validation.held_out[target] = table[columns]
+        if first_only and any(validation.scores.values()):
             break
-    return found
+    return validation
 
 
 def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, dict[str, float]]:
@@ -117,8 +117,8 @@ def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, di
         PredictorError: the runs are of another kernel, none succeeded, or times are incredible.
     """
     runs = validate(runs)
-    predictor.refuse_others(runs)
-    runs = latest(believable(predictor.features_.family, runs))
+    predictor.require_same_kernel(runs)
+    runs = newest_runs(drop_implausible(predictor.features_.family, runs))
     scores = {}
     for target in predictor.targets_:
         rows = measured_rows(target, runs)
@@ -126,56 +126,56 @@ def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, di
             continue
         predicted = predictor.predict(rows)
         value = predicted[target].to_numpy()
-        ends = predicted[f"{target}_low"].to_numpy(), predicted[f"{target}_high"].to_numpy()
-        scores[str(target)] = score(rows[target].to_numpy(float), value, tasks_of(rows), ends)
+        bounds = predicted[f"{target}_low"].to_numpy(), predicted[f"{target}_high"].to_numpy()
+        scores[str(target)] = score(rows[target].to_numpy(float), value, task_numbers(rows), bounds)
     if not scores:
         raise PredictorError(f"none of the runs succeeded with {', '.join(predictor.targets_)}")
     return scores
 
 
-def seen_before(predictor: Predictor, runs: pd.DataFrame) -> int:
+def count_seen_before(predictor: Predictor, runs: pd.DataFrame) -> int:
     """Return how many of ``runs`` have a twin, the same run in all but time, in training."""
-    return int((repeats_of(predictor.measured_runs(), runs) != NONE).sum())
+    return int((matching_rows(predictor.measured_runs(), runs) != NO_MATCH).sum())
 
 
 def _predict_folds(
     predictor: Predictor,
     runs: pd.DataFrame,
     folds: np.ndarray,
-    every: pd.DataFrame,
-    folds_of_every: np.ndarray,
-    one: bool,
+    all_runs: pd.DataFrame,
+    folds_of_all_runs: np.ndarray,
+    one_fold: bool,
 ) -> dict[Target, pd.DataFrame]:
     """Return what was predicted of the folds of ``runs``, or of one that can be predicted.
 
-    ``every`` has older measurements too.
+    ``all_runs`` has older measurements too.
     """
     tables: dict[Target, list[pd.DataFrame]] = {}
     for fold in np.unique(folds[folds >= 0]):
         rest, held_out = runs[folds != fold], runs[folds == fold]
         known = {target: measured_rows(target, rest) for target in predictor.targets_}
         test = {target: measured_rows(target, held_out) for target in predictor.targets_}
-        wanted = tuple(t for t in known if len(known[t]) >= LEAST_ROWS and len(test[t]))
-        if not wanted:
+        targets = tuple(t for t in known if len(known[t]) >= MIN_ROWS and len(test[t]))
+        if not targets:
             continue
-        trial: Predictor = clone(predictor).set_params(targets=wanted)
+        fold_predictor: Predictor = clone(predictor).set_params(targets=targets)
         try:
-            with silent():
-                trial.fit(every[folds_of_every != fold])
-            for target in wanted:
-                table = _predict_fold(trial, known[target], test[target], target)
+            with silence_warnings():
+                fold_predictor.fit(all_runs[folds_of_all_runs != fold])
+            for target in targets:
+                table = _predict_fold(fold_predictor, known[target], test[target], target)
                 tables.setdefault(target, []).append(table)
         except PredictorError:  # they know what these rows do not say
             continue
-        if one:
+        if one_fold:
             break
     return {target: pd.concat(found, ignore_index=True) for target, found in tables.items()}
 
 
 def _predict_fold(
-    trial: Predictor, known: pd.DataFrame, test: pd.DataFrame, target: Target
+    fold_predictor: Predictor, known: pd.DataFrame, test: pd.DataFrame, target: Target
 ) -> pd.DataFrame:
-    predicted = trial.predict(test)
+    predicted = fold_predictor.predict(test)
     problems, known_problems = problems_of(test), set(problems_of(known))
     table = pd.DataFrame(
         {
@@ -189,7 +189,7 @@ def _predict_fold(
         }
     )
     for name, kind in BASELINES.items():
-        baseline = kind(target, trial.features_.family).fit(known)
+        baseline = kind(target, fold_predictor.features_.family).fit(known)
         table[f"baseline {name}"] = baseline.predict(test)
     return table
 
@@ -198,8 +198,8 @@ def _scores(table: pd.DataFrame, model: str) -> dict[str, dict[str, float]]:
     truth = table["truth"].to_numpy()
     groups = pd.factorize(table["task"])[0]
     prediction = table["prediction"].to_numpy()
-    ends = table["low"].to_numpy(), table["high"].to_numpy()
-    scores = {model: score(truth, prediction, groups, ends)}
+    bounds = table["low"].to_numpy(), table["high"].to_numpy()
+    scores = {model: score(truth, prediction, groups, bounds)}
     for column in table.columns[table.columns.str.startswith("baseline ")]:
         values = table[column].to_numpy(dtype=float)
         if np.isfinite(values).all():

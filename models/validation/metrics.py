@@ -52,7 +52,7 @@ def score(
     }
 
 
-Measure = Callable[[np.ndarray, np.ndarray], float]
+Metric = Callable[[np.ndarray, np.ndarray], float]
 
 
 def _r2(truth: np.ndarray, prediction: np.ndarray) -> float:
@@ -63,12 +63,12 @@ def _r2(truth: np.ndarray, prediction: np.ndarray) -> float:
 
 
 def _by_group(
-    truth: np.ndarray, prediction: np.ndarray, groups: np.ndarray, measure: Measure
+    truth: np.ndarray, prediction: np.ndarray, groups: np.ndarray, metric: Metric
 ) -> float:
     order = np.argsort(groups, kind="stable")
     starts = np.flatnonzero(np.diff(groups[order])) + 1
     parts = [rows for rows in np.split(order, starts) if len(rows) > 1]
-    values = [measure(truth[rows], prediction[rows]) for rows in parts]
+    values = [metric(truth[rows], prediction[rows]) for rows in parts]
     finite = [v for v in values if np.isfinite(v)]
     return float(np.mean(finite)) if finite else np.nan
 
@@ -79,19 +79,19 @@ def _spearman(truth: np.ndarray, prediction: np.ndarray) -> float:
         return float(spearmanr(truth, prediction).statistic)
 
 
-def _regret_of_top(k: int) -> Measure:
+def _regret_of_top(k: int) -> Metric:
     def regret(truth: np.ndarray, prediction: np.ndarray) -> float:
         if np.isnan(prediction).any():
             return np.nan
         last = np.partition(prediction, min(k, len(prediction)) - 1)[:k].max()
-        surely, ties = truth[prediction < last], np.sort(truth[prediction == last])
-        drawn = k - len(surely)
+        certain, ties = truth[prediction < last], np.sort(truth[prediction == last])
+        drawn = k - len(certain)
         if drawn < len(ties):  # any of them: what is expected of drawing some
             rank = np.arange(len(ties))
             chance = comb(len(ties) - 1 - rank, drawn - 1) / comb(len(ties), drawn)
         else:
             chance = np.eye(1, len(ties))[0]
-        best = np.minimum(ties, surely.min(initial=np.inf))
+        best = np.minimum(ties, certain.min(initial=np.inf))
         return float(chance @ best / truth.min() - 1.0)
 
     return regret

@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
-LEAST_SAMPLES = 4
-LEAST_ROWS = 5
+MIN_SAMPLES = 4
+MIN_ROWS = 5
 
 
 def noise_floor(runs: pd.DataFrame) -> float:
@@ -19,8 +19,8 @@ def noise_floor(runs: pd.DataFrame) -> float:
         return float("nan")
     floors = []
     for samples in runs.loc[runs["status"] == "ok", "time_ms_samples"]:
-        if samples is None or np.ndim(samples) == 0 or len(samples) < LEAST_SAMPLES:
+        if samples is None or np.ndim(samples) == 0 or len(samples) < MIN_SAMPLES:
             continue
         even, odd = np.median(samples[0::2]), np.median(samples[1::2])
         floors.append(abs(even - odd) / (even + odd))
-    return float(np.mean(floors)) if len(floors) >= LEAST_ROWS else float("nan")
+    return float(np.mean(floors)) if len(floors) >= MIN_ROWS else float("nan")

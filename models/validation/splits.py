@@ -18,7 +18,7 @@ Split = Literal["random", "grouped", "device", "time"]
 SPLITS: tuple[Split, ...] = get_args(Split)
 DEFAULT_SPLITS: tuple[Split, ...] = ("random", "grouped", "device")
 FOLDS = 5
-NEVER = -1
+NO_FOLD = -1
 """The fold of rows that no model is tested on."""
 
 
@@ -51,7 +51,7 @@ def group_numbers(runs: pd.DataFrame, group: str) -> np.ndarray:
     return runs.groupby(columns, sort=False, dropna=False, observed=True).ngroup().to_numpy()
 
 
-def tasks_of(runs: pd.DataFrame) -> np.ndarray:
+def task_numbers(runs: pd.DataFrame) -> np.ndarray:
     """Return an integer per row, the same for configurations that compete: of one task."""
     return group_numbers(runs, "task")
 
@@ -67,16 +67,16 @@ def fold_of_rows(
     if split == "time":
         return _latest_fifth(runs)
     by = "device" if split == "device" else group
-    units = np.arange(len(runs)) if split == "random" else group_numbers(runs, by)
-    distinct = np.unique(units)
+    groups = np.arange(len(runs)) if split == "random" else group_numbers(runs, by)
+    distinct = np.unique(groups)
     if len(distinct) < 2:
         return None
     folds = min(folds, len(distinct))
-    fold_of_unit = np.empty(int(distinct.max()) + 1, dtype=int)
-    fold_of_unit[np.random.default_rng(seed).permutation(distinct)] = (
+    fold_of_group = np.empty(int(distinct.max()) + 1, dtype=int)
+    fold_of_group[np.random.default_rng(seed).permutation(distinct)] = (
         np.arange(len(distinct)) % folds
     )
-    return fold_of_unit[units]
+    return fold_of_group[groups]
 
 
 def _latest_fifth(runs: pd.DataFrame) -> np.ndarray | None:
@@ -84,4 +84,4 @@ def _latest_fifth(runs: pd.DataFrame) -> np.ndarray | None:
         return None
     rank = runs["recorded_at"].astype(str).rank(method="min").to_numpy()
     latest = rank > 0.8 * len(runs)
-    return np.where(latest, 0, NEVER) if latest.any() and not latest.all() else None
+    return np.where(latest, 0, NO_FOLD) if latest.any() and not latest.all() else None

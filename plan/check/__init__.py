@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from foretune.lazy import lazy
+from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from foretune.plan.check.parallel import ParallelCheck, check_parallel
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["ParallelCheck", "VllmCheck", "check_parallel", "check_vllm"]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy(
+    __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "parallel": ("ParallelCheck", "check_parallel"),

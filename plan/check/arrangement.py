@@ -6,19 +6,19 @@ from typing import Literal
 
 import numpy as np
 
-from foretune.plan.cost.steps import Step, StepClock
+from foretune.plan.cost.steps import Step, StepTimer
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
 
-Busy = Literal["alone", "together"]
+RankMode = Literal["alone", "together"]
 """Whether one rank computes while the others rest, or all do and share the machine's memory."""
-BUSY: tuple[Busy, ...] = ("alone", "together")
+RANK_MODES: tuple[RankMode, ...] = ("alone", "together")
 TERMS = ("operators", "exchanges", "layers")
 """Milliseconds of operators and of exchanges, and how many layers a request passes one by one."""
-OPERATORS_ALONE = np.array([1.0, 1.0, 0.0])
+PRIOR_COEFFICIENTS = np.array([1.0, 1.0, 0.0])
 """Coefficients of `TERMS` where no step was measured."""
-UNDISTURBED = 0.25
+UNDISTURBED_QUANTILE = 0.25
 """Quantile of repeats that stands for all: other work on a machine only ever makes them slower."""
 
 
@@ -74,17 +74,17 @@ class Arrangement:
         """Ranks that compute."""
         return self.tp * self.pp * self.replicas
 
-    def suits(self, problem: StepProblem) -> bool:
+    def is_applicable(self, problem: StepProblem) -> bool:
         """Return whether it differs from one rank, and every rank has something to do."""
         model = problem.model
-        whole = not (model.kv_heads % self.tp or model.intermediate % self.tp)
-        return whole and problem.batch % self.replicas == 0 and model.layers % self.pp == 0
+        divisible = not (model.kv_heads % self.tp or model.intermediate % self.tp)
+        return divisible and problem.batch % self.replicas == 0 and model.layers % self.pp == 0
 
     def micro_batches(self, batch: int) -> int:
         """Return in how many parts the requests of a step run through the stages."""
         return min(self.pp, batch)
 
-    def requests_of(self, rank: int, batch: int) -> list[slice]:
+    def request_slices(self, rank: int, batch: int) -> list[slice]:
         """Return which requests pass through a rank, one slice per micro-batch."""
         if self.replicas > 1:
             share = batch // self.replicas
@@ -95,7 +95,7 @@ class Arrangement:
 
 def undisturbed_ms(repeats: Sequence[float] | np.ndarray) -> float:
     """Return what stands for repeated measurements of the same, in their unit."""
-    return float(np.quantile(repeats, UNDISTURBED))
+    return float(np.quantile(repeats, UNDISTURBED_QUANTILE))
 
 
 def arrangements(ranks: int) -> list[Arrangement]:
@@ -119,7 +119,7 @@ def step_of(problem: StepProblem, arrangement: Arrangement) -> Step:
 
 
 def step_terms(
-    problem: StepProblem, arrangement: Arrangement, clocks: Mapping[Busy, StepClock]
+    problem: StepProblem, arrangement: Arrangement, timers: Mapping[RankMode, StepTimer]
 ) -> np.ndarray:
     """Return what a step's time is made of, as in `TERMS`.
 
@@ -131,14 +131,14 @@ def step_terms(
         step_of(problem, arrangement), arrangement.micro_batches(problem.batch), arrangement.pp
     )  # fmt: skip
     turns = parts + stages - 1
-    full = max(parts - stages + 1, 0) if stages > 1 and parts > 1 else 0
+    busy_turns = max(parts - stages + 1, 0) if stages > 1 and parts > 1 else 0
     if stages == 1:
-        full = 0 if arrangement.ranks == 1 else 1
-    counts: dict[Busy, int] = {"together": full, "alone": turns - full}
+        busy_turns = 0 if arrangement.ranks == 1 else 1
+    counts: dict[RankMode, int] = {"together": busy_turns, "alone": turns - busy_turns}
     terms = np.zeros(len(TERMS))
-    for busy, count in counts.items():
+    for mode, count in counts.items():
         if count:
-            times = clocks[busy].times([step]).iloc[0]
+            times = timers[mode].times([step]).iloc[0]
             exchanged = float(times["communication"])
             computed = float(times["total"]) - exchanged
             terms += count / stages * np.array([computed, exchanged, problem.model.layers])

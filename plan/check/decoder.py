@@ -23,20 +23,20 @@ Cache = list[tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True)
-class Exchange:
+class RankExchange:
     """How ranks that share a layer exchange their parts; those of a single rank do nothing.
 
     Attributes:
         rank: of this process among them.
         ranks: how many.
-        add: sums a tensor over all ranks, in place.
-        gather: joins the ranks' columns of a matrix.
+        all_reduce: sums a tensor over all ranks, in place.
+        all_gather: joins the ranks' columns of a matrix.
     """
 
     rank: int = 0
     ranks: int = 1
-    add: Callable[[Tensor], Tensor] = lambda part: part
-    gather: Callable[[Tensor], Tensor] = lambda part: part
+    all_reduce: Callable[[Tensor], Tensor] = lambda part: part
+    all_gather: Callable[[Tensor], Tensor] = lambda part: part
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Shard:
 
     model: ModelDescription
     layers: list[Layer]
-    exchange: Exchange
+    exchange: RankExchange
     embedding: Tensor | None
     norm: Tensor | None
     head: Tensor | None
@@ -87,7 +87,7 @@ class Shard:
 
 
 def make_shard(
-    model: ModelDescription, exchange: Exchange, stage: int = 0, stages: int = 1, seed: int = 0
+    model: ModelDescription, exchange: RankExchange, stage: int = 0, stages: int = 1, seed: int = 0
 ) -> Shard:
     """Return a rank's part of the model that ``seed`` means; all ranks draw the same weights."""
     generator = torch.Generator().manual_seed(seed)
@@ -99,18 +99,18 @@ def make_shard(
     first, last = stage * model.layers // stages, (stage + 1) * model.layers // stages
     embedding, head = weight(model.vocab, hidden), weight(model.vocab, hidden)
     layers = []
-    for number in range(model.layers):
+    for index in range(model.layers):
         q = weight(model.heads * dim, hidden)
         k, v = (weight(model.kv_heads * dim, hidden) for _ in range(2))
         out = weight(hidden, model.heads * dim)
         gate, up = (weight(model.intermediate, hidden) for _ in range(2))
         down = weight(hidden, model.intermediate)
-        if first <= number < last:
+        if first <= index < last:
             ones = torch.ones(hidden)
             qkv = torch.cat([_rows(part, exchange) for part in (q, k, v)])
-            both = torch.cat([_rows(part, exchange) for part in (gate, up)])
+            gate_up = torch.cat([_rows(part, exchange) for part in (gate, up)])
             layers.append(
-                Layer(ones, qkv, _columns(out, exchange), ones, both, _columns(down, exchange))
+                Layer(ones, qkv, _columns(out, exchange), ones, gate_up, _columns(down, exchange))
             )
     if model.vocab % ranks:
         raise ValueError(f"{model.vocab} tokens cannot be split over {ranks} ranks")
@@ -122,12 +122,12 @@ def make_shard(
     )  # fmt: skip
 
 
-def forward(shard: Shard, entering: Tensor, cache: Cache, start: int) -> Tensor:
+def forward(shard: Shard, inputs: Tensor, cache: Cache, start: int) -> Tensor:
     """Run a stage on new tokens of some requests.
 
     Args:
         shard: what this rank holds.
-        entering: token numbers (requests, tokens) in the first stage, else what the stage before
+        inputs: token numbers (requests, tokens) in the first stage, else what the stage before
             returned.
         cache: of keys and values; the new tokens' are written into it.
         start: tokens that the cache holds already.
@@ -136,41 +136,41 @@ def forward(shard: Shard, entering: Tensor, cache: Cache, start: int) -> Tensor:
         Logits of every request's last token in the last stage, else activations for the next.
     """
     if shard.embedding is not None:
-        x = embed(entering, shard.embedding, shard.exchange)
+        x = embed(inputs, shard.embedding, shard.exchange)
     else:
-        x = entering
-    turn = angles(start, x.shape[1], shard.model.head_dim)
-    rest = None
+        x = inputs
+    rotation = angles(start, x.shape[1], shard.model.head_dim)
+    update = None
     for layer, (keys, values) in zip(shard.layers, cache, strict=True):
-        x, normal = normalize(x, rest, layer.before)
-        attention = _attention(shard, layer, normal, keys, values, start, turn)
-        x, normal = normalize(x, shard.exchange.add(attention), layer.between)
-        rest = shard.exchange.add(project(gate(project(normal, layer.up)), layer.down))
+        x, normal = normalize(x, update, layer.before)
+        attention = _attention(shard, layer, normal, keys, values, start, rotation)
+        x, normal = normalize(x, shard.exchange.all_reduce(attention), layer.between)
+        update = shard.exchange.all_reduce(project(gate(project(normal, layer.up)), layer.down))
     if shard.head is None or shard.norm is None:
-        return x if rest is None else x + rest
-    _, normal = normalize(x, rest, shard.norm)
-    return shard.exchange.gather(project(normal[:, -1], shard.head))
+        return x if update is None else x + update
+    _, normal = normalize(x, update, shard.norm)
+    return shard.exchange.all_gather(project(normal[:, -1], shard.head))
 
 
 def _attention(
-    shard: Shard, layer: Layer, x: Tensor, keys: Tensor, values: Tensor, start: int, turn: Any
+    shard: Shard, layer: Layer, x: Tensor, keys: Tensor, values: Tensor, start: int, rotation: Any
 ) -> Tensor:
     batch, tokens, _ = x.shape
     split = project(x, layer.qkv).view(batch, tokens, -1, shard.model.head_dim)
-    turned = rotate(split[:, :, : shard.heads + shard.kv_heads], turn)
-    queries, new_keys = turned[:, :, : shard.heads], turned[:, :, shard.heads :]
+    rotated = rotate(split[:, :, : shard.heads + shard.kv_heads], rotation)
+    queries, new_keys = rotated[:, :, : shard.heads], rotated[:, :, shard.heads :]
     new_values = split[:, :, shard.heads + shard.kv_heads :]
     return project(attend(queries, new_keys, new_values, keys, values, start), layer.out)
 
 
-def embed(tokens: Tensor, table: Tensor, exchange: Exchange) -> Tensor:
+def embed(tokens: Tensor, table: Tensor, exchange: RankExchange) -> Tensor:
     """Return the tokens' rows of a table of which this rank holds some."""
     if exchange.ranks == 1:
         return functional.embedding(tokens, table)
-    own = tokens - exchange.rank * len(table)
-    elsewhere = (own < 0) | (own >= len(table))
-    found = functional.embedding(own.masked_fill(elsewhere, 0), table)
-    return exchange.add(found.masked_fill_(elsewhere.unsqueeze(-1), 0.0))
+    local_tokens = tokens - exchange.rank * len(table)
+    remote = (local_tokens < 0) | (local_tokens >= len(table))
+    found = functional.embedding(local_tokens.masked_fill(remote, 0), table)
+    return exchange.all_reduce(found.masked_fill_(remote.unsqueeze(-1), 0.0))
 
 
 def project(x: Tensor, weight: Tensor) -> Tensor:
@@ -191,9 +191,9 @@ def angles(start: int, tokens: int, dim: int) -> tuple[Tensor, Tensor]:
     return phase.cos(), phase.sin()
 
 
-def rotate(x: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+def rotate(x: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
     """Return queries and keys turned by their position (``rope``)."""
-    cosine, sine = turn
+    cosine, sine = rotation
     left, right = x.chunk(2, dim=-1)
     return torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1)
 
@@ -223,9 +223,9 @@ def gate(both: Tensor) -> Tensor:
     return functional.silu(left) * right
 
 
-def _rows(weight: Tensor, exchange: Exchange) -> Tensor:
+def _rows(weight: Tensor, exchange: RankExchange) -> Tensor:
     return weight.chunk(exchange.ranks, dim=0)[exchange.rank].contiguous()
 
 
-def _columns(weight: Tensor, exchange: Exchange) -> Tensor:
+def _columns(weight: Tensor, exchange: RankExchange) -> Tensor:
     return weight.chunk(exchange.ranks, dim=1)[exchange.rank].contiguous()

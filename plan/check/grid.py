@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.plan.check.arrangement import BUSY, Busy
+from foretune.plan.check.arrangement import RANK_MODES, RankMode
 from foretune.plan.check.ranks import RankGroup
 from foretune.progress import Progress
 
 FORMAT = "fp32"
 """Ranks compute in 32 bits: processors without matrix units in 16 are slower in these."""
 EXCHANGES = ("all_reduce", "all_gather", "send_recv")
-HERE = "here"
+LOCAL_DEVICE = "here"
 PASSES = 2
-LEAST_BOX_S, MOST_BOX_S = 0.006, 0.15
+MIN_BOX_S, MAX_BOX_S = 0.006, 0.15
 """Seconds for one operator and pass."""
 
 
@@ -36,7 +36,7 @@ class Grid:
         prompts, contexts: tokens of a request, new or in the cache.
         heads: query heads of a rank; as many key heads, and a quarter of them.
         message_kib: of exchanges.
-        most_gflop: of a projection; larger ones would take the time of all others.
+        max_gflop: of a projection; larger ones would take the time of all others.
     """
 
     rows: tuple[int, ...] = (1, 2, 3, 4, 6, 9, 16, 32, 64, 128)
@@ -46,7 +46,7 @@ class Grid:
     contexts: tuple[int, ...] = (64, 256, 1024)
     heads: tuple[int, ...] = (2, 8, 32)
     message_kib: tuple[float, ...] = (0.3, 1.2, 4.5, 18, 70, 280, 1100, 2200, 4400)
-    most_gflop: float = 2.0
+    max_gflop: float = 2.0
 
     def operators(self) -> list[tuple[str, dict[str, Any]]]:
         """Return (kernel, ``problem.*`` columns) of all that ranks run by themselves."""
@@ -58,7 +58,7 @@ class Grid:
 
     def _projections(self) -> Iterator[tuple[str, dict[str, Any]]]:
         for m, n, k in itertools.product(self.rows, self.widths, self.widths):
-            if 2e-9 * m * n * k <= self.most_gflop and n * k <= 2**23:
+            if 2e-9 * m * n * k <= self.max_gflop and n * k <= 2**23:
                 yield "gemm", {"M": m, "N": n, "K": k}
 
     def _attention(self) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -81,10 +81,10 @@ class Grid:
                 yield kernel, {"rows": rows, "columns": columns // 64 * 64, "op": op}
 
 
-QUICK = Grid(
+QUICK_GRID = Grid(
     rows=(1, 2, 3, 4, 7, 20, 64, 200), widths=(128, 600, 1500, 4096), requests=(1, 8),
     prompts=(16, 128), contexts=(64, 512), heads=(2, 12),
-    message_kib=(0.6, 2.4, 9, 40, 160, 640, 1300, 2600), most_gflop=1.0,
+    message_kib=(0.6, 2.4, 9, 40, 160, 640, 1300, 2600), max_gflop=1.0,
 )  # fmt: skip
 """A grid that takes seconds."""
 
@@ -104,35 +104,42 @@ def measure_operators(
         seconds: that all of it may take, roughly.
         progress: is told.
     """
-    asked: list[tuple[str, dict[str, Any], Busy]] = [
-        (kernel, problem, busy) for busy in BUSY for kernel, problem in grid.operators()
+    tasks: list[tuple[str, dict[str, Any], RankMode]] = [
+        (kernel, problem, mode) for mode in RANK_MODES for kernel, problem in grid.operators()
     ]
     for kernel in EXCHANGES:
-        asked += [(kernel, problem, "together") for problem in grid.exchanges(len(group))]
-    box_s = min(max(seconds / PASSES / len(asked), LEAST_BOX_S), MOST_BOX_S)
-    times = np.full(len(asked), np.inf)
+        tasks += [(kernel, problem, "together") for problem in grid.exchanges(len(group))]
+    box_s = min(max(seconds / PASSES / len(tasks), MIN_BOX_S), MAX_BOX_S)
+    times = np.full(len(tasks), np.inf)
     if progress:
-        progress.start("operators", PASSES * len(asked))
+        progress.start("operators", PASSES * len(tasks))
     for _ in range(PASSES):
-        for i, (kernel, problem, busy) in enumerate(asked):
-            times[i] = min(times[i], _measured_ms(group, kernel, problem, busy, box_s))
+        for i, (kernel, problem, mode) in enumerate(tasks):
+            times[i] = min(times[i], _measured_ms(group, kernel, problem, mode, box_s))
             if progress:
-                progress.advance(f"{kernel}, {busy}")
-    return pd.DataFrame([_row(*each, ms) for each, ms in zip(asked, times, strict=True)])
+                progress.advance(f"{kernel}, {mode}")
+    return pd.DataFrame([_row(*each, ms) for each, ms in zip(tasks, times, strict=True)])
 
 
 def _measured_ms(
-    group: RankGroup, kernel: str, problem: Mapping[str, Any], busy: Busy, box_s: float
+    group: RankGroup, kernel: str, problem: Mapping[str, Any], mode: RankMode, box_s: float
 ) -> float:
     if kernel in EXCHANGES:
         return float(np.mean(group.call("time_exchange", kernel, problem, box_s)))
-    ranks = range(1 if busy == "alone" else len(group))
-    together = busy == "together"
+    ranks = range(1 if mode == "alone" else len(group))
+    together = mode == "together"
     return float(np.mean(group.call("time_operator", kernel, problem, box_s, together,
                                     ranks=list(ranks))))  # fmt: skip
 
 
-def _row(kernel: str, problem: Mapping[str, Any], busy: Busy, ms: float) -> dict[str, Any]:
+def _row(kernel: str, problem: Mapping[str, Any], mode: RankMode, ms: float) -> dict[str, Any]:
     columns = {f"problem.{name}": value for name, value in problem.items()}
-    formats = {"config.format": FORMAT, "config.kv_format": "bf16", "config.backend": busy}
-    return {"kernel": kernel, "device": HERE, "status": "ok", **columns, **formats, "time_ms": ms}
+    formats = {"config.format": FORMAT, "config.kv_format": "bf16", "config.backend": mode}
+    return {
+        "kernel": kernel,
+        "device": LOCAL_DEVICE,
+        "status": "ok",
+        **columns,
+        **formats,
+        "time_ms": ms,
+    }

@@ -8,13 +8,13 @@ import pandas as pd
 
 from foretune.device import Device
 from foretune.features.arrays import Columns, Rows
-from foretune.plan.check.arrangement import BUSY, Busy
-from foretune.plan.check.grid import EXCHANGES, FORMAT, HERE
+from foretune.plan.check.arrangement import RANK_MODES, RankMode
+from foretune.plan.check.grid import EXCHANGES, FORMAT, LOCAL_DEVICE
 from foretune.plan.cost.kinds import family_of
 from foretune.plan.cost.tables import OperatorTables
-from foretune.plan.cost.times import OperatorClock, OperatorTimes
+from foretune.plan.cost.times import OperatorTimer, OperatorTimes
 
-WIDENED = 2.0
+MESSAGE_SCALE = 2.0
 """How much longer messages in 32 bits are than the planner's, which have 16."""
 
 
@@ -23,20 +23,20 @@ def rank_device(runs: pd.DataFrame) -> Device:
     products = runs[runs["kernel"] == "gemm"].dropna(axis=1, how="all")
     family = family_of("gemm")
     assert family is not None
-    known = Rows.of(products)
+    known = Rows.from_table(products)
     cost = family.cost(Columns(known, "problem"), Columns(known, "config"))
     seconds = products["time_ms"].to_numpy() * 1e-3
     specs = {
         "fp32_gflops": float(np.max(cost.flops / seconds) / 1e9),
         "memory_gbps": float(np.max(cost.bytes_moved / seconds) / 1e9),
     }
-    return Device(HERE, "cpu", "", specs, "measured: the best of its operators")
+    return Device(LOCAL_DEVICE, "cpu", "", specs, "measured: the best of its operators")
 
 
-def operator_clocks(runs: pd.DataFrame) -> dict[Busy, OperatorClock]:
+def rank_timers(runs: pd.DataFrame) -> dict[RankMode, OperatorTimer]:
     """Return the planner's clocks over a measured run table: of one rank, and of all at once."""
     device, tables = rank_device(runs), LocalTables(runs)
-    return {busy: LocalClock(device, tables, HERE, busy) for busy in BUSY}
+    return {mode: RankTimer(device, tables, LOCAL_DEVICE, mode) for mode in RANK_MODES}
 
 
 class LocalTables(OperatorTables):
@@ -53,11 +53,11 @@ class LocalTables(OperatorTables):
     @cached_property
     def systems(self) -> list[str]:
         """The one system."""
-        return [HERE]
+        return [LOCAL_DEVICE]
 
     def backends(self, system: str) -> list[str]:
         """Return both ways that ranks were measured in."""
-        return list(BUSY)
+        return list(RANK_MODES)
 
     def rows(self, kernel: str, system: str, backend: str) -> pd.DataFrame | None:
         """Return what was measured of ``kernel``; an exchange always takes all ranks."""
@@ -69,12 +69,12 @@ class LocalTables(OperatorTables):
         return found.assign(**specs) if len(found) else None
 
 
-class LocalClock(OperatorClock):
+class RankTimer(OperatorTimer):
     """Answers in the ranks' format what planners ask in theirs."""
 
-    def times(self, operators: pd.DataFrame, chosen: bool = False) -> OperatorTimes:
-        """Return how long operators take; see `OperatorClock.times`."""
+    def times(self, operators: pd.DataFrame, fastest_format: bool = False) -> OperatorTimes:
+        """Return how long operators take; see `OperatorTimer.times`."""
         here = operators.assign(**{"config.format": FORMAT, "config.kv_format": "bf16"})
         if "problem.message_bytes" in here:
-            here["problem.message_bytes"] *= WIDENED
-        return super().times(here, chosen)
+            here["problem.message_bytes"] *= MESSAGE_SCALE
+        return super().times(here, fastest_format)

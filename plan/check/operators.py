@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.collect.llm_operators import OperatorBench
 from foretune.collect.torch_operators import cannot_run
+from foretune.collect.torch_operators.collect import OperatorBenchmarker
 from foretune.device import Device
 from foretune.plan.cost.decoder import step_operators
 from foretune.plan.cost.operator import Operator
 from foretune.plan.cost.steps import operator_table
 from foretune.plan.cost.tables import OperatorTables
-from foretune.plan.cost.times import OperatorClock
+from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.describe.system import System
 from foretune.plan.serve.deployments.deployment import Deployment
 
-RUNS = 5
+MIN_RUNS = 5
 """Of an operator, that measuring takes at least: the first, warming up, and three samples."""
 
 
@@ -33,11 +33,11 @@ class OperatorCheck:
             ``kernel``, ``problem``, ``format``, ``share`` (of the time predicted here),
             ``predicted_ms``, ``low_ms``, ``high_ms``, ``measured_ms``, ``ratio`` (measured over
             predicted), ``source`` of the prediction, and ``note``: why it was not measured.
-        about: which machine's predictions were verified, in a sentence.
+        description: which machine's predictions were verified, in a sentence.
     """
 
     table: pd.DataFrame
-    about: str
+    description: str
 
     @property
     def measured(self) -> pd.DataFrame:
@@ -45,12 +45,12 @@ class OperatorCheck:
         return self.table[self.table["measured_ms"].notna()]
 
     @property
-    def covered(self) -> float:
+    def measured_share(self) -> float:
         """Share of the predicted time whose operators were measured."""
         return float(self.measured["share"].sum())
 
     @property
-    def inside(self) -> float:
+    def coverage(self) -> float:
         """Share of the measured operators whose time lies in its interval; NaN without any."""
         rows = self.measured
         hits = (rows["low_ms"] <= rows["measured_ms"]) & (rows["measured_ms"] <= rows["high_ms"])
@@ -66,9 +66,9 @@ class OperatorCheck:
     def to_json(self) -> dict[str, Any]:
         """Return plain values."""
         return {
-            "about": self.about,
-            "covered": self.covered,
-            "inside": self.inside,
+            "about": self.description,
+            "covered": self.measured_share,
+            "inside": self.coverage,
             "step_ratio": self.step_ratio,
             "operators": self.table.to_dict("records"),
         }
@@ -76,16 +76,16 @@ class OperatorCheck:
 
 def verify_operators(
     operators: Sequence[Operator],
-    clock: OperatorClock,
+    timer: OperatorTimer,
     planned: System | None = None,
     box_s: float = 30.0,
-    bench: OperatorBench | None = None,
+    bench: OperatorBenchmarker | None = None,
 ) -> OperatorCheck:
     """Measure operators on this machine, those that take most of the time first.
 
     Args:
         operators: at per-rank shapes; see `request_operators`.
-        clock: that predicts them for this machine; see `local_clock`.
+        timer: that predicts them for this machine; see `local_clock`.
         planned: the system of the plan; None means this machine's.
         box_s: seconds after which no further operator is begun.
         bench: runs them; None makes one for the clock's device.
@@ -93,21 +93,21 @@ def verify_operators(
     Raises:
         MissingExtra: torch is not installed.
     """
-    bench = bench or OperatorBench(clock.device)
-    once = _once(operators)
-    times = clock.times(operator_table(once))
-    spent = times.ms * np.array([operator.count for operator in once])
+    bench = bench or OperatorBenchmarker(timer.device)
+    unique = _merge_duplicates(operators)
+    times = timer.times(operator_table(unique))
+    total_ms = times.ms * np.array([operator.count for operator in unique])
     deadline = time.perf_counter() + box_s
     rows = []
-    for i in np.argsort(-spent, kind="stable"):
-        measured_ms, note = _measure(bench, once[i], times.ms[i], deadline)
+    for i in np.argsort(-total_ms, kind="stable"):
+        measured_ms, note = _measure(bench, unique[i], times.ms[i], deadline)
         rows.append(
             {
-                "name": once[i].name,
-                "kernel": once[i].kernel,
-                "problem": str(once[i].problem),
-                "format": str(once[i].config.get("format", "")),
-                "share": spent[i] / spent.sum(),
+                "name": unique[i].name,
+                "kernel": unique[i].kernel,
+                "problem": str(unique[i].problem),
+                "format": str(unique[i].config.get("format", "")),
+                "share": total_ms[i] / total_ms.sum(),
                 "predicted_ms": times.ms[i],
                 "low_ms": times.low[i],
                 "high_ms": times.high[i],
@@ -117,7 +117,7 @@ def verify_operators(
                 "note": note,
             }
         )
-    return OperatorCheck(pd.DataFrame(rows), _about(clock.device, planned))
+    return OperatorCheck(pd.DataFrame(rows), _describe_check(timer.device, planned))
 
 
 def request_operators(deployments: Sequence[Deployment]) -> list[Operator]:
@@ -139,9 +139,9 @@ def request_operators(deployments: Sequence[Deployment]) -> list[Operator]:
     return found
 
 
-def local_clock(
+def local_timer(
     device: Device, tables: OperatorTables | None = None, backend: str = ""
-) -> OperatorClock:
+) -> OperatorTimer:
     """Return what predicts operators on a device of this machine.
 
     Args:
@@ -149,10 +149,10 @@ def local_clock(
         tables: measured operators; None leaves rooflines.
         backend: the engine.
     """
-    return OperatorClock(device, tables, device.name, backend)
+    return OperatorTimer(device, tables, device.name, backend)
 
 
-def _once(operators: Sequence[Operator]) -> list[Operator]:
+def _merge_duplicates(operators: Sequence[Operator]) -> list[Operator]:
     """Return each operator once, with all of its counts."""
     found: dict[tuple[object, ...], Operator] = {}
     for o in operators:
@@ -162,19 +162,19 @@ def _once(operators: Sequence[Operator]) -> list[Operator]:
 
 
 def _measure(
-    bench: OperatorBench, operator: Operator, expected_ms: float, deadline: float
+    bench: OperatorBenchmarker, operator: Operator, expected_ms: float, deadline: float
 ) -> tuple[float, str]:
     """Return the measured milliseconds; NaN, and why, without any."""
     if reason := cannot_run(operator):
         return nan, reason
     left_ms = 1e3 * (deadline - time.perf_counter())
-    if left_ms < RUNS * expected_ms:
+    if left_ms < MIN_RUNS * expected_ms:
         return nan, "no time was left"
     found = bench.measure(operator)
     return (found.time_ms, "") if found.ok else (nan, found.error)
 
 
-def _about(device: Device, planned: System | None) -> str:
+def _describe_check(device: Device, planned: System | None) -> str:
     if planned is None or planned.device.name == device.name:
         return f"predicted for {device.name}, and measured on it"
     return (

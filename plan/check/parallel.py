@@ -17,35 +17,35 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.collect.timer import median_interval
+from foretune.collect.timing import median_interval
 from foretune.errors import MeasurementError
 from foretune.plan.check.arrangement import (
-    OPERATORS_ALONE,
+    PRIOR_COEFFICIENTS,
     TERMS,
     Arrangement,
-    Busy,
+    RankMode,
     StepProblem,
     arrangements,
     step_of,
     step_terms,
     undisturbed_ms,
 )
-from foretune.plan.check.grid import QUICK, Grid, measure_operators
-from foretune.plan.check.local_clock import operator_clocks
+from foretune.plan.check.grid import QUICK_GRID, Grid, measure_operators
+from foretune.plan.check.local_clock import rank_timers
 from foretune.plan.check.ranks import RankGroup
-from foretune.plan.cost.steps import StepClock, operator_table
-from foretune.plan.cost.times import OperatorClock
+from foretune.plan.cost.steps import StepTimer, operator_table
+from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.describe.description import ModelDescription
 from foretune.progress import Progress
 
-NEAR = 0.05
+TIE_MARGIN = 0.05
 """Times of layouts closer than this are no order that a prediction must get right."""
-LEAST_ROUNDS, MOST_ROUNDS = 7, 60
+MIN_ROUNDS, MAX_ROUNDS = 7, 60
 STEP_ERROR = 0.1
 """Of a step's time, in logarithms, that coefficients do not explain."""
-USUAL = np.array([0.3, 1.0, 0.2])
-"""How far coefficients of `TERMS` usually lie from `OPERATORS_ALONE`."""
-TOLERANCE = 1e-3
+PRIOR_SCALE = np.array([0.3, 1.0, 0.2])
+"""How far coefficients of `TERMS` usually lie from `PRIOR_COEFFICIENTS`."""
+OUTPUT_TOLERANCE = 1e-3
 """Of outputs, relative to the largest: sums in another order, in 32 bits."""
 
 
@@ -59,7 +59,7 @@ def small_model(hidden: int, layers: int, kv_heads: int, intermediate: int) -> M
 
 _SMALL, _LARGE = small_model(256, 4, 2, 704), small_model(1280, 2, 4, 3456)
 _DEEP, _MIDDLE = small_model(128, 6, 2, 352), small_model(512, 2, 2, 1408)
-QUICK_LESSONS = (
+QUICK_FIT_PROBLEMS = (
     StepProblem(_DEEP, 4, 1, 60),
     StepProblem(_MIDDLE, 2, 24),
     StepProblem(_MIDDLE, 4, 1, 120),
@@ -133,21 +133,21 @@ class ProblemCheck:
         decided = []
         for first, second in combinations(self.layouts, 2):
             low, high = median_interval(second.rounds_ms / first.rounds_ms)
-            if low > 1.0 + NEAR:
+            if low > 1.0 + TIE_MARGIN:
                 decided.append((first, second))
-            elif high < 1.0 / (1.0 + NEAR):
+            elif high < 1.0 / (1.0 + TIE_MARGIN):
                 decided.append((second, first))
         return decided
 
     @property
-    def kept(self) -> int:
+    def correct_pairs(self) -> int:
         """How many of `pairs` were predicted in the measured order."""
         return sum(faster.predicted_ms < slower.predicted_ms for faster, slower in self.pairs)
 
     @property
-    def held(self) -> bool:
+    def passed(self) -> bool:
         """Whether all `pairs` are in order: no layout is surely faster than a preferred one."""
-        return self.kept == len(self.pairs)
+        return self.correct_pairs == len(self.pairs)
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class ParallelCheck:
         problems: one entry per step.
         operators: how many were measured.
         coefficients: of `foretune.plan.check.arrangement.TERMS`.
-        seen: share of the steps' operators that were measured at the very same sizes.
+        seen_share: share of the steps' operators that were measured at the very same sizes.
         ranks: processes that took part.
         seconds: that it took.
     """
@@ -166,15 +166,15 @@ class ParallelCheck:
     problems: Sequence[ProblemCheck]
     operators: int
     coefficients: Sequence[float]
-    seen: float
+    seen_share: float
     ranks: int
     seconds: float
 
     @property
-    def held(self) -> bool:
+    def passed(self) -> bool:
         """Whether the order of layouts was predicted for every step, and there was one."""
-        apart = any(check.pairs for check in self.problems)
-        return apart and all(check.held for check in self.problems)
+        decided = any(check.pairs for check in self.problems)
+        return decided and all(check.passed for check in self.problems)
 
     @property
     def median_error(self) -> float:
@@ -191,9 +191,9 @@ class ParallelCheck:
         """
         rows = []
         for check in self.problems:
-            one = check.layouts[0]
+            baseline = check.layouts[0]
             for layout in check.layouts:
-                ratios = layout.rounds_ms / one.rounds_ms
+                ratios = layout.rounds_ms / baseline.rounds_ms
                 low, high = median_interval(ratios)
                 rows.append(
                     {
@@ -202,8 +202,8 @@ class ParallelCheck:
                         "operators_ms": layout.operators_ms,
                         "predicted_ms": layout.predicted_ms,
                         "measured_ms": layout.measured_ms,
-                        "predicted_ratio": layout.predicted_ms / one.predicted_ms,
-                        "measured_ratio": layout.measured_ms / one.measured_ms,
+                        "predicted_ratio": layout.predicted_ms / baseline.predicted_ms,
+                        "measured_ratio": layout.measured_ms / baseline.measured_ms,
                         "low": low,
                         "high": high,
                         "error": layout.error,
@@ -215,21 +215,21 @@ class ParallelCheck:
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return {
-            "held": self.held,
+            "held": self.passed,
             "median_error": self.median_error,
             "operators": self.operators,
             "coefficients": dict(zip(TERMS, map(float, self.coefficients), strict=True)),
-            "seen": self.seen,
+            "seen": self.seen_share,
             "ranks": self.ranks,
             "seconds": self.seconds,
             "problems": [
                 {
                     "problem": str(check.problem),
-                    "held": check.held,
+                    "held": check.passed,
                     "regret": check.regret,
                     "rank_correlation": check.rank_correlation,
                     "pairs": len(check.pairs),
-                    "kept": check.kept,
+                    "kept": check.correct_pairs,
                 }
                 for check in self.problems
             ],
@@ -239,8 +239,8 @@ class ParallelCheck:
 
 def check_parallel(
     problems: Sequence[StepProblem] = QUICK_PROBLEMS,
-    lessons: Sequence[StepProblem] = QUICK_LESSONS,
-    grid: Grid = QUICK,
+    fit_problems: Sequence[StepProblem] = QUICK_FIT_PROBLEMS,
+    grid: Grid = QUICK_GRID,
     seconds: float = 40.0,
     ranks: int = 2,
     progress: Progress | None = None,
@@ -250,7 +250,7 @@ def check_parallel(
 
     Args:
         problems: steps that are predicted, of sizes that are neither on the grid nor in lessons.
-        lessons: steps that coefficients are fitted to.
+        fit_problems: steps that coefficients are fitted to.
         grid: sizes that operators are measured at.
         seconds: for measuring, half for operators and half for steps; starting processes and
             building models comes on top, and a slow machine takes longer.
@@ -264,84 +264,88 @@ def check_parallel(
             something else than one rank.
     """
     with RankGroup(ranks) as group:
-        return check_on(group, problems, lessons, grid, seconds, progress, seed)
+        return check_on_group(group, problems, fit_problems, grid, seconds, progress, seed)
 
 
-def check_on(
+def check_on_group(
     group: RankGroup,
     problems: Sequence[StepProblem] = QUICK_PROBLEMS,
-    lessons: Sequence[StepProblem] = QUICK_LESSONS,
-    grid: Grid = QUICK,
+    fit_problems: Sequence[StepProblem] = QUICK_FIT_PROBLEMS,
+    grid: Grid = QUICK_GRID,
     seconds: float = 40.0,
     progress: Progress | None = None,
     seed: int = 0,
 ) -> ParallelCheck:
     """Do what `check_parallel` does on processes that run already."""
     start = time.monotonic()
-    box_s = seconds / 2 / (len(problems) + len(lessons))
+    box_s = seconds / 2 / (len(problems) + len(fit_problems))
     runs = measure_operators(group, grid, seconds / 2, progress)
-    operators = operator_clocks(runs)
-    clocks = {busy: StepClock(clock) for busy, clock in operators.items()}
+    operators = rank_timers(runs)
+    timers = {mode: StepTimer(timer) for mode, timer in operators.items()}
     if progress:
-        progress.start("steps", len(problems) + len(lessons))
-    taught, found = [], []
-    for lesson in lessons:
-        taught.append(_checked(group, lesson, clocks, OPERATORS_ALONE, box_s, seed))
+        progress.start("steps", len(problems) + len(fit_problems))
+    fit_checks, found = [], []
+    for problem in fit_problems:
+        fit_checks.append(_check_problem(group, problem, timers, PRIOR_COEFFICIENTS, box_s, seed))
         if progress:
-            progress.advance(str(lesson))
-    coefficients = fit_coefficients(taught, clocks, len(group))
+            progress.advance(str(problem))
+    coefficients = fit_coefficients(fit_checks, timers, len(group))
     for problem in problems:
-        found.append(_checked(group, problem, clocks, coefficients, box_s, seed))
+        found.append(_check_problem(group, problem, timers, coefficients, box_s, seed))
         if progress:
             progress.advance(str(problem))
     return ParallelCheck(
-        found, len(runs), coefficients.tolist(), _seen(problems, len(group), operators["alone"]),
-        len(group), time.monotonic() - start,
-    )  # fmt: skip
+        found,
+        len(runs),
+        coefficients.tolist(),
+        _seen_share(problems, len(group), operators["alone"]),
+        len(group),
+        time.monotonic() - start,
+    )
 
 
 def fit_coefficients(
-    taught: Sequence[ProblemCheck], clocks: Mapping[Busy, StepClock], ranks: int
+    fit_checks: Sequence[ProblemCheck], timers: Mapping[RankMode, StepTimer], ranks: int
 ) -> np.ndarray:
     """Return the coefficients of the terms with which steps take what was measured.
 
     Errors of logarithms count, those that stand out less than by their square; coefficients stay
-    near `OPERATORS_ALONE` as far as `USUAL` says, unless steps say otherwise.
+    near `PRIOR_COEFFICIENTS` as far as `USUAL` says, unless steps say otherwise.
     """
     from scipy.optimize import least_squares
 
     terms, measured = [], []
-    for check in taught:
-        compared = [each for each in arrangements(ranks) if each.suits(check.problem)]
+    for check in fit_checks:
+        compared = [each for each in arrangements(ranks) if each.is_applicable(check.problem)]
         for each, layout in zip(compared, check.layouts, strict=True):
-            terms.append(step_terms(check.problem, each, clocks))
+            terms.append(step_terms(check.problem, each, timers))
             measured.append(layout.measured_ms)
     if not terms:
-        return OPERATORS_ALONE
+        return PRIOR_COEFFICIENTS
     rows, target = np.array(terms), np.log(measured)
 
     def residuals(coefficients: np.ndarray) -> np.ndarray:
-        usual = (coefficients - OPERATORS_ALONE) / USUAL
-        return np.concatenate([(np.log(rows @ coefficients) - target) / STEP_ERROR, usual])
+        prior = (coefficients - PRIOR_COEFFICIENTS) / PRIOR_SCALE
+        return np.concatenate([(np.log(rows @ coefficients) - target) / STEP_ERROR, prior])
 
-    least = np.array([0.1, 0.0, 0.0])
+    lower_bounds = np.array([0.1, 0.0, 0.0])
     fitted = least_squares(
-        residuals, OPERATORS_ALONE + 1e-3, bounds=(least, np.inf), loss="soft_l1"
+        residuals, PRIOR_COEFFICIENTS + 1e-3, bounds=(lower_bounds, np.inf), loss="soft_l1"
     )
     return np.asarray(fitted.x)
 
 
-def _checked(
+def _check_problem(
     group: RankGroup,
     problem: StepProblem,
-    clocks: Mapping[Busy, StepClock],
+    timers: Mapping[RankMode, StepTimer],
     coefficients: np.ndarray,
     box_s: float,
     seed: int,
 ) -> ProblemCheck:
     """Return a step's predictions, made before it first runs, and its times."""
-    compared = [each for each in arrangements(len(group)) if each.suits(problem)]
-    terms = [step_terms(problem, each, clocks) for each in compared]
+    compared = [each for each in arrangements(len(group)) if each.is_applicable(problem)]
+    terms = [step_terms(problem, each, timers) for each in compared]
     group.call("prepare", problem, compared, seed)
     errors = _errors(group, problem, compared)
     rounds = _rounds(group, compared, box_s)
@@ -349,10 +353,10 @@ def _checked(
         problem,
         [
             LayoutTimes(
-                each.name, float(these @ coefficients), float(these @ OPERATORS_ALONE),
+                each.name, float(values @ coefficients), float(values @ PRIOR_COEFFICIENTS),
                 rounds[:, i], error,
             )
-            for i, (each, these, error) in enumerate(zip(compared, terms, errors, strict=True))
+            for i, (each, values, error) in enumerate(zip(compared, terms, errors, strict=True))
         ],
     )  # fmt: skip
 
@@ -366,7 +370,7 @@ def _errors(group: RankGroup, problem: StepProblem, compared: Sequence[Arrangeme
     largest = np.abs(outputs[0]).max()
     errors = [float(np.abs(output - outputs[0]).max() / largest) for output in outputs]
     for each, error in zip(compared, errors, strict=True):
-        if not error < TOLERANCE:
+        if not error < OUTPUT_TOLERANCE:
             raise MeasurementError(
                 f"{each.name} computes something else than one rank on {problem}: outputs differ "
                 f"by {error:.1e} of the largest"
@@ -379,8 +383,8 @@ def _rounds(group: RankGroup, compared: Sequence[Arrangement], box_s: float) -> 
     rng = np.random.default_rng(0)
     rounds: list[np.ndarray] = []
     deadline = time.monotonic() + box_s
-    while len(rounds) < MOST_ROUNDS:
-        if len(rounds) >= LEAST_ROUNDS and time.monotonic() > deadline:
+    while len(rounds) < MAX_ROUNDS:
+        if len(rounds) >= MIN_ROUNDS and time.monotonic() > deadline:
             break
         times = np.empty(len(compared))
         for i in rng.permutation(len(compared)):
@@ -389,13 +393,13 @@ def _rounds(group: RankGroup, compared: Sequence[Arrangement], box_s: float) -> 
     return np.stack(rounds[1:])  # the first one warms up
 
 
-def _seen(problems: Sequence[StepProblem], ranks: int, clock: OperatorClock) -> float:
+def _seen_share(problems: Sequence[StepProblem], ranks: int, timer: OperatorTimer) -> float:
     """Return the share of the steps' operators that the grid holds at the very same sizes."""
     operators = [
         operator
         for problem in problems
         for each in arrangements(ranks)
-        if each.suits(problem)
+        if each.is_applicable(problem)
         for operator in step_of(problem, each).operators()
     ]
-    return float(np.mean(clock.times(operator_table(operators)).source == "measured"))
+    return float(np.mean(timer.times(operator_table(operators)).source == "measured"))

@@ -10,20 +10,20 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
-from foretune.collect.child import begin
+from foretune.collect.child import become_worker
 from foretune.errors import ForetuneError, MeasurementError
 
 
 def serve(pipe: int, rank: int, ranks: int, meeting: str, limit_s: float, parent: int) -> None:
     """Answer (method of `Rank`, arguments) with its result, or with the error it raised."""
-    begin(parent)
+    become_worker(parent)
     connection: Connection[Any, Any] = Connection(pipe)
     with connection, contextlib.suppress(EOFError, OSError):
         _pin(rank, ranks)
         try:
             work = _join(rank, ranks, meeting, limit_s)
         except Exception as e:
-            connection.send(_as_ours(e))
+            connection.send(_to_foretune_error(e))
             return
         connection.send(None)
         while True:
@@ -31,7 +31,7 @@ def serve(pipe: int, rank: int, ranks: int, meeting: str, limit_s: float, parent
             try:
                 answer = getattr(work, method)(*arguments)
             except Exception as e:
-                answer = _as_ours(e)
+                answer = _to_foretune_error(e)
             connection.send(answer)
 
 
@@ -55,7 +55,7 @@ def _join(rank: int, ranks: int, meeting: str, limit_s: float) -> Any:
     return Rank(rank, ranks)
 
 
-def _as_ours(error: Exception) -> ForetuneError:
+def _to_foretune_error(error: Exception) -> ForetuneError:
     if isinstance(error, ForetuneError):
         return error
     text = str(error).strip().partition("\n")[0]

@@ -12,23 +12,23 @@ import torch
 import torch.distributed as dist
 
 from foretune.collect.cpu import cache_sizes
-from foretune.collect.timer import Timing, time_launch
+from foretune.collect.timing import Timing, time_launch
 from foretune.plan.check import decoder
 from foretune.plan.check.arrangement import Arrangement, StepProblem, undisturbed_ms
-from foretune.plan.check.decoder import Cache, Exchange, Shard, Tensor
+from foretune.plan.check.decoder import Cache, RankExchange, Shard, Tensor
 from foretune.plan.describe.description import ModelDescription
 
-CACHES = 4
+CACHE_MULTIPLE = 4
 """How many times the last cache weights are read from in turn: it may keep a part of less."""
-LEAST_POOL_MIB, MOST_POOL_MIB = 64, 512
+MIN_POOL_MIB, MAX_POOL_MIB = 64, 512
 TINY = ModelDescription(
     "tiny", layers=1, hidden=64, heads=2, kv_heads=1, head_dim=32, vocab=16, intermediate=64
 )
 HEAD_DIM = 64
 """Of the heads that the rotary embedding is timed on."""
-MOST_COPIES = 4096
-LEAST_EXCHANGES, MOST_EXCHANGES = 7, 400
-PADDING = 6
+MAX_COPIES = 4096
+MIN_EXCHANGES, MAX_EXCHANGES = 7, 400
+PADDING_GEMMS = 6
 """Small products between two exchanges: some tenths of a millisecond."""
 
 
@@ -51,10 +51,10 @@ class Rank:
 
     def __init__(self, rank: int, ranks: int) -> None:
         self.rank, self.ranks = rank, ranks
-        caches = CACHES * max(cache_sizes().values(), default=0.0) / 1024
-        mib = min(max(caches, LEAST_POOL_MIB), MOST_POOL_MIB)
+        caches = CACHE_MULTIPLE * max(cache_sizes().values(), default=0.0) / 1024
+        mib = min(max(caches, MIN_POOL_MIB), MAX_POOL_MIB)
         self._pool = torch.rand(int(mib * 2**18)) - 0.5
-        self._tiny = decoder.make_shard(TINY, Exchange())
+        self._tiny = decoder.make_shard(TINY, RankExchange())
         self._pad = torch.randn(2, 128, 128)
         self._parts: dict[str, _Part] = {}
         self._problem: StepProblem | None = None
@@ -73,22 +73,24 @@ class Rank:
                 cut = arrangement.tp, arrangement.pp
                 if cut not in shards:
                     shards[cut] = self._shard(problem.model, arrangement, seed)
-                parts = [tokens[rows] for rows in arrangement.requests_of(self.rank, problem.batch)]
-                self._parts[arrangement.name] = self._filled(shards[cut], parts, arrangement)
+                parts = [
+                    tokens[rows] for rows in arrangement.request_slices(self.rank, problem.batch)
+                ]
+                self._parts[arrangement.name] = self._with_context(shards[cut], parts, arrangement)
 
     def step(self, arrangement: Arrangement) -> float:
         """Return the milliseconds of one step, from when all ranks were ready."""
         assert self._problem is not None
         part = self._parts.get(arrangement.name)
         with torch.inference_mode():
-            self._leave_caches()
+            self._flush_caches()
             dist.barrier()
             start = time.perf_counter_ns()
             if part is not None:
                 self._run(part, arrangement, self._problem.context, None)
             return (time.perf_counter_ns() - start) * 1e-6
 
-    def _leave_caches(self) -> None:
+    def _flush_caches(self) -> None:
         """Put weights out of the caches, but not the code that reads them."""
         self._pool[: len(self._pool) // 2].mul_(-1.0)
         tokens = torch.zeros(1, 1, dtype=torch.int64)
@@ -102,10 +104,10 @@ class Rank:
         if part is None:
             return None
         with torch.inference_mode():
-            leaving = self._run(part, arrangement, self._problem.context, None)
+            outputs = self._run(part, arrangement, self._problem.context, None)
         if part.shard.head is None or (arrangement.tp > 1 and self.rank > 0):
             return None
-        return torch.cat(leaving).numpy()
+        return torch.cat(outputs).numpy()
 
     def time_operator(
         self, kernel: str, problem: Mapping[str, Any], box_s: float, together: bool
@@ -133,7 +135,7 @@ class Rank:
             pilot = undisturbed_ms([self._exchanged_ms(exchange) for _ in range(5)])
             count = torch.tensor(box_s * 1e3 / max(pilot, 1e-3))
             dist.broadcast(count, 0)  # all ranks must take part equally often
-            repeats = max(LEAST_EXCHANGES, min(int(count), MOST_EXCHANGES))
+            repeats = max(MIN_EXCHANGES, min(int(count), MAX_EXCHANGES))
             ms = undisturbed_ms([self._exchanged_ms(exchange) for _ in range(repeats)])
             return ms / 2 if kernel == "send_recv" else ms
 
@@ -142,7 +144,7 @@ class Rank:
 
         One after the other they are several times faster: the threads that serve them are awake.
         """
-        for _ in range(PADDING):
+        for _ in range(PADDING_GEMMS):
             torch.mm(self._pad[0], self._pad[1])
         start = time.perf_counter_ns()
         exchange()
@@ -152,9 +154,9 @@ class Rank:
         if arrangement.tp > 1:
             return decoder.make_shard(model, self._exchange(), seed=seed)
         stage = self.rank if arrangement.pp > 1 else 0
-        return decoder.make_shard(model, Exchange(), stage, arrangement.pp, seed)
+        return decoder.make_shard(model, RankExchange(), stage, arrangement.pp, seed)
 
-    def _filled(self, shard: Shard, parts: list[Tensor], arrangement: Arrangement) -> _Part:
+    def _with_context(self, shard: Shard, parts: list[Tensor], arrangement: Arrangement) -> _Part:
         """Return a part whose caches hold what the tokens before the new ones leave there."""
         assert self._problem is not None
         context, new = self._problem.context, self._problem.new_tokens
@@ -170,25 +172,25 @@ class Rank:
         """Run all micro-batches through this rank, and return what leaves it."""
         assert self._problem is not None
         stage, last = (self.rank, arrangement.pp - 1) if arrangement.pp > 1 else (0, 0)
-        entering = list(part.tokens)
+        inputs = list(part.tokens)
         receipts: list[Any] = []
         if stage > 0:
             width = tokens or self._problem.new_tokens
-            entering = [torch.empty(len(t), width, part.shard.model.hidden) for t in part.tokens]
-            receipts = [dist.irecv(buffer, stage - 1) for buffer in entering]
-        leaving: list[Tensor] = []
-        for i, (x, cache) in enumerate(zip(entering, part.caches, strict=True)):
+            inputs = [torch.empty(len(t), width, part.shard.model.hidden) for t in part.tokens]
+            receipts = [dist.irecv(buffer, stage - 1) for buffer in inputs]
+        outputs: list[Tensor] = []
+        for i, (x, cache) in enumerate(zip(inputs, part.caches, strict=True)):
             if receipts:
                 receipts[i].wait()
-            leaving.append(decoder.forward(part.shard, x, cache, start))
+            outputs.append(decoder.forward(part.shard, x, cache, start))
             if stage < last:
                 # Waits until it is on its way: a message left to gloo's thread, which shares this
                 # core, might not leave before the next micro-batch is computed.
-                dist.send(leaving[-1], stage + 1)
-        return leaving
+                dist.send(outputs[-1], stage + 1)
+        return outputs
 
-    def _exchange(self) -> Exchange:
-        return Exchange(self.rank, self.ranks, _add, self._gather)
+    def _exchange(self) -> RankExchange:
+        return RankExchange(self.rank, self.ranks, _add, self._gather)
 
     def _gather(self, part: Tensor) -> Tensor:
         columns = [torch.empty_like(part) for _ in range(self.ranks)]
@@ -220,11 +222,11 @@ class Rank:
         added = torch.randn(batch, new, kv_heads, dim)
         caches = self._copies(2, batch, kv_heads, end, dim)
 
-        def go() -> Tensor:
+        def run() -> Tensor:
             keys, values = next(caches)
             return decoder.attend(queries, added, added, keys, values, end - new)
 
-        return go
+        return run
 
     def _norm(self, problem: Mapping[str, Any]) -> Callable[[], object]:
         rows, columns = int(problem["rows"]), int(problem["columns"])
@@ -243,13 +245,13 @@ class Rank:
             return lambda: decoder.rotate(x, turn)
         table = self._pool[: len(self._pool) // columns * columns].view(-1, columns)
         tokens = torch.randint(len(table), (1, rows))
-        return lambda: decoder.embed(tokens, table, Exchange())
+        return lambda: decoder.embed(tokens, table, RankExchange())
 
     def _copies(self, *shape: int) -> "itertools.cycle[Tensor]":
         """Return tensors that lie one after the other in more memory than the caches hold."""
         size = math.prod(shape)
         pool = self._pool if size <= len(self._pool) else torch.rand(size)
-        count = min(len(pool) // size, MOST_COPIES)
+        count = min(len(pool) // size, MAX_COPIES)
         apart = len(pool) // count
         return itertools.cycle(pool[i * apart :][:size].view(shape) for i in range(count))
 
@@ -261,20 +263,20 @@ class Rank:
         if kernel == "all_gather":
             columns = torch.zeros(1, elements // self.ranks)
             return lambda: self._gather(columns)
-        return self._there_and_back(torch.zeros(elements))
+        return self._ping_pong(torch.zeros(elements))
 
-    def _there_and_back(self, message: Tensor) -> Callable[[], object]:
+    def _ping_pong(self, message: Tensor) -> Callable[[], object]:
         even = self.rank % 2 == 0
         other = self.rank + (1 if even else -1)
 
-        def go() -> None:
+        def run() -> None:
             for sends in (even, not even):
                 if sends:
                     dist.send(message, other)
                 else:
                     dist.recv(message, other)
 
-        return go
+        return run
 
 
 def _add(part: Tensor) -> Tensor:

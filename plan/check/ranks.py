@@ -12,9 +12,9 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, Self
 
-from foretune.collect.child import ending
+from foretune.collect.child import exit_cause
 from foretune.errors import MeasurementError, MissingExtra
-from foretune.extras import EXTRA_OF
+from foretune.lazy import EXTRA_OF
 
 MODULE = "foretune.plan.check.rank_process"
 START_S = 120.0
@@ -48,7 +48,7 @@ class RankGroup:
         try:
             for rank in range(ranks):
                 self._start(rank, ranks)
-            self._answers(range(ranks), START_S)
+            self._collect_answers(range(ranks), START_S)
         except BaseException:
             self.close()
             raise
@@ -73,11 +73,11 @@ class RankGroup:
         Raises:
             MeasurementError: one of them failed, died, or did not answer in time; none is left.
         """
-        asked = list(ranks) or list(range(len(self)))
+        called = list(ranks) or list(range(len(self)))
         try:
-            for rank in asked:
+            for rank in called:
                 self._connections[rank].send((method, arguments))
-            return self._answers(asked, self._limit_s)
+            return self._collect_answers(called, self._limit_s)
         except (BrokenPipeError, ConnectionResetError):
             self.close()
             raise MeasurementError("a rank died: see its message above") from None
@@ -98,25 +98,25 @@ class RankGroup:
         self._folder.cleanup()
 
     def _start(self, rank: int, ranks: int) -> None:
-        mine, theirs = Pipe()
-        self._connections.append(mine)
-        command = [sys.executable, "-P", "-m", MODULE, str(theirs.fileno())]
+        parent_end, child_end = Pipe()
+        self._connections.append(parent_end)
+        command = [sys.executable, "-P", "-m", MODULE, str(child_end.fileno())]
         meeting = Path(self._folder.name) / "meeting"
         command += [str(rank), str(ranks), str(meeting), str(self._limit_s), str(os.getpid())]
         try:
             process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_end.fileno()],
                 env={**os.environ, **ONE_THREAD},
             )
         except OSError as e:
             raise MeasurementError(f"a rank's process cannot be started: {e}") from e
         finally:
-            theirs.close()
+            child_end.close()
         self._processes.append(process)
 
-    def _answers(self, ranks: Sequence[int], limit_s: float) -> list[Any]:
+    def _collect_answers(self, ranks: Sequence[int], limit_s: float) -> list[Any]:
         """Return one answer of every rank; the first that fails is why all end."""
         deadline = time.monotonic() + limit_s
         waiting = {self._connections[rank]: rank for rank in ranks}
@@ -135,7 +135,9 @@ class RankGroup:
         try:
             answer = connection.recv()
         except (EOFError, ConnectionResetError):
-            raise MeasurementError(f"rank {rank} died: {ending(self._processes[rank])}") from None
+            raise MeasurementError(
+                f"rank {rank} died: {exit_cause(self._processes[rank])}"
+            ) from None
         if isinstance(answer, BaseException):
             raise answer
         return answer

@@ -28,7 +28,7 @@ START_S = 1800.0
 """Loading hundreds of GiB of weights, and compiling, may take this long."""
 BENCH_S = 3600.0
 END_S = 30.0
-WAVES, LEAST_PROMPTS = 4, 16
+PROMPTS_PER_SLOT, MIN_PROMPTS = 4, 16
 """Prompts per request in flight, and at least: the load is steady in between."""
 
 
@@ -52,7 +52,7 @@ class Benchmark:
     failed: int
 
     @classmethod
-    def read(cls, path: Path) -> "Benchmark":
+    def from_file(cls, path: Path) -> "Benchmark":
         """Return what a result file of ``--save-result`` says.
 
         Raises:
@@ -94,14 +94,14 @@ class VllmCheck:
     table: pd.DataFrame
 
     @property
-    def held(self) -> bool:
+    def passed(self) -> bool:
         """Whether every figure that has an interval lies inside it."""
         return all(inside is not False for inside in self.table["inside"])
 
     def to_json(self) -> dict[str, Any]:
         """Return it as JSON values."""
         return {
-            "held": self.held,
+            "held": self.passed,
             "command": list(self.command),
             "figures": self.table.to_dict("records"),
             "benchmark": vars(self.benchmark),
@@ -123,7 +123,7 @@ def check_vllm(
         MeasurementError: vLLM is not installed, does not start, or its benchmark fails.
     """
     require_vllm()
-    command = _served(deployment)
+    command = _server_command(deployment)
     if progress:
         progress.start("vLLM", 2)
     with tempfile.TemporaryDirectory(prefix="foretune-vllm-") as folder:
@@ -133,7 +133,7 @@ def check_vllm(
             result = _benchmark(deployment, command, Path(folder))
             if progress:
                 progress.advance("benchmark is done")
-        measured = Benchmark.read(result)
+        measured = Benchmark.from_file(result)
     return VllmCheck(command, measured, compare(deployment, predicted, measured))
 
 
@@ -161,7 +161,7 @@ def compare(
         ("tokens_per_s_per_gpu", measured.tokens_per_s / deployment.gpus),
     ):
         low, high = (predicted.get(f"{figure}_{end}", float("nan")) for end in ("low", "high"))
-        known = low == low and high == high
+        has_interval = low == low and high == high
         rows.append(
             {
                 "figure": figure,
@@ -169,13 +169,13 @@ def compare(
                 "low": float(low),
                 "high": float(high),
                 "measured": value,
-                "inside": bool(low <= value <= high) if known else None,
+                "inside": bool(low <= value <= high) if has_interval else None,
             }
         )
     return pd.DataFrame(rows)
 
 
-def _served(deployment: Deployment) -> list[str]:
+def _server_command(deployment: Deployment) -> list[str]:
     """Return the words that start the deployment's one server, on a free port.
 
     Raises:
@@ -184,8 +184,8 @@ def _served(deployment: Deployment) -> list[str]:
     if deployment.pools:
         raise UsageError("pools need several servers and a proxy: check a plan without --pools")
     plan = launch(deployment, "vllm")
-    if plan.refused:
-        raise UsageError(plan.refused)
+    if plan.unsupported:
+        raise UsageError(plan.unsupported)
     _, _, note = checkpoint(deployment, "vllm")
     if note:
         raise UsageError(f"vLLM cannot serve this plan as it is; {note}")
@@ -256,7 +256,7 @@ def _benchmark(deployment: Deployment, command: Sequence[str], folder: Path) -> 
         "--random-input-len", str(deployment.workload.isl),
         "--random-output-len", str(deployment.workload.osl), "--ignore-eos",
         "--max-concurrency", str(requests),
-        "--num-prompts", str(max(WAVES * requests, LEAST_PROMPTS)),
+        "--num-prompts", str(max(PROMPTS_PER_SLOT * requests, MIN_PROMPTS)),
         "--save-result", "--result-dir", str(folder), "--result-filename", "result.json",
     ]  # fmt: skip
     log = folder / "bench.log"

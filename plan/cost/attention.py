@@ -5,9 +5,9 @@ from dataclasses import replace
 from functools import lru_cache
 from math import ceil
 
-from foretune.plan.cost.compressed_attention import SCORES_ONLY, compressed_operators
+from foretune.plan.cost.compressed_attention import SCORE_SHARE, compressed_operators
 from foretune.plan.cost.operator import (
-    KEPT,
+    CACHE_SIZE,
     RECURRENT_OPS,
     Operator,
     Part,
@@ -46,10 +46,10 @@ def attention_operators(
     else:
         yield from _softmax(model, layout, formats, parts, phase)
     if model.index:
-        yield from _chosen(model, model.index, layout, formats, parts, phase)
+        yield from _indexer(model, model.index, layout, formats, parts, phase)
 
 
-def _chosen(
+def _indexer(
     model: ModelDescription,
     index: Indexer,
     layout: Layout,
@@ -66,13 +66,13 @@ def _chosen(
         table_name(formats.weights),
         model.indexed_layers,
     )
-    heads = ceil(index.heads / layout.tp) if index.in_blocks else index.heads
+    heads = ceil(index.heads / layout.tp) if index.selects_blocks else index.heads
     ranks = model.mla.q_lora_rank if model.mla else model.hidden
     yield gemm("index_query", phase, layers, tokens, heads * index.head_dim, ranks, kind)
-    width = index.head_dim + index.weighing
+    width = index.head_dim + index.score_weights
     yield gemm("index_key", phase, layers, tokens, width, model.hidden, kind)
     for part in parts:
-        yield _scores(heads, index.head_dim, not index.in_blocks, layers, part)
+        yield _scores(heads, index.head_dim, not index.selects_blocks, layers, part)
 
 
 def _softmax(
@@ -84,31 +84,31 @@ def _softmax(
 ) -> Iterator[Operator]:
     tokens, kind, tp = sum(p.tokens for p in parts), table_name(formats.weights), layout.tp
     top_k = model.index.top_k if model.index else 0
-    layers_with: dict[Heads, int] = {}
-    for layers, _, every in model.attentions():
-        layers_with[every] = layers_with.get(every, 0) + layers
-    for every, layers in layers_with.items():
-        heads, kv_heads = ceil(every.heads / tp), ceil(every.kv_heads / tp)
-        dim, gates = every.head_dim, every.value_dim if model.gated_attention else 0
-        width = heads * (dim + gates) + kv_heads * every.projected
+    layers_by_shape: dict[Heads, int] = {}
+    for layers, _, shape in model.softmax_groups():
+        layers_by_shape[shape] = layers_by_shape.get(shape, 0) + layers
+    for shape, layers in layers_by_shape.items():
+        heads, kv_heads = ceil(shape.heads / tp), ceil(shape.kv_heads / tp)
+        dim, gates = shape.head_dim, shape.value_dim if model.gated_attention else 0
+        width = heads * (dim + gates) + kv_heads * shape.projected_width
         yield gemm("qkv", phase, layers, tokens, width, model.hidden, kind)
         yield rowwise("elementwise", "rope", phase, layers, tokens, (heads + kv_heads) * dim, tp)
-    for layers, window, every in model.attentions():
+    for layers, window, shape in model.softmax_groups():
         sparse = 0 if window else model.indexed_layers
         for part in parts:
-            for count, seen in ((layers - sparse, part), (sparse, _seen(part, top_k))):
+            for count, visible in ((layers - sparse, part), (sparse, _sparse_part(part, top_k))):
                 if count:
                     yield _attention(
-                        seen, count, ceil(every.heads / tp), ceil(every.kv_heads / tp),
-                        every.cached // 2, window, formats,
+                        visible, count, ceil(shape.heads / tp), ceil(shape.kv_heads / tp),
+                        shape.cached_width // 2, window, formats,
                     )  # fmt: skip
-    for every, layers in layers_with.items():
-        width = ceil(every.heads / tp) * every.value_dim
+    for shape, layers in layers_by_shape.items():
+        width = ceil(shape.heads / tp) * shape.value_dim
         yield gemm("attention_out", phase, layers, tokens, model.hidden, width, kind)
 
 
-@lru_cache(KEPT)
-def _seen(part: Part, top_k: int) -> Part:
+@lru_cache(CACHE_SIZE)
+def _sparse_part(part: Part, top_k: int) -> Part:
     """Return a part whose queries see at most ``top_k`` keys each: of as much work."""
     if not top_k:
         return part
@@ -122,7 +122,7 @@ def _seen(part: Part, top_k: int) -> Part:
     return Part(batch, 2 * top_k, 0, "prefill")
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHE_SIZE)
 def _attention(
     part: Part, count: float, heads: int, kv_heads: int, dim: int, window: int, formats: Formats
 ) -> Operator:
@@ -176,15 +176,15 @@ def _latent(
             yield gemm("decompress", "prefill", layers, rows, width, mla.kv_lora_rank, kind)
             yield _latent_prefill(part, layers, heads, top_k, layout.tp, formats)
         else:
-            yield _absorbed("mla_gen_pre", layers, part.tokens, heads, product)
+            yield _latent_projection("mla_gen_pre", layers, part.tokens, heads, product)
             yield _latent_decode(part, layers, heads, top_k, layout.tp, formats)
-            yield _absorbed("mla_gen_post", layers, part.tokens, heads, product)
+            yield _latent_projection("mla_gen_post", layers, part.tokens, heads, product)
     if model.gated_attention:
         yield gemm("gate", phase, layers, tokens, heads * mla.v_head, model.hidden, kind)
     yield gemm("attention_out", phase, layers, tokens, model.hidden, heads * mla.v_head, kind)
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHE_SIZE)
 def _latent_prefill(
     part: Part, count: float, heads: int, top_k: int, tp: int, formats: Formats
 ) -> Operator:
@@ -197,7 +197,7 @@ def _latent_prefill(
     return Operator("mla_prefill", problem, count, "prefill", config, "attention")
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHE_SIZE)
 def _latent_decode(
     part: Part, count: float, heads: int, top_k: int, tp: int, formats: Formats
 ) -> Operator:
@@ -211,18 +211,18 @@ def _latent_decode(
     return Operator("mla_decode", problem, count, "decode", config, "attention")
 
 
-@lru_cache(KEPT)
-def _absorbed(op: str, count: float, tokens: int, heads: int, kind: str) -> Operator:
+@lru_cache(CACHE_SIZE)
+def _latent_projection(op: str, count: float, tokens: int, heads: int, kind: str) -> Operator:
     """Return a product per head, into or out of the latent space."""
     problem = Problem(tokens=tokens, heads=heads, op=op)
     return Operator("mla_bmm", problem, count, "decode", Configuration(format=kind), op)
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHE_SIZE)
 def _scores(heads: int, dim: int, eight_bits: bool, layers: int, part: Part) -> Operator:
     """Return the indexer's scores as attention with one key head."""
     formats = Formats(weights="fp8", kv="fp8") if eight_bits else Formats()
-    full = _attention(part, SCORES_ONLY * layers, heads, 1, dim, 0, formats)
+    full = _attention(part, SCORE_SHARE * layers, heads, 1, dim, 0, formats)
     return Operator(full.kernel, full.problem, full.count, full.phase, full.config, "index_scores")
 
 
@@ -237,7 +237,7 @@ def _linear(
     """Give layers with a state: projections, a short convolution, and the state's update."""
     tokens, kind, tp = sum(p.tokens for p in parts), table_name(formats.weights), layout.tp
     values = linear.value_heads * linear.value_dim
-    width = ceil((linear.channels + values + linear.scalars) / tp) + linear.gate_rank
+    width = ceil((linear.channels + values + linear.gate_scalars) / tp) + linear.gate_rank
     yield gemm("linear_in", phase, linear.layers, tokens, width, model.hidden, kind)
     if linear.gate_rank:
         width = ceil(linear.key_heads * linear.key_dim / tp)
@@ -248,7 +248,7 @@ def _linear(
     yield gemm("linear_out", phase, linear.layers, tokens, model.hidden, ceil(values / tp), kind)
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHE_SIZE)
 def _recurrent(linear: LinearAttention, tp: int, part: Part, op: str) -> Operator:
     problem = Problem(
         op=op,

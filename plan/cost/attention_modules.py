@@ -17,18 +17,18 @@ import pandas as pd
 
 from foretune.family import Cost, Family
 from foretune.features.families import formats
-from foretune.mapping import Value
-from foretune.plan.cost.operator import KEPT, Operator, Part
+from foretune.plan.cost.operator import CACHE_SIZE, Operator, Part
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, table_name
 from foretune.plan.describe.layout import Layout
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.values import Value
 
 PREFILL, DECODE = "dsa_context_module", "dsa_generation_module"
 MODELS = ("deepseek-ai/DeepSeek-V3.2", "zai-org/GLM-5", "zai-org/GLM-5-FP8")
 """Tables are by model. GLM-5.2 is left out: its layers share what one of them chose."""
-SKIPS = "skip_indexer"
+SKIP_INDEXER = "skip_indexer"
 """In the name of an implementation that chooses no keys."""
 
 
@@ -38,31 +38,31 @@ class _Shape:
 
     Attributes:
         hidden: width of the residual stream.
-        queries: rank of the queries' latent vector.
+        query_rank: rank of the queries' latent vector.
         keys, values: elements of a head's key without its rotary part, and of its value.
-        scorers: heads of the scorer of keys, each of 128 elements.
+        indexer_heads: heads of the scorer of keys, each of 128 elements.
     """
 
     hidden: int
-    queries: int
-    keys: int
-    values: int
-    scorers: int
+    query_rank: int
+    key_dim: int
+    value_dim: int
+    indexer_heads: int
 
 
 _SHAPES = {
     "deepseek": _Shape(7168, 1536, 128, 128, 64), "glm": _Shape(6144, 2048, 192, 256, 32),
 }  # fmt: skip
-_NAMES = {shape: name for name, shape in _SHAPES.items()}
-_OF_MODEL = dict(zip(MODELS, ("deepseek", "glm", "glm"), strict=True))
-LATENT, ROPE, SCORED, CHOSEN = 512, 64, 128, 2048
+_SHAPE_NAMES = {shape: name for name, shape in _SHAPES.items()}
+_SHAPE_OF_MODEL = dict(zip(MODELS, ("deepseek", "glm", "glm"), strict=True))
+LATENT_DIM, ROPE_DIM, INDEXER_DIM, TOP_K = 512, 64, 128, 2048
 """Elements of the cached latent vector, of its rotary part, and of a scorer's key; chosen keys."""
 
 
 class _SparseAttention(Family):
     """Columns: problem.batch, heads, and shape, a name of `_SHAPES`."""
 
-    takes_numbers = True
+    accepts_scalars = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return projections, scores of all keys and products with the chosen ones.
@@ -76,18 +76,18 @@ class _SparseAttention(Family):
             _size(problem["shape"], field.name) for field in fields(_Shape)
         )
         weights = (
-            hidden * (queries + LATENT + ROPE + SCORED)
-            + queries * (heads * (keys + ROPE) + SCORED * scorers)
-            + heads * (keys + values) * LATENT
+            hidden * (queries + LATENT_DIM + ROPE_DIM + INDEXER_DIM)
+            + queries * (heads * (keys + ROPE_DIM) + INDEXER_DIM * scorers)
+            + heads * (keys + values) * LATENT_DIM
             + heads * values * hidden
         )
-        chosen, head = np.minimum(seen, CHOSEN), keys + ROPE + values
-        scores = SCORED * scorers * seen
+        chosen, head = np.minimum(seen, TOP_K), keys + ROPE_DIM + values
+        scores = INDEXER_DIM * scorers * seen
         cache = formats.weight_bytes(config.get("kv_format", "bf16"))
         return Cost(
             flops=2.0 * tokens * (weights + scores + heads * head * chosen),
             bytes_moved=formats.weight_bytes(kind) * weights
-            + batch * (cache * chosen * (LATENT + ROPE) + seen * SCORED)
+            + batch * (cache * chosen * (LATENT_DIM + ROPE_DIM) + seen * INDEXER_DIM)
             + 4.0 * tokens * hidden,
             dtype=formats.compute_dtype(kind),
         )
@@ -119,11 +119,11 @@ class SparseDecode(_SparseAttention):
 MODULES: tuple[type[Family], ...] = (SparsePrefill, SparseDecode)
 
 
-def as_modules(rows: pd.DataFrame) -> pd.DataFrame:
+def to_module_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """Return an engine's table with the columns of `MODULES`, without models of other kinds."""
     rows = rows[rows["problem.model"].isin(MODELS)]
-    rows = rows[~rows["config.implementation"].astype(str).str.contains(SKIPS)]
-    shapes = rows["problem.model"].astype(str).map(_OF_MODEL)
+    rows = rows[~rows["config.implementation"].astype(str).str.contains(SKIP_INDEXER)]
+    shapes = rows["problem.model"].astype(str).map(_SHAPE_OF_MODEL)
     return rows.assign(**{"problem.shape": shapes}).reset_index(drop=True)
 
 
@@ -153,12 +153,14 @@ def _shape_of(model: ModelDescription) -> str | None:
     if not mla or not index or model.compressed or model.linear:
         return None
     shape = _Shape(model.hidden, mla.q_lora_rank, mla.qk_nope, mla.v_head, index.heads)
-    alike = (mla.kv_lora_rank, mla.qk_rope, index.head_dim, index.top_k)
-    usual = alike == (LATENT, ROPE, SCORED, CHOSEN) and model.indexed_layers == model.layers
-    return _NAMES.get(shape) if usual else None
+    sizes = (mla.kv_lora_rank, mla.qk_rope, index.head_dim, index.top_k)
+    matches = (
+        sizes == (LATENT_DIM, ROPE_DIM, INDEXER_DIM, TOP_K) and model.indexed_layers == model.layers
+    )
+    return _SHAPE_NAMES.get(shape) if matches else None
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHE_SIZE)
 def _module(shape: str, part: Part, heads: int, layers: int, formats: Formats) -> Operator:
     sizes: dict[str, Value] = {"shape": shape, "batch": part.batch, "heads": heads}
     config = Configuration(

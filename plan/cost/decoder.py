@@ -7,8 +7,8 @@ from typing import Literal
 
 from foretune.plan.cost.attention import attention_operators
 from foretune.plan.cost.operator import (
-    KEPT,
-    WIDE,
+    BF16_BYTES,
+    CACHE_SIZE,
     Operator,
     Part,
     Phase,
@@ -22,11 +22,11 @@ from foretune.plan.describe.layout import Layout
 from foretune.problem import Problem
 from foretune.space import Configuration
 
-__all__ = ["ROUTING", "Operator", "Part", "mixed_operators", "step_operators"]
+__all__ = ["DEFAULT_ROUTING", "Operator", "Part", "mixed_operators", "step_operators"]
 
-ROUTING = "power_law_1.2"
+DEFAULT_ROUTING = "power_law_1.2"
 """How measured tables spread tokens over experts where real routers were imitated."""
-EXPERTS = {2: "plain", 3: "gated"}
+EXPERT_KINDS = {2: "plain", 3: "gated"}
 """Matrices of an expert -> what tables call it."""
 
 
@@ -38,7 +38,7 @@ def step_operators(
     new_tokens: int,
     context: float,
     phase: Literal["prefill", "decode"],
-    routing: str = ROUTING,
+    routing: str = DEFAULT_ROUTING,
 ) -> list[Operator]:
     """Return what one rank runs in a step of requests that are all in the same situation.
 
@@ -61,7 +61,7 @@ def mixed_operators(
     layout: Layout,
     formats: Formats,
     parts: Sequence[Part],
-    routing: str = ROUTING,
+    routing: str = DEFAULT_ROUTING,
 ) -> list[Operator]:
     """Return what one rank runs in a step that reads prompts and writes answers at once.
 
@@ -130,7 +130,7 @@ def _experts(
     )  # fmt: skip
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHE_SIZE)
 def _moe(
     hidden: int, intermediate: int, top_k: int, experts: int,
     tokens: int, tp: int, ep: int, kind: str, routing: str, count: int, phase: Phase,
@@ -145,7 +145,7 @@ def _moe(
         experts=experts,
         distribution=routing,
     )
-    config = Configuration(format=kind, tp=tp, ep=ep, experts=EXPERTS[matrices])
+    config = Configuration(format=kind, tp=tp, ep=ep, experts=EXPERT_KINDS[matrices])
     return Operator("moe", problem, count, phase, config, "experts")
 
 
@@ -176,15 +176,17 @@ def _communication(
     if gathered:
         ranks, layers = layout.tp * layout.dp, model.moe_layers
         message = float(tokens * (model.expert_hidden or model.hidden))
-        narrow = formats.dispatch_bytes / WIDE
+        dispatch_scale = formats.dispatch_bytes / BF16_BYTES
         copies = min(model.experts_per_token, layout.moe_ep)
         if layout.moe_tp == 1 and copies < ranks:
             sent = message * copies / tp
-            yield collective("all_to_all", "dispatch", phase, layers, narrow * sent, ranks)
+            yield collective("all_to_all", "dispatch", phase, layers, dispatch_scale * sent, ranks)
             yield collective("all_to_all", "combine", phase, layers, sent, ranks)
         else:
-            every = message * layout.dp
-            yield collective("all_gather", "dispatch", phase, layers, narrow * every, ranks)
-            yield collective("reduce_scatter", "combine", phase, layers, every, ranks)
+            all_elements = message * layout.dp
+            yield collective(
+                "all_gather", "dispatch", phase, layers, dispatch_scale * all_elements, ranks
+            )
+            yield collective("reduce_scatter", "combine", phase, layers, all_elements, ranks)
     if layout.pp > 1:
         yield collective("send_recv", "stage", phase, layout.pp - 1, message, 2)

@@ -8,25 +8,25 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from foretune.collect.llm_operators import distinct
 from foretune.collect.torch_operators import cannot_run
+from foretune.collect.torch_operators.collect import distinct
 from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.plan.cost.decoder import step_operators
 from foretune.plan.cost.kinds import KINDS
 from foretune.plan.cost.operator import Operator
 from foretune.plan.cost.steps import operator_table
-from foretune.plan.cost.times import OperatorClock
+from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout, illegal_because
 
 CONTEXTS = (0, 64, 256, 1024, 4096, 16384, 65536)
 """Tokens in the cache: before the one that a decode step computes, or before a prompt's chunk."""
-MOST_REQUESTS = 1024
+MAX_REQUESTS = 1024
 """Of a decode step; larger steps read prompts."""
-LEAST_PROMPT = 16
-TYPICAL = ("meta-llama/Meta-Llama-3.1-8B", "Qwen/Qwen3-32B", "meta-llama/Meta-Llama-3.1-70B",
+MIN_PROMPT_TOKENS = 16
+DEFAULT_MODELS = ("meta-llama/Meta-Llama-3.1-8B", "Qwen/Qwen3-32B", "meta-llama/Meta-Llama-3.1-70B",
            "Qwen/Qwen3-30B-A3B", "mistralai/Mixtral-8x7B-v0.1")  # fmt: skip
 """Models whose operators are measured where nobody says which."""
 
@@ -58,14 +58,14 @@ def plan_operators(
 
 
 def measurable(
-    operators: Iterable[Operator], device: Device, most_ms: float
+    operators: Iterable[Operator], device: Device, max_ms: float
 ) -> tuple[list[Operator], dict[str, int]]:
     """Return the operators that this machine can run in time, and how many cannot, by reason.
 
     Args:
         operators: what a plan needs.
         device: of this machine.
-        most_ms: that one run may take by the device's roofline.
+        max_ms: that one run may take by the device's roofline.
 
     Raises:
         MissingExtra: torch is not installed.
@@ -80,14 +80,14 @@ def measurable(
             possible.append(operator)
     if not possible:
         return [], reasons
-    ms = OperatorClock(device, None, "").times(operator_table(possible)).ms
-    in_time = [operator for operator, time in zip(possible, ms, strict=True) if time <= most_ms]
+    ms = OperatorTimer(device, None, "").times(operator_table(possible)).ms
+    in_time = [operator for operator, time in zip(possible, ms, strict=True) if time <= max_ms]
     if len(in_time) < len(possible):
         reasons["one run would take too long"] = len(possible) - len(in_time)
     return in_time, reasons
 
 
-def informative_first(operators: Sequence[Operator]) -> list[Operator]:
+def farthest_first(operators: Sequence[Operator]) -> list[Operator]:
     """Return ``operators`` so that each is the one farthest from all before it.
 
     Distances are those of interpolation, in octaves of sizes; operators of other kernels or in
@@ -99,23 +99,23 @@ def informative_first(operators: Sequence[Operator]) -> list[Operator]:
     gaps = np.zeros(len(operators))
     for kernel, index in table.groupby("kernel", sort=False).indices.items():
         rows, kind = table.iloc[index], KINDS[str(kernel)]
-        keys, places = kind.keys(rows).to_numpy(), kind.places(rows)
+        keys, coordinates = kind.keys(rows).to_numpy(), kind.coordinates(rows)
         for key in dict.fromkeys(keys):
             here = np.flatnonzero(keys == key)
-            gaps[index[here]] = _gaps(places[here])
+            gaps[index[here]] = _farthest_first_gaps(coordinates[here])
     return [operators[i] for i in np.argsort(-gaps, kind="stable")]
 
 
-def _gaps(places: np.ndarray) -> np.ndarray:
+def _farthest_first_gaps(coordinates: np.ndarray) -> np.ndarray:
     """Return how far each place is from those chosen before it, the farthest chosen next."""
-    gaps = np.zeros(len(places))
-    nearest = np.full(len(places), np.inf)
-    left = np.ones(len(places), dtype=bool)
-    best = int(places.sum(axis=1).argmin())  # the smallest, which is quick, comes first
-    for _ in range(len(places)):
-        gaps[best], left[best] = nearest[best], False
-        nearest = np.minimum(nearest, np.linalg.norm(places - places[best], axis=1))
-        best = int(np.where(left, nearest, -1.0).argmax())
+    gaps = np.zeros(len(coordinates))
+    nearest = np.full(len(coordinates), np.inf)
+    remaining = np.ones(len(coordinates), dtype=bool)
+    best = int(coordinates.sum(axis=1).argmin())  # the smallest, which is quick, comes first
+    for _ in range(len(coordinates)):
+        gaps[best], remaining[best] = nearest[best], False
+        nearest = np.minimum(nearest, np.linalg.norm(coordinates - coordinates[best], axis=1))
+        best = int(np.where(remaining, nearest, -1.0).argmax())
     return gaps
 
 
@@ -132,7 +132,7 @@ def _steps(
     model: ModelDescription, layout: Layout, formats: Formats, tokens: int
 ) -> Iterable[Operator]:
     for context in CONTEXTS:
-        if tokens <= MOST_REQUESTS:
+        if tokens <= MAX_REQUESTS:
             yield from step_operators(model, layout, formats, tokens, 1, context, "decode")
-        if tokens >= LEAST_PROMPT:
+        if tokens >= MIN_PROMPT_TOKENS:
             yield from step_operators(model, layout, formats, 1, tokens, context, "prefill")

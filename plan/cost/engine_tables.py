@@ -8,16 +8,15 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.importers import vidur
-from foretune.datasets.importers.aiconfigurator import operation_of, read
-from foretune.datasets.importers.aiconfigurator_columns import KERNELS
+from foretune.datasets.importers.aiconfigurator import KERNELS, operation_of, read
 from foretune.datasets.importers.request import Request
-from foretune.datasets.importers.systems import device_of
-from foretune.device import named_device
-from foretune.plan.cost.attention_modules import DECODE, MODULES, PREFILL, as_modules
-from foretune.plan.cost.kinds import KINDS, with_experts
-from foretune.plan.cost.recurrent_attention import RECURRENT, as_recurrent
+from foretune.datasets.importers.systems import device_of_system
+from foretune.device import find_device_or_none
+from foretune.plan.cost.attention_modules import DECODE, MODULES, PREFILL, to_module_rows
+from foretune.plan.cost.kinds import KINDS, with_expert_kind
+from foretune.plan.cost.recurrent_attention import RECURRENT, to_recurrent_rows
 
-ENOUGH = 0.4
+MIN_COMPLETE_SHARE = 0.4
 """Of the rows of the largest version: a newer one with fewer is not taken to be complete."""
 COLLECTIVE_BACKENDS = ("nccl", "oneccl")
 """Libraries whose tables serve every engine."""
@@ -27,7 +26,7 @@ OPERATIONS = (
     *(family.name for family in MODULES),
     *(family.name for family in RECURRENT),
 )
-NETWORK = "vidur_network.parquet"
+NETWORK_FILE = "vidur_network.parquet"
 """Messages from one GPU to the next, which no engine's tables have."""
 NODE_GPUS = 8
 """In the servers whose messages count: all joined by the same links, not in pairs."""
@@ -60,7 +59,7 @@ class EngineTables:
         if self._nested:
             found = {p.parts[-3] for p in self._nested if system in p.parts}
         else:
-            found = {b for path in self._flat for b in self._labels(path, system)}
+            found = {b for path in self._flat for b in self._backends_in(path, system)}
         return sorted(found - set(COLLECTIVE_BACKENDS))
 
     def rows(self, kernel: str, system: str, backend: str) -> pd.DataFrame | None:
@@ -71,28 +70,28 @@ class EngineTables:
         that the engine has none of its own for are the library's.
         """
         if kernel == "send_recv":
-            return self._messages(system)
+            return self._send_recv_rows(system)
         for op in OPERATIONS:
             if KERNELS.get(op, op) not in (kernel, ""):
                 continue
             backends = COLLECTIVE_BACKENDS if op in COLLECTIVE_BACKENDS else (backend,)
             versions = self._versions(op, kernel, system, backends)
             if versions:
-                rows = _with_device(_newest(versions).assign(kernel=kernel), system)
+                rows = _with_device(_merge_versions(versions).assign(kernel=kernel), system)
                 if op in OPERATIONS[-len(RECURRENT) :]:
-                    return as_recurrent(rows)
+                    return to_recurrent_rows(rows)
                 if op in (PREFILL, DECODE):
-                    return as_modules(rows)
-                return with_experts(rows) if kernel == "moe" else rows
+                    return to_module_rows(rows)
+                return with_expert_kind(rows) if kernel == "moe" else rows
         return None
 
-    def _messages(self, system: str) -> pd.DataFrame | None:
+    def _send_recv_rows(self, system: str) -> pd.DataFrame | None:
         """Return the messages between neighbours of a node."""
-        path = self.folder / NETWORK
+        path = self.folder / NETWORK_FILE
         if not path.is_file():
             return None
         rows = vidur.read(path, Request(kernel="send_recv"))
-        here = rows["device"].astype(str) == device_of(system)
+        here = rows["device"].astype(str) == device_of_system(system)
         here &= rows["problem.devices_per_node"] == rows["problem.devices"]
         here &= rows["problem.max_devices_per_node"] == NODE_GPUS
         return _with_device(rows[here].reset_index(drop=True), system) if here.any() else None
@@ -106,7 +105,7 @@ class EngineTables:
     def _flat(self) -> list[Path]:
         return [p for op in OPERATIONS if (p := self.folder / f"{op}.parquet").is_file()]
 
-    def _labels(self, path: Path, system: str) -> set[str]:
+    def _backends_in(self, path: Path, system: str) -> set[str]:
         table = pd.read_parquet(path, columns=["system", "backend"])
         return set(table.loc[table["system"] == system, "backend"])
 
@@ -126,24 +125,26 @@ class EngineTables:
         if not path.is_file():
             return []
         table = self._flat_tables(op)
-        mine = (table["device"] == device_of(system)) & table["config.backend"].isin(backends)
+        mine = (table["device"] == device_of_system(system)) & table["config.backend"].isin(
+            backends
+        )
         mine &= table["kernel"] == kernel
         groups = table[mine].groupby("environment", observed=True)
         return [rows for _, rows in sorted(groups, key=lambda pair: _version_key(str(pair[0])))]
 
     def _flat_tables(self, op: str) -> pd.DataFrame:
-        if op not in self._read:
-            self._read[op] = read(self.folder / f"{op}.parquet", Request())
-        return self._read[op]
+        if op not in self._tables_by_operation:
+            self._tables_by_operation[op] = read(self.folder / f"{op}.parquet", Request())
+        return self._tables_by_operation[op]
 
     @cached_property
-    def _read(self) -> dict[str, pd.DataFrame]:
+    def _tables_by_operation(self) -> dict[str, pd.DataFrame]:
         return {}
 
 
-def _newest(versions: list[pd.DataFrame]) -> pd.DataFrame:
+def _merge_versions(versions: list[pd.DataFrame]) -> pd.DataFrame:
     largest = max(len(rows) for rows in versions)
-    complete = [rows for rows in versions if len(rows) >= ENOUGH * largest]
+    complete = [rows for rows in versions if len(rows) >= MIN_COMPLETE_SHARE * largest]
     kept: list[pd.DataFrame] = []
     seen: set[str] = set()
     for rows in [complete[-1], *reversed([v for v in versions if v is not complete[-1]])]:
@@ -157,7 +158,7 @@ def _newest(versions: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _with_device(rows: pd.DataFrame, system: str) -> pd.DataFrame:
-    device = named_device(device_of(system))
+    device = find_device_or_none(device_of_system(system))
     specs = device.specs if device else {}
     return rows.assign(**{f"device.{name}": value for name, value in specs.items()})
 

@@ -16,14 +16,14 @@ from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
 
-REACHED = 0.87
+LINK_EFFICIENCY = 0.87
 """Share of a link's rate that copies reach: 55.6 GB/s of 64 on PCIe 5.0 x16, the example of a page
 about NVIDIA's nvbandwidth (dev.smart-guide.co.kr, 2026)."""
 LATENCY_MS = 0.01
 """What a copy takes that carries nothing: its launch, and the way there and back."""
-READS_IN_PLACE = ("vllm",)
+ZERO_COPY_ENGINES = ("vllm",)
 """Engines whose kernels read what they need, rather than all that lies elsewhere."""
-FETCHES_BY_LAYER = ("sglang",)
+LAYERWISE_FETCH_ENGINES = ("sglang",)
 """Engines that fetch a prefix layer by layer, beside the layers that compute."""
 
 
@@ -34,7 +34,7 @@ def transfer_ms(system: System, size: float) -> float:
         system: whose link it is.
         size: bytes.
     """
-    return LATENCY_MS + size / (REACHED * system.host_gbps * 1e6) if size > 0 else 0.0
+    return LATENCY_MS + size / (LINK_EFFICIENCY * system.host_gbps * 1e6) if size > 0 else 0.0
 
 
 def offloaded_bytes(
@@ -74,7 +74,7 @@ def read_bytes(
         engine: that reads.
     """
     size = offloaded_bytes(model, layout, formats, weights_gib)
-    if not size or not model.is_moe or engine not in READS_IN_PLACE:
+    if not size or not model.is_moe or engine not in ZERO_COPY_ENGINES:
         return size
     dense, experts = layer_bytes(model, layout, formats)
     idle = (1.0 - model.experts_per_token / model.experts) ** (tokens * layout.dp)
@@ -102,7 +102,7 @@ def prefix_ms(
     return transfer_ms(system, request_bytes(model, layout, formats, tokens)) if tokens else 0.0
 
 
-def waited_ms(fetch: float, prompt: float, layers: int, engine: str) -> float:
+def exposed_fetch_ms(fetch: float, prompt: float, layers: int, engine: str) -> float:
     """Return what of a fetch a request waits for, beside its own prompt.
 
     Args:
@@ -111,6 +111,6 @@ def waited_ms(fetch: float, prompt: float, layers: int, engine: str) -> float:
         layers: of the model.
         engine: that fetches.
     """
-    if engine not in FETCHES_BY_LAYER:
+    if engine not in LAYERWISE_FETCH_ENGINES:
         return fetch
     return max(fetch - prompt, fetch / layers)

@@ -25,26 +25,26 @@ class OperatorKind:
     Attributes:
         axes: run-table columns of sizes -> the value that stands where a table lacks them.
         exact: columns of text that must agree with a measurement, the most telling one first.
-        tiled: an axis along which kernels compute whole tiles, or none.
-        split: an axis along which work may be cut: many of them take as long as one as large.
+        tiled_axis: an axis along which kernels compute whole tiles, or none.
+        split_axis: an axis along which work may be cut: many of them take as long as one as large.
         strict: whether others that do not agree tell nothing: they are different work.
-        load: an axis along which times should not fall, or none.
+        load_axis: an axis along which times should not fall, or none.
     """
 
     axes: Mapping[str, float]
     exact: Mapping[str, str] = field(default_factory=dict)
-    tiled: str = ""
-    split: str = ""
+    tiled_axis: str = ""
+    split_axis: str = ""
     strict: bool = False
-    load: str = ""
+    load_axis: str = ""
 
-    def places(self, rows: pd.DataFrame) -> np.ndarray:
+    def coordinates(self, rows: pd.DataFrame) -> np.ndarray:
         """Return where operators lie (rows, axes)."""
         columns = []
         for column, missing in self.axes.items():
             known = column in rows
             values = as_array(rows[column]) if known else np.full(len(rows), missing)
-            columns.append(np.log2(np.nan_to_num(values, nan=missing) + self._shift(column)))
+            columns.append(np.log2(np.nan_to_num(values, nan=missing) + self._log_offset(column)))
         return np.stack(columns, axis=1) if columns else np.zeros((len(rows), 0))
 
     def keys(self, rows: pd.DataFrame) -> "pd.Series[str]":
@@ -59,7 +59,7 @@ class OperatorKind:
             total = filled if total is None else total + "/" + filled
         return pd.Series("", index=rows.index, dtype=object) if total is None else total
 
-    def complete(self, rows: pd.DataFrame) -> pd.DataFrame:
+    def fill_missing(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return ``rows`` with all columns of the kind, what a table lacks filled in."""
         filled = dict[str, object]()
         for column, missing in self.axes.items():
@@ -70,42 +70,42 @@ class OperatorKind:
             filled[column] = rows[column].astype(object).fillna(text) if known else text
         return rows.assign(**filled)
 
-    def in_tiles(self, rows: pd.DataFrame) -> pd.DataFrame:
+    def round_up_to_tiles(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return ``rows`` with large sizes along the tiled axis rounded up to whole tiles.
 
         There, tables hold the sizes that fill tiles and those that begin another one. A predictor
         would read a size between as one of the latter, which are the slowest.
         """
-        if not self.tiled:
+        if not self.tiled_axis:
             return rows
-        size = rows[self.tiled].to_numpy(dtype=float)
-        whole = TILE * np.ceil(size / TILE)
-        return rows.assign(**{self.tiled: np.where(size < LARGE, size, whole)})
+        size = rows[self.tiled_axis].to_numpy(dtype=float)
+        rounded = TILE * np.ceil(size / TILE)
+        return rows.assign(**{self.tiled_axis: np.where(size < MIN_TILED_SIZE, size, rounded)})
 
     @staticmethod
-    def _shift(column: str) -> float:
+    def _log_offset(column: str) -> float:
         """Sizes that may be 0 lie a place apart from 1, others where their logarithm is."""
-        return SMALLEST.get(column, 0.0)
+        return LOG_OFFSETS.get(column, 0.0)
 
 
-SMALLEST = {"problem.prefix_len": 64.0, "problem.window": 64.0}
+LOG_OFFSETS = {"problem.prefix_len": 64.0, "problem.window": 64.0}
 """What is added to sizes that may be 0: differences far below it do not count."""
 TILE = 128
-LARGE = 8 * TILE
+MIN_TILED_SIZE = 8 * TILE
 """Sizes from which tiles are rounded up to."""
-UNGATED = "nongated"
+UNGATED_NAME = "nongated"
 """In the name of an implementation whose experts have no gate."""
-FOR_LATENCY = "min_latency"
+MIN_LATENCY_NAME = "min_latency"
 """In the name of an implementation that TensorRT-LLM runs only where it is asked to
 (``enable_min_latency``, off by default)."""
 FORMAT_COLUMNS = ("config.format", "config.kv_format")
 _FORMAT = {"config.format": "bf16"}
-_BOTH = {"config.format": "bf16", "config.kv_format": "bf16"}
-_PIECES = {"problem.shape": "", "config.gemm_format": "bf16", "config.kv_format": "bf16"}
+_FORMAT_AND_KV = {"config.format": "bf16", "config.kv_format": "bf16"}
+_MODULE_FORMATS = {"problem.shape": "", "config.gemm_format": "bf16", "config.kv_format": "bf16"}
 _HEADS = {"problem.heads": 1.0, "problem.kv_heads": 1.0, "problem.head_dim": 128.0,
           "problem.window": 0.0}  # fmt: skip
 _COLLECTIVE = OperatorKind(
-    {"problem.message_bytes": 1.0, "problem.devices": 1.0}, load="problem.message_bytes"
+    {"problem.message_bytes": 1.0, "problem.devices": 1.0}, load_axis="problem.message_bytes"
 )
 _RECURRENT = OperatorKind(
     {
@@ -122,34 +122,34 @@ _ROWS = OperatorKind({"problem.rows": 1.0, "problem.columns": 1.0}, {"problem.op
 
 KINDS: dict[str, OperatorKind] = {
     "gemm": OperatorKind(
-        {"problem.M": 1.0, "problem.N": 1.0, "problem.K": 1.0}, _FORMAT, tiled="problem.M",
-        load="problem.M",
+        {"problem.M": 1.0, "problem.N": 1.0, "problem.K": 1.0}, _FORMAT, tiled_axis="problem.M",
+        load_axis="problem.M",
     ),
     "attention_prefill": OperatorKind(
-        {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0, **_HEADS}, _BOTH,
-        split="problem.batch", load="problem.batch",
+        {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0, **_HEADS}, _FORMAT_AND_KV,
+        split_axis="problem.batch", load_axis="problem.batch",
     ),
     "attention_decode": OperatorKind(
-        {"problem.batch": 1.0, "problem.kv_len": 1.0, **_HEADS}, _BOTH,
-        split="problem.batch", load="problem.batch",
+        {"problem.batch": 1.0, "problem.kv_len": 1.0, **_HEADS}, _FORMAT_AND_KV,
+        split_axis="problem.batch", load_axis="problem.batch",
     ),
     "mla_prefill": OperatorKind(
         {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0,
-         "problem.heads": 1.0}, _BOTH,
-        split="problem.batch", load="problem.batch",
+         "problem.heads": 1.0}, _FORMAT_AND_KV,
+        split_axis="problem.batch", load_axis="problem.batch",
     ),
     "mla_decode": OperatorKind(
-        {"problem.batch": 1.0, "problem.kv_len": 1.0, "problem.heads": 1.0}, _BOTH,
-        split="problem.batch", load="problem.batch",
+        {"problem.batch": 1.0, "problem.kv_len": 1.0, "problem.heads": 1.0}, _FORMAT_AND_KV,
+        split_axis="problem.batch", load_axis="problem.batch",
     ),
     "mla_bmm": OperatorKind(
-        {"problem.tokens": 1.0, "problem.heads": 1.0}, _FORMAT, load="problem.tokens"
+        {"problem.tokens": 1.0, "problem.heads": 1.0}, _FORMAT, load_axis="problem.tokens"
     ),
     "moe": OperatorKind(
         {"problem.tokens": 1.0, "problem.hidden": 1.0, "problem.intermediate": 1.0,
          "problem.top_k": 1.0, "problem.experts": 1.0, "config.tp": 1.0, "config.ep": 1.0},
         {**_FORMAT, "problem.distribution": "power_law_1.2", "config.experts": "gated"},
-        load="problem.tokens",
+        load_axis="problem.tokens",
     ),
     "all_reduce": _COLLECTIVE,
     "all_gather": _COLLECTIVE,
@@ -161,12 +161,12 @@ KINDS: dict[str, OperatorKind] = {
     "mamba2": _RECURRENT,
     PREFILL: OperatorKind(
         {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0,
-         "problem.heads": 1.0}, _PIECES,
-        split="problem.batch", load="problem.batch",
+         "problem.heads": 1.0}, _MODULE_FORMATS,
+        split_axis="problem.batch", load_axis="problem.batch",
     ),
     DECODE: OperatorKind(
-        {"problem.batch": 1.0, "problem.kv_len": 1.0, "problem.heads": 1.0}, _PIECES,
-        split="problem.batch", load="problem.batch",
+        {"problem.batch": 1.0, "problem.kv_len": 1.0, "problem.heads": 1.0}, _MODULE_FORMATS,
+        split_axis="problem.batch", load_axis="problem.batch",
     ),
     "quantize": OperatorKind({"problem.M": 1.0, "problem.K": 1.0}, {"problem.op": ""}),
     "norm": _ROWS,
@@ -174,22 +174,22 @@ KINDS: dict[str, OperatorKind] = {
 }  # fmt: skip
 """Kernel -> its kind; operators of other kernels take their roofline."""
 
-_OWN: tuple[type[Family], ...] = (
+_PLAN_FAMILIES: tuple[type[Family], ...] = (
     LatentPrefill, LatentDecode, LatentProjection, *RECURRENT, *MODULES,
 )  # fmt: skip
 
 
-def with_experts(rows: pd.DataFrame) -> pd.DataFrame:
+def with_expert_kind(rows: pd.DataFrame) -> pd.DataFrame:
     """Return ``rows`` and whether their experts are gated, if they are of implementations.
 
     A gated expert has three matrices, any other two: what engines' tables tell by the name alone.
-    Rows of kernels that engines do not run by themselves (`FOR_LATENCY`) are left out.
+    Rows of kernels that engines do not run by themselves (`MIN_LATENCY_NAME`) are left out.
     """
     if "config.implementation" not in rows:
         return rows
     names = rows["config.implementation"].astype(str)
-    usual, plain = ~names.str.contains(FOR_LATENCY), names.str.contains(UNGATED)
-    return rows.assign(**{"config.experts": np.where(plain, "plain", "gated")})[usual]
+    by_default, plain = ~names.str.contains(MIN_LATENCY_NAME), names.str.contains(UNGATED_NAME)
+    return rows.assign(**{"config.experts": np.where(plain, "plain", "gated")})[by_default]
 
 
 def work_share(rows: pd.DataFrame) -> np.ndarray:
@@ -204,7 +204,7 @@ def work_share(rows: pd.DataFrame) -> np.ndarray:
 
 def family_of(kernel: str) -> Family | None:
     """Return what is known about the work of operators of ``kernel``, or None."""
-    for family in _OWN:
+    for family in _PLAN_FAMILIES:
         if family.name == kernel:
             return family()
     return load("families", kernel)() if kernel in registered("families") else None

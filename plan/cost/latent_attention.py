@@ -12,7 +12,7 @@ import numpy as np
 from foretune.family import Cost, Family
 from foretune.features.families import formats
 
-LATENT, ROPE, NOPE, VALUE = 512, 64, 128, 128
+LATENT_DIM, ROPE_DIM, NOPE_DIM, VALUE_DIM = 512, 64, 128, 128
 """Elements of the cached latent vector, of its rotary part, and of a head's own key and value."""
 
 
@@ -20,7 +20,7 @@ class LatentPrefill(Family):
     """Columns: problem.batch, seq_len, heads (prefix_len)."""
 
     name = "mla_prefill"
-    takes_numbers = True
+    accepts_scalars = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return products of decompressed keys and values; queries, keys and values moved once."""
@@ -28,9 +28,11 @@ class LatentPrefill(Family):
         rows = 1.0 * problem["batch"] * problem["heads"]
         keys = prefix + (seq + 1.0) / 2.0
         size = np.maximum(formats.activation_bytes(config.get("format", "bf16")), 1.0)
-        elements = seq * (NOPE + ROPE + VALUE) + (seq + prefix) * (NOPE + ROPE + VALUE)
+        elements = seq * (NOPE_DIM + ROPE_DIM + VALUE_DIM) + (seq + prefix) * (
+            NOPE_DIM + ROPE_DIM + VALUE_DIM
+        )
         return Cost(
-            flops=2.0 * rows * seq * keys * (NOPE + ROPE + VALUE),
+            flops=2.0 * rows * seq * keys * (NOPE_DIM + ROPE_DIM + VALUE_DIM),
             bytes_moved=size * rows * elements,
             dtype=formats.compute_dtype(config.get("format", "bf16")),
         )
@@ -40,15 +42,15 @@ class LatentDecode(Family):
     """Columns: problem.batch, kv_len, heads."""
 
     name = "mla_decode"
-    takes_numbers = True
+    accepts_scalars = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return products with the latent cache, which is read once for all heads."""
         batch, keys, heads = problem["batch"], problem["kv_len"], problem["heads"]
         cache = formats.weight_bytes(config.get("kv_format", "bf16"))
         return Cost(
-            flops=2.0 * batch * heads * keys * (2.0 * LATENT + ROPE),
-            bytes_moved=batch * (cache * keys + 4.0 * heads) * (LATENT + ROPE),
+            flops=2.0 * batch * heads * keys * (2.0 * LATENT_DIM + ROPE_DIM),
+            bytes_moved=batch * (cache * keys + 4.0 * heads) * (LATENT_DIM + ROPE_DIM),
             dtype=formats.compute_dtype(config.get("format", "bf16")),
         )
 
@@ -57,15 +59,15 @@ class LatentProjection(Family):
     """Columns: problem.tokens, heads: a product per head, into or out of the latent space."""
 
     name = "mla_bmm"
-    takes_numbers = True
+    accepts_scalars = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return one product of a head's vector with its NOPE x LATENT matrix."""
         tokens, heads = 1.0 * problem["tokens"], problem["heads"]
         kind = config.get("format", "bf16")
         return Cost(
-            flops=2.0 * tokens * heads * NOPE * LATENT,
-            bytes_moved=heads * (formats.weight_bytes(kind) * NOPE * LATENT
-                                 + 2.0 * tokens * (NOPE + LATENT)),
+            flops=2.0 * tokens * heads * NOPE_DIM * LATENT_DIM,
+            bytes_moved=heads * (formats.weight_bytes(kind) * NOPE_DIM * LATENT_DIM
+                                 + 2.0 * tokens * (NOPE_DIM + LATENT_DIM)),
             dtype=formats.compute_dtype(kind),
         )  # fmt: skip

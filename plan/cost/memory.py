@@ -21,12 +21,12 @@ from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
 
 GIB = 2**30
-USABLE = 0.9
+USABLE_SHARE = 0.9
 """Share of a GPU's memory that engines fill (vLLM's ``gpu_memory_utilization``)."""
-STEP_TOKENS = 8192
+MAX_STEP_TOKENS = 8192
 """Most tokens of one step: prompts that are longer are read in chunks (vLLM's
 ``max_num_batched_tokens``)."""
-WIDE = 2.0
+BF16_BYTES = 2.0
 """Bytes of an activation between kernels."""
 STATE_BYTES = 4.0
 """Of one number of a linear layer's state."""
@@ -68,8 +68,8 @@ def rank_memory(
     formats: Formats,
     workload: Workload,
     concurrency: Any,
-    step_tokens: int = STEP_TOKENS,
-    elsewhere: float = 0.0,
+    step_tokens: int = MAX_STEP_TOKENS,
+    offloaded_bytes: float = 0.0,
 ) -> RankMemory:
     """Return what the fullest rank holds while ``concurrency`` requests run, all at full length.
 
@@ -81,12 +81,12 @@ def rank_memory(
         concurrency: requests at a time, of one replica with all its attention-DP groups; an array
             of several makes the parts of the memory arrays.
         step_tokens: most tokens of one step and attention-DP group.
-        elsewhere: bytes of its weights that lie in the host's memory.
+        offloaded_bytes: bytes of its weights that lie in the host's memory.
     """
     requests: Any = np.ceil(concurrency / layout.dp)
     tokens: Any = np.maximum(np.minimum(step_tokens, requests * workload.isl), requests)
     return RankMemory(
-        weights=weight_bytes(model, layout, formats) - elsewhere,
+        weights=weight_bytes(model, layout, formats) - offloaded_bytes,
         kv_cache=requests * request_bytes(model, layout, formats, workload.last_context),
         activations=activation_bytes(model, layout, tokens, requests),
         communication=communication_bytes(model, layout, tokens),
@@ -100,48 +100,50 @@ def fits(
     workload: Workload,
     concurrency: int,
     system: System,
-    usable: float = USABLE,
-    step_tokens: int = STEP_TOKENS,
+    usable: float = USABLE_SHARE,
+    step_tokens: int = MAX_STEP_TOKENS,
 ) -> bool:
     """Return whether `rank_memory` fits into the share ``usable`` of a GPU's memory."""
     needed = rank_memory(model, layout, formats, workload, concurrency, step_tokens)
     return needed.total <= usable * system.memory_gib * GIB
 
 
-def most_requests(
+def max_requests(
     model: ModelDescription,
     layout: Layout,
     formats: Formats,
     workload: Workload,
     system: System,
-    usable: float = USABLE,
-    step_tokens: int = STEP_TOKENS,
-    elsewhere: float = 0.0,
+    usable: float = USABLE_SHARE,
+    step_tokens: int = MAX_STEP_TOKENS,
+    offloaded_bytes: float = 0.0,
 ) -> int:
     """Return how many requests fit at a time, of one replica; 0 if not even the model does.
 
-    ``elsewhere`` bytes of each rank's weights lie in the host's memory.
+    ``offloaded_bytes`` bytes of each rank's weights lie in the host's memory.
     """
-    room = usable * system.memory_gib * GIB + elsewhere
-    return _most(model, layout, formats, workload, room, step_tokens)
+    capacity = usable * system.memory_gib * GIB + offloaded_bytes
+    return _max_requests(model, layout, formats, workload, capacity, step_tokens)
 
 
 @lru_cache(maxsize=2**16)
-def _most(
+def _max_requests(
     model: ModelDescription,
     layout: Layout,
     formats: Formats,
     workload: Workload,
-    room: float,
+    capacity: float,
     step_tokens: int,
 ) -> int:
-    """Return the same for ``room`` bytes: asked again for every load of a layout."""
+    """Return the same for ``capacity`` bytes: asked again for every load of a layout."""
 
     def fit(each: int) -> bool:
         requests = each * layout.dp
-        return rank_memory(model, layout, formats, workload, requests, step_tokens).total <= room
+        return (
+            rank_memory(model, layout, formats, workload, requests, step_tokens).total <= capacity
+        )
 
-    rest = room - weight_bytes(model, layout, formats)
+    rest = capacity - weight_bytes(model, layout, formats)
     too_many = int(rest // request_bytes(model, layout, formats, workload.last_context)) + 1
     if rest <= 0 or not fit(1):
         return 0
@@ -151,18 +153,22 @@ def _most(
 @lru_cache(maxsize=4096)
 def weight_bytes(model: ModelDescription, layout: Layout, formats: Formats) -> float:
     """Return the weights of the fullest stage's ranks, in bytes."""
-    beside = model.beside
-    drafts = _stage_bytes(beside, Layout(layout.tp), _own(beside, formats), 0) if beside else 0.0
+    draft_model = model.draft_model
+    drafts = (
+        _stage_bytes(draft_model, Layout(layout.tp), _draft_formats(draft_model, formats), 0)
+        if draft_model
+        else 0.0
+    )
     return drafts + max(_stage_bytes(model, layout, formats, stage) for stage in range(layout.pp))
 
 
-def _own(beside: ModelDescription, formats: Formats) -> Formats:
+def _draft_formats(draft_model: ModelDescription, formats: Formats) -> Formats:
     """Return the formats of a model that drafts tokens: as published, with the other's cache."""
-    own = checkpoint_formats(beside)
-    return Formats(own.weights, kv=formats.kv, moe=own.moe)
+    published = checkpoint_formats(draft_model)
+    return Formats(published.weights, kv=formats.kv, moe=published.moe)
 
 
-def stage_layers(model: ModelDescription, layout: Layout, stage: int) -> tuple[int, int]:
+def stage_layer_range(model: ModelDescription, layout: Layout, stage: int) -> tuple[int, int]:
     """Return the first layer of a pipeline stage and the one after its last.
 
     Stages differ by one layer at most; the first ones have more.
@@ -186,22 +192,24 @@ def layer_bytes(model: ModelDescription, layout: Layout, formats: Formats) -> tu
 
     Bytes, the rest first.
     """
-    stages = [_stage(model, layout, formats, stage) for stage in range(layout.pp)]
+    stages = [_stage_weights(model, layout, formats, stage) for stage in range(layout.pp)]
     fullest = max(stages, key=lambda stage: stage.dense + stage.experts)
     return fullest.dense, fullest.experts
 
 
 def _stage_bytes(model: ModelDescription, layout: Layout, formats: Formats, stage: int) -> float:
-    return sum(_stage(model, layout, formats, stage))
+    return sum(_stage_weights(model, layout, formats, stage))
 
 
-def _stage(model: ModelDescription, layout: Layout, formats: Formats, stage: int) -> _StageBytes:
+def _stage_weights(
+    model: ModelDescription, layout: Layout, formats: Formats, stage: int
+) -> _StageBytes:
     """Return what one rank of a stage holds of the weights.
 
     Kinds of attention alternate, so that a stage has the model's mixture of them.
     """
     weights = model.weights()
-    start, end = stage_layers(model, layout, stage)
+    start, end = stage_layer_range(model, layout, stage)
     share = (end - start) / model.layers
     if model.without_mlp:  # kinds of layers alternate
         dense, sparse = share * model.mlp_layers, share * model.moe_layers
@@ -212,7 +220,7 @@ def _stage(model: ModelDescription, layout: Layout, formats: Formats, stage: int
     per_sparse = weights.shared / max(model.moe_layers, 1)
     projections = (
         share * (weights.attention / layout.tp + weights.key_value / _kv_parts(model, layout))
-        + share * weights.latent
+        + share * weights.replicated
         + (dense * per_dense + sparse * per_sparse) / layout.tp
     )
     local = math.ceil(model.experts / layout.moe_ep) / layout.moe_tp
@@ -223,9 +231,9 @@ def _stage(model: ModelDescription, layout: Layout, formats: Formats, stage: int
         tables += weights.head or weights.embedding
     wide = router + share * weights.norms
     return _StageBytes(
-        find_format(formats.weights).bytes * projections + WIDE * wide,
+        find_format(formats.weights).bytes * projections + BF16_BYTES * wide,
         find_format(formats.moe).bytes * experts,
-        WIDE * tables / layout.tp,
+        BF16_BYTES * tables / layout.tp,
     )
 
 
@@ -241,31 +249,31 @@ def request_bytes(
     share = math.ceil(model.layers / layout.pp) / model.layers
     kind = find_cache_format(formats.kv)
     if model.compressed:
-        size = kind.number_bytes(model.head_dim)
+        size = kind.bytes_per_value(model.head_dim)
         return share * model.compressed.request_bytes(tokens, model.head_dim, size, model.index)
     cache = sum(
-        layers * kind.kept_bytes(
-            min(tokens, window or tokens), _cached(model.mla, heads, layout),
+        layers * kind.cache_bytes(
+            min(tokens, window or tokens), _cached_values(model.mla, heads, layout),
             _width(model.mla, heads),
         )
-        for layers, window, heads in model.attentions()
+        for layers, window, heads in model.softmax_groups()
     )  # fmt: skip
     cache += model.indexed_layers * tokens * model.index.token_bytes if model.index else 0.0
-    if beside := model.beside:
-        cache += request_bytes(beside, Layout(layout.tp), formats, tokens)
+    if draft_model := model.draft_model:
+        cache += request_bytes(draft_model, Layout(layout.tp), formats, tokens)
     return share * (cache + _state_bytes(model, layout))
 
 
-def _cached(mla: Mla | None, heads: Heads, layout: Layout) -> int:
+def _cached_values(mla: Mla | None, heads: Heads, layout: Layout) -> int:
     """Return the numbers per token and layer: MLA's are the same on all ranks."""
     if mla:
         return mla.kv_lora_rank + mla.qk_rope
-    return math.ceil(heads.kv_heads / layout.tp) * heads.cached
+    return math.ceil(heads.kv_heads / layout.tp) * heads.cached_width
 
 
 def _width(mla: Mla | None, heads: Heads) -> float:
     """Return the numbers that share a head's scale: of its key or its value, whose mean it is."""
-    return mla.kv_lora_rank + mla.qk_rope if mla else heads.cached / 2
+    return mla.kv_lora_rank + mla.qk_rope if mla else heads.cached_width / 2
 
 
 def _state_bytes(model: ModelDescription, layout: Layout) -> float:
@@ -274,7 +282,7 @@ def _state_bytes(model: ModelDescription, layout: Layout) -> float:
     if linear is None:
         return 0.0
     state = STATE_BYTES * linear.value_heads * linear.key_dim * linear.value_dim
-    window = WIDE * (linear.convolution - 1) * linear.channels
+    window = BF16_BYTES * (linear.convolution - 1) * linear.channels
     return linear.layers * (state + window) / layout.tp
 
 
@@ -293,8 +301,8 @@ def activation_bytes(
         width = heads * (2 * (model.mla.qk_nope + model.mla.qk_rope) + 2 * model.mla.v_head)
     else:
         width = max(
-            (h.heads / layout.tp + math.ceil(h.kv_heads / layout.tp)) * h.cached
-            for _, _, h in model.attentions()
+            (h.heads / layout.tp + math.ceil(h.kv_heads / layout.tp)) * h.cached_width
+            for _, _, h in model.softmax_groups()
         )
     dense = 3 * max(model.intermediate if model.mlp_layers else 0, model.shared_width) / layout.tp
     inner = 3 * model.moe_intermediate / layout.moe_tp + (model.expert_hidden or model.hidden)
@@ -303,7 +311,7 @@ def activation_bytes(
     gathered = model.hidden * layout.dp if layout.dp > 1 else 0
     widest = max(width, dense, pairs * inner + gathered)
     logits = 4.0 * requests * math.ceil(model.vocab / layout.tp)
-    return WIDE * tokens * (2 * model.hidden + widest) + logits
+    return BF16_BYTES * tokens * (2 * model.hidden + widest) + logits
 
 
 def communication_bytes(model: ModelDescription, layout: Layout, tokens: float) -> float:
@@ -311,4 +319,4 @@ def communication_bytes(model: ModelDescription, layout: Layout, tokens: float) 
     ranks = layout.gpus
     if ranks == 1:
         return 0.0
-    return COLLECTIVE_BYTES.get(ranks, MANY_RANKS_BYTES) + 2 * WIDE * tokens * model.hidden
+    return COLLECTIVE_BYTES.get(ranks, MANY_RANKS_BYTES) + 2 * BF16_BYTES * tokens * model.hidden

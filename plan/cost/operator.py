@@ -12,11 +12,11 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 
 Phase = Literal["prefill", "decode", "mixed"]
-KEPT = 2**17
+CACHE_SIZE = 2**17
 """Operators of each kind that are kept for the next time."""
 RECURRENT_OPS = ("convolution", "recurrence")
 """Kernels of a layer with a state, as their ``problem.op`` says."""
-WIDE = 2.0
+BF16_BYTES = 2.0
 """Bytes of an activation that ranks exchange."""
 
 
@@ -38,7 +38,7 @@ class Operator:
     problem: Problem
     count: float
     phase: Phase
-    config: Configuration = Configuration()  # noqa: RUF009  # immutable
+    config: Configuration = Configuration()  # immutable
     name: str = ""
 
 
@@ -64,7 +64,7 @@ class Part:
         return self.batch * self.new_tokens
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHE_SIZE)
 def gemm(
     name: str, phase: Phase, count: float, m: float, n: float, k: float, kind: str
 ) -> Operator:
@@ -72,7 +72,7 @@ def gemm(
     return Operator("gemm", Problem(M=m, N=n, K=k), count, phase, Configuration(format=kind), name)
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHE_SIZE)
 def rowwise(
     kernel: str, name: str, phase: Phase, count: float, rows: float, columns: float, tp: int
 ) -> Operator:
@@ -87,7 +87,7 @@ def rowwise(
     )
 
 
-@lru_cache(KEPT)
+@lru_cache(CACHE_SIZE)
 def collective(
     kernel: str, name: str, phase: Phase, count: float, elements: float, devices: int
 ) -> Operator:
@@ -96,5 +96,5 @@ def collective(
     All-reduces were measured in bf16, the others in fp16: equally many bytes.
     """
     kind = "bf16" if kernel == "all_reduce" else "fp16"
-    problem = Problem(message_bytes=WIDE * elements, devices=devices)
+    problem = Problem(message_bytes=BF16_BYTES * elements, devices=devices)
     return Operator(kernel, problem, count, phase, Configuration(format=kind), name)

@@ -5,28 +5,28 @@ from pathlib import Path
 
 import pandas as pd
 
-from foretune.datasets.importers.systems import device_of
-from foretune.datasets.journal import journal_of
-from foretune.datasets.runs import latest, read_runs
+from foretune.datasets.importers.systems import device_of_system
+from foretune.datasets.journal import journal_path
+from foretune.datasets.runs import newest_runs, read_runs
 from foretune.errors import RunTableError
 from foretune.measurement import Status
 from foretune.plan.serve.deployments.deployment import ENGINES
 
-OWN_FILE = "operators.parquet"
+OPERATORS_FILE = "operators.parquet"
 """The run table's name in its folder."""
 
 
-def has_own_operators(folder: Path) -> bool:
+def has_user_operators(folder: Path) -> bool:
     """Return whether ``folder`` holds operators that the user measured, or begins to."""
-    path = folder / OWN_FILE
-    return path.is_file() or journal_of(path).is_file()
+    path = folder / OPERATORS_FILE
+    return path.is_file() or journal_path(path).is_file()
 
 
-class OwnTables:
+class UserTables:
     """The user's own measurements, whatever GPUs they are of.
 
     Args:
-        folder: with `OWN_FILE` in it.
+        folder: with `OPERATORS_FILE` in it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -34,7 +34,7 @@ class OwnTables:
 
     def backends(self, system: str) -> list[str]:
         """Return all engines if ``system`` was measured, else none."""
-        return sorted(ENGINES) if (self._runs["device"] == device_of(system)).any() else []
+        return sorted(ENGINES) if (self._runs["device"] == device_of_system(system)).any() else []
 
     def rows(self, kernel: str, system: str, backend: str) -> pd.DataFrame | None:
         """Return what was measured of ``kernel`` on ``system``, whatever the engine, or None.
@@ -42,7 +42,7 @@ class OwnTables:
         Without the columns of other kernels: empty sizes are not the sizes that a table lacks.
         """
         runs = self._runs
-        here = (runs["kernel"] == kernel) & (runs["device"] == device_of(system))
+        here = (runs["kernel"] == kernel) & (runs["device"] == device_of_system(system))
         if not here.any():
             return None
         return runs[here].dropna(axis=1, how="all").reset_index(drop=True)
@@ -54,8 +54,8 @@ class OwnTables:
         Raises:
             RunTableError: the file is damaged, or nothing in it succeeded.
         """
-        path = self.folder / OWN_FILE
-        runs = latest(read_runs(path))
+        path = self.folder / OPERATORS_FILE
+        runs = newest_runs(read_runs(path))
         succeeded = runs[runs["status"] == Status.OK.value]
         if succeeded.empty:
             raise RunTableError(f"{path} has no operator that ran: see its column 'error'")

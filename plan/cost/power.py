@@ -23,36 +23,40 @@ from foretune.plan.cost.kinds import family_of
 
 
 @dataclass(frozen=True)
-class Metered:
+class MeteredSystem:
     """A system whose power was measured.
 
     Attributes:
         architecture: of its GPU.
-        awake: share of the limit that the GPU draws awake but with next to nothing to do.
+        active_idle_share: share of the limit that the GPU draws awake but with next to nothing to
+            do.
     """
 
     architecture: str
-    awake: float
+    active_idle_share: float
 
 
-METERED = {"h200_sxm": Metered("sm_90", 0.187), "b200_sxm": Metered("sm_100", 0.254)}
+METERED_SYSTEMS = {
+    "h200_sxm": MeteredSystem("sm_90", 0.187),
+    "b200_sxm": MeteredSystem("sm_100", 0.254),
+}
 """Awake is the lowest hundredth of all powers measured on a system (`benchmarks/plan_power.py`
 prints them)."""
-ALIKE = {
+SIMILAR_KERNELS = {
     "mla_prefill": "attention_prefill",
     "gdn": "attention_prefill",
     "mla_decode": "attention_decode",
 }
 """Kernel -> the one whose form it takes; others without one of their own take that of ``gemm``."""
-SPREAD = 0.05
+OUTLIER_SCALE = 0.05
 """Log error beyond which a measurement counts less and less: several per cent of the recorded
 powers are not of the operator that they are recorded for."""
-LEAST, MOST = (0.0, 0.2, 0.0, 0.2), (6.0, 3.0, 6.0, 3.0)
-STARTS = ((0.8, 0.8, 0.6, 0.8), (0.3, 0.5, 0.3, 0.5), (1.0, 0.5, 0.1, 1.0))
+LOWER_BOUNDS, UPPER_BOUNDS = (0.0, 0.2, 0.0, 0.2), (6.0, 3.0, 6.0, 3.0)
+INITIAL_VALUES = ((0.8, 0.8, 0.6, 0.8), (0.3, 0.5, 0.3, 0.5), (1.0, 0.5, 0.1, 1.0))
 
 
 @dataclass(frozen=True)
-class PowerForm:
+class PowerModel:
     """What operators of one kernel draw beyond an awake GPU, as a share of the board's limit.
 
     Attributes:
@@ -67,40 +71,47 @@ class PowerForm:
     memory: float
     memory_exponent: float
 
-    def share(self, used: np.ndarray, awake: np.ndarray | float) -> np.ndarray:
+    def share(self, utilization: np.ndarray, active_idle_share: np.ndarray | float) -> np.ndarray:
         """Return the shares of the limit that are drawn.
 
         Args:
-            used: shares of the peak rates of computing and of memory (rows, 2).
-            awake: share of the limit that an awake GPU draws.
+            utilization: shares of the peak rates of computing and of memory (rows, 2).
+            active_idle_share: share of the limit that an awake GPU draws.
         """
-        some = np.clip(np.nan_to_num(used), 0.0, 1.0)
-        computing = self.compute * some[:, 0] ** self.compute_exponent
-        reading = self.memory * some[:, 1] ** self.memory_exponent
-        return np.minimum(awake + computing + reading, 1.0)
+        clipped = np.clip(np.nan_to_num(utilization), 0.0, 1.0)
+        computing = self.compute * clipped[:, 0] ** self.compute_exponent
+        reading = self.memory * clipped[:, 1] ** self.memory_exponent
+        return np.minimum(active_idle_share + computing + reading, 1.0)
 
     @classmethod
-    def fit(cls, used: np.ndarray, awake: np.ndarray | float, measured: np.ndarray) -> Self:
+    def fit(
+        cls, utilization: np.ndarray, active_idle_share: np.ndarray | float, measured: np.ndarray
+    ) -> Self:
         """Return the form nearest to most of the measured shares.
 
         Args:
-            used: as in `share`.
-            awake: as in `share`.
+            utilization: as in `share`.
+            active_idle_share: as in `share`.
             measured: shares of the limit; those far from what most say hardly count.
         """
         from scipy.optimize import least_squares
 
         found = [
             least_squares(
-                lambda values: np.log(cls(*values).share(used, awake) / measured),
-                start, bounds=(LEAST, MOST), loss="cauchy", f_scale=SPREAD,
+                lambda values: np.log(
+                    cls(*values).share(utilization, active_idle_share) / measured
+                ),
+                start,
+                bounds=(LOWER_BOUNDS, UPPER_BOUNDS),
+                loss="cauchy",
+                f_scale=OUTLIER_SCALE,
             )
-            for start in STARTS
-        ]  # fmt: skip
+            for start in INITIAL_VALUES
+        ]
         return cls(*min(found, key=lambda fit: fit.cost).x.tolist())
 
 
-Forms = Mapping[str, Mapping[str, PowerForm]]
+PowerModels = Mapping[str, Mapping[str, PowerModel]]
 """Kernel -> system -> the form that fits what was measured there."""
 
 
@@ -111,12 +122,12 @@ class OperatorWatts:
     Attributes:
         watts: mean over an operator's time; NaN on a GPU whose limit is not known.
         measured: whether the power of its kernel was measured on this system.
-        computes: whether computing limits it, not memory.
+        compute_bound: whether computing limits it, not memory.
     """
 
     watts: np.ndarray
     measured: np.ndarray
-    computes: np.ndarray
+    compute_bound: np.ndarray
 
 
 class OperatorPower:
@@ -125,13 +136,20 @@ class OperatorPower:
     Args:
         device: of the system.
         system: its short name.
-        forms: those that were measured; None takes the shipped ones.
+        models: those that were measured; None takes the shipped ones.
     """
 
-    def __init__(self, device: Device, system: str = "", forms: Forms | None = None) -> None:
+    def __init__(self, device: Device, system: str = "", models: PowerModels | None = None) -> None:
         self.device, self.system = device, system
-        self._forms = measured_forms() if forms is None else forms
-        self.awake = float(np.mean([METERED[name].awake for name in self._nearest(METERED)]))
+        self._models = shipped_models() if models is None else models
+        self.active_idle_share = float(
+            np.mean(
+                [
+                    METERED_SYSTEMS[name].active_idle_share
+                    for name in self._similar_systems(METERED_SYSTEMS)
+                ]
+            )
+        )
         """Share of the limit that the GPU draws while it waits for its next operator."""
 
     @property
@@ -140,64 +158,67 @@ class OperatorPower:
         return self.device.specs.get("power_limit_w", float("nan"))
 
     @property
-    def awake_w(self) -> float:
+    def active_idle_w(self) -> float:
         """What a GPU draws that waits for its next operator, watts."""
-        return self.limit_w * self.awake
+        return self.limit_w * self.active_idle_share
 
     def watts(self, operators: pd.DataFrame, ms: np.ndarray) -> OperatorWatts:
         """Return what operators draw that take ``ms`` milliseconds.
 
         Args:
-            operators: in run-table columns, as `OperatorClock.times` takes them.
+            operators: in run-table columns, as `OperatorTimer.times` takes them.
             ms: of each.
         """
         share, measured = np.empty(len(operators)), np.empty(len(operators), dtype=bool)
-        computes = np.empty(len(operators), dtype=bool)
+        compute_bound = np.empty(len(operators), dtype=bool)
         specs = {f"device.{name}": value for name, value in self.device.specs.items()}
         for kernel, index in operators.groupby("kernel", sort=False).indices.items():
             rows = operators.iloc[index].dropna(axis=1, how="all").assign(**specs)
-            used = row_limits_ms(family_of(str(kernel)), rows) / ms[index, None]
-            forms = self._forms[form_of(str(kernel), self._forms)]
-            each = [forms[name].share(used, self.awake) for name in self._nearest(forms)]
+            utilization = row_limits_ms(family_of(str(kernel)), rows) / ms[index, None]
+            models = self._models[model_kernel(str(kernel), self._models)]
+            each = [
+                models[name].share(utilization, self.active_idle_share)
+                for name in self._similar_systems(models)
+            ]
             share[index] = np.mean(each, axis=0)
-            measured[index] = self.system in self._forms.get(str(kernel), ())
-            computes[index] = used[:, 0] > used[:, 1]
-        return OperatorWatts(share * self.limit_w, measured, computes)
+            measured[index] = self.system in self._models.get(str(kernel), ())
+            compute_bound[index] = utilization[:, 0] > utilization[:, 1]
+        return OperatorWatts(share * self.limit_w, measured, compute_bound)
 
-    def _nearest(self, systems: Iterable[str]) -> list[str]:
+    def _similar_systems(self, systems: Iterable[str]) -> list[str]:
         """Return the measured systems most like this: itself, its generation's, else all."""
-        everyone = list(systems)
+        names = list(systems)
         mine = _generation(self.device.architecture)
-        kin = [n for n in everyone if _generation(METERED[n].architecture) == mine]
-        return [n for n in everyone if n == self.system] or kin or everyone
+        same_generation = [n for n in names if _generation(METERED_SYSTEMS[n].architecture) == mine]
+        return [n for n in names if n == self.system] or same_generation or names
 
 
-def form_of(kernel: str, forms: Forms) -> str:
+def model_kernel(kernel: str, models: PowerModels) -> str:
     """Return the kernel whose form operators of ``kernel`` take."""
-    like = ALIKE.get(kernel, kernel)
-    return like if like in forms else "gemm"
+    similar = SIMILAR_KERNELS.get(kernel, kernel)
+    return similar if similar in models else "gemm"
 
 
 @cache
-def measured_forms() -> dict[str, dict[str, PowerForm]]:
+def shipped_models() -> dict[str, dict[str, PowerModel]]:
     """Return the shipped forms."""
     text = files("foretune.plan.cost").joinpath("power.csv").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
-    found: dict[str, dict[str, PowerForm]] = {}
+    found: dict[str, dict[str, PowerModel]] = {}
     for row in csv.DictReader(lines):
-        form = PowerForm(*(float(row[field.name]) for field in fields(PowerForm)))
+        form = PowerModel(*(float(row[field.name]) for field in fields(PowerModel)))
         found.setdefault(row["kernel"], {})[row["system"]] = form
     return found
 
 
-def form_lines(forms: Forms) -> list[str]:
-    """Return the lines of a table that `measured_forms` reads."""
+def model_lines(models: PowerModels) -> list[str]:
+    """Return the lines of a table that `shipped_models` reads."""
     rows = [
         [kernel, system, *(f"{value:.3f}" for value in astuple(form))]
-        for kernel, several in forms.items()
+        for kernel, several in models.items()
         for system, form in several.items()
     ]
-    names = ["kernel", "system", *(field.name for field in fields(PowerForm))]
+    names = ["kernel", "system", *(field.name for field in fields(PowerModel))]
     return [",".join(row) for row in [names, *rows]]
 
 

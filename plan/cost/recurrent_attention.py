@@ -17,7 +17,7 @@ STATE_BYTES = 4.0
 ACTIVATION_BYTES = 2.0
 PHASES = ("context", "generation")
 """Whether a kernel reads prompts or writes answers; tables hold others that check drafts."""
-STATE_SPACE = {
+MAMBA_COLUMNS = {
     "problem.n_groups": "problem.num_k_heads",
     "problem.d_state": "problem.head_k_dim",
     "problem.nheads": "problem.num_v_heads",
@@ -29,7 +29,7 @@ STATE_SPACE = {
 class _Recurrent(Family):
     """Columns: problem.op, batch, seq_len, num_k_heads, head_k_dim, num_v_heads, head_v_dim."""
 
-    takes_numbers = True
+    accepts_scalars = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return a product per channel, or the update and the reading of the state.
@@ -41,11 +41,11 @@ class _Recurrent(Family):
         values = problem["num_v_heads"] * problem["head_v_dim"]
         state = values * problem["head_k_dim"]
         channels = 2.0 * keys + values
-        mixes = np.equal(problem["op"], "convolution") * 1.0
-        flops = mixes * 2.0 * channels * problem["d_conv"] + (1.0 - mixes) * 6.0 * state
-        kept = mixes * ACTIVATION_BYTES * channels * problem["d_conv"]
-        kept = kept + (1.0 - mixes) * STATE_BYTES * state
-        moved = 2.0 * kept * batch + 2.0 * ACTIVATION_BYTES * tokens * channels
+        convolves = np.equal(problem["op"], "convolution") * 1.0
+        flops = convolves * 2.0 * channels * problem["d_conv"] + (1.0 - convolves) * 6.0 * state
+        stored = convolves * ACTIVATION_BYTES * channels * problem["d_conv"]
+        stored = stored + (1.0 - convolves) * STATE_BYTES * state
+        moved = 2.0 * stored * batch + 2.0 * ACTIVATION_BYTES * tokens * channels
         return Cost(flops=tokens * flops, bytes_moved=moved, dtype="bf16")
 
 
@@ -70,12 +70,12 @@ class Mamba2(_Recurrent):
 RECURRENT: tuple[type[Family], ...] = (GatedDelta, KimiDelta, Mamba2)
 
 
-def as_recurrent(rows: pd.DataFrame) -> pd.DataFrame:
+def to_recurrent_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """Return an engine's table with the columns of `RECURRENT`, kernels told apart by what they do.
 
     Implementations differ between engines; the fastest is what an engine runs.
     """
-    rows = rows.rename(columns=STATE_SPACE)
+    rows = rows.rename(columns=MAMBA_COLUMNS)
     convolves = rows["config.implementation"].astype(str).str.startswith("causal_conv1d")
     rows = rows.assign(**{"problem.op": np.where(convolves, *RECURRENT_OPS)})
     return rows[rows["problem.phase"].isin(PHASES)]

@@ -13,21 +13,21 @@ import numpy as np
 import pandas as pd
 
 TOO_FAST = "faster than the hardware allows"
-FALLING = "that contradict times at other loads"
-COPIED = "copied from another format"
-FALL = 2.0
+NON_MONOTONIC = "that contradict times at other loads"
+DUPLICATED = "copied from another format"
+MAX_TIME_RATIO = 2.0
 """How many times as long as at a larger load a time may be: kernels that change between sizes, and
 tiles that are filled badly, explain less. Chosen on tables of an H100, an A100 and an L40S, where
 most lose less than 0.6 % of their rows. Predictors err as much with screening as without; at 1.5
 they err more, for what is dropped then is true."""
-COPIES = 0.5
+MIN_EQUAL_SHARE = 0.5
 """Share of the operators measured in two formats whose times are equal, from which on one format
 is a copy."""
-FEWEST_SHARED = 20
-EQUAL = 1e-9
+MIN_SHARED_ROWS = 20
+EQUAL_TOLERANCE = 1e-9
 
 
-class Screened(NamedTuple):
+class RejectedRows(NamedTuple):
     """Rows that were left out of a table.
 
     Attributes:
@@ -43,19 +43,19 @@ class Screened(NamedTuple):
     rows: int
 
 
-def in_words(screened: Sequence[Screened]) -> str:
+def describe_rejected(rejected: Sequence[RejectedRows]) -> str:
     """Return what was left out in one line, by reason; empty if nothing was."""
     counts: dict[str, dict[str, int]] = {}
-    for one in screened:
-        of = counts.setdefault(one.reason, {})
-        of[one.kernel] = of.get(one.kernel, 0) + one.rows
+    for one in rejected:
+        rows_by_kernel = counts.setdefault(one.reason, {})
+        rows_by_kernel[one.kernel] = rows_by_kernel.get(one.kernel, 0) + one.rows
     return "; ".join(
-        f"{sum(of.values()):,} {reason} ({', '.join(f'{k} {n:,}' for k, n in of.items())})"
-        for reason, of in counts.items()
+        f"{sum(rows_by_kernel.values()):,} {reason} ({', '.join(f'{k} {n:,}' for k, n in rows_by_kernel.items())})"
+        for reason, rows_by_kernel in counts.items()
     )
 
 
-def falling(rows: pd.DataFrame, load: str, others: Sequence[str]) -> np.ndarray:
+def non_monotonic_rows(rows: pd.DataFrame, load: str, others: Sequence[str]) -> np.ndarray:
     """Return which rows contradict their curve: removed until no time falls more than `FALL`.
 
     Of a curve, the row that contradicts most others is the first to go.
@@ -65,31 +65,33 @@ def falling(rows: pd.DataFrame, load: str, others: Sequence[str]) -> np.ndarray:
         load: column of the sizes along which a time should grow.
         others: columns that rows of a curve share.
     """
-    gone = np.zeros(len(rows), dtype=bool)
+    rejected = np.zeros(len(rows), dtype=bool)
     curves = rows.groupby(list(others), sort=False, dropna=False).ngroup().to_numpy()
     order = np.lexsort((-rows[load].to_numpy(dtype=float), curves))  # the largest load first
     ms = pd.Series(rows["time_ms"].to_numpy(dtype=float)[order])
-    of = curves[order]
-    least_of_larger = ms.groupby(of).cummin().groupby(of).shift(1)
-    for curve in np.unique(of[(ms > FALL * least_of_larger).to_numpy()]):
-        here = order[of == curve][::-1]
+    sorted_curves = curves[order]
+    min_at_larger_load = ms.groupby(sorted_curves).cummin().groupby(sorted_curves).shift(1)
+    for curve in np.unique(sorted_curves[(ms > MAX_TIME_RATIO * min_at_larger_load).to_numpy()]):
+        here = order[sorted_curves == curve][::-1]
         times = rows["time_ms"].to_numpy(dtype=float)[here]
-        gone[here[_contradicting(times)]] = True
-    return gone
+        rejected[here[_contradicting(times)]] = True
+    return rejected
 
 
 def _contradicting(ms: np.ndarray) -> np.ndarray:
     """Return which of a curve's times, by growing load, must go."""
-    against = np.triu(ms[:, None] > FALL * ms[None, :], 1)
-    gone = np.zeros(len(ms), dtype=bool)
-    while against.any():
-        worst = int(np.argmax(against.sum(axis=0) + against.sum(axis=1)))
-        gone[worst] = True
-        against[worst, :] = against[:, worst] = False
-    return gone
+    conflicts = np.triu(ms[:, None] > MAX_TIME_RATIO * ms[None, :], 1)
+    rejected = np.zeros(len(ms), dtype=bool)
+    while conflicts.any():
+        worst = int(np.argmax(conflicts.sum(axis=0) + conflicts.sum(axis=1)))
+        rejected[worst] = True
+        conflicts[worst, :] = conflicts[:, worst] = False
+    return rejected
 
 
-def copied(rows: pd.DataFrame, formats: "pd.Series[str]", columns: Sequence[str]) -> list[str]:
+def duplicated_formats(
+    rows: pd.DataFrame, formats: "pd.Series[str]", columns: Sequence[str]
+) -> list[str]:
     """Return formats whose times are those of another: of each two, the one with fewer rows.
 
     Args:
@@ -102,7 +104,7 @@ def copied(rows: pd.DataFrame, formats: "pd.Series[str]", columns: Sequence[str]
     times = {name: rows[formats == name].set_index(list(columns))["time_ms"] for name in names}
     for one, other in combinations(names, 2):
         both = pd.concat([times[one], times[other]], axis=1, join="inner").to_numpy(dtype=float)
-        equal = np.abs(both[:, 0] / both[:, 1] - 1.0) < EQUAL
-        if len(both) >= FEWEST_SHARED and equal.mean() >= COPIES and other not in found:
+        equal = np.abs(both[:, 0] / both[:, 1] - 1.0) < EQUAL_TOLERANCE
+        if len(both) >= MIN_SHARED_ROWS and equal.mean() >= MIN_EQUAL_SHARE and other not in found:
             found.append(str(other))
     return found

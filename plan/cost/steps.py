@@ -13,14 +13,14 @@ from foretune.plan.cost.decoder import mixed_operators, phase_of, step_operators
 from foretune.plan.cost.operator import Operator, Part
 from foretune.plan.cost.power import OperatorPower
 from foretune.plan.cost.recurrent_attention import RECURRENT
-from foretune.plan.cost.screening import Screened
-from foretune.plan.cost.times import SOURCES, OperatorClock
+from foretune.plan.cost.screening import RejectedRows
+from foretune.plan.cost.times import SOURCES, OperatorTimer
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
 
 PARTS = ("projections", "attention", "experts", "communication", "rest")
-"""What a step's time is made of, as columns of `StepClock.times`."""
+"""What a step's time is made of, as columns of `StepTimer.times`."""
 _PART_OF = {
     "gemm": 0,
     "attention_prefill": 1, "attention_decode": 1, "mla_prefill": 1, "mla_decode": 1,
@@ -32,26 +32,26 @@ _REST = len(PARTS) - 1
 
 
 @dataclass(frozen=True)
-class Speculated:
+class SpeculativeStep:
     """A step that checks drafted tokens, and the steps that drafted them.
 
     Attributes:
-        checked: of the model.
+        verification: of the model.
         draft: of what drafts.
-        times: how many tokens were drafted, one after the other.
+        draft_steps: how many tokens were drafted, one after the other.
     """
 
-    checked: "Step"
+    verification: "Step"
     draft: "Step"
-    times: int
+    draft_steps: int
 
     def operators(self) -> list[Operator]:
         """Return what one rank runs."""
-        drafts = (replace(o, count=self.times * o.count) for o in self.draft.operators())
-        return [*self.checked.operators(), *drafts]
+        drafts = (replace(o, count=self.draft_steps * o.count) for o in self.draft.operators())
+        return [*self.verification.operators(), *drafts]
 
 
-class Work(Protocol):
+class HasOperators(Protocol):
     """Anything that is made of operators."""
 
     def operators(self) -> Sequence[Operator]:
@@ -87,60 +87,66 @@ class Step:
 
 
 @dataclass(frozen=True)
-class _Known:
+class _OperatorEstimates:
     """What is known of the operators that were looked up, one entry each.
 
     Attributes:
         ms, width: how long, and half the 90 % interval of its logarithm.
-        guessed: whether the time lies outside what was measured.
-        computes: whether computing limits it, not memory.
+        extrapolated: whether the time lies outside what was measured.
+        compute_bound: whether computing limits it, not memory.
         watts: what it draws.
         metered: whether the power of such operators was measured on this system.
-        bound: milliseconds that the hardware's peak rates allow.
+        bound_ms: milliseconds that the hardware's peak rates allow.
     """
 
     ms: np.ndarray
     width: np.ndarray
-    guessed: np.ndarray
-    computes: np.ndarray
+    extrapolated: np.ndarray
+    compute_bound: np.ndarray
     watts: np.ndarray
     metered: np.ndarray
-    bound: np.ndarray
+    bound_ms: np.ndarray
 
-    def and_of(self, clock: OperatorClock, power: OperatorPower, table: pd.DataFrame) -> "_Known":
+    def extended(
+        self, timer: OperatorTimer, power: OperatorPower, table: pd.DataFrame
+    ) -> "_OperatorEstimates":
         """Return this and what is known of the operators of ``table``."""
-        times = clock.times(table, chosen=True)
-        drawn = power.watts(table, times.ms)
+        times = timer.times(table, fastest_format=True)
+        modeled = power.watts(table, times.ms)
         width = np.log(times.high / times.ms)
-        guessed = np.isin(times.source, SOURCES[2:])
+        extrapolated = np.isin(times.source, SOURCES[2:])
         metered = np.isfinite(times.watts)
-        here = np.clip(times.watts, power.awake_w, power.limit_w)
-        watts = np.where(metered, here, drawn.watts)
-        measured = drawn.measured | metered
-        new = _Known(times.ms, width, guessed, drawn.computes, watts, measured, times.bound_ms)
-        return _Known(*(np.r_[getattr(self, f.name), getattr(new, f.name)] for f in fields(self)))
+        clipped = np.clip(times.watts, power.active_idle_w, power.limit_w)
+        watts = np.where(metered, clipped, modeled.watts)
+        measured = modeled.measured | metered
+        new = _OperatorEstimates(
+            times.ms, width, extrapolated, modeled.compute_bound, watts, measured, times.bound_ms
+        )
+        return _OperatorEstimates(
+            *(np.r_[getattr(self, f.name), getattr(new, f.name)] for f in fields(self))
+        )
 
 
-class StepClock:
+class StepTimer:
     """Answers how long steps take and what they draw; every operator is looked up once.
 
     Args:
-        operators: answers how long operators take.
+        operator_timer: answers how long operators take.
     """
 
-    def __init__(self, operators: OperatorClock) -> None:
-        self._clock = operators
-        self._power = OperatorPower(operators.device, operators.system)
-        self._numbers: dict[tuple[object, ...], int] = {}
-        self._known = _Known(*(np.zeros(0) for _ in fields(_Known)))
-        self._kept: dict[int, tuple[Operator, int]] = {}
+    def __init__(self, operator_timer: OperatorTimer) -> None:
+        self._operator_timer = operator_timer
+        self._power = OperatorPower(operator_timer.device, operator_timer.system)
+        self._index_of_key: dict[tuple[object, ...], int] = {}
+        self._estimates = _OperatorEstimates(*(np.zeros(0) for _ in fields(_OperatorEstimates)))
+        self._index_of_object: dict[int, tuple[Operator, int]] = {}
 
     @property
-    def screened(self) -> list[Screened]:
+    def rejected_rows(self) -> list[RejectedRows]:
         """What was left out of measured tables, as far as they were read."""
-        return self._clock.screened
+        return self._operator_timer.rejected_rows
 
-    def operators(self, step: Work) -> Sequence[Operator]:
+    def operators(self, step: HasOperators) -> Sequence[Operator]:
         """Return what one rank runs in a step, see `mixed_operators`."""
         if not isinstance(step, Step):
             return step.operators()
@@ -158,7 +164,8 @@ class StepClock:
         operators = mixed_operators(model, layout, formats, parts)
         modules = attention_modules(model, layout, formats, parts)
         if not modules or not all(
-            self._clock.has(m.kernel, str(m.problem["shape"])) for m in modules
+            self._operator_timer.has_measurements(m.kernel, str(m.problem["shape"]))
+            for m in modules
         ):
             return operators
         pieces = attention_operators(model, layout, formats, parts, phase_of(parts))
@@ -166,7 +173,7 @@ class StepClock:
         inside = {id(operator) for operator in pieces}
         return [op for op in operators if id(op) not in inside] + modules
 
-    def times(self, steps: Sequence[Work]) -> pd.DataFrame:
+    def times(self, steps: Sequence[HasOperators]) -> pd.DataFrame:
         """Return milliseconds and energy per step, one row each.
 
         Columns: those of `PARTS`, ``total``, ``width`` (half the 90 % interval of log ``total``,
@@ -177,13 +184,13 @@ class StepClock:
         system, and ``bound``: milliseconds that peak rates allow.
         """
         operators = [self.operators(step) for step in steps]
-        numbers = self._number([op for ops in operators for op in ops])
+        indices = self._lookup_indices([op for ops in operators for op in ops])
         step_of = np.repeat(np.arange(len(steps)), [len(ops) for ops in operators])
         count = np.array([op.count for ops in operators for op in ops], dtype=float)
         part = np.array([_PART_OF.get(op.kernel, _REST) for ops in operators for op in ops])
-        known = self._known
-        ms = count * known.ms[numbers]
-        mj = ms * known.watts[numbers]
+        estimates = self._estimates
+        ms = count * estimates.ms[indices]
+        mj = ms * estimates.watts[indices]
         table = np.zeros((len(steps), len(PARTS)))
         np.add.at(table, (step_of, part.astype(int)), ms)
 
@@ -194,32 +201,34 @@ class StepClock:
         safe, spent = np.maximum(total, 1e-9), np.maximum(energy, 1e-9)
         return pd.DataFrame(table, columns=list(PARTS)).assign(
             total=total,
-            width=summed(ms * known.width[numbers]) / safe,
-            guessed=summed(ms * known.guessed[numbers]) / safe,
-            compute_bound=summed(ms * known.computes[numbers]) / safe,
-            bound=summed(count * known.bound[numbers]),
+            width=summed(ms * estimates.width[indices]) / safe,
+            guessed=summed(ms * estimates.extrapolated[indices]) / safe,
+            compute_bound=summed(ms * estimates.compute_bound[indices]) / safe,
+            bound=summed(count * estimates.bound_ms[indices]),
             energy_mj=energy,
-            energy_guessed=1.0 - summed(mj * known.metered[numbers]) / spent,
+            energy_guessed=1.0 - summed(mj * estimates.metered[indices]) / spent,
         )
 
-    def _number(self, operators: Sequence[Operator]) -> np.ndarray:
+    def _lookup_indices(self, operators: Sequence[Operator]) -> np.ndarray:
         """Return where each operator's time is kept, looking up those that are new."""
         new: list[Operator] = []
-        numbers = np.empty(len(operators), dtype=np.int64)
+        indices = np.empty(len(operators), dtype=np.int64)
         for i, operator in enumerate(operators):
             # The same object comes again and again: its address is faster than its hash.
-            kept = self._kept.get(id(operator))
-            if kept is None or kept[0] is not operator:
+            cached = self._index_of_object.get(id(operator))
+            if cached is None or cached[0] is not operator:
                 key = (operator.kernel, operator.problem, operator.config)
-                number = self._numbers.get(key)
-                if number is None:
-                    number = self._numbers[key] = len(self._numbers)
+                index = self._index_of_key.get(key)
+                if index is None:
+                    index = self._index_of_key[key] = len(self._index_of_key)
                     new.append(operator)
-                kept = self._kept[id(operator)] = (operator, number)
-            numbers[i] = kept[1]
+                cached = self._index_of_object[id(operator)] = (operator, index)
+            indices[i] = cached[1]
         if new:
-            self._known = self._known.and_of(self._clock, self._power, operator_table(new))
-        return numbers
+            self._estimates = self._estimates.extended(
+                self._operator_timer, self._power, operator_table(new)
+            )
+        return indices
 
 
 def operator_table(operators: Sequence[Operator]) -> pd.DataFrame:

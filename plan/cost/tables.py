@@ -9,18 +9,18 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import UsageError
-from foretune.operator_package import installed_data
+from foretune.operator_package import installed_tables
 from foretune.plan.cost.engine_tables import EngineTables
 from foretune.plan.cost.kinds import KINDS
-from foretune.plan.cost.own_tables import OwnTables, has_own_operators
+from foretune.plan.cost.own_tables import UserTables, has_user_operators
 
-NEAR = 1.0
+MAX_COVERED_DISTANCE = 1.0
 """Octaves around a measurement within which later folders are not asked."""
 
 
 def default_folders() -> list[Path]:
     """Return where tables are looked for: the package, else ``$FORETUNE_SHARED_DATA/llm``."""
-    package = installed_data()
+    package = installed_tables()
     shared = Path(os.environ.get("FORETUNE_SHARED_DATA", "")) / "llm"
     candidates = [package] if package else [shared]
     return [folder for folder in candidates if folder.is_dir()]
@@ -38,7 +38,7 @@ def find_tables(folder: Path | None = None) -> "OperatorTables | None":
     """
     if folder is None:
         found = default_folders()
-    elif has_own_operators(folder):
+    elif has_user_operators(folder):
         found = [folder, *default_folders()]
     elif EngineTables(folder).systems:
         found = [folder]
@@ -67,7 +67,7 @@ class OperatorTables:
     @cached_property
     def systems(self) -> list[str]:
         """The systems that engines were measured on, by their short names."""
-        return sorted({name for tables in self._engines for name in tables.systems})
+        return sorted({name for tables in self._engine_tables for name in tables.systems})
 
     def backends(self, system: str) -> list[str]:
         """Return the engines measured on ``system``; the user's own operators serve all."""
@@ -76,21 +76,21 @@ class OperatorTables:
     def rows(self, kernel: str, system: str, backend: str) -> pd.DataFrame | None:
         """Return the run table of ``kernel`` measured on ``system`` with ``backend``, or None."""
         found = (tables.rows(kernel, system, backend) for tables in self._sources)
-        return first_counts(kernel, [rows for rows in found if rows is not None])
+        return merge_tables(kernel, [rows for rows in found if rows is not None])
 
     @cached_property
-    def _sources(self) -> list[OwnTables | EngineTables]:
+    def _sources(self) -> list[UserTables | EngineTables]:
         return [
-            OwnTables(folder) if has_own_operators(folder) else EngineTables(folder)
+            UserTables(folder) if has_user_operators(folder) else EngineTables(folder)
             for folder in self.folders
         ]
 
     @property
-    def _engines(self) -> list[EngineTables]:
+    def _engine_tables(self) -> list[EngineTables]:
         return [tables for tables in self._sources if isinstance(tables, EngineTables)]
 
 
-def first_counts(kernel: str, tables: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
+def merge_tables(kernel: str, tables: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
     """Return the rows of all ``tables`` but those near to rows of an earlier one; None if none."""
     if not tables:
         return None
@@ -107,11 +107,11 @@ def _covered(kernel: str, rows: pd.DataFrame, earlier: pd.DataFrame) -> np.ndarr
 
     kind = KINDS[kernel]
     keys, known = kind.keys(rows).to_numpy(), kind.keys(earlier).to_numpy()
-    places, there = kind.places(rows), kind.places(earlier)
+    coordinates, known_coordinates = kind.coordinates(rows), kind.coordinates(earlier)
     covered = np.zeros(len(rows), dtype=bool)
     for key in set(known):
         mine = keys == key
         if mine.any():
-            distance = KDTree(there[known == key]).query(places[mine])[0]
-            covered[mine] = distance < NEAR
+            distance = KDTree(known_coordinates[known == key]).query(coordinates[mine])[0]
+            covered[mine] = distance < MAX_COVERED_DISTANCE
     return covered

@@ -11,21 +11,21 @@ import pandas as pd
 from foretune.device import Device
 from foretune.features.roofline import row_limits_ms
 from foretune.models import Predictor
-from foretune.plan.cost.kept_predictors import KeptPredictors
 from foretune.plan.cost.kinds import KINDS, family_of, work_share
-from foretune.plan.cost.measured_operators import EXACT, LAUNCH_MS, MeasuredOperators
-from foretune.plan.cost.screening import Screened
+from foretune.plan.cost.measured_operators import EXACT_DISTANCE, LAUNCH_MS, MeasuredOperators
+from foretune.plan.cost.screening import RejectedRows
 from foretune.plan.cost.tables import OperatorTables
+from foretune.plan.cost.trained_cache import TrainedPredictorCache
 
 Source = Literal["measured", "interpolated", "predicted", "roofline"]
 SOURCES: tuple[Source, ...] = ("measured", "interpolated", "predicted", "roofline")
-FAR = 1.0
+MAX_INTERPOLATION_DISTANCE = 1.0
 """Octaves to the nearest measurement beyond which a time is predicted, not interpolated."""
-EFFICIENCY = 0.7
+DEFAULT_EFFICIENCY = 0.7
 """Of peak rates, where nothing was measured."""
 ROOFLINE_WIDTH = 0.7
 BORROWED_WIDTH = 0.25
-RELATIVES = {
+SIMILAR_FORMATS = {
     "fp8": ("fp8_static", "fp8_block", "int8"),
     "fp8_block": ("fp8", "fp8_static", "int8"),
     "fp8_static": ("fp8", "fp8_block", "int8"),
@@ -44,11 +44,11 @@ RELATIVES = {
 }
 """Format -> those whose efficiency it borrows where its own was not measured, nearest first."""
 
-LIKE = {"mamba2": ("gdn",), "kda": ("gdn",)}
+SIMILAR_KERNELS = {"mamba2": ("gdn",), "kda": ("gdn",)}
 """Kernel -> those of as much work on the same sizes, whose efficiency it borrows where it was not
 measured itself: engines' tables have Mamba-2's convolutions, but not the update of its state."""
 
-SAME_WORK = ("fp8", "fp8_block")
+EQUAL_COST_FORMATS = ("fp8", "fp8_block")
 """Formats of experts that cost the same work. The tables hold kernels nobody tuned among them, up
 to three times slower than the other's, which no engine would choose."""
 
@@ -72,7 +72,7 @@ class OperatorTimes:
     bound_ms: np.ndarray
 
 
-class OperatorClock:
+class OperatorTimer:
     """Answers how long operators take with one engine on one system; never refuses.
 
     Tables are read, and predictors trained on them, when an operator first needs them.
@@ -82,7 +82,7 @@ class OperatorClock:
         tables: measured operators, or None.
         system: its short name in ``tables``.
         backend: the engine; others on the same system stand in for what it lacks.
-        stand_ins: systems whose efficiency is borrowed where this one was not measured.
+        similar_systems: systems whose efficiency is borrowed where this one was not measured.
         predictors: where predictors are kept; None takes the user's cache.
     """
 
@@ -92,28 +92,28 @@ class OperatorClock:
         tables: OperatorTables | None,
         system: str,
         backend: str = "",
-        stand_ins: Sequence[str] = (),
-        predictors: KeptPredictors | None = None,
+        similar_systems: Sequence[str] = (),
+        predictors: TrainedPredictorCache | None = None,
     ) -> None:
         self.device, self.system, self.backend = device, system, backend
         self._tables = tables
-        self._places = [
-            (place, engine)
-            for place in ((system, *stand_ins) if tables else ())
+        self._system_engines = [
+            (name, engine)
+            for name in ((system, *similar_systems) if tables else ())
             for engine in sorted(
-                tables.backends(place) if tables else (), key=lambda e: e != backend
+                tables.backends(name) if tables else (), key=lambda e: e != backend
             )
         ]
         self._measured: dict[tuple[str, str, str], MeasuredOperators | None] = {}
-        self._kept = predictors or KeptPredictors()
+        self._predictor_cache = predictors or TrainedPredictorCache()
         self._predictors: dict[str, Predictor] = {}
 
-    def times(self, operators: pd.DataFrame, chosen: bool = False) -> OperatorTimes:
+    def times(self, operators: pd.DataFrame, fastest_format: bool = False) -> OperatorTimes:
         """Return how long operators take, a table in run-table columns.
 
         Args:
-            chosen: whether experts may run in any format of the same work (`SAME_WORK`), the
-                fastest that was measured, as engines choose.
+            fastest_format: whether experts may run in any format of the same work
+                (`EQUAL_COST_FORMATS`), the fastest that was measured, as engines choose.
             operators: ``kernel``, ``problem.…``, ``config.format``, ``config.kv_format``,
                 ``config.tp``, ``config.ep``; columns that do not concern a kernel are ignored.
         """
@@ -121,23 +121,23 @@ class OperatorClock:
         log_ms, width, watts = np.empty(n), np.empty(n), np.full(n, np.nan)
         bound = np.empty(n)
         source = np.full(n, 3, dtype=np.int8)
-        questions: list[_Question] = []
+        queries: list[_Query] = []
         specs = {f"device.{name}": value for name, value in self.device.specs.items()}
         for kernel, index in operators.groupby("kernel", sort=False).indices.items():
             rows = operators.iloc[index].dropna(axis=1, how="all")
             if kernel in KINDS:
-                rows = KINDS[str(kernel)].complete(rows)
+                rows = KINDS[str(kernel)].fill_missing(rows)
             limits = np.log(row_limits_ms(family_of(str(kernel)), rows.assign(**specs)))
-            least = limits + np.log(work_share(rows))[:, None]
-            bound[index] = np.exp(least).max(axis=1)
-            log_ms[index], width[index] = _roofline(least)
-            questions += self._questions(str(kernel), rows, limits, index, chosen)
-        self._learn(questions)
-        for question in questions:
-            index = question.index
-            answer = self._answer(question)
+            log_bounds = limits + np.log(work_share(rows))[:, None]
+            bound[index] = np.exp(log_bounds).max(axis=1)
+            log_ms[index], width[index] = _roofline(log_bounds)
+            queries += self._queries(str(kernel), rows, limits, index, fastest_format)
+        self._load_predictors(queries)
+        for query in queries:
+            index = query.index
+            answer = self._answer(query)
             better = np.full(len(index), True)
-            if question.instead:
+            if query.only_if_faster:
                 better = answer[0] < log_ms[index]
             columns: tuple[np.ndarray, ...] = log_ms, width, source, watts
             for values, new in zip(columns, answer, strict=True):
@@ -149,140 +149,149 @@ class OperatorClock:
         )  # fmt: skip
 
     @property
-    def screened(self) -> list[Screened]:
+    def rejected_rows(self) -> list[RejectedRows]:
         """What was left out of the tables that were read so far."""
         return [
-            Screened(*place, reason, rows)
-            for place, table in self._measured.items() if table is not None
+            RejectedRows(*key, reason, rows)
+            for key, table in self._measured.items() if table is not None
             for reason, rows in table.dropped.items()
         ]  # fmt: skip
 
-    def _questions(
+    def _queries(
         self,
         kernel: str,
         rows: pd.DataFrame,
         limits: np.ndarray,
         index: np.ndarray,
-        chosen: bool,
-    ) -> "Iterator[_Question]":
+        fastest_format: bool,
+    ) -> "Iterator[_Query]":
         """Give what is to be asked about operators of one kernel, format by format."""
         if kernel not in KINDS:
             return
         keys = KINDS[kernel].keys(rows)
         for key in map(str, keys.unique()):
             here = np.flatnonzero((keys == key).to_numpy())
-            for choice in (key, *(_choices(kernel, key) if chosen else ())):
-                table, known, own = self._nearest(kernel, choice)
-                instead = choice != key
-                if table is not None and (own or not instead):
-                    some = rows.iloc[here]
-                    yield _Question(table, known, own, instead, some, limits[here], index[here])
+            for candidate_key in (key, *(_equal_cost_keys(kernel, key) if fastest_format else ())):
+                table, known, exact_match = self._nearest_table(kernel, candidate_key)
+                only_if_faster = candidate_key != key
+                if table is not None and (exact_match or not only_if_faster):
+                    subset = rows.iloc[here]
+                    yield _Query(
+                        table, known, exact_match, only_if_faster, subset, limits[here], index[here]
+                    )
 
-    def has(self, kernel: str, first: str) -> bool:
+    def has_measurements(self, kernel: str, leading_key: str) -> bool:
         """Return whether an engine on this very system was measured running a kernel.
 
         Args:
             kernel: as in the run table.
-            first: the most telling of its exact columns.
+            leading_key: the most telling of its exact columns.
         """
-        for place in self._places:
-            if place[0] != self.system:
+        for pair in self._system_engines:
+            if pair[0] != self.system:
                 continue
-            table = self._table(kernel, *place)
-            if table and any(key.split("/")[0] == first for key in table.keys):
+            table = self._table(kernel, *pair)
+            if table and any(key.split("/")[0] == leading_key for key in table.keys):
                 return True
         return False
 
-    def _nearest(self, kernel: str, key: str) -> tuple[MeasuredOperators | None, str, bool]:
+    def _nearest_table(self, kernel: str, key: str) -> tuple[MeasuredOperators | None, str, bool]:
         """Return who measured formats ``key``, or those most like it; which; whether its own.
 
         Another engine's measurements of the same format tell more than this one's of another.
         """
         wanted = key.split("/")
         levels = (0,) if KINDS[kernel].strict else (0, 1)
-        for alike, nearness, place in product(
-            (kernel, *LIKE.get(kernel, ())), levels, self._places
+        for candidate_kernel, allow_similar, pair in product(
+            (kernel, *SIMILAR_KERNELS.get(kernel, ())), levels, self._system_engines
         ):
-            table = self._table(alike, *place)
+            table = self._table(candidate_kernel, *pair)
             if table is None:
                 continue
-            best = min(table.keys, key=lambda other: _difference(wanted, other.split("/")))
-            if nearness or best == key:
-                own = place[0] == self.system and place[1] == (self.backend or place[1])
-                return table, best, own and best == key and alike == kernel
+            best = min(table.keys, key=lambda other: _key_distance(wanted, other.split("/")))
+            if allow_similar or best == key:
+                same_source = pair[0] == self.system and pair[1] == (self.backend or pair[1])
+                return table, best, same_source and best == key and candidate_kernel == kernel
         return None, "", False
 
     def _table(self, kernel: str, system: str, backend: str) -> MeasuredOperators | None:
         """Return the measurements of a kernel; None where there are not enough in any format."""
-        place = (kernel, system, backend)
-        if place not in self._measured:
-            rows = self._tables.rows(*place) if self._tables else None
+        key = (kernel, system, backend)
+        if key not in self._measured:
+            rows = self._tables.rows(*key) if self._tables else None
             table = None
             if rows is not None:
-                together = backend == (self.backend or backend)
-                table = MeasuredOperators(kernel, rows, "-".join(place), together)
-            self._measured[place] = table if table is not None and table.keys else None
-        return self._measured[place]
+                shared_predictor = backend == (self.backend or backend)
+                table = MeasuredOperators(kernel, rows, "-".join(key), shared_predictor)
+            self._measured[key] = table if table is not None and table.keys else None
+        return self._measured[key]
 
-    def _learn(self, questions: "Sequence[_Question]") -> None:
+    def _load_predictors(self, queries: "Sequence[_Query]") -> None:
         """Have the predictors at hand that answer questions."""
-        tables = {q.table.topic(q.key): q.table for q in questions}
-        new = [topic for topic in tables if topic not in self._predictors]
-        found = self._kept.of([tables[topic].lesson(topic) for topic in new])
+        tables = {q.table.predictor_name(q.key): q.table for q in queries}
+        new = [name for name in tables if name not in self._predictors]
+        found = self._predictor_cache.load_or_train(
+            [tables[name].training_set(name) for name in new]
+        )
         self._predictors |= dict(zip(new, found, strict=True))
 
-    def _answer(self, question: "_Question") -> tuple[np.ndarray, ...]:
+    def _answer(self, query: "_Query") -> tuple[np.ndarray, ...]:
         """Return log times, their half-widths, the numbers of their sources, and watts."""
-        table, key, own = question.table, question.key, question.own
-        predictor = self._predictors[table.topic(key)]
-        reading = table.read(key, question.rows, question.limits, predictor)
-        near = np.where(reading.distance < FAR, 1, 2)
-        source = np.where(own, np.where(reading.distance < EXACT, 0, near), 2)
-        watts = reading.watts if own else np.full(len(source), np.nan)
-        return reading.log_ms, reading.width + (0.0 if own else BORROWED_WIDTH), source, watts
+        table, key, exact_match = query.table, query.key, query.exact_match
+        predictor = self._predictors[table.predictor_name(key)]
+        estimate = table.estimate(key, query.rows, query.limits, predictor)
+        near = np.where(estimate.distance < MAX_INTERPOLATION_DISTANCE, 1, 2)
+        source = np.where(exact_match, np.where(estimate.distance < EXACT_DISTANCE, 0, near), 2)
+        watts = estimate.watts if exact_match else np.full(len(source), np.nan)
+        return (
+            estimate.log_ms,
+            estimate.width + (0.0 if exact_match else BORROWED_WIDTH),
+            source,
+            watts,
+        )
 
 
 @dataclass(frozen=True)
-class _Question:
+class _Query:
     """Operators of one kernel in one format, and whose measurements answer for them.
 
     Attributes:
         table, key: the measurements, and the formats among them.
-        own: whether they are of the operators' format with this engine here.
-        instead: whether an engine would run these only where they are faster.
+        exact_match: whether they are of the operators' format with this engine here.
+        only_if_faster: whether an engine would run these only where they are faster.
         rows, limits, index: the operators, their limits and their numbers.
     """
 
     table: MeasuredOperators
     key: str
-    own: bool
-    instead: bool
+    exact_match: bool
+    only_if_faster: bool
     rows: pd.DataFrame
     limits: np.ndarray
     index: np.ndarray
 
 
-def _choices(kernel: str, key: str) -> list[str]:
+def _equal_cost_keys(kernel: str, key: str) -> list[str]:
     """Return formats of which an engine runs the faster one in place of ``key``."""
     kind, _, rest = key.partition("/")
-    if kernel != "moe" or kind not in SAME_WORK:
+    if kernel != "moe" or kind not in EQUAL_COST_FORMATS:
         return []
-    return [f"{other}/{rest}" for other in SAME_WORK if other != kind]
+    return [f"{other}/{rest}" for other in EQUAL_COST_FORMATS if other != kind]
 
 
 def _roofline(limits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     bound = np.exp(np.nan_to_num(limits, nan=-30.0)).max(axis=1)
-    log_ms = np.log(LAUNCH_MS + bound / EFFICIENCY)
+    log_ms = np.log(LAUNCH_MS + bound / DEFAULT_EFFICIENCY)
     return log_ms, np.full(len(limits), ROOFLINE_WIDTH)
 
 
-def _difference(wanted: Sequence[str], other: Sequence[str]) -> tuple[int, ...]:
+def _key_distance(wanted: Sequence[str], other: Sequence[str]) -> tuple[int, ...]:
     """Return how unlike two keys are, the first part counting most."""
-    return tuple(_unlike(a, b) for a, b in zip(wanted, other, strict=True))
+    return tuple(_format_distance(a, b) for a, b in zip(wanted, other, strict=True))
 
 
-def _unlike(wanted: str, other: str) -> int:
+def _format_distance(wanted: str, other: str) -> int:
     if wanted == other:
         return 0
-    relatives = RELATIVES.get(wanted, ())
-    return 1 + (relatives.index(other) if other in relatives else len(relatives))
+    similar = SIMILAR_FORMATS.get(wanted, ())
+    return 1 + (similar.index(other) if other in similar else len(similar))

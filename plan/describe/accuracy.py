@@ -11,12 +11,12 @@ from statistics import median
 
 from foretune.errors import RunTableError
 from foretune.plan.describe.cache_formats import CACHE_FORMATS
-from foretune.plan.describe.checkpoint import SUFFIXES
+from foretune.plan.describe.checkpoint import FORMAT_OF_SUFFIX
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import FORMATS, Formats
 
 COLUMNS = ("format", "method", "model", "benchmark", "baseline", "quantized", "better", "source")
-ALIKE = {"fp8_static": "fp8", "fp8_block": "fp8"}
+EQUIVALENT_FORMATS = {"fp8_static": "fp8", "fp8_block": "fp8"}
 """Format -> the one whose results stand for it: finer scales lose no more."""
 
 
@@ -86,16 +86,16 @@ def recovery(
     """
     known = published_accuracy() if results is None else results
     total = 1.0
-    for name in _lossy(formats, model):
-        found = [r for r in known if ALIKE.get(r.format, r.format) == name]
-        own = [r for r in found if model and _base(r.model) == _base(model.name)]
+    for name in _lossy_formats(formats, model):
+        found = [r for r in known if EQUIVALENT_FORMATS.get(r.format, r.format) == name]
+        same_model = [r for r in found if model and _base_name(r.model) == _base_name(model.name)]
         if not found:
             return None
-        total *= median(r.recovery for r in own or found)
+        total *= median(r.recovery for r in same_model or found)
     return total
 
 
-def _lossy(formats: Formats, model: ModelDescription | None) -> list[str]:
+def _lossy_formats(formats: Formats, model: ModelDescription | None) -> list[str]:
     """Return the formats in which something is lost: the narrowest of weights, and the cache's."""
     native, cache_native = {"bf16"}, {"bf16"}
     if model:
@@ -106,16 +106,16 @@ def _lossy(formats: Formats, model: ModelDescription | None) -> list[str]:
     names = []
     if changed:
         narrowest = min(changed, key=lambda f: FORMATS[f].bytes)
-        names.append(ALIKE.get(narrowest, narrowest))
+        names.append(EQUIVALENT_FORMATS.get(narrowest, narrowest))
     if formats.kv not in cache_native:
         names.append(f"kv:{formats.kv}")
     return names
 
 
-def _base(name: str) -> str:
+def _base_name(name: str) -> str:
     """Return a model's name without its publisher and what it was stored in."""
     words = name.rpartition("/")[2].lower().split("-")
-    return "-".join(w for w in words if w not in {"meta", "instruct", *SUFFIXES})
+    return "-".join(w for w in words if w not in {"meta", "instruct", *FORMAT_OF_SUFFIX})
 
 
 def _parse(text: str, name: str) -> tuple[AccuracyResult, ...]:

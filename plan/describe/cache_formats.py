@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from foretune.errors import UnknownName
 
-WIDE = 2.0
+BF16_BYTES = 2.0
 """Bytes of a number that is not quantized."""
 
 
@@ -36,12 +36,12 @@ class CacheFormat:
     head_bits: int = 0
     residual: int = 0
 
-    def number_bytes(self, width: float) -> float:
+    def bytes_per_value(self, width: float) -> float:
         """Return bytes per number, where heads are ``width`` numbers wide."""
         scales = self.scale_bits / self.group if self.group else 0.0
         return (self.bits + scales + self.head_bits / width) / 8
 
-    def kept_bytes(self, tokens: float, numbers: float, width: float) -> float:
+    def cache_bytes(self, tokens: float, numbers: float, width: float) -> float:
         """Return bytes of a layer's cache of one request.
 
         Args:
@@ -51,7 +51,7 @@ class CacheFormat:
         """
         recent = min(tokens, self.residual)
         older = tokens - recent
-        return numbers * (older * self.number_bytes(width) + recent * WIDE)
+        return numbers * (older * self.bytes_per_value(width) + recent * BF16_BYTES)
 
 
 CACHE_FORMATS: dict[str, CacheFormat] = {
@@ -67,7 +67,7 @@ CACHE_FORMATS: dict[str, CacheFormat] = {
     )
 }
 """Formats of the cache; fp8 with one scale per tensor."""
-USUAL = ("bf16", "fp8")
+DEFAULT_CACHE_FORMATS = ("bf16", "fp8")
 """Those that plans look at by themselves; others are guesses, and looked at where asked for."""
 
 
@@ -82,6 +82,6 @@ def find_cache_format(name: str) -> CacheFormat:
     return CACHE_FORMATS[name]
 
 
-def support_name(name: str) -> str:
+def support_key(name: str) -> str:
     """Return what a table of hardware calls a cache's format: usual ones are those of weights."""
-    return name if name in USUAL else f"kv:{name}"
+    return name if name in DEFAULT_CACHE_FORMATS else f"kv:{name}"

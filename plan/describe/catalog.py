@@ -9,12 +9,12 @@ from importlib.resources import files
 from pathlib import Path
 
 from foretune.errors import MissingExtra, UnknownName, UsageError
-from foretune.operator_package import package_home
-from foretune.plan.describe.checkpoint import FOUR_BITS, SUFFIXES, format_in_name
+from foretune.operator_package import package_folder
+from foretune.plan.describe.checkpoint import FORMAT_OF_SUFFIX, FOUR_BIT_FORMATS, format_in_name
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.huggingface import (
-    CONFIG,
-    QUANTIZATION,
+    CONFIG_FILE,
+    QUANTIZATION_FILE,
     read_config,
     read_folder,
     read_json,
@@ -23,11 +23,11 @@ from foretune.plan.describe.parts import Indexer, LinearAttention, Mla
 
 __all__ = ["ModelDescription", "describe_model", "known_models"]
 
-_VARIANTS = {"instruct", "chat", "base", "it", "hf", "dynamic", "meta", *SUFFIXES}
+_VARIANTS = {"instruct", "chat", "base", "it", "hf", "dynamic", "meta", *FORMAT_OF_SUFFIX}
 """Words of names that say how a model was trained on or stored, not how it is built."""
 
 
-SAME_PUBLISHER = 0.85
+MIN_PUBLISHER_SIMILARITY = 0.85
 """How alike publishers are of which one is misspelt, 0 … 1."""
 
 
@@ -44,22 +44,24 @@ def describe_model(name: str) -> ModelDescription:
         MissingExtra: it is not in the shipped table, and aiconfigurator-core is not installed.
     """
     folder = Path(name).expanduser()
-    if folder.name == CONFIG:
+    if folder.name == CONFIG_FILE:
         return read_folder(folder.parent)
     if folder.is_dir():
         return read_folder(folder)
     shipped, configs = _shipped(), _configs()
-    asked, name = name, _spelt(name, known_models())
-    for same in (str.lower, _key):
-        if found := _match(name, shipped, same):
-            return _called(shipped[found], name, found)
-        if found := _match(name, configs, same):
-            return _called(_read(configs[found], found), name, found)
+    requested, name = name, _correct_publisher(name, known_models())
+    for normalize in (str.lower, _architecture_key):
+        if found := _match(name, shipped, normalize):
+            return _with_requested_name(shipped[found], name, found)
+        if found := _match(name, configs, normalize):
+            return _with_requested_name(_read(configs[found], found), name, found)
     known = known_models()
-    close = get_close_matches(_key(name), [_key(k) for k in known], n=1)
+    close = get_close_matches(_architecture_key(name), [_architecture_key(k) for k in known], n=1)
     if _package() is None and not close:
-        raise MissingExtra("aiconfigurator_core", "llm", f"describing {asked} without its folder")
-    raise UnknownName("model", asked, known, "or give a folder with its config.json")
+        raise MissingExtra(
+            "aiconfigurator_core", "llm", f"describing {requested} without its folder"
+        )
+    raise UnknownName("model", requested, known, "or give a folder with its config.json")
 
 
 def known_models() -> list[str]:
@@ -67,26 +69,26 @@ def known_models() -> list[str]:
     return sorted({*_shipped(), *_configs()}, key=str.lower)
 
 
-def _match(name: str, known: Iterable[str], same: Callable[[str], str]) -> str | None:
-    """Return which of ``known`` a name means, of which ``same`` has what must agree."""
-    return next((candidate for candidate in known if same(candidate) == same(name)), None)
+def _match(name: str, known: Iterable[str], normalize: Callable[[str], str]) -> str | None:
+    """Return which of ``known`` a name means, of which ``normalize`` has what must agree."""
+    return next((candidate for candidate in known if normalize(candidate) == normalize(name)), None)
 
 
-def _spelt(name: str, known: Iterable[str]) -> str:
+def _correct_publisher(name: str, known: Iterable[str]) -> str:
     """Return a name with its publisher as it is known, where that is nearly so."""
     publisher, slash, model = name.partition("/")
     publishers = {k.partition("/")[0].lower(): k.partition("/")[0] for k in known}
-    close = get_close_matches(publisher.lower(), publishers, n=1, cutoff=SAME_PUBLISHER)
+    close = get_close_matches(publisher.lower(), publishers, n=1, cutoff=MIN_PUBLISHER_SIMILARITY)
     return f"{publishers[close[0]]}/{model}" if slash and close else name
 
 
-def _key(name: str) -> str:
+def _architecture_key(name: str) -> str:
     """Return what of a name says how the model is built."""
     words = name.rpartition("/")[2].lower().replace("_", "-").split("-")
     return "-".join(word for word in words if word not in _VARIANTS)
 
 
-def _called(model: ModelDescription, name: str, found: str) -> ModelDescription:
+def _with_requested_name(model: ModelDescription, name: str, found: str) -> ModelDescription:
     """Return ``model`` under the name it was asked for, in the format which that says.
 
     Checkpoints of four bits keep attention in sixteen where there are experts to be small.
@@ -96,8 +98,10 @@ def _called(model: ModelDescription, name: str, found: str) -> ModelDescription:
     stored = format_in_name(name)
     if not stored:
         return replace(model, name=name)
-    whole = not (model.is_moe and stored in FOUR_BITS)
-    return replace(model, name=name, weight_format=stored if whole else "bf16", moe_format=stored)
+    quantizes_attention = not (model.is_moe and stored in FOUR_BIT_FORMATS)
+    return replace(
+        model, name=name, weight_format=stored if quantizes_attention else "bf16", moe_format=stored
+    )
 
 
 @cache
@@ -127,7 +131,7 @@ def _from_row(row: dict[str, str]) -> ModelDescription:
 
 def _package() -> Path | None:
     """Return the folder of aiconfigurator-core's configurations, without importing it."""
-    home = package_home()
+    home = package_folder()
     return home / "model_configs" if home and (home / "model_configs").is_dir() else None
 
 
@@ -135,17 +139,23 @@ def _package() -> Path | None:
 def _configs() -> dict[str, Path]:
     """Return the configurations that aiconfigurator-core holds, by the model's name."""
     folder = _package()
-    paths = sorted(folder.glob(f"*_{CONFIG}")) if folder else []
-    return {_id_of(path): path for path in paths if not path.name.endswith(QUANTIZATION)}
+    paths = sorted(folder.glob(f"*_{CONFIG_FILE}")) if folder else []
+    return {_model_id(path): path for path in paths if not path.name.endswith(QUANTIZATION_FILE)}
 
 
-def _id_of(path: Path) -> str:
-    return path.name.removesuffix(f"_{CONFIG}").replace("--", "/", 1)
+def _model_id(path: Path) -> str:
+    return path.name.removesuffix(f"_{CONFIG_FILE}").replace("--", "/", 1)
 
 
 def _read(path: Path, name: str) -> ModelDescription:
-    beside = path.with_name(path.name.replace(f"_{CONFIG}", f"_{QUANTIZATION}"))
+    quantization_path = path.with_name(
+        path.name.replace(f"_{CONFIG_FILE}", f"_{QUANTIZATION_FILE}")
+    )
     try:
-        return read_config(read_json(path), name, read_json(beside) if beside.is_file() else {})
+        return read_config(
+            read_json(path),
+            name,
+            read_json(quantization_path) if quantization_path.is_file() else {},
+        )
     except UsageError as e:
         raise UsageError(f"{e} (aiconfigurator-core's copy)") from e

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 Fields = Mapping[str, Any]
 
-SUFFIXES = {
+FORMAT_OF_SUFFIX = {
     "nvfp4": "nvfp4",
     "fp4": "nvfp4",
     "fp8": "fp8",
@@ -21,12 +21,12 @@ SUFFIXES = {
     "bf16": "bf16",
 }
 """Last word of a checkpoint's name -> the format of its projections and experts."""
-IN_BLOCKS = "qwen/"
+BLOCKWISE_FP8_PUBLISHER = "qwen/"
 """Who publishes fp8 with a scale per block: ``weight_block_size`` in its ``config.json``."""
 
-FOUR_BITS = ("nvfp4", "mxfp4", "int4_wo")
+FOUR_BIT_FORMATS = ("nvfp4", "mxfp4", "int4_wo")
 
-ALGORITHMS = {
+MODELOPT_FORMATS = {
     "FP8": "fp8",
     "FP8_PB_WO": "fp8_block",
     "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
@@ -40,10 +40,10 @@ ALGORITHMS = {
 }
 """NVIDIA ModelOpt's name -> ours."""
 
-_LISTS = ("modules_to_not_convert", "ignore", "exclude_modules")
+_UNQUANTIZED_MODULE_KEYS = ("modules_to_not_convert", "ignore", "exclude_modules")
 _PROJECTION = re.compile(r"self_attn(\*|\.\*|$|\.(q|k|v|o|qkv|q_a|q_b|kv_b)_proj)")
 _LAYER = re.compile(r"layers\.(\d+)\.")
-MANY = 2
+MAX_UNQUANTIZED_LAYERS = 2
 """Layers whose attention is spared, from which on that of all is: engines spare the first few."""
 
 
@@ -58,9 +58,9 @@ class StoredFormats(NamedTuple):
 def format_in_name(name: str) -> str:
     """Return the format that a name like ``nvidia/Qwen3-32B-NVFP4`` says; empty without one."""
     for word in reversed(name.lower().replace(".", "-").replace("_", "-").split("-")):
-        if word in SUFFIXES:
-            in_blocks = word == "fp8" and name.lower().startswith(IN_BLOCKS)
-            return "fp8_block" if in_blocks else SUFFIXES[word]
+        if word in FORMAT_OF_SUFFIX:
+            blockwise = word == "fp8" and name.lower().startswith(BLOCKWISE_FP8_PUBLISHER)
+            return "fp8_block" if blockwise else FORMAT_OF_SUFFIX[word]
     return ""
 
 
@@ -76,13 +76,15 @@ def stored_formats(config: Fields, quantization: Fields) -> StoredFormats:
         return StoredFormats()
     found = _by_algorithm(stored) or _by_method(stored) or _by_groups(stored) or "bf16"
     cache = stored.get("kv_cache_quant_algo") or stored.get("kv_cache_scheme")
-    spared = [str(module) for key in _LISTS for module in stored.get(key) or ()]
+    unquantized = [
+        str(module) for key in _UNQUANTIZED_MODULE_KEYS for module in stored.get(key) or ()
+    ]
     return StoredFormats(
-        "bf16" if _spares_attention(spared) else found, found, "fp8" if cache else "bf16"
+        "bf16" if _attention_unquantized(unquantized) else found, found, "fp8" if cache else "bf16"
     )
 
 
-def _spares_attention(modules: Iterable[str]) -> bool:
+def _attention_unquantized(modules: Iterable[str]) -> bool:
     """Return whether attention's projections are among the modules that are not quantized."""
     layers = set()
     for module in modules:
@@ -92,16 +94,18 @@ def _spares_attention(modules: Iterable[str]) -> bool:
         if layer is None:
             return True
         layers.add(layer[1])
-    return len(layers) > MANY
+    return len(layers) > MAX_UNQUANTIZED_LAYERS
 
 
 def _by_algorithm(stored: Fields) -> str:
     """Return the format that ModelOpt names; of a mixture, the most frequent."""
     layers = stored.get("quantized_layers")
     if isinstance(layers, Mapping) and layers:
-        counts = Counter(ALGORITHMS.get(str(v.get("quant_algo")), "") for v in layers.values())
+        counts = Counter(
+            MODELOPT_FORMATS.get(str(v.get("quant_algo")), "") for v in layers.values()
+        )
         return counts.most_common(1)[0][0]
-    return ALGORITHMS.get(str(stored.get("quant_algo", "")).upper(), "")
+    return MODELOPT_FORMATS.get(str(stored.get("quant_algo", "")).upper(), "")
 
 
 def _by_method(stored: Fields) -> str:

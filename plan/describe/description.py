@@ -9,15 +9,15 @@ from dataclasses import dataclass
 
 from foretune.errors import ProblemError
 from foretune.plan.describe.parts import (
-    Compressed,
+    CompressedAttention,
     Heads,
     Indexer,
     LinearAttention,
     Mla,
-    Parameters,
+    ParameterCounts,
 )
 
-GATED = 3
+GATED_MATRICES = 3
 """Matrices of a gated MLP: gate, up and down projection."""
 
 
@@ -62,7 +62,7 @@ class ModelDescription:
         compressed: its shape, where attention is DeepSeek-V4's.
         drafting_layers: that draft tokens beyond the next (multi-token prediction), and are left
             out elsewhere.
-        beside: a smaller model that drafts tokens for it, and is loaded beside it.
+        draft_model: a smaller model that drafts tokens for it, and is loaded beside it.
 
     Raises:
         ProblemError: sizes that contradict each other.
@@ -87,7 +87,7 @@ class ModelDescription:
     windowed_layers: int = 0
     shared_intermediate: int = 0
     gated_attention: bool = False
-    mlp_matrices: int = GATED
+    mlp_matrices: int = GATED_MATRICES
     linear: LinearAttention | None = None
     index: Indexer | None = None
     weight_format: str = "bf16"
@@ -102,10 +102,10 @@ class ModelDescription:
     without_mlp: int = 0
     mlp_widths: tuple[tuple[int, int], ...] = ()
     expert_hidden: int = 0
-    expert_matrices: int = GATED
-    compressed: Compressed | None = None
+    expert_matrices: int = GATED_MATRICES
+    compressed: CompressedAttention | None = None
     drafting_layers: int = 0
-    beside: "ModelDescription | None" = None
+    draft_model: "ModelDescription | None" = None
 
     def __post_init__(self) -> None:
         for field in ("layers", "hidden", "heads", "kv_heads", "head_dim", "vocab"):
@@ -160,7 +160,7 @@ class ModelDescription:
         return 2 * self.layers - self.without_attention - self.without_mlp + 1
 
     @property
-    def irregular(self) -> bool:
+    def has_mixed_layers(self) -> bool:
         """Whether layers differ in more than what their attention sees."""
         linear = self.linear is not None and self.linear.kind != "gdn"
         if self.compressed:
@@ -173,7 +173,7 @@ class ModelDescription:
         """(Width, layers) of dense MLPs."""
         return self.mlp_widths or ((self.intermediate, self.mlp_layers),)
 
-    def attentions(self) -> Iterator[tuple[int, int, Heads]]:
+    def softmax_groups(self) -> Iterator[tuple[int, int, Heads]]:
         """Give the kinds of softmax attention: layers, keys of the window (0: all), heads."""
         width = self.value_dim or self.head_dim
         full = Heads(self.heads, self.kv_heads, self.head_dim, width, self.shared_values)
@@ -199,18 +199,18 @@ class ModelDescription:
         """Weights of one routed expert."""
         return self.expert_matrices * (self.expert_hidden or self.hidden) * self.moe_intermediate
 
-    def weights(self) -> Parameters:
+    def weights(self) -> ParameterCounts:
         """Return the numbers of weights, by kind."""
         kind = self._compressed if self.compressed else self._latent if self.mla else self._softmax
         attention, key_value, latent = kind()
-        linear, whole, scales = self._linear()
-        index, index_whole = self._index()
+        linear, linear_replicated, scales = self._linear()
+        index, index_replicated = self._index()
         widths = sum(width * layers for width, layers in self.dense_widths)
-        narrower = self.moe_layers * 2 * self.hidden * self.expert_hidden
-        return Parameters(
+        expert_projections = self.moe_layers * 2 * self.hidden * self.expert_hidden
+        return ParameterCounts(
             attention=attention + linear,
             key_value=key_value + index,
-            latent=latent + whole + index_whole + narrower,
+            replicated=latent + linear_replicated + index_replicated + expert_projections,
             mlp=self.mlp_matrices * self.hidden * widths,
             shared=self.moe_layers * self.expert_matrices * self.hidden * self.shared_width,
             experts=self.moe_layers * self.experts * self.expert_parameters,
@@ -232,16 +232,16 @@ class ModelDescription:
         """
         weights = self.weights()
         idle = self.moe_layers * (self.experts - self.experts_per_token) * self.expert_parameters
-        unread = 0 if self.tied_embeddings else weights.embedding
-        return weights.total - idle - unread
+        unused_embedding = 0 if self.tied_embeddings else weights.embedding
+        return weights.total - idle - unused_embedding
 
     def _softmax(self) -> tuple[int, int, int]:
         """Return weights of all softmax layers: split by heads, by key heads, and not at all."""
         attention = key_value = 0
-        for layers, _, heads in self.attentions():
+        for layers, _, heads in self.softmax_groups():
             gates = heads.value_dim if self.gated_attention else 0
-            attention += layers * heads.heads * (heads.cached + gates)
-            key_value += layers * heads.kv_heads * heads.projected
+            attention += layers * heads.heads * (heads.cached_width + gates)
+            key_value += layers * heads.kv_heads * heads.projected_width
         return self.hidden * attention, self.hidden * key_value, 0
 
     def _latent(self) -> tuple[int, int, int]:
@@ -264,13 +264,13 @@ class ModelDescription:
         shape, width = self.compressed, self.heads * self.head_dim
         each = width * (shape.q_lora_rank + shape.o_lora_rank)
         each += shape.o_groups * shape.o_lora_rank * self.hidden
-        whole = self.layers * self.hidden * (shape.q_lora_rank + self.head_dim)
+        replicated = self.layers * self.hidden * (shape.q_lora_rank + self.head_dim)
         for ratio, layers in shape.ratios:
-            index = self.index if ratio == shape.chosen else None
-            whole += layers * self.hidden * shape.compressors(ratio, self.head_dim, index)
+            index = self.index if ratio == shape.indexed_ratio else None
+            replicated += layers * self.hidden * shape.compressor_width(ratio, self.head_dim, index)
             if index:
-                whole += layers * shape.q_lora_rank * index.heads * index.head_dim
-        return self.layers * each, 0, whole
+                replicated += layers * shape.q_lora_rank * index.heads * index.head_dim
+        return self.layers * each, 0, replicated
 
     def _index(self) -> tuple[int, int]:
         """Return weights of all indexers: split by key heads, and not at all."""
@@ -279,8 +279,8 @@ class ModelDescription:
         index, layers = self.index, self.indexed_layers
         ranks = self.mla.q_lora_rank if self.mla else self.hidden
         queries = layers * ranks * index.heads * index.head_dim
-        keys = layers * self.hidden * (index.head_dim + index.weighing)
-        return (queries, keys) if index.in_blocks else (0, queries + keys)
+        keys = layers * self.hidden * (index.head_dim + index.score_weights)
+        return (queries, keys) if index.selects_blocks else (0, queries + keys)
 
     def _linear(self) -> tuple[int, int, int]:
         """Return weights of linear layers: split by heads, not at all, and their other scales."""
@@ -288,7 +288,7 @@ class ModelDescription:
             return 0, 0, 0
         linear = self.linear
         values = linear.value_heads * linear.value_dim
-        inputs = linear.channels + values + linear.scalars
+        inputs = linear.channels + values + linear.gate_scalars
         gate = linear.gate_rank * linear.key_heads * linear.key_dim
         scales = linear.channels * linear.convolution + 2 * linear.value_heads + linear.value_dim
         return (

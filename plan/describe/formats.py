@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Literal
 
 from foretune.errors import UnknownName, UsageError
-from foretune.plan.describe.cache_formats import find_cache_format, support_name
+from foretune.plan.describe.cache_formats import find_cache_format, support_key
 from foretune.plan.describe.description import ModelDescription
 
 Support = Literal["native", "emulated", "no"]
@@ -117,8 +117,8 @@ class Formats:
         Eight bits where the cache and the activations around it have no more (NVFP4 caches are
         converted to eight); a decode step waits for memory, and computes in sixteen.
         """
-        narrow = self.kv in ("fp8", "nvfp4") and self.activations in ("fp8", "nvfp4")
-        return "fp8" if narrow else "bf16"
+        eight_bits = self.kv in ("fp8", "nvfp4") and self.activations in ("fp8", "nvfp4")
+        return "fp8" if eight_bits else "bf16"
 
     @property
     def dispatch_bytes(self) -> float:
@@ -130,7 +130,7 @@ class Formats:
 
     def support(self, architecture: str) -> Support:
         """Return how a device works with them: as with the one that it works with worst."""
-        names = (self.weights, self.moe, support_name(self.kv))
+        names = (self.weights, self.moe, support_key(self.kv))
         found = {supported(name, architecture) for name in names}
         return next(support for support in WORST_FIRST if support in found)
 

@@ -12,7 +12,7 @@ from typing import Self
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, find_format
 
-WIDE = 8
+UNEVEN_EXPERTS_ABOVE = 8
 """Groups of experts from more of which on copies of some experts fill the ranks: engines balance
 the load of many ranks with copies anyway."""
 
@@ -50,12 +50,12 @@ class Layout:
         """Ranks that the experts of a layer are spread over."""
         return self.moe_tp * self.moe_ep
 
-    def copies(self, model: ModelDescription) -> int:
+    def redundant_experts(self, model: ModelDescription) -> int:
         """Return the experts that some ranks hold a second time, so that all hold equally many."""
         return -model.experts % self.moe_ep
 
     @classmethod
-    def as_recorded(cls, model: ModelDescription, tp: int, pp: int, dp: int, moe_tp: int,
+    def from_labels(cls, model: ModelDescription, tp: int, pp: int, dp: int, moe_tp: int,
                     moe_ep: int) -> Self:  # fmt: skip
         """Return the layout that labels of a measured deployment mean.
 
@@ -111,12 +111,12 @@ def legal_layouts(
     """
     return [
         layout
-        for layout in _spreads(model, gpus)
+        for layout in _candidate_layouts(model, gpus)
         if illegal_because(model, layout, formats) is None
     ]
 
 
-def _spreads(model: ModelDescription, gpus: int) -> Iterator[Layout]:
+def _candidate_layouts(model: ModelDescription, gpus: int) -> Iterator[Layout]:
     for pp in _divisors(gpus):
         ranks = gpus // pp
         for tp in _divisors(ranks):
@@ -131,7 +131,7 @@ def _attention(model: ModelDescription, layout: Layout) -> str | None:
     tp, linear = layout.tp, model.linear
     if model.heads % tp:
         return f"{model.heads} heads cannot be split over tp={tp}"
-    for _, _, heads in () if model.mla else model.attentions():
+    for _, _, heads in () if model.mla else model.softmax_groups():
         if heads.kv_heads % tp and tp % heads.kv_heads:
             return f"{heads.kv_heads} key heads can neither be split over nor copied to tp={tp}"
     if linear and (linear.key_heads % tp or linear.value_heads % tp):
@@ -153,7 +153,7 @@ def _experts(model: ModelDescription, layout: Layout) -> str | None:
         return None
     if layout.expert_ranks != layout.tp * layout.dp:
         return f"moe_tp x moe_ep = {layout.expert_ranks} must be tp x dp = {layout.tp * layout.dp}"
-    if model.experts % layout.moe_ep and not WIDE < layout.moe_ep <= model.experts:
+    if model.experts % layout.moe_ep and not UNEVEN_EXPERTS_ABOVE < layout.moe_ep <= model.experts:
         return f"{model.experts} experts cannot be spread over moe_ep={layout.moe_ep}"
     if model.moe_intermediate % layout.moe_tp:
         return f"experts {model.moe_intermediate} wide cannot be split over moe_tp={layout.moe_tp}"
@@ -167,9 +167,9 @@ def _blocks(model: ModelDescription, layout: Layout, formats: Formats) -> str | 
     cuts = [(formats.weights, width, layout.tp, layers > 0) for width, layers in model.dense_widths]
     # Shared experts are small: engines give every rank all of them where they cannot be cut.
     cuts.append((formats.moe, model.moe_intermediate, layout.moe_tp, model.is_moe))
-    for name, width, parts, there in cuts:
+    for name, width, parts, used in cuts:
         block = find_format(name).block
-        if there and parts > 1 and width // parts % block:
+        if used and parts > 1 and width // parts % block:
             return f"{width} / {parts} columns cut the blocks of {block} that {name} has"
     return None
 

@@ -10,31 +10,31 @@ from math import ceil
 from typing import Any
 
 from foretune.errors import UsageError
-from foretune.plan.describe.parts import Compressed, Heads, Indexer, LinearAttention
+from foretune.plan.describe.parts import CompressedAttention, Heads, Indexer, LinearAttention
 
 Fields = Mapping[str, Any]
 
-LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+LAYER_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """Nemotron-H's pattern -> kinds of layers, as newer configurations spell them."""
-COMPRESSED = {0, 4, 128}
+COMPRESSION_RATIOS = {0, 4, 128}
 """Tokens that a key of DeepSeek-V4 stands for, by layer."""
 DECI_MULTIPLE = 256
 """DeciLM's MLPs are as wide as the next multiple of this."""
 
 
-def blocks(text: Fields, name: str) -> dict[str, Any]:
+def nemotron_h(text: Fields, name: str) -> dict[str, Any]:
     """Return the fields of Nemotron-H: each layer is a state space, attention, an MLP or experts.
 
     Raises:
         UsageError: a layer is of another kind.
     """
     kinds = text.get("layers_block_type") or [
-        LETTERS.get(letter, letter) for letter in str(text.get("hybrid_override_pattern", ""))
+        LAYER_LETTERS.get(letter, letter) for letter in str(text.get("hybrid_override_pattern", ""))
     ]
     for kind in kinds:
-        if kind not in LETTERS.values():
+        if kind not in LAYER_LETTERS.values():
             raise UsageError(f"{name}: layers of kind {kind!r} cannot be planned yet")
-    count = {kind: kinds.count(kind) for kind in LETTERS.values()}
+    count = {kind: kinds.count(kind) for kind in LAYER_LETTERS.values()}
     state = LinearAttention(
         layers=count["mamba"],
         key_heads=text["n_groups"],
@@ -55,7 +55,7 @@ def blocks(text: Fields, name: str) -> dict[str, Any]:
     }
 
 
-def puzzle(text: Fields, name: str) -> dict[str, Any]:
+def deci_lm(text: Fields, name: str) -> dict[str, Any]:
     """Return the fields of DeciLM: layers without attention, and MLPs of many widths.
 
     Raises:
@@ -71,7 +71,7 @@ def puzzle(text: Fields, name: str) -> dict[str, Any]:
     if replaced or len(groups) != 1:
         raise UsageError(f"{name}: layers that differ in their heads cannot be planned yet")
     hidden = text["hidden_size"]
-    widths = [_deci(layer["ffn"]["ffn_mult"], hidden) for layer in layers
+    widths = [_deci_width(layer["ffn"]["ffn_mult"], hidden) for layer in layers
               if not layer["ffn"]["no_op"]]  # fmt: skip
     return {
         "kv_heads": text["num_attention_heads"] // groups.pop(),
@@ -82,7 +82,7 @@ def puzzle(text: Fields, name: str) -> dict[str, Any]:
     }
 
 
-def _deci(multiple: float, hidden: int) -> int:
+def _deci_width(multiple: float, hidden: int) -> int:
     return ceil(int(2 * multiple * hidden / 3) / DECI_MULTIPLE) * DECI_MULTIPLE
 
 
@@ -98,19 +98,19 @@ def gemma4(text: Fields, name: str) -> dict[str, Any]:
     ):
         if text.get(field):
             raise UsageError(f"{name}: {what} ({field}) cannot be planned yet")
-    beside = text["intermediate_size"] if text.get("enable_moe_block") else 0
+    dense_width = text["intermediate_size"] if text.get("enable_moe_block") else 0
     heads, dim = text["num_attention_heads"], text["head_dim"]
     return {
         "kv_heads": text.get("num_global_key_value_heads") or text["num_key_value_heads"],
         "head_dim": text["global_head_dim"],
         "shared_values": bool(text.get("attention_k_eq_v")),
         "windowed": Heads(heads, text["num_key_value_heads"], dim, dim),
-        "shared_experts": int(beside > 0),
-        "shared_intermediate": beside,
+        "shared_experts": int(dense_width > 0),
+        "shared_intermediate": dense_width,
     }
 
 
-def mimo(text: Fields, name: str) -> dict[str, Any]:
+def mimo_v2(text: Fields, name: str) -> dict[str, Any]:
     """Return the fields of MiMo-V2: layers with a window have heads of their own."""
     del name
     return {
@@ -125,7 +125,7 @@ def mimo(text: Fields, name: str) -> dict[str, Any]:
     }
 
 
-def step(text: Fields, name: str) -> dict[str, Any]:
+def step3(text: Fields, name: str) -> dict[str, Any]:
     """Return the fields of Step 3.5 and later: layers with a window have more heads.
 
     Raises:
@@ -190,16 +190,16 @@ def deepseek_v4(text: Fields, name: str) -> dict[str, Any]:
         UsageError: a ratio is none of those that engines know.
     """
     ratios = text["compress_ratios"][: text["num_hidden_layers"]]  # one more drafts tokens
-    if not set(ratios) <= COMPRESSED:
+    if not set(ratios) <= COMPRESSION_RATIOS:
         raise UsageError(f"{name}: compression of {max(ratios)} tokens cannot be planned yet")
     fields: dict[str, Any] = {
-        "compressed": Compressed(
+        "compressed": CompressedAttention(
             text["q_lora_rank"], text["o_groups"], text["o_lora_rank"], text["sliding_window"],
             tuple((ratio, ratios.count(ratio)) for ratio in sorted(set(ratios))), text["hc_mult"],
         ),
         "index": Indexer(
             text["index_n_heads"], text["index_head_dim"], text["index_topk"],
-            ratios.count(Compressed.chosen),
+            ratios.count(CompressedAttention.indexed_ratio),
         ),
         "windowed_layers": 0,
     }  # fmt: skip
@@ -209,13 +209,13 @@ def deepseek_v4(text: Fields, name: str) -> dict[str, Any]:
     return fields
 
 
-READERS = {
+FAMILY_READERS = {
     "compress_ratios": deepseek_v4,
-    "mamba_num_heads": blocks,
-    "block_configs": puzzle,
+    "mamba_num_heads": nemotron_h,
+    "block_configs": deci_lm,
     "global_head_dim": gemma4,
-    "hybrid_layer_pattern": mimo,
-    "share_expert_dim": step,
+    "hybrid_layer_pattern": mimo_v2,
+    "share_expert_dim": step3,
     "linear_attn_config": kimi_delta,
     "sparse_attention_config": minimax_sparse,
 }
@@ -232,7 +232,7 @@ def mixed_layers(text: Fields, name: str) -> dict[str, Any]:
     Raises:
         UsageError: a field is missing or means nothing, or layers cannot be planned.
     """
-    for field, reader in READERS.items():
+    for field, reader in FAMILY_READERS.items():
         if text.get(field):
             try:
                 return reader(text, name)

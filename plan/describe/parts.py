@@ -30,24 +30,24 @@ class Heads:
     Attributes:
         heads, kv_heads: of queries, and of keys and values.
         head_dim, value_dim: width of a head's query and key, and of its value.
-        shared: whether keys are projected alone, and values are made of them (Gemma 4).
+        shared_values: whether keys are projected alone, and values are made of them (Gemma 4).
     """
 
     heads: int
     kv_heads: int
     head_dim: int
     value_dim: int
-    shared: bool = False
+    shared_values: bool = False
 
     @property
-    def cached(self) -> int:
+    def cached_width(self) -> int:
         """Numbers of a key head's key and value."""
         return self.head_dim + self.value_dim
 
     @property
-    def projected(self) -> int:
+    def projected_width(self) -> int:
         """Numbers that are projected for a key head."""
-        return self.head_dim if self.shared else self.cached
+        return self.head_dim if self.shared_values else self.cached_width
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class LinearAttention:
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
     @property
-    def scalars(self) -> int:
+    def gate_scalars(self) -> int:
         """Numbers per token that steer the update, one per value head: decay, and its strength."""
         return self.value_heads * (2 if self.kind == "gdn" else 1)
 
@@ -109,36 +109,36 @@ class Indexer:
     block: int = 1
 
     @property
-    def in_blocks(self) -> bool:
+    def selects_blocks(self) -> bool:
         """Whether it chooses blocks: its heads are then split as key heads are, without weights."""
         return self.block > 1
 
     @property
-    def weighing(self) -> int:
+    def score_weights(self) -> int:
         """Weights of the heads' scores, per token."""
-        return 0 if self.in_blocks else self.heads
+        return 0 if self.selects_blocks else self.heads
 
     @property
     def token_bytes(self) -> float:
         """Bytes of a key: eight bits with a scale for every 128, or sixteen bits for blocks."""
-        return self.head_dim * (2.0 if self.in_blocks else 1 + 4 / 128)
+        return self.head_dim * (2.0 if self.selects_blocks else 1 + 4 / 128)
 
 
 @dataclass(frozen=True)
-class Compressed:
+class CompressedAttention:
     """DeepSeek-V4's attention: keys in a window as they are, all before them compressed.
 
     All heads share one vector per key, which is its value too. Layers compress ``ratio`` tokens
-    into a key; where an indexer chooses among these keys (``chosen``), windows of compression
-    overlap (vLLM, ``models/deepseek_v4``).
+    into a key; where an indexer chooses among these keys (``indexed_ratio``), windows of
+    compression overlap (vLLM, ``models/deepseek_v4``).
 
     Attributes:
         q_lora_rank: width of the compressed queries.
         o_groups, o_lora_rank: groups of heads whose outputs are compressed, and to which width.
         window: keys that are seen as they are.
         ratios: (tokens per compressed key, layers); 0 tokens for layers with the window alone.
-        streams: residual streams that are mixed around each layer.
-        chosen: the ratio of the layers with an indexer.
+        residual_streams: residual streams that are mixed around each layer.
+        indexed_ratio: the ratio of the layers with an indexer.
     """
 
     q_lora_rank: int
@@ -146,14 +146,14 @@ class Compressed:
     o_lora_rank: int
     window: int
     ratios: tuple[tuple[int, int], ...]
-    streams: int = 1
-    chosen: int = 4
+    residual_streams: int = 1
+    indexed_ratio: int = 4
 
     def overlap(self, ratio: int) -> int:
         """Return how many compressed keys a token is part of."""
-        return 2 if ratio == self.chosen else 1
+        return 2 if ratio == self.indexed_ratio else 1
 
-    def compressors(self, ratio: int, dim: int, index: "Indexer | None") -> int:
+    def compressor_width(self, ratio: int, dim: int, index: "Indexer | None") -> int:
         """Return the numbers per token that compression is made of: keys and their weights."""
         if not ratio:
             return 0
@@ -175,20 +175,20 @@ class Compressed:
             if ratio:
                 state = 2 * ratio * self.overlap(ratio) * 4
                 each += tokens / ratio * dim * size + state * dim
-                if index and ratio == self.chosen:
+                if index and ratio == self.indexed_ratio:
                     each += tokens / ratio * index.token_bytes + state * index.head_dim
             total += layers * each
         return total
 
 
 @dataclass(frozen=True)
-class Parameters:
+class ParameterCounts:
     """Numbers of weights by what happens to them when a model is split, all layers together.
 
     Attributes:
         attention: projections that are split by heads, except those of keys and values.
         key_value: projections to keys and values: split by key heads, copied beyond them.
-        latent: projections that every rank has as a whole (MLA's compression, indexers, those
+        replicated: projections that every rank has as a whole (MLA's compression, indexers, those
             into and out of the narrower space of experts).
         mlp: dense MLPs.
         shared: shared experts.
@@ -201,7 +201,7 @@ class Parameters:
 
     attention: int
     key_value: int
-    latent: int
+    replicated: int
     mlp: int
     shared: int
     experts: int

@@ -38,12 +38,12 @@ class Speculation:
 
     def __str__(self) -> str:
         by = self.draft.name if self.draft else "the model's own layers"
-        kept = f"{100 * self.acceptance:.3g} % of them accepted"
+        accepted = f"{100 * self.acceptance:.3g} % of them accepted"
         tokens = "1 token" if self.drafted == 1 else f"{self.drafted} tokens"
-        return f"{tokens} drafted by {by}, {kept}: {self.gained:.3g} tokens per step"
+        return f"{tokens} drafted by {by}, {accepted}: {self.accepted_tokens:.3g} tokens per step"
 
     @property
-    def gained(self) -> float:
+    def accepted_tokens(self) -> float:
         """Tokens per request and step: those before the first wrong one, and one of the model.
 
         The mean of a capped geometric distribution (Leviathan et al., arXiv:2211.17192).
@@ -79,8 +79,8 @@ class Speculation:
         """Return the drafter's formats where those of the model are ``formats``."""
         if self.draft is None:
             return formats
-        own = checkpoint_formats(self.draft)
-        return Formats(own.weights, kv=formats.kv, moe=own.moe)
+        published = checkpoint_formats(self.draft)
+        return Formats(published.weights, kv=formats.kv, moe=published.moe)
 
     def illegal_because(self, layout: Layout) -> str | None:
         """Return why no tokens can be drafted where the model is spread like this."""
@@ -88,10 +88,10 @@ class Speculation:
             return "pipelines draft no tokens"
         return illegal_because(self.draft, Layout(layout.tp)) if self.draft else None
 
-    def loaded(self, model: ModelDescription) -> ModelDescription:
+    def with_drafter(self, model: ModelDescription) -> ModelDescription:
         """Return ``model`` with what is loaded beside it: its own layers, or another model."""
         if self.draft:
-            return replace(model, beside=self.draft)
+            return replace(model, draft_model=self.draft)
         added = model.drafting_layers
         parts = added if model.without_mlp else 0
         return replace(

@@ -1,4 +1,4 @@
-"""Systems: a kind of GPU, how many are in a node, what joins them, and what an hour costs."""
+"""System, this machine."""
 
 import csv
 import importlib
@@ -10,9 +10,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
 
-from foretune.device import Device, find_device, named_device
+from foretune.collect.devices import local_device, local_gpus
+from foretune.device import Device, find_device, find_device_or_none
 from foretune.errors import RunTableError, UnknownName
-from foretune.operator_package import installed_data
+from foretune.operator_package import installed_tables
 
 PCIE_GBPS = 32.0
 """PCIe 4.0 x16 in one direction: what is taken for links that nobody described."""
@@ -51,13 +52,13 @@ class System:
     host_gbps: float = PCIE_GBPS
 
     @classmethod
-    def of_device(cls, device: Device, gpus_per_node: int = 1, name: str = "") -> Self:
+    def from_device(cls, device: Device, gpus_per_node: int = 1, name: str = "") -> Self:
         """Return a system of GPUs (or of one CPU) about whose links nothing is known.
 
         What a CPU has elsewhere it copies within its memory, each byte read and written: half the
-        bandwidth that was measured (`foretune.collect.probe`).
+        bandwidth that was measured (`foretune.collect.devices`).
         """
-        own = device.specs.get("memory_gbps", 0.0) / 2 if device.kind == "cpu" else 0.0
+        copy_gbps = device.specs.get("memory_gbps", 0.0) / 2 if device.kind == "cpu" else 0.0
         return cls(
             name=name or device.name,
             device=device,
@@ -67,11 +68,11 @@ class System:
             memory_gib=device.specs.get("memory_gib", 0.0),
             price_per_hour=None,
             power_limit_w=device.specs.get("power_limit_w", float("nan")),
-            host_gbps=own or PCIE_GBPS,
+            host_gbps=copy_gbps or PCIE_GBPS,
         )
 
     @property
-    def fast_domain(self) -> int:
+    def fast_domain_gpus(self) -> int:
         """How many GPUs the links inside join."""
         return self.domain_gpus or self.gpus_per_node
 
@@ -92,7 +93,7 @@ def find_system(name: str, prices: Mapping[str, float] | None = None) -> System:
     short = _short_name(name, known)
     if short is None:
         raise UnknownName("system", name, known_systems())
-    row = known.get(short) or _described(short)
+    row = known.get(short) or _read_descriptor(short)
     device = find_device(row["device"]) if isinstance(row["device"], str) else row["device"]
     cost = published_prices() if prices is None else prices
     return System(
@@ -155,7 +156,7 @@ def _short_name(name: str, known: Mapping[str, Any]) -> str | None:
     for candidate in (plain, f"{plain}_sxm", f"{plain}_server", plain.removesuffix("_sxm")):
         if candidate in names:
             return candidate
-    device = named_device(name)
+    device = find_device_or_none(name)
     found = [short for short in known if device and known[short]["device"] == device.name]
     return found[0] if found else None
 
@@ -169,22 +170,22 @@ def _shipped() -> dict[str, dict[str, Any]]:
 @cache
 def _yaml_files() -> dict[str, Path]:
     """Return aiconfigurator-core's descriptors by system, without importing it."""
-    data = installed_data()
+    data = installed_tables()
     found = data.parent.glob("*.yaml") if data else []
     return {path.stem: path for path in found if data and (data / path.stem).is_dir()}
 
 
-def _described(name: str) -> dict[str, Any]:
+def _read_descriptor(name: str) -> dict[str, Any]:
     """Return aiconfigurator-core's descriptor of a system, in the columns of our table."""
     from foretune.datasets.importers.systems import SYSTEMS  # with it come tables and pandas
 
     yaml = importlib.import_module("yaml")  # comes with the package
     content = yaml.safe_load(_yaml_files()[name].read_text(encoding="utf-8"))
     gpu, node = content["gpu"], content["node"]
-    known = named_device(SYSTEMS.get(name, name))
+    known = find_device_or_none(SYSTEMS.get(name, name))
     rack = node.get("num_gpus_per_rack")
     return {
-        "device": known or _device(name, gpu),
+        "device": known or _descriptor_device(name, gpu),
         "gpus_per_node": node["num_gpus_per_node"],
         "domain_gpus": rack or node["num_gpus_per_node"],
         "intra_node_gbps": node["intra_node_bw"] / 1e9,
@@ -193,7 +194,7 @@ def _described(name: str) -> dict[str, Any]:
     }
 
 
-def _device(name: str, gpu: Mapping[str, Any]) -> Device:
+def _descriptor_device(name: str, gpu: Mapping[str, Any]) -> Device:
     """Return the device that a descriptor describes."""
     rates = {"bfloat16": "bf16", "int8": "int8", "fp8": "fp8", "fp4": "fp4", "float32": "fp32"}
     specs = {
@@ -206,3 +207,35 @@ def _device(name: str, gpu: Mapping[str, Any]) -> Device:
         specs["power_limit_w"] = float(gpu["power"])
     architecture = f"sm_{gpu['sm_version']}" if "sm_version" in gpu else ""
     return Device(name, "gpu", architecture, specs, "AIConfigurator systems table (Apache-2.0)")
+
+
+LOCAL = "local"
+
+
+def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> System:
+    """Return the system that ``name`` means: ``local`` is this machine, others as `find_system`.
+
+    Args:
+        name: ``local``, or of a system.
+        prices: USD per GPU and hour, by system; None takes the shipped ones.
+
+    Raises:
+        UnknownName: nobody knows it; the nearest names are offered.
+    """
+    return local_system(prices) if name.lower() == LOCAL else find_system(name, prices)
+
+
+def local_system(prices: Mapping[str, float] | None = None) -> System:
+    """Return this machine: its GPUs of the first kind, or its CPU where it has none.
+
+    A GPU that descriptors know is the system they describe, with its links and price. Of others
+    nothing is known about links: they are taken to be PCIe.
+    """
+    gpus = local_gpus()
+    if not gpus:
+        return System.from_device(local_device("cpu"))
+    first = gpus[0]
+    try:
+        return find_system(first.name, prices)
+    except UnknownName:
+        return System.from_device(first, sum(gpu.name == first.name for gpu in gpus))

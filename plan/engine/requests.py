@@ -20,45 +20,48 @@ class Requests:
     """What is sent, in the order of arrival.
 
     Attributes:
-        at_ms: when each arrives.
+        arrival_ms: when each arrives.
         isl, osl: tokens of its prompt and of its answer.
         cached: tokens of its prompt whose keys and values are in the cache already.
         in_flight: requests at a time, the next arriving when one ends; 0 where they arrive at
-            ``at_ms`` whatever happens.
+            ``arrival_ms`` whatever happens.
     """
 
-    at_ms: np.ndarray
+    arrival_ms: np.ndarray
     isl: np.ndarray
     osl: np.ndarray
     cached: np.ndarray
     in_flight: int = 0
 
     def __len__(self) -> int:
-        return len(self.at_ms)
+        return len(self.arrival_ms)
 
     @classmethod
-    def alike(
-        cls, at_ms: np.ndarray, isl: int, osl: int, cached: int = 0, in_flight: int = 0
+    def uniform(
+        cls, arrival_ms: np.ndarray, isl: int, osl: int, cached: int = 0, in_flight: int = 0
     ) -> "Requests":
         """Return equal requests that arrive at given times."""
-        isls, osls, cached_ = (np.full(len(at_ms), n) for n in (isl, osl, cached))
-        return cls(np.asarray(at_ms, dtype=float), isls, osls, cached_, in_flight)
+        isls, osls, cached_ = (np.full(len(arrival_ms), n) for n in (isl, osl, cached))
+        return cls(np.asarray(arrival_ms, dtype=float), isls, osls, cached_, in_flight)
 
     @classmethod
-    def at_random(
+    def poisson(
         cls, per_s: float, count: int, isl: int, osl: int, cached: int = 0, seed: int = 0
     ) -> "Requests":
         """Return equal requests that arrive at random (Poisson), ``per_s`` a second."""
         gaps = np.random.default_rng(seed).exponential(1e3 / per_s, count)
-        return cls.alike(np.cumsum(gaps), isl, osl, cached)
+        return cls.uniform(np.cumsum(gaps), isl, osl, cached)
 
-    def share(self, part: int, parts: int) -> "Requests":
+    def shard(self, part: int, parts: int) -> "Requests":
         """Return every ``parts``-th request, from ``part`` on: what one of equal servers gets."""
-        mine = slice(part, None, parts)
+        selected = slice(part, None, parts)
         return Requests(
-            self.at_ms[mine], self.isl[mine], self.osl[mine], self.cached[mine],
+            self.arrival_ms[selected],
+            self.isl[selected],
+            self.osl[selected],
+            self.cached[selected],
             -(-self.in_flight // parts),
-        )  # fmt: skip
+        )
 
 
 def read_trace(path: str | os.PathLike[str]) -> Requests:
@@ -67,9 +70,9 @@ def read_trace(path: str | os.PathLike[str]) -> Requests:
     Raises:
         RunTableError: it cannot be read, lacks a column, or a row means nothing.
     """
-    place = Path(path)
+    source = Path(path)
     try:
-        table = pd.read_parquet(place) if place.suffix == ".parquet" else pd.read_csv(place)
+        table = pd.read_parquet(source) if source.suffix == ".parquet" else pd.read_csv(source)
     except (OSError, ValueError) as e:  # the parsers' errors are ValueErrors
         raise RunTableError(f"cannot read a trace from {path}: {e}") from e
     missing = [name for name in COLUMNS if name not in table]
@@ -79,11 +82,11 @@ def read_trace(path: str | os.PathLike[str]) -> Requests:
     columns = [*COLUMNS, *([CACHED] if CACHED in table else [])]
     numbers = table[columns].apply(pd.to_numeric, errors="coerce")
     numbers[CACHED] = numbers.get(CACHED, 0)
-    whole = (numbers[["isl", "osl", CACHED]] % 1 == 0).all(axis=1)
-    sound = whole & (numbers["at_s"] >= 0) & (numbers["at_s"] < np.inf) & (numbers["isl"] >= 1)
-    sound &= (numbers["osl"] >= 1) & (numbers[CACHED] >= 0) & (numbers[CACHED] < numbers["isl"])
-    if not sound.all():
-        row = int(np.flatnonzero(~sound.to_numpy())[0]) + 1
+    integral = (numbers[["isl", "osl", CACHED]] % 1 == 0).all(axis=1)
+    valid = integral & (numbers["at_s"] >= 0) & (numbers["at_s"] < np.inf) & (numbers["isl"] >= 1)
+    valid &= (numbers["osl"] >= 1) & (numbers[CACHED] >= 0) & (numbers[CACHED] < numbers["isl"])
+    if not valid.all():
+        row = int(np.flatnonzero(~valid.to_numpy())[0]) + 1
         raise RunTableError(
             f"{path}, row {row}: at_s must be seconds from 0 on, isl and osl whole numbers of "
             "tokens from 1 on, cached fewer than isl"

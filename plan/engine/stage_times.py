@@ -14,18 +14,18 @@ from typing import NamedTuple
 import numpy as np
 
 from foretune.plan.cost.decoder import mixed_operators
-from foretune.plan.cost.memory import stage_layers
+from foretune.plan.cost.memory import stage_layer_range
 from foretune.plan.cost.operator import Operator, Part
-from foretune.plan.cost.steps import StepClock
+from foretune.plan.cost.steps import StepTimer
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
 
-ENDS = ("head", "logits")
+LAST_STAGE_OPERATORS = ("head", "logits")
 """Operators of the last stage alone; they see one token of a prompt."""
-SENT = "stage"
+STAGE_TRANSFER = "stage"
 """What goes from one stage to the next."""
-FULL = 8192
+PROMPT_BATCH_TOKENS = 8192
 """Tokens of prompts that are read together where attention's time of one is looked up."""
 
 
@@ -34,23 +34,23 @@ class StepLoad:
     """What one step of an attention-DP group computes.
 
     Attributes:
-        answers: requests that write; ``each`` tokens of each are computed.
+        answers: requests that write; ``tokens_per_answer`` tokens of each are computed.
         context: tokens in their caches, of all together.
         prompts: new tokens and tokens in the cache before, of each prompt that is read.
-        ends: prompts whose last token is among them.
-        each: tokens per answer.
+        finished_prompts: prompts whose last token is among them.
+        tokens_per_answer: tokens per answer.
     """
 
     answers: int
     context: float
     prompts: Sequence[tuple[int, int]] = ()
-    ends: int = 0
-    each: int = 1
+    finished_prompts: int = 0
+    tokens_per_answer: int = 1
 
     @property
     def tokens(self) -> int:
         """Tokens that are computed."""
-        return self.answers * self.each + sum(new for new, _ in self.prompts)
+        return self.answers * self.tokens_per_answer + sum(new for new, _ in self.prompts)
 
 
 class StageWork(NamedTuple):
@@ -69,12 +69,13 @@ class StageTimes:
 
     Args:
         model, layout, formats: what computes, over which ranks, in which formats.
-        clock: says what operators take.
-        most_tokens: of a step.
-        most_context: of a request.
-        most_answers: of a step.
-        each: tokens that an answer computes per step: one, and those that were drafted.
-        drafts: the work of what drafts them, one token at a time; None where nothing does.
+        timer: says what operators take.
+        max_tokens: of a step.
+        max_context: of a request.
+        max_answers: of a step.
+        tokens_per_answer: tokens that an answer computes per step: one, and those that were
+            drafted.
+        draft_times: the work of what drafts them, one token at a time; None where nothing does.
     """
 
     def __init__(
@@ -82,33 +83,37 @@ class StageTimes:
         model: ModelDescription,
         layout: Layout,
         formats: Formats,
-        clock: StepClock,
-        most_tokens: int,
-        most_context: int,
-        most_answers: int,
-        each: int = 1,
-        drafts: "StageTimes | None" = None,
+        timer: StepTimer,
+        max_tokens: int,
+        max_context: int,
+        max_answers: int,
+        tokens_per_answer: int = 1,
+        draft_times: "StageTimes | None" = None,
     ) -> None:
-        self._drafts = drafts
-        self._model, self._layout, self._formats, self._clock = model, layout, formats, clock
+        self._draft_times = draft_times
+        self._model, self._layout, self._formats, self._timer = model, layout, formats, timer
         # Of attention in one piece, tables have no steps that check several tokens of a request.
-        self._operators = clock.mixed_operators if each == 1 else mixed_operators
-        tokens, context = _sizes(most_tokens, halves=True), _sizes(most_context)
-        answers = _sizes(most_answers)
+        self._operators = timer.mixed_operators if tokens_per_answer == 1 else mixed_operators
+        tokens, context = _sizes(max_tokens, halves=True), _sizes(max_context)
+        answers = _sizes(max_answers)
         self._shared = _Curve(tokens, self._ms([_shared(self._mixed(n)) for n in tokens]))
-        sent = [[o for o in self._mixed(n) if o.name == SENT] for n in tokens]
+        sent = [[o for o in self._mixed(n) if o.name == STAGE_TRANSFER] for n in tokens]
         self._sent = _Curve(tokens, self._ms(sent) / max(layout.pp - 1, 1))
         self._ends = _Curve(answers, self._ms([self._head(n) for n in answers]))
         self._answer = _Surface(
-            answers, context,
+            answers,
+            context,
             self._ms(
-                [self._part(n, each, max(keys - each, 0), "decode") for n in answers
-                 for keys in context]
+                [
+                    self._part(n, tokens_per_answer, max(keys - tokens_per_answer, 0), "decode")
+                    for n in answers
+                    for keys in context
+                ]
             ),
-        )  # fmt: skip
+        )
         self._sizes = tokens, context
-        self._prompt = _Curve(tokens, self._each_prompt([0])[:, 0])
-        ends = [stage_layers(model, layout, stage) for stage in range(layout.pp)]
+        self._prompt = _Curve(tokens, self._prompt_ms([0])[:, 0])
+        ends = [stage_layer_range(model, layout, stage) for stage in range(layout.pp)]
         self._layers = [end - start for start, end in ends]
 
     def __call__(self, load: StepLoad, padded: int = 0) -> list[StageWork]:
@@ -118,47 +123,53 @@ class StageTimes:
             load: what is computed.
             padded: answers that are computed beside, for nothing.
         """
-        tokens = load.tokens + padded * load.each
+        tokens = load.tokens + padded * load.tokens_per_answer
         layers = self._shared(tokens)
         if load.answers:
-            layers += self._answer(load.answers, load.context / load.answers + load.each)
+            layers += self._answer(
+                load.answers, load.context / load.answers + load.tokens_per_answer
+            )
         for new, before in load.prompts:
-            layers += self._chunk(new, before) if before else self._prompt(new)
+            layers += self._prompt_after_prefix(new, before) if before else self._prompt(new)
         stages = [layers * n / self._model.layers for n in self._layers]
-        stages[-1] += self._ends((load.answers + padded) * load.each + load.ends)
+        stages[-1] += self._ends(
+            (load.answers + padded) * load.tokens_per_answer + load.finished_prompts
+        )
         if len(stages) > 1:
             sent = self._sent(tokens)
             stages = [ms + sent for ms in stages[:-1]] + stages[-1:]
-        if self._drafts:
-            stages[-1] += self._drafted_ms(load, padded, self._drafts)
+        if self._draft_times:
+            stages[-1] += self._drafted_ms(load, padded, self._draft_times)
         return [StageWork(ms, n) for ms, n in zip(stages, self._layers, strict=True)]
 
     @staticmethod
-    def _drafted_ms(load: StepLoad, padded: int, drafts: "StageTimes") -> float:
+    def _drafted_ms(load: StepLoad, padded: int, draft_times: "StageTimes") -> float:
         """Return what drafting takes: prompts are read once, answers go on token by token."""
-        read = replace(load, answers=0, context=0.0, each=1)
-        went = replace(load, prompts=(), ends=0, each=1)
-        ms = drafts(read)[0].ms if load.prompts else 0.0
-        return ms + (load.each - 1) * (drafts(went, padded)[0].ms if load.answers else 0.0)
+        prompts_only = replace(load, answers=0, context=0.0, tokens_per_answer=1)
+        answers_only = replace(load, prompts=(), finished_prompts=0, tokens_per_answer=1)
+        ms = draft_times(prompts_only)[0].ms if load.prompts else 0.0
+        return ms + (load.tokens_per_answer - 1) * (
+            draft_times(answers_only, padded)[0].ms if load.answers else 0.0
+        )
 
     @cached_property
-    def _chunk(self) -> "_Surface":
+    def _prompt_after_prefix(self) -> "_Surface":
         """Attention of a prompt that has tokens in the cache already."""
         tokens, context = self._sizes
-        return _Surface(tokens, context, self._each_prompt(context).ravel())
+        return _Surface(tokens, context, self._prompt_ms(context).ravel())
 
-    def _each_prompt(self, context: Sequence[int]) -> np.ndarray:
+    def _prompt_ms(self, context: Sequence[int]) -> np.ndarray:
         """Return the milliseconds of each of the prompts that are read together (new, before)."""
         tokens, _ = self._sizes
-        together = [max(round(FULL / new), 1) for new in tokens]
+        prompts_per_batch = [max(round(PROMPT_BATCH_TOKENS / new), 1) for new in tokens]
         known = self._ms(
             [
                 self._part(n, new, before, "prefill")
-                for new, n in zip(tokens, together, strict=True)
+                for new, n in zip(tokens, prompts_per_batch, strict=True)
                 for before in context
             ]
         )
-        return known.reshape(len(tokens), -1) / np.array(together)[:, None]
+        return known.reshape(len(tokens), -1) / np.array(prompts_per_batch)[:, None]
 
     def _mixed(self, tokens: int) -> list[Operator]:
         parts = [Part(1, 1, 1, "decode"), Part(1, max(tokens - 1, 1), 0, "prefill")]
@@ -167,7 +178,7 @@ class StageTimes:
     def _head(self, rows: int) -> list[Operator]:
         part = [Part(rows, 1, 1, "decode")]
         found = self._operators(self._model, self._layout, self._formats, part)
-        return [o for o in found if o.name in ENDS]
+        return [o for o in found if o.name in LAST_STAGE_OPERATORS]
 
     def _part(self, batch: int, new: int, context: int, phase: str) -> list[Operator]:
         """Return what runs for requests of one phase alone, beside others or not."""
@@ -177,22 +188,26 @@ class StageTimes:
         return [o for o in found if o.phase == phase]
 
     def _ms(self, works: Iterable[Sequence[Operator]]) -> np.ndarray:
-        times = self._clock.times([_Some(list(work)) for work in works])
+        times = self._timer.times([_OperatorList(list(work)) for work in works])
         return times["total"].to_numpy(dtype=float)
 
 
 def _shared(operators: Iterable[Operator]) -> list[Operator]:
-    return [o for o in operators if o.phase == "mixed" and o.name not in (*ENDS, SENT)]
+    return [
+        o
+        for o in operators
+        if o.phase == "mixed" and o.name not in (*LAST_STAGE_OPERATORS, STAGE_TRANSFER)
+    ]
 
 
 @dataclass(frozen=True)
-class _Some:
+class _OperatorList:
     """Operators that are looked up together."""
 
-    found: Sequence[Operator]
+    items: Sequence[Operator]
 
     def operators(self) -> Sequence[Operator]:
-        return self.found
+        return self.items
 
 
 def _sizes(last: int, halves: bool = False) -> list[int]:
@@ -214,7 +229,7 @@ class _Curve:
         self._sizes, self._ms = list(sizes), ms.tolist()
 
     def __call__(self, size: float) -> float:
-        i, share = _between(self._sizes, size)
+        i, share = _bracket(self._sizes, size)
         return float(self._ms[i] + share * (self._ms[i + 1] - self._ms[i]))
 
 
@@ -226,15 +241,15 @@ class _Surface:
         self._rows = ms.reshape(len(self._first), -1).tolist()
 
     def __call__(self, first: float, second: float) -> float:
-        i, a = _between(self._first, first)
-        j, b = _between(self._second, second)
+        i, a = _bracket(self._first, first)
+        j, b = _bracket(self._second, second)
         low, high = self._rows[i], self._rows[i + 1]
         one = low[j] + b * (low[j + 1] - low[j])
         other = high[j] + b * (high[j + 1] - high[j])
         return float(one + a * (other - one))
 
 
-def _between(sizes: Sequence[int], size: float) -> tuple[int, float]:
+def _bracket(sizes: Sequence[int], size: float) -> tuple[int, float]:
     """Return the neighbour below, and how far above it a size lies (0 … 1; more beyond)."""
     i = min(max(bisect_right(sizes, size) - 1, 0), len(sizes) - 2)
     return i, max((size - sizes[i]) / (sizes[i + 1] - sizes[i]), 0.0)

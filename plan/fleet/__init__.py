@@ -2,14 +2,14 @@
 
 from typing import TYPE_CHECKING
 
-from foretune.lazy import lazy
+from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from foretune.plan.fleet.budget import Oversubscription, best, oversubscriptions
     from foretune.plan.fleet.capacity import InstanceType, instance_types
     from foretune.plan.fleet.mix import Fleet, Limits, Share, cheapest_fleet, single_fleets
     from foretune.plan.fleet.requests import Demand, read_requests
-    from foretune.plan.fleet.server import Phase, Server
+    from foretune.plan.fleet.server import PowerPhase, Server
 
 __all__ = [
     "Demand",
@@ -17,7 +17,7 @@ __all__ = [
     "InstanceType",
     "Limits",
     "Oversubscription",
-    "Phase",
+    "PowerPhase",
     "Server",
     "Share",
     "best",
@@ -29,13 +29,13 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy(
+    __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "budget": ("Oversubscription", "best", "oversubscriptions"),
             "capacity": ("InstanceType", "instance_types"),
             "mix": ("Fleet", "Limits", "Share", "cheapest_fleet", "single_fleets"),
             "requests": ("Demand", "read_requests"),
-            "server": ("Phase", "Server"),
+            "server": ("PowerPhase", "Server"),
         },
     )

@@ -16,7 +16,7 @@ from scipy.stats import norm
 from foretune.errors import UsageError
 from foretune.plan.fleet.server import Server
 
-OVER = 1e-3
+OVERLOAD_SHARE = 1e-3
 """Share of the time in which the servers may want more than the budget."""
 CAP_SHARES = tuple(round(1.0 - 0.05 * i, 2) for i in range(13))
 """Caps that are looked at, as shares of the board's limit."""
@@ -43,7 +43,7 @@ class Oversubscription:
     mean_w: float
 
     @property
-    def more(self) -> float:
+    def extra_share(self) -> float:
         """How many more servers there are than without prediction, as a share."""
         return self.servers / self.provisioned - 1.0 if self.provisioned else np.inf
 
@@ -52,7 +52,7 @@ def oversubscriptions(
     server: Server,
     budget_w: float,
     shares: Sequence[float] = CAP_SHARES,
-    over: float = OVER,
+    overload_share: float = OVERLOAD_SHARE,
 ) -> list[Oversubscription]:
     """Return what a budget feeds at every cap, the highest cap first.
 
@@ -60,7 +60,7 @@ def oversubscriptions(
         server: that there are to be many of.
         budget_w: of the site, watts.
         shares: caps, as shares of the board's limit.
-        over: share of the time in which the budget may be exceeded, 0 … 0.5.
+        overload_share: share of the time in which the budget may be exceeded, 0 … 0.5.
 
     Raises:
         UsageError: not one server fits.
@@ -70,8 +70,10 @@ def oversubscriptions(
         cap = share * server.limit_w
         if cap <= server.idle_w:
             continue
-        draw = server.under(cap)
-        servers = _most(draw.mean_w, draw.spread_w, server.peak_w(cap), budget_w, over)
+        draw = server.under_cap(cap)
+        servers = _max_servers(
+            draw.mean_w, draw.spread_w, server.peak_w(cap), budget_w, overload_share
+        )
         found.append(
             Oversubscription(
                 cap_w=cap,
@@ -83,33 +85,37 @@ def oversubscriptions(
             )
         )
     if not any(one.servers for one in found):
-        least = min(server.under(s * server.limit_w).mean_w for s in shares)
+        min_mean_w = min(server.under_cap(s * server.limit_w).mean_w for s in shares)
         raise UsageError(
-            f"{budget_w / 1e3:g} kW feed not one server, which draws {least / 1e3:.1f} kW and "
+            f"{budget_w / 1e3:g} kW feed not one server, which draws {min_mean_w / 1e3:.1f} kW and "
             "more: raise --power-kw or take fewer --gpus"
         )
     return found
 
 
-def best(found: Sequence[Oversubscription], slowest: float = np.inf) -> Oversubscription:
+def best(found: Sequence[Oversubscription], max_slowdown: float = np.inf) -> Oversubscription:
     """Return the one of most tokens per second; of several the one of the highest cap.
 
     Args:
         found: what `oversubscriptions` returned.
-        slowest: the most slowdown that is allowed; where all exceed it, the least slow is taken.
+        max_slowdown: the most slowdown that is allowed; where all exceed it, the least slow is
+            taken.
     """
-    allowed = [one for one in found if one.slowdown <= slowest] or [
+    allowed = [one for one in found if one.slowdown <= max_slowdown] or [
         min(found, key=lambda one: one.slowdown)
     ]
     return max(allowed, key=lambda one: (one.tokens_per_s, one.cap_w))
 
 
-def _most(mean_w: float, spread_w: float, peak_w: float, budget_w: float, over: float) -> int:
-    """Return the most servers whose power stays within the budget but for ``over`` of the time.
+def _max_servers(
+    mean_w: float, spread_w: float, peak_w: float, budget_w: float, overload_share: float
+) -> int:
+    """Return the most servers whose power stays within the budget but for ``overload_share`` of
+    the time.
 
     ``n·mean + z·√n·spread <= budget`` is solved for √n. Few servers may all peak at once: then as
     many fit as the budget holds peaks.
     """
-    z = norm.isf(over)
+    z = norm.isf(overload_share)
     root = (np.sqrt((z * spread_w) ** 2 + 4.0 * mean_w * budget_w) - z * spread_w) / (2.0 * mean_w)
     return int(max(np.floor(root**2 + 1e-9), budget_w // peak_w))

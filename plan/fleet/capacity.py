@@ -19,17 +19,17 @@ from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
 from foretune.plan.fleet.requests import Demand
 from foretune.plan.fleet.server import HOST_W
-from foretune.plan.serve.candidates import Candidate, one_pool, services
+from foretune.plan.serve.candidates import Candidate, candidate_deployments, one_pool_candidates
+from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.deployments.arrivals import LoadCurve
-from foretune.plan.serve.deployments.correction import ServingCorrection
-from foretune.plan.serve.deployments.physics import Clocks
-from foretune.plan.serve.predicting import predict
+from foretune.plan.serve.deployments.correction import LatencyPredictor
+from foretune.plan.serve.prediction import predict
 from foretune.plan.serve.requirements import Requirements
 
-AHEAD = 1.25
+DOMINANCE_RATIO = 1.25
 """How many times as many requests, arriving evenly, keep a way ahead where they arrive at random:
 who serves more has more in flight, whose times chance disturbs less."""
-Way = tuple[Layout, Formats]
+Setup = tuple[Layout, Formats]
 """How one replica serves."""
 
 
@@ -69,12 +69,12 @@ def instance_types(
     systems: Sequence[System],
     sizes: Sequence[int],
     demands: Sequence[Demand],
-    clocks: Clocks,
+    timers: StepTimers,
     requirements: Requirements | None = None,
     backend: str = "vllm",
     formats: Sequence[Formats] | None = None,
-    correction: ServingCorrection | None = None,
-    said: Callable[[str], None] = lambda name: None,
+    correction: LatencyPredictor | None = None,
+    on_system: Callable[[str], None] = lambda name: None,
 ) -> list[InstanceType]:
     """Return what can be rented and what it sustains, without types that others make needless.
 
@@ -83,12 +83,12 @@ def instance_types(
         systems: the GPUs to choose from; each has a price.
         sizes: GPUs per instance to choose from.
         demands: the requests.
-        clocks: say what operators take.
+        timers: say what operators take.
         requirements: limits on times and quality; None has none.
         backend: the engine.
         formats: to choose from; None takes what each GPU supports.
         correction: trained on measured deployments; None predicts by formulas.
-        said: is told each system's name as its turn comes.
+        on_system: is told each system's name as its turn comes.
 
     Raises:
         UsageError: a system has no price, or no instance serves one of the demands; the message
@@ -101,17 +101,17 @@ def instance_types(
     found: list[InstanceType] = []
     tables: list[pd.DataFrame] = []
     for system in systems:
-        said(system.name)
-        replicas = _Replicas.of(model, system, sizes, demands, backend, formats, requirements)
+        on_system(system.name)
+        replicas = _Replicas.generate(model, system, sizes, demands, backend, formats, requirements)
         if replicas.labels:
-            table = replicas.predicted(clocks, correction)
-            rates, in_flight = _sustained(table, replicas.ways, demands, requirements)
+            table = replicas.predictions(timers, correction)
+            rates, in_flight = _sustained_rates(table, replicas.setups, demands, requirements)
             tables.append(table)
-            found += _types(system, sizes, replicas.ways, rates, in_flight)
+            found += _instance_types(system, sizes, replicas.setups, rates, in_flight)
     for i, demand in enumerate(demands):
         if not any(kind.rates[i] > 0 for kind in found):
-            raise UsageError(_out_of_reach(demand, i, tables, requirements, sizes))
-    return without_dominated(found)
+            raise UsageError(_unserved_message(demand, i, tables, requirements, sizes))
+    return pareto_instances(found)
 
 
 @dataclass(frozen=True)
@@ -119,17 +119,17 @@ class _Replicas:
     """One replica on a system: in every way of serving, under every demand, at every load.
 
     Attributes:
-        ways: all of them.
+        setups: all of them.
         candidates: what is predicted.
         labels: the numbers of each candidate's way and demand.
     """
 
-    ways: list[Way]
+    setups: list[Setup]
     candidates: list[Candidate]
     labels: list[tuple[int, int]]
 
     @classmethod
-    def of(
+    def generate(
         cls,
         model: ModelDescription,
         system: System,
@@ -140,53 +140,60 @@ class _Replicas:
         requirements: Requirements,
     ) -> Self:
         """Return those that are legal, fit memory, and keep enough of the quality."""
-        ways: dict[Way, int] = {}
+        setups: dict[Setup, int] = {}
         candidates: list[Candidate] = []
         labels: list[tuple[int, int]] = []
         for i, demand in enumerate(demands):
-            for size in _parts(sizes):
-                for service in services(model, system, size, demand.workload, backend, formats):
+            for size in _replica_sizes(sizes):
+                for service in candidate_deployments(
+                    model, system, size, demand.workload, backend, formats
+                ):
                     one = service.deployment
-                    kept = recovery(one.formats, model)
-                    if service.replicas > 1 or (kept is not None and kept < requirements.accuracy):
+                    quality = recovery(one.formats, model)
+                    if service.replicas > 1 or (
+                        quality is not None and quality < requirements.accuracy
+                    ):
                         continue
-                    way = ways.setdefault((one.layout, one.formats), len(ways))
-                    here = one_pool([service])
+                    setup = setups.setdefault((one.layout, one.formats), len(setups))
+                    here = one_pool_candidates([service])
                     candidates += here
-                    labels += [(way, i)] * len(here)
-        return cls(list(ways), candidates, labels)
+                    labels += [(setup, i)] * len(here)
+        return cls(list(setups), candidates, labels)
 
-    def predicted(self, clocks: Clocks, correction: ServingCorrection | None) -> pd.DataFrame:
+    def predictions(self, timers: StepTimers, correction: LatencyPredictor | None) -> pd.DataFrame:
         """Return what to expect: the columns of `predict`, and ``way`` and ``demand``."""
-        table = predict(self.candidates, clocks, correction)
+        table = predict(self.candidates, timers, correction)
         return table.assign(**dict(zip(("way", "demand"), np.array(self.labels).T, strict=True)))
 
 
-def _parts(sizes: Sequence[int]) -> list[int]:
+def _replica_sizes(sizes: Sequence[int]) -> list[int]:
     """Return sizes of replicas: several on an instance divide its GPUs among them."""
     return sorted({n for gpus in sizes for n in range(1, gpus + 1) if gpus % n == 0})
 
 
-def _sustained(
-    table: pd.DataFrame, ways: Sequence[Way], demands: Sequence[Demand], requirements: Requirements
+def _sustained_rates(
+    table: pd.DataFrame,
+    setups: Sequence[Setup],
+    demands: Sequence[Demand],
+    requirements: Requirements,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the most requests per second of a replica, and those in flight, by way and demand.
 
     Both are zero for ways that are left behind even where requests arrive evenly.
     """
     within = (table["ttft_ms"] <= requirements.ttft_ms) & (table["tpot_ms"] <= requirements.tpot_ms)
-    evenly, rates, in_flight = np.zeros((3, len(ways), len(demands)))
-    places = table["way"].to_numpy(), table["demand"].to_numpy()
-    np.maximum.at(evenly, places, np.where(within, table["requests_per_s"], 0.0))
-    worth = contenders(evenly, np.array([layout.gpus for layout, _ in ways]))
-    for (way, i), rows in table[worth[places[0]]].groupby(["way", "demand"]):
-        if evenly[way, i] == 0:
+    steady_rates, rates, in_flight = np.zeros((3, len(setups), len(demands)))
+    indices = table["way"].to_numpy(), table["demand"].to_numpy()
+    np.maximum.at(steady_rates, indices, np.where(within, table["requests_per_s"], 0.0))
+    contending = contenders(steady_rates, np.array([layout.gpus for layout, _ in setups]))
+    for (setup, i), rows in table[contending[indices[0]]].groupby(["way", "demand"]):
+        if steady_rates[setup, i] == 0:
             continue
         batch, ttft, tpot = rows[["batch", "ttft_ms", "tpot_ms"]].to_numpy(dtype=float).T
         curve = LoadCurve(batch, ttft, tpot, demands[i].workload.osl, requirements)
         rate = curve.goodput()
         if load := curve.at(rate):
-            rates[way, i], in_flight[way, i] = rate, load.in_flight
+            rates[setup, i], in_flight[setup, i] = rate, load.in_flight
     return rates, in_flight
 
 
@@ -199,21 +206,23 @@ def contenders(rates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
         rates: requests per second where they arrive evenly, by way and demand.
         gpus: of one replica, by way.
     """
-    ahead = (rates[None] >= AHEAD * rates[:, None]).all(axis=2) & (gpus[:, None] == gpus)
-    worth: np.ndarray = ~ahead.any(axis=1)
-    return worth
+    dominates = (rates[None] >= DOMINANCE_RATIO * rates[:, None]).all(axis=2) & (
+        gpus[:, None] == gpus
+    )
+    contending: np.ndarray = ~dominates.any(axis=1)
+    return contending
 
 
-def _types(
+def _instance_types(
     system: System,
     sizes: Sequence[int],
-    ways: Sequence[Way],
+    setups: Sequence[Setup],
     rates: np.ndarray,
     in_flight: np.ndarray,
 ) -> Iterator[InstanceType]:
-    for way, (layout, formats) in enumerate(ways):
+    for setup, (layout, formats) in enumerate(setups):
         for gpus in sizes:
-            if gpus % layout.gpus or not rates[way].any():
+            if gpus % layout.gpus or not rates[setup].any():
                 continue
             yield InstanceType(
                 system=system.name,
@@ -222,57 +231,57 @@ def _types(
                 formats=formats,
                 usd_per_hour=gpus * (system.price_per_hour or 0.0),
                 power_w=gpus * (system.power_limit_w + HOST_W),
-                rates=tuple((gpus // layout.gpus * rates[way]).tolist()),
-                in_flight=tuple(in_flight[way].tolist()),
+                rates=tuple((gpus // layout.gpus * rates[setup]).tolist()),
+                in_flight=tuple(in_flight[setup].tolist()),
             )
 
 
-def without_dominated(kinds: Sequence[InstanceType]) -> list[InstanceType]:
+def pareto_instances(kinds: Sequence[InstanceType]) -> list[InstanceType]:
     """Return the types without those that a number of others replace at the same cost."""
     kept: list[InstanceType] = []
     for kind in sorted(kinds, key=lambda kind: (kind.gpus, -sum(kind.rates))):
-        if not any(_replaces(other, kind) for other in kept):
-            kept = [other for other in kept if not _replaces(kind, other)] + [kind]
+        if not any(_dominates(other, kind) for other in kept):
+            kept = [other for other in kept if not _dominates(kind, other)] + [kind]
     return kept
 
 
-def _replaces(other: InstanceType, kind: InstanceType) -> bool:
+def _dominates(other: InstanceType, kind: InstanceType) -> bool:
     """Return whether some ``other``, of as many GPUs of one system, sustain all that ``kind`` does.
 
     Price and power go by the GPU, so that they are no more.
     """
-    number = kind.gpus // other.gpus
+    multiple = kind.gpus // other.gpus
     return other.system == kind.system and all(
-        number * mine >= rate for mine, rate in zip(other.rates, kind.rates, strict=True)
+        multiple * mine >= rate for mine, rate in zip(other.rates, kind.rates, strict=True)
     )
 
 
-def _strain(rows: pd.DataFrame, requirements: Requirements) -> np.ndarray:
+def _limit_utilization(rows: pd.DataFrame, requirements: Requirements) -> np.ndarray:
     """Return how far latencies go to their limits; above one they break them."""
     times = np.stack(
         [rows["tpot_ms"] / requirements.tpot_ms, rows["ttft_ms"] / requirements.ttft_ms]
     )
-    strain: np.ndarray = times.max(axis=0)
-    return strain
+    utilization: np.ndarray = times.max(axis=0)
+    return utilization
 
 
-def _out_of_reach(
+def _unserved_message(
     demand: Demand,
-    number: int,
+    demand_index: int,
     tables: Sequence[pd.DataFrame],
     requirements: Requirements,
     sizes: Sequence[int],
 ) -> str:
     """Return what it would take to serve a demand that nothing serves."""
     rows = pd.concat(tables) if tables else pd.DataFrame({"demand": []})
-    rows = rows[rows["demand"] == number]
+    rows = rows[rows["demand"] == demand_index]
     if rows.empty:
         largest = max(sizes)
         return (
             f"requests of {demand} fit on no instance of up to {largest} GPUs: take more "
             "--gpus-per-instance, or systems of more memory"
         )
-    nearest = rows.iloc[int(np.argmin(_strain(rows, requirements)))]
+    nearest = rows.iloc[int(np.argmin(_limit_utilization(rows, requirements)))]
     return (
         f"no instance keeps to the limits for requests of {demand}: nearest is "
         f"{nearest['gpus']} × {nearest['system']} with {nearest['ttft_ms']:.0f} ms to the first "

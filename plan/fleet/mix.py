@@ -16,9 +16,9 @@ from scipy.sparse import coo_array
 from foretune.errors import UsageError
 from foretune.plan.fleet.capacity import InstanceType
 
-SECONDS = 60.0
+TIME_LIMIT_S = 60.0
 """The solver's time, after which the best mix so far is taken."""
-LEAST_SHARE = 1e-6
+MIN_SHARE = 1e-6
 """Below it a share of requests is rounding."""
 
 
@@ -43,13 +43,13 @@ class Share:
         kind: the type.
         count: how many are rented.
         served: the share of each demand that they serve, 0 … 1.
-        busy: the share of what they sustain that is used, 0 … 1.
+        utilization: the share of what they sustain that is used, 0 … 1.
     """
 
     kind: InstanceType
     count: int
     served: tuple[float, ...]
-    busy: float
+    utilization: float
 
 
 @dataclass(frozen=True)
@@ -58,12 +58,12 @@ class Fleet:
 
     Attributes:
         shares: the rented types, the dearest first.
-        gap: by how much, at most, a cheaper fleet may undercut this one, as a share; 0 where it is
-            proven the cheapest.
+        optimality_gap: by how much, at most, a cheaper fleet may undercut this one, as a share; 0
+            where it is proven the cheapest.
     """
 
     shares: tuple[Share, ...]
-    gap: float = 0.0
+    optimality_gap: float = 0.0
 
     @property
     def usd_per_hour(self) -> float:
@@ -106,13 +106,13 @@ def cheapest_fleet(
     fleet = _solve(kinds, np.asarray(per_s, dtype=float), limits)
     if fleet is not None:
         return fleet
-    free = _solve(kinds, np.asarray(per_s, dtype=float), Limits())
-    if free is None:
+    unlimited = _solve(kinds, np.asarray(per_s, dtype=float), Limits())
+    if unlimited is None:
         raise UsageError("no type of instance serves all of the requests: name more systems")
-    needed = ", ".join(f"{count} × {system}" for system, count in free.gpus.items())
+    needed = ", ".join(f"{count} × {system}" for system, count in unlimited.gpus.items())
     raise UsageError(
         f"the available GPUs or the power do not suffice: without limits the cheapest takes "
-        f"{needed} and {free.power_w / 1e3:.1f} kW"
+        f"{needed} and {unlimited.power_w / 1e3:.1f} kW"
     )
 
 
@@ -147,21 +147,23 @@ def _solve(kinds: Sequence[InstanceType], per_s: np.ndarray, limits: Limits) -> 
     n, pairs = len(kinds), len(kind_of)
     cost = np.r_[[kind.usd_per_hour for kind in kinds], np.zeros(pairs)]
     load = per_s[demand_of] / rates[kind_of, demand_of]
-    place = n + np.arange(pairs)
+    pair_columns = n + np.arange(pairs)
     shape = (n, n + pairs)
-    busy = coo_array((np.r_[load, -np.ones(n)], (np.r_[kind_of, :n], np.r_[place, :n])), shape)
-    all_served = coo_array((np.ones(pairs), (demand_of, place)), (len(per_s), n + pairs))
+    capacity_rows = coo_array(
+        (np.r_[load, -np.ones(n)], (np.r_[kind_of, :n], np.r_[pair_columns, :n])), shape
+    )
+    all_served = coo_array((np.ones(pairs), (demand_of, pair_columns)), (len(per_s), n + pairs))
     constraints = [
-        LinearConstraint(busy, -np.inf, 0.0),
+        LinearConstraint(capacity_rows, -np.inf, 0.0),
         LinearConstraint(all_served, 1.0, 1.0),
-        *_limited(kinds, limits, n + pairs),
+        *_limit_constraints(kinds, limits, n + pairs),
     ]
     answer = milp(
         cost,
         integrality=np.r_[np.ones(n), np.zeros(pairs)],
         bounds=Bounds(0.0, np.r_[np.full(n, np.inf), np.ones(pairs)]),
         constraints=constraints,
-        options={"time_limit": SECONDS, "mip_rel_gap": 0.0},
+        options={"time_limit": TIME_LIMIT_S, "mip_rel_gap": 0.0},
     )
     if answer.x is None:
         return None
@@ -171,19 +173,19 @@ def _solve(kinds: Sequence[InstanceType], per_s: np.ndarray, limits: Limits) -> 
     return _fleet(kinds, counts, served, per_s, max(float(answer.mip_gap or 0.0), 0.0))
 
 
-def _limited(
+def _limit_constraints(
     kinds: Sequence[InstanceType], limits: Limits, variables: int
 ) -> list[LinearConstraint]:
     """Return the limits on GPUs and power."""
     found = [
-        ([float(kind.gpus) if kind.system == system else 0.0 for kind in kinds], float(most))
-        for system, most in limits.gpus.items()
+        ([float(kind.gpus) if kind.system == system else 0.0 for kind in kinds], float(upper))
+        for system, upper in limits.gpus.items()
     ]
     if np.isfinite(limits.power_w):
         found.append(([kind.power_w for kind in kinds], limits.power_w))
     return [
-        LinearConstraint(np.r_[row, np.zeros(variables - len(kinds))][None], -np.inf, most)
-        for row, most in found
+        LinearConstraint(np.r_[row, np.zeros(variables - len(kinds))][None], -np.inf, upper)
+        for row, upper in found
     ]
 
 
@@ -198,9 +200,9 @@ def _fleet(
     for kind, count, part in zip(kinds, counts, served, strict=True):
         if count == 0:
             continue
-        part = np.where(part > LEAST_SHARE, part, 0.0)
+        part = np.where(part > MIN_SHARE, part, 0.0)
         rates = np.maximum(kind.rates, np.finfo(float).tiny)
-        busy = float(np.sum(part * per_s / rates)) / count
-        shares.append(Share(kind, int(count), tuple(part.tolist()), busy))
+        utilization = float(np.sum(part * per_s / rates)) / count
+        shares.append(Share(kind, int(count), tuple(part.tolist()), utilization))
     shares.sort(key=lambda share: -share.count * share.kind.usd_per_hour)
     return Fleet(tuple(shares), gap)

@@ -47,8 +47,8 @@ def read_requests(path: str | os.PathLike[str]) -> list[Demand]:
         )
     numbers = table[list(COLUMNS)].apply(pd.to_numeric, errors="coerce")
     for i, row in enumerate(numbers.to_dict("records"), 1):
-        if wrong := _wrong(row):
-            raise RunTableError(f"{path}, row {i}: {wrong}")
+        if error := _row_error(row):
+            raise RunTableError(f"{path}, row {i}: {error}")
     per_s = numbers.groupby(["isl", "osl"])["requests_per_s"].sum()
     found = [
         Demand(Workload(int(i), int(o)), float(rate)) for (i, o), rate in per_s.items() if rate
@@ -67,7 +67,7 @@ def _read(path: Path) -> pd.DataFrame:
         raise RunTableError(f"cannot read requests from {path}: {e}") from e
 
 
-def _wrong(row: Mapping[str, float]) -> str:
+def _row_error(row: Mapping[str, float]) -> str:
     """Return what is wrong with a row; empty if nothing is."""
     for name in ("isl", "osl"):
         if not (row[name] >= 1 and row[name] == np.floor(row[name]) < np.inf):

@@ -7,7 +7,7 @@ import pandas as pd
 
 from foretune.plan.cost.power import OperatorPower
 from foretune.plan.describe.system import System
-from foretune.plan.serve.deployments.power import capped, clock_sensitivity
+from foretune.plan.serve.deployments.power import apply_power_cap, clock_sensitivity
 
 HOST_W = (6500 - 8 * 400) / 8
 """Watts per GPU of a server besides its GPUs: what NVIDIA's DGX A100 datasheet leaves for them at
@@ -15,7 +15,7 @@ most (6.5 kW with eight GPUs of 400 W)."""
 
 
 @dataclass(frozen=True)
-class Phase:
+class PowerPhase:
     """What the GPUs of a server do for a share of the time.
 
     Attributes:
@@ -30,7 +30,7 @@ class Phase:
 
 
 @dataclass(frozen=True)
-class Draw:
+class PowerDraw:
     """What a server does under a cap.
 
     Attributes:
@@ -58,7 +58,7 @@ class Server:
     """
 
     gpus: int
-    phases: tuple[Phase, ...]
+    phases: tuple[PowerPhase, ...]
     idle_w: float
     limit_w: float
     host_w: float
@@ -70,7 +70,7 @@ class Server:
         return self.gpus * self.limit_w + self.host_w
 
     @classmethod
-    def of_candidate(
+    def from_candidate(
         cls, candidate: "pd.Series[Any]", system: System, host_w: float = HOST_W
     ) -> Self:
         """Return the server that a planned deployment makes of its GPUs.
@@ -83,18 +83,21 @@ class Server:
             system: whose GPUs they are.
             host_w: watts of a server besides its GPUs, per GPU.
         """
-        idle_w = OperatorPower(system.device, system.name).awake_w
-        gpus, part = int(candidate["gpus"]), float(candidate["prefill_share"])
-        read, write = float(candidate["prefill_power_w"]), float(candidate["decode_power_w"])
-        working_w = part * read + (1.0 - part) * write
+        idle_w = OperatorPower(system.device, system.name).active_idle_w
+        gpus, prefill_share = int(candidate["gpus"]), float(candidate["prefill_share"])
+        prefill_w, decode_w = (
+            float(candidate["prefill_power_w"]),
+            float(candidate["decode_power_w"]),
+        )
+        working_w = prefill_share * prefill_w + (1.0 - prefill_share) * decode_w
         busy = (candidate["power_w"] - idle_w) / (working_w - idle_w) if working_w > idle_w else 1.0
         busy = min(max(float(busy), 0.0), 1.0)
         return cls(
             gpus=gpus,
             phases=(
-                Phase(busy * part, read, float(clock_sensitivity(1.0))),
-                Phase(busy * (1.0 - part), write, float(clock_sensitivity(0.0))),
-                Phase(1.0 - busy, idle_w, 0.0),
+                PowerPhase(busy * prefill_share, prefill_w, float(clock_sensitivity(1.0))),
+                PowerPhase(busy * (1.0 - prefill_share), decode_w, float(clock_sensitivity(0.0))),
+                PowerPhase(1.0 - busy, idle_w, 0.0),
             ),
             idle_w=idle_w,
             limit_w=system.power_limit_w,
@@ -105,19 +108,27 @@ class Server:
     @property
     def mean_w(self) -> float:
         """Watts it draws over time without a cap."""
-        return self.under(self.limit_w).mean_w
+        return self.under_cap(self.limit_w).mean_w
 
     def peak_w(self, cap_w: float) -> float:
         """Return what it draws at most with every GPU capped at ``cap_w`` watts."""
-        watts = [capped(p.power_w, cap_w, self.idle_w, p.sensitivity)[0] for p in self.phases]
+        watts = [
+            apply_power_cap(p.power_w, cap_w, self.idle_w, p.sensitivity)[0] for p in self.phases
+        ]
         return self.gpus * max(watts) + self.host_w
 
-    def under(self, cap_w: float) -> Draw:
+    def under_cap(self, cap_w: float) -> PowerDraw:
         """Return what it does with every GPU capped at ``cap_w`` watts."""
-        told = [capped(p.power_w, cap_w, self.idle_w, p.sensitivity) for p in self.phases]
-        lasts = [p.share * slow for p, (_, slow) in zip(self.phases, told, strict=True)]
-        watts = [self.gpus * power for power, _ in told]
-        slowdown = sum(lasts)
-        mean = sum(w * t for w, t in zip(watts, lasts, strict=True)) / slowdown
-        square = sum((w - mean) ** 2 * t for w, t in zip(watts, lasts, strict=True)) / slowdown
-        return Draw(mean + self.host_w, square**0.5, slowdown)
+        capped_phases = [
+            apply_power_cap(p.power_w, cap_w, self.idle_w, p.sensitivity) for p in self.phases
+        ]
+        durations = [
+            p.share * slow for p, (_, slow) in zip(self.phases, capped_phases, strict=True)
+        ]
+        watts = [self.gpus * power for power, _ in capped_phases]
+        slowdown = sum(durations)
+        mean = sum(w * t for w, t in zip(watts, durations, strict=True)) / slowdown
+        variance = (
+            sum((w - mean) ** 2 * t for w, t in zip(watts, durations, strict=True)) / slowdown
+        )
+        return PowerDraw(mean + self.host_w, variance**0.5, slowdown)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import UsageError
-from foretune.plan.serve.deployments.arrivals import FULLEST, Load, LoadCurve
+from foretune.plan.serve.deployments.arrivals import MAX_UTILIZATION, LoadCurve, LoadPoint
 from foretune.plan.serve.requirements import Requirements
 
 IDENTITY = ["system", "formats", "tp", "pp", "dp", "ep", "prefill", "workers", "offload_gib"]
@@ -25,7 +25,7 @@ def at_rate(table: pd.DataFrame, rate: float, osl: int, requirements: Requiremen
     """Return one row per deployment and number of replicas that keeps up with a rate of requests.
 
     Args:
-        table: deployments at all loads, as `foretune.plan.serve.predicting.predict` returns them.
+        table: deployments at all loads, as `foretune.plan.serve.prediction.predict` returns them.
         rate: requests per second, of all replicas together.
         osl: tokens of an answer.
         requirements: limits on times.
@@ -36,17 +36,17 @@ def at_rate(table: pd.DataFrame, rate: float, osl: int, requirements: Requiremen
     rows = [
         row
         for _, loads in table.groupby(IDENTITY, sort=False, dropna=False)
-        for row in _replicas(loads, rate, osl, requirements)
+        for row in _replica_rows(loads, rate, osl, requirements)
     ]
     if not rows:
-        most = FULLEST * table["requests_per_s"].max()
+        max_rate = MAX_UTILIZATION * table["requests_per_s"].max()
         raise UsageError(
-            f"{rate:g} requests per second are too many: these GPUs finish {most:.3g} at most"
+            f"{rate:g} requests per second are too many: these GPUs finish {max_rate:.3g} at most"
         )
     return pd.DataFrame(rows).reset_index(drop=True)
 
 
-def fewest(table: pd.DataFrame) -> pd.DataFrame:
+def fewest_replicas(table: pd.DataFrame) -> pd.DataFrame:
     """Return per deployment the row with the fewest replicas that meets the limits, else the most.
 
     Args:
@@ -57,26 +57,26 @@ def fewest(table: pd.DataFrame) -> pd.DataFrame:
     return order.groupby(IDENTITY, sort=False, dropna=False).head(1).drop(columns="_rank")
 
 
-def _replicas(
+def _replica_rows(
     loads: pd.DataFrame, rate: float, osl: int, requirements: Requirements
 ) -> Sequence[pd.Series]:
     """Return the rows of a deployment for each number of replicas that keeps up."""
-    curve, fullest = load_curve(loads, osl, requirements), loads.loc[loads["batch"].idxmax()]
+    curve, largest = load_curve(loads, osl, requirements), loads.loc[loads["batch"].idxmax()]
     rows = []
-    for replicas in range(1, int(fullest["replicas"]) + 1):
+    for replicas in range(1, int(largest["replicas"]) + 1):
         load = curve.at(rate / replicas)
         if load is not None:
             nearest = loads.loc[(loads["batch"] - load.in_flight).abs().idxmin()]
-            rows.append(_row(nearest, fullest, load, replicas, rate, osl))
+            rows.append(_row(nearest, largest, load, replicas, rate, osl))
     return rows
 
 
 def _row(
-    nearest: pd.Series, fullest: pd.Series, load: Load, replicas: int, rate: float, osl: int
+    nearest: pd.Series, largest: pd.Series, load: LoadPoint, replicas: int, rate: float, osl: int
 ) -> pd.Series:
     """Return a deployment at a load, of what it does at the ``nearest`` that was looked at.
 
-    Requests come in bursts: it is started for, and has the memory of, the ``fullest``.
+    Requests come in bursts: it is started for, and has the memory of, the ``largest``.
     """
     row = nearest.copy()
     for name, value in (("ttft_ms", load.ttft_ms), ("tpot_ms", load.tpot_ms)):
@@ -85,12 +85,12 @@ def _row(
                 row[f"{name}{end}"] *= value / row[name]
         row[name] = value
     gpus = replicas * nearest["gpus"] // nearest["replicas"]
-    busy = min(rate / replicas / (nearest["requests_per_s"] / nearest["replicas"]), 1.0)
-    row["power_w"] = row["awake_w"] + busy * (row["power_w"] - row["awake_w"])
+    utilization = min(rate / replicas / (nearest["requests_per_s"] / nearest["replicas"]), 1.0)
+    row["power_w"] = row["awake_w"] + utilization * (row["power_w"] - row["awake_w"])
     row["energy_mj_per_token"] = 1e3 * row["power_w"] * gpus / (rate * osl)
     row["usd_per_million_tokens"] *= row["tokens_per_s_per_gpu"] / (rate * osl / gpus)
     row["tokens_per_s_per_gpu"], row["requests_per_s"] = rate * osl / gpus, rate
-    row["replicas"], row["gpus"], row["good"] = replicas, gpus, load.good
+    row["replicas"], row["gpus"], row["good"] = replicas, gpus, load.goodput_share
     row["batch"] = max(round(load.in_flight), 1)
-    row["memory_gib"], row["number"] = fullest["memory_gib"], fullest["number"]
+    row["memory_gib"], row["number"] = largest["memory_gib"], largest["number"]
     return row

@@ -9,8 +9,8 @@ from math import ceil
 
 import numpy as np
 
-from foretune.plan.cost.memory import GIB, USABLE, layer_bytes, rank_memory
-from foretune.plan.describe.cache_formats import USUAL
+from foretune.plan.cost.memory import GIB, USABLE_SHARE, layer_bytes, rank_memory
+from foretune.plan.describe.cache_formats import DEFAULT_CACHE_FORMATS
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import (
     Formats,
@@ -19,18 +19,17 @@ from foretune.plan.describe.formats import (
     supported,
 )
 from foretune.plan.describe.layout import Layout, legal_layouts
-from foretune.plan.describe.offload import Offload
 from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Workload
+from foretune.plan.describe.workload import Offload, Workload
+from foretune.plan.serve.deployments.analytic import StepTimers, decode_ms, prompt_ms
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
-from foretune.plan.serve.deployments.physics import Clocks, decode_ms, prompt_ms
-from foretune.plan.serve.launching import refusal
+from foretune.plan.serve.launching import unsupported_layout
 
-LOADS = (1, *(m for i in range(1, 10) for m in (2**i, 3 * 2 ** (i - 1))), 1024)
+CONCURRENCIES = (1, *(m for i in range(1, 10) for m in (2**i, 3 * 2 ** (i - 1))), 1024)
 """Requests in flight per attention-DP group that are looked at, as far as memory holds them, and
 the most that it holds of fewer than the last."""
-WEIGHTS = ("bf16", "fp8", "fp8_block", "int8", "int4_wo", "nvfp4")
+WEIGHT_FORMATS = ("bf16", "fp8", "fp8_block", "int8", "int4_wo", "nvfp4")
 
 
 @dataclass(frozen=True)
@@ -50,14 +49,16 @@ class Candidate:
         """GPUs of all replicas."""
         return self.replicas * self.deployment.gpus
 
-    def loads(self) -> list[int]:
+    def concurrencies(self) -> list[int]:
         """Return the numbers of requests in flight that are looked at, of one replica."""
         d = self.deployment
-        most = d.fitting
-        loads = {d.layout.dp * n for n in LOADS} | {min(most, d.layout.dp * LOADS[-1])}
-        return sorted(n for n in loads if d.layout.dp <= n <= most)
+        max_requests = d.max_requests
+        concurrencies = {d.layout.dp * n for n in CONCURRENCIES} | {
+            min(max_requests, d.layout.dp * CONCURRENCIES[-1])
+        }
+        return sorted(n for n in concurrencies if d.layout.dp <= n <= max_requests)
 
-    def under(self, in_flight: int, pools: Pools | None = None) -> "Candidate":
+    def with_concurrency(self, in_flight: int, pools: Pools | None = None) -> "Candidate":
         """Return it with so many requests in flight of each replica."""
         deployment = replace(self.deployment, concurrency=in_flight, pools=pools)
         return Candidate(deployment, self.replicas)
@@ -78,25 +79,29 @@ def supported_formats(
         system: on which GPUs.
         caches: formats of the cache to look at; none takes the usual ones that the GPU has.
     """
-    own = checkpoint_formats(model)
+    published = checkpoint_formats(model)
     if caches:
         found = supported_formats(model, system)
         return list(dict.fromkeys(replace(f, kv=kv) for f in found for kv in caches))
     architecture = system.device.architecture
-    most = min(find_format(kind).bits for kind in (own.weights, own.moe))
-    eight = supported("fp8", architecture) == "native"
-    usual = [
+    max_bits = min(find_format(kind).bits for kind in (published.weights, published.moe))
+    native_fp8 = supported("fp8", architecture) == "native"
+    standard = [
         Formats(weights, kv=kv)
-        for weights in WEIGHTS
-        if find_format(weights).bits <= most and not (eight and weights == "int8")
-        for kv in USUAL
+        for weights in WEIGHT_FORMATS
+        if find_format(weights).bits <= max_bits and not (native_fp8 and weights == "int8")
+        for kv in DEFAULT_CACHE_FORMATS
     ]  # fmt: skip
-    known = [f for f in usual if f.support(architecture) == "native"]
-    alike = [replace(own, kv=kv) for kv in USUAL if supported(kv, architecture) == "native"]
-    return list(dict.fromkeys([own, *alike, *known]))
+    native = [f for f in standard if f.support(architecture) == "native"]
+    published_variants = [
+        replace(published, kv=kv)
+        for kv in DEFAULT_CACHE_FORMATS
+        if supported(kv, architecture) == "native"
+    ]
+    return list(dict.fromkeys([published, *published_variants, *native]))
 
 
-def services(
+def candidate_deployments(
     model: ModelDescription,
     system: System,
     gpus: int,
@@ -105,7 +110,7 @@ def services(
     formats: Sequence[Formats] | None = None,
     speculation: Speculation | None = None,
     caches: Sequence[str] = (),
-    offload: Offload = Offload(),  # noqa: B008  # immutable
+    offload: Offload = Offload(),  # immutable
 ) -> Iterator[Candidate]:
     """Give every format, and layout that the engine has, in as many replicas as use all GPUs.
 
@@ -114,45 +119,50 @@ def services(
     Ranks that exchange something in every layer stay among the GPUs that fast links join: exchanges
     over a network were not measured.
     """
-    for these in formats or supported_formats(model, system, caches):
+    for candidate_formats in formats or supported_formats(model, system, caches):
         for size in (n for n in range(1, gpus + 1) if gpus % n == 0):
-            for layout in legal_layouts(model, size, these):
+            for layout in legal_layouts(model, size, candidate_formats):
                 # Attention-DP of a dense model is several replicas: a smaller size says the same.
                 useful = layout.dp == 1 or model.is_moe
-                near = layout.tp * layout.dp <= system.fast_domain
-                drafts = speculation is None or speculation.illegal_because(layout) is None
-                if useful and near and drafts and not refusal(layout, backend):
+                connected = layout.tp * layout.dp <= system.fast_domain_gpus
+                can_draft = speculation is None or speculation.illegal_because(layout) is None
+                if useful and connected and can_draft and not unsupported_layout(layout, backend):
                     replica = Deployment(
-                        model, system, backend, layout, these, workload, 1,
+                        model, system, backend, layout, candidate_formats, workload, 1,
                         speculation=speculation,
                     )  # fmt: skip
-                    for weights in _amounts(replica, offload.weights_gib):
-                        kept = replace(offload, weights_gib=weights)
-                        yield Candidate(replace(replica, offload=kept), gpus // size)
+                    for weights in _offload_sizes(replica, offload.weights_gib):
+                        placed = replace(offload, weights_gib=weights)
+                        yield Candidate(replace(replica, offload=placed), gpus // size)
 
 
-def _amounts(replica: Deployment, most_gib: float) -> list[float]:
+def _offload_sizes(replica: Deployment, max_gib: float) -> list[float]:
     """Return the GiB of a GPU's weights in the host's memory that are looked at, none first.
 
     Engines take whole ones: the least with which a request fits, and what is allowed, a half and a
     quarter of it, no more than there are.
     """
-    if most_gib <= 0:
+    if max_gib <= 0:
         return [0.0]
-    d, most = replica, float(ceil(most_gib))
-    there = ceil(sum(layer_bytes(d.model, d.layout, d.formats)) / GIB)
-    held = rank_memory(d.allocated, d.layout, d.formats, d.workload, d.layout.dp)
-    least = ceil(held.gib - USABLE * d.system.memory_gib)
-    some = {min(float(ceil(most * share)), there) for share in (0.25, 0.5, 1.0)}
-    return [0.0, *sorted(some | ({float(least)} if 0 < least <= min(most, there) else set()))]
+    d, max_size = replica, float(ceil(max_gib))
+    total = ceil(sum(layer_bytes(d.model, d.layout, d.formats)) / GIB)
+    held = rank_memory(d.loaded_model, d.layout, d.formats, d.workload, d.layout.dp)
+    min_size = ceil(held.gib - USABLE_SHARE * d.system.memory_gib)
+    sizes = {min(float(ceil(max_size * share)), total) for share in (0.25, 0.5, 1.0)}
+    return [
+        0.0,
+        *sorted(sizes | ({float(min_size)} if 0 < min_size <= min(max_size, total) else set())),
+    ]
 
 
-def one_pool(found: Sequence[Candidate]) -> list[Candidate]:
+def one_pool_candidates(found: Sequence[Candidate]) -> list[Candidate]:
     """Return candidates in which the same workers read prompts and write answers."""
-    return [service.under(n) for service in found for n in service.loads()]
+    return [candidate.with_concurrency(n) for candidate in found for n in candidate.concurrencies()]
 
 
-def two_pools(found: Sequence[Candidate], gpus: int, clocks: Clocks) -> list[Candidate]:
+def two_pool_candidates(
+    found: Sequence[Candidate], gpus: int, timers: StepTimers
+) -> list[Candidate]:
     """Return candidates that read prompts and write answers in pools of their own.
 
     For answers, layouts without a pipeline, their experts whole or all in slices; for prompts, of
@@ -160,19 +170,19 @@ def two_pools(found: Sequence[Candidate], gpus: int, clocks: Clocks) -> list[Can
     workers are those of the most requests per second.
     """
     by_formats: dict[tuple[str, Formats], list[Candidate]] = {}
-    for service in found:
-        one = service.deployment
-        if _is_simple(one.layout) and one.gpus < gpus and service.loads():
-            by_formats.setdefault((one.system.name, one.formats), []).append(service)
+    for candidate in found:
+        replica = candidate.deployment
+        if _is_simple(replica.layout) and replica.gpus < gpus and candidate.concurrencies():
+            by_formats.setdefault((replica.system.name, replica.formats), []).append(candidate)
     candidates = []
-    for several in by_formats.values():
-        loaded = [(s, n) for s in several for n in s.loads()]
-        steps = decode_ms([s.under(n).deployment for s, n in loaded], clocks)
-        for reader, each_ms in _readers(several, clocks):
-            for (service, n), step in zip(loaded, steps, strict=True):
-                one = service.deployment
-                busy = n * each_ms / (one.workload.osl * step)
-                candidates += _matched(one, n, reader, busy, gpus)
+    for group in by_formats.values():
+        loaded = [(s, n) for s in group for n in s.concurrencies()]
+        steps = decode_ms([s.with_concurrency(n).deployment for s, n in loaded], timers)
+        for prefill_layout, prompt_time_ms in _prefill_layouts(group, timers):
+            for (candidate, n), step in zip(loaded, steps, strict=True):
+                replica = candidate.deployment
+                busy_workers = n * prompt_time_ms / (replica.workload.osl * step)
+                candidates += _matched_pools(replica, n, prefill_layout, busy_workers, gpus)
     return candidates
 
 
@@ -180,33 +190,35 @@ def _is_simple(layout: Layout) -> bool:
     return layout.pp == 1 and min(layout.moe_tp, layout.moe_ep) == 1
 
 
-def _readers(several: Sequence[Candidate], clocks: Clocks) -> list[tuple[Layout, float]]:
+def _prefill_layouts(group: Sequence[Candidate], timers: StepTimers) -> list[tuple[Layout, float]]:
     """Return the layouts that read prompts best, and the milliseconds a worker takes for each."""
-    deployments = [s.under(s.deployment.layout.dp).deployment for s in several]
-    first, each = prompt_ms(deployments, clocks)
+    deployments = [s.with_concurrency(s.deployment.layout.dp).deployment for s in group]
+    first_ms, per_prompt_ms = prompt_ms(deployments, timers)
     sizes = np.array([d.gpus for d in deployments])
-    best = sorted({int(np.argmin(each * sizes)), int(np.argmin(first))})
-    return [(deployments[i].layout, float(each[i])) for i in best]
+    best = sorted({int(np.argmin(per_prompt_ms * sizes)), int(np.argmin(first_ms))})
+    return [(deployments[i].layout, float(per_prompt_ms[i])) for i in best]
 
 
-def _matched(
-    writer: Deployment, in_flight: int, reader: Layout, busy: float, gpus: int
+def _matched_pools(
+    decoder: Deployment, in_flight: int, prefill_layout: Layout, busy_workers: float, gpus: int
 ) -> list[Candidate]:
     """Return the candidate whose pools keep up with each other best; none if there is no room.
 
     Args:
-        writer: what writes answers.
+        decoder: what writes answers.
         in_flight: requests of each of its workers.
-        reader: what reads prompts.
-        busy: workers that prompts keep busy, per worker that writes.
+        prefill_layout: what reads prompts.
+        busy_workers: workers that prompts keep busy, per worker that writes.
         gpus: for both.
     """
-    writers = np.arange(1, gpus // writer.gpus + 1)
-    readers = (gpus - writers * writer.gpus) // reader.gpus
-    rate = np.where(readers > 0, np.minimum(writers, readers / busy), 0.0)
+    decode_workers = np.arange(1, gpus // decoder.gpus + 1)
+    prefill_workers = (gpus - decode_workers * decoder.gpus) // prefill_layout.gpus
+    rate = np.where(
+        prefill_workers > 0, np.minimum(decode_workers, prefill_workers / busy_workers), 0.0
+    )
     best = int(np.argmax(rate))
     if rate[best] <= 0:
         return []
-    needed = min(int(readers[best]), ceil(writers[best] * busy))
-    pools = Pools(reader, needed, int(writers[best]))
-    return [Candidate(writer).under(in_flight * pools.decode_workers, pools)]
+    needed = min(int(prefill_workers[best]), ceil(decode_workers[best] * busy_workers))
+    pools = Pools(prefill_layout, needed, int(decode_workers[best]))
+    return [Candidate(decoder).with_concurrency(in_flight * pools.decode_workers, pools)]

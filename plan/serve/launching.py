@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from math import ceil
 
 from foretune.errors import UnknownName
-from foretune.plan.cost.memory import GIB, STEP_TOKENS, USABLE, rank_memory
+from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, rank_memory
 from foretune.plan.describe.formats import checkpoint_formats
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
 from foretune.plan.serve.deployments.deployment import ENGINE_NAMES, Deployment
-from foretune.plan.serve.engine_formats import cache_name, cannot_hold
-from foretune.plan.serve.engine_offload import (
-    cannot_offload,
-    sglang_words,
-    trtllm_line,
-    vllm_words,
+from foretune.plan.serve.engine_support import (
+    cache_name,
+    sglang_flags,
+    trtllm_option,
+    unsupported_formats,
+    unsupported_offload,
+    vllm_flags,
 )
 
 TRTLLM_VERSION = "1.3.0rc23"
@@ -32,18 +33,18 @@ PORT = 8000
 PREFILL_PORT, DECODE_PORT = 8100, 8200
 SIDE_CHANNEL_PORT = 5600
 """The first of vLLM's ports for handing over caches: every server, and its DP ranks, need one."""
-ONLINE = {
+ONLINE_QUANTIZATION = {
     "vllm": {"fp8": "fp8", "fp8_block": "fp8_per_block", "mxfp4": "mxfp4"},
     "sglang": {"fp8": "fp8"},
     "trtllm": {},
 }
 """Engine -> format that it makes of a 16-bit checkpoint while loading -> how it is asked to."""
-RUNS_ON = {"trtllm": ("sm_",), "sglang": ("sm_", "gfx", "xe"), "vllm": ()}
+SUPPORTED_ARCHITECTURES = {"trtllm": ("sm_",), "sglang": ("sm_", "gfx", "xe"), "vllm": ()}
 """Engine -> how the architectures of GPUs begin that it runs on (its documentation of supported
 hardware); none stands for all."""
-MOST_CAPTURED = 512
+MAX_CAPTURED_REQUESTS = 512
 """Requests up to which decode steps are captured as graphs: what engines do by themselves."""
-MAKERS = "llm-compressor or NVIDIA Model Optimizer"
+QUANTIZATION_TOOLS = "llm-compressor or NVIDIA Model Optimizer"
 GPTQ = "GPTQModel"
 """What makes weights of 3 bits."""
 
@@ -57,17 +58,17 @@ class Launch:
             ``=`` before the program are its environment.
         files: text of files that commands name.
         notes: what to do beside.
-        refused: why this engine cannot be started like this; empty if it can.
+        unsupported: why this engine cannot be started like this; empty if it can.
     """
 
     commands: Sequence[Sequence[str]]
     files: dict[str, str]
     notes: Sequence[str]
-    refused: str = ""
+    unsupported: str = ""
 
     def __str__(self) -> str:
-        if self.refused:
-            return f"# {self.refused}"
+        if self.unsupported:
+            return f"# {self.unsupported}"
         lines = ["# " + " ".join(note.split()) for note in self.notes]
         for name, text in self.files.items():
             lines.append(f"cat > {name} <<'END'\n{text}END")
@@ -82,7 +83,7 @@ def launch_commands(deployment: Deployment, replicas: int = 1) -> dict[str, str]
         deployment: what one replica is.
         replicas: how many there are.
     """
-    return {engine: str(launch(deployment, engine, replicas)) for engine in ENGINES}
+    return {engine: str(launch(deployment, engine, replicas)) for engine in LAUNCHERS}
 
 
 def launch(deployment: Deployment, engine: str, replicas: int = 1) -> Launch:
@@ -91,16 +92,20 @@ def launch(deployment: Deployment, engine: str, replicas: int = 1) -> Launch:
     Raises:
         UnknownName: there is no such engine.
     """
-    if engine not in ENGINES:
-        raise UnknownName("engine", engine, ENGINES)
-    refused = cannot_run(deployment.system, engine) or refusal(deployment.layout, engine)
-    refused = refused or _cannot_draft(deployment, engine) or cannot_hold(deployment, engine)
-    refused = refused or cannot_offload(deployment.offload, engine)
+    if engine not in LAUNCHERS:
+        raise UnknownName("engine", engine, LAUNCHERS)
+    reason = unsupported_system(deployment.system, engine) or unsupported_layout(
+        deployment.layout, engine
+    )
+    reason = (
+        reason or _unsupported_drafts(deployment, engine) or unsupported_formats(deployment, engine)
+    )
+    reason = reason or unsupported_offload(deployment.offload, engine)
     if deployment.pools:
-        refused = refused or refusal(deployment.pools.prefill, engine)
-    if refused:
-        return Launch((), {}, (), refused)
-    return ENGINES[engine](deployment, replicas)
+        reason = reason or unsupported_layout(deployment.pools.prefill, engine)
+    if reason:
+        return Launch((), {}, (), reason)
+    return LAUNCHERS[engine](deployment, replicas)
 
 
 def checkpoint(deployment: Deployment, engine: str) -> tuple[str, str, str]:
@@ -109,21 +114,21 @@ def checkpoint(deployment: Deployment, engine: str) -> tuple[str, str, str]:
     A name in capitals stands for a checkpoint that must be made or found first.
     """
     model, formats = deployment.model, deployment.formats
-    own = checkpoint_formats(model)
-    if (formats.weights, formats.moe) == (own.weights, own.moe):
+    published = checkpoint_formats(model)
+    if (formats.weights, formats.moe) == (published.weights, published.moe):
         return model.name, "", ""
-    if (own.weights, own.moe) == ("bf16", "bf16") and formats.weights == formats.moe:
-        asked = ONLINE[engine].get(formats.weights, "")
-        if asked:
-            return model.name, asked, ""
+    if (published.weights, published.moe) == ("bf16", "bf16") and formats.weights == formats.moe:
+        quantization = ONLINE_QUANTIZATION[engine].get(formats.weights, "")
+        if quantization:
+            return model.name, quantization, ""
     kinds = list(dict.fromkeys((formats.weights, formats.moe)))
     name = "_".join(["CHECKPOINT_IN", *kinds]).upper()
     what = f"{formats.weights} with experts in {formats.moe}" if len(kinds) > 1 else kinds[0]
-    makers = GPTQ if "int3_wo" in kinds else MAKERS
-    return name, "", f"{name}: {model.name} quantized to {what} before, with {makers}"
+    tool = GPTQ if "int3_wo" in kinds else QUANTIZATION_TOOLS
+    return name, "", f"{name}: {model.name} quantized to {what} before, with {tool}"
 
 
-def refusal(layout: Layout, engine: str) -> str:
+def unsupported_layout(layout: Layout, engine: str) -> str:
     """Return why an engine has no such layout; empty if it has."""
     if engine == "vllm" and layout.moe_ep > 1 and layout.moe_tp > 1:
         return f"vLLM either slices experts or spreads them, not both ({layout})"
@@ -132,15 +137,15 @@ def refusal(layout: Layout, engine: str) -> str:
     return ""
 
 
-def cannot_run(system: System, engine: str) -> str:
+def unsupported_system(system: System, engine: str) -> str:
     """Return why an engine does not run on a system's GPUs; empty if it does."""
-    architectures = RUNS_ON[engine]
+    architectures = SUPPORTED_ARCHITECTURES[engine]
     if not architectures or system.device.architecture.startswith(architectures):
         return ""
     return f"{ENGINE_NAMES[engine]} does not run on {system.name}: plan it with --backend vllm"
 
 
-def _cannot_draft(deployment: Deployment, engine: str) -> str:
+def _unsupported_drafts(deployment: Deployment, engine: str) -> str:
     """Return why an engine does not draft tokens like this; empty if it does, or need not."""
     drafts = deployment.speculation
     if engine == "trtllm" and drafts and drafts.draft:
@@ -151,7 +156,7 @@ def _cannot_draft(deployment: Deployment, engine: str) -> str:
     return ""
 
 
-def _drafts(deployment: Deployment, engine: str) -> list[str]:
+def _speculation_flags(deployment: Deployment, engine: str) -> list[str]:
     """Return the flags of drafted tokens.
 
     vLLM's ``SpeculativeConfig``; SGLang's documentation of multi-token prediction and of standalone
@@ -160,70 +165,70 @@ def _drafts(deployment: Deployment, engine: str) -> list[str]:
     drafts = deployment.speculation
     if drafts is None:
         return []
-    count, own = drafts.drafted, drafts.draft is None
+    count, self_drafting = drafts.drafted, drafts.draft is None
     if engine == "vllm":
-        config: dict[str, object] = {"method": "mtp" if own else "draft_model"}
+        config: dict[str, object] = {"method": "mtp" if self_drafting else "draft_model"}
         config |= {"num_speculative_tokens": count}
         config |= {} if drafts.draft is None else {"model": drafts.draft.name}
         return ["--speculative-config", _json(config)]
-    words = ["--speculative-algorithm", "EAGLE" if own else "STANDALONE"]
+    words = ["--speculative-algorithm", "EAGLE" if self_drafting else "STANDALONE"]
     words += [] if drafts.draft is None else ["--speculative-draft-model-path", drafts.draft.name]
     words += ["--speculative-num-steps", str(count), "--speculative-eagle-topk", "1"]
     return [*words, "--speculative-num-draft-tokens", str(count + 1)]
 
 
-def _step_tokens(deployment: Deployment, requests: float) -> str:
+def _max_step_tokens(deployment: Deployment, requests: float) -> str:
     """Return the most tokens of a step of so many requests: what plans assume."""
-    return str(max(STEP_TOKENS, ceil(requests) * (1 + deployment.drafted)))
+    return str(max(MAX_STEP_TOKENS, ceil(requests) * (1 + deployment.drafted)))
 
 
 def _vllm(deployment: Deployment, replicas: int) -> Launch:
     """Dense models' replicas on a node are one server's data parallelism; others are servers."""
     name, quantization, note = checkpoint(deployment, "vllm")
-    inside = _inside(deployment, replicas)
+    per_server = _replicas_per_server(deployment, replicas)
 
     def server(layout: Layout, requests: float, port: int, role: str) -> list[str]:
-        dp = layout.dp * inside
+        dp = layout.dp * per_server
         words = ["vllm", "serve", name, "--tensor-parallel-size", str(layout.tp)]
-        words += _several("--pipeline-parallel-size", layout.pp)
-        words += _several("--data-parallel-size", dp)
+        words += _flag_above_one("--pipeline-parallel-size", layout.pp)
+        words += _flag_above_one("--data-parallel-size", dp)
         words += ["--enable-expert-parallel"] if layout.moe_ep > 1 else []
-        if copies := layout.copies(deployment.model):
+        if copies := layout.redundant_experts(deployment.model):
             words += ["--enable-eplb", "--eplb-config", _json({"num_redundant_experts": copies})]
         words += ["--quantization", quantization] if quantization else []
-        words += [*_cache(deployment, "vllm"), *vllm_words(deployment.offload, layout)]
-        each = requests / layout.dp  # of each DP rank
-        words += ["--max-num-seqs", str(ceil(each))]
-        words += ["--max-num-batched-tokens", _step_tokens(deployment, each)]
+        words += [*_cache_flag(deployment, "vllm"), *vllm_flags(deployment.offload, layout)]
+        rank_requests = requests / layout.dp  # of each DP rank
+        words += ["--max-num-seqs", str(ceil(rank_requests))]
+        words += ["--max-num-batched-tokens", _max_step_tokens(deployment, rank_requests)]
         words += ["--enable-prefix-caching"] if deployment.workload.prefix else []
-        words += _drafts(deployment, "vllm")
+        words += _speculation_flags(deployment, "vllm")
         words += ["--max-model-len", str(deployment.longest_context)]
-        words += ["--gpu-memory-utilization", f"{USABLE:g}", "--port", str(port)]
+        words += ["--gpu-memory-utilization", f"{USABLE_SHARE:g}", "--port", str(port)]
         if role:
             transfer = {"kv_connector": "NixlConnector", "kv_role": role}
             words += ["--kv-transfer-config", _json(transfer)]
         return words
 
-    notes = [note, *_placing(deployment, replicas // inside)]
+    notes = [note, *_placement_notes(deployment, replicas // per_server)]
     if not deployment.pools:
-        command = server(deployment.layout, deployment.of_a_worker, PORT, "")
-        return Launch([command], {}, _told(notes))
+        command = server(deployment.layout, deployment.requests_per_worker, PORT, "")
+        return Launch([command], {}, _nonempty(notes))
     notes.append("join them with a proxy that sends a prompt first to one, then to the other:")
     notes.append("vLLM's toy_proxy_server.py (tests/v1/kv_connector/nixl_integration), or llm-d")
-    commands, side = [], SIDE_CHANNEL_PORT
-    for layout, requests, port, role in _pools(deployment):
+    commands, side_port = [], SIDE_CHANNEL_PORT
+    for layout, requests, port, role in _pool_servers(deployment):
         words = server(layout, requests, port, f"kv_{role}")
-        commands.append([f"VLLM_NIXL_SIDE_CHANNEL_PORT={side}", *words])
-        side += layout.dp
-    return Launch(commands, {}, _told(notes))
+        commands.append([f"VLLM_NIXL_SIDE_CHANNEL_PORT={side_port}", *words])
+        side_port += layout.dp
+    return Launch(commands, {}, _nonempty(notes))
 
 
-def _inside(deployment: Deployment, replicas: int) -> int:
+def _replicas_per_server(deployment: Deployment, replicas: int) -> int:
     """Return how many replicas are one server of vLLM: as many as a node holds, alike in all."""
     if deployment.model.is_moe or deployment.pools:
         return 1
-    room = deployment.system.gpus_per_node // deployment.layout.gpus
-    return max((n for n in range(1, room + 1) if replicas % n == 0), default=1)
+    max_replicas = deployment.system.gpus_per_node // deployment.layout.gpus
+    return max((n for n in range(1, max_replicas + 1) if replicas % n == 0), default=1)
 
 
 def _sglang(deployment: Deployment, replicas: int) -> Launch:
@@ -233,38 +238,38 @@ def _sglang(deployment: Deployment, replicas: int) -> Launch:
     def server(layout: Layout, requests: float, port: int, role: str) -> list[str]:
         words = ["python", "-m", "sglang.launch_server", "--model-path", name]
         words += ["--tp-size", str(layout.tp * layout.dp)]
-        words += _several("--pp-size", layout.pp)
+        words += _flag_above_one("--pp-size", layout.pp)
         words += ["--dp-size", str(layout.dp), "--enable-dp-attention"] if layout.dp > 1 else []
-        words += _several("--ep-size", layout.moe_ep)
-        if copies := layout.copies(deployment.model):
+        words += _flag_above_one("--ep-size", layout.moe_ep)
+        if copies := layout.redundant_experts(deployment.model):
             words += ["--ep-num-redundant-experts", str(copies)]
         words += ["--quantization", quantization] if quantization else []
-        words += [*_cache(deployment, "sglang"), *_reader(deployment)]
+        words += [*_cache_flag(deployment, "sglang"), *_attention_backend_flag(deployment)]
         words += ["--max-running-requests", str(ceil(requests))]
-        each = ceil(requests / layout.dp)
-        words += ["--chunked-prefill-size", _step_tokens(deployment, each)]
+        rank_requests = ceil(requests / layout.dp)
+        words += ["--chunked-prefill-size", _max_step_tokens(deployment, rank_requests)]
         if not deployment.offload.weights_gib:
-            words += ["--cuda-graph-max-bs", str(min(each, MOST_CAPTURED))]
-        words += sglang_words(deployment.offload)
+            words += ["--cuda-graph-max-bs", str(min(rank_requests, MAX_CAPTURED_REQUESTS))]
+        words += sglang_flags(deployment.offload)
         words += ["--mem-fraction-static", f"{_static_share(deployment, layout, requests):.2f}"]
-        words += _drafts(deployment, "sglang")
+        words += _speculation_flags(deployment, "sglang")
         words += ["--context-length", str(deployment.longest_context), "--port", str(port)]
         if role:
             mode = "prefill" if role == "producer" else "decode"
             words += ["--disaggregation-mode", mode, "--disaggregation-transfer-backend", "nixl"]
         return words
 
-    notes = [note, *_placing(deployment, replicas)]
+    notes = [note, *_placement_notes(deployment, replicas)]
     if not deployment.pools:
-        command = server(deployment.layout, deployment.of_a_worker, PORT, "")
-        return Launch([command], {}, _told(notes))
+        command = server(deployment.layout, deployment.requests_per_worker, PORT, "")
+        return Launch([command], {}, _nonempty(notes))
     commands, urls = [], []
-    for layout, requests, port, role in _pools(deployment):
+    for layout, requests, port, role in _pool_servers(deployment):
         commands.append(server(layout, requests, port, role))
         flag = "--prefill" if role == "producer" else "--decode"
         urls += [flag, f"http://127.0.0.1:{port}"]
     router = ["python", "-m", "sglang_router.launch_router", "--pd-disaggregation", *urls]
-    return Launch([*commands, [*router, "--port", str(PORT)]], {}, _told(notes))
+    return Launch([*commands, [*router, "--port", str(PORT)]], {}, _nonempty(notes))
 
 
 def _trtllm(deployment: Deployment, replicas: int) -> Launch:
@@ -273,39 +278,42 @@ def _trtllm(deployment: Deployment, replicas: int) -> Launch:
 
     def server(layout: Layout, requests: float, port: int, file: str) -> list[str]:
         words = ["trtllm-serve", name, "--tp_size", str(layout.tp * layout.dp)]
-        words += [*_several("--pp_size", layout.pp), *_several("--ep_size", layout.moe_ep)]
-        each = requests / layout.dp / layout.pp  # of each step
+        words += [
+            *_flag_above_one("--pp_size", layout.pp),
+            *_flag_above_one("--ep_size", layout.moe_ep),
+        ]
+        step_requests = requests / layout.dp / layout.pp  # of each step
         words += [
             "--max_batch_size",
-            str(ceil(each)),
+            str(ceil(step_requests)),
             "--max_num_tokens",
-            _step_tokens(deployment, each),
+            _max_step_tokens(deployment, step_requests),
         ]
         words += ["--max_seq_len", str(deployment.longest_context)]
         return [*words, "--port", str(port), "--config", file]
 
-    notes = [note, _scales(deployment), *_placing(deployment, replicas)]
+    notes = [note, _cache_scale_note(deployment), *_placement_notes(deployment, replicas)]
     if not deployment.pools:
         file, layout = "trtllm.yaml", deployment.layout
-        command = server(layout, deployment.of_a_worker, PORT, file)
-        return Launch([command], {file: _trtllm_yaml(deployment, layout, "")}, _told(notes))
+        command = server(layout, deployment.requests_per_worker, PORT, file)
+        return Launch([command], {file: _trtllm_yaml(deployment, layout, "")}, _nonempty(notes))
     commands, files = [], {}
     urls: dict[str, list[str]] = {"producer": [], "consumer": []}
-    for layout, requests, port, role in _pools(deployment):
+    for layout, requests, port, role in _pool_servers(deployment):
         file = "prefill.yaml" if role == "producer" else "decode.yaml"
         files[file] = _trtllm_yaml(deployment, layout, role)
         commands.append(server(layout, requests, port, file))
         urls[role].append(f"localhost:{port}")
-    joint = f"hostname: localhost\nport: {PORT}\nbackend: pytorch\n"
+    pools_config = f"hostname: localhost\nport: {PORT}\nbackend: pytorch\n"
     for key, role in (("context_servers", "producer"), ("generation_servers", "consumer")):
-        joint += f"{key}:\n  num_instances: {len(urls[role])}\n  urls:\n"
-        joint += "".join(f'    - "{url}"\n' for url in urls[role])
-    files["pools.yaml"] = joint
+        pools_config += f"{key}:\n  num_instances: {len(urls[role])}\n  urls:\n"
+        pools_config += "".join(f'    - "{url}"\n' for url in urls[role])
+    files["pools.yaml"] = pools_config
     commands.append(["trtllm-serve", "disaggregated", "-c", "pools.yaml"])
-    return Launch(commands, files, _told(notes))
+    return Launch(commands, files, _nonempty(notes))
 
 
-ENGINES: dict[str, Callable[[Deployment, int], Launch]] = {
+LAUNCHERS: dict[str, Callable[[Deployment, int], Launch]] = {
     "vllm": _vllm,
     "sglang": _sglang,
     "trtllm": _trtllm,
@@ -316,17 +324,17 @@ ENGINES: dict[str, Callable[[Deployment, int], Launch]] = {
 def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
     """Return the options of a server that have no flags."""
     kind = cache_name("trtllm", deployment.formats.kv)
-    captured = min(ceil(deployment.batch / layout.pp), MOST_CAPTURED)
+    captured = min(ceil(deployment.batch / layout.pp), MAX_CAPTURED_REQUESTS)
     reuse = str(deployment.workload.prefix > 0).lower()
     lines = [
         f"kv_cache_config:\n  dtype: {kind}\n  enable_block_reuse: {reuse}\n",
-        f"  free_gpu_memory_fraction: {USABLE:g}\n{trtllm_line(deployment.offload)}",
+        f"  free_gpu_memory_fraction: {USABLE_SHARE:g}\n{trtllm_option(deployment.offload)}",
         "enable_chunked_prefill: true\n",
         f"cuda_graph_config:\n  enable_padding: true\n  max_batch_size: {captured}\n",
     ]
     if layout.dp > 1:
         lines.append("enable_attention_dp: true\n")
-    if copies := layout.copies(deployment.model):
+    if copies := layout.redundant_experts(deployment.model):
         slots = deployment.model.experts + copies
         lines.append(f"moe_config:\n  load_balancer:\n    num_slots: {slots}\n")
     if drafts := deployment.speculation:
@@ -337,7 +345,7 @@ def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
     if role == "producer":
         lines.append("disable_overlap_scheduler: true\n")
     if role:
-        tokens = deployment.longest or deployment.workload.isl
+        tokens = deployment.max_request_tokens or deployment.workload.isl
         lines.append(
             f"cache_transceiver_config:\n  backend: DEFAULT\n  max_tokens_in_buffer: {tokens}\n"
         )
@@ -347,26 +355,33 @@ def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
 def _static_share(deployment: Deployment, layout: Layout, requests: float) -> float:
     """Return the share of a GPU that weights and cache may take beside a step's activations."""
     d = deployment
-    held = rank_memory(d.allocated, layout, d.formats, d.workload, requests, elsewhere=d.elsewhere)
-    beside = held.activations + held.communication
-    return USABLE - beside / (d.system.memory_gib * GIB)
+    held = rank_memory(
+        d.loaded_model,
+        layout,
+        d.formats,
+        d.workload,
+        requests,
+        offloaded_bytes=d.offloaded_weight_bytes,
+    )
+    overhead = held.activations + held.communication
+    return USABLE_SHARE - overhead / (d.system.memory_gib * GIB)
 
 
-def _pools(deployment: Deployment) -> Iterator[tuple[Layout, float, int, str]]:
+def _pool_servers(deployment: Deployment) -> Iterator[tuple[Layout, float, int, str]]:
     """Give the layout of every server of a deployment with pools, its requests, port and role.
 
     A worker that reads prompts has few at a time: as many as there are for each of the others.
     """
     pools = deployment.pools
     assert pools is not None
-    readers = max(pools.prefill_workers, 1)
-    for i in range(readers):
-        yield pools.prefill, deployment.concurrency / readers, PREFILL_PORT + i, "producer"
+    prefill_workers = max(pools.prefill_workers, 1)
+    for i in range(prefill_workers):
+        yield pools.prefill, deployment.concurrency / prefill_workers, PREFILL_PORT + i, "producer"
     for i in range(pools.decode_workers):
-        yield deployment.layout, deployment.of_a_worker, DECODE_PORT + i, "consumer"
+        yield deployment.layout, deployment.requests_per_worker, DECODE_PORT + i, "consumer"
 
 
-def _placing(deployment: Deployment, servers: int) -> Iterator[str]:
+def _placement_notes(deployment: Deployment, servers: int) -> Iterator[str]:
     """Give notes about where servers run."""
     node, gpus = deployment.system.gpus_per_node, deployment.layout.gpus
     if gpus > node:
@@ -383,15 +398,15 @@ def _placing(deployment: Deployment, servers: int) -> Iterator[str]:
         yield "each server with GPUs of its own (CUDA_VISIBLE_DEVICES)"
 
 
-def _cache(deployment: Deployment, engine: str) -> list[str]:
+def _cache_flag(deployment: Deployment, engine: str) -> list[str]:
     """Return the flag of the cache's format where it is not sixteen bits as in the checkpoint."""
-    wanted, own = deployment.formats.kv, deployment.model.kv_format
-    if wanted == own == "bf16":
+    cache_format, published = deployment.formats.kv, deployment.model.kv_format
+    if cache_format == published == "bf16":
         return []
-    return ["--kv-cache-dtype", cache_name(engine, wanted)]
+    return ["--kv-cache-dtype", cache_name(engine, cache_format)]
 
 
-def _reader(deployment: Deployment) -> list[str]:
+def _attention_backend_flag(deployment: Deployment) -> list[str]:
     """Return the kernels that SGLang must be told to read a cache of 4 bits with.
 
     By itself it takes FlashInfer's, which have no such cache; those of latent attention have.
@@ -402,14 +417,14 @@ def _reader(deployment: Deployment) -> list[str]:
     return ["--attention-backend", "trtllm_mha" if datacenter else "triton"]
 
 
-def _scales(deployment: Deployment) -> str:
+def _cache_scale_note(deployment: Deployment) -> str:
     """Return what TensorRT-LLM's checkpoint needs beside weights."""
     if deployment.formats.kv != "nvfp4":
         return ""
     return "the checkpoint has scales for an NVFP4 cache: NVIDIA Model Optimizer, kv_cache_quant"
 
 
-def _several(flag: str, count: int) -> list[str]:
+def _flag_above_one(flag: str, count: int) -> list[str]:
     return [flag, str(count)] if count > 1 else []
 
 
@@ -417,7 +432,7 @@ def _json(values: Mapping[str, object]) -> str:
     return json.dumps(values, separators=(",", ":"))
 
 
-def _told(notes: Sequence[str]) -> list[str]:
+def _nonempty(notes: Sequence[str]) -> list[str]:
     return [note for note in notes if note]
 
 

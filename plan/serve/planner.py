@@ -1,10 +1,6 @@
-"""The planner: every way to serve a model on some GPUs, predicted, and the best of them.
+"""Plan(), Plan."""
 
-Candidates are predicted in one go, thousands per second, so that usual questions are
-answered by looking at all of them; the largest are searched (`foretune.plan.serve.searching`).
-"""
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -13,42 +9,119 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import UsageError
-from foretune.plan.cost.memory import GIB, USABLE, rank_memory
+from foretune.plan.cost.memory import GIB, USABLE_SHARE, rank_memory
 from foretune.plan.describe.accuracy import AccuracyResult
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import legal_layouts
-from foretune.plan.describe.offload import Offload
 from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Workload
-from foretune.plan.serve.at_rate import IDENTITY, at_rate, fewest, load_curve
+from foretune.plan.describe.workload import Offload, Workload
+from foretune.plan.serve.at_rate import IDENTITY, at_rate, fewest_replicas, load_curve
 from foretune.plan.serve.candidates import (
     Candidate,
-    one_pool,
-    services,
+    candidate_deployments,
+    one_pool_candidates,
     supported_formats,
-    two_pools,
+    two_pool_candidates,
 )
-from foretune.plan.serve.deployments.arrivals import GOOD
-from foretune.plan.serve.deployments.chance_constraints import probability_within
+from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times
+from foretune.plan.serve.deployments.arrivals import MIN_GOODPUT_SHARE
 from foretune.plan.serve.deployments.comparison import Metric, probability_better
-from foretune.plan.serve.deployments.correction import ServingCorrection
+from foretune.plan.serve.deployments.correction import LatencyPredictor
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.deployments.physics import Clocks, physics
-from foretune.plan.serve.engine_offload import cannot_offload
-from foretune.plan.serve.launching import cannot_run
-from foretune.plan.serve.predicting import predict
+from foretune.plan.serve.deployments.probability import probability_within
+from foretune.plan.serve.engine_support import unsupported_offload
+from foretune.plan.serve.launching import unsupported_system
+from foretune.plan.serve.prediction import predict
 from foretune.plan.serve.requirements import GOALS, Requirements
-from foretune.plan.serve.searching import ALL, searched
-from foretune.search.optuna.pareto import pareto_front
+from foretune.search.pareto import pareto_front
 
-GUESSWORK = 0.5
+MAX_EXHAUSTIVE = 200_000
+"""Candidates up to which predicting all is quicker than a search, which takes time of its own."""
+POPULATION_SIZE = 100
+GENERATIONS = 20
+SEED = 0
+
+Evaluate = Callable[[Sequence[Candidate]], pd.DataFrame]
+
+
+def search_candidates(
+    candidates: Sequence[Candidate], requirements: Requirements, evaluate: Evaluate
+) -> tuple[list[Candidate], pd.DataFrame]:
+    """Return the candidates that a search looked at, and what was predicted of them.
+
+    Formats and layout are drawn; every load of what is drawn is predicted, whole generations in one
+    go. Sought are the goal within its limits, and few milliseconds per token.
+
+    Args:
+        candidates: to choose from.
+        requirements: limits and goal.
+        evaluate: predicts some of them.
+    """
+    import optuna
+
+    loads: dict[tuple[str, str], list[int]] = {}
+    for i, candidate in enumerate(candidates):
+        loads.setdefault(_search_key(candidate), []).append(i)
+    formats, layouts = (sorted({key[i] for key in loads}) for i in (0, 1))
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.NSGAIISampler(population_size=POPULATION_SIZE, seed=SEED)
+    study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
+    seen: dict[tuple[str, str], list[float]] = {}
+    order: list[int] = []
+    tables: list[pd.DataFrame] = []
+    for _ in range(GENERATIONS):
+        drawn = []
+        for _ in range(POPULATION_SIZE):
+            trial = study.ask()
+            key = (
+                trial.suggest_categorical("formats", formats),
+                trial.suggest_categorical("layout", layouts),
+            )
+            if key in loads:
+                drawn.append((trial, key))
+            else:
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+        new = [key for key in dict.fromkeys(key for _, key in drawn) if key not in seen]
+        if new:
+            numbers = [i for key in new for i in loads[key]]
+            table = evaluate([candidates[i] for i in numbers])
+            ends = np.cumsum([len(loads[key]) for key in new])
+            parts = np.split(np.arange(len(table)), ends[:-1])
+            seen |= {
+                k: _objective_values(table.iloc[p], requirements)
+                for k, p in zip(new, parts, strict=True)
+            }
+            order += numbers
+            tables.append(table)
+        for trial, key in drawn:
+            study.tell(trial, seen[key])
+    return [candidates[i] for i in order], pd.concat(tables, ignore_index=True)
+
+
+def _objective_values(table: pd.DataFrame, requirements: Requirements) -> list[float]:
+    """Return the best that a deployment does for the goal, and the least time per token."""
+    feasible = table[requirements.feasible(table)]
+    score = requirements.front_score(feasible).max() if len(feasible) else -np.inf
+    return [float(np.clip(score, -1e12, 1e12)), float(table["tpot_ms"].min())]
+
+
+def _search_key(candidate: Candidate) -> tuple[str, str]:
+    """Return what is drawn of a candidate: formats, and everything else but its load."""
+    deployment, pools = candidate.deployment, candidate.deployment.pools
+    layout = f"{deployment.system.name} {deployment.layout} {pools.prefill if pools else ''}"
+    if deployment.offload:
+        layout += f" {deployment.offload.weights_gib}"
+    return str(deployment.formats), layout
+
+
+MAX_EXTRAPOLATED_SHARE = 0.5
 """Share of a step's time outside what was measured, beyond which a candidate is a guess: it is the
 best only where all are."""
-WORTH_MAKING = 0.05
+MIN_QUANTIZATION_GAIN = 0.05
 """Gain for which weights are quantized anew, where the checkpoint as published would do."""
-UNKNOWN = {
+UNKNOWN_GOAL_MESSAGES = {
     "cost": "nobody knows a price of these systems: give --prices",
     "energy": "nobody knows the power limit of these systems, and so not the energy they take",
 }
@@ -80,16 +153,16 @@ class Plan:
             throughput where that is latency, at as few milliseconds per token).
         deployments: what the rows' column ``number`` counts.
         requirements: what was asked for.
-        refused: systems without a candidate, and why.
-        ahead: the probability that the best is better than the runner-up; None where nothing was
-            learned from measured deployments that could say.
+        excluded_systems: systems without a candidate, and why.
+        probability_best: the probability that the best is better than the runner-up; None where
+            nothing was learned from measured deployments that could say.
     """
 
     candidates: pd.DataFrame
     deployments: Sequence[Deployment]
     requirements: Requirements
-    refused: dict[str, str]
-    ahead: float | None = None
+    excluded_systems: dict[str, str]
+    probability_best: float | None = None
 
     @cached_property
     def best(self) -> pd.Series:
@@ -98,17 +171,17 @@ class Plan:
         Raises:
             UsageError: none does; the message says what can be reached.
         """
-        keeping = self.candidates[self.candidates["keeps"]]
-        if keeping.empty:
-            raise UsageError(_nearest(self.candidates, self.requirements))
-        if np.isneginf(self.requirements.score(keeping)).all():
-            raise UsageError(UNKNOWN[self.requirements.goal])
-        best, own = _foremost(keeping, self.requirements), keeping[keeping["native"]]
-        if best["native"] or own.empty:
+        feasible = self.candidates[self.candidates["keeps"]]
+        if feasible.empty:
+            raise UsageError(_infeasible_message(self.candidates, self.requirements))
+        if np.isneginf(self.requirements.score(feasible)).all():
+            raise UsageError(UNKNOWN_GOAL_MESSAGES[self.requirements.goal])
+        best, native = _best_row(feasible, self.requirements), feasible[feasible["native"]]
+        if best["native"] or native.empty:
             return best
         # A checkpoint that must be made first has to be worth it.
-        published = _foremost(own, self.requirements)
-        return published if self._gain(best, published) <= WORTH_MAKING else best
+        published = _best_row(native, self.requirements)
+        return published if self._gain(best, published) <= MIN_QUANTIZATION_GAIN else best
 
     def _gain(self, row: pd.Series, other: pd.Series) -> float:
         """Return by which share one row is better than another for the goal; below 0 if worse."""
@@ -122,7 +195,7 @@ class Plan:
         best = self.best
         others = (self.candidates[IDENTITY] != best[IDENTITY]).any(axis=1)
         rivals = self.candidates[self.candidates["keeps"] & others]
-        return None if rivals.empty else _foremost(rivals, self.requirements)
+        return None if rivals.empty else _best_row(rivals, self.requirements)
 
     @cached_property
     def pareto(self) -> pd.DataFrame:
@@ -130,11 +203,11 @@ class Plan:
         return self.candidates[self.candidates["pareto"]].sort_values("tpot_ms")
 
     @cached_property
-    def step_up(self) -> pd.Series | None:
+    def next_faster(self) -> pd.Series | None:
         """The next candidate of the front that is faster per token than `best`, at least by 5 %."""
         front = self.pareto
-        if self.best["guessed"] <= GUESSWORK:
-            front = front[front["guessed"] <= GUESSWORK]
+        if self.best["guessed"] <= MAX_EXTRAPOLATED_SHARE:
+            front = front[front["guessed"] <= MAX_EXTRAPOLATED_SHARE]
         faster = front[front["tpot_ms"] <= 0.95 * self.best["tpot_ms"]]
         return None if faster.empty else faster.iloc[-1]
 
@@ -153,28 +226,30 @@ class Plan:
         return float(best["replicas"] * load_curve(loads, osl, self.requirements).goodput())
 
     @cached_property
-    def best_guess(self) -> pd.Series | None:
+    def best_extrapolated(self) -> pd.Series | None:
         """The candidate that would be better than `best` were it not a guess; None if none."""
         better = self.candidates[
             self.candidates["keeps"]
-            & (self.candidates["guessed"] > GUESSWORK)
+            & (self.candidates["guessed"] > MAX_EXTRAPOLATED_SHARE)
             & (
                 self.requirements.score(self.candidates)
                 > self.requirements.score(self.best.to_frame().T).iloc[0]
             )
         ]
-        known = self.best["guessed"] <= GUESSWORK
-        return _foremost(better, self.requirements) if known and len(better) else None
+        best_is_measured = self.best["guessed"] <= MAX_EXTRAPOLATED_SHARE
+        return _best_row(better, self.requirements) if best_is_measured and len(better) else None
 
     @cached_property
-    def best_of_one_pool(self) -> pd.Series | None:
+    def best_one_pool(self) -> pd.Series | None:
         """The best candidate whose workers all read prompts and write answers; None if none may."""
-        alike = self.candidates[self.candidates["keeps"] & (self.candidates["prefill"] == "")]
-        return None if alike.empty else _foremost(alike, self.requirements)
+        feasible = self.candidates[self.candidates["keeps"] & (self.candidates["prefill"] == "")]
+        return None if feasible.empty else _best_row(feasible, self.requirements)
 
-    def with_longest(self, tokens: int) -> "Plan":
+    def with_max_request_tokens(self, tokens: int) -> "Plan":
         """Return it with deployments whose longest request has so many tokens; 0: as usual."""
-        return replace(self, deployments=[replace(d, longest=tokens) for d in self.deployments])
+        return replace(
+            self, deployments=[replace(d, max_request_tokens=tokens) for d in self.deployments]
+        )
 
     def deployment(self, row: pd.Series) -> Deployment:
         """Return the deployment of a row of `candidates`."""
@@ -186,17 +261,17 @@ def plan(
     system: System | Sequence[System],
     gpus: int,
     workload: Workload,
-    clocks: Clocks,
+    timers: StepTimers,
     requirements: Requirements | None = None,
     backend: str = "vllm",
     formats: Sequence[Formats] | None = None,
-    correction: ServingCorrection | None = None,
+    correction: LatencyPredictor | None = None,
     rate: float | None = None,
     pools: bool = False,
     accuracy: Sequence[AccuracyResult] | None = None,
     speculation: Speculation | None = None,
     caches: Sequence[str] = (),
-    offload: Offload = Offload(),  # noqa: B008  # immutable
+    offload: Offload = Offload(),  # immutable
 ) -> Plan:
     """Predict every deployment of ``model`` on ``gpus`` GPUs.
 
@@ -205,7 +280,7 @@ def plan(
         system: on which GPUs; of several systems each is looked at.
         gpus: how many; a layout of fewer is repeated as replicas.
         workload: lengths of the requests.
-        clocks: say what operators take.
+        timers: say what operators take.
         requirements: limits and goal; None has none, and wants throughput.
         backend: the engine.
         formats: to choose from; None takes what the GPU supports.
@@ -234,7 +309,7 @@ def plan(
         systems,
         gpus,
         workload,
-        clocks,
+        timers,
         backend,
         formats,
         pools,
@@ -244,25 +319,29 @@ def plan(
     )
     if not candidates:
         raise UsageError("; ".join(refused.values()))
-    if len(candidates) > ALL:
-        candidates, table = searched(
-            candidates, requirements, lambda some: predict(some, clocks, correction, accuracy)
+    if len(candidates) > MAX_EXHAUSTIVE:
+        candidates, table = search_candidates(
+            candidates, requirements, lambda batch: predict(batch, timers, correction, accuracy)
         )
     else:
-        table = predict(candidates, clocks, correction, accuracy)
+        table = predict(candidates, timers, correction, accuracy)
     table["number"], table["good"] = np.arange(len(table)), np.nan
     if rate is not None:
         table = at_rate(table, rate, workload.osl, requirements)
-    table["sure"] = _sure(table, requirements)
-    table["keeps"] = requirements.keeps(table) & ~(table["good"] < GOOD)
+    table["sure"] = _probability_within_limits(table, requirements)
+    table["keeps"] = requirements.feasible(table) & ~(table["good"] < MIN_GOODPUT_SHARE)
     if correction is not None:
-        table["keeps"] &= table["sure"] >= correction.sure
+        table["keeps"] &= table["sure"] >= correction.min_probability
     if rate is not None:
-        table = fewest(table).reset_index(drop=True)
-    values = np.column_stack([-requirements.score_of_many(table), table["tpot_ms"]])
+        table = fewest_replicas(table).reset_index(drop=True)
+    values = np.column_stack([-requirements.front_score(table), table["tpot_ms"]])
     table["pareto"] = pareto_front(np.where(table["keeps"].to_numpy()[:, None], values, np.inf))
-    made = Plan(table, [c.deployment for c in candidates], requirements, refused)
-    return made if correction is None else replace(made, ahead=_ahead(made, clocks, correction))
+    result = Plan(table, [c.deployment for c in candidates], requirements, refused)
+    return (
+        result
+        if correction is None
+        else replace(result, probability_best=_probability_best(result, timers, correction))
+    )
 
 
 def _candidates(
@@ -270,7 +349,7 @@ def _candidates(
     systems: Sequence[System],
     gpus: int,
     workload: Workload,
-    clocks: Clocks,
+    timers: StepTimers,
     backend: str,
     formats: Sequence[Formats] | None,
     pools: bool,
@@ -282,21 +361,23 @@ def _candidates(
     if speculation is not None:
         speculation.drafter(model)  # says so where there is none
     candidates: list[Candidate] = []
-    refused: dict[str, str] = {}
-    for one in systems:
-        if unable := cannot_run(one, backend):
-            refused[one.name] = unable
+    excluded: dict[str, str] = {}
+    for system in systems:
+        if reason := unsupported_system(system, backend):
+            excluded[system.name] = reason
             continue
         found = list(
-            services(model, one, gpus, workload, backend, formats, speculation, caches, offload)
+            candidate_deployments(
+                model, system, gpus, workload, backend, formats, speculation, caches, offload
+            )
         )
-        fitting = one_pool(found)
+        fitting = one_pool_candidates(found)
         if not fitting:
-            refused[one.name] = _too_large(model, one, gpus, found, backend)
+            excluded[system.name] = _too_large_message(model, system, gpus, found, backend)
         candidates += fitting
         if pools:
-            candidates += two_pools(found, gpus, clocks)
-    return candidates, refused
+            candidates += two_pool_candidates(found, gpus, timers)
+    return candidates, excluded
 
 
 def _check_offload(offload: Offload, backend: str, workload: Workload, pools: bool) -> None:
@@ -305,15 +386,15 @@ def _check_offload(offload: Offload, backend: str, workload: Workload, pools: bo
     Raises:
         UsageError: it cannot.
     """
-    if refused := cannot_offload(offload, backend):
-        raise UsageError(refused)
+    if reason := unsupported_offload(offload, backend):
+        raise UsageError(reason)
     if pools:
         raise UsageError("pools with offload are not planned: leave one of both out")
     if offload.cache_gib and not workload.prefix:
         raise UsageError("what the host keeps of the cache are prefixes: give --prefix, too")
 
 
-def _sure(table: pd.DataFrame, requirements: Requirements) -> np.ndarray:
+def _probability_within_limits(table: pd.DataFrame, requirements: Requirements) -> np.ndarray:
     """Return how probable it is that limits on times are kept to; NaN without intervals."""
     if "tpot_ms_high" not in table:
         return np.full(len(table), np.nan)
@@ -323,37 +404,37 @@ def _sure(table: pd.DataFrame, requirements: Requirements) -> np.ndarray:
     )
 
 
-def _ahead(plan: Plan, clocks: Clocks, correction: ServingCorrection) -> float | None:
+def _probability_best(plan: Plan, timers: StepTimers, correction: LatencyPredictor) -> float | None:
     """Return the probability that the best is better than the next, if times decide that."""
     metrics: dict[str, Metric] = {"throughput": "tokens_per_s", "latency": "tpot_ms"}
     metric = metrics.get(plan.requirements.goal)
     if metric is None or not plan.candidates["keeps"].any():
         return None
-    rival = plan.runner_up
-    if rival is None or plan.best["good"] == plan.best["good"]:
+    runner_up = plan.runner_up
+    if runner_up is None or plan.best["good"] == plan.best["good"]:
         return None
-    rows = physics([plan.deployment(row) for row in (plan.best, rival)], clocks)
+    rows = analytic_times([plan.deployment(row) for row in (plan.best, runner_up)], timers)
     return float(probability_better(correction, rows, 0, metric)[1])
 
 
-def _foremost(rows: pd.DataFrame, requirements: Requirements) -> pd.Series:
+def _best_row(rows: pd.DataFrame, requirements: Requirements) -> pd.Series:
     """Return the best row; of equal ones that with the least time per token.
 
     Guesses come last: the best of many of them is the luckiest.
     """
-    known = rows[rows["guessed"] <= GUESSWORK]
-    rows = rows if known.empty else known
+    measured = rows[rows["guessed"] <= MAX_EXTRAPOLATED_SHARE]
+    rows = rows if measured.empty else measured
     order = pd.DataFrame({"score": -requirements.score(rows), "tpot": rows["tpot_ms"]})
     return rows.loc[order.sort_values(["score", "tpot"], kind="stable").index[0]]
 
 
-def _nearest(table: pd.DataFrame, requirements: Requirements) -> str:
-    broken = requirements.broken(table)
-    if broken:
-        return f"no deployment keeps to the limits; the nearest is {', '.join(broken)}"
+def _infeasible_message(table: pd.DataFrame, requirements: Requirements) -> str:
+    violations = requirements.violations(table)
+    if violations:
+        return f"no deployment keeps to the limits; the nearest is {', '.join(violations)}"
     fastest = table.loc[table["tpot_ms"].idxmin()]
-    if requirements.keeps(table).any():
-        row = table[requirements.keeps(table)].sort_values("sure").iloc[-1]
+    if requirements.feasible(table).any():
+        row = table[requirements.feasible(table)].sort_values("sure").iloc[-1]
         return (
             "no deployment keeps to the limits surely enough: the surest does with a probability "
             f"of {100 * row['sure']:.0f} %; relax them, or plan without --measured"
@@ -364,24 +445,25 @@ def _nearest(table: pd.DataFrame, requirements: Requirements) -> str:
     )
 
 
-def _too_large(
+def _too_large_message(
     model: ModelDescription, system: System, gpus: int, found: Sequence[Candidate], backend: str
 ) -> str:
     formats = {c.deployment.formats for c in found} or set(supported_formats(model, system))
     needed = [
-        rank_memory(model, layout, these, found[0].deployment.workload, layout.dp).total / GIB
-        for these in formats
-        for layout in (legal_layouts(model, gpus, these) if found else ())
+        rank_memory(model, layout, candidate_formats, found[0].deployment.workload, layout.dp).total
+        / GIB
+        for candidate_formats in formats
+        for layout in (legal_layouts(model, gpus, candidate_formats) if found else ())
     ]
     if not needed:
         return f"{model.name} cannot be spread over {gpus} GPUs in these formats: try other numbers"
-    filled = USABLE * system.memory_gib
-    missing = ceil(min(needed) - filled)
-    more = f", or keep weights in the host's memory: --offload {missing}"
-    if found[0].deployment.offload or cannot_offload(Offload(1.0), backend):
-        more = ""
+    usable_gib = USABLE_SHARE * system.memory_gib
+    missing = ceil(min(needed) - usable_gib)
+    offload_hint = f", or keep weights in the host's memory: --offload {missing}"
+    if found[0].deployment.offload or unsupported_offload(Offload(1.0), backend):
+        offload_hint = ""
     return (
         f"{model.name} fits nowhere on {gpus} × {system.name} ({system.memory_gib:.0f} GiB each, "
-        f"of which engines fill {filled:.0f}): a GPU needs at least {min(needed):.0f} GiB; "
-        f"take more --gpus or smaller --formats{more}"
+        f"of which engines fill {usable_gib:.0f}): a GPU needs at least {min(needed):.0f} GiB; "
+        f"take more --gpus or smaller --formats{offload_hint}"
     )

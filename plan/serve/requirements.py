@@ -16,7 +16,7 @@ GOALS: dict[Goal, tuple[str, float]] = {
     "latency": ("tpot_ms", -1.0),
 }
 """Goal -> the column of candidates that says it, and whether more of it is better."""
-AT_MOST = {
+UPPER_LIMITS = {
     "ttft_ms": "ms to the first token",
     "tpot_ms": "ms per further token",
     "power_w": "W per GPU",
@@ -55,13 +55,13 @@ class Requirements:
     def __post_init__(self) -> None:
         if self.goal not in GOALS:
             raise UnknownName("goal", self.goal, GOALS)
-        for name, unit in AT_MOST.items():
+        for name, unit in UPPER_LIMITS.items():
             if not getattr(self, name) > 0:
                 raise UsageError(f"a limit of {getattr(self, name)} {unit} leaves nothing")
         if not self.accuracy <= 1:
             raise UsageError(f"accuracy {self.accuracy}: no format keeps more than 1, all of it")
 
-    def keeps(self, candidates: pd.DataFrame) -> "pd.Series[bool]":
+    def feasible(self, candidates: pd.DataFrame) -> "pd.Series[bool]":
         """Return which candidates keep to all limits.
 
         What nobody knows breaks none, but for quality: a floor is kept by what is known to keep it.
@@ -69,28 +69,28 @@ class Requirements:
         Args:
             candidates: as in `foretune.plan.Plan`.
         """
-        kept = candidates["accuracy"].fillna(0.0 if self.accuracy > 0 else 1.0) >= self.accuracy
-        for name in AT_MOST:
-            kept &= ~(candidates[name] > getattr(self, name))
-        return kept
+        within = candidates["accuracy"].fillna(0.0 if self.accuracy > 0 else 1.0) >= self.accuracy
+        for name in UPPER_LIMITS:
+            within &= ~(candidates[name] > getattr(self, name))
+        return within
 
-    def broken(self, candidates: pd.DataFrame) -> list[str]:
+    def violations(self, candidates: pd.DataFrame) -> list[str]:
         """Return the limits that no candidate keeps to by itself, and the nearest there is."""
-        found = []
-        for name, unit in AT_MOST.items():
-            least = candidates[name].min()
-            if least > getattr(self, name):
-                found.append(f"{least:.4g} {unit} instead of {getattr(self, name):.4g}")
-        most = candidates["accuracy"].max()
-        if most < self.accuracy:
-            found.append(f"{most:.3f} of the quality instead of {self.accuracy:.3f}")
-        return found
+        violated = []
+        for name, unit in UPPER_LIMITS.items():
+            smallest = candidates[name].min()
+            if smallest > getattr(self, name):
+                violated.append(f"{smallest:.4g} {unit} instead of {getattr(self, name):.4g}")
+        largest = candidates["accuracy"].max()
+        if largest < self.accuracy:
+            violated.append(f"{largest:.3f} of the quality instead of {self.accuracy:.3f}")
+        return violated
 
     def score(self, candidates: pd.DataFrame) -> "pd.Series[float]":
         """Return how good candidates are for the goal; more is better, unknown is worst."""
         return _score(self.goal, candidates)
 
-    def score_of_many(self, candidates: pd.DataFrame) -> "pd.Series[float]":
+    def front_score(self, candidates: pd.DataFrame) -> "pd.Series[float]":
         """Return the same beside the time per token: where that is the goal, of throughput."""
         return _score("throughput" if self.goal == "latency" else self.goal, candidates)
 

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from foretune.lazy import lazy
+from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from foretune.plan.train.memory import TrainingMemory, training_memory
@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy(
+    __getattr__, __dir__ = lazy_exports(
         __name__,
         {
             "memory": ("TrainingMemory", "training_memory"),

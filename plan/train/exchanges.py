@@ -15,12 +15,12 @@ from foretune.plan.train.memory import StageParameters
 from foretune.plan.train.recipe import Recipe
 from foretune.plan.train.task import TrainingTask
 
-WIDE = 2.0
+BF16_BYTES = 2.0
 """Bytes of an activation or a weight."""
 HOP_MS = 0.014
 """What a step of a ring, or a level of a tree, takes between nodes, whatever it carries: NCCL's own
 estimate for its bandwidth-optimal protocol (``hwLat`` in ``src/graph/tuning.cc``)."""
-ROUNDS = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
+RING_PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
 """How often a rank sends its share of the message to each other."""
 
 
@@ -42,27 +42,27 @@ class Exchange:
     ranks: int
     stride: int
 
-    def is_near(self, system: System) -> bool:
+    def fits_fast_domain(self, system: System) -> bool:
         """Return whether fast links join all of the group."""
-        return self.ranks * self.stride <= system.fast_domain
+        return self.ranks * self.stride <= system.fast_domain_gpus
 
     def operator(self) -> Operator:
         """Return the collective, to be timed where it was measured."""
         return collective(
-            self.kernel, self.kernel, "prefill", self.count, self.bytes / WIDE, self.ranks
+            self.kernel, self.kernel, "prefill", self.count, self.bytes / BF16_BYTES, self.ranks
         )
 
-    def far_ms(self, system: System) -> float:
+    def network_ms(self, system: System) -> float:
         """Return milliseconds over the links between nodes, all times together."""
-        together = max(1, min(self.ranks, system.fast_domain // self.stride))
-        hops = max(-(-self.ranks // together) - 1, 1)
+        ranks_per_domain = max(1, min(self.ranks, system.fast_domain_gpus // self.stride))
+        hops = max(-(-self.ranks // ranks_per_domain) - 1, 1)
         if self.kernel in ("send_recv", "all_to_all"):
             # Everybody sends to everybody at once, and to those in the same node by faster links.
-            share = 1.0 if self.kernel == "send_recv" else 1.0 - together / self.ranks
+            share = 1.0 if self.kernel == "send_recv" else 1.0 - ranks_per_domain / self.ranks
             hops, gbps = 1, system.inter_node_gbps
         else:
-            share = ROUNDS[self.kernel] * (self.ranks - 1) / self.ranks
-            gbps = min(system.intra_node_gbps, together * system.inter_node_gbps)
+            share = RING_PASSES[self.kernel] * (self.ranks - 1) / self.ranks
+            gbps = min(system.intra_node_gbps, ranks_per_domain * system.inter_node_gbps)
         if self.kernel == "all_reduce":  # sums go up and down a tree
             hops = 2 * hops.bit_length()
         return self.count * (HOP_MS * hops + share * self.bytes / (gbps * 1e6))
@@ -103,7 +103,7 @@ def _tensor(
     if tp == 1:
         return (), ()
     sums = model.layers + model.mlp_layers + (model.moe_layers if model.shared_width else 0)
-    size = WIDE * recipe.local_tokens(task) * model.hidden
+    size = BF16_BYTES * recipe.local_tokens(task) * model.hidden
     if not recipe.sequence_parallel:
         both = (Exchange("all_reduce", sums, size, tp, 1),)
         return both, both
@@ -118,7 +118,7 @@ def _experts(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> tup
     if layout.ep == 1:
         return ()
     copies = min(model.experts_per_token, layout.ep)
-    size = WIDE * recipe.local_tokens(task) / layout.tp * model.hidden * copies
+    size = BF16_BYTES * recipe.local_tokens(task) / layout.tp * model.hidden * copies
     return (Exchange("all_to_all", 4 * model.moe_layers, size, layout.ep, 1),)
 
 
@@ -129,7 +129,7 @@ def _sequence(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> tu
         return ()
     heads = max(model.kv_heads / layout.tp, 1.0)
     width = model.mla.kv_lora_rank if model.mla else 2 * heads * model.head_dim
-    size = WIDE * recipe.micro_batch * task.sequence * width
+    size = BF16_BYTES * recipe.micro_batch * task.sequence * width
     return (Exchange("all_gather", 3 * model.softmax_layers, size, layout.cp, layout.tp),)
 
 
@@ -138,12 +138,12 @@ def stage_exchange(model: ModelDescription, recipe: Recipe, task: TrainingTask) 
     layout = recipe.layout
     if layout.pp == 1:
         return None
-    size = WIDE * recipe.local_tokens(task) / layout.tp * model.hidden
+    size = BF16_BYTES * recipe.local_tokens(task) / layout.tp * model.hidden
     return Exchange("send_recv", 2 * layout.chunks, size, 2, layout.stage_ranks)
 
 
 def replica_exchanges(
-    recipe: Recipe, task: TrainingTask, own: StageParameters, layers: int
+    recipe: Recipe, task: TrainingTask, stage_params: StageParameters, layers: int
 ) -> Iterator[Exchange]:
     """Give what replicas exchange per step: gradients, and weights where they split them.
 
@@ -154,14 +154,14 @@ def replica_exchanges(
     Args:
         recipe: of the training.
         task: what a step computes.
-        own: parameters of the stage.
+        stage_params: parameters of the stage.
         layers: of the stage.
     """
     layout, micro_batches = recipe.layout, recipe.micro_batches(task)
     summed = task.gradient_bytes
     for parameters, ranks, stride in (
-        (own.dense, layout.replicas, layout.tp),
-        (own.experts, layout.expert_replicas, layout.ep),
+        (stage_params.dense, layout.replicas, layout.tp),
+        (stage_params.experts, layout.expert_replicas, layout.ep),
     ):
         if ranks == 1 or not parameters:
             continue
@@ -170,6 +170,6 @@ def replica_exchanges(
             continue
         sums = layers * (micro_batches if recipe.zero >= 2 else 1)
         uses = layers * (2 * micro_batches if recipe.zero >= 3 else 1)
-        each = parameters / layers
-        yield Exchange("reduce_scatter", sums, summed * each, ranks, stride)
-        yield Exchange("all_gather", uses, WIDE * each, ranks, stride)
+        per_layer = parameters / layers
+        yield Exchange("reduce_scatter", sums, summed * per_layer, ranks, stride)
+        yield Exchange("all_gather", uses, BF16_BYTES * per_layer, ranks, stride)

@@ -18,12 +18,12 @@ def model_flops(model: ModelDescription, task: TrainingTask) -> float:
 
 def hardware_flops(model: ModelDescription, task: TrainingTask, recompute: Recompute) -> float:
     """Return `model_flops` and the operations that are repeated."""
-    again = 0.0
+    recomputed = 0.0
     if recompute == "full":
-        again = _projections(model) + _attention(model, task)
+        recomputed = _projections(model) + _attention(model, task)
     elif recompute == "selective" and task.attention == "unfused":
-        again = _attention(model, task)
-    return model_flops(model, task) + task.tokens * again
+        recomputed = _attention(model, task)
+    return model_flops(model, task) + task.tokens * recomputed
 
 
 def peak_flops(device: Device, task: TrainingTask) -> float:

@@ -14,20 +14,20 @@ from typing import NamedTuple
 
 from foretune.plan.cost.memory import GIB, MANY_RANKS_BYTES
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.train.recipe import Recipe, TrainingLayout, stage_layers
+from foretune.plan.train.recipe import Recipe, TrainingLayout, layers_per_stage
 from foretune.plan.train.task import TrainingTask
 
-WEIGHT, STATES = 2.0, 12.0
+WEIGHT_BYTES, OPTIMIZER_BYTES = 2.0, 12.0
 """Bytes per parameter: its weight, and the optimizer's states with a weight of their own."""
 GATHERED_LAYERS = 2
 """Layers whose weights are whole at a time with ZeRO 3: the one that computes, and the next."""
-LOGITS = 4.0 + 2.0
+LOGIT_BYTES = 4.0 + 2.0
 """Bytes per logit: in fp32 for the loss, and its gradient in bf16."""
-WIDE = 2.0
+BF16_BYTES = 2.0
 """Bytes of an activation."""
-INPUT = {"bf16": 2.0, "fp8": 1.0}
+INPUT_BYTES = {"bf16": 2.0, "fp8": 1.0}
 """Bytes of what a product keeps of its input for the gradient of its weight."""
-USABLE = 0.95
+USABLE_SHARE = 0.95
 """Share of a GPU's memory that training fills: published runs at their largest micro-batch do."""
 
 
@@ -92,7 +92,13 @@ def offloaded_gib(model: ModelDescription, recipe: Recipe) -> float:
     """Return the GiB of a GPU's optimizer states in the host's memory, where they are most."""
     layout = recipe.layout
     stages = [stage_parameters(model, layout, stage) for stage in {0, layout.pp - 1}]
-    return max(host_bytes(recipe, _share(own, layout, recipe.zero >= 1)) for own in stages) / GIB
+    return (
+        max(
+            host_bytes(recipe, _share(stage_params, layout, recipe.zero >= 1))
+            for stage_params in stages
+        )
+        / GIB
+    )
 
 
 @lru_cache(2**14)
@@ -101,14 +107,14 @@ def stage_parameters(
 ) -> StageParameters:
     """Return the parameters of one rank of a stage."""
     weights, tp = model.weights(), layout.tp
-    share = stage_layers(model, layout) / model.layers
+    share = layers_per_stage(model, layout) / model.layers
     split = weights.attention + weights.mlp + weights.shared
-    whole = weights.latent + weights.router + weights.norms
+    replicated = weights.replicated + weights.router + weights.norms
     tables = weights.embedding if stage == 0 else 0
     if stage == layout.pp - 1:
         # A tied table is there twice when its two ends are on different stages.
         tables += weights.head or (weights.embedding if layout.pp > 1 else 0)
-    layers = share * (split / tp + weights.key_value / min(tp, model.kv_heads) + whole)
+    layers = share * (split / tp + weights.key_value / min(tp, model.kv_heads) + replicated)
     return StageParameters(layers + tables / tp, share * weights.experts / layout.ep, tables / tp)
 
 
@@ -121,38 +127,38 @@ def micro_batches_in_flight(layout: TrainingLayout, stage: int, micro_batches: i
     pp, chunks = layout.pp, layout.chunks
     if chunks == 1:
         return min(pp - stage, micro_batches)
-    ahead = (2 * (pp - stage - 1) + (chunks - 1) * pp + 1) / chunks
-    return min(ahead, micro_batches)
+    in_flight = (2 * (pp - stage - 1) + (chunks - 1) * pp + 1) / chunks
+    return min(in_flight, micro_batches)
 
 
 def layer_activations(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> float:
     """Return the bytes that an average layer keeps of one micro-batch, nothing recomputed."""
-    return sum(_parts_of(model, recipe, task))
+    return sum(_parts(model, recipe, task))
 
 
-def kept_activations(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> float:
+def stored_activations(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> float:
     """Return the bytes that an average layer keeps of one micro-batch until its backward pass."""
     if recipe.recompute == "full":
-        return WIDE * model.hidden * _between(recipe, task)
-    parts = _parts_of(model, recipe, task)
+        return BF16_BYTES * model.hidden * _residual_tokens(recipe, task)
+    parts = _parts(model, recipe, task)
     if recipe.recompute == "none":
         return sum(parts)
-    cheap = parts.scores if task.attention == "unfused" else parts.normed + parts.activated
-    return sum(parts) - cheap
+    recomputed = parts.scores if task.attention == "unfused" else parts.normed + parts.activated
+    return sum(parts) - recomputed
 
 
 def _stage_memory(
     model: ModelDescription, recipe: Recipe, task: TrainingTask, stage: int
 ) -> TrainingMemory:
     layout, zero = recipe.layout, recipe.zero
-    own = stage_parameters(model, layout, stage)
-    optimizer = _share(own, layout, zero >= 1)
+    stage_params = stage_parameters(model, layout, stage)
+    optimizer = _share(stage_params, layout, zero >= 1)
     return TrainingMemory(
-        weights=WEIGHT * _share(own, layout, zero >= 3),
-        gradients=task.gradient_bytes * _share(own, layout, zero >= 2),
-        optimizer=STATES * optimizer - host_bytes(recipe, optimizer),
+        weights=WEIGHT_BYTES * _share(stage_params, layout, zero >= 3),
+        gradients=task.gradient_bytes * _share(stage_params, layout, zero >= 2),
+        optimizer=OPTIMIZER_BYTES * optimizer - host_bytes(recipe, optimizer),
         activations=_activations(model, recipe, task, stage),
-        buffers=_buffers(model, recipe, task, own),
+        buffers=_buffers(model, recipe, task, stage_params),
     )
 
 
@@ -163,44 +169,49 @@ def host_bytes(recipe: Recipe, parameters: float) -> float:
         recipe: of the training.
         parameters: of which the rank has the states.
     """
-    return min(STATES * parameters, recipe.host_gib * GIB) if recipe.offload else 0.0
+    return min(OPTIMIZER_BYTES * parameters, recipe.host_gib * GIB) if recipe.offload else 0.0
 
 
-def _share(own: StageParameters, layout: TrainingLayout, split: bool) -> float:
+def _share(stage_params: StageParameters, layout: TrainingLayout, split: bool) -> float:
     """Return the parameters of which a rank has the states, if replicas split them or not."""
     if not split:
-        return own.dense + own.experts
-    return own.dense / layout.replicas + own.experts / layout.expert_replicas
+        return stage_params.dense + stage_params.experts
+    return stage_params.dense / layout.replicas + stage_params.experts / layout.expert_replicas
 
 
 def _activations(model: ModelDescription, recipe: Recipe, task: TrainingTask, stage: int) -> float:
-    layout, layers = recipe.layout, stage_layers(model, recipe.layout)
-    under_way = micro_batches_in_flight(layout, stage, recipe.micro_batches(task))
-    kept, whole = (f(model, recipe, task) for f in (kept_activations, layer_activations))
-    total = under_way * layers * kept + (whole - kept)
+    layout, layers = recipe.layout, layers_per_stage(model, recipe.layout)
+    in_flight = micro_batches_in_flight(layout, stage, recipe.micro_batches(task))
+    stored, full = (f(model, recipe, task) for f in (stored_activations, layer_activations))
+    total = in_flight * layers * stored + (full - stored)
     if stage == layout.pp - 1:
-        tokens, between = recipe.local_tokens(task), _between(recipe, task)
-        total += LOGITS * tokens * model.vocab / layout.tp + 2 * WIDE * model.hidden * between
+        tokens, residual_tokens = recipe.local_tokens(task), _residual_tokens(recipe, task)
+        total += (
+            LOGIT_BYTES * tokens * model.vocab / layout.tp
+            + 2 * BF16_BYTES * model.hidden * residual_tokens
+        )
     return total
 
 
 def _buffers(
-    model: ModelDescription, recipe: Recipe, task: TrainingTask, own: StageParameters
+    model: ModelDescription, recipe: Recipe, task: TrainingTask, stage_params: StageParameters
 ) -> float:
     layout = recipe.layout
     if layout.gpus == 1:
         return 0.0
-    layer = own.projections / stage_layers(model, layout)
+    layer = stage_params.projections / layers_per_stage(model, layout)
     # No more can be whole than there is.
-    elsewhere = own.dense + own.experts - _share(own, layout, True)
-    gathered = WEIGHT * min(GATHERED_LAYERS * layer, elsewhere) if recipe.zero >= 3 else 0.0
-    summed = task.gradient_bytes * min(layer, elsewhere) if recipe.zero >= 2 else 0.0
+    remote = stage_params.dense + stage_params.experts - _share(stage_params, layout, True)
+    gathered = WEIGHT_BYTES * min(GATHERED_LAYERS * layer, remote) if recipe.zero >= 3 else 0.0
+    summed = task.gradient_bytes * min(layer, remote) if recipe.zero >= 2 else 0.0
     # What a stage sends and receives, in either direction.
-    passed = 4 * WIDE * model.hidden * _between(recipe, task) if layout.pp > 1 else 0.0
-    return MANY_RANKS_BYTES + gathered + summed + passed
+    stage_io = (
+        4 * BF16_BYTES * model.hidden * _residual_tokens(recipe, task) if layout.pp > 1 else 0.0
+    )
+    return MANY_RANKS_BYTES + gathered + summed + stage_io
 
 
-def _between(recipe: Recipe, task: TrainingTask) -> float:
+def _residual_tokens(recipe: Recipe, task: TrainingTask) -> float:
     """Return the tokens of a micro-batch that a rank has outside split projections."""
     parts = recipe.layout.tp if recipe.sequence_parallel else 1
     return recipe.local_tokens(task) / parts
@@ -220,26 +231,26 @@ class _LayerParts(NamedTuple):
     rest: float
 
 
-def _parts_of(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> _LayerParts:
-    tokens, between = recipe.local_tokens(task), _between(recipe, task)
-    return _layer_parts(model, task, tokens, between, recipe.layout.tp)
+def _parts(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> _LayerParts:
+    tokens, residual_tokens = recipe.local_tokens(task), _residual_tokens(recipe, task)
+    return _layer_parts(model, task, tokens, residual_tokens, recipe.layout.tp)
 
 
 @lru_cache(2**12)
 def _layer_parts(
-    model: ModelDescription, task: TrainingTask, tokens: float, between: float, tp: int
+    model: ModelDescription, task: TrainingTask, tokens: float, residual_tokens: float, tp: int
 ) -> _LayerParts:
-    layers, stored = model.layers, INPUT[task.precision]
+    layers, stored = model.layers, INPUT_BYTES[task.precision]
     routed = tokens / tp * model.experts_per_token * model.moe_layers / layers
     mlp = model.mlp_layers * model.intermediate + model.moe_layers * model.shared_width
     inner = tokens / tp * mlp / layers + routed * model.moe_intermediate
     masks = 2.0 * model.hidden if task.attention == "unfused" else 0.0
-    first = (model.mlp_matrices - 1) * WIDE * inner
-    experts = 2 * WIDE * model.hidden * routed
-    attention = WIDE * tokens * _attention_width(model, tp)
+    first = (model.mlp_matrices - 1) * BF16_BYTES * inner
+    experts = 2 * BF16_BYTES * model.hidden * routed
+    attention = BF16_BYTES * tokens * _attention_width(model, tp)
     return _LayerParts(
-        residual=(2 * WIDE * model.hidden + masks) * between,
-        normed=2 * stored * model.hidden * between,
+        residual=(2 * BF16_BYTES * model.hidden + masks) * residual_tokens,
+        normed=2 * stored * model.hidden * residual_tokens,
         activated=stored * inner,
         scores=_scores(model, task, tokens, tp),
         rest=first + experts + attention,

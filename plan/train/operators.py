@@ -20,27 +20,30 @@ from foretune.plan.train.task import TrainingTask
 from foretune.problem import Problem
 from foretune.space import Configuration
 
-ATTENTION = ("attention_prefill", "mla_prefill", "gdn")
-BACKWARD = {"attention_prefill": 2.5, "mla_prefill": 2.5}
+ATTENTION_KERNELS = ("attention_prefill", "mla_prefill", "gdn")
+BACKWARD_RATIOS = {"attention_prefill": 2.5, "mla_prefill": 2.5}
 """Backward over forward: five products instead of two, as FlashAttention's own benchmark counts
 (github.com/Dao-AILab/flash-attention, benchmarks)."""
-OTHER_BACKWARD = 2.0
+DEFAULT_BACKWARD_RATIO = 2.0
 """Of other operators: experts have two products for one, norms read two tensors for one."""
-ACCUMULATED = 1.5
+ACCUMULATE_PASSES = 1.5
 """Passes over a weight's size, beyond the product's own output, to add it to an fp32 gradient."""
 SCORE_PASSES = 2.25
 """Passes (2 bytes read, 2 written) over unfused attention's scores: a scaled, masked softmax, and
 dropout with a mask of one byte."""
-CHEAP_AGAIN = {"unfused": ("scores", "softmax", "weighted"), "flash": ("norm", "activation")}
+SELECTIVE_RECOMPUTE = {
+    "unfused": ("scores", "softmax", "weighted"),
+    "flash": ("norm", "activation"),
+}
 """What selective recomputation repeats, by the kind of attention."""
 LOSS_PASSES = 4.0
 """Passes over the logits: to fp32, maximum, sum of exponentials, gradient."""
-BALANCED = "balanced"
+BALANCED_ROUTING = "balanced"
 """How measured tables spread tokens over experts when every one gets equally many."""
 
 
 @dataclass(frozen=True)
-class Work:
+class OperatorList:
     """Operators whose time is asked for together."""
 
     items: tuple[Operator, ...]
@@ -56,16 +59,16 @@ class MicroBatch:
 
     Attributes:
         forward, backward: of the layers.
-        again: of the layers, what selective recomputation repeats.
+        recomputed: of the layers, what selective recomputation repeats.
         first: the embedding, forward and backward.
         last: the output projection and the loss, forward and backward.
     """
 
-    forward: Work
-    backward: Work
-    again: Work
-    first: Work
-    last: Work
+    forward: OperatorList
+    backward: OperatorList
+    recomputed: OperatorList
+    first: OperatorList
+    last: OperatorList
 
 
 def micro_batch_operators(
@@ -74,24 +77,24 @@ def micro_batch_operators(
     """Return what one rank computes of one micro-batch of ``recipe``."""
     layout = recipe.layout
     tokens = recipe.local_tokens(task)
-    between = tokens / layout.tp if recipe.sequence_parallel else tokens
+    residual_tokens = tokens / layout.tp if recipe.sequence_parallel else tokens
     attention = list(_attention(model, recipe, task))
-    around = list(_around(model, between, layout.tp))
+    norms = list(_norms(model, residual_tokens, layout.tp))
     products = [*_mlps(model, task, tokens, layout.tp), *_experts(model, recipe, task, tokens)]
-    forward = [*attention, *around, *products]
+    forward = [*attention, *norms, *products]
     if task.precision == "fp8":
         forward += _casts(forward, layout.tp)
-    cheap = CHEAP_AGAIN[task.attention]
+    recomputed_names = SELECTIVE_RECOMPUTE[task.attention]
     tp, width = layout.tp, ceil(model.vocab / layout.tp)
-    table = rowwise("elementwise", "embedding", "prefill", 1, between, model.hidden, tp)
+    table = rowwise("elementwise", "embedding", "prefill", 1, residual_tokens, model.hidden, tp)
     head = gemm("head", "prefill", 1, tokens, width, model.hidden, "bf16")
     loss = rowwise("elementwise", "loss", "prefill", LOSS_PASSES, tokens, width, tp)
     return MicroBatch(
-        forward=Work(tuple(forward)),
-        backward=Work(tuple(_backward(forward))),
-        again=Work(tuple(op for op in forward if op.name in cheap)),
-        first=Work((table, *_backward([table]))),
-        last=Work((head, *_backward([head]), loss)),
+        forward=OperatorList(tuple(forward)),
+        backward=OperatorList(tuple(_backward(forward))),
+        recomputed=OperatorList(tuple(op for op in forward if op.name in recomputed_names)),
+        first=OperatorList((table, *_backward([table]))),
+        last=OperatorList((head, *_backward([head]), loss)),
     )
 
 
@@ -101,13 +104,13 @@ def _attention(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> I
     Of a sequence cut into pieces a rank projects its piece, and has its share of all scores.
     """
     layout, cp = Layout(recipe.layout.tp), recipe.layout.cp
-    whole = Part(recipe.micro_batch, task.sequence, 0, "prefill")
+    full = Part(recipe.micro_batch, task.sequence, 0, "prefill")
     piece = Part(recipe.micro_batch, task.sequence // cp, 0, "prefill")
-    for part in (piece, whole):
+    for part in (piece, full):
         for op in attention_operators(model, layout, task.formats, [part], "prefill"):
-            if (op.kernel in ATTENTION) != (part is whole):
+            if (op.kernel in ATTENTION_KERNELS) != (part is full):
                 continue
-            if op.kernel not in ATTENTION:
+            if op.kernel not in ATTENTION_KERNELS:
                 yield op
             elif op.kernel == "attention_prefill" and task.attention == "unfused":
                 yield from _unfused(op, recipe.layout.tp)
@@ -125,11 +128,13 @@ def _unfused(op: Operator, tp: int) -> Iterator[Operator]:
     yield gemm("weighted", "prefill", op.count, rows, dim, keys, "bf16")
 
 
-def _around(model: ModelDescription, between: float, tp: int) -> Iterator[Operator]:
+def _norms(model: ModelDescription, residual_tokens: float, tp: int) -> Iterator[Operator]:
     """Give norms, and the sums after attention and MLP."""
-    norms = 2 * model.layers + 1
-    yield rowwise("norm", "norm", "prefill", norms, between, model.hidden, tp)
-    yield rowwise("elementwise", "add", "prefill", 2 * model.layers, between, model.hidden, tp)
+    count = 2 * model.layers + 1
+    yield rowwise("norm", "norm", "prefill", count, residual_tokens, model.hidden, tp)
+    yield rowwise(
+        "elementwise", "add", "prefill", 2 * model.layers, residual_tokens, model.hidden, tp
+    )
 
 
 def _mlps(
@@ -155,15 +160,17 @@ def _experts(
     """Give router and experts: tables count the tokens of all ranks that share the experts."""
     if not model.is_moe:
         return
-    layout, own = recipe.layout, tokens / recipe.layout.tp
-    yield gemm("router", "prefill", model.moe_layers, own, model.experts, model.hidden, "bf16")
+    layout, rank_tokens = recipe.layout, tokens / recipe.layout.tp
+    yield gemm(
+        "router", "prefill", model.moe_layers, rank_tokens, model.experts, model.hidden, "bf16"
+    )
     problem = Problem(
-        tokens=own * layout.ep,
+        tokens=rank_tokens * layout.ep,
         hidden=model.hidden,
         intermediate=model.moe_intermediate,
         top_k=model.experts_per_token,
         experts=model.experts,
-        distribution=BALANCED,
+        distribution=BALANCED_ROUTING,
     )
     config = Configuration(format=table_name(task.formats.moe), tp=1, ep=layout.ep)
     yield Operator("moe", problem, model.moe_layers, "prefill", config, "experts")
@@ -179,14 +186,14 @@ def _casts(forward: Iterable[Operator], tp: int) -> list[Operator]:
 
 
 @lru_cache(2**14)
-def _transposed(op: Operator) -> tuple[Operator, ...]:
+def _gemm_backward(op: Operator) -> tuple[Operator, ...]:
     """Return the backward pass of a product."""
     m, n, k = op.problem["M"], op.problem["N"], op.problem["K"]
     kind = str(op.config["format"])
     inputs = gemm(f"{op.name}_input", op.phase, op.count, m, k, n, kind)
     weights = gemm(f"{op.name}_weight", op.phase, op.count, n, k, m, kind)
-    added = rowwise("elementwise", "accumulate", op.phase, ACCUMULATED * op.count, n, k, 1)
-    if op.name in CHEAP_AGAIN["unfused"]:  # both of its sides are activations
+    added = rowwise("elementwise", "accumulate", op.phase, ACCUMULATE_PASSES * op.count, n, k, 1)
+    if op.name in SELECTIVE_RECOMPUTE["unfused"]:  # both of its sides are activations
         return inputs, weights
     return inputs, weights, added
 
@@ -194,7 +201,7 @@ def _transposed(op: Operator) -> tuple[Operator, ...]:
 def _backward(forward: Iterable[Operator]) -> Iterator[Operator]:
     for op in forward:
         if op.kernel == "gemm":
-            yield from _transposed(op)
+            yield from _gemm_backward(op)
         else:
-            ratio = BACKWARD.get(op.kernel, OTHER_BACKWARD)
+            ratio = BACKWARD_RATIOS.get(op.kernel, DEFAULT_BACKWARD_RATIO)
             yield replace(op, count=ratio * op.count)

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import UsageError
-from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.memory import GIB
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import supported
 from foretune.plan.describe.system import System
 from foretune.plan.train.memory import (
-    USABLE,
+    USABLE_SHARE,
     TrainingMemory,
     offloaded_gib,
     training_memory,
@@ -27,10 +27,10 @@ from foretune.plan.train.task import TrainingTask
 BACKEND = "sglang"
 """Whose tables are read: all engines multiply with the same libraries, and its reach the most
 tokens."""
-MORE_GPUS = (2, 4, 8, 16, 32, 64)
+GPU_MULTIPLES = (2, 4, 8, 16, 32, 64)
 """Multiples of the GPUs that are looked at when a model does not fit."""
 SECONDS_PER_DAY = 86_400.0
-LIMITS = {
+STEP_PARTS = {
     "compute_ms": "matrix products and what lies between them",
     "recompute_ms": "computing activations again",
     "communication_ms": "exchanges between tensor, expert, sequence or pipeline ranks",
@@ -52,13 +52,13 @@ class TrainingPlan:
             the fullest GPU), the columns of `predict_steps`, and what the fullest GPU holds,
             ``memory_gib`` and its parts ``weights_gib``, ``gradients_gib``, ``optimizer_gib``,
             ``activations_gib``, ``buffers_gib``.
-        looked_at: recipes, those that do not fit among them.
+        recipes_considered: recipes, those that do not fit among them.
         price_per_hour: of all GPUs together, USD; NaN where no price is known.
     """
 
     task: TrainingTask
     candidates: pd.DataFrame
-    looked_at: int
+    recipes_considered: int
     price_per_hour: float
 
     @property
@@ -69,7 +69,7 @@ class TrainingPlan:
     @property
     def limited_by(self) -> str:
         """Which part of the best step, computing apart, is the longest: a key of `LIMITS`."""
-        rest = [name for name in LIMITS if name != "compute_ms"]
+        rest = [name for name in STEP_PARTS if name != "compute_ms"]
         return str(self.best[rest].astype(float).idxmax())
 
     def days(self, tokens: float) -> float:
@@ -87,7 +87,7 @@ def plan_training(
     system: System,
     gpus: int,
     task: TrainingTask,
-    clocks: OperatorClocks,
+    timers: StepTimerFactory,
     calibration: Calibration | None = None,
     offload: float = 0.0,
 ) -> TrainingPlan:
@@ -98,7 +98,7 @@ def plan_training(
         system: on which GPUs.
         gpus: how many; all are used.
         task: what a step computes.
-        clocks: say how long operators take.
+        timers: say how long operators take.
         calibration: of the software, one of `SOFTWARE`; None takes that of Megatron-LM.
         offload: most GiB of the optimizer's states that may lie in the host's memory, per GPU. With
             none, they do where nothing fits else, all of them.
@@ -114,24 +114,24 @@ def plan_training(
     if offload:
         recipes += possible_recipes(model, task, system, gpus, offload=True, host_gib=offload)
     if not recipes:
-        raise UsageError(_indivisible(model, system, gpus, task))
-    looked_at = len(recipes)
+        raise UsageError(_indivisible_message(model, system, gpus, task))
+    recipes_considered = len(recipes)
     memories = [training_memory(model, recipe, task) for recipe in recipes]
     fitting = _fitting(memories, system)
     if not fitting and not offload:  # the GPU cannot hold the optimizer: the host is asked
         recipes = possible_recipes(model, task, system, gpus, offload=True)
-        looked_at += len(recipes)
+        recipes_considered += len(recipes)
         memories = [training_memory(model, recipe, task) for recipe in recipes]
         fitting = _fitting(memories, system)
     if not fitting:
-        raise UsageError(_too_large(model, system, gpus, task, memories))
-    kept = [recipes[i] for i in fitting]
-    clock = clocks(system, BACKEND)
-    steps = predict_steps(model, system, kept, task, clock, calibration)
-    described = pd.DataFrame([_described(model, recipes[i], memories[i]) for i in fitting])
-    table = described.join(steps).sort_values("step_ms", ignore_index=True, kind="stable")
+        raise UsageError(_too_large_message(model, system, gpus, task, memories))
+    fitting_recipes = [recipes[i] for i in fitting]
+    timer = timers(system, BACKEND)
+    steps = predict_steps(model, system, fitting_recipes, task, timer, calibration)
+    rows = pd.DataFrame([_candidate_row(model, recipes[i], memories[i]) for i in fitting])
+    table = rows.join(steps).sort_values("step_ms", ignore_index=True, kind="stable")
     price = np.nan if system.price_per_hour is None else system.price_per_hour
-    return TrainingPlan(task, table, looked_at, price * gpus)
+    return TrainingPlan(task, table, recipes_considered, price * gpus)
 
 
 def _check_precision(system: System, task: TrainingTask) -> None:
@@ -142,11 +142,11 @@ def _check_precision(system: System, task: TrainingTask) -> None:
 
 def _fitting(memories: Sequence[TrainingMemory], system: System) -> list[int]:
     """Return which recipes a GPU has room for."""
-    room = USABLE * system.memory_gib * GIB
-    return [i for i, memory in enumerate(memories) if memory.total <= room]
+    capacity = USABLE_SHARE * system.memory_gib * GIB
+    return [i for i, memory in enumerate(memories) if memory.total <= capacity]
 
 
-def _described(
+def _candidate_row(
     model: ModelDescription, recipe: Recipe, memory: TrainingMemory
 ) -> dict[str, object]:
     parts = {f"{name}_gib": value / GIB for name, value in vars(memory).items()}
@@ -163,29 +163,31 @@ def _described(
     }
 
 
-def _indivisible(model: ModelDescription, system: System, gpus: int, task: TrainingTask) -> str:
+def _indivisible_message(
+    model: ModelDescription, system: System, gpus: int, task: TrainingTask
+) -> str:
     """Return the nearest batch that can be divided; one sequence per GPU can."""
-    near = (batch for more in count(1) for batch in (task.batch + more, task.batch - more))
+    nearby = (batch for offset in count(1) for batch in (task.batch + offset, task.batch - offset))
     batch = next(
-        batch for batch in near
+        batch for batch in nearby
         if batch > 0 and possible_recipes(model, replace(task, batch=batch), system, gpus)
     )  # fmt: skip
     return f"a batch of {task.batch} cannot be divided over {gpus} GPUs: try --batch {batch}"
 
 
-def _too_large(
+def _too_large_message(
     model: ModelDescription,
     system: System,
     gpus: int,
     task: TrainingTask,
     memories: Sequence[TrainingMemory],
 ) -> str:
-    least = min(memory.total for memory in memories) / GIB
+    min_gib = min(memory.total for memory in memories) / GIB
     text = (
         f"training {model.name} fits nowhere on {gpus} × {system.name} "
-        f"({system.memory_gib:.0f} GiB each): a GPU needs at least {least:.0f} GiB"
+        f"({system.memory_gib:.0f} GiB each): a GPU needs at least {min_gib:.0f} GiB"
     )
-    for factor in MORE_GPUS:
+    for factor in GPU_MULTIPLES:
         recipes = possible_recipes(model, task, system, factor * gpus, offload=True)
         if _fitting([training_memory(model, recipe, task) for recipe in recipes], system):
             return f"{text}; it fits on {factor * gpus}"

@@ -93,7 +93,7 @@ class Recipe:
         return self.micro_batch * task.sequence / self.layout.cp
 
 
-def stage_layers(model: ModelDescription, layout: TrainingLayout) -> int:
+def layers_per_stage(model: ModelDescription, layout: TrainingLayout) -> int:
     """Return the layers of the fullest stage: its chunks are of one size."""
     return layout.chunks * -(-model.layers // (layout.pp * layout.chunks))
 
@@ -113,7 +113,7 @@ def layout_impossible_because(
     """Return why a model cannot be spread like this; None if it can."""
     if min(vars(layout).values()) < 1:
         return "degrees of parallelism are positive"
-    if model.irregular:
+    if model.has_mixed_layers:
         return "training is planned for layers that are alike: state spaces and the like are not"
     return (
         _tensor(model, layout, system)
@@ -134,8 +134,8 @@ def trade_impossible_because(recipe: Recipe, task: TrainingTask) -> str | None:
 
 def _tensor(model: ModelDescription, layout: TrainingLayout, system: System) -> str | None:
     tp, linear = layout.tp, model.linear
-    if tp > system.fast_domain:
-        return f"tp={tp} does not fit the {system.fast_domain} GPUs that fast links join"
+    if tp > system.fast_domain_gpus:
+        return f"tp={tp} does not fit the {system.fast_domain_gpus} GPUs that fast links join"
     if model.heads % tp or (model.kv_heads % tp and tp % model.kv_heads):
         return f"{model.heads} heads with {model.kv_heads} key heads cannot be split over tp={tp}"
     if linear and (linear.key_heads % tp or linear.value_heads % tp):

@@ -32,6 +32,6 @@ def pipeline_time(stages: Sequence[float], micro_batches: int, chunks: int = 1) 
         micro_batches: of one step.
         chunks: runs of layers per stage.
     """
-    slowest, once = max(stages), sum(stages)
-    total = micro_batches * slowest + (once - slowest) / chunks
-    return PipelineTime(total, total - micro_batches * once / len(stages))
+    slowest, pass_ms = max(stages), sum(stages)
+    total = micro_batches * slowest + (pass_ms - slowest) / chunks
+    return PipelineTime(total, total - micro_batches * pass_ms / len(stages))

@@ -17,9 +17,9 @@ from foretune.plan.train.recipe import (
 from foretune.plan.train.task import TrainingTask
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
-LEAST_PIECE = 4096
+MIN_PIECE_TOKENS = 4096
 """Tokens of a sequence's piece below which nobody cuts it further."""
-TABLES = 2
+TABLE_LAYERS = 2
 """Layers that the embedding and the output projection may stand for when stages are filled."""
 
 
@@ -53,8 +53,8 @@ def possible_recipes(
 
 
 def _recipes(layout: TrainingLayout, offload: bool, host_gib: float) -> Iterator[Recipe]:
-    alone = max(layout.replicas, layout.expert_replicas) == 1
-    stages = ZERO_STAGES[:1] if alone else ZERO_STAGES[1:]
+    single_replica = max(layout.replicas, layout.expert_replicas) == 1
+    stages = ZERO_STAGES[:1] if single_replica else ZERO_STAGES[1:]
     for micro_batch, zero, recompute in product(MICRO_BATCHES, stages, RECOMPUTE):
         yield Recipe(layout, micro_batch, zero, recompute, layout.tp > 1, offload, host_gib)
 
@@ -62,10 +62,10 @@ def _recipes(layout: TrainingLayout, offload: bool, host_gib: float) -> Iterator
 def _layouts(
     model: ModelDescription, task: TrainingTask, system: System, gpus: int
 ) -> Iterator[TrainingLayout]:
-    for tp in _divisors(gpus, system.fast_domain):
+    for tp in _divisors(gpus, system.fast_domain_gpus):
         for pp in _divisors(gpus // tp, model.layers):
             ranks = gpus // tp // pp
-            for cp in _divisors(ranks, max(task.sequence // LEAST_PIECE, 1)):
+            for cp in _divisors(ranks, max(task.sequence // MIN_PIECE_TOKENS, 1)):
                 if task.batch % (ranks // cp):
                     continue
                 for ep in _divisors(tp * ranks, max(model.experts, 1)):
@@ -75,10 +75,10 @@ def _layouts(
 
 def _chunks(model: ModelDescription, pp: int) -> list[int]:
     """Return into how many chunks a stage can be cut so that all are alike."""
-    most = model.layers // pp if pp > 1 else 1
-    filled = (model.layers, model.layers + TABLES)
-    return [c for c in range(1, most + 1) if c == 1 or any(n % (pp * c) == 0 for n in filled)]
+    max_chunks = model.layers // pp if pp > 1 else 1
+    filled = (model.layers, model.layers + TABLE_LAYERS)
+    return [c for c in range(1, max_chunks + 1) if c == 1 or any(n % (pp * c) == 0 for n in filled)]
 
 
-def _divisors(number: int, most: int) -> list[int]:
-    return [d for d in range(1, min(number, most) + 1) if number % d == 0]
+def _divisors(number: int, largest: int) -> list[int]:
+    return [d for d in range(1, min(number, largest) + 1) if number % d == 0]

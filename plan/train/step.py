@@ -7,7 +7,7 @@ from typing import Self
 import pandas as pd
 
 from foretune.plan.cost.host_link import transfer_ms
-from foretune.plan.cost.steps import StepClock
+from foretune.plan.cost.steps import StepTimer
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.system import System
 from foretune.plan.train.exchanges import (
@@ -18,16 +18,21 @@ from foretune.plan.train.exchanges import (
     stage_exchange,
 )
 from foretune.plan.train.flops import hardware_flops, model_flops, peak_flops
-from foretune.plan.train.memory import STATES, StageParameters, host_bytes, stage_parameters
-from foretune.plan.train.operators import MicroBatch, Work, micro_batch_operators
-from foretune.plan.train.recipe import Recipe, stage_layers
+from foretune.plan.train.memory import (
+    OPTIMIZER_BYTES,
+    StageParameters,
+    host_bytes,
+    stage_parameters,
+)
+from foretune.plan.train.operators import MicroBatch, OperatorList, micro_batch_operators
+from foretune.plan.train.recipe import Recipe, layers_per_stage
 from foretune.plan.train.schedule import pipeline_time
 from foretune.plan.train.task import TrainingTask
 
 ADAM_BYTES = 34.0
 """Bytes per parameter that Adam moves: reads gradient (twice, first for its norm), weight and two
 moments in fp32, writes the latter three and a bf16 weight."""
-STREAMED = 0.8
+STREAMING_EFFICIENCY = 0.8
 """Share of a memory's bandwidth that streaming kernels reach."""
 HOST_GBPS = 51.2
 """Host memory bandwidth per GPU: two sockets of eight DDR4-3200 channels, shared by eight."""
@@ -40,19 +45,19 @@ class Calibration:
     """What no table of single operators says, learned from published steps of training.
 
     Attributes:
-        slower: time of a rank's operators in training over that of their tables, which replay
+        slowdown: time of a rank's operators in training over that of their tables, which replay
             each alone: launches, gaps, clocks under sustained load.
         exposed: share of the exchanges between replicas and stages that nothing hides.
     """
 
-    slower: float
+    slowdown: float
     exposed: float
 
 
 EXPOSED = 0.26
 SOFTWARE = {
-    "megatron": Calibration(slower=1.04, exposed=EXPOSED),
-    "pytorch": Calibration(slower=1.12, exposed=EXPOSED),
+    "megatron": Calibration(slowdown=1.04, exposed=EXPOSED),
+    "pytorch": Calibration(slowdown=1.12, exposed=EXPOSED),
 }
 """Kind of software -> its constants: fused kernels as in Megatron-LM, ``slower`` fitted on the runs
 of arXiv:2104.04473 (table 1); PyTorch's own with FSDP, on MosaicML's on A100s of 80 GB. ``exposed``
@@ -65,7 +70,7 @@ class _MicroBatchTimes:
 
     forward: float
     backward: float
-    again: float
+    recomputed: float
     first: float
     last: float
     tensor_forward: float
@@ -98,22 +103,27 @@ class TimedSteps:
         system: System,
         recipes: Sequence[Recipe],
         task: TrainingTask,
-        clock: StepClock,
+        timer: StepTimer,
     ) -> Self:
         """Return recipes with the times of their operators and exchanges."""
-        times = _micro_batches(model, system, recipes, task, clock)
-        replicas = _replica_times(model, system, recipes, task, clock)
+        times = _micro_batches(model, system, recipes, task, timer)
+        replicas = _replica_times(model, system, recipes, task, timer)
         return cls(model, system, recipes, task, times, replicas)
 
     def parts(self, calibration: Calibration) -> list[dict[str, float]]:
         """Return the parts of each recipe's step, milliseconds."""
         return [
             _step(
-                self.model, self.system, recipe, self.task, self.micro_batches[_key(recipe)],
-                replicas, calibration,
+                self.model,
+                self.system,
+                recipe,
+                self.task,
+                self.micro_batches[_micro_batch_key(recipe)],
+                replicas,
+                calibration,
             )
             for recipe, replicas in zip(self.recipes, self.replicas, strict=True)
-        ]  # fmt: skip
+        ]
 
 
 def predict_steps(
@@ -121,7 +131,7 @@ def predict_steps(
     system: System,
     recipes: Sequence[Recipe],
     task: TrainingTask,
-    clock: StepClock,
+    timer: StepTimer,
     calibration: Calibration | None = None,
 ) -> pd.DataFrame:
     """Return how long one optimizer step takes with each recipe.
@@ -136,10 +146,10 @@ def predict_steps(
         system: on which GPUs.
         recipes: how; possible ones.
         task: what a step computes.
-        clock: says how long operators take on ``system``.
+        timer: says how long operators take on ``system``.
         calibration: None takes that of Megatron-LM.
     """
-    timed = TimedSteps.look_up(model, system, recipes, task, clock)
+    timed = TimedSteps.look_up(model, system, recipes, task, timer)
     table = pd.DataFrame(timed.parts(calibration or SOFTWARE["megatron"]))
     seconds = table["step_ms"] / 1e3
     gpus = pd.Series([recipe.layout.gpus for recipe in recipes])
@@ -160,29 +170,29 @@ def _step(
     task: TrainingTask,
     times: _MicroBatchTimes,
     replicas: float,
-    fitted: Calibration,
+    calibration: Calibration,
 ) -> dict[str, float]:
     """Return the parts of one step."""
     layout, count = recipe.layout, recipe.micro_batches(task)
-    share = stage_layers(model, layout) / model.layers
-    repeated = {"none": 0.0, "selective": times.again, "full": times.forward}[recipe.recompute]
-    layers = fitted.slower * share * (times.forward + times.backward)
-    again = fitted.slower * share * repeated
-    passed = fitted.exposed * _passing_ms(model, system, recipe, task)
-    exchanged = share * _exchanged(recipe, task, times, fitted) + passed
-    stages = [layers + again + exchanged] * layout.pp
-    first, last = fitted.slower * times.first, fitted.slower * times.last
+    share = layers_per_stage(model, layout) / model.layers
+    repeated = {"none": 0.0, "selective": times.recomputed, "full": times.forward}[recipe.recompute]
+    layers = calibration.slowdown * share * (times.forward + times.backward)
+    recompute_ms = calibration.slowdown * share * repeated
+    stage_exchange_ms = calibration.exposed * _stage_exchange_ms(model, system, recipe, task)
+    exchange_ms = share * _exposed_layer_ms(recipe, task, times, calibration) + stage_exchange_ms
+    stages = [layers + recompute_ms + exchange_ms] * layout.pp
+    first, last = calibration.slowdown * times.first, calibration.slowdown * times.last
     stages[0] += first
     stages[-1] += last
     pipeline = pipeline_time(stages, count, layout.chunks)
     busy = count * sum(stages) / layout.pp
-    ends = count * (first + last) / layout.pp
+    end_ms = count * (first + last) / layout.pp
     parts = {
-        "compute_ms": count * layers + ends,
-        "recompute_ms": count * again,
-        "communication_ms": busy - count * (layers + again) - ends,
+        "compute_ms": count * layers + end_ms,
+        "recompute_ms": count * recompute_ms,
+        "communication_ms": busy - count * (layers + recompute_ms) - end_ms,
         "bubble_ms": pipeline.idle,
-        "replicas_ms": _not_hidden(recipe, replicas, fitted, layers, count),
+        "replicas_ms": _exposed_replica_ms(recipe, replicas, calibration, layers, count),
         "optimizer_ms": _optimizer_ms(
             system, recipe, stage_parameters(model, layout, 0), layers * 2 / 3
         ),
@@ -190,8 +200,8 @@ def _step(
     return {**parts, "step_ms": sum(parts.values())}
 
 
-def _exchanged(
-    recipe: Recipe, task: TrainingTask, times: _MicroBatchTimes, fitted: Calibration
+def _exposed_layer_ms(
+    recipe: Recipe, task: TrainingTask, times: _MicroBatchTimes, calibration: Calibration
 ) -> float:
     """Return what all layers wait for exchanges of one micro-batch.
 
@@ -200,38 +210,38 @@ def _exchanged(
     """
     repeated = times.tensor_forward if recipe.recompute == "full" else 0.0
     sums = times.tensor_forward + times.tensor_backward + repeated
-    waits = sums * (fitted.exposed if task.overlap else 1.0)
+    waits = sums * (calibration.exposed if task.overlap else 1.0)
     tokens = times.experts * (1.5 if recipe.recompute == "full" else 1.0)
-    return waits + tokens + fitted.exposed * times.sequence
+    return waits + tokens + calibration.exposed * times.sequence
 
 
-def _passing_ms(
+def _stage_exchange_ms(
     model: ModelDescription, system: System, recipe: Recipe, task: TrainingTask
 ) -> float:
     """Return what passing on a micro-batch to the next stage and back takes."""
     exchange = stage_exchange(model, recipe, task)
     if exchange is None:
         return 0.0
-    if exchange.is_near(system):
+    if exchange.fits_fast_domain(system):
         system = replace(system, inter_node_gbps=system.intra_node_gbps)
-    return exchange.far_ms(system)
+    return exchange.network_ms(system)
 
 
-def _not_hidden(
-    recipe: Recipe, exchanged: float, fitted: Calibration, layers: float, count: int
+def _exposed_replica_ms(
+    recipe: Recipe, exchanged: float, calibration: Calibration, layers: float, count: int
 ) -> float:
     """Return what a step waits for exchanges between replicas.
 
     They run beside the passes that need or produce them: all with ZeRO 3, backward passes with
     stage 2, else the first and the last micro-batch.
     """
-    beside = {3: count * layers, 2: count * layers * 2 / 3}.get(recipe.zero, layers)
-    hidden = min((1.0 - fitted.exposed) * exchanged, beside)
+    overlappable = {3: count * layers, 2: count * layers * 2 / 3}.get(recipe.zero, layers)
+    hidden = min((1.0 - calibration.exposed) * exchanged, overlappable)
     return exchanged - hidden
 
 
 def _optimizer_ms(
-    system: System, recipe: Recipe, own: StageParameters, backward_ms: float
+    system: System, recipe: Recipe, stage_params: StageParameters, backward_ms: float
 ) -> float:
     """Return what a step waits for the update of a rank's parameters.
 
@@ -242,25 +252,25 @@ def _optimizer_ms(
     Args:
         system: on which GPUs.
         recipe: of the training.
-        own: parameters of the stage.
+        stage_params: parameters of the stage.
         backward_ms: of the last micro-batch's layers.
     """
-    layout, dense, experts = recipe.layout, own.dense, own.experts
+    layout, dense, experts = recipe.layout, stage_params.dense, stage_params.experts
     if recipe.zero:
         dense, experts = dense / layout.replicas, experts / layout.expert_replicas
     parameters = dense + experts
-    there = host_bytes(recipe, parameters) / STATES
+    offloaded = host_bytes(recipe, parameters) / OPTIMIZER_BYTES
     bandwidth = system.device.specs["memory_gbps"]
-    here_ms = (parameters - there) * ADAM_BYTES / (STREAMED * bandwidth * 1e6)
-    if not there:
-        return here_ms
-    sent_ms = transfer_ms(system, GRADIENT_BYTES * there)
-    update_ms = there * ADAM_BYTES / (STREAMED * HOST_GBPS * 1e6)
-    back_ms = transfer_ms(system, WEIGHT_BYTES * there)
-    return here_ms + max(sent_ms - backward_ms, 0.0) + max(update_ms, back_ms)
+    gpu_ms = (parameters - offloaded) * ADAM_BYTES / (STREAMING_EFFICIENCY * bandwidth * 1e6)
+    if not offloaded:
+        return gpu_ms
+    sent_ms = transfer_ms(system, GRADIENT_BYTES * offloaded)
+    update_ms = offloaded * ADAM_BYTES / (STREAMING_EFFICIENCY * HOST_GBPS * 1e6)
+    returned_ms = transfer_ms(system, WEIGHT_BYTES * offloaded)
+    return gpu_ms + max(sent_ms - backward_ms, 0.0) + max(update_ms, returned_ms)
 
 
-def _key(recipe: Recipe) -> tuple[object, ...]:
+def _micro_batch_key(recipe: Recipe) -> tuple[object, ...]:
     """Return what of a recipe decides about one micro-batch."""
     layout = recipe.layout
     return layout.tp, layout.cp, layout.ep, recipe.micro_batch, recipe.sequence_parallel
@@ -271,23 +281,27 @@ def _micro_batches(
     system: System,
     recipes: Sequence[Recipe],
     task: TrainingTask,
-    clock: StepClock,
+    timer: StepTimer,
 ) -> Mapping[tuple[object, ...], _MicroBatchTimes]:
     """Return the times of every kind of micro-batch that recipes have, asked for at once."""
-    kinds = {_key(recipe): recipe for recipe in recipes}
-    works: list[Work] = []
+    kinds = {_micro_batch_key(recipe): recipe for recipe in recipes}
+    works: list[OperatorList] = []
     groups: list[tuple[Exchange, ...]] = []
     for recipe in kinds.values():
         computed = micro_batch_operators(model, recipe, task)
         exchanged = layer_exchanges(model, recipe, task)
         works += [getattr(computed, name) for name in MicroBatch.__dataclass_fields__]
         groups += [getattr(exchanged, name) for name in LayerExchanges.__dataclass_fields__]
-    own, others = len(MicroBatch.__dataclass_fields__), len(LayerExchanges.__dataclass_fields__)
-    ms = clock.times(works)["total"].to_numpy()
-    exchanged_ms = _exchange_times(groups, system, clock)
+    list_count, group_count = (
+        len(MicroBatch.__dataclass_fields__),
+        len(LayerExchanges.__dataclass_fields__),
+    )
+    ms = timer.times(works)["total"].to_numpy()
+    exchanged_ms = _exchange_times(groups, system, timer)
     return {
         key: _MicroBatchTimes(
-            *ms[own * i : own * (i + 1)], *exchanged_ms[others * i : others * (i + 1)]
+            *ms[list_count * i : list_count * (i + 1)],
+            *exchanged_ms[group_count * i : group_count * (i + 1)],
         )
         for i, key in enumerate(kinds)
     }
@@ -298,26 +312,31 @@ def _replica_times(
     system: System,
     recipes: Sequence[Recipe],
     task: TrainingTask,
-    clock: StepClock,
+    timer: StepTimer,
 ) -> list[float]:
     """Return what replicas exchange in a step of each recipe, were nothing hidden."""
     groups = [
         tuple(
             replica_exchanges(
                 recipe, task, stage_parameters(model, recipe.layout, 0),
-                stage_layers(model, recipe.layout),
+                layers_per_stage(model, recipe.layout),
             )
         )
         for recipe in recipes
     ]  # fmt: skip
-    return _exchange_times(groups, system, clock)
+    return _exchange_times(groups, system, timer)
 
 
 def _exchange_times(
-    groups: Sequence[tuple[Exchange, ...]], system: System, clock: StepClock
+    groups: Sequence[tuple[Exchange, ...]], system: System, timer: StepTimer
 ) -> list[float]:
     """Return milliseconds of each group of exchanges."""
-    near = [tuple(e.operator() for e in group if e.is_near(system)) for group in groups]
-    far = [sum(e.far_ms(system) for e in group if not e.is_near(system)) for group in groups]
-    ms = clock.times([Work(operators) for operators in near])["total"]
-    return [float(a) + b for a, b in zip(ms, far, strict=True)]
+    domain_operators = [
+        tuple(e.operator() for e in group if e.fits_fast_domain(system)) for group in groups
+    ]
+    network_ms = [
+        sum(e.network_ms(system) for e in group if not e.fits_fast_domain(system))
+        for group in groups
+    ]
+    ms = timer.times([OperatorList(operators) for operators in domain_operators])["total"]
+    return [float(a) + b for a, b in zip(ms, network_ms, strict=True)]

@@ -7,24 +7,24 @@ import numpy as np
 
 from foretune.device import Device
 from foretune.errors import UsageError
-from foretune.mapping import Value
-from foretune.models.saved.guide import Guide
-from foretune.models.saved.named import Named, read_predictor
+from foretune.models.saved.lookup import PredictorSource, read_predictor
+from foretune.models.saved.search_predictor import SearchPredictor
 from foretune.objective import Objective
 from foretune.problem import Problem
-from foretune.search.prior import predicted_rows
-from foretune.search.rows import Rows
+from foretune.search.encoding import KernelRuns
+from foretune.search.prior import predict_runs
 from foretune.space import Configuration
+from foretune.values import Value
 
-LEAST_VALID = 0.05
+MIN_P_VALID = 0.05
 """No predictor is believed that says of nearly everything that it cannot run."""
 
 
-class Belief:
+class PredictorPrior:
     """Log values of a problem's configurations, each predicted once.
 
     Args:
-        named: the predictor (`foretune.models.saved.named`).
+        named: the predictor (`foretune.models.saved.lookup`).
         problem: what is computed.
         device: where; None is the device that the predictor learned on.
         objective: what the study minimises.
@@ -36,7 +36,7 @@ class Belief:
 
     def __init__(
         self,
-        named: Named,
+        named: PredictorSource,
         problem: Mapping[str, Value] | None,
         device: Device | None = None,
         objective: Objective = Objective.TIME,
@@ -47,12 +47,12 @@ class Belief:
         self._problem, self._objective = Problem(problem), objective
         self._device = device or self._predictor.device()
         self._known: dict[Configuration, tuple[float, float]] = {}
-        self.foreign = bool(Guide.of(self._predictor, self._device).foreign)
+        self.foreign = bool(SearchPredictor.for_device(self._predictor, self._device).mismatch)
         """Whether it learned elsewhere and has to be checked early on."""
         self.spread = self._predictor.log_spread(device=self._device.name)
         """Standard deviation of its log errors."""
 
-    def of(self, params: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+    def predict(self, params: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
         """Return log values, and how likely each runs.
 
         Raises:
@@ -60,8 +60,10 @@ class Belief:
         """
         configs = [Configuration(p) for p in params]
         if new := [c for c in dict.fromkeys(configs) if c not in self._known]:
-            rows = Rows([self._problem] * len(new), new, [{}] * len(new))
-            said = predicted_rows(self._predictor, rows, self._device, self._objective)
-            self._known.update(zip(new, zip(*(s.tolist() for s in said), strict=True), strict=True))
+            rows = KernelRuns([self._problem] * len(new), new, [{}] * len(new))
+            predicted = predict_runs(self._predictor, rows, self._device, self._objective)
+            self._known.update(
+                zip(new, zip(*(s.tolist() for s in predicted), strict=True), strict=True)
+            )
         logs, valid = np.array([self._known[c] for c in configs]).reshape(-1, 2).T
-        return logs, np.maximum(valid, LEAST_VALID)
+        return logs, np.maximum(valid, MIN_P_VALID)

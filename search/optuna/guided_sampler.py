@@ -8,7 +8,7 @@ from optuna.samplers import BaseSampler
 from optuna.study import Study
 from optuna.trial import FrozenTrial, TrialState
 
-from foretune.search.guided import ALONE, TURN
+from foretune.search.guided import GUIDED_MEASUREMENTS, TURN_PERIOD
 from foretune.search.optuna.sampler import SurrogateSampler
 
 
@@ -40,13 +40,13 @@ class GuidedSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         """Return what whoever has the turn suggests at once."""
-        return self._whose(trial).infer_relative_search_space(study, trial)
+        return self._sampler_for(trial).infer_relative_search_space(study, trial)
 
     def sample_relative(
         self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
         """Return values for the parameters of ``search_space``."""
-        return self._whose(trial).sample_relative(study, trial, search_space)
+        return self._sampler_for(trial).sample_relative(study, trial, search_space)
 
     def sample_independent(
         self,
@@ -56,7 +56,9 @@ class GuidedSampler(BaseSampler):
         param_distribution: BaseDistribution,
     ) -> Any:
         """Return a value for one parameter."""
-        return self._whose(trial).sample_independent(study, trial, param_name, param_distribution)
+        return self._sampler_for(trial).sample_independent(
+            study, trial, param_name, param_distribution
+        )
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
         """Pass it on to both."""
@@ -74,6 +76,6 @@ class GuidedSampler(BaseSampler):
         self._guide.after_trial(study, trial, state, values)
         self._sampler.after_trial(study, trial, state, values)
 
-    def _whose(self, trial: FrozenTrial) -> BaseSampler:
-        others = trial.number >= ALONE and trial.number % TURN == 0
-        return self._sampler if others else self._guide
+    def _sampler_for(self, trial: FrozenTrial) -> BaseSampler:
+        is_other_turn = trial.number >= GUIDED_MEASUREMENTS and trial.number % TURN_PERIOD == 0
+        return self._sampler if is_other_turn else self._guide

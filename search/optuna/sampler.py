@@ -18,46 +18,44 @@ from optuna.trial import FrozenTrial, TrialState
 
 from foretune.device import Device
 from foretune.errors import UsageError
-from foretune.mapping import Value
-from foretune.models.process.posterior import Posterior
-from foretune.models.process.process import Process
-from foretune.models.process.terms import Multiple
-from foretune.models.saved.named import NONE, Named
+from foretune.models.covariance import LinearCovariance
+from foretune.models.gaussian_process import GaussianProcess, Posterior
+from foretune.models.saved.lookup import NONE, PredictorSource
 from foretune.objective import Objective
 from foretune.search.acquisition import log_expected_improvement, log_probability_below
-from foretune.search.optuna.belief import Belief
-from foretune.search.optuna.dimensions import Dimensions
-from foretune.search.optuna.evidence import SUGGESTED, Evidence, Reader
-from foretune.search.surrogate import CONTRASTS
+from foretune.search.optuna.belief import PredictorPrior
+from foretune.search.optuna.study_space import SUGGESTED, Dimensions, Observations, StudyHistory
+from foretune.search.surrogate import PRIOR_CHECKS
 from foretune.search.surrogate_process import (
+    FIT_STEPS,
     MULTIPLE,
     OFFSET,
-    REFIT,
-    STEPS,
-    most_telling,
-    one_thread,
+    REFIT_FACTOR,
+    one_blas_thread,
+    subsample_measurements,
     surrogate_process,
 )
+from foretune.values import Value
 
-FIRST = 8
+INITIAL_DESIGN_SIZE = 8
 """Trials of the first design."""
-GRID = 8000
+MAX_GRID_SIZE = 8000
 """Search spaces up to this size are listed."""
-WORK = 200_000
+MAX_COVARIANCE_SIZE = 200_000
 """Trials × candidates of one suggestion: some ten milliseconds."""
-LEAST = 500
+MIN_CANDIDATES = 500
 """Candidates, however many trials there are."""
-BEST = 5
+EXPANDED_BEST = 5
 """Half of the candidates are near this many of the best trials."""
 
-_TURN = threading.Lock()
+_SUGGEST_LOCK = threading.Lock()
 """Threads of one process suggest in turn: each knows what the others are about to try."""
 
 
 class _Fit(NamedTuple):
     search_space: dict[str, BaseDistribution]
     trials: int
-    process: Process
+    process: GaussianProcess
 
 
 class SurrogateSampler(BaseSampler):
@@ -97,7 +95,7 @@ class SurrogateSampler(BaseSampler):
         independent_sampler: suggests the first trial, and parameters that not all trials have; by
             default ``TPESampler``.
         constraints_func: returns a finished trial's constraints, kept where at most zero.
-        predictor: an object or a name (`foretune.models.saved.named`).
+        predictor: an object or a name (`foretune.models.saved.lookup`).
         problem: what is computed, for the predictor.
         device: where; None is the device that the predictor learned on.
         objective: what the study minimises, for the predictor.
@@ -112,10 +110,10 @@ class SurrogateSampler(BaseSampler):
         self,
         *,
         seed: int | None = None,
-        n_startup_trials: int = FIRST,
+        n_startup_trials: int = INITIAL_DESIGN_SIZE,
         independent_sampler: BaseSampler | None = None,
         constraints_func: Callable[[FrozenTrial], Sequence[float]] | None = None,
-        predictor: Named = None,
+        predictor: PredictorSource = None,
         problem: Mapping[str, Value] | None = None,
         device: Device | None = None,
         objective: Objective = Objective.TIME,
@@ -125,17 +123,17 @@ class SurrogateSampler(BaseSampler):
         self._n_startup_trials = n_startup_trials
         self._independent_sampler = independent_sampler or TPESampler(seed=seed)
         self._constraints_func = constraints_func
-        self._belief = None
+        self._prior = None
         if not (predictor is None or predictor == NONE):
-            self._belief = Belief(predictor, problem, device, objective)
+            self._prior = PredictorPrior(predictor, problem, device, objective)
         self._search_space = search_space
         self._constants: dict[str, Any] = {}
         """Parameters of one value: the predictor has learned from them, too."""
-        self._listed: tuple[dict[str, BaseDistribution], np.ndarray] | None = None
+        self._random_rows: tuple[dict[str, BaseDistribution], np.ndarray] | None = None
         """Random rows of a large search space, kept where each has to be predicted."""
         self._fits: dict[str, _Fit] = {}
         """The last of each process: where the next one starts."""
-        self._reader: Reader | None = None
+        self._history: StudyHistory | None = None
         """Of the last study."""
 
     def reseed_rng(self) -> None:
@@ -147,7 +145,7 @@ class SurrogateSampler(BaseSampler):
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
         """Return the parameters that all complete trials have, without those of one value."""
-        space = self._reader_of(study).common() or self._search_space
+        space = self._history_of(study).common_parameters() or self._search_space
         single = {name: d for name, d in (space or {}).items() if d.single()}
         self._constants = {name: _only_value(d) for name, d in single.items()}
         return {name: d for name, d in sorted((space or {}).items()) if name not in single}
@@ -158,11 +156,11 @@ class SurrogateSampler(BaseSampler):
         """Return values for the parameters of ``search_space``."""
         if not search_space:
             return {}
-        if self._belief is not None and study.directions != [StudyDirection.MINIMIZE]:
+        if self._prior is not None and study.directions != [StudyDirection.MINIMIZE]:
             raise UsageError("a predictor knows one objective: minimise its time, or its objective")
         dimensions = Dimensions(search_space)
-        with _TURN, one_thread():
-            evidence = self._reader_of(study).read(search_space, dimensions, self._rng)
+        with _SUGGEST_LOCK, one_blas_thread():
+            evidence = self._history_of(study).read(search_space, dimensions, self._rng)
             row = self._suggest(search_space, dimensions, evidence)
             suggested = dict(zip(search_space, row.tolist(), strict=True))
             study._storage.set_trial_system_attr(trial._trial_id, SUGGESTED, suggested)
@@ -195,52 +193,54 @@ class SurrogateSampler(BaseSampler):
             _process_constraints_after_trial(self._constraints_func, study, trial, state)
         self._independent_sampler.after_trial(study, trial, state, values)
 
-    def _reader_of(self, study: Study) -> Reader:
-        reader = self._reader
-        if reader is None or reader.study is not study:
-            reader = self._reader = Reader(study)
-        return reader
+    def _history_of(self, study: Study) -> StudyHistory:
+        history = self._history
+        if history is None or history.study is not study:
+            history = self._history = StudyHistory(study)
+        return history
 
     def _suggest(
         self,
         search_space: dict[str, BaseDistribution],
         dimensions: Dimensions,
-        evidence: Evidence,
+        evidence: Observations,
     ) -> np.ndarray:
         """Return the next row."""
         candidates = self._candidates(search_space, dimensions, evidence)
-        others = np.vstack([evidence.tried, evidence.under_way])
-        ran, belief = np.isfinite(evidence.losses).any(), self._belief
-        if belief is None:
-            spreads = not ran or len(evidence.tried) < self._n_startup_trials
+        others = np.vstack([evidence.finished, evidence.running])
+        ran, prior = np.isfinite(evidence.losses).any(), self._prior
+        if prior is None:
+            explores = not ran or len(evidence.finished) < self._n_startup_trials
         else:
-            spreads = belief.foreign and len(others) in CONTRASTS
-        if spreads:
-            units, known = dimensions.cube(candidates), dimensions.cube(others)
+            explores = prior.foreign and len(others) in PRIOR_CHECKS
+        if explores:
+            units, known = dimensions.to_cube(candidates), dimensions.to_cube(others)
             return candidates[self._farthest(units, known)]
-        logs, valid = self._said(dimensions, candidates)
+        logs, valid = self._predict(dimensions, candidates)
         if not ran:
             return candidates[np.argmin(logs - np.log(valid))]
         score = np.log(valid)
-        if evidence.good.any():
-            posterior, best = self._expected(search_space, dimensions, evidence, candidates, logs)
+        if evidence.feasible.any():
+            posterior, best = self._objective_posterior(
+                search_space, dimensions, evidence, candidates, logs
+            )
             score += log_expected_improvement(posterior, best)
         if (evidence.violations > 0).any():
             known = np.flatnonzero(np.isfinite(evidence.violations))
-            known = known[most_telling(evidence.violations[known], self._rng)]
-            X, y = dimensions.points(evidence.tried[known]), evidence.violations[known]
+            known = known[subsample_measurements(evidence.violations[known], self._rng)]
+            X, y = dimensions.points(evidence.finished[known]), evidence.violations[known]
             process = surrogate_process(X.shape[1])
             process = self._fitted("constraints", process, search_space, X, y, evidence)
-            kept = Posterior(process, X, y, dimensions.points(candidates))
-            kept.add(dimensions.points(evidence.under_way))
-            score += log_probability_below(kept, 0.0)
+            constraint = Posterior(process, X, y, dimensions.points(candidates))
+            constraint.add(dimensions.points(evidence.running))
+            score += log_probability_below(constraint, 0.0)
         return candidates[np.argmax(score)]
 
-    def _expected(
+    def _objective_posterior(
         self,
         search_space: dict[str, BaseDistribution],
         dimensions: Dimensions,
-        evidence: Evidence,
+        evidence: Observations,
         candidates: np.ndarray,
         logs: np.ndarray,
     ) -> tuple[Posterior, float]:
@@ -253,69 +253,73 @@ class SurrogateSampler(BaseSampler):
         Returns:
             the posterior, and the least loss so far in the same units.
         """
-        known = most_telling(evidence.losses, self._rng)
-        rows = np.vstack([evidence.tried[known], evidence.under_way, candidates])
+        known = subsample_measurements(evidence.losses, self._rng)
+        rows = np.vstack([evidence.finished[known], evidence.running, candidates])
         losses, ran = evidence.losses[known], np.isfinite(evidence.losses[known])
-        X, believed = dimensions.points(rows), np.zeros(len(rows))
+        X, prior_mean = dimensions.points(rows), np.zeros(len(rows))
         process, scale = surrogate_process(X.shape[1]), float(np.std(losses[ran])) or 1.0
-        if self._belief is not None:
-            said = self._said(dimensions, rows[: -len(candidates)])[0]
-            believed = (np.concatenate([said, logs]) - logs.mean()) / evidence.unit
-            scale = float(np.std(believed[-len(candidates) :])) or 1.0
-            believed /= scale
-            amplitude = float(np.clip(self._belief.spread / evidence.unit / scale, 0.2, 1.0))
+        if self._prior is not None:
+            predicted = self._predict(dimensions, rows[: -len(candidates)])[0]
+            prior_mean = (np.concatenate([predicted, logs]) - logs.mean()) / evidence.unit
+            scale = float(np.std(prior_mean[-len(candidates) :])) or 1.0
+            prior_mean /= scale
+            amplitude = float(np.clip(self._prior.spread / evidence.unit / scale, 0.2, 1.0))
             axes = X.shape[1]
-            process = surrogate_process(axes, amplitude, (OFFSET, Multiple(axes, MULTIPLE)))
-            X = np.column_stack([X, believed])
+            process = surrogate_process(axes, amplitude, (OFFSET, LinearCovariance(axes, MULTIPLE)))
+            X = np.column_stack([X, prior_mean])
         y = losses / scale
         y[~ran] = max(y[ran].max(), np.median(y[ran]) + 1.0)
-        y -= believed[: len(y)]
+        y -= prior_mean[: len(y)]
         offset = float(np.median(y[ran]))
         process = self._fitted(
             "objective", process, search_space, X[: len(y)], y - offset, evidence
         )
         posterior = Posterior(
             process, X[: len(y)], y - offset, X[-len(candidates) :],
-            prior=believed[-len(candidates) :] + offset,
+            prior=prior_mean[-len(candidates) :] + offset,
         )  # fmt: skip
         posterior.add(X[len(y) : -len(candidates)])
-        return posterior, float(evidence.losses[evidence.good].min()) / scale
+        return posterior, float(evidence.losses[evidence.feasible].min()) / scale
 
-    def _said(self, dimensions: Dimensions, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def _predict(self, dimensions: Dimensions, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the predicted log values of rows, and how likely each runs."""
-        if self._belief is None or not len(rows):
+        if self._prior is None or not len(rows):
             return np.zeros(len(rows)), np.ones(len(rows))
-        return self._belief.of([{**self._constants, **dimensions.params(row)} for row in rows])
+        return self._prior.predict([{**self._constants, **dimensions.params(row)} for row in rows])
 
     def _candidates(
         self,
         search_space: dict[str, BaseDistribution],
         dimensions: Dimensions,
-        evidence: Evidence,
+        evidence: Observations,
     ) -> np.ndarray:
         """Return rows to choose from: of a finite search space, such as were not tried."""
-        n = int(np.clip(WORK / max(len(evidence.tried), 1), LEAST, GRID))
-        listed = np.prod(dimensions.sizes) <= GRID
+        n = int(
+            np.clip(
+                MAX_COVARIANCE_SIZE / max(len(evidence.finished), 1), MIN_CANDIDATES, MAX_GRID_SIZE
+            )
+        )
+        listed = np.prod(dimensions.sizes) <= MAX_GRID_SIZE
         if listed:
             rows = dimensions.grid()
-        elif self._belief is None:
+        elif self._prior is None:
             rows = dimensions.random(n // 2, self._rng)
         else:
-            n = LEAST
-            if self._listed is None or self._listed[0] != search_space:
-                self._listed = search_space, dimensions.random(GRID, self._rng)
-            rows = self._listed[1]
+            n = MIN_CANDIDATES
+            if self._random_rows is None or self._random_rows[0] != search_space:
+                self._random_rows = search_space, dimensions.random(MAX_GRID_SIZE, self._rng)
+            rows = self._random_rows[1]
         near = rows[:0]
-        if evidence.good.any() and not (listed and len(rows) <= n):
-            best = np.argsort(np.where(evidence.good, evidence.losses, np.inf))
-            best = best[: min(BEST, evidence.good.sum())]
-            near = dimensions.near(evidence.tried[best], n // 2, self._rng)
+        if evidence.feasible.any() and not (listed and len(rows) <= n):
+            best = np.argsort(np.where(evidence.feasible, evidence.losses, np.inf))
+            best = best[: min(EXPANDED_BEST, evidence.feasible.sum())]
+            near = dimensions.neighbors(evidence.finished[best], n // 2, self._rng)
         if not evidence.repeatable:
-            gone = {row.tobytes() for row in np.vstack([evidence.tried, evidence.under_way])}
-            free = [row.tobytes() not in gone for row in rows]
+            taken = {row.tobytes() for row in np.vstack([evidence.finished, evidence.running])}
+            free = [row.tobytes() not in taken for row in rows]
             rows = rows[free] if any(free) else rows
-            near = near[[row.tobytes() not in gone for row in near]]
-        if self._belief is None and len(rows) > n:
+            near = near[[row.tobytes() not in taken for row in near]]
+        if self._prior is None and len(rows) > n:
             rows = rows[self._rng.choice(len(rows), n // 2, replace=False)]
         return np.vstack([rows, near])
 
@@ -332,21 +336,21 @@ class SurrogateSampler(BaseSampler):
 
     def _fitted(
         self,
-        what: str,
-        process: Process,
+        key: str,
+        process: GaussianProcess,
         search_space: dict[str, BaseDistribution],
         X: np.ndarray,
         y: np.ndarray,
-        evidence: Evidence,
-    ) -> Process:
+        evidence: Observations,
+    ) -> GaussianProcess:
         """Return the process with the likeliest scales, fitted anew when there is much more."""
-        last, trials = self._fits.get(what), len(evidence.tried)
+        last, trials = self._fits.get(key), len(evidence.finished)
         if last and last.search_space == search_space:
             process = last.process
-            if last.trials <= trials < REFIT * last.trials:
+            if last.trials <= trials < REFIT_FACTOR * last.trials:
                 return process
-        process = process.fitted(X, y, STEPS)
-        self._fits[what] = _Fit(search_space, trials, process)
+        process = process.fitted(X, y, FIT_STEPS)
+        self._fits[key] = _Fit(search_space, trials, process)
         return process
 
 

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foretune.errors import UsageError
-from foretune.extras import require
-from foretune.mapping import Value
+from foretune.lazy import require
 from foretune.search.searcher import Searcher
 from foretune.space import Configuration
+from foretune.values import Value
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.samplers import BaseSampler
     from optuna.trial import Trial
 
-TRIES = 20
+MAX_RETRIES = 20
 """Proposals that cannot be run are answered and asked again this many times."""
-NEAREST = 8000
+NEAREST_SAMPLE = 8000
 """Random configurations of a space that cannot be listed, of which the nearest is taken."""
 
 
@@ -50,9 +50,9 @@ class OptunaSearcher(Searcher):
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._distributions = {n: self.distribution(v) for n, v in self.space.parameters.items()}
-        with _quietly():
+        with _without_warnings():
             self._study = optuna.create_study(sampler=self.make_sampler())
-        self._open: dict[int, Trial] = {}
+        self._pending_trials: dict[int, Trial] = {}
         """Trials that wait for their results, by configuration number."""
 
     def make_sampler(self) -> "BaseSampler":
@@ -74,22 +74,24 @@ class OptunaSearcher(Searcher):
     def _ask(self, taken: set[int]) -> int:
         """Return the number of the next configuration the sampler wants that is not ``taken``."""
         config = Configuration()
-        for _ in range(TRIES):
-            with _quietly():
+        for _ in range(MAX_RETRIES):
+            with _without_warnings():
                 trial = self._study.ask(self._distributions)
             config = self._decoded(trial.params)
-            number = self.space.number(config)
+            number = self.space.index_or_none(config)
             if number is not None and number not in taken:
-                self._open[number] = trial
+                self._pending_trials[number] = trial
                 return number
-            self._answer(trial, math.inf if number is None else self.told.get(number, math.nan))
+            self._tell_trial(
+                trial, math.inf if number is None else self.observed.get(number, math.nan)
+            )
         return self._nearest(config, taken)
 
     def _nearest(self, config: Configuration, taken: set[int]) -> int:
         """Return what differs from ``config`` by the smallest shares of the parameters' ranges."""
-        among = np.arange(0 if self.space.vast else len(self.space))
-        if self.space.vast:
-            among = np.setdiff1d(self.space.draw(NEAREST, self.rng), [*taken])
+        among = np.arange(0 if self.space.is_too_large_to_enumerate else len(self.space))
+        if self.space.is_too_large_to_enumerate:
+            among = np.setdiff1d(self.space.sample_indices(NEAREST_SAMPLE, self.rng), [*taken])
         codes, distance = self.space.codes_of(among), np.zeros(len(among))
         for i, (name, values) in enumerate(self.space.parameters.items()):
             steps = np.abs(codes[:, i].astype(float) - values.index(config[name]))
@@ -97,12 +99,12 @@ class OptunaSearcher(Searcher):
         distance[np.isin(among, [*taken])] = np.inf
         return int(self.rng.choice(among[distance == distance.min()]))
 
-    def _learn(self, news: dict[int, float]) -> None:
+    def _learn(self, new_values: dict[int, float]) -> None:
         import optuna
 
-        for number, value in news.items():
-            if (trial := self._open.pop(number, None)) is not None:
-                self._answer(trial, value)
+        for number, value in new_values.items():
+            if (trial := self._pending_trials.pop(number, None)) is not None:
+                self._tell_trial(trial, value)
             elif not math.isnan(value):
                 params = self._encoded(self.space[number])
                 self._study.add_trial(
@@ -111,7 +113,7 @@ class OptunaSearcher(Searcher):
                     )
                 )
 
-    def _answer(self, trial: "Trial", value: float) -> None:
+    def _tell_trial(self, trial: "Trial", value: float) -> None:
         """Tell the study what came of ``trial``; NaN: nothing that could be learned from."""
         import optuna
 
@@ -182,7 +184,7 @@ class CMAESSearcher(OptunaSearcher):
 
 
 @contextlib.contextmanager
-def _quietly() -> Iterator[None]:
+def _without_warnings() -> Iterator[None]:
     """Within, Optuna warns neither of what is experimental nor of infinite values."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

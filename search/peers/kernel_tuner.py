@@ -1,7 +1,7 @@
 """Kernel Tuner's search strategies (van Werkhoven, FGCS 90, 2019), run by its own code.
 
 A strategy of Kernel Tuner is a function that calls for measurements until its budget is spent; a
-searcher is asked and told: `Pull` stands between the two.
+searcher is asked and told: `CallbackToAskTell` stands between the two.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from foretune.extras import require
-from foretune.search.peers.pulling import Pull
+from foretune.lazy import require
+from foretune.search.peers.pulling import CallbackToAskTell
 from foretune.search.searcher import Searcher
 from foretune.space import SearchSpace
 
-LEAST = 100
+MIN_SPACE_SIZE = 100
 """Strategies assume spaces well above their populations; smaller ones are searched at random."""
 MAX_FEVALS = 200
 """Evaluations a strategy plans for: schedules of temperatures depend on it."""
@@ -47,20 +47,20 @@ class KernelTunerSearcher(Searcher):
 
     def _prepare(self) -> None:
         require("kernel_tuner", "bench", f"strategy {self.strategy!r}")
-        self._pull: Pull | None = None
-        if len(self.space) >= LEAST:
+        self._strategy_run: CallbackToAskTell | None = None
+        if len(self.space) >= MIN_SPACE_SIZE:
             run = _Strategy(self.strategy, self._options(), self.failure, self.space)
-            self._pull = Pull(run.tune, self.seed)
-            weakref.finalize(self, self._pull.close).atexit = False
+            self._strategy_run = CallbackToAskTell(run.tune, self.seed)
+            weakref.finalize(self, self._strategy_run.close).atexit = False
 
     def _options(self) -> dict[str, Any]:
         return {"max_fevals": min(MAX_FEVALS, len(self.space)), **self.options}
 
     def _propose(self, n: int) -> list[int]:
-        wanted = self._pull.wanted(self.told) if self._pull else []
+        wanted = self._strategy_run.pending_requests(self.observed) if self._strategy_run else []
         chosen = [i for i in wanted if i not in self.proposed][:n]
         if len(chosen) < n:
-            others = [i for i in self.random_numbers(n) if i not in chosen]
+            others = [i for i in self.random_indices(n) if i not in chosen]
             chosen += others[: n - len(chosen)]
         return chosen
 
@@ -143,7 +143,7 @@ class _Strategy:
         from kernel_tuner.util import StopCriterionReached, TuningBudget
 
         # Positions stand for texts and booleans, which have no distances.
-        named = {n: _numbers(vs) for n, vs in self._space.parameters.items()}
+        named = {n: _numeric_values(vs) for n, vs in self._space.parameters.items()}
         columns = [np.array(vs)[self._space.codes[:, i]] for i, vs in enumerate(named.values())]
         configs = list(zip(*(c.tolist() for c in columns), strict=True))
         cache = {i: dict(zip(named, config, strict=True)) for i, config in enumerate(configs)}
@@ -165,7 +165,7 @@ class _Strategy:
             self._tune(searchspace, runner, options)
 
 
-def _numbers(values: Sequence[Any]) -> list[Any]:
+def _numeric_values(values: Sequence[Any]) -> list[Any]:
     plain = all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
     return list(values) if plain else list(range(len(values)))
 
@@ -182,7 +182,7 @@ def _runner(
     known = {ILLEGAL: math.inf}
     device = SimpleNamespace(max_threads=1_000_000_000, name="Foretune")
 
-    class Told(Runner):  # type: ignore[misc]
+    class AskTellRunner(Runner):  # type: ignore[misc]
         dev = device
         revisits = 0
 
@@ -219,4 +219,4 @@ def _runner(
         # strategies that take another value for one.
         return {**config, "time": known[number] if np.isfinite(known[number]) else failure}
 
-    return Told()
+    return AskTellRunner()

@@ -22,7 +22,7 @@ class _Closed(BaseException):
     """Ends the thread: no function catches it by accident."""
 
 
-class Pull:
+class CallbackToAskTell:
     """A running function that calls for values: it goes on while its caller waits.
 
     Args:
@@ -36,21 +36,23 @@ class Pull:
         self._function = function
         self._requests: queue.Queue[list[int] | BaseException | None] = queue.Queue()
         self._answers: queue.Queue[list[float] | None] = queue.Queue()
-        self._chance = _Chance(seed)
+        self._random_state = _GlobalRandomState(seed)
         self._thread: threading.Thread | None = None
-        self._open: list[int] | None = None
+        self._request: list[int] | None = None
 
-    def wanted(self, told: Mapping[int, float]) -> list[int]:
-        """Go on as far as ``told`` reaches; return the numbers it waits for, none at its end."""
+    def pending_requests(self, observed: Mapping[int, float]) -> list[int]:
+        """Go on as far as ``observed`` reaches; return the numbers it waits for, none at its
+        end.
+        """
         if self._thread is None:
             self._thread = threading.Thread(target=self._main, daemon=True)
-            self._open = self._exchange(self._thread.start)
-        while self._open is not None:
-            missing = [i for i in dict.fromkeys(self._open) if i not in told]
+            self._request = self._exchange(self._thread.start)
+        while self._request is not None:
+            missing = [i for i in dict.fromkeys(self._request) if i not in observed]
             if missing:
                 return missing
-            values, self._open = [told[i] for i in self._open], None
-            self._open = self._exchange(partial(self._answers.put, values))
+            values, self._request = [observed[i] for i in self._request], None
+            self._request = self._exchange(partial(self._answers.put, values))
         return []
 
     def close(self) -> None:
@@ -58,13 +60,13 @@ class Pull:
         if self._thread is not None and self._thread.is_alive():
             self._answers.put(None)
             self._thread.join(timeout=1.0)  # it may be at work, where Ctrl-C has parted the two
-        self._open = None
+        self._request = None
 
-    def _exchange(self, go: Callable[[], None]) -> list[int] | None:
+    def _exchange(self, resume: Callable[[], None]) -> list[int] | None:
         """Let the function go on; return what it wants next, None when it has ended."""
-        with self._chance.own(), warnings.catch_warnings():
+        with self._random_state.activated(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # overflows: failures have huge values
-            go()
+            resume()
             request = self._requests.get()
         if isinstance(request, BaseException):
             raise ForetuneError(f"the search failed: {request!r}") from request
@@ -87,7 +89,7 @@ class Pull:
         return answer
 
 
-class _Chance:
+class _GlobalRandomState:
     """Python's and NumPy's global random generators, seeded for one function and given back."""
 
     def __init__(self, seed: int) -> None:
@@ -95,20 +97,20 @@ class _Chance:
         self._numpy = np.random.RandomState(seed).get_state()
 
     @contextlib.contextmanager
-    def own(self) -> Iterator[None]:
+    def activated(self) -> Iterator[None]:
         """Within, the global generators go on where they were left; outside they do not move."""
-        python, numpy, fresh = random.getstate(), np.random.get_state(), np.random.default_rng  # noqa: NPY002
+        python, numpy, fresh = random.getstate(), np.random.get_state(), np.random.default_rng
 
         def seeded(seed: Any = None) -> np.random.Generator:
-            return fresh(np.random.randint(2**31) if seed is None else seed)  # noqa: NPY002
+            return fresh(np.random.randint(2**31) if seed is None else seed)
 
         random.setstate(self._python)
-        np.random.set_state(self._numpy)  # noqa: NPY002
+        np.random.set_state(self._numpy)
         np.random.default_rng = seeded  # SciPy's Latin hypercubes would draw on the clock
         try:
             yield
         finally:
-            self._python, self._numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
+            self._python, self._numpy = random.getstate(), np.random.get_state()
             random.setstate(python)
-            np.random.set_state(numpy)  # noqa: NPY002
+            np.random.set_state(numpy)
             np.random.default_rng = fresh

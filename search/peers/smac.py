@@ -8,15 +8,15 @@ import weakref
 from pathlib import Path
 from typing import Any
 
-from foretune.extras import require
+from foretune.lazy import require
 from foretune.search.searcher import Searcher
 from foretune.space import Configuration
 
-PLANNED = 100
+PLANNED_TRIALS = 100
 """Evaluations it plans for: a quarter of them is its first design."""
-FAILED = 2.0
+FAILURE_FACTOR = 2.0
 """A failure counts as so many times the slowest that ran: SMAC's forest takes no infinity."""
-TRIES = 20
+MAX_RETRIES = 20
 """Proposals outside the space are answered and asked again this many times."""
 
 
@@ -36,11 +36,11 @@ class SMACSearcher(Searcher):
 
         logging.getLogger("smac").setLevel(logging.ERROR)
         self._parameters = self.space.parameters
-        self._known = ConfigurationSpace(seed=self.seed)
+        self._config_space = ConfigurationSpace(seed=self.seed)
         for name, values in self._parameters.items():
             words = len(values) == 1 or any(isinstance(v, str) for v in values)
             last = len(values) - 1
-            self._known.add(
+            self._config_space.add(
                 CategoricalHyperparameter(name, [*range(len(values))])
                 if words
                 else Integer(name, (0, last))
@@ -48,13 +48,13 @@ class SMACSearcher(Searcher):
         folder = tempfile.mkdtemp()  # it writes its settings there
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         scenario = Scenario(
-            self._known, deterministic=True, n_trials=PLANNED, seed=self.seed,
+            self._config_space, deterministic=True, n_trials=PLANNED_TRIALS, seed=self.seed,
             output_directory=Path(folder),
         )  # fmt: skip
         self._facade = HyperparameterOptimizationFacade(
             scenario, _never_called, logging_level=False, overwrite=True
         )
-        self._open: dict[int, Any] = {}
+        self._pending_trials: dict[int, Any] = {}
         """Trials that wait for their results, by configuration number."""
 
     def _propose(self, n: int) -> list[int]:
@@ -67,44 +67,46 @@ class SMACSearcher(Searcher):
     def _ask(self, taken: set[int]) -> int:
         from smac.main.exceptions import ConfigurationSpaceExhaustedException
 
-        for _ in range(TRIES):
+        for _ in range(MAX_RETRIES):
             try:
                 trial = self._facade.ask()
             except ConfigurationSpaceExhaustedException:
                 break
-            number = self.space.number(self._decoded(trial.config))
+            number = self.space.index_or_none(self._decoded(trial.config))
             if number is not None and number not in taken:
-                self._open[number] = trial
+                self._pending_trials[number] = trial
                 return number
-            self._answer(trial, math.inf if number is None else self.told.get(number, math.inf))
-        others = self.random_numbers(len(taken - self.proposed) + 1)
+            self._tell_trial(
+                trial, math.inf if number is None else self.observed.get(number, math.inf)
+            )
+        others = self.random_indices(len(taken - self.proposed) + 1)
         return next(i for i in others if i not in taken)
 
-    def _learn(self, news: dict[int, float]) -> None:
+    def _learn(self, new_values: dict[int, float]) -> None:
         from ConfigSpace import Configuration as Known
         from smac.runhistory import TrialInfo
 
-        for number, value in news.items():
-            trial = self._open.pop(number, None)
+        for number, value in new_values.items():
+            trial = self._pending_trials.pop(number, None)
             if trial is None:
                 config = self.space[number]
-                places = {n: vs.index(config[n]) for n, vs in self._parameters.items()}
-                trial = TrialInfo(Known(self._known, values=places), seed=0)
-            self._answer(trial, value)
+                positions = {n: vs.index(config[n]) for n, vs in self._parameters.items()}
+                trial = TrialInfo(Known(self._config_space, values=positions), seed=0)
+            self._tell_trial(trial, value)
 
-    def _answer(self, trial: Any, value: float) -> None:
+    def _tell_trial(self, trial: Any, value: float) -> None:
         """Tell what came of a trial."""
         from smac.runhistory import StatusType, TrialValue
 
-        ran = [v for v in self.told.values() if math.isfinite(v)]
+        ran = [v for v in self.observed.values() if math.isfinite(v)]
         failed = not math.isfinite(value)
-        cost = FAILED * max(ran, default=1.0) if failed else value
+        cost = FAILURE_FACTOR * max(ran, default=1.0) if failed else value
         status = StatusType.CRASHED if failed else StatusType.SUCCESS
         self._facade.tell(trial, TrialValue(cost=cost, status=status))
 
     def _decoded(self, config: Any) -> Configuration:
-        places = dict(config)
-        return Configuration({n: vs[int(places[n])] for n, vs in self._parameters.items()})
+        positions = dict(config)
+        return Configuration({n: vs[int(positions[n])] for n, vs in self._parameters.items()})
 
 
 def _never_called(config: Any, seed: int = 0) -> float:

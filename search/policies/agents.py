@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from foretune.extras import require
+from foretune.lazy import require
 from foretune.search.policies.decisions import UNOWNED, Decisions
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class Agents:
             total = total + self.log_probabilities(step, seen, legal)[rows, chosen[:, step]]
         return total
 
-    def play(
+    def sample_episodes(
         self, decisions: Decisions, tasks: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, "torch.Tensor"]:
         """Draw an episode of each of ``tasks``; return its choices and their log probability."""
@@ -88,7 +88,7 @@ class Agents:
             chosen = np.column_stack([chosen, drawn])
         return chosen, total
 
-    def most_probable(
+    def beam_search(
         self, decisions: Decisions, task: int, width: int
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return up to ``width`` different episodes of ``task``, likeliest first, and their log p.
@@ -98,7 +98,7 @@ class Agents:
         import torch
 
         chosen, total = np.zeros((1, 0), dtype=np.int64), np.zeros(1)
-        with torch.no_grad(), one_thread():
+        with torch.no_grad(), one_torch_thread():
             for step in range(decisions.steps):
                 tasks = np.full(len(chosen), task)
                 seen, legal = decisions.observe(tasks, chosen), decisions.legal(tasks, chosen)
@@ -133,7 +133,7 @@ class Agents:
 
 
 @contextmanager
-def one_thread() -> Iterator[None]:
+def one_torch_thread() -> Iterator[None]:
     """Let torch compute on one thread: networks this small are slower on several."""
     import torch
 

@@ -7,12 +7,12 @@ from typing import Self
 import numpy as np
 
 from foretune.errors import UsageError
-from foretune.search.policies.decisions import UNOWNED, WORST, Decisions, one_hot
+from foretune.search.policies.decisions import FAILURE_REWARD, UNOWNED, Decisions, one_hot
 from foretune.search.policies.encoding import Context, Vocabulary
 from foretune.search.policies.tasks import Task
 
 
-class Configuring(Decisions):
+class ConfigurationDecisions(Decisions):
     """Chooses the values of tunable parameters, in the vocabulary's order.
 
     A choice is legal if some configuration of the space begins like that.
@@ -32,16 +32,16 @@ class Configuring(Decisions):
         vocabulary: Vocabulary | None = None,
         context: Context | None = None,
     ) -> None:
-        self.vocabulary = vocabulary or Vocabulary.of(task.space for task in tasks)
-        self.context = context or Context.of(tasks)
+        self.vocabulary = vocabulary or Vocabulary.from_spaces(task.space for task in tasks)
+        self.context = context or Context.from_tasks(tasks)
         self.tasks = len(tasks)
         self.sizes = self.vocabulary.sizes
         self.steps, self.choices = len(self.sizes), max([1, *self.sizes])
         self._rewards = [task.reward for task in tasks]
-        self._rows = self.context.rows(tasks)
+        self._rows = self.context.encode(tasks)
         self.spaces = [task.space for task in tasks]
         trees = {  # one for all tasks that share a space
-            id(s): _Tree.of(*self.vocabulary.codes(s), self.sizes)
+            id(s): _PrefixTree.from_codes(*self.vocabulary.codes(s), self.sizes)
             for s in {id(s): s for s in self.spaces}.values()
         }
         self._trees = [trees[id(space)] for space in self.spaces]
@@ -76,39 +76,39 @@ class Configuring(Decisions):
             here = tasks == task
             if (reward := self._rewards[task]) is None:
                 raise UsageError(f"task {task} has no reward: give it one to learn from it")
-            rewards[here] = reward(self.numbers(task, chosen[here]))
-        return np.fmax(rewards, WORST)
+            rewards[here] = reward(self.indices_of(task, chosen[here]))
+        return np.fmax(rewards, FAILURE_REWARD)
 
-    def numbers(self, task: int, chosen: np.ndarray) -> np.ndarray:
+    def indices_of(self, task: int, chosen: np.ndarray) -> np.ndarray:
         """Return the numbers of complete configurations in the task's space."""
-        return self._trees[task].numbers_of(chosen)
+        return self._trees[task].indices_of(chosen)
 
 
 @dataclass(frozen=True, eq=False)
-class _Tree:
+class _PrefixTree:
     """Configurations as sorted integers, mixed-radix: a prefix is an interval of them."""
 
     keys: np.ndarray
-    numbers: np.ndarray
+    indices: np.ndarray
     sizes: list[int]
 
     @classmethod
-    def of(cls, codes: np.ndarray, numbers: np.ndarray, sizes: list[int]) -> Self:
+    def from_codes(cls, codes: np.ndarray, indices: np.ndarray, sizes: list[int]) -> Self:
         if len(codes) == 0:
             raise UsageError("no configuration of the space has only values that the policy knows")
         keys = _keys(codes, sizes)
         order = np.argsort(keys)
-        return cls(keys[order], numbers[order], sizes)
+        return cls(keys[order], indices[order], sizes)
 
-    def following(self, chosen: np.ndarray) -> np.ndarray:
+    def next_values(self, chosen: np.ndarray) -> np.ndarray:
         """Return which values of the next parameter some configuration has, by prefix."""
         step = chosen.shape[1]
         size, rest = self.sizes[step], int(np.prod(self.sizes[step + 1 :], dtype=np.int64))
         first = _keys(chosen, self.sizes)[:, None] * size + np.arange(size + 1)
         return np.diff(np.searchsorted(self.keys, first * rest)) > 0
 
-    def numbers_of(self, chosen: np.ndarray) -> np.ndarray:
-        return self.numbers[np.searchsorted(self.keys, _keys(chosen, self.sizes))]
+    def indices_of(self, chosen: np.ndarray) -> np.ndarray:
+        return self.indices[np.searchsorted(self.keys, _keys(chosen, self.sizes))]
 
 
 def _keys(codes: np.ndarray, sizes: Sequence[int]) -> np.ndarray:

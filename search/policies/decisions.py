@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-WORST = -float(np.log(10.0))
+FAILURE_REWARD = -float(np.log(10.0))
 """Reward of a failure, and the least of all: as much as ten times the reference."""
-FARTHEST = 5.0
+MAX_OBSERVATION = 5.0
 """Largest number that is observed, either way: networks extrapolate wildly."""
 UNOWNED = -1
 

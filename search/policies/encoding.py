@@ -7,12 +7,12 @@ from typing import Self
 import numpy as np
 
 from foretune.errors import UsageError
-from foretune.mapping import Value
-from foretune.search.policies.decisions import FARTHEST
+from foretune.search.policies.decisions import MAX_OBSERVATION
 from foretune.search.policies.tasks import Task
 from foretune.space import Configuration, SearchSpace
+from foretune.values import Value
 
-LEAST = 5
+MIN_DISTINCT = 5
 """Problems, and devices, that a policy must have met before it goes by their sizes and specs."""
 
 
@@ -23,7 +23,7 @@ class Vocabulary:
     parameters: Mapping[str, tuple[Value, ...]]
 
     @classmethod
-    def of(cls, spaces: Iterable[SearchSpace]) -> Self:
+    def from_spaces(cls, spaces: Iterable[SearchSpace]) -> Self:
         """Return what ``spaces`` have in all, values in the order in which they are first met.
 
         Raises:
@@ -64,11 +64,11 @@ class Vocabulary:
         _require_names(space, self.parameters)
         codes = np.empty((len(space), len(self.parameters)), dtype=np.int64)
         for i, (name, values) in enumerate(self.parameters.items()):
-            place = {value: k for k, value in enumerate(values)}
-            here = np.array([place.get(v, -1) for v in space.parameters[name]])
+            code_of = {value: k for k, value in enumerate(values)}
+            here = np.array([code_of.get(v, -1) for v in space.parameters[name]])
             codes[:, i] = here[space.codes[:, space.names.index(name)]]
-        numbers = np.flatnonzero((codes >= 0).all(axis=1))
-        return codes[numbers], numbers
+        indices = np.flatnonzero((codes >= 0).all(axis=1))
+        return codes[indices], indices
 
 
 def _require_names(space: SearchSpace, names: Iterable[str]) -> None:
@@ -97,16 +97,16 @@ class Context:
     deviation: np.ndarray
 
     @classmethod
-    def of(cls, tasks: Sequence[Task], least: int = LEAST) -> Self:
+    def from_tasks(cls, tasks: Sequence[Task], min_distinct: int = MIN_DISTINCT) -> Self:
         """Return the context that tells ``tasks`` apart.
 
-        Fewer than ``least`` problems (or devices) are not told apart: between so few points
+        Fewer than ``min_distinct`` problems (or devices) are not told apart: between so few points
         nothing can be interpolated, and what is good on all of them carries further.
         """
         known: list[dict[str, float]] = [{} for _ in tasks]
         for facts_of in (_problem_facts, _device_facts):
             facts = [facts_of(task) for task in tasks]
-            if len({frozenset(f.items()) for f in facts}) >= least:
+            if len({frozenset(f.items()) for f in facts}) >= min_distinct:
                 known = [{**k, **f} for k, f in zip(known, facts, strict=True)]
         names = sorted({name for facts in known for name in facts})
         table = _table(known, names)
@@ -114,11 +114,11 @@ class Context:
         varies = np.flatnonzero(deviation > 1e-9)
         return cls(tuple(names[i] for i in varies), mean[varies], deviation[varies])
 
-    def rows(self, tasks: Sequence[Task]) -> np.ndarray:
+    def encode(self, tasks: Sequence[Task]) -> np.ndarray:
         """Return one row of float32 per task."""
         known = [_problem_facts(task) | _device_facts(task) for task in tasks]
         table = (_table(known, self.names) - self.mean) / self.deviation
-        return np.nan_to_num(table).clip(-FARTHEST, FARTHEST).astype(np.float32)
+        return np.nan_to_num(table).clip(-MAX_OBSERVATION, MAX_OBSERVATION).astype(np.float32)
 
 
 def _problem_facts(task: Task) -> dict[str, float]:

@@ -18,17 +18,17 @@ from typing import Any
 import numpy as np
 
 from foretune.errors import UsageError
-from foretune.extras import require
-from foretune.search.policies.configuring import Configuring
-from foretune.search.policies.decisions import FARTHEST, WORST, Decisions
-from foretune.search.policies.placement import Placement, Placing
+from foretune.lazy import require
+from foretune.search.policies.configuring import ConfigurationDecisions
+from foretune.search.policies.decisions import FAILURE_REWARD, MAX_OBSERVATION, Decisions
+from foretune.search.policies.placement import Placement, PlacementDecisions
 from foretune.search.policies.tasks import Task
 from foretune.space import Configuration
 
 require("gymnasium", "rl", "an environment")
-import gymnasium  # noqa: E402
-from gymnasium import spaces  # noqa: E402
-from gymnasium.vector import AutoresetMode, VectorEnv  # noqa: E402
+import gymnasium
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
 
 Info = dict[str, Any]
 
@@ -43,7 +43,7 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.int64]):
         UsageError: there is nothing to decide.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": []}
 
     def __init__(self, decisions: Decisions, render_mode: str | None = None) -> None:
         self.decisions = decisions
@@ -84,7 +84,7 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.int64]):
 class DecisionVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """Many episodes at once; one that has ended begins anew with the next step."""
 
-    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
 
     def __init__(self, decisions: Decisions, num_envs: int = 1) -> None:
         self.decisions = decisions
@@ -127,17 +127,17 @@ class DecisionVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
 
 class ConfigureEnv(DecisionEnv):
-    """Chooses the values of tunable parameters, one after the other (`Configuring`)."""
+    """Chooses the values of tunable parameters, one after the other (`ConfigurationDecisions`)."""
 
     def __init__(self, tasks: Sequence[Task], render_mode: str | None = None) -> None:
-        self.configuring = Configuring(tasks)
+        self.configuring = ConfigurationDecisions(tasks)
         super().__init__(self.configuring, render_mode)
 
     @property
     def configuration(self) -> Configuration:
         """What was chosen, once the episode is complete."""
         task = int(self._episodes.tasks[0])
-        (number,) = self.configuring.numbers(task, self.chosen[None, :])
+        (number,) = self.configuring.indices_of(task, self.chosen[None, :])
         return self.configuring.spaces[task][int(number)]
 
 
@@ -145,21 +145,21 @@ class ConfigureVectorEnv(DecisionVectorEnv):
     """Many configurations at once."""
 
     def __init__(self, tasks: Sequence[Task], num_envs: int = 1) -> None:
-        super().__init__(Configuring(tasks), num_envs)
+        super().__init__(ConfigurationDecisions(tasks), num_envs)
 
 
 class PlaceEnv(DecisionEnv):
-    """Chooses a device or precision for one operator after the other (`Placing`)."""
+    """Chooses a device or precision for one operator after the other (`PlacementDecisions`)."""
 
     def __init__(self, placements: Sequence[Placement], render_mode: str | None = None) -> None:
-        super().__init__(Placing(placements), render_mode)
+        super().__init__(PlacementDecisions(placements), render_mode)
 
 
 class PlaceVectorEnv(DecisionVectorEnv):
     """Many placements at once."""
 
     def __init__(self, placements: Sequence[Placement], num_envs: int = 1) -> None:
-        super().__init__(Placing(placements), num_envs)
+        super().__init__(PlacementDecisions(placements), num_envs)
 
 
 class _Episodes:
@@ -176,14 +176,14 @@ class _Episodes:
 
     def observe(self) -> np.ndarray:
         seen = np.empty((len(self.tasks), len(self._decisions.owners)), dtype=np.float32)
-        for rows, chosen in self._alike():
+        for rows, chosen in self._groups_by_length():
             seen[rows] = self._decisions.observe(self.tasks[rows], chosen)
         return seen
 
     def legal(self) -> np.ndarray:
         """Return which choices are legal; none where an episode is complete."""
         legal = np.zeros((len(self.tasks), self._decisions.choices), dtype=bool)
-        for rows, chosen in self._alike():
+        for rows, chosen in self._groups_by_length():
             if chosen.shape[1] < self._decisions.steps:
                 legal[rows] = self._decisions.legal(self.tasks[rows], chosen)
         return legal
@@ -196,12 +196,12 @@ class _Episodes:
         self.counts[fine] += 1
         lengths = np.array([self._decisions.length(int(task)) for task in self.tasks])
         complete = fine & (self.counts == lengths)
-        rewards = np.where(active & ~fine, WORST, 0.0)
+        rewards = np.where(active & ~fine, FAILURE_REWARD, 0.0)
         if complete.any():
             rewards[complete] = self._decisions.reward(self.tasks[complete], self.chosen[complete])
         return rewards, complete | (active & ~fine)
 
-    def _alike(self) -> list[tuple[np.ndarray, np.ndarray]]:
+    def _groups_by_length(self) -> list[tuple[np.ndarray, np.ndarray]]:
         """Return the episodes that are equally far: rows, and their choices."""
         parts = ((np.flatnonzero(self.counts == n), n) for n in np.unique(self.counts))
         return [(rows, self.chosen[rows, :n]) for rows, n in parts]
@@ -211,7 +211,7 @@ def _spaces(decisions: Decisions) -> tuple[spaces.Box, spaces.Discrete]:
     if decisions.steps == 0:
         raise UsageError("there is nothing to decide: the space has no parameters")
     shape = (len(decisions.owners),)
-    box = spaces.Box(-FARTHEST, FARTHEST, shape, np.float32)
+    box = spaces.Box(-MAX_OBSERVATION, MAX_OBSERVATION, shape, np.float32)
     return box, spaces.Discrete(decisions.choices)
 
 

@@ -12,7 +12,7 @@ from foretune.errors import UsageError
 from foretune.features import rows_of
 from foretune.models import Predictor
 from foretune.problem import Problem
-from foretune.search.policies.decisions import FARTHEST, UNOWNED, WORST, Decisions
+from foretune.search.policies.decisions import FAILURE_REWARD, MAX_OBSERVATION, UNOWNED, Decisions
 from foretune.space import Configuration
 
 
@@ -57,16 +57,16 @@ class Placement:
                 raise UsageError(f"{name} holds a number that is negative, infinite or NaN")
             object.__setattr__(self, name, values)
         object.__setattr__(self, "latency_ms", latency_ms)
-        if not self.fits(least := self.least_use[0]):
+        if not self.fits(min_use := self.min_remaining_use[0]):
             raise UsageError(
-                f"no placement is legal: the least use is {least:g}, the limit {self.limit:g}"
+                f"no placement is legal: the least use is {min_use:g}, the limit {self.limit:g}"
             )
 
     @cached_property
-    def least_use(self) -> np.ndarray:
+    def min_remaining_use(self) -> np.ndarray:
         """What the operators from each on take at least, shape (operators + 1,)."""
-        least = np.where(np.isfinite(self.latency_ms), self.use, np.inf).min(axis=1)
-        return np.append(np.cumsum(least[::-1])[::-1], 0.0)
+        min_use = np.where(np.isfinite(self.latency_ms), self.use, np.inf).min(axis=1)
+        return np.append(np.cumsum(min_use[::-1])[::-1], 0.0)
 
     def fits(self, use: np.ndarray | float) -> np.ndarray:
         """Return whether a sum of uses keeps the limit; sums in another order do too."""
@@ -85,7 +85,7 @@ class Placement:
         spent = 0.0
         for operator, latency_ms in enumerate(self.latency_ms):
             cost = latency_ms + (self.transfer_ms[chosen[-1]] if chosen else 0.0)
-            fits = self.fits(spent + self.use[operator] + self.least_use[operator + 1])
+            fits = self.fits(spent + self.use[operator] + self.min_remaining_use[operator + 1])
             chosen.append(int(np.argmin(np.where(fits, cost, np.inf))))
             spent += self.use[operator, chosen[-1]]
         return np.array(chosen)
@@ -99,16 +99,16 @@ class Placement:
         """
         ends: list[list[_Label]] = [[(0.0, 0.0, ())]]
         for operator, (latency_ms, use) in enumerate(zip(self.latency_ms, self.use, strict=True)):
-            least = self.least_use[operator + 1]
+            min_use = self.min_remaining_use[operator + 1]
             grown: list[list[_Label]] = []
             for choice in np.flatnonzero(np.isfinite(latency_ms)).tolist():
                 labels = []
                 for cost, spent, path in (label for labels in ends for label in labels):
                     moved = self.transfer_ms[path[-1], choice] if path else 0.0
-                    if self.fits(spent + use[choice] + least):
+                    if self.fits(spent + use[choice] + min_use):
                         total = cost + moved + latency_ms[choice]
                         labels.append((float(total), spent + float(use[choice]), (*path, choice)))
-                grown.append(_undominated(labels))
+                grown.append(_pareto_labels(labels))
             ends = grown
         return np.array(min(label for labels in ends for label in labels)[2])
 
@@ -117,7 +117,7 @@ _Label = tuple[float, float, tuple[int, ...]]
 """A beginning: its latency, its use, its choices."""
 
 
-def _undominated(labels: list[_Label]) -> list[_Label]:
+def _pareto_labels(labels: list[_Label]) -> list[_Label]:
     kept: list[_Label] = []
     for label in sorted(labels):
         if not kept or label[1] < kept[-1][1]:
@@ -147,7 +147,7 @@ def predicted_latencies(
     return predicted["time_ms"].to_numpy().reshape(len(operators), len(choices))
 
 
-class Placing(Decisions):
+class PlacementDecisions(Decisions):
     """Chooses how operators run, in their order; a choice that breaks the limit later is illegal.
 
     The reward is log(greedy / total latency): above 0 is better than taking the cheapest legal
@@ -189,7 +189,7 @@ class Placing(Decisions):
         for task in np.unique(tasks):
             if chosen.shape[1] < self.length(task):
                 here = tasks == task
-                seen[here] = self._see(self.placements[task], chosen[here])
+                seen[here] = self._observe_task(self.placements[task], chosen[here])
         return seen
 
     def legal(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
@@ -203,7 +203,7 @@ class Placing(Decisions):
                 continue
             use = _spent(placement, chosen[here])[:, None] + placement.use[step]
             runs = np.isfinite(placement.latency_ms[step])
-            legal[here] = placement.fits(use + placement.least_use[step + 1]) & runs
+            legal[here] = placement.fits(use + placement.min_remaining_use[step + 1]) & runs
         return legal
 
     def reward(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
@@ -212,14 +212,16 @@ class Placing(Decisions):
         for task in np.unique(tasks):
             here = tasks == task
             totals[here] = self.placements[task].total_ms(chosen[here, : self.length(task)])
-        return np.maximum(np.log(self._reference[tasks] / totals), WORST)
+        return np.maximum(np.log(self._reference[tasks] / totals), FAILURE_REWARD)
 
-    def _see(self, placement: Placement, chosen: np.ndarray) -> np.ndarray:
+    def _observe_task(self, placement: Placement, chosen: np.ndarray) -> np.ndarray:
         step, one = chosen.shape[1], np.ones((len(chosen), 1))
         fastest = placement.latency_ms.min(axis=1)
         after = placement.latency_ms[min(step + 1, len(fastest) - 1)]
         moved = placement.transfer_ms[chosen[:, -1]] if step else np.zeros((1, self.choices)) * one
-        left = placement.limit - _spent(placement, chosen)[:, None] - placement.least_use[step]
+        left = (
+            placement.limit - _spent(placement, chosen)[:, None] - placement.min_remaining_use[step]
+        )
         extra = placement.use - placement.use.min(axis=1, keepdims=True)
         wanted = extra[np.arange(len(extra)), placement.latency_ms.argmin(axis=1)][step:].sum()
         parts = [
@@ -231,7 +233,7 @@ class Placing(Decisions):
             fastest[step:].sum() / fastest.sum() * one,
             float(step > 0) * one,
         ]
-        return np.minimum(np.log1p(np.hstack(parts)), FARTHEST)
+        return np.minimum(np.log1p(np.hstack(parts)), MAX_OBSERVATION)
 
 
 def _spent(placement: Placement, chosen: np.ndarray) -> np.ndarray:

@@ -9,21 +9,21 @@ from typing import Any, Self
 
 import numpy as np
 
-from foretune.decoding import decoding, read_arrays, read_json
 from foretune.errors import OutputError, PolicyError, UsageError
+from foretune.files import read_arrays, read_json, translate_read_errors
 from foretune.progress import SILENT, Progress
 from foretune.search.policies.agents import Agents
-from foretune.search.policies.configuring import Configuring
-from foretune.search.policies.encoding import LEAST, Context, Vocabulary
-from foretune.search.policies.reinforce import Schedule, reinforce
+from foretune.search.policies.configuring import ConfigurationDecisions
+from foretune.search.policies.encoding import MIN_DISTINCT, Context, Vocabulary
+from foretune.search.policies.reinforce import TrainingSchedule, reinforce
 from foretune.search.policies.tasks import Task
 from foretune.space import Configuration
 
 FORMAT_VERSION = 1
 CARD, WEIGHTS = "policy.json", "weights.npz"
-BEAM = 256
+BEAM_WIDTH = 256
 """Beginnings followed when looking for the likeliest configurations."""
-THOROUGH = Schedule()
+FULL_TRAINING = TrainingSchedule()
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,10 +51,10 @@ class Policy:
         cls,
         tasks: Sequence[Task],
         groups: Sequence[Sequence[str]] | None = None,
-        schedule: Schedule = THOROUGH,
+        schedule: TrainingSchedule = FULL_TRAINING,
         seed: int = 0,
         kernel: str = "",
-        least: int = LEAST,
+        min_distinct: int = MIN_DISTINCT,
         progress: Progress = SILENT,
     ) -> Self:
         """Learn what earns most on ``tasks``.
@@ -65,15 +65,18 @@ class Policy:
             schedule: how long.
             seed: of everything random.
             kernel: kept with the policy.
-            least: problems, or devices, below which it does not go by what they are (`Context`).
+            min_distinct: problems, or devices, below which it does not go by what they are
+                (`Context`).
             progress: told about every update.
 
         Raises:
             UsageError: no task, tasks of different parameters, or groups that are not theirs.
             MissingExtra: torch is not installed.
         """
-        vocabulary = Vocabulary.of(task.space for task in tasks)
-        decisions = Configuring(tasks, vocabulary, Context.of(tasks, least))
+        vocabulary = Vocabulary.from_spaces(task.space for task in tasks)
+        decisions = ConfigurationDecisions(
+            tasks, vocabulary, Context.from_tasks(tasks, min_distinct)
+        )
         names = list(decisions.vocabulary.parameters)
         grouped = tuple(map(tuple, groups or [names]))
         agents = Agents(decisions, _steps(grouped, names), seed)
@@ -83,13 +86,13 @@ class Policy:
         }  # fmt: skip
         return cls(kernel, decisions.vocabulary, decisions.context, grouped, agents, training)
 
-    def decisions(self, task: Task) -> Configuring:
+    def decisions(self, task: Task) -> ConfigurationDecisions:
         """Return ``task`` as this policy sees it.
 
         Raises:
             UsageError: its space has other parameters, or no configuration of known values.
         """
-        return Configuring([task], self.vocabulary, self.context)
+        return ConfigurationDecisions([task], self.vocabulary, self.context)
 
     def propose(self, task: Task, n: int = 10) -> list[tuple[Configuration, float]]:
         """Return up to ``n`` configurations and their probabilities, likeliest first.
@@ -100,8 +103,8 @@ class Policy:
             UsageError: see `decisions`.
         """
         decisions = self.decisions(task)
-        chosen, log_p = self.agents.most_probable(decisions, 0, max(n, BEAM))
-        numbers = decisions.numbers(0, chosen[:n])
+        chosen, log_p = self.agents.beam_search(decisions, 0, max(n, BEAM_WIDTH))
+        numbers = decisions.indices_of(0, chosen[:n])
         probabilities = np.exp(log_p[:n]).tolist()
         return [(task.space[int(i)], p) for i, p in zip(numbers, probabilities, strict=True)]
 
@@ -117,7 +120,7 @@ class Policy:
         rng, rewards = np.random.default_rng(0), []
         for task in tasks:
             decisions = self.decisions(task)
-            chosen, _ = self.agents.most_probable(decisions, 0, max(n, BEAM))
+            chosen, _ = self.agents.beam_search(decisions, 0, max(n, BEAM_WIDTH))
             drawn = rng.permutation(len(task.space))[:draws]
             earned = decisions.reward(np.zeros(len(chosen[:n]), dtype=np.int64), chosen[:n])
             assert task.reward is not None  # `decisions.reward` has asked it
@@ -162,21 +165,21 @@ class Policy:
             MissingExtra: torch is not installed.
         """
         folder = Path(folder)
-        with decoding(
+        with translate_read_errors(
             folder, PolicyError, "holds no policy: train one with 'foretune policy train'"
         ):
             card = read_json(folder / CARD)
             version = card["format"]
         if version != FORMAT_VERSION:
             raise PolicyError(f"{folder} was made by another version of Foretune: train it again")
-        with decoding(folder, PolicyError, "is damaged ({}): train the policy again"):
+        with translate_read_errors(folder, PolicyError, "is damaged ({}): train the policy again"):
             vocabulary = Vocabulary({k: tuple(v) for k, v in card["parameters"].items()})
             known = card["context"]
             context = Context(
                 tuple(known["names"]), np.array(known["mean"]), np.array(known["deviation"])
             )
             groups = tuple(map(tuple, card["groups"]))
-            shape = Configuring([], vocabulary, context)
+            shape = ConfigurationDecisions([], vocabulary, context)
             agents = Agents(shape, _steps(groups, list(vocabulary.parameters)))
             agents.set_weights(read_arrays(folder / WEIGHTS))
             return cls(card["kernel"], vocabulary, context, groups, agents, card["training"])

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretune.progress import SILENT, Progress
-from foretune.search.policies.agents import Agents, one_thread
+from foretune.search.policies.agents import Agents, one_torch_thread
 from foretune.search.policies.decisions import Decisions
 
 
 @dataclass(frozen=True)
-class Schedule:
+class TrainingSchedule:
     """How long and how agents learn.
 
     Attributes:
@@ -40,7 +40,7 @@ class Schedule:
 def reinforce(
     agents: Agents,
     decisions: Decisions,
-    schedule: Schedule,
+    schedule: TrainingSchedule,
     seed: int = 0,
     progress: Progress = SILENT,
 ) -> float:
@@ -51,17 +51,17 @@ def reinforce(
     parameters = list(agents.networks.parameters())
     adam = torch.optim.Adam(parameters, lr=schedule.rate)
     progress.start("training the policy", schedule.updates)
-    with one_thread():
+    with one_torch_thread():
         for update in range(schedule.updates if decisions.steps else 0):
             done = update / max(1, schedule.updates - 1)
             adam.param_groups[0]["lr"] = schedule.rate * 0.1**done
             temperature = schedule.hot * (schedule.cold / schedule.hot) ** done
             some = rng.permutation(decisions.tasks)[: schedule.tasks]
             tasks = np.repeat(some, max(2, schedule.episodes // len(some)))
-            chosen, log_p = agents.play(decisions, tasks, rng)
+            chosen, log_p = agents.sample_episodes(decisions, tasks, rng)
             reward = decisions.reward(tasks, chosen)
             soft = reward - temperature * log_p.detach().numpy()
-            advantage = standardised(soft.reshape(len(some), -1)).ravel()
+            advantage = standardized(soft.reshape(len(some), -1)).ravel()
             loss = -(torch.from_numpy(advantage) * log_p).mean()
             adam.zero_grad()
             torch.autograd.backward(loss)
@@ -71,8 +71,8 @@ def reinforce(
     return float(reward.mean())
 
 
-def standardised(returns: np.ndarray) -> np.ndarray:
+def standardized(returns: np.ndarray) -> np.ndarray:
     """Return how many standard deviations each return is above the mean of its row."""
-    centred = returns - returns.mean(axis=-1, keepdims=True)
-    deviation = np.maximum(centred.std(axis=-1, keepdims=True), 1e-6)
-    return np.asarray(centred / deviation, dtype=np.float32)
+    centered = returns - returns.mean(axis=-1, keepdims=True)
+    deviation = np.maximum(centered.std(axis=-1, keepdims=True), 1e-6)
+    return np.asarray(centered / deviation, dtype=np.float32)

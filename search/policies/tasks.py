@@ -16,16 +16,16 @@ from foretune.kernel import Kernel
 from foretune.models import Predictor
 from foretune.objective import Objective
 from foretune.problem import Problem
-from foretune.search.prior import prior_of
+from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.searcher import Prior
 from foretune.space import Configuration, SearchSpace
 
 SMALL_SPACE = 20_000
 """Up to so many configurations are predicted at once: a call costs as much as thousands of rows."""
-SAMPLE = 512
+REFERENCE_SAMPLE = 512
 """Configurations whose median is the reference of a predicted task."""
-LEAST_VALID = 1e-3
+MIN_P_VALID = 1e-3
 """Probability to run below which it makes no difference."""
 
 Reward = Callable[[np.ndarray], np.ndarray]
@@ -64,7 +64,7 @@ def predicted_tasks(
     tasks: list[Task] = []
     for problem in problems:
         space = kernel.space(problem)
-        same = (t.space for t in tasks if _same(t.space, space))
+        same = (t.space for t in tasks if _is_same_space(t.space, space))
         space = next(same, space)  # a table of a million rows is kept once
         tasks.append(predicted_task(predictor, problem, space, device, objective))
     return tasks
@@ -92,24 +92,28 @@ def predicted_task(
             numbers = np.arange(len(space))
         new = np.unique(numbers[np.isnan(known[numbers])])
         if len(new):
-            known[new] = _expected(prior_of(predictor, problem, space, device, objective, new))
+            known[new] = _expected(
+                prior_from_predictor(predictor, problem, space, device, objective, new)
+            )
         return known
 
-    some = np.random.default_rng(0).permutation(len(space))[:SAMPLE]
+    some = np.random.default_rng(0).permutation(len(space))[:REFERENCE_SAMPLE]
     reference = float(np.median(predict(some)[some]))
     return Task(space, problem, device, lambda numbers: reference - predict(numbers)[numbers])
 
 
-def believed_task(
+def prior_task(
     space: SearchSpace, prior: Prior, problem: Problem, device: Device | None = None
 ) -> Task:
     """Return a task rewarded by what is believed of every configuration: median / expectation."""
-    return _tabled(space, _expected(prior), problem, device)
+    return _task_of_values(space, _expected(prior), problem, device)
 
 
 def recorded_task(recorded: RecordedSpace) -> Task:
     """Return a task rewarded by what was measured of a recorded space: median / objective."""
-    return _tabled(recorded.space, np.log(recorded.values), recorded.problem, recorded.device)
+    return _task_of_values(
+        recorded.space, np.log(recorded.values), recorded.problem, recorded.device
+    )
 
 
 def measured_task(
@@ -127,7 +131,7 @@ def measured_task(
 
     def measure(configs: Iterable[Configuration]) -> None:
         for m in runner.run(kernel, problem, list(configs)):
-            known[space.index(m.config)] = float(np.log(objective.measured(m)))
+            known[space.index(m.config)] = float(np.log(objective.value_of(m)))
 
     measure([default])
     reference = known[space.index(default)]
@@ -143,7 +147,7 @@ def measured_task(
     return Task(space, problem, runner.device, reward)
 
 
-def _tabled(
+def _task_of_values(
     space: SearchSpace, log_values: np.ndarray, problem: Problem, device: Device | None
 ) -> Task:
     reference = float(np.median(log_values[np.isfinite(log_values)]))
@@ -152,8 +156,8 @@ def _tabled(
 
 def _expected(prior: Prior) -> np.ndarray:
     """Return the log of what one success costs if every failure costs as much as a run."""
-    return prior.log_mean - np.log(np.maximum(prior.p_valid, LEAST_VALID))
+    return prior.log_mean - np.log(np.maximum(prior.p_valid, MIN_P_VALID))
 
 
-def _same(one: SearchSpace, other: SearchSpace) -> bool:
+def _is_same_space(one: SearchSpace, other: SearchSpace) -> bool:
     return one.parameters == other.parameters and np.array_equal(one.codes, other.codes)

@@ -11,12 +11,12 @@ from foretune.errors import OutputError, UsageError
 from foretune.search.replay.replay import ReplayResult
 
 FORMATS = (".svg", ".png")
-COLUMNS = 4
+MAX_COLUMNS = 4
 """Spaces side by side."""
-BANDS = 4
+MAX_BANDS = 4
 """Most searchers of which the quartiles are drawn too: more would hide each other."""
-COLOURS = ("#0b6fb8", "#d1495b", "#2e933c", "#8f5fbf", "#e08e1b")
-STYLES = [(colour, dashes) for dashes in ("-", "--", "-.") for colour in COLOURS]
+COLORS = ("#0b6fb8", "#d1495b", "#2e933c", "#8f5fbf", "#e08e1b")
+STYLES = [(color, dashes) for dashes in ("-", "--", "-.") for color in COLORS]
 RANDOM_STYLE = ("#8a8f98", ":")
 """What everybody has to beat is grey wherever it stands in the list."""
 
@@ -49,7 +49,7 @@ def draw_curves(results: Sequence[ReplayResult], path: str | os.PathLike[str]) -
     others = [name for name in searchers if name != "random"]
     styles = {name: STYLES[i % len(STYLES)] for i, name in enumerate(others)}
     styles["random"] = RANDOM_STYLE
-    columns = min(COLUMNS, len(spaces))
+    columns = min(MAX_COLUMNS, len(spaces))
     rows = -(-len(spaces) // columns)
     size = (max(3.1 * columns, 4.5), 2.7 * rows + 0.35 * -(-len(searchers) // 4) + 0.2)
     figure = Figure(figsize=size, layout="constrained")
@@ -57,13 +57,13 @@ def draw_curves(results: Sequence[ReplayResult], path: str | os.PathLike[str]) -
     lines = {}
     for panel, space in zip(panels.flat, spaces, strict=False):
         for result in (r for r in results if r.space == space):
-            colour, dashes = styles[result.searcher]
+            color, dashes = styles[result.searcher]
             steps = np.arange(1, result.budget + 1)
             low, middle, high = np.quantile(result.curves, (0.25, 0.5, 0.75), axis=0)
-            if len(searchers) <= BANDS:
-                band = {"color": colour, "alpha": 0.12, "linewidth": 0}
+            if len(searchers) <= MAX_BANDS:
+                band = {"color": color, "alpha": 0.12, "linewidth": 0}
                 panel.fill_between(steps, low, high, step="post", **band)
-            style = {"color": colour, "linestyle": dashes, "drawstyle": "steps-post"}
+            style = {"color": color, "linestyle": dashes, "drawstyle": "steps-post"}
             (line,) = panel.plot(steps, middle, linewidth=1.6, **style)
             lines[result.searcher] = line
         panel.axhline(0.95, color="#c0c4cc", linewidth=0.8, zorder=0)

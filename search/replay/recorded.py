@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from foretune.datasets import latest, read_runs, to_measurements
+from foretune.datasets import newest_runs, read_runs, to_measurements
 from foretune.datasets.devices import device_of
 from foretune.datasets.runs import problems_of
 from foretune.datasets.schema import columns_of
@@ -54,7 +54,7 @@ class RecordedSpace:
     @cached_property
     def values(self) -> np.ndarray:
         """Objective by configuration number; infinite where it failed or was not metered."""
-        values = np.array([self.objective.measured(m) for m in self.measurements])
+        values = np.array([self.objective.value_of(m) for m in self.measurements])
         return np.where(np.isnan(values), np.inf, values)
 
     @cached_property
@@ -62,7 +62,7 @@ class RecordedSpace:
         """The least objective."""
         return float(self.values.min())
 
-    def within(self, share: float = 0.95) -> int:
+    def count_within(self, share: float = 0.95) -> int:
         """Return how many configurations have optimum / objective ≥ ``share``: targets to hit."""
         return int((self.optimum / self.values >= share).sum())
 
@@ -97,24 +97,24 @@ def recorded_spaces(
         raise RunTableError(f"{name} holds no rows: there is nothing to search")
     problems = problems_of(runs)
     whose = list(zip(runs["kernel"], runs["device"], problems, strict=True))
-    places: dict[tuple[str, str, Problem], list[int]] = {}
-    for place, key in enumerate(whose):
-        places.setdefault(key, []).append(place)
-    if len(places) == 1:
+    groups: dict[tuple[str, str, Problem], list[int]] = {}
+    for position, key in enumerate(whose):
+        groups.setdefault(key, []).append(position)
+    if len(groups) == 1:
         return [_recorded(runs, name, objective)]
     return [
         _recorded(runs.iloc[rows], f"{name} ({kernel}, {device}, {problem})", objective)
-        for (kernel, device, problem), rows in places.items()
+        for (kernel, device, problem), rows in groups.items()
     ]
 
 
 def _recorded(runs: pd.DataFrame, name: str, objective: Objective) -> RecordedSpace:
     # Parameters of the file's other kernels are empty here throughout.
-    runs = latest(runs).dropna(axis=1, how="all")
+    runs = newest_runs(runs).dropna(axis=1, how="all")
     measurements = to_measurements(runs)
     conditional = bool(runs[columns_of(runs, "config")].isna().any(axis=None))
-    of = ListedSpace if conditional else SearchSpace.of
-    space = of(m.config for m in measurements)
+    make_space = ListedSpace if conditional else SearchSpace.from_configs
+    space = make_space(m.config for m in measurements)
     in_order = sorted(measurements, key=lambda m: space.index(m.config))
     recorded = RecordedSpace(name, device_of(runs), space, tuple(in_order), objective)
     if not np.isfinite(recorded.optimum):

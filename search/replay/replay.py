@@ -80,17 +80,17 @@ def replay(
     whose = zlib.crc32(f"{recorded.kernel}/{recorded.device.name}/{recorded.problem}".encode())
     seeds = np.random.SeedSequence([seed, whose]).generate_state(repeats) >> 1
 
-    def some(part: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
+    def run_repeats(part: np.ndarray) -> list[tuple[np.ndarray, np.ndarray]]:
         return [_search(recorded, searcher, budget, int(s), prior) for s in part]
 
     if n_jobs == 1:
-        runs = some(seeds)
+        runs = run_repeats(seeds)
     else:
         from joblib import Parallel, cpu_count, delayed
 
         jobs = min(repeats, cpu_count() if n_jobs < 1 else n_jobs)
         parts = [seeds[i::jobs] for i in range(jobs)]  # the space travels once per process
-        done = Parallel(n_jobs=jobs)(delayed(some)(part) for part in parts)
+        done = Parallel(n_jobs=jobs)(delayed(run_repeats)(part) for part in parts)
         runs = [done[i % jobs][i // jobs] for i in range(repeats)]
     curves, overheads = (np.array(rows) for rows in zip(*runs, strict=True))
     return ReplayResult(recorded.name, searcher_name(searcher), curves, overheads)
@@ -114,8 +114,8 @@ def _search(
         asked = time.perf_counter()
         number = recorded.space.index(config)
         measurement = recorded.measurement(number)
-        told = time.perf_counter()
+        tell_started = time.perf_counter()
         searcher.tell([measurement])
-        overhead_ms[n] = 1e3 * (time.perf_counter() - told + asked - started)
+        overhead_ms[n] = 1e3 * (time.perf_counter() - tell_started + asked - started)
         best[n] = recorded.values[number]
     return recorded.optimum / np.minimum.accumulate(best), overhead_ms

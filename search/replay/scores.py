@@ -10,9 +10,9 @@ import numpy as np
 from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.replay.replay import ReplayResult
 
-POINTS = (5, 10, 20, 50, 100, 200)
+EVALUATION_POINTS = (5, 10, 20, 50, 100, 200)
 """Numbers of evaluations after which shares of the optimum are reported."""
-FROM, TO = 0.01, 0.95
+RANGE_START, RANGE_END = 0.01, 0.95
 """The score looks at where random search has come this far from the median to the optimum."""
 
 
@@ -65,13 +65,15 @@ def score_replay(recorded: RecordedSpace, result: ReplayResult) -> Scores:
         space=result.space,
         searcher=result.searcher,
         configurations=len(recorded),
-        within_5=recorded.within(0.95),
+        within_5=recorded.count_within(0.95),
         budget=result.budget,
         repeats=result.repeats,
         evals_to_95=evals_to(0.95, curves),
         evals_to_99=evals_to(0.99, curves),
         hit_95=float((curves[:, -1] >= 0.95).mean()),
-        fraction_at={n: float(curves[:, n - 1].mean()) for n in POINTS if n <= result.budget},
+        fraction_at={
+            n: float(curves[:, n - 1].mean()) for n in EVALUATION_POINTS if n <= result.budget
+        },
         score=float(scores.mean()),
         score_error=float(scores.std(ddof=1) / math.sqrt(len(scores))) if defined else math.nan,
         overhead_ms=float(np.nanmean(result.overhead_ms)),
@@ -113,8 +115,8 @@ def methodology_score(values: np.ndarray, curves: np.ndarray) -> np.ndarray:
     runs = values[np.isfinite(values)]
     optimum, worst, median = runs.min(), runs.max(), float(np.median(runs))
     baseline = random_baseline(values, curves.shape[1])
-    reached = (median - baseline) >= FROM * (median - optimum)
-    done = (median - baseline) >= TO * (median - optimum)
+    reached = (median - baseline) >= RANGE_START * (median - optimum)
+    done = (median - baseline) >= RANGE_END * (median - optimum)
     # Up to the first n that is done; where that is the optimum itself, nothing is left to gain.
     counts = reached & ~np.append(False, done[:-1]) & (baseline > optimum)
     if not counts.any():
@@ -176,7 +178,7 @@ class Summary:
         return asdict(self)
 
 
-def summarise(scores: Sequence[Scores]) -> Summary:
+def summarize(scores: Sequence[Scores]) -> Summary:
     """Return the summary of one searcher's scores on different spaces."""
     scored = [s for s in scores if math.isfinite(s.score)]
     variances = [s.score_error**2 for s in scored]

@@ -8,7 +8,7 @@ Names are imported when first used, so that ``import foretune`` costs next to no
 
 from typing import TYPE_CHECKING
 
-from foretune.lazy import lazy
+from foretune.lazy import lazy_exports
 from foretune.version import __version__
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from foretune.errors import DataWarning, ForetuneError, ForetuneWarning
     from foretune.family import Cost, Family
     from foretune.kernel import Kernel
-    from foretune.limit import Limit
     from foretune.measurement import Measurement, Status
     from foretune.models import (
         Predictor,
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
         evaluate_predictor,
         train_predictor,
     )
-    from foretune.objective import Objective
+    from foretune.objective import Limit, Objective
     from foretune.problem import Problem, ProblemParameter
     from foretune.registry import get_kernel
     from foretune.search import make_searcher
@@ -53,15 +52,14 @@ if TYPE_CHECKING:
         tune_problem,
         tune_workload,
     )
-    from foretune.tune.judging.judge import judge
-    from foretune.tune.judging.verdict import Verdict
+    from foretune.tune.functions.function import tunable, tune_function
+    from foretune.tune.functions.kernel_tuner import tune_kernel
+    from foretune.tune.functions.lookup import best
+    from foretune.tune.functions.program import tune_program
+    from foretune.tune.functions.result import Best
+    from foretune.tune.judge import Verdict, judge
     from foretune.tune.store import Store
     from foretune.tune.triton import autotune, listen, patch_inductor, patch_triton
-    from foretune.tune.wrapped.best import Best
-    from foretune.tune.wrapped.chosen import best
-    from foretune.tune.wrapped.function import tunable, tune_function
-    from foretune.tune.wrapped.kernel_tuner import tune_kernel
-    from foretune.tune.wrapped.program import tune_program
 
 __all__ = [
     "PRESETS",
@@ -125,36 +123,51 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy(
+    __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "collect": ("InProcessRunner", "IsolatedRunner", "RayRunner", "Timing",
-                        "collect_runs", "local_device", "plan_configurations"),
-            "datasets": ("RunLog", "read_runs", "write_runs"),
-            "device": ("Device", "find_device"),
-            "errors": ("DataWarning", "ForetuneError", "ForetuneWarning"),
-            "family": ("Cost", "Family"),
-            "kernel": ("Kernel",),
-            "limit": ("Limit",),
-            "measurement": ("Measurement", "Status"),
-            "models": ("Predictor", "RuntimeRegressor", "evaluate_predictor", "train_predictor"),
-            "objective": ("Objective",),
-            "problem": ("Problem", "ProblemParameter"),
-            "registry": ("get_kernel",),
-            "search": ("make_searcher",),
-            "space": ("Configuration", "SearchSpace"),
-            "tune": ("PRESETS", "Calls", "Campaign", "ParetoResult", "Preset", "TuneResult",
-                     "WorkloadResult", "run_campaign", "tune_pareto", "tune_problem",
-                     "tune_workload"),
-            "tune.triton": ("autotune", "listen", "patch_inductor", "patch_triton"),
-            "tune.store": ("Store",),
-            "collect.wrapped.wrapped": ("powers_of_two",),
-            "tune.judging.judge": ("judge",),
-            "tune.judging.verdict": ("Verdict",),
-            "tune.wrapped.best": ("Best",),
-            "tune.wrapped.chosen": ("best",),
-            "tune.wrapped.function": ("tunable", "tune_function"),
-            "tune.wrapped.kernel_tuner": ("tune_kernel",),
-            "tune.wrapped.program": ("tune_program",),
+            "collect": [
+                "InProcessRunner",
+                "IsolatedRunner",
+                "RayRunner",
+                "Timing",
+                "collect_runs",
+                "local_device",
+                "plan_configurations",
+            ],
+            "datasets": ["RunLog", "read_runs", "write_runs"],
+            "device": ["Device", "find_device"],
+            "errors": ["DataWarning", "ForetuneError", "ForetuneWarning"],
+            "family": ["Cost", "Family"],
+            "kernel": ["Kernel"],
+            "objective": ["Limit", "Objective"],
+            "measurement": ["Measurement", "Status"],
+            "models": ["Predictor", "RuntimeRegressor", "evaluate_predictor", "train_predictor"],
+            "problem": ["Problem", "ProblemParameter"],
+            "registry": ["get_kernel"],
+            "search": ["make_searcher"],
+            "space": ["Configuration", "SearchSpace"],
+            "tune": [
+                "PRESETS",
+                "Calls",
+                "Campaign",
+                "ParetoResult",
+                "Preset",
+                "TuneResult",
+                "WorkloadResult",
+                "run_campaign",
+                "tune_pareto",
+                "tune_problem",
+                "tune_workload",
+            ],
+            "tune.triton": ["autotune", "listen", "patch_inductor", "patch_triton"],
+            "tune.store": ["Store"],
+            "collect.wrapped.wrapped": ["powers_of_two"],
+            "tune.judge": ["judge", "Verdict"],
+            "tune.functions.result": ["Best"],
+            "tune.functions.lookup": ["best"],
+            "tune.functions.function": ["tunable", "tune_function"],
+            "tune.functions.kernel_tuner": ["tune_kernel"],
+            "tune.functions.program": ["tune_program"],
         },
-    )  # fmt: skip
+    )

@@ -40,7 +40,7 @@ def progress_bar(notes: bool = False) -> Iterator[ProgressSeam]:
     if not sys.stderr.isatty():
         yield _Lines(notes)
         return
-    if (outer := _shown.get()) is not None:
+    if (outer := _active_bar.get()) is not None:
         yield outer
         return
     columns = (
@@ -51,12 +51,12 @@ def progress_bar(notes: bool = False) -> Iterator[ProgressSeam]:
         TextColumn("{task.fields[note]}", style="dim"),
     )
     with Progress(*columns, console=Console(stderr=True), expand=False) as bar:
-        shown = _Bar(bar)
-        token = _shown.set(shown)
+        active = _Bar(bar)
+        token = _active_bar.set(active)
         try:
-            yield shown
+            yield active
         finally:
-            _shown.reset(token)
+            _active_bar.reset(token)
 
 
 class _Bar:
@@ -79,7 +79,7 @@ class _Bar:
         self._bar.console.print(text, markup=False)
 
 
-_shown: ContextVar[_Bar | None] = ContextVar("shown", default=None)
+_active_bar: ContextVar[_Bar | None] = ContextVar("shown", default=None)
 
 
 class _Lines:

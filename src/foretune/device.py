@@ -61,10 +61,10 @@ class Device:
         operations over peak rate and bytes over bandwidth. A missing rate is no limit; with
         neither known the result is NaN.
         """
-        return np.fmax(*limits_ms(cost, self.specs))
+        return np.fmax(*roofline_terms_ms(cost, self.specs))
 
 
-def limits_ms(cost: Cost, specs: Mapping[str, Quantity]) -> tuple[Quantity, Quantity]:
+def roofline_terms_ms(cost: Cost, specs: Mapping[str, Quantity]) -> tuple[Quantity, Quantity]:
     """Return operations over peak rate, and bytes over bandwidth, in milliseconds.
 
     NaN where the rate is not known.
@@ -78,7 +78,7 @@ def limits_ms(cost: Cost, specs: Mapping[str, Quantity]) -> tuple[Quantity, Quan
     return compute, memory
 
 
-_WIDER = {"fp4": "fp8", "fp8": "bf16", "int8": "fp16", "bf16": "fp16", "fp16": "fp32"}
+_NEXT_WIDER = {"fp4": "fp8", "fp8": "bf16", "int8": "fp16", "bf16": "fp16", "fp16": "fp32"}
 """Where a device has no rate for a precision, the work runs in the next wider one."""
 
 
@@ -90,7 +90,7 @@ def peak_rate(dtype: "str | np.ndarray", specs: Mapping[str, Quantity]) -> Quant
         rate = specs.get(f"{dtype}_gflops", np.nan)
         if dtype == "fp32" or not np.isnan(rate).any():
             return rate
-        return np.where(np.isnan(rate), peak_rate(_WIDER.get(dtype, "fp32"), specs), rate)
+        return np.where(np.isnan(rate), peak_rate(_NEXT_WIDER.get(dtype, "fp32"), specs), rate)
     names = np.unique(dtype)
     if len(names) == 0:
         return np.nan
@@ -109,7 +109,7 @@ def available_cores() -> int:
 def known_devices() -> dict[str, Device]:
     """Return the devices of the shipped spec table, by name."""
     text = files("foretune").joinpath("device_specs.csv").read_text(encoding="utf-8")
-    return {row["name"]: _device(row) for row in csv.DictReader(text.splitlines())}
+    return {row["name"]: _device_from_row(row) for row in csv.DictReader(text.splitlines())}
 
 
 def find_device(name: str) -> Device:
@@ -118,29 +118,29 @@ def find_device(name: str) -> Device:
     Raises:
         UnknownName: the table has no such device.
     """
-    found = _by_key().get(_key(name))
+    found = _devices_by_key().get(_key(name))
     if found is None:
         raise UnknownName("device", name, known_devices())
     return found
 
 
-def named_device(name: str) -> Device | None:
+def find_device_or_none(name: str) -> Device | None:
     """Return the device of the spec table that ``name`` means; None if it has none.
 
     Trademark signs and a trailing ``Graphics``, which Intel's driver adds, are ignored.
     """
     plain = name.replace("(R)", "").replace("(TM)", "").removesuffix(" Graphics")
-    return _by_key().get(_key(plain))
+    return _devices_by_key().get(_key(plain))
 
 
 def canonical_name(name: str) -> str:
     """Return the spec table's spelling of a device name, or ``name`` itself if it has none."""
-    device = named_device(name)
+    device = find_device_or_none(name)
     return device.name if device else name
 
 
 @cache
-def _by_key() -> dict[str, Device]:
+def _devices_by_key() -> dict[str, Device]:
     return {_key(name): device for name, device in known_devices().items()}
 
 
@@ -149,7 +149,7 @@ def _key(name: str) -> str:
     return " ".join(w for w in words if w not in ("nvidia", "amd", "intel", "geforce"))
 
 
-def _device(row: dict[str, Any]) -> Device:
+def _device_from_row(row: dict[str, Any]) -> Device:
     return Device(
         name=row["name"],
         kind=row["kind"],

@@ -1,14 +1,20 @@
-"""Errors a user can act on: one line each, saying what to do.
-
-``exit_code`` is what the command line exits with: 2 for a request that cannot be meant
-(a wrong name, an impossible shape), 1 for a request that is fine but failed.
-"""
+"""Errors, and redaction of secrets at one boundary."""
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any
 
-from foretune.secrets import without_secrets
+HIDDEN = "***"
+_USER = re.compile(r"(\w[\w+.-]*://)[^\s/@]+@")
+_NAMED = re.compile(
+    r"((?:^|[?&;\s])[\w-]*(?:password|passwd|pwd|token|secret|api_?key)=)[^&;:\s]+", re.IGNORECASE
+)
+
+
+def redact(text: str) -> str:
+    """Return a text without who signs in, how, and with what token, in any address in it."""
+    return _NAMED.sub(rf"\1{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", text))
 
 
 class ForetuneError(Exception):
@@ -17,7 +23,7 @@ class ForetuneError(Exception):
     exit_code = 1
 
     def __init__(self, message: str = "") -> None:
-        super().__init__(without_secrets(message))
+        super().__init__(redact(message))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (type(self), str(self))
@@ -44,25 +50,25 @@ class UsageError(ForetuneError, ValueError):
     exit_code = 2
 
 
-MOST_LISTED = 40
+MAX_LISTED = 40
 """Names beyond which a message lists the nearest only."""
 
 
 class UnknownName(UsageError):
     """A kernel, searcher, model, parameter, ... of that name does not exist."""
 
-    def __init__(self, what: str, name: str, known: Iterable[str], more: str = "") -> None:
+    def __init__(self, what: str, name: str, known: Iterable[str], suffix: str = "") -> None:
         choices = sorted(known)
         by_lower = {choice.lower(): choice for choice in choices}
         found = difflib.get_close_matches(name.lower(), by_lower, n=1)
         close = [by_lower[f] for f in found]
         hint = f"did you mean {close[0]!r}? " if close else ""
-        if len(choices) > MOST_LISTED:  # nobody reads a hundred names
+        if len(choices) > MAX_LISTED:  # nobody reads a hundred names
             near = difflib.get_close_matches(name.lower(), by_lower, n=5, cutoff=0.3)
             rest = f"{len(choices) - len(near)} others" if near else f"{len(choices)}, none like it"
             choices = [*(by_lower[f] for f in near), rest]
         listed = ", ".join(choices) if choices else "none"
-        listed = f"{listed}; {more}" if more else listed
+        listed = f"{listed}; {suffix}" if suffix else listed
         super().__init__(f"unknown {what} {name!r}: {hint}known: {listed}")
 
 

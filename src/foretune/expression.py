@@ -41,7 +41,7 @@ _EQUALITY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 _MEMBERSHIP = (ast.In, ast.NotIn)
 _UNARY = (ast.USub, ast.UAdd, ast.Not)
 _CALLS: dict[str, Callable[..., Any]] = {"min": np.minimum, "max": np.maximum, "abs": np.abs}
-_PARTS = (ast.operator, ast.cmpop, ast.boolop, ast.unaryop, ast.expr_context)
+_AUXILIARY_NODES = (ast.operator, ast.cmpop, ast.boolop, ast.unaryop, ast.expr_context)
 _LISTS = (ast.Tuple, ast.List, ast.Set)
 
 
@@ -72,7 +72,7 @@ class Expression:
         functions = {id(n.func) for n in nodes if isinstance(n, ast.Call)}
         lists = {id(child) for n in nodes for child in _lists_of(n)}
         for node in nodes:
-            if id(node) not in functions | lists and not _understood(node):
+            if id(node) not in functions | lists and not _is_supported(node):
                 raise SpaceError(
                     f"{what} {text!r} uses {ast.unparse(node)!r}: only arithmetic, "
                     "comparisons, and/or/not, in (…), if/else, min, max and abs are understood; "
@@ -90,7 +90,7 @@ class Expression:
         """
         return self._value(columns, _truth)
 
-    def numbers(self, columns: Columns) -> npt.NDArray[np.float64]:
+    def evaluate(self, columns: Columns) -> npt.NDArray[np.float64]:
         """Return its value per row of ``columns``, as `holds` takes them; one without columns.
 
         Raises:
@@ -118,7 +118,7 @@ def _lists_of(node: ast.AST) -> list[ast.expr]:
     return []
 
 
-def _understood(node: ast.AST) -> bool:
+def _is_supported(node: ast.AST) -> bool:
     match node:
         case ast.Constant(value=value):
             return isinstance(value, (bool, int, float, str))
@@ -135,10 +135,10 @@ def _understood(node: ast.AST) -> bool:
             )
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]):
             return name in _CALLS and (len(args) == 1 if name == "abs" else len(args) >= 1)
-    return isinstance(node, (ast.Name, ast.BoolOp, ast.IfExp, *_PARTS))
+    return isinstance(node, (ast.Name, ast.BoolOp, ast.IfExp, *_AUXILIARY_NODES))
 
 
-def _evaluate(node: ast.expr, columns: Columns) -> Any:  # noqa: C901 - one case a node
+def _evaluate(node: ast.expr, columns: Columns) -> Any:
     def value(n: ast.expr) -> Any:
         return _evaluate(n, columns)
 

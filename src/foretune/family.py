@@ -14,16 +14,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from foretune.source import code_hash
+from foretune.code_hash import code_hash
 
 Quantity = float | npt.NDArray[np.float64]
 
 
-def known_or(number: Any, other: Any) -> Any:
-    """Return ``number`` where there is one, else ``other``: of one run, or of columns of many."""
-    if isinstance(number, float):
-        return other if number != number else number
-    return np.where(np.isnan(number), other, number)
+def nan_to(value: Any, replacement: Any) -> Any:
+    """Return ``value`` where there is one, else ``replacement``: of one run, or of columns of
+    many.
+    """
+    if isinstance(value, float):
+        return replacement if value != value else value
+    return np.where(np.isnan(value), replacement, value)
 
 
 @dataclass(frozen=True)
@@ -50,19 +52,19 @@ class Family(ABC):
 
     Attributes:
         name: as in the run table's ``kernel`` column.
-        takes_numbers: whether a single row may come as NumPy's numbers, which is faster than
+        accepts_scalars: whether a single row may come as NumPy's numbers, which is faster than
             arrays of one. Not for methods that index or mask their columns
             (`foretune.testing.check_kernel` tests it).
     """
 
     name: str
-    takes_numbers: bool = False
-    knows_cost: bool = True
+    accepts_scalars: bool = False
+    has_cost_model: bool = True
     """Whether `cost` says anything; a predictor of one that does not has no roofline."""
 
     @cached_property  # it goes along with a kernel of a script, whose code is nowhere else
     def source_hash(self) -> str:
-        """Identifies the code: sixteen hexadecimal digits; see `foretune.source`."""
+        """Identifies the code: sixteen hexadecimal digits; see `foretune.code_hash`."""
         return code_hash(type(self), Family)
 
     @abstractmethod

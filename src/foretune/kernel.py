@@ -24,7 +24,7 @@ class Clock(Protocol):
         """Return the mean time of ``batch`` launches back to back, in milliseconds."""
 
 
-class TimedLaunch(ABC):
+class SelfTimedLaunch(ABC):
     """A launch that says itself how long it took: a program, a queue's events, spoilt inputs."""
 
     @abstractmethod
@@ -57,14 +57,14 @@ class Kernel(Family):
     problem_parameters: tuple[ProblemParameter, ...]
     device_kind: Literal["cpu", "gpu"] = "cpu"
     """What it runs on."""
-    travels: bool = True
+    is_importable_remotely: bool = True
     """Whether another machine can import its code: it is in modules, not in a script or a file."""
-    place: str = ""
+    location: str = ""
     """``FILE.py:NAME`` or ``MODULE:NAME`` where it was found; empty if it is registered."""
     space_id: str = ""
     """Identifies its configurations where users change these without changing the code."""
-    times_itself: bool = False
-    """Whether every launch is a `TimedLaunch` that needs no clock of the device."""
+    reports_own_time: bool = False
+    """Whether every launch is a `SelfTimedLaunch` that needs no clock of the device."""
     tolerance: float = 1e-4
     """Largest accepted ``‖output − reference‖ / ‖reference‖``."""
 
@@ -104,7 +104,7 @@ class Kernel(Family):
         """Return the largest accepted relative error of ``config`` on ``problem``."""
         return self.tolerance
 
-    def poison(self, output: Any) -> None:
+    def invalidate_output(self, output: Any) -> None:
         """Spoil ``output`` in place, so that a launch that writes nothing cannot look right."""
         if isinstance(output, np.ndarray) and output.dtype.kind == "f":
             output.fill(np.nan)
@@ -126,7 +126,7 @@ class Kernel(Family):
         return float(np.linalg.norm(out - ref)) / max(float(np.linalg.norm(ref)), 1e-300)
 
 
-def spread_problems(
+def latin_hypercube_problems(
     kernel: Kernel, choices: Mapping[str, Sequence[Any]], n: int, seed: int
 ) -> list[Problem]:
     """Return ``n`` different problems drawn evenly from the values in ``choices``.

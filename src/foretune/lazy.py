@@ -1,24 +1,44 @@
-"""Packages whose names are imported when first used: importing one costs next to nothing."""
+"""Lazy public names; optional dependencies."""
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from foretune.errors import MissingExtra
 
-def lazy(
-    package: str, homes: Mapping[str, Sequence[str]]
+
+def lazy_exports(
+    package: str, names_by_module: Mapping[str, Sequence[str]]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a package's ``__getattr__`` and ``__dir__`` (PEP 562).
 
     Args:
         package: its name.
-        homes: its public names by the module, within the package, that defines them.
+        names_by_module: its public names by the module, within the package, that defines them.
     """
-    home_of = {name: f"{package}.{home}" for home, names in homes.items() for name in names}
+    module_of = {
+        name: f"{package}.{home}" for home, names in names_by_module.items() for name in names
+    }
 
     def find(name: str) -> Any:
-        if name not in home_of:
+        if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(home_of[name]), name)
+        return getattr(importlib.import_module(module_of[name]), name)
 
-    return find, lambda: sorted(home_of)
+    return find, lambda: sorted(module_of)
+
+
+EXTRA_OF = {"numba": "cpu", "llvmlite": "cpu", "triton": "gpu", "torch": "gpu"}
+"""The extra that brings what files of kernels import."""
+
+
+def require(module: str, extra: str, purpose: str) -> Any:
+    """Import ``module`` and return it.
+
+    Raises:
+        MissingExtra: it is not installed; the message names the extra that brings it.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise MissingExtra(module.partition(".")[0], extra, purpose) from None

@@ -8,7 +8,7 @@ PACKAGES = ("aiconfigurator_core", "aisimulate_core", "aiconfigurator")
 Foretune's errors were measured with aiconfigurator-core 0.12."""
 
 
-def package_home() -> Path | None:
+def package_folder() -> Path | None:
     """Return the folder of the installed package, without importing it; None without one.
 
     Beside ``systems/data`` newer ones have ``systems/*.yaml``, ``systems/silicon_sample.csv`` (of
@@ -22,7 +22,7 @@ def package_home() -> Path | None:
     return None
 
 
-def installed_data() -> Path | None:
+def installed_tables() -> Path | None:
     """Return the folder of the package's tables; None without one."""
-    home = package_home()
+    home = package_folder()
     return home / "systems" / "data" if home else None

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretune.errors import ProblemError, UnknownName
-from foretune.mapping import NamedValues, Value
+from foretune.values import FrozenParameters, Value
 
 
-class Problem(NamedValues):
+class Problem(FrozenParameters):
     """The shapes, dtypes and layouts of one call, e.g. ``Problem(M=512, N=512, K=512)``."""
 
     __slots__ = ()
@@ -72,7 +72,7 @@ def make_problem(
         ProblemError: a required one is missing, or a value is illegal.
     """
     declared = {p.name: p for p in parameters}
-    values = NamedValues(values)
+    values = FrozenParameters(values)
     for name in values:
         if name not in declared:
             raise UnknownName(f"problem parameter of {owner}", name, declared)

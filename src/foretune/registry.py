@@ -1,26 +1,154 @@
-"""Finding implementations by name: kernels, meters, models, searchers; ours and other packages'.
-
-Ours are listed here, one line each. Another package adds its own as entry points::
-
-    [project.entry-points."foretune.kernels"]
-    my_kernel = "my_package.kernels:MyKernel"
-"""
+"""Implementations by name or FILE:NAME."""
 
 import importlib
+import importlib.util
+import inspect
+import sys
 import warnings
 from functools import cache
+from importlib.machinery import PathFinder
 from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
-from foretune.errors import ForetuneError, ForetuneWarning, MissingExtra, UnknownName
-from foretune.extras import EXTRA_OF
+from foretune.errors import ForetuneError, ForetuneWarning, MissingExtra, UnknownName, UsageError
 from foretune.kernel import Kernel
-from foretune.place import full_place, is_place, kernel_at
+from foretune.lazy import EXTRA_OF
+
+TUNABLE_EXAMPLE = "@foretune.tunable(KNOB=[…], inputs=…)"
+
+
+def is_code_location(name: str) -> bool:
+    """Whether this names a file or a module and something in it, or only a Python file."""
+    return ":" in name or name.endswith(".py")
+
+
+def absolute_location(location: str) -> str:
+    """Return a place that is the same in every folder."""
+    module, _, name = location.rpartition(":")
+    return f"{Path(module).resolve()}:{name}" if module.endswith(".py") else location
+
+
+def kernel_at(location: str) -> Kernel:
+    """Return the kernel that a class, a kernel or a tunable function at ``location`` is.
+
+    Args:
+        location: ``FILE.py:NAME`` or ``MODULE:NAME``.
+
+    Raises:
+        UsageError: there is no such file, module or name, or it is no kernel.
+        ForetuneError: the code at that place fails when it is imported.
+    """
+    source, colon, name = location.rpartition(":")
+    if not colon:
+        source, name = location, ""
+    module = _import_module(source)
+    kernels = {n: v for n, v in vars(module).items() if _is_kernel(v, module)}
+    if not hasattr(module, name or "-"):
+        if not name:
+            listed = ", ".join(f"{source}:{n}" for n in kernels) or f"{source}:NAME"
+            raise UsageError(f"{source} is a file: write {listed}")
+        raise UnknownName(f"kernel in {source}", name, kernels)
+    return _as_kernel(getattr(module, name), location)
+
+
+def object_at(location: str) -> Any:
+    """Return what is at ``FILE.py:NAME`` or ``MODULE:NAME``.
+
+    Raises:
+        UsageError: there is no such file, module or name.
+        ForetuneError: the code at that place fails when it is imported.
+    """
+    source, colon, name = location.rpartition(":")
+    if not colon:
+        raise UsageError(f"{location} does not say which function: write {location}:NAME")
+    module = _import_module(source)
+    if not hasattr(module, name):
+        functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
+        raise UnknownName(f"function in {source}", name, functions)
+    return getattr(module, name)
+
+
+def _as_kernel(obj: Any, location: str) -> Kernel:
+    if isinstance(obj, Kernel):
+        return obj
+    if isinstance(obj, type) and issubclass(obj, Kernel):
+        if missing := sorted(getattr(obj, "__abstractmethods__", ())):
+            raise UsageError(f"{location} is no whole kernel: it lacks {', '.join(missing)}")
+        try:
+            return obj()
+        except TypeError as e:
+            raise UsageError(f"{location} cannot be made without arguments: {e}") from e
+    if hasattr(obj, "has_inputs"):  # foretune.tunable
+        if not obj.has_inputs:
+            raise UsageError(
+                f"{location} does not say how to make its arguments: decorate it with {TUNABLE_EXAMPLE}"
+            )
+        made: Kernel = obj.kernel()
+        return made
+    if type(obj).__module__.partition(".")[0] in ("triton", "foretune"):
+        raise UsageError(
+            f"{location} is a Triton kernel, which is tuned when it is called: decorate it with "
+            "@foretune.autotune; 'foretune inspect' compiles it without a GPU"
+        )
+    what = "a function without knobs" if callable(obj) else f"of type {type(obj).__name__}"
+    raise UsageError(
+        f"{location} is {what}: decorate a function with {TUNABLE_EXAMPLE}, or derive a class from "
+        "foretune.Kernel"
+    )
+
+
+def _is_kernel(value: Any, module: ModuleType) -> bool:
+    """Whether a module offers this as a kernel of its own."""
+    if isinstance(value, type):
+        concrete = issubclass(value, Kernel) and not inspect.isabstract(value)
+        return concrete and value.__module__ == module.__name__
+    return isinstance(value, Kernel) or hasattr(value, "has_inputs")
+
+
+def _import_module(source: str) -> ModuleType:
+    """Import a file or a module; other processes import it by the same name.
+
+    Raises:
+        UsageError: there is none, or an installed package has the file's name.
+        ForetuneError: its code fails.
+    """
+    name = source
+    if source.endswith(".py"):
+        path = Path(source).resolve()
+        if not path.is_file():
+            raise UsageError(f"there is no file {source}: give FILE.py:NAME or MODULE:NAME")
+        name = path.stem
+        others = [p for p in sys.path if Path(p or ".").resolve() != path.parent]
+        if not name.isidentifier() or name in sys.builtin_module_names or (
+            PathFinder.find_spec(name, others)
+        ):  # fmt: skip
+            raise UsageError(f"{source} has the name of another module: rename it")
+        _first_on_path(path.parent)
+    else:
+        _first_on_path(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as e:
+        if e.name and name.startswith(e.name):
+            raise UsageError(f"there is no module {name}: give FILE.py:NAME or MODULE:NAME") from e
+        raise ForetuneError(f"{source} cannot be imported: {e}") from e
+    except ForetuneError:
+        raise
+    except Exception as e:  # whatever its code raises
+        raise ForetuneError(f"{source} cannot be imported: {type(e).__name__}: {e}") from e
+
+
+def _first_on_path(folder: Path) -> None:
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+
 
 TRITON_PREFIX = "triton_"
 """How names of kernels in Triton begin: a list of kernels need not import Triton to know them."""
 
-_OURS: dict[str, dict[str, str]] = {
+_BUILTIN: dict[str, dict[str, str]] = {
     "kernels": {
         "matmul": "foretune.collect.kernels.matmul:Matmul",
         "quantized_matvec": "foretune.collect.kernels.quantized_matvec:QuantizedMatvec",
@@ -62,8 +190,8 @@ _OURS: dict[str, dict[str, str]] = {
         "send_recv": "foretune.features.families.collectives:SendReceive",
     },
     "meters": {
-        "nvml": "foretune.collect.meters:NvmlMeter",
-        "rapl": "foretune.collect.meters:RaplMeter",
+        "nvml": "foretune.collect.power:NvmlMeter",
+        "rapl": "foretune.collect.power:RaplMeter",
     },
     "models": {
         "xgboost": "foretune.models.trees.boosting:BoostingModel",
@@ -71,15 +199,15 @@ _OURS: dict[str, dict[str, str]] = {
         "ensemble": "foretune.models.trees.ensemble:EnsembleModel",
     },
     "searchers": {
-        "random": "foretune.search.random:RandomSearcher",
-        "exhaustive": "foretune.search.exhaustive:ExhaustiveSearcher",
+        "random": "foretune.search.simple:RandomSearcher",
+        "exhaustive": "foretune.search.simple:ExhaustiveSearcher",
         "tpe": "foretune.search.optuna.searchers:TPESearcher",
         "gp": "foretune.search.optuna.searchers:GPSearcher",
         "cmaes": "foretune.search.optuna.searchers:CMAESSearcher",
         "smac": "foretune.search.peers.smac:SMACSearcher",
         "surrogate": "foretune.search.surrogate:SurrogateSearcher",
-        "transfer": "foretune.search.transfer:TransferSearcher",
-        "policy": "foretune.search.policies.policy_search:PolicySearcher",
+        "transfer": "foretune.search.multitask:TransferSearcher",
+        "policy": "foretune.search.policies.searcher:PolicySearcher",
         "kt_genetic_algorithm": "foretune.search.peers.kernel_tuner:GeneticAlgorithm",
         "kt_diff_evo": "foretune.search.peers.kernel_tuner:DifferentialEvolution",
         "kt_pso": "foretune.search.peers.kernel_tuner:ParticleSwarm",
@@ -91,7 +219,7 @@ _OURS: dict[str, dict[str, str]] = {
     },
 }
 
-_ONE_OF = {
+_SINGULAR = {
     "kernels": "kernel",
     "families": "family",
     "meters": "meter",
@@ -107,12 +235,12 @@ def registered(group: str) -> dict[str, str]:
 
     Warns (`ForetuneWarning`) where another package uses a name that is taken.
     """
-    found = dict(_OURS[group])
+    found = dict(_BUILTIN[group])
     for point in entry_points(group=f"foretune.{group}"):
-        holder = found.setdefault(point.name, point.value)
-        if holder != point.value:
+        existing = found.setdefault(point.name, point.value)
+        if existing != point.value:
             warnings.warn(
-                f"{_ONE_OF[group]} {point.name!r} is {holder}: {point.value} is ignored until its "
+                f"{_SINGULAR[group]} {point.name!r} is {existing}: {point.value} is ignored until its "
                 "package registers it under another name",
                 ForetuneWarning,
                 stacklevel=2,
@@ -129,8 +257,8 @@ def load(group: str, name: str) -> Any:
         ForetuneError: another package registered it, and it cannot be imported.
     """
     if name not in registered(group):
-        raise UnknownName(_ONE_OF[group], name, registered(group))
-    what = f"{_ONE_OF[group]} {name!r}"
+        raise UnknownName(_SINGULAR[group], name, registered(group))
+    what = f"{_SINGULAR[group]} {name!r}"
     module, _, attribute = registered(group)[name].partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
@@ -154,9 +282,9 @@ def get_kernel(name: str) -> Kernel:
         UnknownName: there is none.
         UsageError: there is no such place, or no kernel at it.
     """
-    if is_place(name):
+    if is_code_location(name):
         kernel = kernel_at(name)
-        kernel.place = full_place(name)
+        kernel.location = absolute_location(name)
         kind = type(kernel)
         if not hasattr(kernel, "knobs"):  # of a class, which can be made again
             registered("kernels").setdefault(kernel.name, f"{kind.__module__}:{kind.__qualname__}")

@@ -48,9 +48,9 @@ class Restriction:
         try:
             return bool(self.rule(**values))
         except Exception as e:  # whatever a user's function raises
-            said = ", ".join(f"{name}={value}" for name, value in values.items())
+            arguments = ", ".join(f"{name}={value}" for name, value in values.items())
             raise SpaceError(
-                f"restriction {self} fails for {said}: {type(e).__name__}: {e}; let it return "
+                f"restriction {self} fails for {arguments}: {type(e).__name__}: {e}; let it return "
                 "whether this is legal"
             ) from e
 
@@ -75,15 +75,15 @@ class Restriction:
         return verdicts[inverse]
 
 
-def of_mapping(rule: Callable[..., bool], names: tuple[str, ...]) -> Callable[..., bool]:
+def adapt_mapping_rule(rule: Callable[..., bool], names: tuple[str, ...]) -> Callable[..., bool]:
     """Return ``rule`` as a function of parameters, if it is one of a mapping of all of them."""
     arguments = list(inspect.signature(rule).parameters)
     if len(arguments) != 1 or arguments[0] in names:
         return rule
-    return _OfMapping(rule, names)
+    return _MappingRule(rule, names)
 
 
-class _OfMapping:
+class _MappingRule:
     """A rule that takes one mapping of all parameters."""
 
     def __init__(self, rule: Callable[..., bool], names: tuple[str, ...]) -> None:

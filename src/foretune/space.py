@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from foretune.errors import SpaceError
-from foretune.mapping import NamedValues, Value, plain_value
 from foretune.restriction import Restriction
+from foretune.values import FrozenParameters, Value, plain_value
 
 MAX_VALUES = 2**16
 """Most values of one parameter: codes are 16 bits wide."""
@@ -24,13 +24,13 @@ MAX_CONFIGURATIONS = 4_000_000
 """Largest table of partial or complete configurations that is built; at 20 parameters, 160 MB."""
 MAX_COMBINATIONS = 2**62
 """Most combinations that a number tells apart."""
-GROWN = 20_000
+MAX_PARTIAL_CONFIGURATIONS = 20_000
 """Partial configurations of a vast space that are kept while random ones are grown."""
 ABSENT = ""
 """Value of what a configuration of a `ListedSpace` does not say."""
 
 
-class Configuration(NamedValues):
+class Configuration(FrozenParameters):
     """One value for each tunable parameter, e.g. ``Configuration(BLOCK_M=64, num_warps=4)``."""
 
     __slots__ = ()
@@ -60,7 +60,7 @@ class SearchSpace:
         self.restrictions = [Restriction(rule, set(self.parameters)) for rule in restrictions]
 
     @classmethod
-    def of(cls, configs: Iterable[Mapping[str, Any]]) -> Self:
+    def from_configs(cls, configs: Iterable[Mapping[str, Any]]) -> Self:
         """Return the space of exactly these configurations, e.g. those a run table recorded.
 
         Raises:
@@ -84,7 +84,7 @@ class SearchSpace:
         return list(self.parameters)
 
     def __len__(self) -> int:
-        return self._combinations if self.vast else len(self.codes)
+        return self._combinations if self.is_too_large_to_enumerate else len(self.codes)
 
     def __iter__(self) -> Iterator[Configuration]:
         return (self[i] for i in range(len(self.codes)))
@@ -96,13 +96,13 @@ class SearchSpace:
         )
 
     def __contains__(self, config: object) -> bool:
-        return isinstance(config, Mapping) and self.number(config) is not None
+        return isinstance(config, Mapping) and self.index_or_none(config) is not None
 
     def __repr__(self) -> str:
         return f"SearchSpace({self.parameters}, {[str(r) for r in self.restrictions]})"
 
     @property
-    def vast(self) -> bool:
+    def is_too_large_to_enumerate(self) -> bool:
         """Whether there are too many configurations to list.
 
         Raises:
@@ -125,27 +125,27 @@ class SearchSpace:
             )
         return self._table
 
-    def codes_of(self, numbers: npt.ArrayLike) -> npt.NDArray[np.uint16]:
+    def codes_of(self, indices: npt.ArrayLike) -> npt.NDArray[np.uint16]:
         """Return the positions of the numbered configurations, shape (…, parameters)."""
-        places = np.asarray(numbers, dtype=np.int64)
-        if not self.vast:
-            return self.codes[places]
+        index_array = np.asarray(indices, dtype=np.int64)
+        if not self.is_too_large_to_enumerate:
+            return self.codes[index_array]
         sizes = tuple(len(values) for values in self.parameters.values())
-        return np.stack(np.unravel_index(places, sizes), axis=-1).astype(np.uint16)
+        return np.stack(np.unravel_index(index_array, sizes), axis=-1).astype(np.uint16)
 
-    def numbers_of(self, codes: npt.NDArray[np.uint16]) -> npt.NDArray[np.int64]:
+    def indices_of(self, codes: npt.NDArray[np.uint16]) -> npt.NDArray[np.int64]:
         """Return the numbers of configurations given by positions (rows, parameters).
 
         -1 for those that are not in the space.
         """
         keys = self._keys(codes)
-        if self.vast:
+        if self.is_too_large_to_enumerate:
             columns = {name: codes[:, i] for i, name in enumerate(self.parameters)}
             legal = [self._legal(rule, columns) for rule in self.restrictions]
             return np.where(np.all(legal, axis=0), keys, -1) if legal else keys
         known, order = self._sorted_keys
-        places = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-        return np.where(known[places] == keys, order[places], -1)
+        positions = np.minimum(np.searchsorted(known, keys), len(known) - 1)
+        return np.where(known[positions] == keys, order[positions], -1)
 
     def columns(self, indices: npt.ArrayLike | None = None) -> dict[str, npt.NDArray[Any]]:
         """Return the values of all (or the given) configurations as one array per parameter."""
@@ -161,14 +161,14 @@ class SearchSpace:
         Raises:
             SpaceError: it is not in the space; the message names the value or restriction.
         """
-        found = self.number(config)
+        found = self.index_or_none(config)
         if found is None:
             raise SpaceError(
-                f"{Configuration(config)} is not in the space: {self._why_not(config)}"
+                f"{Configuration(config)} is not in the space: {self._explain_absence(config)}"
             )
         return found
 
-    def number(self, config: Mapping[str, Any]) -> int | None:
+    def index_or_none(self, config: Mapping[str, Any]) -> int | None:
         """Return the number of ``config``; None if it is not in the space."""
         if config.keys() != self.parameters.keys():
             return None
@@ -176,10 +176,10 @@ class SearchSpace:
             codes = [values.index(config[name]) for name, values in self.parameters.items()]
         except ValueError:
             return None
-        number = int(self.numbers_of(np.array([codes], dtype=np.uint16))[0])
-        return None if number < 0 else number
+        index = int(self.indices_of(np.array([codes], dtype=np.uint16))[0])
+        return None if index < 0 else index
 
-    def draw(self, n: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    def sample_indices(self, n: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
         """Return the numbers of ``n`` different random configurations; all where there are fewer.
 
         In a vast space configurations whose beginnings are rarely legal come somewhat too often,
@@ -188,15 +188,15 @@ class SearchSpace:
         Raises:
             SpaceError: the space is vast, and no legal configuration was found.
         """
-        if not self.vast:
+        if not self.is_too_large_to_enumerate:
             return rng.choice(len(self), size=min(n, len(self)), replace=False)
         columns: dict[str, npt.NDArray[np.uint16]] = {}
-        most = max(GROWN, 4 * n)
+        max_rows = max(MAX_PARTIAL_CONFIGURATIONS, 4 * n)
         for name in self._expansion_order():
             rows = len(next(iter(columns.values()))) if columns else 1
-            if rows > (kept := max(most // len(self.parameters[name]), 1)):
-                some = rng.choice(rows, kept, replace=False)
-                columns = {known: column[some] for known, column in columns.items()}
+            if rows > (kept := max(max_rows // len(self.parameters[name]), 1)):
+                selected = rng.choice(rows, kept, replace=False)
+                columns = {known: column[selected] for known, column in columns.items()}
             columns = self._expand(columns, name)
         found = self._keys(self._rows(columns))
         if not len(found):
@@ -206,22 +206,22 @@ class SearchSpace:
 
     def sample(self, n: int, rng: np.random.Generator) -> list[Configuration]:
         """Draw ``n`` different configurations (all of them when there are fewer)."""
-        return [self[int(i)] for i in self.draw(n, rng)]
+        return [self[int(i)] for i in self.sample_indices(n, rng)]
 
-    def near(self, numbers: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    def neighbor_indices(self, indices: npt.ArrayLike) -> npt.NDArray[np.int64]:
         """Return the numbers of what differs from one of some configurations in one parameter."""
-        codes = self.codes_of(numbers)
-        around = [codes[:0]]
+        codes = self.codes_of(indices)
+        candidates = [codes[:0]]
         for i, values in enumerate(self.parameters.values()):
-            beside = np.repeat(codes, len(values), axis=0)
-            beside[:, i] = np.tile(np.arange(len(values)), len(codes))
-            around.append(beside[beside[:, i] != np.repeat(codes[:, i], len(values))])
-        found = self.numbers_of(np.concatenate(around))
+            changed = np.repeat(codes, len(values), axis=0)
+            changed[:, i] = np.tile(np.arange(len(values)), len(codes))
+            candidates.append(changed[changed[:, i] != np.repeat(codes[:, i], len(values))])
+        found = self.indices_of(np.concatenate(candidates))
         return np.unique(found[found >= 0])
 
-    def neighbours(self, config: Mapping[str, Any]) -> list[Configuration]:
+    def neighbors(self, config: Mapping[str, Any]) -> list[Configuration]:
         """Return the legal configurations that differ from ``config`` in one parameter."""
-        return [self[int(i)] for i in self.near([self.index(config)])]
+        return [self[int(i)] for i in self.neighbor_indices([self.index(config)])]
 
     @property
     def _combinations(self) -> int:
@@ -304,15 +304,15 @@ class SearchSpace:
         order = np.argsort(keys, kind="stable")
         return keys[order], order
 
-    def _why_not(self, config: Mapping[str, Any]) -> str:
+    def _explain_absence(self, config: Mapping[str, Any]) -> str:
         if config.keys() != self.parameters.keys():
             return f"its parameters are {', '.join(self.parameters)}"
         for name, values in self.parameters.items():
             if config[name] not in values:
                 return f"{name}={config[name]} is not one of {values}"
         row = {name: _array([value]) for name, value in config.items()}
-        broken = [str(r) for r in self.restrictions if not r.holds(row)[0]]
-        return f"it breaks {'; '.join(broken)}" if broken else "it is not one of those listed"
+        violated = [str(r) for r in self.restrictions if not r.holds(row)[0]]
+        return f"it breaks {'; '.join(violated)}" if violated else "it is not one of those listed"
 
 
 class ListedSpace(SearchSpace):
@@ -328,26 +328,26 @@ class ListedSpace(SearchSpace):
     """
 
     def __init__(self, configs: Iterable[Configuration]) -> None:
-        self._listed = list(dict.fromkeys(configs))
-        if not self._listed:
+        self._configs = list(dict.fromkeys(configs))
+        if not self._configs:
             raise SpaceError("there is no configuration to make a space of")
-        self._numbers = {config: i for i, config in enumerate(self._listed)}
-        names = dict.fromkeys(name for config in self._listed for name in config)
-        columns = {n: [c.get(n, ABSENT) for c in self._listed] for n in names}
+        self._index_by_config = {config: i for i, config in enumerate(self._configs)}
+        names = dict.fromkeys(name for config in self._configs for name in config)
+        columns = {n: [c.get(n, ABSENT) for c in self._configs] for n in names}
         self.parameters = {n: tuple(dict.fromkeys(values)) for n, values in columns.items()}
         self.restrictions = []
-        codes = np.zeros((len(self._listed), len(columns)), dtype=np.uint16)
+        codes = np.zeros((len(self._configs), len(columns)), dtype=np.uint16)
         for i, (name, values) in enumerate(columns.items()):
             position = {value: code for code, value in enumerate(self.parameters[name])}
             codes[:, i] = [position[value] for value in values]
         self._table = codes
 
     def __getitem__(self, index: int) -> Configuration:
-        return self._listed[index]
+        return self._configs[index]
 
-    def number(self, config: Mapping[str, Any]) -> int | None:
+    def index_or_none(self, config: Mapping[str, Any]) -> int | None:
         """Return the number of ``config``; None if it is not in the list."""
-        return self._numbers.get(
+        return self._index_by_config.get(
             config if isinstance(config, Configuration) else Configuration(config)
         )
 

@@ -7,10 +7,10 @@ import pytest
 from commands import fails
 
 from foretune.__main__ import main
-from foretune.tune.exporting.aiter import KINDS
+from foretune.plan.engine_files.aiter import TABLE_KINDS
 
 MODEL = "deepseek-ai/DeepSeek-V3"
-TABLE = KINDS["a8w8_blockscale_tuned_gemm"]
+TABLE = TABLE_KINDS["a8w8_blockscale_tuned_gemm"]
 
 
 @pytest.fixture

@@ -7,14 +7,14 @@ import pytest
 import vllm_times
 
 from foretune.__main__ import main
-from foretune.collect.kernels import vllm_layers
 from foretune.device import find_device
-from foretune.tune.exporting.layer import Layer
-from foretune.tune.exporting.winners import PARAMETERS
+from foretune.plan.engine_files import vllm_kernels
+from foretune.plan.engine_files.layer import Layer
+from foretune.plan.engine_files.tuned_layers import PARAMETERS
 
 B200 = "NVIDIA B200"
 MODEL = "Qwen/Qwen3-30B-A3B"
-SOME = Layer(128, 384, B200).named("vllm")
+SOME = Layer(128, 384, B200).file_name_for("vllm")
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def tuned(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = dict(zip(PARAMETERS, (16, 64, 128, 1, 4, 3), strict=True))
     for experts, size in ((128, 384), (64, 384)):
-        path = tmp_path / "tuned" / Layer(experts, size, B200).named("vllm")
+        path = tmp_path / "tuned" / Layer(experts, size, B200).file_name_for("vllm")
         path.parent.mkdir(exist_ok=True)
         path.write_text(json.dumps({"1": config, "64": config}))
     return str(path.parent)
@@ -61,7 +61,7 @@ def test_a_model_without_any(capsys):
 
 def test_sglang_learns_from_vllms_files_too(tuned, capsys, tmp_path):
     (tmp_path / "own").mkdir()
-    name = Layer(8, 64, "AMD Instinct MI300X").named("sglang")
+    name = Layer(8, 64, "AMD Instinct MI300X").file_name_for("sglang")
     (tmp_path / "own" / name).write_text((tmp_path / "tuned" / SOME).read_text())
     arguments = ["sglang", MODEL, "--device", "NVIDIA_B200", "--tp", "2", "--tuned", "own"]
     assert main(["engine-config", *arguments]) == 0
@@ -81,13 +81,13 @@ def test_an_unknown_gpu_is_said_to_be_one(tuned, capsys):
 def b200(monkeypatch):
     """A machine with one, whose kernels are not run: their times follow a law."""
     pytest.importorskip("torch")
-    from foretune.collect import probe
+    from foretune.collect import devices
 
     gpu = find_device(B200)
-    monkeypatch.setattr("foretune.collect.gpus.local_gpus", lambda: [gpu])
-    monkeypatch.setattr(probe, "local_gpus", lambda: [gpu])
-    monkeypatch.setattr(vllm_layers, "version", lambda name: "0.33.0")
-    monkeypatch.setattr(vllm_layers, "_vllm", lambda name: SimpleNamespace(
+    monkeypatch.setattr("foretune.collect.devices.local_gpus", lambda: [gpu])
+    monkeypatch.setattr(devices, "local_gpus", lambda: [gpu])
+    monkeypatch.setattr(vllm_kernels, "version", lambda name: "0.33.0")
+    monkeypatch.setattr(vllm_kernels, "_vllm", lambda name: SimpleNamespace(
         get_default_config=lambda *sizes: vllm_times.DEFAULT))  # fmt: skip
     monkeypatch.setattr("foretune.collect.IsolatedRunner", vllm_times.Replaying)
     return gpu
@@ -151,7 +151,7 @@ def test_what_cannot_be_measured(tuned, more, reason, capsys):
 )
 def test_what_is_refused(arguments, reason, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("foretune.collect.gpus.local_gpus", list)
+    monkeypatch.setattr("foretune.collect.devices.local_gpus", list)
     monkeypatch.setattr("foretune.cli.engine_files.find_spec", lambda name: None)
     assert main(["engine-config", *arguments]) in (1, 2)
     assert reason in capsys.readouterr().err

@@ -16,5 +16,5 @@ def isolated(monkeypatch):
     toy = str(Path(__file__).parents[1] / "toy")
     path = [toy, *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path))
-    with IsolatedRunner(DEVICE, Timing(box_s=0.03, warmup_s=0.002), limit_s=20) as runner:
+    with IsolatedRunner(DEVICE, Timing(max_seconds=0.03, warmup_s=0.002), limit_s=20) as runner:
         yield runner

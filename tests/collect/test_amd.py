@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from foretune.collect import amd, gpus, nvidia
+from foretune.collect import devices
 from foretune.device import find_device
 from foretune.errors import MissingExtra
 
@@ -23,7 +23,7 @@ def torch_with(*properties, hip="6.4"):
 
 def test_specs_are_those_of_the_table_and_of_the_board():
     unknown = SimpleNamespace(**{**vars(PROPERTIES), "name": "AMD Instinct MI999"})
-    first, second = amd.local_gpus(torch_with(PROPERTIES, unknown))
+    first, second = devices.local_gpus(torch_with(PROPERTIES, unknown))
     known = find_device("AMD Instinct MI300X")
     assert (first.name, first.architecture, first.index) == (known.name, "gfx942", 0)
     assert first.specs["memory_gbps"] == known.specs["memory_gbps"]
@@ -33,24 +33,24 @@ def test_specs_are_those_of_the_table_and_of_the_board():
 
 
 def test_torch_for_cuda_has_none():
-    assert amd.local_gpus(torch_with(PROPERTIES, hip=None)) == []
+    assert devices.local_gpus(torch_with(PROPERTIES, hip=None)) == []
 
 
 def test_torch_is_imported_only_beside_amds_driver(monkeypatch, tmp_path):
     def asked(*args):
         raise MissingExtra("torch", "gpu", "finding GPUs")
 
-    monkeypatch.setattr(amd, "require", asked)
-    monkeypatch.setattr(amd, "DRIVER", str(tmp_path))
-    assert amd.local_gpus() == []
-    monkeypatch.setattr(amd, "DRIVER", str(tmp_path / "none"))
-    monkeypatch.setattr(amd, "require", lambda *args: pytest.fail("imported"))
-    assert amd.local_gpus() == []
+    monkeypatch.setattr(devices, "require", asked)
+    monkeypatch.setattr(devices, "DRIVER", str(tmp_path))
+    assert devices.local_gpus() == []
+    monkeypatch.setattr(devices, "DRIVER", str(tmp_path / "none"))
+    monkeypatch.setattr(devices, "require", lambda *args: pytest.fail("imported"))
+    assert devices.local_gpus() == []
 
 
 def test_gpus_are_nvidias_or_amds(monkeypatch):
-    monkeypatch.setattr(nvidia, "local_gpus", list)
-    monkeypatch.setattr(amd, "local_gpus", lambda: ["MI300X"])
-    assert gpus.local_gpus() == ["MI300X"]
-    monkeypatch.setattr(nvidia, "local_gpus", lambda: ["H100"])
-    assert gpus.local_gpus() == ["H100"]
+    monkeypatch.setattr(devices, "local_gpus", list)
+    monkeypatch.setattr(devices, "local_gpus", lambda: ["MI300X"])
+    assert devices.local_gpus() == ["MI300X"]
+    monkeypatch.setattr(devices, "local_gpus", lambda: ["H100"])
+    assert devices.local_gpus() == ["H100"]

@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 from toy_kernel import DEVICE, Toy, config
 
-from foretune.collect import InProcessRunner, IsolatedRunner, Timing, metering, workbench
-from foretune.collect.device_timer import DeviceStopwatch, stopwatch_for
-from foretune.collect.meters import PowerMeter
-from foretune.collect.timer import HOST, time_interleaved, time_launch
+from foretune.collect import InProcessRunner, IsolatedRunner, Timing, benchmark, power
+from foretune.collect.power import PowerMeter
+from foretune.collect.timing import CPU_TIMER, DeviceTimer, time_interleaved, time_launch, timer_for
 from foretune.device import Device
 from foretune.errors import MeasurementError
 from foretune.measurement import Status
 
 PROBLEM = Toy().problem(n=100)
-TIMING = Timing(box_s=0.03, warmup_s=0.0)
+TIMING = Timing(max_seconds=0.03, warmup_s=0.0)
 
 
 class FakeGpu:
@@ -41,7 +40,7 @@ class FakeGpu:
             self.log.append(f"before {launches}")
             self.now_ms += 1000.0
 
-        return DeviceStopwatch(lambda: FakeEvent(self), lambda: None, before, **more)
+        return DeviceTimer(lambda: FakeEvent(self), lambda: None, before, **more)
 
 
 class FakeEvent:
@@ -67,7 +66,7 @@ def gpu():
 
 def test_a_cold_cache_is_flushed_before_every_launch_and_not_timed(gpu):
     timing = Timing(warmup_s=0.0, relative_width=0.0, max_repeats=6)
-    samples = time_launch(gpu.work("a", 9.0, 1.0), timing, stopwatch=gpu.stopwatch())
+    samples = time_launch(gpu.work("a", 9.0, 1.0), timing, timer=gpu.stopwatch())
     assert samples == pytest.approx(np.ones(6))  # the first launch was the warm-up
     assert gpu.log == ["before 1", "a"] * 7
 
@@ -75,7 +74,7 @@ def test_a_cold_cache_is_flushed_before_every_launch_and_not_timed(gpu):
 def test_short_launches_are_timed_together_where_the_cache_may_be_warm(gpu):
     stopwatch = gpu.stopwatch(most=20)
     timing = Timing(warmup_s=0.0, relative_width=0.0, max_repeats=2)
-    samples = time_launch(gpu.work("a", 1 / 128), timing, stopwatch=stopwatch)
+    samples = time_launch(gpu.work("a", 1 / 128), timing, timer=stopwatch)
     assert samples == pytest.approx([1 / 128, 1 / 128])
     assert gpu.log == ["before 1", "a", *["before 7", *["a"] * 7] * 2]
     assert stopwatch.batch(0.0001) == 20  # what can be queued while the device waits
@@ -83,19 +82,19 @@ def test_short_launches_are_timed_together_where_the_cache_may_be_warm(gpu):
 
 
 def test_the_same_rules_stop_it(gpu):
-    timing = Timing(warmup_s=0.0, box_s=60, max_repeats=100)
-    steady = time_launch(gpu.work("a", 2.0), timing, stopwatch=gpu.stopwatch())
+    timing = Timing(warmup_s=0.0, max_seconds=60, max_repeats=100)
+    steady = time_launch(gpu.work("a", 2.0), timing, timer=gpu.stopwatch())
     assert len(steady) == 7  # looked at after five, which have no interval yet, and seven
     restless = gpu.work("b", *np.random.default_rng(0).uniform(1, 2, 500))
-    assert len(time_launch(restless, timing, stopwatch=gpu.stopwatch())) == 100
+    assert len(time_launch(restless, timing, timer=gpu.stopwatch())) == 100
     slow = gpu.work("c", *np.random.default_rng(0).uniform(5, 9, 500))
-    hopeless = time_launch(slow, timing, incumbent_ms=1.0, stopwatch=gpu.stopwatch())
+    hopeless = time_launch(slow, timing, incumbent_ms=1.0, timer=gpu.stopwatch())
     assert len(hopeless) == timing.min_repeats
 
 
 def test_interleaved_launches_are_timed_on_the_device(gpu):
     launches = {"a": gpu.work("a", 3.0), "b": gpu.work("b", 4.0)}
-    times = time_interleaved(launches, 0.0, min_rounds=7, stopwatch=gpu.stopwatch())
+    times = time_interleaved(launches, 0.0, min_rounds=7, timer=gpu.stopwatch())
     assert times["a"] == pytest.approx(np.full(7, 3.0))
     assert times["b"] == pytest.approx(np.full(7, 4.0))
     rounds = "".join(entry for entry in gpu.log if entry in "ab")
@@ -106,10 +105,10 @@ def test_the_host_times_what_runs_on_it(monkeypatch):
     class OnGpu(Toy):
         device_kind = "gpu"
 
-    assert stopwatch_for(Toy(), PROBLEM, DEVICE) is HOST
+    assert timer_for(Toy(), PROBLEM, DEVICE) is CPU_TIMER
     torch = pytest.importorskip("torch")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert stopwatch_for(OnGpu(), PROBLEM, Device("A GPU", "gpu")) is HOST  # interpreted
+    assert timer_for(OnGpu(), PROBLEM, Device("A GPU", "gpu")) is CPU_TIMER  # interpreted
 
 
 class Logged(PowerMeter):
@@ -132,15 +131,15 @@ class Logged(PowerMeter):
 
 
 def test_the_device_is_idle_when_its_meter_is_read(gpu, monkeypatch):
-    class Waited(DeviceStopwatch):
+    class Waited(DeviceTimer):
         def wait(self):
             gpu.log.append("wait")
 
     stopwatch = Waited(lambda: FakeEvent(gpu), lambda: None, lambda launches: None)
-    monkeypatch.setattr(workbench, "stopwatch_for", lambda *_: stopwatch)
-    monkeypatch.setattr(workbench, "find_meter", lambda kind, index: Logged(gpu.log))
-    monkeypatch.setattr(metering, "RAMP_S", 0.0)
-    monkeypatch.setattr(metering, "WINDOW_S", 0.002)
+    monkeypatch.setattr(benchmark, "timer_for", lambda *_: stopwatch)
+    monkeypatch.setattr(benchmark, "find_meter", lambda kind, index: Logged(gpu.log))
+    monkeypatch.setattr(power, "RAMP_S", 0.0)
+    monkeypatch.setattr(power, "WINDOW_S", 0.002)
 
     class Queued(Toy):
         def build(self, problem, config, inputs):
@@ -165,11 +164,11 @@ def test_the_device_is_idle_when_its_meter_is_read(gpu, monkeypatch):
 
 @pytest.fixture
 def fragile(monkeypatch):
-    monkeypatch.setattr(workbench, "stopwatch_for", workbench.stopwatch_for)  # undoes the import
+    monkeypatch.setattr(benchmark, "timer_for", benchmark.timer_for)  # undoes the import
     import fragile_kernel
 
     monkeypatch.setattr(fragile_kernel.DEVICE, "broken", False)
-    monkeypatch.setattr(workbench, "stopwatch_for", lambda *_: fragile_kernel.DEVICE)
+    monkeypatch.setattr(benchmark, "timer_for", lambda *_: fragile_kernel.DEVICE)
     return fragile_kernel.Fragile()
 
 
@@ -182,7 +181,7 @@ def test_a_launch_that_takes_the_device_along_costs_one_row(fragile, monkeypatch
         rows, processes = [], []
         for row in runner.run(fragile, PROBLEM, configs):
             rows.append(row.status)
-            processes.append(runner._bench._process)
+            processes.append(runner._worker._process)
     statuses = [Status.OK, Status.RUNTIME_ERROR, Status.COMPILE_ERROR, Status.OK]
     assert rows == statuses
     assert processes[0] is not None
@@ -196,12 +195,12 @@ def test_in_process_nothing_runs_after_that(fragile):
     with pytest.raises(MeasurementError, match="measure with IsolatedRunner"):
         next(runner.run(fragile, PROBLEM, [config()]))
     with pytest.raises(MeasurementError, match="measure with IsolatedRunner"):
-        runner.race(fragile, PROBLEM, [config()])
+        runner.compare_interleaved(fragile, PROBLEM, [config()])
 
 
 def test_a_race_can_take_the_device_along(fragile):
     runner = InProcessRunner(DEVICE, TIMING)
     with pytest.raises(ValueError, match="cannot run"):
-        runner.race(fragile, PROBLEM, [config("no run")])
+        runner.compare_interleaved(fragile, PROBLEM, [config("no run")])
     with pytest.raises(MeasurementError, match="measure with IsolatedRunner"):
         next(runner.run(fragile, PROBLEM, [config()]))

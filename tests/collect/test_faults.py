@@ -11,7 +11,7 @@ from toy_kernel import DEVICE, config
 from foretune.collect import InProcessRunner, Timing
 from foretune.measurement import Status
 
-TIMING = Timing(box_s=0.02, warmup_s=0.002)
+TIMING = Timing(max_seconds=0.02, warmup_s=0.002)
 PROBLEM = Faulty().problem(n=100)
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc: run it on Linux")
 

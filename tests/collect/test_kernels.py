@@ -7,9 +7,9 @@ pytest.importorskip("numba")
 
 from foretune.collect.kernels.conv2d import Conv2d
 from foretune.collect.kernels.matmul import Matmul
+from foretune.collect.kernels.numba_codegen import thread_counts
 from foretune.collect.kernels.quantized_matvec import QuantizedMatvec
 from foretune.collect.kernels.softmax import Softmax
-from foretune.collect.threads import thread_counts
 from foretune.errors import ProblemError
 from foretune.testing import check_kernel
 

@@ -9,20 +9,20 @@ from foretune.space import Configuration
 
 pytest.importorskip("torch")
 
-from foretune.collect import llm_operators
-from foretune.collect.llm_operators import (
-    GIVE_UP,
-    OperatorBench,
+from foretune.collect.timing import Timing
+from foretune.collect.torch_operators import collect as llm_operators
+from foretune.collect.torch_operators.collect import (
+    MAX_FAILURES,
+    OperatorBenchmarker,
     collect_operators,
     distinct,
 )
-from foretune.collect.timer import Timing
 from foretune.datasets import RunLog, read_runs
 from foretune.errors import MissingExtra, OutputError
 from foretune.measurement import Status
 from foretune.plan.cost.operator import Operator
 
-QUICK = Timing(box_s=0.0, warmup_s=0.0)
+QUICK = Timing(max_seconds=0.0, warmup_s=0.0)
 
 
 def product(m: int, kind: str = "bf16") -> Operator:
@@ -30,7 +30,7 @@ def product(m: int, kind: str = "bf16") -> Operator:
     return Operator("gemm", problem, 1, "decode", config)
 
 
-class Counting(OperatorBench):
+class Counting(OperatorBenchmarker):
     """Remembers what it measured."""
 
     def __init__(self, device, fails=()):
@@ -99,7 +99,7 @@ def test_formats_that_fail_again_and_again_are_given_up(tmp_path, toy_device):
     operators = [product(m, kind) for m in range(1, 7) for kind in ("bf16", "int8")]
     bench = Counting(toy_device, fails=("int8",))
     done = collect(tmp_path, bench, operators)
-    assert (done.ok, done.failed) == (6, GIVE_UP)
+    assert (done.ok, done.failed) == (6, MAX_FAILURES)
     again = Counting(toy_device, fails=("int8",))
     collect(tmp_path, again, operators)
     assert again.asked == []
@@ -122,7 +122,7 @@ def test_no_time_is_no_error(tmp_path, toy_device):
 
 
 def test_failures_are_rows(toy_device, monkeypatch):
-    bench = OperatorBench(toy_device, QUICK)
+    bench = OperatorBenchmarker(toy_device, QUICK)
     found = bench.measure(product(1, "nvfp4"))
     assert found.status is Status.COMPILE_ERROR
     assert "nvfp4" in found.error
@@ -138,7 +138,7 @@ def test_without_torch_one_line_says_how_to_get_it(toy_device, monkeypatch):
 
     monkeypatch.setattr(llm_operators, "require", missing)
     with pytest.raises(MissingExtra, match=r"pip install '\.\[gpu\]'"):
-        OperatorBench(toy_device)
+        OperatorBenchmarker(toy_device)
 
 
 def test_a_folder_that_cannot_be_written(tmp_path, toy_device):
@@ -155,7 +155,7 @@ def test_operators_of_several_models_once():
 def test_operators_are_replayed_from_graphs_on_a_gpu():
     from foretune.collect import local_device
 
-    bench = OperatorBench(local_device("cuda"))
+    bench = OperatorBenchmarker(local_device("cuda"))
     cache = {"heads": 32, "kv_heads": 8, "head_dim": 128, "window": 0}
     sizes = {"hidden": 2048, "intermediate": 768, "top_k": 8, "experts": 128}
     both = Configuration(format="bf16", kv_format="bf16")

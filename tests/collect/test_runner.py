@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from toy_kernel import DEVICE, Toy, config
 
-from foretune.collect import InProcessRunner, IsolatedRunner, Timing, metering, workbench
-from foretune.collect.meters import PowerMeter
+from foretune.collect import InProcessRunner, IsolatedRunner, Timing, benchmark, power
+from foretune.collect.power import PowerMeter
 from foretune.errors import MeasurementError, MissingExtra, UsageError
 from foretune.measurement import Status
 from foretune.testing import check_runner
 
-TIMING = Timing(box_s=0.03, warmup_s=0.002)
+TIMING = Timing(max_seconds=0.03, warmup_s=0.002)
 PROBLEM = Toy().problem(n=100)
 
 
@@ -105,7 +105,7 @@ def test_a_meter_that_fails_does_not_spoil_the_time(monkeypatch):
         def stop(self):
             return 1.0
 
-    monkeypatch.setattr(workbench, "find_meter", lambda kind, index: Broken())
+    monkeypatch.setattr(benchmark, "find_meter", lambda kind, index: Broken())
     measured = next(InProcessRunner(DEVICE, TIMING).run(Toy(), PROBLEM, [config()]))
     assert measured.ok
     assert np.isnan(measured.power_w)
@@ -124,9 +124,9 @@ def test_power_and_energy_of_a_launch(monkeypatch):
         def stop(self):
             return 10.0 * (time.perf_counter() - self.begin)
 
-    monkeypatch.setattr(workbench, "find_meter", lambda kind, index: TenWatts())
-    monkeypatch.setattr(metering, "RAMP_S", 0.0)
-    monkeypatch.setattr(metering, "WINDOW_S", 0.05)
+    monkeypatch.setattr(benchmark, "find_meter", lambda kind, index: TenWatts())
+    monkeypatch.setattr(power, "RAMP_S", 0.0)
+    monkeypatch.setattr(power, "WINDOW_S", 0.05)
     measured = next(InProcessRunner(DEVICE, TIMING).run(Toy(), PROBLEM, [config()]))
     assert measured.power_w == pytest.approx(10, rel=0.05)
     # A launch takes 0.1 ms and more where the machine is busy; never less.

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from foretune.collect.service import Service
+from foretune.collect.service import WorkerProcess
 
 
 class Slow:
@@ -21,7 +21,7 @@ def service():
             time.sleep(seconds or 0)
             return "awake"
 
-    service = Service(Sleeper, ("it", "nothing"))
+    service = WorkerProcess(Sleeper, ("it", "nothing"))
     yield service
     service.close()
 

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("numba")
 
-from foretune.collect.numba_source import compiled, define
+from foretune.collect.kernels.numba_codegen import compile_function, function_source
 
 LANES = [4, 8, 16]
 SIZE = 40
@@ -15,7 +15,7 @@ def run(lanes, arguments, lines, *arrays, result="store(out, 0, r)"):
     """Run ``lines`` (which set ``r``) on ``arrays`` and return the 40 elements of ``out``."""
     body = [line.replace("LANES", str(lanes)) for line in [*lines, result]]
     out = np.full(SIZE, -7, dtype=arrays[0].dtype if arrays[0].dtype.kind == "f" else np.float32)
-    compiled(define("probe", f"out, {arguments}", body), "probe")(out, *arrays)
+    compile_function(function_source("probe", f"out, {arguments}", body), "probe")(out, *arrays)
     return out
 
 
@@ -57,7 +57,7 @@ def test_store_past_cache_stores(lanes):
     buffer = np.zeros(SIZE + 32, dtype=np.float32)
     out = buffer[-buffer.ctypes.data // 4 % 16 :][:SIZE]  # aligned to 64 bytes
     body = [f"store_past_cache(out, 0, load(x, 0, {lanes}))"]
-    compiled(define("probe", "out, x", body), "probe")(out, x)
+    compile_function(function_source("probe", "out, x", body), "probe")(out, x)
     assert np.array_equal(out[:lanes], x[:lanes])
     assert np.all(out[lanes:] == 0)
 

@@ -4,8 +4,8 @@ import time
 import numpy as np
 import pytest
 
-from foretune.collect.timer import (
-    LEAST_SAMPLE_S,
+from foretune.collect.timing import (
+    MIN_SAMPLE_S,
     Timing,
     median_interval,
     time_interleaved,
@@ -39,33 +39,35 @@ def wait(seconds):
 
 
 def test_launches_are_timed():
-    samples = time_launch(lambda: wait(2e-3), Timing(box_s=0.1, warmup_s=0.01))
+    samples = time_launch(lambda: wait(2e-3), Timing(max_seconds=0.1, warmup_s=0.01))
     assert len(samples) >= 5
     assert samples.min() >= 2.0  # it cannot take less, whatever the machine does
 
 
 def test_short_launches_are_timed_together():
     calls = itertools.count()
-    samples = time_launch(lambda: next(calls), Timing(box_s=0.05, warmup_s=0.005, max_repeats=20))
+    samples = time_launch(
+        lambda: next(calls), Timing(max_seconds=0.05, warmup_s=0.005, max_repeats=20)
+    )
     assert next(calls) > 10 * len(samples)
-    assert (samples < 1e3 * LEAST_SAMPLE_S).all()
+    assert (samples < 1e3 * MIN_SAMPLE_S).all()
 
 
 def test_hopeless_launches_stop_early():
-    timing = Timing(box_s=60, warmup_s=0.0, relative_width=0.0, max_repeats=500)
+    timing = Timing(max_seconds=60, warmup_s=0.0, relative_width=0.0, max_repeats=500)
     samples = time_launch(lambda: wait(1e-3), timing, incumbent_ms=0.1)
     assert len(samples) == timing.min_repeats
 
 
 def test_max_repeats_end_it():
-    timing = Timing(box_s=60, warmup_s=0.0, relative_width=0.0, max_repeats=12)
+    timing = Timing(max_seconds=60, warmup_s=0.0, relative_width=0.0, max_repeats=12)
     assert len(time_launch(lambda: wait(1e-4), timing)) == 12
 
 
 def test_interleaving_takes_turns():
     order = []
-    launches = {name: lambda n=name: (order.append(n), wait(LEAST_SAMPLE_S)) for name in "abc"}
-    samples = time_interleaved(launches, box_s=0.0, min_rounds=60)
+    launches = {name: lambda n=name: (order.append(n), wait(MIN_SAMPLE_S)) for name in "abc"}
+    samples = time_interleaved(launches, max_seconds=0.0, min_rounds=60)
     assert {name: len(s) for name, s in samples.items()} == {"a": 60, "b": 60, "c": 60}
     # Each sample after an untimed launch of its own; every round all of them; nobody always after
     # the same one.

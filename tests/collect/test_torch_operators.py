@@ -10,17 +10,17 @@ from foretune.space import Configuration
 
 torch = pytest.importorskip("torch")
 
-from foretune.collect.torch_operators import (  # noqa: E402  # they import torch
+from foretune.collect.torch_operators import (  # they import torch
     build,
     cannot_run,
     memory_bytes,
 )
-from foretune.collect.torch_operators.attention import decode, prefill  # noqa: E402
-from foretune.collect.torch_operators.experts import _counts as counts_of  # noqa: E402
-from foretune.collect.torch_operators.experts import combined, experts  # noqa: E402
-from foretune.collect.torch_operators.products import FORMATS, draw  # noqa: E402
-from foretune.collect.torch_operators.rowwise import rms_norm, rope, silu_and_mul  # noqa: E402
-from foretune.plan.cost.operator import Operator  # noqa: E402
+from foretune.collect.torch_operators.attention import decode, prefill
+from foretune.collect.torch_operators.experts import _counts as counts_of
+from foretune.collect.torch_operators.experts import combine_experts, experts
+from foretune.collect.torch_operators.linear import FORMATS, random_tensor
+from foretune.collect.torch_operators.rowwise import rms_norm, rope, silu_and_mul
+from foretune.plan.cost.operator import Operator
 
 LIMITS = {"bf16": 8e-3, "fp16": 8e-3, "fp32": 1e-6, "fp8": 0.06, "fp8_static": 0.06, "int8": 0.03,
           "int8_wo": 0.02, "int4_wo": 0.25}  # fmt: skip
@@ -41,7 +41,7 @@ def error(found, expected) -> float:
 def test_products(kind, rows):
     a, w = random(rows, 256), random(48, 256, seed=1)
     linear = FORMATS[kind](w)
-    found = linear.multiply(linear.take(a))
+    found = linear.multiply(linear.prepare(a))
     assert found.shape == (rows, 48)
     assert found.dtype == {"fp16": torch.float16, "fp32": torch.float32}.get(kind, torch.bfloat16)
     assert error(found, a.double() @ w.double().t()) < LIMITS[kind]
@@ -94,7 +94,7 @@ def test_experts_are_summed_by_weight(kind):
         gate, wide = both[:inner], both[inner:]
         inside = gate * torch.sigmoid(gate) * wide
         expected[row] += float(weights[pair]) * (down[expert[pair]].double() @ inside)
-    found = combined(activations, rows, weights, experts(up, down, counts, kind))
+    found = combine_experts(activations, rows, weights, experts(up, down, counts, kind))
     assert error(found, expected) < 2 * LIMITS[kind] + 0.01
 
 
@@ -180,6 +180,6 @@ def test_one_token_reaches_an_expert():
 
 
 def test_random_contents_are_the_same_every_time_and_rows_differ():
-    first, second = draw((4, 2**21), "cpu"), draw((4, 2**21), "cpu")
+    first, second = random_tensor((4, 2**21), "cpu"), random_tensor((4, 2**21), "cpu")
     assert torch.equal(first, second)
     assert not np.allclose(first[0, :100].float(), first[2, :100].float())

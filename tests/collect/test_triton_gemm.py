@@ -22,7 +22,7 @@ from triton.compiler import ASTSource
 
 from foretune.collect.kernels import triton_gemm, triton_grouped_gemm, triton_quantized_gemm
 from foretune.collect.kernels.expert_routing import expert_counts
-from foretune.collect.kernels.gemm_tiles import Limits
+from foretune.collect.kernels.triton_gemm import Limits
 from foretune.errors import ProblemError
 from foretune.registry import get_kernel
 
@@ -271,7 +271,7 @@ def test_no_expert_gets_a_token_twice():
     problem = kernel.problem(tokens=23, experts=7, top_k=4, N=1, K=1, skew=1.5)
     rng = np.random.default_rng(3)
     counts = rng.permutation(expert_counts(23, 7, 4, 1.5))
-    token_of, ends = triton_grouped_gemm.routed(problem, seed=3)
+    token_of, ends = triton_grouped_gemm.token_permutation(problem, seed=3)
     assert np.array_equal(np.diff(ends, prepend=0), counts)
     for rows in np.split(token_of, ends[:-1]):
         assert np.array_equal(rows, np.unique(rows))

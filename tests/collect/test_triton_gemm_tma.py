@@ -8,14 +8,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
 pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 
-from foretune.collect.compiled import describe, find_target  # noqa: E402
-from foretune.collect.compiled.compiling import compile_full, specialise  # noqa: E402
-from foretune.collect.compiled.inspection import static_features  # noqa: E402
-from foretune.collect.kernels import triton_gemm_tma, triton_kernel  # noqa: E402
-from foretune.collect.kernels.gemm_tiles import Limits  # noqa: E402
-from foretune.collect.kernels.triton_gemm_tma import TritonGemmTma  # noqa: E402
-from foretune.errors import ProblemError  # noqa: E402
-from foretune.space import Configuration  # noqa: E402
+from foretune.collect.compiled import describe, get_target
+from foretune.collect.compiled.compiling import compile_full, specialize
+from foretune.collect.compiled.static_features import static_features
+from foretune.collect.kernels import triton_gemm_tma, triton_kernel
+from foretune.collect.kernels.triton_gemm import Limits
+from foretune.collect.kernels.triton_gemm_tma import TritonGemmTma
+from foretune.errors import ProblemError
+from foretune.space import Configuration
 
 HOPPER = Limits(232_448, threads=32, cores=132, reads_shared=True)
 BLACKWELL = Limits(232_448, threads=32, cores=148, reads_shared=True, specializes=True)
@@ -49,11 +49,11 @@ def test_spaces(limits, on_device):
 )
 def test_it_compiles(architecture, more, unit, on_device):
     on_device(HOPPER)
-    problem, target = KERNEL.problem(M=512, N=512, K=512), find_target(architecture)
+    problem, target = KERNEL.problem(M=512, N=512, K=512), get_target(architecture)
     config = Configuration({**KERNEL.default(problem), "BLOCK_M": 128, **more})
     (one,), _ = KERNEL.launches(problem, config, KERNEL.make_inputs(problem))
     arguments = [describe(a) for a in one.arguments]
-    code = compile_full(specialise(one.function, arguments, {}, dict(one.options), target))
+    code = compile_full(specialize(one.function, arguments, {}, dict(one.options), target))
     found = static_features(code, target)
     assert found["mma_version"] == unit
     assert found["async_copies"] >= 2

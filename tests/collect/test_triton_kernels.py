@@ -20,13 +20,13 @@ from foretune.tune import doctor
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-from foretune.collect.kernels import (  # noqa: E402
+from foretune.collect.kernels import (
     triton_attention,
     triton_kernel,
     triton_rows,
 )
-from foretune.collect.kernels.gemm_tiles import Limits  # noqa: E402
-from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
+from foretune.collect.kernels.triton_gemm import Limits
+from foretune.collect.replay_driver import ReplayDriver
 
 SCRIPT = Path(__file__).with_name("triton_cases.py")
 CASES = runpy.run_path(str(SCRIPT))["CASES"]
@@ -117,7 +117,7 @@ def test_numbers_of_a_gpu():
 def test_a_gpu_is_measured(kernel, cache):
     device = next(d for d in local_devices() if d.kind == "gpu")
     problem = kernel.problem(REAL[kernel.name], cache=cache)
-    timing = Timing(box_s=0.1)
+    timing = Timing(max_seconds=0.1)
     default = kernel.default(problem)
     measured = next(InProcessRunner(device, timing).run(kernel, problem, [default]))
     assert measured.ok, measured.error
@@ -260,7 +260,7 @@ def test_poison_leaves_nothing_right(dtype):
     of = torch.int32 if dtype == "int32" else triton_kernel.torch_dtype(dtype)
     output = torch.ones(6, 10).to(of)
     expected = output.clone()
-    kernel.poison(output)
+    kernel.invalidate_output(output)
     assert kernel.relative_error(output, expected) > 10
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from foretune.collect import InProcessRunner, Timing, local_devices
-from foretune.collect.workbench import AGAIN
+from foretune.collect.benchmark import DEFAULT_REPEATED
 from foretune.device import Device
 
 
@@ -162,7 +162,7 @@ def run(case: Case) -> Iterator[dict[str, Any]]:
         for config in configs:
             launch = kernel.build(problem, config, inputs)
             output = launch()
-            kernel.poison(output)
+            kernel.invalidate_output(output)
             spoilt = kernel.relative_error(output, expected)
             yield {
                 "problem": str(problem),
@@ -181,13 +181,13 @@ def measure(kernel, problem, configs) -> Iterator[dict[str, Any]]:
     """Yield one result per configuration, and the library's: all of them timed."""
     gpus = [device for device in local_devices() if device.kind == "gpu"]
     device = [*gpus, Device("Interpreter", "gpu")][0]
-    runner = InProcessRunner(device, Timing(box_s=0.02, warmup_s=0.0), power=False)
+    runner = InProcessRunner(device, Timing(max_seconds=0.02, warmup_s=0.0), power=False)
     for m in runner.run(kernel, problem, configs):
         limit = kernel.error_limit(problem, m.config) if m.ok and m.time_ms > 0 else -1
         yield {"problem": str(problem), "config": dict(m.config), "error": m.relative_error,
                "limit": limit}  # fmt: skip
-    times = runner.race(kernel, problem, configs, box_s=0.0)
-    (library,) = times.keys() - {AGAIN, *(config.id for config in configs)}
+    times = runner.compare_interleaved(kernel, problem, configs, max_seconds=0.0)
+    (library,) = times.keys() - {DEFAULT_REPEATED, *(config.id for config in configs)}
     yield {"problem": str(problem), "library": library, "error": 0.0, "limit": times[library].min()}
 
 

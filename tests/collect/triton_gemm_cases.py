@@ -70,7 +70,7 @@ def results() -> Iterator[dict]:
             for kind, config in configurations(kernel, problem, rng):
                 launch = kernel.build(problem, config, inputs)
                 output = launch()
-                kernel.poison(output)
+                kernel.invalidate_output(output)
                 spoilt = kernel.relative_error(output, expected)
                 yield {
                     **common,

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from foretune.datasets import import_runs
 from foretune.datasets.devices import with_specs
 from foretune.datasets.importers import FORMATS
-from foretune.datasets.importers.columns import joined, relabel, stack
+from foretune.datasets.importers.columns import concatenated_rows, concatenated_text, relabel
 from foretune.datasets.importers.files import files_of
-from foretune.datasets.importers.formats import load
+from foretune.datasets.importers.formats import load_function
 from foretune.device import canonical_name, find_device
 from foretune.errors import RunTableError, UnknownName, UsageError
 
@@ -30,8 +30,8 @@ def csv(path, **columns):
 
 def test_formats_can_be_loaded():
     for chosen in FORMATS.values():
-        assert callable(load(chosen.reader))
-        assert not chosen.locate or callable(load(chosen.locate))
+        assert callable(load_function(chosen.reader))
+        assert not chosen.locate or callable(load_function(chosen.locate))
 
 
 def test_an_unknown_format(tmp_path):
@@ -210,7 +210,7 @@ def test_relabelling_is_done_once_a_value(values):
 def test_joining_text(pairs):
     left, right = (pd.Series([p[i] for p in pairs], dtype="str") for i in (0, 1))
     expected = [" ".join(v for v in p if v is not None) for p in pairs]
-    assert joined(left, right).tolist() == expected
+    assert concatenated_text(left, right).tolist() == expected
 
 
 PLAIN = st.one_of(st.none(), st.booleans(), st.integers(-9, 9), st.floats(-1, 1), TEXTS)
@@ -224,7 +224,7 @@ def test_stacking_keeps_every_value(parts, categorical):
         if categorical and isinstance(table["all"].dtype, pd.StringDtype):
             table["all"] = table["all"].astype("category")
         tables.append(table)
-    stacked = stack(tables)
+    stacked = concatenated_rows(tables)
 
     def plain(values):
         return [None if v is None or v != v else v for v in values]

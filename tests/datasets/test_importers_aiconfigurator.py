@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from foretune import operator_package
 from foretune.datasets import import_runs
-from foretune.datasets.importers import aiconfigurator_data
+from foretune.datasets.importers import aiconfigurator
 from foretune.datasets.importers.aiconfigurator import operation_of
 from foretune.errors import RunTableError
 
@@ -268,7 +268,7 @@ def test_the_installed_data(tmp_path, monkeypatch, package):
 
 @pytest.mark.parametrize("place", ["installed", "h200_sxm"])
 def test_nothing_is_installed(monkeypatch, place):
-    monkeypatch.setattr(aiconfigurator_data, "installed_data", lambda: None)
+    monkeypatch.setattr(aiconfigurator, "installed_tables", lambda: None)
     with pytest.raises(RunTableError, match="pip install aiconfigurator-core, or give a folder"):
         import_runs(place, "aiconfigurator")
 

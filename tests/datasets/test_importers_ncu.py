@@ -3,8 +3,7 @@
 import pytest
 
 from foretune.datasets import import_runs
-from foretune.datasets.importers.ncu import short_name
-from foretune.datasets.importers.ncu_units import to_base
+from foretune.datasets.importers.ncu import short_name, to_base
 from foretune.errors import RunTableError, UsageError
 
 ABOUT = '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream",\

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretune.datasets import RunLog, from_measurements, read_runs, write_runs
-from foretune.datasets.journal import journal_of, read_journal
+from foretune.datasets.journal import journal_path, read_journal
 from foretune.datasets.schema import validate
 from foretune.device import Device
 from foretune.errors import OutputError, RunTableError
@@ -35,7 +35,7 @@ def run(time_ms=1.0, M=64, status=Status.OK, recorded_at="2026-01-01T00:00:00", 
 def kill(log):
     """End the log as a killed process would: the file is closed, nothing is folded."""
     log._journal.close()
-    log._lock._held.close()
+    log._lock._handle.close()
 
 
 def configs(path):
@@ -66,7 +66,7 @@ def test_rows_can_be_read_while_the_log_is_open_and_after_a_kill(path):
         log.append(run(x=3))
         assert configs(path) == [1, 2, 3]
     assert configs(path) == [1, 2, 3]
-    assert not journal_of(path).exists()
+    assert not journal_path(path).exists()
 
 
 def test_a_folder_that_is_deleted_is_noticed_at_once(path):
@@ -81,7 +81,7 @@ def test_half_a_line_at_the_end_is_ignored_and_does_not_spoil_the_next(path):
     killed = RunLog(path)
     killed.append(run(x=1))
     kill(killed)
-    with journal_of(path).open("a") as journal:
+    with journal_path(path).open("a") as journal:
         journal.write('{"kernel": "toy", "dev')
     assert configs(path) == [1]
     with RunLog(path) as log:
@@ -93,7 +93,7 @@ def test_half_a_line_at_the_end_is_ignored_and_does_not_spoil_the_next(path):
 @pytest.mark.parametrize("left", ["", '{"kern'])
 def test_a_kill_before_the_first_row(path, left):
     kill(RunLog(path))
-    journal_of(path).write_text(left)
+    journal_path(path).write_text(left)
     with RunLog(path) as log:
         assert len(log) == 0
         log.append(run(x=1))
@@ -104,7 +104,7 @@ def test_a_damaged_line_is_named(path):
     killed = RunLog(path)
     killed.append(run(x=1))
     kill(killed)
-    with journal_of(path).open("a") as journal:
+    with journal_path(path).open("a") as journal:
         journal.write('{"kernel": nonsense\n')
     with pytest.raises(RunTableError, match=r"journal, line 2 is damaged"):
         read_runs(path)
@@ -225,7 +225,7 @@ def test_an_exception_still_folds_the_journal(path):
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert configs(path) == [1]
-    assert not journal_of(path).exists()
+    assert not journal_path(path).exists()
 
 
 def test_a_place_that_cannot_be_written(tmp_path):
@@ -240,13 +240,13 @@ def test_what_is_no_run_table_is_not_touched(tmp_path):
     with pytest.raises(RunTableError, match="not a readable Parquet file"):
         RunLog(other)
     assert other.read_text() == "my thesis"
-    assert not journal_of(other).exists()
+    assert not journal_path(other).exists()
 
 
 def test_the_journal_is_plain_json_lines(path):
     log = RunLog(path)
     log.append(run(x=1, flag=True))
-    (line,) = journal_of(path).read_text().splitlines()
+    (line,) = journal_path(path).read_text().splitlines()
     assert json.loads(line)["config.flag"] is True
     log.close()
 
@@ -265,9 +265,9 @@ def test_two_processes_do_not_write_one_file(path):
 def test_rows_folded_twice_count_once(path):
     killed = RunLog(path)
     killed.append(run(x=1))
-    rows = journal_of(path).read_text()
+    rows = journal_path(path).read_text()
     killed.close()
-    journal_of(path).write_text(rows)  # killed between writing the file and removing the journal
+    journal_path(path).write_text(rows)  # killed between writing the file and removing the journal
     RunLog(path).close()
     assert configs(path) == [1]
 
@@ -339,7 +339,7 @@ def log_name(m):
 
 
 def test_a_long_journal_is_folded_while_the_log_is_open(path, monkeypatch):
-    monkeypatch.setattr("foretune.datasets.log.LONGEST_JOURNAL", 4)
+    monkeypatch.setattr("foretune.datasets.run_log.MAX_JOURNAL_ROWS", 4)
     with RunLog(path) as log:
         for x in range(10):
             log.append(run(time_ms=1.0 + x, x=x))
@@ -350,7 +350,7 @@ def test_a_long_journal_is_folded_while_the_log_is_open(path, monkeypatch):
 
 
 def read_journal_rows(path):
-    return list(read_journal(journal_of(path)))
+    return list(read_journal(journal_path(path)))
 
 
 def test_the_last_row_counts_whatever_its_clock_said(path):

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.datasets import from_measurements, latest, read_runs, to_measurements, write_runs
+from foretune.datasets import from_measurements, newest_runs, read_runs, to_measurements, write_runs
 from foretune.errors import OutputError, RunTableError
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
@@ -175,7 +175,7 @@ def test_where_nothing_can_be_written(tmp_path):
 
 
 def times(runs):
-    return latest(runs)["time_ms"].tolist()
+    return newest_runs(runs)["time_ms"].tolist()
 
 
 def test_the_newest_of_the_same_wins():
@@ -198,7 +198,7 @@ def test_the_last_of_those_recorded_at_once_wins():
 
 def test_a_newer_failure_wins_too():
     older, newer = run(x=1), run(x=1, status=Status.TIMEOUT, recorded_at="2027-01-01T00:00:00")
-    assert latest(from_measurements([newer, older]))["status"].tolist() == ["timeout"]
+    assert newest_runs(from_measurements([newer, older]))["status"].tolist() == ["timeout"]
 
 
 def test_rows_of_unknown_time_count_as_the_oldest():
@@ -221,13 +221,13 @@ def test_time_is_compared_as_time_in_categorical_columns():
 
 def test_gaps_are_values_of_their_own():
     runs = from_measurements([run(x=1), run(x=1, y=2), run(y=2), run(x=1, y=2)])
-    assert len(latest(runs)) == 3
+    assert len(newest_runs(runs)) == 3
 
 
 def test_latest_keeps_order_and_index():
     runs = from_measurements([run(x=3), run(x=1), run(x=2), run(x=1)])
     runs.index = pd.Index([10, 11, 12, 13])
-    kept = latest(runs)
+    kept = newest_runs(runs)
     assert kept.index.tolist() == [10, 12, 13]
     assert kept["config.x"].tolist() == [3, 2, 1]
 

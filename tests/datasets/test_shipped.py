@@ -6,7 +6,7 @@ import json
 import pyarrow.parquet as pq
 import pytest
 
-from foretune.datasets import Card, card, catalog, load, shipped, write_runs
+from foretune.datasets import DatasetCard, card, catalog, load, shipped, write_runs
 from foretune.errors import RunTableError, UnknownName
 
 MOST_BYTES = 20e6
@@ -53,14 +53,14 @@ def test_power_is_there_only_where_there_was_a_meter(name):
 
 
 def test_nothing_says_where_it_was_made(name):
-    text = catalog.table_of(name).with_suffix(".json").read_text(encoding="utf-8")
+    text = catalog.table_path(name).with_suffix(".json").read_text(encoding="utf-8")
     runs = load(name)
     for words in (text, *(" ".join(map(str, runs[c].unique())) for c in ("error", "source"))):
         assert not any(path in words for path in ("/root", "/home", "/tmp", "/work"))
 
 
 def test_tables_are_compressed(name):
-    footer = pq.read_metadata(catalog.table_of(name))
+    footer = pq.read_metadata(catalog.table_path(name))
     assert footer.row_group(0).column(0).compression == "ZSTD"
 
 
@@ -86,7 +86,7 @@ def test_an_unknown_name_offers_the_nearest():
 def made(tmp_path, toy_runs):
     """A folder with one table of the toy runs, and its card."""
     write_runs(tmp_path / "toy.parquet", toy_runs)
-    made = Card(
+    made = DatasetCard(
         "toy", "Toy CPU", "toy", {"cores": 4.0}, "Toy 1.0", "2020-01-01T00:00:00+00:00",
         "2020-01-01T01:00:00+00:00", "made up", "make it up", "MIT", {"matmul": "0" * 16},
     )  # fmt: skip

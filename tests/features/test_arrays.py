@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.features.arrays import Columns, OneRow, Rows, as_array, groups_of
+from foretune.features.arrays import Columns, Rows, SingleRow, as_array, groups_of
 
 TABLE = pd.DataFrame(
     {
@@ -36,7 +36,7 @@ def test_columns_are_arrays(column):
 )
 @pytest.mark.parametrize("row", range(len(TABLE)))
 def test_one_row_reads_as_in_company(column, row):
-    alone, together = OneRow.read(TABLE.iloc[[row]]), Rows(TABLE)
+    alone, together = SingleRow.read(TABLE.iloc[[row]]), Rows(TABLE)
     np.testing.assert_array_equal(alone[column], together[column][row])
     assert alone[column].dtype.kind == together[column].dtype.kind
     np.testing.assert_array_equal(Rows(TABLE.iloc[[row]])[column], together[column][[row]])
@@ -46,7 +46,7 @@ def test_one_row_reads_as_in_company(column, row):
 @pytest.mark.parametrize("row", range(len(TABLE)))
 def test_values_as_text(column, row):
     text, codes = Rows(TABLE).distinct(column)
-    for alone in (OneRow.read(TABLE.iloc[[row]]), Rows(TABLE.iloc[[row]])):
+    for alone in (SingleRow.read(TABLE.iloc[[row]]), Rows(TABLE.iloc[[row]])):
         own, [code] = alone.distinct(column)
         assert text[codes[row]] == own[code]
 
@@ -54,10 +54,10 @@ def test_values_as_text(column, row):
 @pytest.mark.parametrize("row", range(len(TABLE)))
 def test_how_cells_are_written(row):
     texts = ["True", "1", "8", "0.5", "a", "auto", "x", str(1 << 60), ""]
-    alone = OneRow.read(TABLE.iloc[[row]])
+    alone = SingleRow.read(TABLE.iloc[[row]])
     for column in TABLE:
-        together = [written[row] for written in Rows(TABLE).spelt(column, texts)]
-        assert alone.spelt(column, texts) == together
+        together = [written[row] for written in Rows(TABLE).text_masks(column, texts)]
+        assert alone.text_masks(column, texts) == together
 
 
 def test_what_is_written_alike_is_one_value():
@@ -95,20 +95,20 @@ def test_what_is_made_of_rows_is_made_once():
         made.append(1)
         return len(made)
 
-    assert [rows.once("it", make), rows.once("it", make)] == [1, 1]
-    assert rows.without(["device"]).once("it", make) == 2  # of other columns
+    assert [rows.memoized("it", make), rows.memoized("it", make)] == [1, 1]
+    assert rows.without(["device"]).memoized("it", make) == 2  # of other columns
 
 
 def test_rows_of_rows():
     rows = Rows(TABLE)
-    assert Rows.of(rows) is rows
-    assert len(Rows.of(TABLE)) == len(rows) == len(TABLE)
+    assert Rows.from_table(rows) is rows
+    assert len(Rows.from_table(TABLE)) == len(rows) == len(TABLE)
 
 
 @pytest.mark.parametrize("row", range(len(TABLE)))
 def test_groups_of_one_row(row):
     columns = ["config.text", "config.kind", "problem.size"]
     together = groups_of(TABLE, columns)
-    alone = groups_of(OneRow.read(TABLE.iloc[[row]]), columns)
+    alone = groups_of(SingleRow.read(TABLE.iloc[[row]]), columns)
     assert alone.names == [together.names[together.codes[row]]]
     assert alone.codes == 0

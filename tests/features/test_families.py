@@ -6,9 +6,9 @@ import pytest
 from foretune.device import peak_rate
 from foretune.family import Family
 from foretune.features.families import formats
-from foretune.features.families.caches import of_cache
-from foretune.features.families.expert_load import busiest_rank
+from foretune.features.families.expert_load import max_rank_load
 from foretune.features.families.tiles import padding, wave_features
+from foretune.features.geometry import cache_features
 from foretune.registry import load, registered
 
 FAMILIES = sorted(registered("families"))
@@ -129,22 +129,22 @@ def test_ranks_share_experts_and_matrices():
 
 @pytest.mark.parametrize("exponent", ["power_law_1.01", "power_law_1.2", "power_law"])
 def test_the_busiest_rank_has_more_than_its_share(exponent):
-    even = busiest_rank(4096, 2, 64, 8, "balanced")
+    even = max_rank_load(4096, 2, 64, 8, "balanced")
     assert (float(even.pairs), float(even.active), float(even.largest)) == (1024, 8, 128)
-    uneven = busiest_rank(4096, 2, 64, 8, exponent)
+    uneven = max_rank_load(4096, 2, 64, 8, exponent)
     assert 1024 < uneven.pairs <= 8192
     assert 128 < uneven.largest <= 4096  # an expert gets a token once
     assert uneven.active <= 8
-    alone = busiest_rank(4096, 2, 64, 1, exponent)  # one rank has everything
+    alone = max_rank_load(4096, 2, 64, 1, exponent)  # one rank has everything
     assert float(alone.pairs) == pytest.approx(8192)
 
 
 def test_loads_of_rows_are_those_of_each():
     tokens, ranks = np.array([1.0, 512.0, np.nan, 512.0]), np.array([1, 8, 1, 0])
     kinds = np.array(["balanced", "power_law_1.2", "balanced", "balanced"])
-    load = busiest_rank(tokens, 2, 64, ranks, kinds)
+    load = max_rank_load(tokens, 2, 64, ranks, kinds)
     for i in range(2):
-        one = busiest_rank(tokens[i], 2, 64, ranks[i], kinds[i])
+        one = max_rank_load(tokens[i], 2, 64, ranks[i], kinds[i])
         assert (load.pairs[i], load.active[i]) == (one.pairs, one.active)
     assert np.isnan(load.pairs[2:]).all()  # a gap, and no ranks at all
 
@@ -251,10 +251,10 @@ def test_work_and_quantities_are_finite(name):
 
 def test_a_working_set_is_compared_with_the_last_cache_there_is():
     device = {name: np.array(values) for name, values in DEVICES.items()}
-    (share,) = of_cache("weights", np.full(3, 2.0**25), device).values()
+    (share,) = cache_features("weights", np.full(3, 2.0**25), device).values()
     np.testing.assert_allclose(2**share, [0.64, 1 / 3, 1.0])
     for nothing in ({}, {"l2_kib": np.nan}):
-        assert np.isnan(of_cache("weights", 2.0**25, nothing)["weights_of_cache"])
+        assert np.isnan(cache_features("weights", 2.0**25, nothing)["weights_of_cache"])
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -6,9 +6,9 @@ import pytest
 
 from foretune.errors import PredictorError, SpaceError
 from foretune.features import family_for, row_cost, row_parts_ms, row_roofline_ms
-from foretune.features.arrays import OneRow
+from foretune.features.arrays import SingleRow
 from foretune.features.families.gemm import Gemm
-from foretune.features.families.given_work import GivenWork
+from foretune.features.families.user_defined import UserDefinedCost
 from foretune.models import Predictor
 
 FLOPS, BYTES = "2 * M * N * K", "2 * (M*K + K*N + M*N)"
@@ -24,22 +24,22 @@ def runs():
         "config.BLOCK": rng.choice([32, 64, 128], 120), "problem.dtype": "fp16",
         "device.cores": 16.0, "device.fp16_gflops": 1e4, "device.memory_gbps": 1e3,
     })  # fmt: skip
-    ms = row_parts_ms(GivenWork("theirs", FLOPS, BYTES, BLOCKS), rows).max(axis=1)
+    ms = row_parts_ms(UserDefinedCost("theirs", FLOPS, BYTES, BLOCKS), rows).max(axis=1)
     return rows.assign(time_ms=1.3 * ms + 0.01)
 
 
 def test_it_is_what_a_family_says(runs):
-    given, known = row_cost(GivenWork("theirs", FLOPS, BYTES), runs), row_cost(Gemm(), runs)
+    given, known = row_cost(UserDefinedCost("theirs", FLOPS, BYTES), runs), row_cost(Gemm(), runs)
     np.testing.assert_allclose(given.flops, known.flops)
     np.testing.assert_allclose(given.bytes_moved, known.bytes_moved)
     assert set(given.dtype) == {"fp16"}
-    one = OneRow(runs.iloc[0].to_dict())
-    assert float(row_cost(GivenWork("theirs", FLOPS, BYTES), one).flops) == given.flops[0]
+    one = SingleRow(runs.iloc[0].to_dict())
+    assert float(row_cost(UserDefinedCost("theirs", FLOPS, BYTES), one).flops) == given.flops[0]
 
 
 def test_blocks_make_whole_waves(runs):
-    parts = row_parts_ms(GivenWork("theirs", FLOPS, BYTES, BLOCKS), runs)
-    plain = row_parts_ms(GivenWork("theirs", FLOPS, BYTES), runs)
+    parts = row_parts_ms(UserDefinedCost("theirs", FLOPS, BYTES, BLOCKS), runs)
+    plain = row_parts_ms(UserDefinedCost("theirs", FLOPS, BYTES), runs)
     blocks = np.ceil(runs["problem.M"] / runs["config.BLOCK"]) * np.ceil(
         runs["problem.N"] / runs["config.BLOCK"]
     )
@@ -49,7 +49,7 @@ def test_blocks_make_whole_waves(runs):
 
 
 def test_a_predictor_keeps_it(runs, tmp_path):
-    known = Predictor(kernel=GivenWork("theirs", FLOPS, BYTES, BLOCKS)).fit(runs)
+    known = Predictor(kernel=UserDefinedCost("theirs", FLOPS, BYTES, BLOCKS)).fit(runs)
     assert {"log2_flops", "waves_blocks", "fill_blocks"} <= set(known.features_.columns_)
     known.save(tmp_path / "p")
     loaded = Predictor.load(tmp_path / "p")
@@ -63,7 +63,7 @@ def test_columns_of_work_are_work(runs):
     cost = row_cost(Gemm(), runs)
     work = runs.assign(**{"problem.flops": cost.flops, "problem.bytes": cost.bytes_moved})
     family = family_for("theirs", work)
-    assert isinstance(family, GivenWork)
+    assert isinstance(family, UserDefinedCost)
     np.testing.assert_allclose(row_roofline_ms(family, work), row_roofline_ms(Gemm(), runs))
     assert family_for("theirs", runs) is None
 
@@ -71,13 +71,13 @@ def test_columns_of_work_are_work(runs):
 @pytest.mark.parametrize("text", ["2 *", "M.x", "open('x')", "__import__('os')"])
 def test_what_is_no_arithmetic_is_refused(text):
     with pytest.raises(SpaceError, match="flops"):
-        GivenWork("theirs", text, BYTES)
+        UserDefinedCost("theirs", text, BYTES)
 
 
 def test_a_column_that_is_missing_is_named(runs):
     with pytest.raises(PredictorError, match=r"problem\.batch"):
-        row_cost(GivenWork("theirs", f"batch * {FLOPS}", BYTES), runs)
+        row_cost(UserDefinedCost("theirs", f"batch * {FLOPS}", BYTES), runs)
     with pytest.raises(SpaceError, match="text"):
-        row_cost(GivenWork("theirs", "2 * dtype", BYTES), runs)
+        row_cost(UserDefinedCost("theirs", "2 * dtype", BYTES), runs)
     with pytest.raises(PredictorError, match="less than nothing"):
-        row_cost(GivenWork("theirs", "-M", BYTES), runs)
+        row_cost(UserDefinedCost("theirs", "-M", BYTES), runs)

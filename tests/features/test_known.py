@@ -8,7 +8,7 @@ from foretune.collect.wrapped.function import FunctionKernel
 from foretune.errors import PredictorError
 from foretune.family import Cost, Family
 from foretune.features import family_for
-from foretune.features.known import known_family
+from foretune.features.families_of_runs import find_family
 
 
 class Theirs(Family):
@@ -50,14 +50,14 @@ def test_who_is_given_comes_first_and_must_have_the_name():
 
 
 def test_a_family_is_found_again_by_its_class():
-    assert type(known_family("softmax", "Softmax")).__name__ == "Softmax"
-    assert known_family("gemm", None) is None
+    assert type(find_family("softmax", "Softmax")).__name__ == "Softmax"
+    assert find_family("gemm", None) is None
     mine = Theirs()
-    assert known_family("theirs", "Theirs", mine) is mine
+    assert find_family("theirs", "Theirs", mine) is mine
     with pytest.raises(PredictorError, match=r"'theirs' \(Theirs\) is not known here"):
-        known_family("theirs", "Theirs")
+        find_family("theirs", "Theirs")
     with pytest.raises(PredictorError, match="is not known here"):
-        known_family("gemm", "OtherGemm")
+        find_family("gemm", "OtherGemm")
 
 
 def test_a_kernel_without_cost_has_no_roofline():

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from foretune.device import Device, find_device
-from foretune.features.launches import TileLaunch, launch_columns
+from foretune.features.launches import TileLaunch, launch_features
 
 A100, H100 = find_device("NVIDIA A100-SXM4-40GB"), find_device("NVIDIA H100 80GB HBM3")
 
@@ -36,26 +36,26 @@ def product(m, n, k, stages=3, warps=4, size=4096, bits=16, exact=0.0):
     ],
 )
 def test_what_does_not_fit_shared_memory_is_known(launch, device, fits):
-    assert launch_columns([launch, launch], device).fits.tolist() == [fits, fits]
+    assert launch_features([launch, launch], device).fits.tolist() == [fits, fits]
 
 
 def test_the_law_prefers_tiles_that_are_used_again():
-    columns = launch_columns([product(16, 16, 32), product(128, 128, 32)], A100)
-    assert columns.law[1] == 0 < columns.law[0]
+    columns = launch_features([product(16, 16, 32), product(128, 128, 32)], A100)
+    assert columns.analytic_log_time[1] == 0 < columns.analytic_log_time[0]
 
 
 def test_the_law_counts_registers_that_spill():
-    columns = launch_columns([product(256, 256, 32, warps=w) for w in (2, 8)], A100)
-    assert columns.law[0] > columns.law[1]
+    columns = launch_features([product(256, 256, 32, warps=w) for w in (2, 8)], A100)
+    assert columns.analytic_log_time[0] > columns.analytic_log_time[1]
 
 
 @pytest.mark.parametrize("specs", [{}, {"cores": 80.0}])
 def test_an_unknown_device_has_all_columns(specs):
     device = Device("new", "gpu", "sm_999", specs)
-    columns = launch_columns([product(64, 64, 32), product(128, 32, 64, exact=1.0)], device)
+    columns = launch_features([product(64, 64, 32), product(128, 32, 64, exact=1.0)], device)
     assert np.isfinite(columns.values).all()
     assert columns.fits.all()
-    assert np.isfinite(columns.law).all()
+    assert np.isfinite(columns.analytic_log_time).all()
 
 
 def test_columns_are_relative_to_the_device():
@@ -64,5 +64,8 @@ def test_columns_are_relative_to_the_device():
     large = Device("b", "gpu", "sm_80", {n: 2 * v for n, v in small.specs.items()})
     one, other = product(128, 128, 32), product(64, 64, 32)
     double = [dataclasses.replace(x, tiles=2 * x.tiles) for x in (one, other)]
-    a, b = launch_columns([one, other], small).law, launch_columns(double, large).law
+    a, b = (
+        launch_features([one, other], small).analytic_log_time,
+        launch_features(double, large).analytic_log_time,
+    )
     np.testing.assert_allclose(a, b, atol=0.05)

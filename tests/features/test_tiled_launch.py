@@ -5,10 +5,15 @@ import pandas as pd
 import pytest
 
 from foretune.features import row_limits_ms, row_parts_ms
-from foretune.features.arrays import OneRow
+from foretune.features.arrays import SingleRow
 from foretune.features.families.gemm import Gemm
 from foretune.features.families.inductor import InductorMm
-from foretune.features.families.tiled_launch import HIDDEN, L2_SPEED, STEP_MS, TiledLaunch
+from foretune.features.families.tiled_launch import (
+    L2_SPEEDUP,
+    PIPELINING_EXPONENT,
+    STEP_LATENCY_MS,
+    TiledLaunch,
+)
 
 DEVICE = {"cores": 4.0, "memory_gbps": 1000.0, "fp16_gflops": 4000.0, "l1_kib": 128.0}
 RUN = {
@@ -29,11 +34,11 @@ def launch(**changed):
 def test_parts_counted_by_hand():
     parts = launch().parts_ms(DEVICE)
     assert parts["operations"] == pytest.approx(3 * 10 * 1e6 / (4000e6 / 4))  # three whole waves
-    assert parts["cache"] == pytest.approx(9 * 10 * 16384 / (L2_SPEED * 1000e6))
+    assert parts["cache"] == pytest.approx(9 * 10 * 16384 / (L2_SPEEDUP * 1000e6))
     assert parts["memory"] == pytest.approx(5e6 / 1000e6)
     # two blocks fit by shared memory (3 × 16 KiB each of 128), so nine need two rounds
     assert launch().resident(DEVICE) == 2
-    assert parts["latency"] == pytest.approx(STEP_MS * 2 * 10 / 2**HIDDEN)
+    assert parts["latency"] == pytest.approx(STEP_LATENCY_MS * 2 * 10 / 2**PIPELINING_EXPONENT)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +63,7 @@ def test_rows_have_the_parts_of_their_launch():
     parts = row_parts_ms(InductorMm(), rows)
     assert parts.shape == (2, 4)
     assert parts[0, 0] == pytest.approx(5 * 4 * 2 * 64 * 64 * 32 / 1e9)  # 20 tiles on 4 cores
-    np.testing.assert_allclose(row_parts_ms(InductorMm(), OneRow(RUN)), parts[0])
+    np.testing.assert_allclose(row_parts_ms(InductorMm(), SingleRow(RUN)), parts[0])
     slow = row_parts_ms(InductorMm(), rows.drop(columns=["device.fp16_gflops"]))
     assert np.isfinite(slow).all()  # a rate that is not known is no limit
     unknown = rows.drop(columns=["device.fp16_gflops", "device.memory_gbps"])

@@ -46,7 +46,7 @@ def test_parameters_are_handed_to_the_model(runs):
     assert few.make_regressor().rounds == 1
     tree_of = [p.targets_["time_ms"].experts.tree for p in (few, many)]
     X = few.features_.matrix(runs)
-    truth = np.log(runs["time_ms"]) - few.targets_["time_ms"].unit.log(few.features_, runs)
+    truth = np.log(runs["time_ms"]) - few.targets_["time_ms"].scale.log_unit(few.features_, runs)
     off = [np.abs(tree.predict(X) - truth).mean() for tree in tree_of]
     assert off[1] < off[0]
     seeded = Predictor(seed=3, parameters={"seed": 7})

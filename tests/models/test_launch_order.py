@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from foretune.features.launches import TOO_SLOW, LaunchColumns
+from foretune.features.launches import MAX_LOG_RATIO, LaunchFeatures
 from foretune.models.launch_order import (
-    MOST_LOST,
+    MAX_LOG_SLOWDOWN,
     SHIPPED,
     LaunchOrder,
-    LearnedProblem,
+    MeasuredProblem,
     shipped_order,
 )
 
@@ -28,8 +28,8 @@ def problems(kernel, count, seed, slope=1.0, candidates=12):
         law = 0.3 * (cost - cost.min())
         fits = np.arange(candidates) > 0
         time_ms = np.where(fits, np.exp(cost + 0.02 * rng.standard_normal(candidates)), np.inf)
-        columns = LaunchColumns(values, np.minimum(law, TOO_SLOW), fits)
-        found.append(LearnedProblem(kernel, columns, time_ms))
+        columns = LaunchFeatures(values, np.minimum(law, MAX_LOG_RATIO), fits)
+        found.append(MeasuredProblem(kernel, columns, time_ms))
     return found
 
 
@@ -55,7 +55,7 @@ def test_its_ratios_are_those_of_times(order):
         expected += order.log_ratios(p.columns)[runs].tolist()
         seen += p.lost[runs].tolist()
     assert np.mean(np.abs(np.array(expected) - seen)) < 0.1
-    assert max(expected) <= MOST_LOST + 0.1
+    assert max(expected) <= MAX_LOG_SLOWDOWN + 0.1
 
 
 def test_the_spread_grows_with_noise(order):

@@ -10,9 +10,9 @@ from sklearn.exceptions import NotFittedError
 from foretune.device import Device
 from foretune.errors import PredictorError
 from foretune.family import Cost, Family
-from foretune.features.arrays import OneRow
+from foretune.features.arrays import SingleRow
 from foretune.models import Predictor
-from foretune.models.trees.boosting import FEW_ROWS
+from foretune.models.trees.boosting import MAX_ARRAY_ROWS
 
 QUICK = {"rounds": 30, "rate": 0.2}
 SPECS = {"memory_gbps": 2000.0, "bf16_gflops": 8e5, "fp8_gflops": 1.6e6, "cores": 108.0}
@@ -54,8 +54,8 @@ RUNS = {"on a grid": on_a_grid(), "scattered": scattered()}
 @pytest.fixture(scope="module")
 def predictors():
     fitted = {name: Predictor(parameters=QUICK).fit(runs) for name, runs in RUNS.items()}
-    assert fitted["on a grid"].targets_["time_ms"].hood is not None
-    assert fitted["scattered"].targets_["time_ms"].hood is None
+    assert fitted["on a grid"].targets_["time_ms"].neighbor_index is not None
+    assert fitted["scattered"].targets_["time_ms"].neighbor_index is None
     assert fitted["scattered"].validity_.classifier is not None
     few = RUNS["on a grid"].iloc[::7].assign(device="new")
     few["time_ms"] *= 1.4
@@ -92,7 +92,7 @@ def in_company(predictor, problem, config, device):
     row |= {f"device.{k}": v for k, v in device.specs.items()}
     row |= {"kernel": "gemm", "device": device.name}
     first = {c: known.get(c, 1.0) for c in row} | {"config.format": "bf16"}
-    table = pd.DataFrame([first] * FEW_ROWS + [row])
+    table = pd.DataFrame([first] * MAX_ARRAY_ROWS + [row])
     numbers = [c for c in row if c.startswith("problem.")]
     table[numbers] = table[numbers].astype(float)
     return predictor.predict(table).iloc[-1].to_dict()
@@ -103,7 +103,7 @@ def said(call):
     try:
         return call()
     except PredictorError as e:
-        return str(e).replace(f"row {FEW_ROWS}", "row 0")
+        return str(e).replace(f"row {MAX_ARRAY_ROWS}", "row 0")
 
 
 @pytest.mark.parametrize("name", ["on a grid", "scattered", "calibrated"])
@@ -142,11 +142,11 @@ def test_what_is_missing_is_named(predictors):
 
 
 def test_cells_are_numbers_and_text():
-    row = OneRow({"config.a": 3, "config.b": True, "config.c": "x", "config.d": None})
+    row = SingleRow({"config.a": 3, "config.b": True, "config.c": "x", "config.d": None})
     assert [row[c] for c in row.columns[:3]] == [3.0, 1.0, "x"]
     assert np.isnan(row["config.d"])
     assert [row.text(c) for c in row.columns] == ["3", "1", "x", ""]
-    assert row.spelt("config.b", ["1", "0"]) == [True, False]  # as in a table
+    assert row.text_masks("config.b", ["1", "0"]) == [True, False]  # as in a table
     assert set(row.group("config")) == set("abcd")
     assert "config.a" not in row.without(["config.a"])
 

@@ -158,7 +158,7 @@ def test_what_is_saved_runs_no_code(predictor, tmp_path):
 
 def test_predicting_a_space_is_predicting_its_rows(predictor, matmul, toy_device):
     problem = matmul.problem(M=96, N=96, K=96)
-    space = SearchSpace.of(matmul.space(problem).sample(300, np.random.default_rng(0)))
+    space = SearchSpace.from_configs(matmul.space(problem).sample(300, np.random.default_rng(0)))
     rows = candidate_rows("matmul", problem, space, toy_device)
     every = predictor.predict_space(problem, space, toy_device)
     pd.testing.assert_frame_equal(every, predictor.predict(rows))
@@ -170,7 +170,7 @@ def test_predicting_a_space_is_predicting_its_rows(predictor, matmul, toy_device
 
 def test_large_spaces_are_predicted_in_parts(boosted, matmul, toy_device, monkeypatch):
     problem = matmul.problem(M=96, N=96, K=96)
-    space = SearchSpace.of(matmul.space(problem).sample(50, np.random.default_rng(0)))
+    space = SearchSpace.from_configs(matmul.space(problem).sample(50, np.random.default_rng(0)))
     whole = boosted.predict_space(problem, space, toy_device)
     monkeypatch.setattr("foretune.models.chunks.CHUNK_ROWS", 7)
     pd.testing.assert_frame_equal(boosted.predict_space(problem, space, toy_device), whole)

@@ -17,7 +17,7 @@ def table(**columns):
 
 @pytest.fixture
 def known():
-    return TrainingRange.of(
+    return TrainingRange.from_runs(
         table(
             problem_M=[64, 128, 256, 1024], config_offset=[-2, 0, 1, 6], config_mode=list("abba")
         ).assign(device=["d", "d", "e", "e"], time_ms=1.0)
@@ -52,7 +52,7 @@ def test_text_nobody_ran(known):
 
 
 def test_a_number_that_never_varied():
-    known = TrainingRange.of(table())
+    known = TrainingRange.from_runs(table())
     assert known.octaves_outside(table(config_offset=[0, 1, -3, 0])).tolist() == [0, 1, 1, 0]
     gap = table(config_offset=[np.nan, 0, 5, 0])
     assert known.octaves_outside(gap).tolist() == [0, 0, 1, 0]
@@ -85,7 +85,7 @@ def test_gaps_and_columns_that_are_not_there_say_nothing(known):
 
 def test_a_column_of_text_and_numbers_means_the_same_in_any_company():
     mixed = pd.Series(["auto", 1, 4.0, True], dtype=object)
-    known = TrainingRange.of(table(config_split=mixed))
+    known = TrainingRange.from_runs(table(config_split=mixed))
     assert known.octaves_outside(table(config_split=mixed)).tolist() == [0] * 4
     numbers = table(config_split=[1, 4, 4, 2])  # no text among them: a column of numbers
     assert known.octaves_outside(numbers).tolist() == [0, 0, 0, 1]

@@ -8,7 +8,7 @@ from scipy.stats import norm
 
 from foretune.search.acquisition import (
     SHORTLIST,
-    expected_regret,
+    expected_regrets,
     log_expected_improvement,
     log_probability_below,
 )
@@ -51,7 +51,7 @@ def test_the_probability_is_that_of_the_normal_distribution():
 def test_the_regret_of_what_is_known_is_its_distance_from_the_best():
     times = np.array([1.0, 1.3, np.inf])
     belief = Belief(np.zeros(3), np.ones(3))
-    known, slower, failed = expected_regret(belief, times)
+    known, slower, failed = expected_regrets(belief, times)
     assert known == pytest.approx(0.0, abs=1e-3)
     assert slower == pytest.approx(0.3, abs=0.01)
     assert np.isinf(failed)
@@ -60,7 +60,8 @@ def test_the_regret_of_what_is_known_is_its_distance_from_the_best():
 def test_the_regret_grows_with_what_is_not_known():
     times = np.array([1.0, np.nan, np.nan])
     sure, unsure = (
-        expected_regret(Belief(np.zeros(3), np.full(3, spread)), times)[0] for spread in (0.05, 0.5)
+        expected_regrets(Belief(np.zeros(3), np.full(3, spread)), times)[0]
+        for spread in (0.05, 0.5)
     )
     assert 0.0 < sure < 0.1 < unsure
 
@@ -74,7 +75,7 @@ def test_candidates_that_go_together_are_to_be_feared_less():
 
     times = np.append(1.0, np.full(10, np.nan))
     apart, together = (
-        expected_regret(kind(np.zeros(11), np.full(11, 0.3)), times)[0]
+        expected_regrets(kind(np.zeros(11), np.full(11, 0.3)), times)[0]
         for kind in (Belief, Together)
     )
     assert together < 0.6 * apart
@@ -83,10 +84,10 @@ def test_candidates_that_go_together_are_to_be_feared_less():
 def test_only_those_that_may_be_best_are_looked_at():
     many = SHORTLIST + 44
     belief = Belief(np.arange(many) / many, np.full(many, 0.1))
-    expected = expected_regret(belief, np.full(many, np.nan))
+    expected = expected_regrets(belief, np.full(many, np.nan))
     assert np.isfinite(expected).sum() == SHORTLIST
     assert np.isfinite(expected[:SHORTLIST]).all()
 
 
 def test_nothing_runs():
-    assert np.isinf(expected_regret(Belief(np.zeros(2), np.ones(2)), np.full(2, np.inf))).all()
+    assert np.isinf(expected_regrets(Belief(np.zeros(2), np.ones(2)), np.full(2, np.inf))).all()

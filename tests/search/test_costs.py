@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from foretune.search.costs import LEAST, log_seconds
+from foretune.search.costs import MIN_MEASUREMENTS, log_seconds
 
 RNG = np.random.default_rng(0)
 
@@ -16,8 +16,10 @@ def test_costs_of_candidates_are_learned():
 
 
 def test_too_few_measurements_say_nothing():
-    took = {i: 10.0**i for i in range(LEAST - 1)}
-    assert not log_seconds(RNG.random((LEAST - 1, 2)), RNG.random((5, 2)), took, RNG).any()
+    took = {i: 10.0**i for i in range(MIN_MEASUREMENTS - 1)}
+    assert not log_seconds(
+        RNG.random((MIN_MEASUREMENTS - 1, 2)), RNG.random((5, 2)), took, RNG
+    ).any()
 
 
 def test_equal_costs_prefer_nothing():

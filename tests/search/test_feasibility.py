@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from foretune.search import make_searcher
-from foretune.search.feasibility import LEAST, Feasibility
+from foretune.search.feasibility import MIN_P_VALID, Feasibility
 from foretune.space import SearchSpace
 
 SPACE = SearchSpace({"tile": [1, 2, 4, 8, 16, 32], "unroll": list(range(8)), "mode": ["a", "b"]})
@@ -27,7 +27,7 @@ def place(numbers):
 
 def judged(known, believed=None):
     everything = np.arange(len(SPACE))
-    return Feasibility(place, believed, 0).of(everything, known)
+    return Feasibility(place, believed, 0).predict(everything, known)
 
 
 def test_nothing_is_doubted_before_anything_failed():
@@ -39,7 +39,7 @@ def test_nothing_is_doubted_before_anything_failed():
 
 def test_where_nothing_ran_everything_is_as_likely():
     bad = [i for i in range(len(SPACE)) if not runs(SPACE[i])][:5]
-    assert (judged(told(bad)) == LEAST).all()
+    assert (judged(told(bad)) == MIN_P_VALID).all()
 
 
 @pytest.mark.parametrize("xgboost", [True, False])
@@ -77,6 +77,6 @@ def test_a_search_finds_what_is_fast_beside_what_fails():
     for _ in range(50):
         number = searcher._propose(1)[0]
         searcher.proposed.add(number)
-        searcher.take({number: time_ms(space[number])})
+        searcher.tell_values({number: time_ms(space[number])})
         values.append(time_ms(space[number]))
     assert min(values) <= 1.05 * min(time_ms(c) for c in space)

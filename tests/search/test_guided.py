@@ -6,9 +6,9 @@ import pytest
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.search import Prior, Searcher, make_searcher
-from foretune.search.guided import ALONE, TURN, GuidedSearcher
-from foretune.search.random import RandomSearcher
-from foretune.testing.searchers import SPACE, fails, prior_of, time_ms
+from foretune.search.guided import GUIDED_MEASUREMENTS, TURN_PERIOD, GuidedSearcher
+from foretune.search.simple import RandomSearcher
+from foretune.testing.searchers import SPACE, fails, make_prior, time_ms
 
 
 def told(config):
@@ -41,14 +41,14 @@ class Forward(Searcher):
 def test_a_prior_is_never_ignored(kind):
     alone = [evaluations(make_searcher(kind, SPACE, seed=seed)) for seed in range(3)]
     guided = [
-        evaluations(make_searcher(kind, SPACE, seed=seed, prior=prior_of(SPACE)))
+        evaluations(make_searcher(kind, SPACE, seed=seed, prior=make_prior(SPACE)))
         for seed in range(3)
     ]
     assert np.mean(guided) <= 0.35 * np.mean(alone)
 
 
 def test_a_shuffled_prior_costs_little():
-    good = prior_of(SPACE)
+    good = make_prior(SPACE)
     shuffled = Prior(np.random.default_rng(1).permutation(good.log_mean), 0.05, good.p_valid)
     alone = [evaluations(make_searcher("random", SPACE, seed=seed)) for seed in range(5)]
     misled = [
@@ -59,22 +59,22 @@ def test_a_shuffled_prior_costs_little():
 
 @pytest.mark.parametrize("kind", ["surrogate", "exhaustive", "transfer"])
 def test_who_uses_it_needs_no_guide(kind):
-    searcher = make_searcher(kind, SPACE, prior=prior_of(SPACE))
+    searcher = make_searcher(kind, SPACE, prior=make_prior(SPACE))
     assert searcher.uses_prior
     assert not isinstance(searcher, GuidedSearcher)
 
 
 def test_turns():
     """The other has every third turn after the first, knows all, and nothing comes twice."""
-    searcher = make_searcher(Forward, SPACE, prior=prior_of(SPACE))
+    searcher = make_searcher(Forward, SPACE, prior=make_prior(SPACE))
     asked = []
-    for _ in range(ALONE + 2 * TURN):
+    for _ in range(GUIDED_MEASUREMENTS + 2 * TURN_PERIOD):
         (config,) = searcher.ask(1)
         asked.append(SPACE.index(config))
         searcher.tell([told(config)])
     assert len(set(asked)) == len(asked)
     assert set(searcher._other.told) == set(searcher._guide.told) == set(asked)
-    theirs = [n for n in range(ALONE, len(asked)) if n % TURN == 0]
+    theirs = [n for n in range(GUIDED_MEASUREMENTS, len(asked)) if n % TURN_PERIOD == 0]
     for n in theirs:
         assert asked[n] == min(i for i in range(len(SPACE)) if i not in asked[:n])
 
@@ -88,8 +88,8 @@ def test_the_prior_is_checked_before_the_other_has_a_turn():
 
 
 def test_the_guide_says_when_to_stop():
-    assert RandomSearcher(SPACE).regret() == float("inf")
-    searcher = make_searcher("random", SPACE, prior=prior_of(SPACE))
+    assert RandomSearcher(SPACE).expected_regret() == float("inf")
+    searcher = make_searcher("random", SPACE, prior=make_prior(SPACE))
     for _ in range(20):
         searcher.tell([told(c) for c in searcher.ask(1)])
-    assert searcher.regret() < 0.2
+    assert searcher.expected_regret() < 0.2

@@ -6,7 +6,7 @@ import pytest
 
 from foretune.errors import PredictorError
 from foretune.models import Predictor
-from foretune.search.prior import prior_elsewhere, prior_of
+from foretune.search.prior import prior_from_other_devices, prior_from_predictor
 from foretune.search.replay.recorded import recorded_spaces
 
 HERE = "NVIDIA A100-PCIE-40GB"
@@ -37,20 +37,20 @@ def test_specs_that_training_lacked_change_nothing():
     (nameless,) = recorded_spaces(runs_of("My GPU", 0.5), "nameless")
     assert known.device.specs["cores"] == 108
     assert not nameless.device.specs
-    prior, devices = prior_elsewhere(ELSEWHERE, known)
+    prior, devices = prior_from_other_devices(ELSEWHERE, known)
     assert devices == ["AMD Instinct MI250X", "NVIDIA RTX A4000"]
-    assert np.array_equal(prior.log_mean, prior_elsewhere(ELSEWHERE, nameless)[0].log_mean)
+    assert np.array_equal(prior.log_mean, prior_from_other_devices(ELSEWHERE, nameless)[0].log_mean)
     assert np.corrcoef(prior.log_mean, np.log(known.values))[0, 1] > 0.95
 
 
 def test_the_own_device_is_left_out():
     (recorded,) = recorded_spaces(runs_of(HERE, 0.5), "here")
     with pytest.raises(PredictorError, match="on a device other than"):
-        prior_elsewhere(runs_of(HERE, 0.5), recorded)
+        prior_from_other_devices(runs_of(HERE, 0.5), recorded)
 
 
 def test_a_prior_is_foreign_where_nothing_was_measured():
     (here,) = recorded_spaces(runs_of(HERE, 1.0), "here")
     for runs, foreign in ((runs_of(HERE, 1.0), False), (ELSEWHERE, True)):
-        prior = prior_of(Predictor().fit(runs), here.problem, here.space, here.device)
+        prior = prior_from_predictor(Predictor().fit(runs), here.problem, here.space, here.device)
         assert prior.foreign is foreign

@@ -1,7 +1,7 @@
 """Runs of any problems and configurations in one box."""
 
 from foretune import Configuration, Measurement, Problem, Status
-from foretune.search.rows import Rows, nearest
+from foretune.search.encoding import KernelRuns, nearest_first
 
 CONFIGS = [Configuration(BLOCK_M=m, num_warps=w) for m in (16, 32, 64, 128) for w in (2, 4, 8)]
 
@@ -11,8 +11,10 @@ def test_the_most_similar_problems_come_first():
         Measurement("k", Problem(M=size), c, "d", Status.OK, 1.0)
         for size in (64, 4096, 1024) for c in CONFIGS[:4]
     ]  # fmt: skip
-    assert [m.problem["M"] for m in nearest(runs, Problem(M=2048))[:8]] == [4096] * 4 + [1024] * 4
-    assert nearest(runs, Problem(M=64))[:4] == runs[:4]
+    assert [m.problem["M"] for m in nearest_first(runs, Problem(M=2048))[:8]] == [4096] * 4 + [
+        1024
+    ] * 4
+    assert nearest_first(runs, Problem(M=64))[:4] == runs[:4]
 
 
 def test_another_word_is_further_than_another_size():
@@ -21,25 +23,25 @@ def test_another_word_is_further_than_another_size():
         Measurement("k", problem, CONFIGS[0], "d", Status.OK, 1.0)
         for problem in (Problem(M=64, dtype="fp32"), Problem(M=4096, dtype="fp16"), here)
     ]
-    assert [m.problem["M"] for m in nearest(runs, here)] == [64, 4096, 64]
+    assert [m.problem["M"] for m in nearest_first(runs, here)] == [64, 4096, 64]
 
 
 def test_launches_are_axes_where_all_are_known():
     problems, programs = [Problem(M=64)] * 4, [64.0, 8.0, 8.0, 256.0]
-    known = Rows(problems, CONFIGS[:4], [{"programs": n} for n in programs])
+    known = KernelRuns(problems, CONFIGS[:4], [{"programs": n} for n in programs])
     assert "programs" in known.points({"cores": 132.0})[1]
-    unknown = Rows(problems, CONFIGS[:4], [{"programs": 64.0}, {}, {}, {}])
+    unknown = KernelRuns(problems, CONFIGS[:4], [{"programs": 64.0}, {}, {}, {}])
     assert "programs" not in unknown.points({"cores": 132.0})[1]
 
 
 def test_names_tell_the_geometry_where_launches_are_not_known():
     configs = [Configuration(block_size_x=x, tile_size_x=4) for x in (32, 48, 64)]
-    rows = Rows([Problem(size_0=4096)] * 3, configs, [{}] * 3)
+    rows = KernelRuns([Problem(size_0=4096)] * 3, configs, [{}] * 3)
     assert "warp_fill" in rows.points({})[1]
 
 
 def test_problems_that_hardly_differ_are_near():
-    rows = Rows([Problem(M=1000), Problem(M=1001)], CONFIGS[:1] * 2, [{}] * 2)
+    rows = KernelRuns([Problem(M=1000), Problem(M=1001)], CONFIGS[:1] * 2, [{}] * 2)
     points, axes = rows.points({})
     size = points[:, axes.index("problem.M")]
     assert abs(size[1] - size[0]) < 0.001

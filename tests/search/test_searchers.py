@@ -11,7 +11,15 @@ from foretune.registry import registered
 from foretune.search import Prior, Stopping, make_searcher
 from foretune.space import Configuration, SearchSpace
 from foretune.testing import check_searcher
-from foretune.testing.searchers import SMALL, SPACE, fails, measured, never, prior_of, search
+from foretune.testing.searchers import (
+    SMALL,
+    SPACE,
+    fails,
+    make_measurement,
+    make_prior,
+    never_fails,
+    run_search,
+)
 from foretune.testing.searchers import time_ms as toy_ms
 
 SEARCHERS = sorted(registered("searchers").keys() - {"gp", "smac"})
@@ -27,7 +35,7 @@ def make(name, space=SPACE, seed=0, prior=None, **options):
 
 
 def perfect_prior(law=toy_ms, spread=0.05):
-    return prior_of(SPACE, law, spread)
+    return make_prior(SPACE, law, spread)
 
 
 @pytest.mark.parametrize("name", SEARCHERS)
@@ -47,7 +55,7 @@ def test_there_are_searchers():
 
 @pytest.mark.parametrize("name", ["random", "tpe", "surrogate"])
 def test_another_seed_searches_elsewhere(name):
-    assert search(make(name, seed=0), budget=8) != search(make(name, seed=1), budget=8)
+    assert run_search(make(name, seed=0), budget=8) != run_search(make(name, seed=1), budget=8)
 
 
 def test_unknown_searchers():
@@ -76,7 +84,10 @@ def vast_ms(config):
 
 def test_a_space_that_cannot_be_listed_is_searched():
     best = {
-        name: min(vast_ms(c) for c in search(make(name, VAST), 60, law=vast_ms, broken=never))
+        name: min(
+            vast_ms(c)
+            for c in run_search(make(name, VAST), 60, time_of=vast_ms, is_broken=never_fails)
+        )
         for name in ("surrogate", "random")
     }
     assert best["surrogate"] < 1.6 < best["random"]
@@ -108,7 +119,9 @@ def evaluations_until(asked, within):
 
 def test_the_surrogate_alone_beats_random():
     needed = {
-        name: np.median([evaluations_until(search(make(name, seed=s), 99), 1.05) for s in range(7)])
+        name: np.median(
+            [evaluations_until(run_search(make(name, seed=s), 99), 1.05) for s in range(7)]
+        )
         for name in ("surrogate", "random")
     }
     assert needed["surrogate"] < needed["random"] / 3
@@ -122,17 +135,17 @@ def test_a_misleading_prior_costs_but_does_not_trap():
             * (1.5 if config["order"] == "ji" else 1.0)
         )
 
-    asked = search(make("surrogate", prior=perfect_prior(law=wrong, spread=0.5)), budget=40)
+    asked = run_search(make("surrogate", prior=perfect_prior(law=wrong, spread=0.5)), budget=40)
     assert toy_ms(asked[0]) > 1.5 * toy_ms(BEST)  # it was misled
     chance = np.median(
-        [evaluations_until(search(make("random", seed=s), 156), 1.1) for s in range(9)]
+        [evaluations_until(run_search(make("random", seed=s), 156), 1.1) for s in range(9)]
     )
     assert evaluations_until(asked, 1.10) < chance
 
 
 def test_a_prior_upside_down_does_not_trap_either():
     upside_down = perfect_prior(law=lambda c: 1 / toy_ms(c), spread=0.5)
-    asked = search(make("surrogate", prior=upside_down), budget=len(SPACE) // 2)
+    asked = run_search(make("surrogate", prior=upside_down), budget=len(SPACE) // 2)
     assert evaluations_until(asked, 1.10) <= len(SPACE) // 2
 
 
@@ -143,21 +156,21 @@ def test_a_prior_of_another_space_is_refused():
 
 def test_a_constant_prior_is_none():
     flat = Prior(np.zeros(len(SPACE)), 0.1, np.ones(len(SPACE)))
-    asked = search(make("surrogate", prior=flat), budget=20)
-    assert asked == search(make("surrogate"), budget=20)
+    asked = run_search(make("surrogate", prior=flat), budget=20)
+    assert asked == run_search(make("surrogate"), budget=20)
 
 
 def test_the_surrogate_forgets_what_is_too_much(monkeypatch):
-    monkeypatch.setattr("foretune.search.surrogate_process.MOST", 20)
+    monkeypatch.setattr("foretune.search.surrogate_process.MAX_FITTED", 20)
     searcher = make("surrogate")
-    search(searcher, budget=60)
+    run_search(searcher, budget=60)
     assert len(searcher._posterior) < 30
     assert searcher.best() == BEST
 
 
 def test_a_prior_that_is_off_by_a_factor_does_not_matter():
     tenfold = perfect_prior(law=lambda c: 10 * toy_ms(c))
-    asked = search(make("surrogate", prior=tenfold), budget=5)
+    asked = run_search(make("surrogate", prior=tenfold), budget=5)
     assert asked[0] == BEST
     assert evaluations_until(asked, 1.0) == 1
 
@@ -173,7 +186,7 @@ def test_the_surrogate_handles_spaces_larger_than_its_pool():
     guided = make("surrogate", space, prior=Prior(mean, 0.1, np.ones(len(space))))
     assert guided.ask() == [best]
     alone = make("surrogate", space)
-    asked = search(alone, budget=14, n=7, law=law, broken=never)
+    asked = run_search(alone, budget=14, n=7, time_of=law, is_broken=never_fails)
     assert len(set(asked)) == 14
     assert law(alone.best()) < np.median(np.exp(mean))
 
@@ -182,7 +195,7 @@ def test_the_surrogate_learns_what_fails():
     """The prior is sure of twelve configurations that all fail: some of them are lesson enough."""
     prior = perfect_prior(law=lambda c: 0.7 * toy_ms(c) if fails(c) else toy_ms(c), spread=0.2)
     sure = Prior(prior.log_mean, prior.log_spread, np.full(len(SPACE), 0.9))
-    asked = search(make("surrogate", prior=sure), budget=20)
+    asked = run_search(make("surrogate", prior=sure), budget=20)
     assert fails(asked[0])
     assert sum(map(fails, asked)) < sum(map(fails, SPACE)) < len(asked)
     assert BEST in asked
@@ -192,16 +205,16 @@ def test_the_surrogate_learns_what_fails():
 class TestRegret:
     def test_it_is_unknown_at_first_and_small_at_last(self, name):
         searcher = make(name, SMALL)
-        assert searcher.regret() == searcher.gain() == math.inf
-        search(searcher, budget=len(SMALL), broken=never)
-        assert searcher.regret() < 0.03
-        assert searcher.gain() < 0.001
+        assert searcher.expected_regret() == searcher.expected_improvement() == math.inf
+        run_search(searcher, budget=len(SMALL), is_broken=never_fails)
+        assert searcher.expected_regret() < 0.03
+        assert searcher.expected_improvement() < 0.001
 
     def test_a_search_that_stops_on_it_found_what_matters(self, name):
         searcher, spent = make(name, seed=1), 0
         while not Stopping(regret=0.05).is_over(searcher, spent):
             (config,) = searcher.ask()
-            searcher.tell([measured(config)])
+            searcher.tell([make_measurement(config)])
             spent += 1
         assert spent < len(SPACE) / 2
         assert toy_ms(searcher.best()) <= 1.1 * toy_ms(BEST)
@@ -209,29 +222,29 @@ class TestRegret:
     def test_asking_for_it_changes_no_proposal(self, name):
         plain, asked = make(name, seed=3), make(name, seed=3)
         for _ in range(20):
-            assert math.isfinite(asked.regret()) or asked.regret() == math.inf
+            assert math.isfinite(asked.expected_regret()) or asked.expected_regret() == math.inf
             (config,) = asked.ask()
             assert plain.ask() == [config]
             for searcher in (plain, asked):
-                searcher.tell([measured(config)])
-            _ = asked.gain()
+                searcher.tell([make_measurement(config)])
+            _ = asked.expected_improvement()
 
 
 def test_a_prior_from_elsewhere_is_checked_before_its_word_counts():
     foreign = make("surrogate", prior=perfect_prior())
-    search(foreign, budget=8)
-    assert foreign.regret() == math.inf
-    search(foreign, budget=1)
-    assert foreign.regret() < 0.1
+    run_search(foreign, budget=8)
+    assert foreign.expected_regret() == math.inf
+    run_search(foreign, budget=1)
+    assert foreign.expected_regret() < 0.1
     own = make("surrogate", prior=dataclasses.replace(perfect_prior(), foreign=False))
-    search(own, budget=2)
-    assert own.regret() < 0.1
+    run_search(own, budget=2)
+    assert own.expected_regret() < 0.1
 
 
 def test_others_cannot_tell():
     searcher = make("random")
-    search(searcher, budget=5)
-    assert searcher.regret() == searcher.gain() == math.inf
+    run_search(searcher, budget=5)
+    assert searcher.expected_regret() == searcher.expected_improvement() == math.inf
 
 
 @pytest.mark.parametrize(("name", "told"), [("surrogate", 1), ("transfer", 1), ("transfer", 5)])
@@ -256,7 +269,7 @@ def test_a_prior_from_elsewhere_is_checked_where_it_does_not_lead():
     far = {}
     for foreign in (True, False):
         prior = Prior(np.log([law(c) for c in LINE]), 0.1, np.ones(len(LINE)), foreign)
-        asked = search(make("surrogate", LINE, prior=prior), 10, law=law, broken=never)
+        asked = run_search(make("surrogate", LINE, prior=prior), 10, law=law, broken=never)
         far[foreign] = sum(c["x"] >= 50 for c in asked)
     assert far[True] >= far[False] + 2
 
@@ -268,6 +281,6 @@ def test_what_is_under_way_is_not_measured_a_second_time_beside_it():
         return 1 + ((config["x"] - 37) / 40) ** 2
 
     searcher = make("surrogate", LINE)
-    search(searcher, 9, law=law, broken=never)
+    run_search(searcher, 9, law=law, broken=never)
     first, second, third = (c["x"] for c in searcher.ask(3))
     assert min(abs(first - second), abs(first - third), abs(second - third)) > 1

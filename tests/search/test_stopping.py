@@ -6,26 +6,26 @@ import pytest
 
 from foretune import SearchSpace
 from foretune.errors import UsageError
-from foretune.search.random import RandomSearcher
+from foretune.search.simple import RandomSearcher
 from foretune.search.stopping import Stopping
 
 
 class Sure(RandomSearcher):
     """Says what it is told to say."""
 
-    def __init__(self, regret, gain):
+    def __init__(self, expected_regret, expected_improvement):
         super().__init__(SearchSpace({"tile": [1, 2]}))
-        self.said = regret, gain
+        self.said = expected_regret, expected_improvement
 
-    def regret(self):
+    def expected_regret(self):
         return self.said[0]
 
-    def gain(self):
+    def expected_improvement(self):
         return self.said[1]
 
 
 def test_the_number_of_measurements_ends_a_search():
-    over = [Stopping(most=3).is_over(Sure(0.0, 0.0), n) for n in range(5)]
+    over = [Stopping(measurements=3).is_over(Sure(0.0, 0.0), n) for n in range(5)]
     assert over == [False, False, False, True, True]
 
 
@@ -35,17 +35,17 @@ def test_the_number_of_measurements_ends_a_search():
 )
 def test_so_does_being_sure_or_having_little_to_gain(regret, gain, over):
     assert Stopping(regret=0.03).is_over(Sure(regret, gain), 1) is over
-    assert not Stopping(most=2).is_over(Sure(regret, gain), 1)
+    assert not Stopping(measurements=2).is_over(Sure(regret, gain), 1)
 
 
 def test_a_searcher_that_cannot_tell_goes_on_to_the_most():
     searcher = RandomSearcher(SearchSpace({"tile": [1, 2]}))
-    assert not Stopping(most=2, regret=0.5).is_over(searcher, 1)
-    assert Stopping(most=2, regret=0.5).is_over(searcher, 2)
+    assert not Stopping(measurements=2, regret=0.5).is_over(searcher, 1)
+    assert Stopping(measurements=2, regret=0.5).is_over(searcher, 2)
 
 
 def test_so_do_seconds_before_or_after_the_number():
-    rule, searcher = Stopping(most=3, seconds=10.0), Sure(math.inf, math.inf)
+    rule, searcher = Stopping(measurements=3, seconds=10.0), Sure(math.inf, math.inf)
     assert [rule.is_over(searcher, 1, s) for s in (0.0, 9.9, 10.0)] == [False, False, True]
     assert rule.is_over(searcher, 3, 0.0)
     assert not Stopping(seconds=10.0).is_over(searcher, 1000, 9.0)
@@ -53,7 +53,13 @@ def test_so_do_seconds_before_or_after_the_number():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"seconds": 0}, {"seconds": math.nan}, {"most": -1}, {"regret": -0.1}, {"regret": math.nan}],
+    [
+        {"seconds": 0},
+        {"seconds": math.nan},
+        {"measurements": -1},
+        {"regret": -0.1},
+        {"regret": math.nan},
+    ],
 )
 def test_nonsense_is_refused(wrong):
     with pytest.raises(UsageError):

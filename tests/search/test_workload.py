@@ -8,7 +8,7 @@ import pytest
 from foretune.errors import UsageError
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
-from foretune.search.workload import Part, Workload
+from foretune.search.workload import WorkloadProblem, WorkloadSearcher
 from foretune.space import Configuration, SearchSpace
 
 SPACE = SearchSpace({"tile": (8, 16, 32, 64, 128), "warps": (1, 2, 4, 8)})
@@ -22,7 +22,7 @@ def time_ms(size, config):
 
 
 def part(size, calls):
-    return Part("toy", Problem(n=size), SPACE, calls, size, DEFAULT)
+    return WorkloadProblem("toy", Problem(n=size), SPACE, calls, size, DEFAULT)
 
 
 def spend(workload, budget):
@@ -48,7 +48,9 @@ def total(workload):
 
 
 def test_what_is_called_often_is_measured_more():
-    workload = Workload([part(256, 1.0), part(512, 1000.0), part(1024, 1.0), part(2048, 1.0)])
+    workload = WorkloadSearcher(
+        [part(256, 1.0), part(512, 1000.0), part(1024, 1.0), part(2048, 1.0)]
+    )
     spent = spend(workload, 12)
     assert sum(spent) == 12
     assert spent[1] == max(spent)
@@ -58,9 +60,9 @@ def test_what_is_called_often_is_measured_more():
 def test_it_gains_more_than_equal_shares():
     sizes = 2 ** np.arange(7, 12)
     parts = [part(int(n), 1000.0 if n == 512 else 1.0) for n in sizes]
-    workload = Workload(parts)
+    workload = WorkloadSearcher(parts)
     spend(workload, 10)
-    alike = Workload([part(int(n), 1.0) for n in sizes])
+    alike = WorkloadSearcher([part(int(n), 1.0) for n in sizes])
     spend(alike, 10)
     alike.parts = parts
     best = sum(p.calls * min(time_ms(p.problem["n"], c) for c in SPACE) for p in parts)
@@ -69,7 +71,7 @@ def test_it_gains_more_than_equal_shares():
 
 
 def test_nothing_is_measured_twice_and_everything_in_the_end():
-    workload = Workload([part(256, 1.0), part(512, 3.0)])
+    workload = WorkloadSearcher([part(256, 1.0), part(512, 3.0)])
     assert spend(workload, 100) == [len(SPACE), len(SPACE)]
     assert workload.ask() is None
     for i, p in enumerate(workload.parts):
@@ -77,7 +79,7 @@ def test_nothing_is_measured_twice_and_everything_in_the_end():
 
 
 def test_before_anything_is_known_the_default_runs():
-    workload = Workload([part(256, 1.0), part(512, 3.0)])
+    workload = WorkloadSearcher([part(256, 1.0), part(512, 3.0)])
     assert workload.choice(0) == DEFAULT
     assert workload.ask() == (1, DEFAULT)
 

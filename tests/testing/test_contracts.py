@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from foretune.collect import InProcessRunner, Timing
-from foretune.collect.meters import PowerMeter
+from foretune.collect.power import PowerMeter
 from foretune.device import Device
 from foretune.family import Cost
 from foretune.models.trees.forest import ForestModel
-from foretune.search.random import RandomSearcher
+from foretune.search.simple import RandomSearcher
 from foretune.space import Configuration, SearchSpace
 from foretune.testing import (
     BrokenContract,
@@ -119,10 +119,10 @@ CPU = Device("made up", "cpu")
 class Runner(InProcessRunner):
     """Changes what is measured before it hands it on."""
 
-    change: dict = {}  # noqa: RUF012
+    change: dict = {}
 
     def __init__(self):
-        super().__init__(CPU, Timing(box_s=0.01, warmup_s=0.0), power=False)
+        super().__init__(CPU, Timing(max_seconds=0.01, warmup_s=0.0), power=False)
 
     def run(self, *args, **named):
         for m in super().run(*args, **named):
@@ -135,17 +135,17 @@ class SwallowsFailures(Runner):
 
 
 class TooFast(Runner):
-    change = {"time_ms": 1e-6, "time_ms_samples": (1e-6,)}  # noqa: RUF012
+    change = {"time_ms": 1e-6, "time_ms_samples": (1e-6,)}
 
 
 class OfNowhere(Runner):
-    change = {"device": "another"}  # noqa: RUF012
+    change = {"device": "another"}
 
 
 class DoesTwice(Runner):
-    def spread(self, kernel, work, incumbent_ms=math.inf):
+    def run_many(self, kernel, work, incumbent_ms=math.inf):
         work = list(work)
-        return super().spread(kernel, work + work[:1], incumbent_ms)
+        return super().run_many(kernel, work + work[:1], incumbent_ms)
 
 
 class TakesAnything(Runner):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from foretune import registry
-from foretune.collect import probe
+from foretune.collect import devices
 from foretune.device import Device
 from foretune.registry import get_kernel, registered
 
@@ -35,7 +35,7 @@ def test_the_kernel_keeps_the_contract(folder):
 
 def test_it_is_tuned(folder, monkeypatch, capsys):
     device = Device("This CPU", "cpu", specs={"fp32_gflops": 50.0, "memory_gbps": 10.0})
-    monkeypatch.setattr(probe, "local_cpu", lambda measure: device)  # not measured again
+    monkeypatch.setattr(devices, "local_cpu", lambda measure: device)  # not measured again
     result = runpy.run_path(str(folder / "tune.py"))["result"]
     assert len(result.trace) == 6
     assert all(step.status == "ok" for step in result.trace)

@@ -107,7 +107,7 @@ def has_another_shape(x):
 def stops_the_clock(x):
     if not CALLS:
         CALLS.append(1)
-        (judged,) = (o for o in gc.get_objects() if type(o).__name__ == "Contestant")
+        (judged,) = (o for o in gc.get_objects() if type(o).__name__ == "IsolatedImplementation")
         judged._clock = lambda: 0
     return reference(x)
 

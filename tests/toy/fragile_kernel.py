@@ -5,11 +5,11 @@ Importing it exchanges the stopwatch of the process, for one that waits for that
 
 from toy_kernel import Toy
 
-from foretune.collect import workbench
-from foretune.collect.timer import Stopwatch
+from foretune.collect import benchmark
+from foretune.collect.timing import Timer
 
 
-class FragileDevice(Stopwatch):
+class FragileDevice(Timer):
     """Fails for ever after `broken` was set."""
 
     broken = False
@@ -35,4 +35,4 @@ class Fragile(Toy):
 
 
 DEVICE = FragileDevice()
-workbench.stopwatch_for = lambda kernel, problem, device: DEVICE
+benchmark.timer_for = lambda kernel, problem, device: DEVICE

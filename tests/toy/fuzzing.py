@@ -396,7 +396,7 @@ def _read_table(folder: Path) -> int:
 
 
 def _read_log(folder: Path) -> int:
-    from foretune.datasets.log import RunLog
+    from foretune.datasets.run_log import RunLog
 
     with RunLog(folder / "runs.parquet") as log:
         return len(log)
@@ -427,13 +427,13 @@ def _read_predictor(folder: Path) -> int:
 def _policy(folder: Path) -> None:
     from foretune.problem import Problem
     from foretune.search.policies.policy import Policy
-    from foretune.search.policies.reinforce import Schedule
+    from foretune.search.policies.reinforce import TrainingSchedule
     from foretune.search.policies.tasks import Task
     from foretune.space import SearchSpace
 
     space = SearchSpace({"x": (1, 2, 4), "y": (False, True)})
     task = Task(space, Problem({"M": 64}), reward=lambda chosen: 1.0 / (1.0 + chosen))
-    Policy.train([task], schedule=Schedule(updates=1, episodes=2)).save(folder / "policy")
+    Policy.train([task], schedule=TrainingSchedule(updates=1, episodes=2)).save(folder / "policy")
 
 
 def _read_policy(folder: Path) -> int:
@@ -444,7 +444,7 @@ def _read_policy(folder: Path) -> int:
 
 
 def _store(folder: Path) -> None:
-    from foretune.tune.store.exported import write_file
+    from foretune.tune.store.file import write_file
     from foretune.tune.store.subject import Choice, Subject
 
     rows = measured()
@@ -454,9 +454,9 @@ def _store(folder: Path) -> None:
 
 
 def _read_store(folder: Path) -> int:
-    from foretune.tune.store.shipped import ShippedStore
+    from foretune.tune.store.store_file import StoreFile
 
-    store = ShippedStore(folder / "store.json")
+    store = StoreFile(folder / "store.json")
     return sum(len(store.measurements(s)) + len(store.choices(s)) for s in store.subjects())
 
 
@@ -496,7 +496,7 @@ def _calls(folder: Path) -> None:
 
 
 def _read_calls(folder: Path) -> int:
-    from foretune.tune.triton.recorded_calls import read_calls
+    from foretune.tune.triton.call_recorder import read_calls
 
     return len([call.text for call in read_calls(folder / "calls.jsonl")])
 
@@ -511,7 +511,7 @@ def _read_order(folder: Path) -> int:
     from foretune.models.launch_order import LaunchOrder
 
     order = LaunchOrder.load(folder / "launches.npz")
-    order.walk.sums(np.zeros((3, order.walk.features), dtype=np.float32))
+    order.trees.sums(np.zeros((3, order.trees.features), dtype=np.float32))
     return 0
 
 

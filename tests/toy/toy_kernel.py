@@ -8,7 +8,7 @@ import time
 import numpy as np
 
 from foretune.collect import Runner
-from foretune.collect.workbench import environment
+from foretune.collect.benchmark import environment
 from foretune.device import Device
 from foretune.errors import MissingExtra
 from foretune.family import Cost
@@ -119,7 +119,7 @@ class FakeRunner(Runner):
                 environment=environment(kernel),
             )  # fmt: skip
 
-    def race(self, kernel, problem, configs, box_s=2.0):
+    def compare_interleaved(self, kernel, problem, configs, max_seconds=2.0):
         drift = 1 + 0.3 * np.sin(np.arange(20))  # hits all alike
         return {
             **{c.id: self._noisy(time_ms(problem, c) * drift) for c in configs},

@@ -44,6 +44,6 @@ class Replaying(Runner):
                 environment=environment(kernel),
             )  # fmt: skip
 
-    def race(self, kernel, problem, configs, box_s=2.0):
+    def compare_interleaved(self, kernel, problem, configs, max_seconds=2.0):
         noise = 1 + 0.002 * np.sin(np.arange(20))
         return {c.id: time_ms(problem, c) * np.roll(noise, i) for i, c in enumerate(configs)}

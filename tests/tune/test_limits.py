@@ -11,11 +11,10 @@ from foretune.collect import InProcessRunner, Timing
 from foretune.datasets import RunLog, read_runs
 from foretune.device import Device
 from foretune.errors import MeasurementError, MeterUnavailable, UsageError
-from foretune.limit import Limit
-from foretune.objective import Objective
-from foretune.search.prior import prior_of
+from foretune.objective import Limit, Objective
+from foretune.search.prior import prior_from_predictor
 from foretune.space import SearchSpace
-from foretune.tune import session, tune_problem
+from foretune.tune import job, tune_problem
 from foretune.tune.results import REJECTED, TuneResult
 
 KERNEL = Toy()
@@ -25,7 +24,7 @@ SIZE = len(KERNEL.space(PROBLEM))
 
 @pytest.fixture
 def metered(monkeypatch):
-    monkeypatch.setattr(session, "find_meter", lambda kind, index: object())
+    monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
 
 
 def tune(runner, *limits, **how):
@@ -144,14 +143,14 @@ def test_the_result_may_be_only_so_wrong():
 
     class Rounds(Toy):
         def space(self, problem):
-            return SearchSpace.of([config(order="ab"), config(order="ba")])
+            return SearchSpace.from_configs([config(order="ab"), config(order="ba")])
 
         def build(self, problem, config, inputs):
             launch = super().build(problem, config, inputs)
             off = 1e-5 if config["order"] == "ab" else 1e-7
             return lambda: launch() * (1 + off)
 
-    runner = InProcessRunner(DEVICE, Timing(box_s=0.01, warmup_s=0.001), power=False)
+    runner = InProcessRunner(DEVICE, Timing(max_seconds=0.01, warmup_s=0.001), power=False)
     runs = runner.run(Rounds(), PROBLEM, Rounds().space(PROBLEM))
     assert [m.relative_error for m in runs] == pytest.approx([1e-5, 1e-7], rel=1e-3)
     limits = [Limit("relative_error", 1e-6)]
@@ -179,7 +178,7 @@ def test_the_prior_knows_what_is_likely_to_break_a_limit(metered_predictor):
     space = KERNEL.space(PROBLEM)
     limits = [Limit("power_w", 50.0)]
     free, capped = (
-        prior_of(metered_predictor, PROBLEM, space, DEVICE, Objective.TIME, limits=some)
+        prior_from_predictor(metered_predictor, PROBLEM, space, DEVICE, Objective.TIME, limits=some)
         for some in ((), limits)
     )
     power = np.array([power_w(c) for c in space])

@@ -11,11 +11,10 @@ from toy_kernel import DEVICE, FakeRunner, MeteredRunner, Toy, config, power_w, 
 from foretune.datasets import RunLog
 from foretune.device import Device
 from foretune.errors import MeasurementError, MeterUnavailable, UsageError
-from foretune.limit import Limit
-from foretune.objective import Objective
-from foretune.tune import session, tune_pareto
+from foretune.objective import Limit, Objective
+from foretune.tune import job, tune_pareto
 from foretune.tune.results import REJECTED
-from foretune.tune.verify import METERED_ROUNDS
+from foretune.tune.verifier import METERED_ROUNDS
 
 KERNEL = Toy()
 PROBLEM = KERNEL.problem(n=100)
@@ -27,7 +26,7 @@ BEST = [config(work=work) for work in (1, 2, 4, 8, 16)]
 
 @pytest.fixture(autouse=True)
 def _metered(monkeypatch):
-    monkeypatch.setattr(session, "find_meter", lambda kind, index: object())
+    monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
 
 
 def test_the_whole_front_is_found_and_measured_again():
@@ -149,7 +148,7 @@ def test_one_objective_has_no_front():
 
 
 def test_without_a_meter_it_says_why(monkeypatch):
-    monkeypatch.setattr(session, "find_meter", lambda kind, index: None)
+    monkeypatch.setattr(job, "find_meter", lambda kind, index: None)
     with pytest.raises(MeterUnavailable, match="objective 'energy' needs a power meter"):
         tune_pareto(KERNEL, PROBLEM, FakeRunner(Device("x", "abacus")))
 

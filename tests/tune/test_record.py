@@ -9,18 +9,17 @@ from toy_kernel import DEVICE, FakeRunner, MeteredRunner, Toy, config, time_ms
 from foretune.collect import collect_runs
 from foretune.datasets import RunLog, read_runs
 from foretune.errors import ForetuneWarning, UsageError
-from foretune.limit import Limit, Limited
 from foretune.measurement import Measurement, Status
-from foretune.objective import Objective
-from foretune.tune import session, tune_pareto, tune_problem
-from foretune.tune.record import StoredRecord
+from foretune.objective import ConstrainedObjective, Limit, Objective
+from foretune.tune import job, tune_pareto, tune_problem
+from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.store import Choice, Store
 
 KERNEL = Toy()
 PROBLEM = KERNEL.problem(n=100)
 OTHER = KERNEL.problem(n=200)
 SIZE = len(KERNEL.space(PROBLEM))
-TIME = Limited(Objective.TIME, ())
+TIME = ConstrainedObjective(Objective.TIME, ())
 
 
 class Said:
@@ -41,7 +40,7 @@ class Said:
 
 @pytest.fixture
 def metered(monkeypatch):
-    monkeypatch.setattr(session, "find_meter", lambda kind, index: object())
+    monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
 
 
 def tune(runner, budget=8, problem=PROBLEM, **how):
@@ -91,7 +90,7 @@ def test_what_was_collected_is_known_to_tune(tmp_path):
     """A searcher begins with it; verification measures anew."""
     plan = {PROBLEM: list(KERNEL.space(PROBLEM))[::2], OTHER: [config()]}
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
-        collect_runs(KERNEL, plan, StoredRecord(KERNEL, DEVICE, log=log), FakeRunner())
+        collect_runs(KERNEL, plan, SharedMeasurementCache(KERNEL, DEVICE, log=log), FakeRunner())
     runner = FakeRunner()
     result = tune(runner, budget=SIZE)
     known = [s for s in result.trace if s.known]
@@ -105,7 +104,7 @@ def test_what_was_tuned_is_known_to_collect(tmp_path):
     measured = [s.config for s in tune(FakeRunner()).trace]
     runner, new = FakeRunner(), next(c for c in KERNEL.space(PROBLEM) if c not in measured)
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
-        record = StoredRecord(KERNEL, DEVICE, log=log)
+        record = SharedMeasurementCache(KERNEL, DEVICE, log=log)
         done = collect_runs(KERNEL, {PROBLEM: [*measured, new]}, record, runner)
     assert (done.rows, done.reused) == (1, 8)
     assert runner.measured == [(PROBLEM, new)]
@@ -126,7 +125,7 @@ def test_a_searcher_hears_of_other_problems():
 
     def searcher(*arguments):
         told.extend(arguments[-1])
-        from foretune.search.random import RandomSearcher
+        from foretune.search.simple import RandomSearcher
 
         return RandomSearcher(*arguments)
 
@@ -200,9 +199,9 @@ def test_many_repeats_are_kept_as_quantiles():
     whole = Measurement(
         "toy", PROBLEM, config(), DEVICE.name, Status.OK, 501.0, time_ms_samples=times
     )
-    record = StoredRecord(KERNEL, DEVICE)
+    record = SharedMeasurementCache(KERNEL, DEVICE)
     record.append(whole)
-    (kept,) = StoredRecord(KERNEL, DEVICE).known(PROBLEM)
+    (kept,) = SharedMeasurementCache(KERNEL, DEVICE).known(PROBLEM)
     assert len(kept.time_ms_samples) == 25
     assert (kept.time_ms_samples[0], kept.time_ms_samples[12], kept.time_ms_samples[-1]) == (
         1.0, 501.0, 1001.0
@@ -241,7 +240,7 @@ class TestStopping:
 
 def test_a_choice_made_elsewhere_is_verified_too():
     """What a colleague chose is a finalist, however it measured."""
-    record = StoredRecord(KERNEL, DEVICE)
+    record = SharedMeasurementCache(KERNEL, DEVICE)
     record.append(Measurement(
         "toy", PROBLEM, config(work=2), DEVICE.name, Status.OK, time_ms(PROBLEM, config(work=2))
     ))  # fmt: skip

@@ -7,8 +7,8 @@ from toy_kernel import FakeRunner, MeteredRunner, Toy, config
 import foretune.collect
 from foretune.datasets import RunLog
 from foretune.errors import UsageError
-from foretune.tune import Calls, session, tune_pareto, tune_problem, tune_workload
-from foretune.tune.session import Session
+from foretune.tune import Calls, job, tune_pareto, tune_problem, tune_workload
+from foretune.tune.job import TuningJob
 
 KERNEL = Toy()
 PROBLEM = KERNEL.problem(n=100)
@@ -24,7 +24,7 @@ class Clock:
         """Return a kind of runner whose measurements take ``seconds(config)``."""
 
         class Timed(kind):
-            def run(timed, kernel, problem, configs, incumbent_ms=float("inf")):  # noqa: N805
+            def run(timed, kernel, problem, configs, incumbent_ms=float("inf")):
                 for measured in super().run(kernel, problem, configs, incumbent_ms):
                     self.now += seconds(measured.config)
                     yield measured
@@ -35,7 +35,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(Session, "clock", lambda self: clock.now)
+    monkeypatch.setattr(TuningJob, "clock", lambda self: clock.now)
     return clock
 
 
@@ -80,7 +80,7 @@ def test_what_is_dear_to_measure_is_measured_less(clock):
 
 
 def test_a_front_and_a_workload_end_likewise(clock, monkeypatch):
-    monkeypatch.setattr(session, "find_meter", lambda kind, index: object())
+    monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
     runner = clock.timed(MeteredRunner, lambda config: 1.0)
     front = tune_pareto(KERNEL, PROBLEM, runner, seconds=7, store=False)
     assert len(front.trace) == 7

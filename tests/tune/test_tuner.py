@@ -6,26 +6,26 @@ import numpy as np
 import pytest
 from toy_kernel import DEVICE, FakeRunner, MeteredRunner, Toy, config, time_ms
 
-from foretune.collect import conditions, plan_configurations
-from foretune.collect.conditions import Conditions
-from foretune.collect.workbench import AGAIN
+from foretune.collect import machine_load, plan_configurations
+from foretune.collect.benchmark import DEFAULT_REPEATED
+from foretune.collect.machine_load import MachineLoad
 from foretune.datasets import RunLog, from_measurements
 from foretune.device import Device
 from foretune.errors import MeasurementError, MeterUnavailable, PredictorError
 from foretune.models import Predictor
 from foretune.objective import Objective
-from foretune.tune import session, tune_problem
-from foretune.tune.record import StoredRecord
+from foretune.tune import job, tune_problem
+from foretune.tune.job import TuningJob
+from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.results import TuneResult
-from foretune.tune.session import Session
-from foretune.tune.verify import METERED_ROUNDS, verify
+from foretune.tune.verifier import METERED_ROUNDS, verify
 
 KERNEL = Toy()
 PROBLEM = KERNEL.problem(n=100)
 
 
 def a_session(runner):
-    return Session(KERNEL, runner, StoredRecord(KERNEL, runner.device, store=False))
+    return TuningJob(KERNEL, runner, SharedMeasurementCache(KERNEL, runner.device, store=False))
 
 
 @pytest.fixture(scope="module")
@@ -97,15 +97,15 @@ def test_any_searcher_does(searcher):
 class ThreeDevices(FakeRunner):
     """Measures up to three at once; what began last is done first."""
 
-    at_once = 3
+    parallelism = 3
 
     def __init__(self):
         super().__init__()
         self.batches = []
 
-    def spread(self, kernel, work, incumbent_ms=math.inf):
+    def run_many(self, kernel, work, incumbent_ms=math.inf):
         self.batches.append(list(work))
-        yield from super().spread(kernel, reversed(self.batches[-1]), incumbent_ms)
+        yield from super().run_many(kernel, reversed(self.batches[-1]), incumbent_ms)
 
 
 def test_several_devices_measure_at_once():
@@ -161,7 +161,7 @@ def test_a_runner_is_told_what_to_beat():
 class FlatRunner(FakeRunner):
     """Every configuration takes as long, give or take noise."""
 
-    def race(self, kernel, problem, configs, box_s=2.0):
+    def compare_interleaved(self, kernel, problem, configs, max_seconds=2.0):
         return {c.id: self._noisy(np.ones(30)) for c in configs}
 
 
@@ -181,16 +181,16 @@ class TwiceRunner(FakeRunner):
         super().__init__(**more)
         self.factor = factor
 
-    def race(self, kernel, problem, configs, box_s=2.0):
-        found = super().race(kernel, problem, configs, box_s)
-        return {**found, AGAIN: found[kernel.default(problem).id] * self.factor}
+    def compare_interleaved(self, kernel, problem, configs, max_seconds=2.0):
+        found = super().compare_interleaved(kernel, problem, configs, max_seconds)
+        return {**found, DEFAULT_REPEATED: found[kernel.default(problem).id] * self.factor}
 
 
 def test_a_win_smaller_than_the_doubt_is_unstable():
     sure = tune_problem(KERNEL, PROBLEM, TwiceRunner(1.01), budget=25, seed=1)
     assert sure.verified
     assert sure.steadiness.again_low == pytest.approx(1 / 1.01)
-    assert 1.01 < sure.steadiness.doubt < 2
+    assert 1.01 < sure.steadiness.noise_ratio < 2
     doubtful = tune_problem(KERNEL, PROBLEM, TwiceRunner(9.0), budget=25, seed=1, store=False)
     assert doubtful.won
     assert not doubtful.verified
@@ -200,9 +200,9 @@ def test_a_win_smaller_than_the_doubt_is_unstable():
 
 
 def test_a_busy_machine_has_no_headline(monkeypatch):
-    busy = Conditions(others=0.5, stolen=0.0)
-    monkeypatch.setattr(conditions, "BUSY", 0.1)
-    monkeypatch.setattr(conditions._Cpu, "end", lambda self: busy)
+    busy = MachineLoad(other_load=0.5, steal=0.0)
+    monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", 0.1)
+    monkeypatch.setattr(machine_load._CpuSampler, "end", lambda self: busy)
     result = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=25, seed=1)
     assert result.won
     assert not result.verified
@@ -268,8 +268,8 @@ def test_a_predictor_of_another_kernel_is_refused(predictor):
 class NoDefaultRunner(FakeRunner):
     """The default gives wrong results."""
 
-    def race(self, kernel, problem, configs, box_s=2.0):
-        values = super().race(kernel, problem, configs, box_s)
+    def compare_interleaved(self, kernel, problem, configs, max_seconds=2.0):
+        values = super().compare_interleaved(kernel, problem, configs, max_seconds)
         return {k: v for k, v in values.items() if k != kernel.default(problem).id}
 
 
@@ -280,8 +280,8 @@ def test_a_wrong_default_is_an_error():
 
 def test_a_default_that_never_runs_is_an_error():
     class Failing(FakeRunner):
-        def race(self, kernel, problem, configs, box_s=2.0):
-            values = super().race(kernel, problem, configs, box_s)
+        def compare_interleaved(self, kernel, problem, configs, max_seconds=2.0):
+            values = super().compare_interleaved(kernel, problem, configs, max_seconds)
             return {**values, kernel.default(problem).id: np.full(20, np.inf)}
 
     with pytest.raises(MeasurementError, match="configuration of toy does not run"):
@@ -290,8 +290,8 @@ def test_a_default_that_never_runs_is_an_error():
 
 def test_who_fails_in_one_round_does_not_win():
     class OneFailure(FakeRunner):
-        def race(self, kernel, problem, configs, box_s=2.0):
-            values = super().race(kernel, problem, configs, box_s)
+        def compare_interleaved(self, kernel, problem, configs, max_seconds=2.0):
+            values = super().compare_interleaved(kernel, problem, configs, max_seconds)
             values[config().id][3] = np.inf
             return values
 
@@ -305,10 +305,10 @@ def test_who_fails_in_one_round_does_not_win():
 class FlakyRunner(FakeRunner):
     """A race with the fastest candidate dies."""
 
-    def race(self, kernel, problem, configs, box_s=2.0):
+    def compare_interleaved(self, kernel, problem, configs, max_seconds=2.0):
         if config() in configs:
             raise MeasurementError("it died")
-        return super().race(kernel, problem, configs, box_s)
+        return super().compare_interleaved(kernel, problem, configs, max_seconds)
 
 
 def test_a_candidate_that_dies_in_the_race_is_left_out():
@@ -318,8 +318,8 @@ def test_a_candidate_that_dies_in_the_race_is_left_out():
 
 def test_rounds_without_a_value_say_nothing():
     class Gaps(FakeRunner):
-        def race(self, kernel, problem, configs, box_s=2.0):
-            values = super().race(kernel, problem, configs, box_s)
+        def compare_interleaved(self, kernel, problem, configs, max_seconds=2.0):
+            values = super().compare_interleaved(kernel, problem, configs, max_seconds)
             values[config().id][:17] = np.nan  # three rounds are left
             values[config(work=2).id][:10] = np.nan
             return values
@@ -336,7 +336,7 @@ def test_several_candidates_share_the_chance_of_a_lucky_win():
     candidates = [config(work=2, skew=s) for s in (1, 2, 3)]
 
     class Equals(FlatRunner):
-        def race(self, kernel, problem, configs, box_s=2.0):
+        def compare_interleaved(self, kernel, problem, configs, max_seconds=2.0):
             return {c.id: self._noisy(np.ones(60)) for c in configs}
 
     runner = Equals(noise=0.05)
@@ -348,7 +348,7 @@ def test_several_candidates_share_the_chance_of_a_lucky_win():
 
 
 def test_energy_is_minimised_where_a_meter_is(monkeypatch):
-    monkeypatch.setattr(session, "find_meter", lambda kind, index: object())
+    monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
     result = tune_problem(
         KERNEL, PROBLEM, MeteredRunner(), budget=60, objective=Objective.ENERGY,
         searcher="exhaustive",
@@ -363,6 +363,6 @@ def test_energy_is_minimised_where_a_meter_is(monkeypatch):
 
 
 def test_a_predictor_without_power_cannot_guide_energy(predictor, monkeypatch):
-    monkeypatch.setattr(session, "find_meter", lambda kind, index: object())
+    monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
     with pytest.raises(PredictorError, match="has not learned power"):
         tune_problem(KERNEL, PROBLEM, MeteredRunner(), predictor, objective=Objective.ENERGY)

@@ -13,38 +13,37 @@ import numpy as np
 import pandas as pd
 
 from foretune.collect import Runner, collect_runs, plan_configurations
-from foretune.collect.workbench import environment
+from foretune.collect.benchmark import environment
 from foretune.datasets import RunLog, read_runs, to_measurements
 from foretune.datasets.runs import problems_of
-from foretune.decoding import decoding
 from foretune.device import Device
 from foretune.errors import ProblemError, UnknownName, UsageError
+from foretune.files import translate_read_errors
 from foretune.kernel import Kernel
 from foretune.models import Predictor, Training, train_predictor
-from foretune.models.explanation.attribution import importance, is_explainable
-from foretune.models.explanation.explain import parameter_worth
-from foretune.models.saved.guide import Guide
-from foretune.models.saved.named import Named
-from foretune.models.validation.evaluation import EXTENTS, Extent
+from foretune.models.explanation import importance, is_explainable, parameter_importance
+from foretune.models.saved.lookup import PredictorSource
+from foretune.models.saved.search_predictor import SearchPredictor
+from foretune.models.validation.evaluation import VALIDATION_LEVELS, ValidationLevel
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.registry import get_kernel
 from foretune.space import Configuration
-from foretune.tune.campaign.folder import Folder, open_folder, read_state
+from foretune.tune.campaign.folder import CampaignFolder, open_folder, read_state
 from foretune.tune.campaign.preset import PRESETS, Preset
-from foretune.tune.guiding import guide_for
+from foretune.tune.guiding import find_predictor
+from foretune.tune.job import TuningJob, make_stopping
 from foretune.tune.mlflow.tracking import Tracker
-from foretune.tune.record import StoredRecord
+from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.report import ReportData, headline, write_report
-from foretune.tune.report.numbers import number
+from foretune.tune.report.page import number
 from foretune.tune.report.rates import rates
 from foretune.tune.results import TuneResult
-from foretune.tune.session import Session, stopping_of
-from foretune.tune.store.optional import Where
+from foretune.tune.store.optional import StoreLocation
 from foretune.tune.tuner import tune_one
 
-GUIDED_POOL = 30_000
+GUIDED_POOL_SIZE = 30_000
 """Configurations of a problem among which the second round of profiling looks for good ones."""
 
 
@@ -78,7 +77,7 @@ class Campaign:
         return {
             "best": [r.summary() for r in self.results],
             "predictor": self.training.metrics(),
-            "validate": self.training.validation.extent,
+            "validate": self.training.validation.level,
             "mlflow_run_id": self.mlflow_run_id,
             "mlflow_uri": self.mlflow_uri,
             "report": str(self.report),
@@ -99,12 +98,12 @@ def run_campaign(
     budget: int | Literal["auto"] | None = None,
     regret: float | None = None,
     seconds: float | None = None,
-    predictor: Named = None,
+    predictor: PredictorSource = None,
     out: Path = Path("campaigns"),
     tracking_uri: str | None = None,
-    validate: Extent = "full",
+    validate: ValidationLevel = "full",
     seed: int = 0,
-    store: Where = None,
+    store: StoreLocation = None,
     patience_s: float = 0.0,
     progress: Progress = SILENT,
 ) -> Campaign:
@@ -122,7 +121,7 @@ def run_campaign(
             ``seconds`` allow.
         regret: at which a search is over; likewise.
         seconds: wall time of each search at most; likewise.
-        predictor: goes on from this one, an object or a name (`foretune.models.saved.named`): it
+        predictor: goes on from this one, an object or a name (`foretune.models.saved.lookup`): it
             says from the first what is worth profiling, and its runs are learned from, too, save
             those of problems to tune.
         out: campaigns are kept in folders ``KERNEL-NNN`` under it.
@@ -142,16 +141,16 @@ def run_campaign(
         MeterUnavailable: the objective needs power, which cannot be measured here.
     """
     preset = preset or PRESETS["quick"]
-    most = preset.budget if budget is None and seconds is None else budget
-    stopping = stopping_of(most, regret, seconds)
-    session = Session(
-        kernel, runner, StoredRecord(kernel, runner.device, store), (objective,),
+    budget_or_preset = preset.budget if budget is None and seconds is None else budget
+    stopping = make_stopping(budget_or_preset, regret, seconds)
+    job = TuningJob(
+        kernel, runner, SharedMeasurementCache(kernel, runner.device, store), (objective,),
         searcher=searcher, stopping=stopping, seed=seed, progress=progress,
         patience_s=patience_s,
     )  # fmt: skip
-    if validate not in EXTENTS:
-        raise UnknownName("extent of validation", validate, EXTENTS)
-    guide = guide_for(session, predictor)
+    if validate not in VALIDATION_LEVELS:
+        raise UnknownName("extent of validation", validate, VALIDATION_LEVELS)
+    guide = find_predictor(job, predictor)
     known, unseen = _problems(kernel, preset, problems, seed)
     request = {
         "kernel": kernel.name,
@@ -175,13 +174,15 @@ def run_campaign(
             mlflow_run_id=run_id,
             mlflow_uri=tracker.name,
             device=asdict(runner.device),
-            place=kernel.place,
+            place=kernel.location,
             profiled=[dict(p) for p in known],
         )
         with tracker.running(run_id):
-            session = replace(session, record=StoredRecord(kernel, runner.device, store, log))
-            training = _learn(session, known, unseen, guide, preset, log, folder, model, validate)
-            results = _tune(session, unseen, training.predictor, preset.verify_s, folder, tracker)
+            job = replace(job, cache=SharedMeasurementCache(kernel, runner.device, store, log))
+            training = _profile_and_train(
+                job, known, unseen, guide, preset, log, folder, model, validate
+            )
+            results = _tune(job, unseen, training.predictor, preset.verify_s, folder, tracker)
             progress.start("writing the report, tracking", 1)
             runs, seconds = log.runs(), folder.state["seconds"]
             campaign = Campaign(results, training, folder.path, run_id, tracker.name, seconds)
@@ -189,13 +190,13 @@ def run_campaign(
             write_report(campaign.report, data)
             log.close()
             _track(tracker, kernel, campaign, request, folder)
-            tracker.describe(run_id, _described(data))
+            tracker.describe(run_id, _markdown_summary(data))
             folder.save(finished=True)
             progress.advance()
     return replace(campaign, seconds=folder.state["seconds"])
 
 
-def _open_run(tracker: Tracker, kernel: Kernel, device: Device, folder: Folder) -> str:
+def _open_run(tracker: Tracker, kernel: Kernel, device: Device, folder: CampaignFolder) -> str:
     """Return the id of the campaign's run in MLflow."""
     before = folder.state.get("mlflow_run_id")
     tags = {"foretune.kernel": kernel.name, "foretune.device": device.name}
@@ -216,10 +217,12 @@ def rebuild_report(path: Path) -> Path:
     if not state.get("finished"):
         raise UsageError(f"the campaign in {path} is not finished: start it again to go on")
     kernel = get_kernel(state.get("place") or request["kernel"])
-    folder = Folder(path, request)
+    folder = CampaignFolder(path, request)
     runs = read_runs(folder.runs)
     learned = Predictor.load(folder.predictor).runs_
-    with decoding(path, UsageError, "holds a damaged campaign ({}): start another one"):
+    with translate_read_errors(
+        path, UsageError, "holds a damaged campaign ({}): start another one"
+    ):
         results = tuple(TuneResult.from_json(r) for r in state["results"].values())
         model, how = request["model"], {n: request[n] for n in ("seed", "validate")}
         device = Device(**state["device"])
@@ -248,34 +251,36 @@ def _problems(
     return known, unseen
 
 
-def _learn(
-    session: Session,
+def _profile_and_train(
+    job: TuningJob,
     problems: list[Problem],
     unseen: list[Problem],
-    guide: Guide | None,
+    guide: SearchPredictor | None,
     preset: Preset,
     log: RunLog,
-    folder: Folder,
+    folder: CampaignFolder,
     model: str,
-    validate: Extent,
+    validate: ValidationLevel,
 ) -> Training:
     """Profile random configurations, then promising ones, and train on both."""
-    kernel, seed, progress = session.kernel, session.seed, session.progress
-    record, runner = session.record, session.runner
+    kernel, seed, progress = job.kernel, job.seed, job.progress
+    cache, runner = job.cache, job.runner
     plan = plan_configurations(kernel, problems, preset.random_configs, seed)
-    collect_runs(kernel, plan, record, runner, progress)
+    collect_runs(kernel, plan, cache, runner, progress)
     if "guided" not in folder.state:
         if guide is None:
-            first = Predictor(model, ("time_ms",), seed, kernel).fit(_rows_of(problems, log.runs()))
+            first = Predictor(model, ("time_ms",), seed, kernel).fit(
+                _select_problems(problems, log.runs())
+            )
         else:
             first = guide.predictor
-        guided = _promising(session, problems, preset.guided_configs, first, log)
+        guided = _promising_configs(job, problems, preset.guided_configs, first, log)
         folder.save(guided=[[dict(c) for c in configs] for configs in guided.values()])
     chosen = folder.state["guided"]
     guided = {p: [Configuration(c) for c in cs] for p, cs in zip(problems, chosen, strict=True)}
-    collect_runs(kernel, guided, record, runner, progress, "profiling promising configurations of")
+    collect_runs(kernel, guided, cache, runner, progress, "profiling promising configurations of")
     progress.start("training the predictor", 1)
-    rows = _rows_of(problems, log.runs())
+    rows = _select_problems(problems, log.runs())
     if guide is not None:
         before = guide.predictor.measured_runs()
         others = [p not in unseen for p in problems_of(before)]
@@ -286,46 +291,46 @@ def _learn(
     return training
 
 
-def _rows_of(problems: Iterable[Problem], runs: pd.DataFrame) -> pd.DataFrame:
+def _select_problems(problems: Iterable[Problem], runs: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of ``problems``: those of a problem to tune must not reach the predictor."""
     wanted = set(problems)
     return runs[[m.problem in wanted for m in to_measurements(runs)]].reset_index(drop=True)
 
 
-def _promising(
-    session: Session, problems: list[Problem], n: int, predictor: Predictor, log: RunLog
+def _promising_configs(
+    job: TuningJob, problems: list[Problem], n: int, predictor: Predictor, log: RunLog
 ) -> dict[Problem, list[Configuration]]:
     """Return per problem the ``n`` unmeasured configurations predicted best, of a random pool.
 
     Random configurations seldom are good ones, and it is among good ones that a tuner must tell
     better from worse.
     """
-    rng, device = np.random.default_rng(session.seed), session.device
+    rng, device = np.random.default_rng(job.seed), job.device
     chosen: dict[Problem, list[Configuration]] = {}
     for problem in problems:
-        space = session.kernel.space(problem)
-        pool = space.draw(GUIDED_POOL, rng)
+        space = job.kernel.space(problem)
+        pool = space.sample_indices(GUIDED_POOL_SIZE, rng)
         time_ms = predictor.predict_space(problem, space, device, pool)["time_ms"]
         best = (space[int(i)] for i in pool[np.argsort(time_ms.to_numpy())])
-        measured = (session.kernel.name, device.name, problem)
+        measured = (job.kernel.name, device.name, problem)
         new = (c for c in best if log.find((*measured, c)) is None)
         chosen[problem] = [c for c, _ in zip(new, range(n), strict=False)]
     return chosen
 
 
 def _tune(
-    session: Session,
+    job: TuningJob,
     problems: list[Problem],
     predictor: Predictor,
     verify_s: float,
-    folder: Folder,
+    folder: CampaignFolder,
     tracker: Tracker,
 ) -> tuple[TuneResult, ...]:
     results = []
     for problem in problems:
         done = folder.state["results"].get(problem.id)
         if done is None:
-            result = tune_one(session, problem, Guide(predictor), verify_s)
+            result = tune_one(job, problem, SearchPredictor(predictor), verify_s)
             folder.state["results"][problem.id] = result.to_json()
             folder.save()
         else:
@@ -335,7 +340,7 @@ def _tune(
     return tuple(results)
 
 
-def _track_problem(tracker: Tracker, result: TuneResult, folder: Folder) -> None:
+def _track_problem(tracker: Tracker, result: TuneResult, folder: CampaignFolder) -> None:
     tracked = folder.state.setdefault("tracked", {})
     if result.problem.id in tracked:
         return
@@ -353,7 +358,7 @@ def _track(
     kernel: Kernel,
     campaign: Campaign,
     request: Mapping[str, Any],
-    folder: Folder,
+    folder: CampaignFolder,
 ) -> None:
     run_id, results = campaign.mlflow_run_id, campaign.results
     speedups = [r.winner.ratio for r in results if not r.unstable]
@@ -371,7 +376,7 @@ def _track(
     tracker.log_file(run_id, folder.runs)
 
 
-def _described(data: ReportData) -> str:
+def _markdown_summary(data: ReportData) -> str:
     """Return a campaign's outcome as Markdown: the headline, and a line per problem."""
     lines = [
         f"| {r.problem} | {number(r.baseline.value)} | {number(r.winner.value)} | {r.verdict} | "
@@ -390,14 +395,16 @@ def _report_data(
     predictor, results = campaign.training.predictor, list(campaign.results)
     return ReportData(
         kernel=kernel.name,
-        place=kernel.place or kernel.name,
+        kernel_location=kernel.location or kernel.name,
         device=device,
         objective=results[0].objective,
         runs=runs,
         validation=campaign.training.validation,
         learned=predictor.training_,
         results=results,
-        importance=parameter_worth(predictor, [r.problem for r in results], kernel.space, device),
+        importance=parameter_importance(
+            predictor, [r.problem for r in results], kernel.space, device
+        ),
         environment=str(runs["environment"].iloc[-1]),
         started_at=str(runs["recorded_at"].min()),
         seconds=campaign.seconds,

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from foretune.decoding import decoding, read_json
 from foretune.errors import UsageError
-from foretune.replacing import replacing
+from foretune.files import atomic_write, read_json, translate_read_errors
 
 STATE = "campaign.json"
-_TYPES: Mapping[str, Any] = {"request": dict, "results": dict, "seconds": (int, float)}
+_STATE_TYPES: Mapping[str, Any] = {"request": dict, "results": dict, "seconds": (int, float)}
 
 
 def read_state(path: Path) -> dict[str, Any]:
@@ -21,14 +20,14 @@ def read_state(path: Path) -> dict[str, Any]:
         UsageError: there is none, or its state is damaged.
     """
     says = "is no campaign's folder ({}): give one like campaigns/…-001"
-    with decoding(path, UsageError, says):
+    with translate_read_errors(path, UsageError, says):
         state: dict[str, Any] = read_json(path / STATE)
-        if wrong := [n for n, kind in _TYPES.items() if not isinstance(state[n], kind)]:
+        if wrong := [n for n, kind in _STATE_TYPES.items() if not isinstance(state[n], kind)]:
             raise ValueError(f"{wrong[0]!r} is {state[wrong[0]]!r}")
         return state
 
 
-class Folder:
+class CampaignFolder:
     """A campaign's directory: what it was asked to do and how far it is."""
 
     def __init__(self, path: Path, request: Mapping[str, Any]) -> None:
@@ -38,7 +37,7 @@ class Folder:
         self.started = time.perf_counter()
         if self._state_path.exists():
             self.state = read_state(path)
-        self._seconds_before = float(self.state["seconds"])
+        self._earlier_seconds = float(self.state["seconds"])
         self.save()
 
     @property
@@ -51,19 +50,19 @@ class Folder:
         """The predictor's folder."""
         return self.path / "predictor"
 
-    def save(self, **news: Any) -> None:
-        """Take in ``news`` and write the state, all or nothing.
+    def save(self, **updates: Any) -> None:
+        """Take in ``updates`` and write the state, all or nothing.
 
         Raises:
             OutputError: the directory cannot be written.
         """
-        self.state |= news
-        self.state["seconds"] = self._seconds_before + time.perf_counter() - self.started
-        with replacing(self._state_path) as new:
+        self.state |= updates
+        self.state["seconds"] = self._earlier_seconds + time.perf_counter() - self.started
+        with atomic_write(self._state_path) as new:
             new.write_text(json.dumps(self.state, indent=1), encoding="utf-8")
 
 
-def open_folder(out: Path, request: Mapping[str, Any]) -> Folder:
+def open_folder(out: Path, request: Mapping[str, Any]) -> CampaignFolder:
     """Return the newest unfinished campaign of the same request under ``out``, or a new one."""
     for path in sorted(out.glob(f"{request['kernel']}-*/{STATE}"), reverse=True):
         try:
@@ -71,7 +70,7 @@ def open_folder(out: Path, request: Mapping[str, Any]) -> Folder:
         except UsageError:
             continue
         if state.get("request") == dict(request) and not state.get("finished"):
-            return Folder(path.parent, request)
+            return CampaignFolder(path.parent, request)
     taken = {p.name for p in out.glob(f"{request['kernel']}-*")} if out.exists() else set()
     number = next(n for n in range(1, 10**6) if f"{request['kernel']}-{n:03d}" not in taken)
-    return Folder(out / f"{request['kernel']}-{number:03d}", request)
+    return CampaignFolder(out / f"{request['kernel']}-{number:03d}", request)

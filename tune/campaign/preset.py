@@ -30,7 +30,7 @@ class Preset:
 
     def timing(self) -> Timing:
         """Return the timing rule."""
-        return Timing(box_s=self.box_s)
+        return Timing(max_seconds=self.box_s)
 
 
 PRESETS = {

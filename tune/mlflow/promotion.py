@@ -10,20 +10,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretune.datasets import latest
+from foretune.datasets import newest_runs
 from foretune.datasets.runs import problems_of
 from foretune.errors import ForetuneError
 from foretune.models import Predictor, Training
-from foretune.models.target.targets import measured_rows
+from foretune.models.targets import measured_rows
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 METRIC = "median_ape"
-ENOUGH = 2
+MIN_NEW_PROBLEMS = 2
 """Held-out problems new to the champion on which the two can be compared."""
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PromotionDecision:
     """What a new predictor is to be called, and why.
 
     Attributes:
@@ -37,7 +37,9 @@ class Verdict:
     error: float
 
 
-def judge(training: Training, present: Predictor | None, present_error: float) -> Verdict:
+def decide_promotion(
+    training: Training, present: Predictor | None, present_error: float
+) -> PromotionDecision:
     """Return whether a new predictor becomes champion.
 
     Args:
@@ -50,45 +52,53 @@ def judge(training: Training, present: Predictor | None, present_error: float) -
     splits = training.scores[target]
     if "grouped" not in splits:
         reason = "no problem was held out: train it on runs of several problems"
-        return Verdict(CHALLENGER, reason, np.nan)
+        return PromotionDecision(CHALLENGER, reason, np.nan)
     scores = splits["grouped"]
     error = scores[training.predictor.model][METRIC]
     others = {n: s[METRIC] for n, s in scores.items() if n != training.predictor.model}
     name = min(others, key=lambda n: others[n], default="")
     if name and not error < others[name]:
-        return Verdict(
-            CHALLENGER, _words(error, others[name], f"of the baseline {name!r}", False), error
+        return PromotionDecision(
+            CHALLENGER,
+            _comparison_text(error, others[name], f"of the baseline {name!r}", False),
+            error,
         )
     if present is None:
         reason = "there is no champion to beat"
         if name:
-            words = _words(error, others[name], f"of the best baseline, {name!r}", True)
+            words = _comparison_text(error, others[name], f"of the best baseline, {name!r}", True)
             reason = f"{reason}; {words}"
-        return Verdict(CHAMPION, reason, error)
+        return PromotionDecision(CHAMPION, reason, error)
     held_out = training.validation.held_out[target]
     known = set(map(str, problems_of(present.measured_runs())))
     new = held_out[~held_out["problem"].isin(known)]
-    if new["problem"].nunique() >= ENOUGH:
-        runs = measured_rows(target, latest(training.predictor.runs_))
+    if new["problem"].nunique() >= MIN_NEW_PROBLEMS:
+        runs = measured_rows(target, newest_runs(training.predictor.runs_))
         rows = runs[[str(p) in set(new["problem"]) for p in problems_of(runs)]]
         try:
             predicted = present.predict(rows)[target].to_numpy()
         except (ForetuneError, KeyError) as e:
-            return Verdict(CHAMPION, f"the champion cannot predict these runs: {e}", error)
-        mine = _error(new["truth"].to_numpy(), new["prediction"].to_numpy())
-        theirs = _error(rows[target].to_numpy(float), predicted)
-        where = f"of the champion on {new['problem'].nunique()} problems new to both"
+            return PromotionDecision(
+                CHAMPION, f"the champion cannot predict these runs: {e}", error
+            )
+        new_error = _error(new["truth"].to_numpy(), new["prediction"].to_numpy())
+        reference_error = _error(rows[target].to_numpy(float), predicted)
+        reference = f"of the champion on {new['problem'].nunique()} problems new to both"
     else:
-        mine, theirs = error, present_error
-        where = "of the champion, each on problems held out in training"
-    better = bool(mine < theirs) or np.isnan(theirs)
-    return Verdict(CHAMPION if better else CHALLENGER, _words(mine, theirs, where, better), error)
+        new_error, reference_error = error, present_error
+        reference = "of the champion, each on problems held out in training"
+    better = bool(new_error < reference_error) or np.isnan(reference_error)
+    return PromotionDecision(
+        CHAMPION if better else CHALLENGER,
+        _comparison_text(new_error, reference_error, reference, better),
+        error,
+    )
 
 
 def _error(truth: np.ndarray, predicted: np.ndarray) -> float:
     return float(np.median(np.abs(predicted - truth) / truth))
 
 
-def _words(mine: float, theirs: float, where: str, better: bool) -> str:
+def _comparison_text(new_error: float, reference_error: float, reference: str, better: bool) -> str:
     relation = "better than" if better else "no better than"
-    return f"typical error {100 * mine:.1f} % is {relation} the {100 * theirs:.1f} % {where}"
+    return f"typical error {100 * new_error:.1f} % is {relation} the {100 * reference_error:.1f} % {reference}"

@@ -1,12 +1,8 @@
-"""Tracking: campaigns, trainings and plans in MLflow.
-
-One parent run per campaign, one nested run per tuned problem; one run per training or plan. A
-search's measurements are metric steps sent in one batch: a hundred single calls take seconds, one
-batch of a thousand points a fraction of one.
-"""
+"""Tracker."""
 
 import json
 import os
+import subprocess
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -17,24 +13,50 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.errors import ForetuneError, TrackingError
+from foretune.errors import ForetuneError, TrackingError, redact
 from foretune.models import Predictor, Training
-from foretune.models.saved.guide import Guide
-from foretune.models.saved.named import read_predictor
-from foretune.models.saved.saved_folder import RUNS_FILE
-from foretune.models.saved.tracked import DEFAULT_URI, connect, innermost
-from foretune.secrets import without_secrets
-from foretune.tune.mlflow.flavour import log_model
-from foretune.tune.mlflow.promotion import CHAMPION, Verdict, judge
-from foretune.tune.mlflow.provenance import provenance
-from foretune.tune.report.numbers import ratio
+from foretune.models.saved.folder import RUNS_FILE
+from foretune.models.saved.lookup import read_predictor
+from foretune.models.saved.mlflow_source import DEFAULT_URI, connect, root_cause
+from foretune.models.saved.search_predictor import SearchPredictor
+from foretune.tune.mlflow.flavor import log_model
+from foretune.tune.mlflow.promotion import CHAMPION, PromotionDecision, decide_promotion
+from foretune.tune.report.page import ratio
 from foretune.tune.results import TuneResult
+from foretune.version import __version__
+
+
+def provenance() -> dict[str, str]:
+    """Return tags: MLflow's own, Foretune's version, and git's state of the working directory."""
+    from mlflow.tracking.context.registry import resolve_tags
+
+    tags = {k: str(v) for k, v in resolve_tags().items()}
+    return {**tags, "foretune.version": __version__, **git_state()}
+
+
+def git_state() -> dict[str, str]:
+    """Return the commit checked out here, and whether files differ from it; nothing outside git."""
+    commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "-uno")
+    if commit is None or changes is None:
+        return {}
+    return {"mlflow.source.git.commit": commit, "foretune.git.changed": str(bool(changes)).lower()}
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
 
 EXPERIMENT = "foretune"
-ERROR = "foretune.held_out_error"
+HELD_OUT_ERROR_TAG = "foretune.held_out_error"
 """Tag: the typical error on problems held out in training."""
-DESCRIPTION = "mlflow.note.content"
-_MOST_AT_ONCE = 1000
+DESCRIPTION_TAG = "mlflow.note.content"
+_MAX_BATCH_METRICS = 1000
 """Metrics that MLflow takes in one batch."""
 
 
@@ -52,7 +74,7 @@ class Tracker:
     def __init__(self, uri: str | None = None, experiment: str = EXPERIMENT) -> None:
         mlflow = connect(uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI)
         self.uri = mlflow.get_tracking_uri()
-        with _tracking(self.uri):
+        with _translate_errors(self.uri):
             self._client = mlflow.MlflowClient()
             found = self._client.get_experiment_by_name(experiment)
             self._experiment = (
@@ -62,7 +84,7 @@ class Tracker:
     @property
     def name(self) -> str:
         """The tracking URI without passwords, to be shown and written down."""
-        return without_secrets(self.uri)
+        return redact(self.uri)
 
     def open_run(
         self, name: str, run_id: str | None, tags: Mapping[str, str], parent: str | None = None
@@ -70,7 +92,7 @@ class Tracker:
         """Return the id of the run ``run_id`` if it still exists, else of a new one."""
         from mlflow.exceptions import MlflowException
 
-        with _tracking(self.uri):
+        with _translate_errors(self.uri):
             if run_id is not None:
                 try:
                     self._client.get_run(run_id)
@@ -94,15 +116,15 @@ class Tracker:
 
         now = int(time.time() * 1000)
         points = [Metric(k, float(v), now, 0) for k, v in metrics.items() if np.isfinite(v)]
-        with _tracking(self.uri):
+        with _translate_errors(self.uri):
             known = self._client.get_run(run_id).data.params
             new = [Param(k, str(v)[:6000]) for k, v in params.items() if k not in known]
             self._client.log_batch(run_id, metrics=points, params=new)
 
     def describe(self, run_id: str, text: str) -> None:
         """Write a run's description, which MLflow shows above all else; Markdown."""
-        with _tracking(self.uri):
-            self._client.set_tag(run_id, DESCRIPTION, text)
+        with _translate_errors(self.uri):
+            self._client.set_tag(run_id, DESCRIPTION_TAG, text)
 
     def log_trace(self, run_id: str, result: TuneResult) -> None:
         """Write a search's measurements as metric steps, and its verdict."""
@@ -118,7 +140,7 @@ class Tracker:
                 "best_so_far": best,
             }
             points += [Metric(k, v, now, number) for k, v in values.items() if np.isfinite(v)]
-        with _tracking(self.uri):
+        with _translate_errors(self.uri):
             self._client.log_batch(run_id, metrics=points)
         winner = result.winner
         self.log(
@@ -149,9 +171,9 @@ class Tracker:
             for number, value in enumerate(map(float, table[name]), start=1)
             if np.isfinite(value)
         ]
-        with _tracking(self.uri):
-            for start in range(0, len(points), _MOST_AT_ONCE):
-                self._client.log_batch(run_id, metrics=points[start : start + _MOST_AT_ONCE])
+        with _translate_errors(self.uri):
+            for start in range(0, len(points), _MAX_BATCH_METRICS):
+                self._client.log_batch(run_id, metrics=points[start : start + _MAX_BATCH_METRICS])
 
     def log_training(self, run_id: str, training: Training, folder: Path) -> None:
         """Write a training: parameters, scores by target and split, rows, model and plots.
@@ -164,34 +186,36 @@ class Tracker:
         Raises:
             TrackingError: the server cannot be reached or refuses something.
         """
-        from foretune.tune.report.validation import validation_page
+        from foretune.tune.report.single import validation_page
 
         predictor = training.predictor
         kernel, rows = predictor.kernel_name_, predictor.training_["rows"]
-        own = {f"parameter.{k}": v for k, v in (predictor.parameters or {}).items()}
+        model_params = {f"parameter.{k}": v for k, v in (predictor.parameters or {}).items()}
         params = {
             "kernel": kernel,
             "model": predictor.model,
             "targets": ", ".join(predictor.targets_),
             "seed": predictor.seed,
             "compiled": predictor.compiled,
-            "validate": training.validation.extent,
+            "validate": training.validation.level,
             **predictor.training_,
-            **own,
+            **model_params,
         }
         self.log(run_id, params)
         self.log_predictor(run_id, training, folder, (folder / RUNS_FILE).resolve())
         title = f"{kernel}: {predictor.model} trained on {rows:,} runs"
         text = validation_page(title, training.validation)
-        with _tracking(self.uri):
+        with _translate_errors(self.uri):
             self._client.log_text(run_id, text, "predictions.html")
 
-    def log_predictor(self, run_id: str, training: Training, folder: Path, source: Path) -> Verdict:
+    def log_predictor(
+        self, run_id: str, training: Training, folder: Path, source: Path
+    ) -> PromotionDecision:
         """Log what was learned, and from what; register it as champion or challenger.
 
-        It loads by name wherever a predictor is taken (`foretune.models.saved.named`), and with
+        It loads by name wherever a predictor is taken (`foretune.models.saved.lookup`), and with
         ``mlflow.pyfunc.load_model("models:/foretune-KERNEL@champion")`` anywhere Foretune is
-        installed; see `foretune.tune.mlflow.flavour`.
+        installed; see `foretune.tune.mlflow.flavor`.
 
         Args:
             run_id: of the run.
@@ -209,7 +233,7 @@ class Tracker:
 
         predictor, now = training.predictor, int(time.time() * 1000)
         name = f"foretune-{predictor.kernel_name_}"
-        with _tracking(self.uri), self._active(run_id):
+        with _translate_errors(self.uri), self._active_run(run_id):
             digest = self._log_dataset(predictor, source)
             info = log_model(predictor, folder)
             if points := [
@@ -218,20 +242,20 @@ class Tracker:
                 if np.isfinite(v)
             ]:
                 self._client.log_batch(run_id, metrics=points)
-            verdict = judge(training, *self._champion(name))
-            guide = Guide(predictor)
+            verdict = decide_promotion(training, *self._champion(name))
+            guide = SearchPredictor(predictor)
             description = f"{name}: {predictor.model}, {guide}; {verdict.alias}: {verdict.reason}"
             tags = {
                 "foretune.alias": verdict.alias,
                 "foretune.reason": verdict.reason,
-                ERROR: repr(verdict.error),
+                HELD_OUT_ERROR_TAG: repr(verdict.error),
                 "foretune.device": ", ".join(map(str, predictor.runs_["device"].unique())),
                 "foretune.kernel": predictor.kernel_name_,
-                "foretune.source": str(getattr(predictor.features_.family, "source_hash", "")),
+                "foretune.code_hash": str(getattr(predictor.features_.family, "source_hash", "")),
                 "foretune.rows": str(source),
                 "foretune.dataset": digest,
             }
-            for key, value in {**tags, DESCRIPTION: description}.items():
+            for key, value in {**tags, DESCRIPTION_TAG: description}.items():
                 self._client.set_tag(run_id, key, value)
             self._register(name, run_id, info, tags | provenance(), description, verdict.alias)
         return verdict
@@ -258,7 +282,7 @@ class Tracker:
             present = read_predictor(f"models:/{name}@{CHAMPION}")
         except (MlflowException, ForetuneError):
             return None, float("nan")
-        return present, float(version.tags.get(ERROR, "nan"))
+        return present, float(version.tags.get(HELD_OUT_ERROR_TAG, "nan"))
 
     def _register(
         self,
@@ -279,12 +303,12 @@ class Tracker:
 
     def log_file(self, run_id: str, path: Path) -> None:
         """Attach a file."""
-        with _tracking(self.uri):
+        with _translate_errors(self.uri):
             self._client.log_artifact(run_id, str(path))
 
     def log_best(self, run_id: str, best: list[dict[str, Any]]) -> None:
         """Attach the winning configurations as ``best.json``."""
-        with _tracking(self.uri):
+        with _translate_errors(self.uri):
             self._client.log_text(run_id, json.dumps(best, indent=1), "best.json")
 
     @contextmanager
@@ -294,14 +318,14 @@ class Tracker:
             yield
         except BaseException as e:
             status = "FAILED" if isinstance(e, Exception) else "KILLED"
-            with suppress(TrackingError), _tracking(self.uri):
+            with suppress(TrackingError), _translate_errors(self.uri):
                 self._client.set_terminated(run_id, status)
             raise
-        with _tracking(self.uri):
+        with _translate_errors(self.uri):
             self._client.set_terminated(run_id)
 
     @contextmanager
-    def _active(self, run_id: str) -> Iterator[None]:
+    def _active_run(self, run_id: str) -> Iterator[None]:
         import mlflow
 
         with mlflow.start_run(run_id=run_id, nested=True):
@@ -320,7 +344,7 @@ def score_metrics(training: Training) -> dict[str, float]:
 
 
 @contextmanager
-def _tracking(uri: str) -> Iterator[None]:
+def _translate_errors(uri: str) -> Iterator[None]:
     """Turn whatever MLflow raises into one line."""
     from mlflow.exceptions import MlflowException
 
@@ -329,7 +353,7 @@ def _tracking(uri: str) -> Iterator[None]:
             warnings.simplefilter("ignore")  # of MLflow's own making
             yield
     except (MlflowException, OSError, ImportError) as e:
-        reason = str(innermost(e)).partition("\n")[0][:200]
+        reason = str(root_cause(e)).partition("\n")[0][:200]
         raise TrackingError(
             f"MLflow at {uri} does not work ({reason}): start it, or set MLFLOW_TRACKING_URI; "
             "what was measured is kept"

@@ -27,7 +27,7 @@ class Axis:
     ticks: Sequence[tuple[float, str]]
     log: bool = False
 
-    def place(self, value: float) -> float:
+    def position(self, value: float) -> float:
         """Return where ``value`` lies, in percent from the low end; NaN where it has no place."""
         low, high = self.low, self.high
         if self.log:
@@ -97,7 +97,7 @@ class Note:
     text: str
 
 
-Layer = Points | Line | Spans | Note
+ChartLayer = Points | Line | Spans | Note
 
 
 @dataclass(frozen=True)
@@ -113,15 +113,17 @@ class Chart:
 
     x: Axis
     y: Axis
-    layers: Sequence[Layer]
+    layers: Sequence[ChartLayer]
     height_px: int = 290
     square: bool = False
 
     def marks(self, points: Points) -> list[tuple[float, float, str]]:
         """Return place and text of the marks that lie within the axes."""
         texts = points.texts or [""] * len(points.x)
-        places = ((*self.at(x, y), t) for x, y, t in zip(points.x, points.y, texts, strict=True))
-        return [p for p in places if 0 <= p[0] <= 100 and 0 <= p[1] <= 100]
+        positions = (
+            (*self.position(x, y), t) for x, y, t in zip(points.x, points.y, texts, strict=True)
+        )
+        return [p for p in positions if 0 <= p[0] <= 100 and 0 <= p[1] <= 100]
 
     def path(self, line: Line) -> str:
         """Return the points of a line as SVG wants them."""
@@ -129,23 +131,23 @@ class Chart:
         if line.steps:
             x = [value for value in x for _ in range(2)][1:]
             y = [value for value in y for _ in range(2)][:-1]
-        places = [self.at(*point) for point in zip(x, y, strict=True)]
-        return " ".join(f"{a:g},{b:g}" for a, b in places if math.isfinite(a + b))
+        positions = [self.position(*point) for point in zip(x, y, strict=True)]
+        return " ".join(f"{a:g},{b:g}" for a, b in positions if math.isfinite(a + b))
 
     def spans(self, spans: Spans) -> list[tuple[float, float, float]]:
         """Return place and both ends of every interval, cut at the axis's ends."""
         return [
-            (self.x.place(x), self._upright(high), self._upright(low))
+            (self.x.position(x), self._vertical_position(high), self._vertical_position(low))
             for x, low, high in zip(spans.x, spans.low, spans.high, strict=True)
         ]
 
-    def at(self, x: float, y: float) -> tuple[float, float]:
+    def position(self, x: float, y: float) -> tuple[float, float]:
         """Return the place of a point, in percent from the left and from the top."""
-        return self.x.place(x), round(100 - self.y.place(y), 2)
+        return self.x.position(x), round(100 - self.y.position(y), 2)
 
-    def _upright(self, value: float) -> float:
-        place = self.y.place(value) if value > 0 or not self.y.log else 0.0
-        return round(100 - min(max(place, 0.0), 100.0), 2)
+    def _vertical_position(self, value: float) -> float:
+        position = self.y.position(value) if value > 0 or not self.y.log else 0.0
+        return round(100 - min(max(position, 0.0), 100.0), 2)
 
 
 @dataclass(frozen=True)
@@ -156,13 +158,13 @@ class Segment:
         name: what it is.
         color: of it.
         values: one per bar; 0 where a bar has none of it.
-        labelled: whether its name stands in it, where there is room.
+        labeled: whether its name stands in it, where there is room.
     """
 
     name: str
     color: str
     values: Sequence[float]
-    labelled: bool = True
+    labeled: bool = True
 
 
 @dataclass(frozen=True)
@@ -207,21 +209,21 @@ class Bars:
         for segment in self.segments:
             value = segment.values[bar]
             if value > 0:
-                place = self.axis.place(left)
-                width = round(self.axis.place(left + value) - place, 2)
-                parts.append((place, width, segment, value))
+                position = self.axis.position(left)
+                width = round(self.axis.position(left + value) - position, 2)
+                parts.append((position, width, segment, value))
             left += value
         return parts
 
-    def beside(self, bar: int) -> dict[str, float]:
+    def mark_positions(self, bar: int) -> dict[str, float]:
         """Return the places of the mark of one bar: ``at``, and ``low`` and ``high`` if known."""
         if self.mark is None or not math.isfinite(self.mark.values[bar]):
             return {}
-        places = {"at": self.axis.place(self.mark.values[bar])}
+        positions = {"at": self.axis.position(self.mark.values[bar])}
         if len(self.mark.low):
-            places |= {"low": self.axis.place(self.mark.low[bar]),
-                       "high": self.axis.place(self.mark.high[bar])}  # fmt: skip
-        return places
+            positions |= {"low": self.axis.position(self.mark.low[bar]),
+                       "high": self.axis.position(self.mark.high[bar])}  # fmt: skip
+        return positions
 
 
 def value_axis(values: Iterable[float], title: str, force_log: bool = False) -> Axis:
@@ -267,6 +269,6 @@ def _label(tick: float) -> str:
     return f"{tick:,.0f}" if tick >= 1 else f"{tick:.9f}".rstrip("0")
 
 
-def kind_of(drawn: Chart | Bars | Layer) -> str:
+def kind_of(drawn: Chart | Bars | ChartLayer) -> str:
     """Return which part of the template draws it."""
     return type(drawn).__name__.lower()

@@ -12,7 +12,7 @@ from foretune.space import Configuration
 from foretune.tune.report.chart import (
     Bars,
     Chart,
-    Layer,
+    ChartLayer,
     Line,
     Points,
     Segment,
@@ -21,23 +21,23 @@ from foretune.tune.report.chart import (
     linear_axis,
     value_axis,
 )
-from foretune.tune.report.numbers import number
+from foretune.tune.report.page import number
 from foretune.tune.report.rates import Rate
 from foretune.tune.results import TuneResult
 
-MOST_POINTS = 1000
+MAX_POINTS = 1000
 """Drawn of a scatter: more cannot be told apart and make the page slow."""
 
-CONTENDERS = {"default": ("@quiet", "circle"), "tuned": ("@measured", "circle")}
+COMPARISON_MARKS = {"default": ("@quiet", "circle"), "tuned": ("@measured", "circle")}
 """Colour and symbol in the roofline's chart; all others are the library's."""
-LIBRARY = ("@library", "diamond")
+LIBRARY_MARK = ("@library", "diamond")
 
 
 def trace_figure(result: TuneResult) -> Chart:
     """Return every measurement of a search in order, what was predicted, and the best so far."""
     unit = result.objective.unit
     steps = list(enumerate(result.trace, start=1))
-    worked = [(i, s) for i, s in steps if math.isfinite(s.objective)]
+    successful = [(i, s) for i, s in steps if math.isfinite(s.objective)]
     failed = [(i, s) for i, s in steps if not math.isfinite(s.objective)]
     predicted = [(i, s) for i, s in steps if math.isfinite(s.predicted_ms)]
     if result.objective is not Objective.TIME:
@@ -45,33 +45,46 @@ def trace_figure(result: TuneResult) -> Chart:
     lines = [(result.baseline.value, "@text", "5 3")]
     if result.library is not None:
         lines.append((result.library.value, "@library", "2 2"))
-    seen = [s.objective for _, s in worked] + [value for value, *_ in lines]
+    seen = [s.objective for _, s in successful] + [value for value, *_ in lines]
     seen += [bound for _, s in predicted for bound in (s.low_ms, s.high_ms)]
     end = len(steps) + 0.6
-    layers: list[Layer] = [
+    layers: list[ChartLayer] = [
         Spans(
-            [i for i, _ in predicted], [s.low_ms for _, s in predicted],
-            [s.high_ms for _, s in predicted], "@interval", 9 if len(steps) <= 20 else 4,
+            [i for i, _ in predicted],
+            [s.low_ms for _, s in predicted],
+            [s.high_ms for _, s in predicted],
+            "@interval",
+            9 if len(steps) <= 20 else 4,
         ),
         Points(
-            [i for i, _ in predicted], [s.predicted_ms for _, s in predicted],
-            "@predicted", "level",
+            [i for i, _ in predicted],
+            [s.predicted_ms for _, s in predicted],
+            "@predicted",
+            "level",
         ),
         *(Line([0.4, end], [value, value], color, 1.5, dash) for value, color, dash in lines),
         Line(
-            [i for i, _ in worked] + [end] * bool(worked),
-            _best_so_far([s.objective for _, s in worked]), "@measured", steps=True,
+            [i for i, _ in successful] + [end] * bool(successful),
+            _best_so_far([s.objective for _, s in successful]),
+            "@measured",
+            steps=True,
         ),
         Points(
-            [i for i, _ in worked], [s.objective for _, s in worked], "@measured",
-            texts=[f"{i}: {number(s.objective, unit)}\n{_named(s.config)}" for i, s in worked],
+            [i for i, _ in successful],
+            [s.objective for _, s in successful],
+            "@measured",
+            texts=[
+                f"{i}: {number(s.objective, unit)}\n{_config_text(s.config)}" for i, s in successful
+            ],
         ),
         Points(
             [i for i, _ in failed],
             [s.predicted_ms if (i, s) in predicted else result.baseline.value for i, s in failed],
-            "@outside", "x", texts=[f"{i}: {s.status}\n{_named(s.config)}" for i, s in failed],
+            "@outside",
+            "x",
+            texts=[f"{i}: {s.status}\n{_config_text(s.config)}" for i, s in failed],
         ),
-    ]  # fmt: skip
+    ]
     quantity = f"{_QUANTITY[result.objective]}, {unit}"
     return Chart(count_axis(len(steps), "measurement"), value_axis(seen, quantity), layers)
 
@@ -81,10 +94,10 @@ def prediction_figure(held_out: pd.DataFrame, quantity: str) -> Chart:
 
     ``quantity`` names the target with its unit.
     """
-    rows = held_out.sample(min(len(held_out), MOST_POINTS), random_state=0)
+    rows = held_out.sample(min(len(held_out), MAX_POINTS), random_state=0)
     inside = rows["truth"].between(rows["low"], rows["high"])
     both = [*held_out["truth"], *held_out["prediction"]]
-    clouds: list[Layer] = [
+    clouds: list[ChartLayer] = [
         Points(
             part["truth"].tolist(), part["prediction"].tolist(), color, symbol, 6,
             [f"{problem}: {number(truth)}, predicted {number(prediction)}" for
@@ -110,7 +123,7 @@ def worth_figure(importance: pd.DataFrame) -> Bars:
     highest = max([1.1, *rows["factor"]])
     return Bars(
         rows["parameter"].astype(str).tolist(),
-        [Segment("worth", "@measured", (rows["factor"] - 1).tolist(), labelled=False)],
+        [Segment("worth", "@measured", (rows["factor"] - 1).tolist(), labeled=False)],
         linear_axis(
             1, 1 + (highest - 1) * 1.15, "slowest over fastest value, predicted time", suffix="×"
         ),
@@ -123,14 +136,14 @@ def pareto_figure(time_ms: np.ndarray, energy_mj: np.ndarray) -> Chart:
     """Return energy over time of one problem's configurations, those none beats in both marked."""
     front = pareto_front(time_ms, energy_mj)
     rest = np.setdiff1d(np.arange(len(time_ms)), front)
-    if len(rest) > MOST_POINTS:
-        rest = np.random.default_rng(0).choice(rest, MOST_POINTS, replace=False)
+    if len(rest) > MAX_POINTS:
+        rest = np.random.default_rng(0).choice(rest, MAX_POINTS, replace=False)
     best = time_ms[front].tolist(), energy_mj[front].tolist()
-    told = [f"{number(t, 'ms')}, {number(e, 'mJ')}" for t, e in zip(*best, strict=True)]
-    layers: list[Layer] = [
+    texts = [f"{number(t, 'ms')}, {number(e, 'mJ')}" for t, e in zip(*best, strict=True)]
+    layers: list[ChartLayer] = [
         Points(time_ms[rest].tolist(), energy_mj[rest].tolist(), "@cloud", size_px=6),
         Line(*best, "@measured", 1.5, steps=True),
-        Points(*best, "@measured", texts=told),
+        Points(*best, "@measured", texts=texts),
     ]
     return Chart(
         value_axis(time_ms, "time, ms"), value_axis(energy_mj, "energy per launch, mJ"), layers
@@ -147,7 +160,12 @@ def roofline_figure(names: Sequence[str], rates: Sequence[Sequence[Rate]], devic
         rates: of their contenders.
         device: whose peaks are the roofs.
     """
-    known = [(n, r) for n, some in zip(names, rates, strict=True) for r in some if r.gbps > 0]
+    known = [
+        (n, r)
+        for n, problem_rates in zip(names, rates, strict=True)
+        for r in problem_rates
+        if r.gbps > 0
+    ]
     bandwidth = float(device.specs.get("memory_gbps", math.nan))
     peaks = sorted({float(peak_rate(r.dtype, device.specs)) for _, r in known})
     peaks = [p for p in peaks if math.isfinite(p)]
@@ -159,10 +177,10 @@ def roofline_figure(names: Sequence[str], rates: Sequence[Sequence[Rate]], devic
         force_log=True,
     )
     y = value_axis([*(r.gflops for _, r in known), *peaks], "GFLOP/s", force_log=True)
-    layers: list[Layer] = []
+    layers: list[ChartLayer] = []
     for peak, ridge in zip(peaks, ridges, strict=False):
         layers.append(Line([x.low, ridge, x.high], [x.low * bandwidth, peak, peak], "@text", 1.5))
-    marks = {r.name: CONTENDERS.get(r.name, LIBRARY) for _, r in known}
+    marks = {r.name: COMPARISON_MARKS.get(r.name, LIBRARY_MARK) for _, r in known}
     for name, (color, symbol) in marks.items():
         of_name = [(n, r) for n, r in known if r.name == name]
         layers.append(
@@ -178,8 +196,8 @@ def roofline_figure(names: Sequence[str], rates: Sequence[Sequence[Rate]], devic
 def pareto_front(time_ms: np.ndarray, energy_mj: np.ndarray) -> np.ndarray:
     """Return the rows that no other row beats in both, fastest first."""
     order = np.lexsort((energy_mj, time_ms))
-    least_before = np.minimum.accumulate(np.r_[np.inf, energy_mj[order][:-1]])
-    front: np.ndarray = order[energy_mj[order] < least_before]
+    min_before = np.minimum.accumulate(np.r_[np.inf, energy_mj[order][:-1]])
+    front: np.ndarray = order[energy_mj[order] < min_before]
     return front
 
 
@@ -188,7 +206,7 @@ def _best_so_far(values: Sequence[float]) -> list[float]:
     return best + best[-1:]
 
 
-def _named(config: Configuration) -> str:
+def _config_text(config: Configuration) -> str:
     return ", ".join(f"{name}={value}" for name, value in config.items())
 
 

@@ -1,14 +1,55 @@
-"""A report's page: one HTML file without links or scripts, from a template that escapes values."""
+"""Page, number formats."""
 
+import math
 import os
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from foretune.replacing import replacing
-from foretune.tune.report import numbers
+from foretune.files import atomic_write
 from foretune.tune.report.chart import kind_of
+
+
+def number(value: float, unit: str = "") -> str:
+    """Return ``value`` with three significant digits and no exponent; a dash for NaN."""
+    if not math.isfinite(value):
+        return "–"
+    digits = 2 - math.floor(math.log10(abs(value))) if value else 0
+    return f"{value:,.{min(max(digits, 0), 9)}f}" + (f" {unit}" if unit else "")
+
+
+def ratio(value: float) -> str:
+    """Return ``value`` as a factor: ``1.58×``."""
+    if not math.isfinite(value):
+        return "–"
+    return f"{value:,.2f}×" if value < 100 else f"{number(value)}×"
+
+
+def percent(fraction: float) -> str:
+    """Return ``fraction`` in percent; a dash for NaN."""
+    if not math.isfinite(fraction):
+        return "–"
+    return f"{100 * fraction:,.1f} %" if abs(fraction) < 0.1 else f"{100 * fraction:,.0f} %"
+
+
+def counted(n: int, noun: str) -> str:
+    """Return ``n`` with the noun in the right number."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def interval(low: float, high: float) -> str:
+    """Return both ends; a dash for an end that is NaN."""
+    return f"{number(low)} – {number(high)}"
+
+
+def duration(seconds: float) -> str:
+    """Return a wall time as people say it."""
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 120 else f"{minutes // 60} h {minutes % 60} min"
+
 
 _FOLDER = Path(__file__).parent
 
@@ -26,8 +67,8 @@ def render(template: Path, **values: Any) -> str:
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.globals["kind_of"] = kind_of
-    for show in (numbers.number, numbers.ratio, numbers.percent, numbers.counted,
-                 numbers.interval, numbers.duration):  # fmt: skip
+    for show in (number, ratio, percent, counted,
+                 interval, duration):  # fmt: skip
         environment.filters[show.__name__] = show
     page = {"heading": "", "lead": "", "tiles": {}, "links": {}}
     return environment.get_template(template.name).render({**page, **values})
@@ -39,7 +80,7 @@ def write_page(path: str | os.PathLike[str], text: str) -> Path:
     Raises:
         OutputError: the file cannot be written.
     """
-    with replacing(path, what="the report ") as new:
+    with atomic_write(path, what="the report ") as new:
         new.write_text(text, encoding="utf-8")
     return Path(path)
 

@@ -1,4 +1,4 @@
-"""What the sections of a campaign's report show, drawn from its tables."""
+"""Sections."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,15 +8,15 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import columns_of
-from foretune.models.explanation.attribution import GROUPS, Importance
+from foretune.models.explanation import FEATURE_GROUPS, Importance
 from foretune.objective import Objective
 from foretune.tune.report.chart import Chart
-from foretune.tune.report.figures import MOST_POINTS, prediction_figure
-from foretune.tune.report.numbers import counted, percent
-from foretune.tune.results import TuneResult
+from foretune.tune.report.figures import MAX_POINTS, prediction_figure
+from foretune.tune.report.page import counted, percent
+from foretune.tune.results import Comparison, TuneResult
 
-MOST_PARETO_CHARTS = 6
-MOST_FEATURES = 4
+MAX_PARETO_CHARTS = 6
+MAX_FEATURES_PER_GROUP = 4
 """Named of each group of features."""
 TARGETS = {"time_ms": "time, ms", "power_w": "power, W", "energy_mj": "energy, mJ"}
 METRICS = {
@@ -43,10 +43,10 @@ def prediction_clouds(held_out: pd.DataFrame) -> Iterator[tuple[str, Chart]]:
     for target, rows in held_out.groupby("target", sort=False):
         coverage = float(rows["truth"].between(rows["low"], rows["high"]).mean())
         what = TARGETS.get(str(target), str(target))
-        some = f" ({MOST_POINTS:,} drawn)" if len(rows) > MOST_POINTS else ""
+        sample_note = f" ({MAX_POINTS:,} drawn)" if len(rows) > MAX_POINTS else ""
         title = (
             f"{what.partition(',')[0].capitalize()}: {percent(coverage)} of "
-            f"{counted(len(rows), 'measurement')} in the 90 % interval{some}"
+            f"{counted(len(rows), 'measurement')} in the 90 % interval{sample_note}"
         )
         yield title, prediction_figure(rows, what)
 
@@ -59,9 +59,9 @@ def strongest_features(
         return
     features = attribution.features[attribution.features["mean"] > 0]
     for group in attribution.groups.to_dict("records"):
-        own = features[features["group"] == group["group"]].head(MOST_FEATURES)
-        name = GROUPS.get(group["group"], group["group"])
-        yield name, group["factor"], own.to_dict("records")
+        group_features = features[features["group"] == group["group"]].head(MAX_FEATURES_PER_GROUP)
+        name = FEATURE_GROUPS.get(group["group"], group["group"])
+        yield name, group["factor"], group_features.to_dict("records")
 
 
 def energy_by_problem(runs: pd.DataFrame) -> list[tuple[str, np.ndarray, np.ndarray]] | None:
@@ -93,3 +93,33 @@ def failures(runs: pd.DataFrame) -> Iterator[tuple[str, int, str]]:
     for status, group in failed.groupby("status", sort=False, observed=True):
         errors = group["error"].dropna().astype(str) if "error" in group else ()
         yield str(status), len(group), next((e for e in errors if e.strip()), "–")
+
+
+_WIDTH, _MARGIN = 160.0, 5.0
+
+
+class RatioScale:
+    """The scale of the strips that show every problem's ratio to its default."""
+
+    def __init__(self, results: Sequence[TuneResult]) -> None:
+        ratios = [1.0]
+        for result in results:
+            shown = self.shown(result)
+            ratios += [shown.ratio_low, shown.ratio, shown.ratio_high]
+            if result.library is not None:
+                ratios.append(result.baseline.value / result.library.value)
+        finite = [r for r in ratios if math.isfinite(r) and r > 0]
+        self._low, self._high = math.log(min(*finite, 0.95)), math.log(max(*finite, 1.05))
+
+    @staticmethod
+    def shown(result: TuneResult) -> Comparison:
+        """Return the winner, or the best candidate that did not win; the default if none ran."""
+        if result.verified:
+            return result.winner
+        candidates = [c for c in result.contenders[1:] if c.config is not None]
+        return min(candidates, key=lambda c: c.value, default=result.baseline)
+
+    def x(self, ratio: float) -> float:
+        """Return where a ratio stands in a strip; an endless interval is cut at its end."""
+        fraction = (math.log(ratio) - self._low) / (self._high - self._low) if ratio > 0 else 0.0
+        return round(_MARGIN + min(max(fraction, 0), 1) * (_WIDTH - 2 * _MARGIN), 1)

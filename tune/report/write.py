@@ -15,7 +15,7 @@ import pandas as pd
 
 from foretune.datasets import to_measurements
 from foretune.device import SPECS, Device
-from foretune.models.explanation.attribution import Importance
+from foretune.models.explanation import Importance
 from foretune.models.validation.evaluation import Validation
 from foretune.objective import Objective
 from foretune.tune.report.figures import (
@@ -24,24 +24,23 @@ from foretune.tune.report.figures import (
     trace_figure,
     worth_figure,
 )
-from foretune.tune.report.numbers import counted, duration, percent, ratio
-from foretune.tune.report.page import render, write_page
+from foretune.tune.report.page import counted, duration, percent, ratio, render, write_page
 from foretune.tune.report.rates import Rate, reproduce
 from foretune.tune.report.sections import (
+    MAX_PARETO_CHARTS,
     METRICS,
-    MOST_PARETO_CHARTS,
     TARGETS,
+    RatioScale,
     energy_by_problem,
     failures,
     is_predicted,
     prediction_clouds,
     strongest_features,
 )
-from foretune.tune.report.validation import held_out_rows
-from foretune.tune.report.wins import Wins
+from foretune.tune.report.single import held_out_rows
 from foretune.tune.results import TuneResult
 
-_BETTER = {
+_OUTCOME_TEXT = {
     Objective.TIME: "faster than the default",
     Objective.ENERGY: "with less energy than the default",
     Objective.EDP: "better than the default in energy × time",
@@ -68,7 +67,7 @@ class ReportData:
         rates: per result, how near contenders are to what the device can do.
         space_size: configurations a search chooses from; None if unknown.
         attribution: what predictions rest on; None where the model has no exact contributions.
-        place: how commands name the kernel; its name unless given.
+        kernel_location: how commands name the kernel; its name unless given.
     """
 
     kernel: str
@@ -86,7 +85,7 @@ class ReportData:
     rates: Sequence[Sequence[Rate]] = ()
     space_size: int | None = None
     attribution: Importance | None = None
-    place: str = ""
+    kernel_location: str = ""
 
 
 def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
@@ -105,7 +104,7 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
         tiles=_tiles(data),
         data=data,
         spaced=lambda named: str(named).replace(",", ", "),
-        wins=Wins(results),
+        wins=RatioScale(results),
         libraries=sorted({r.library.name for r in results if r.library}),
         predicted=is_predicted(results),
         failed=any(s.status != "ok" for r in results for s in r.trace),
@@ -121,7 +120,7 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
         worth_figure=worth_figure,
         rests_on=list(strongest_features(data.attribution)),
         metered=None if energies is None else len(energies),
-        shown=(energies or [])[:MOST_PARETO_CHARTS],
+        shown=(energies or [])[:MAX_PARETO_CHARTS],
         pareto_figure=pareto_figure,
         failures=list(failures(data.runs)),
         rounds=" to ".join(f"{n:,}" for n in sorted({*rounds[:1], *rounds[-1:]})),
@@ -136,12 +135,12 @@ def headline(data: ReportData) -> str:
     results = data.results
     if not results:
         return "No problem was tuned."
-    unseen = all(_unseen(r, data.runs) for r in results)
+    unseen = all(_is_unseen(r, data.runs) for r in results)
     stable = [r for r in results if not r.unstable]
     wins = sum(r.verified for r in stable)
     outcome = (
         f"{wins} of {counted(len(results), 'unseen problem' if unseen else 'problem')} "
-        f"{_BETTER[data.objective]}: "
+        f"{_OUTCOME_TEXT[data.objective]}: "
     )
     if not stable:
         outcome += "unstable, the machine was not quiet"
@@ -152,8 +151,8 @@ def headline(data: ReportData) -> str:
         outcome += " (geometric mean)" if len(stable) > 1 else ""
     if 0 < len(stable) < len(results):
         outcome += f", {counted(len(results) - len(stable), 'problem')} unstable"
-    least, most = (choose(len(r.trace) for r in results) for choose in (min, max))
-    span = (f"{least} to " if least < most else "") + counted(most, "measurement")
+    min_count, max_count = (choose(len(r.trace) for r in results) for choose in (min, max))
+    span = (f"{min_count} to " if min_count < max_count else "") + counted(max_count, "measurement")
     each = " each" if len(results) > 1 else ""
     out_of = f" out of {counted(data.space_size, 'configuration')}" if data.space_size else ""
     return f"{outcome}, after {span}{each}{out_of}"
@@ -172,12 +171,12 @@ def _lead(data: ReportData) -> str:
     against = [r.library.value / r.winner.value for r in stable if r.library]
     if against:
         names = " and ".join(sorted({r.library.name for r in stable if r.library}))
-        ahead = sum(v > 1 for v in against)
+        wins = sum(v > 1 for v in against)
         mean = (
             f", {ratio(_geometric_mean(against))} in the geometric mean" if len(against) > 1 else ""
         )
         word = "faster" if data.objective is Objective.TIME else "better"
-        lines.append(f"Against {names}: {word} on {ahead} of {len(against)}{mean}.")
+        lines.append(f"Against {names}: {word} on {wins} of {len(against)}{mean}.")
     return " ".join(lines)
 
 
@@ -192,15 +191,15 @@ def _tiles(data: ReportData) -> dict[str, str]:
     }
 
 
-def _unseen(result: TuneResult, runs: pd.DataFrame) -> bool:
+def _is_unseen(result: TuneResult, runs: pd.DataFrame) -> bool:
     """Whether nothing in ``runs`` is of this problem but what its own search measured."""
     same = np.ones(len(runs), dtype=bool)
     for name, value in result.problem.items():
         same &= (
             (runs[f"problem.{name}"] == value).to_numpy() if f"problem.{name}" in runs else False
         )
-    own = {step.config for step in result.trace}
-    return all(m.config in own for m in to_measurements(runs[same]))
+    searched = {step.config for step in result.trace}
+    return all(m.config in searched for m in to_measurements(runs[same]))
 
 
 def _geometric_mean(values: list[float]) -> float:

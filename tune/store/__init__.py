@@ -4,8 +4,8 @@ One row per configuration, so that one more configuration means one more measure
 is on the path of a launch whose configuration is known.
 """
 
-from foretune.tune.store.shipped import ShippedStore
 from foretune.tune.store.store import Store
-from foretune.tune.store.subject import Choice, Merged, Subject, Summary
+from foretune.tune.store.store_file import StoreFile
+from foretune.tune.store.subject import Choice, MergeReport, Subject, Summary
 
-__all__ = ["Choice", "Merged", "ShippedStore", "Store", "Subject", "Summary"]
+__all__ = ["Choice", "MergeReport", "Store", "StoreFile", "Subject", "Summary"]

@@ -1,4 +1,4 @@
-"""The database of a tuning store: opened when first used, each operation one transaction."""
+"""Connection kept open, tables, migrations."""
 
 import os
 import sqlite3
@@ -9,16 +9,58 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretune.errors import StoreError
-from foretune.secrets import without_secrets
+from sqlalchemy import Connection, select, text, update
+
+from foretune.errors import StoreError, redact
+from foretune.tune.store.tables import SCHEMA_VERSION, choices, measurements, version
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
 
-    from foretune.tune.store.rows import Rows
+    from foretune.tune.store.sql import StoreTransaction
 
-ELSEWHERE = "set FORETUNE_STORE to a file you can write"
-_SHARED = frozenset({"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "9p", "fuse.sshfs"})
+
+def migrate(connection: Connection) -> None:
+    """Bring the tables to this version; do nothing if another process already did.
+
+    Args:
+        connection: on which a transaction that writes has begun.
+    """
+    query = select(version.c.version).with_for_update()
+    found = connection.execute(query).scalar_one()
+    for step in _STEPS[found - 1 :]:
+        step(connection)
+    connection.execute(update(version).values(version=SCHEMA_VERSION))
+
+
+def _sequences_instead_of_clocks(connection: Connection) -> None:
+    """Version 2: rows are ordered by when they were written, not by what clocks said."""
+    for table in (measurements, choices):
+        connection.execute(
+            text(f"ALTER TABLE {table.name} ADD COLUMN sequence BIGINT NOT NULL DEFAULT 0")
+        )
+        keys = [column.name for column in table.primary_key]
+        same = " AND ".join(f"{key} = :{key}" for key in keys)
+        rows = connection.execute(
+            text(f"SELECT {', '.join(keys)} FROM {table.name} ORDER BY moment, {', '.join(keys)}")
+        )
+        numbered = [{**row, "n": n} for n, row in enumerate(rows.mappings(), start=1)]
+        if numbered:
+            connection.execute(
+                text(f"UPDATE {table.name} SET sequence = :n WHERE {same}"), numbered
+            )
+        connection.execute(text(f"ALTER TABLE {table.name} DROP COLUMN moment"))
+        for index in table.indexes:
+            index.create(connection, checkfirst=True)
+
+
+_STEPS: list[Callable[[Connection], None]] = [_sequences_instead_of_clocks]
+
+
+PATH_ADVICE = "set FORETUNE_STORE to a file you can write"
+_NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "9p", "fuse.sshfs"}
+)
 """File systems of several machines. SQLite's write-ahead log needs memory that its users share."""
 
 
@@ -29,34 +71,34 @@ class Database:
     half-open.
 
     Args:
-        where: path of an SQLite file, or an SQLAlchemy URL.
+        location: path of an SQLite file, or an SQLAlchemy URL.
         patience_s: seconds to wait for other processes that write.
         create: whether folder, file and tables are made where they are missing; else that is an
             error.
     """
 
     def __init__(
-        self, where: str | os.PathLike[str], patience_s: float, create: bool = True
+        self, location: str | os.PathLike[str], patience_s: float, create: bool = True
     ) -> None:
-        text = os.fspath(where)
+        text = os.fspath(location)
         if text.startswith("sqlite:///") and "?" not in text:
             text = text.removeprefix("sqlite:///")
         self._url = text if "://" in text else None
         self._path = None if self._url else Path(text).expanduser().absolute()
-        self._patience_s = patience_s
-        self._creates = create
+        self._lock_timeout_s = patience_s
+        self._may_create = create
         self._engine: Engine | None = None
-        self._opening = threading.Lock()
+        self._open_lock = threading.Lock()
 
     @property
     def name(self) -> str:
         """The path, or the URL without its password."""
         if self._url is None:
             return str(self._path)
-        return without_secrets(self._url)
+        return redact(self._url)
 
     @contextmanager
-    def reading(self) -> Iterator["Rows"]:
+    def read_transaction(self) -> Iterator["StoreTransaction"]:
         """Return the tables within one transaction that only reads.
 
         Raises:
@@ -66,7 +108,7 @@ class Database:
             yield rows
 
     @contextmanager
-    def writing(self) -> Iterator["Rows"]:
+    def write_transaction(self) -> Iterator["StoreTransaction"]:
         """Return the tables within one transaction, all of which is written, or nothing.
 
         Raises:
@@ -76,24 +118,24 @@ class Database:
             yield rows
 
     @contextmanager
-    def _transaction(self, writes: bool) -> Iterator["Rows"]:
-        from foretune.tune.store.rows import Rows
+    def _transaction(self, writes: bool) -> Iterator["StoreTransaction"]:
+        from foretune.tune.store.sql import StoreTransaction
 
         with (
-            self._errors(),
-            self._opened().connect().execution_options(writes=writes) as connection,
+            self._translate_errors(),
+            self._get_engine().connect().execution_options(writes=writes) as connection,
             connection.begin(),
         ):
-            yield Rows(connection)
+            yield StoreTransaction(connection)
 
-    def _opened(self) -> "Engine":
-        if (engine := self._known()) is None:
-            with self._opening:
-                if (engine := self._known()) is None:
+    def _get_engine(self) -> "Engine":
+        if (engine := self._current_engine()) is None:
+            with self._open_lock:
+                if (engine := self._current_engine()) is None:
                     self._engine = engine = self._open()
         return engine
 
-    def _known(self) -> "Engine | None":
+    def _current_engine(self) -> "Engine | None":
         """Return the engine; None before the first use, and after somebody deleted the file."""
         return None if self._path is not None and _is_empty(self._path) else self._engine
 
@@ -101,7 +143,6 @@ class Database:
         from sqlalchemy import URL, create_engine
         from sqlalchemy.pool import NullPool
 
-        from foretune.tune.store.migrations import migrate
         from foretune.tune.store.tables import SCHEMA_VERSION
 
         if self._url in ("sqlite://", ":memory:"):
@@ -110,12 +151,12 @@ class Database:
             raise StoreError(f"{self._path} is not a database: merge such a file into one")
         url = self._url or URL.create("sqlite", database=str(self._path))
         engine = create_engine(url, poolclass=NullPool)
-        if self._creates and self._path is not None:
+        if self._may_create and self._path is not None:
             _make_folder(self._path)
-        if not self._creates:
-            self._expect_file(engine.url.database if engine.dialect.name == "sqlite" else None)
+        if not self._may_create:
+            self._require_file(engine.url.database if engine.dialect.name == "sqlite" else None)
         if engine.dialect.name == "sqlite":
-            _prepare_sqlite(engine, self._patience_s)
+            _prepare_sqlite(engine, self._lock_timeout_s)
         found = _version(engine)
         if found is None:
             self._create(engine)
@@ -124,7 +165,7 @@ class Database:
                 migrate(connection)
         return engine
 
-    def _expect_file(self, file: str | None) -> None:
+    def _require_file(self, file: str | None) -> None:
         """Raise StoreError if there is none: a mere connection would make an empty one."""
         if file is None or file.startswith("file:") or Path(file).is_file():
             return
@@ -136,10 +177,10 @@ class Database:
         """Make the tables in one transaction; when several processes do, the first one does."""
         from sqlalchemy.exc import DBAPIError
 
-        if not self._creates:
+        if not self._may_create:
             raise StoreError(f"{self.name} is not a store: it has no tables of Foretune's")
-        if self._path is not None and not _is_shared(self._path):
-            _patiently(lambda: _write_ahead(engine), self._patience_s)
+        if self._path is not None and not _is_network_file_system(self._path):
+            _retry_until_unlocked(lambda: _enable_wal(engine), self._lock_timeout_s)
         try:
             _make_tables(engine)
         except DBAPIError:  # PostgreSQL lets two create a table, and fails the second
@@ -147,7 +188,7 @@ class Database:
                 raise
 
     @contextmanager
-    def _errors(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
 
         try:
@@ -156,7 +197,7 @@ class Database:
             reason = str(getattr(e, "orig", e) or e).splitlines()[0]
             if "no such table" in reason:  # somebody moved the file away
                 self._engine = None
-            raise StoreError(self._advice(reason)) from e
+            raise StoreError(self._error_message(reason)) from e
         except ArgumentError as e:
             raise StoreError(f"the store's URL is none that SQLAlchemy knows: {e}") from e
         except SQLAlchemyError as e:
@@ -167,10 +208,10 @@ class Database:
                 "(PostgreSQL: pip install '.[postgres]', URL postgresql+psycopg://…)"
             ) from e
 
-    def _advice(self, reason: str) -> str:
+    def _error_message(self, reason: str) -> str:
         low = reason.lower()
         if "locked" in low or "busy" in low:
-            return f"{self.name} is locked by another process: wait for it, or {ELSEWHERE}"
+            return f"{self.name} is locked by another process: wait for it, or {PATH_ADVICE}"
         if self._path is not None and "not a database" in low:
             return (
                 f"{self.name} is not a store ({reason}): name another file, or move it away, "
@@ -179,7 +220,7 @@ class Database:
         if self._path is not None and "malformed" in low:
             return f"{self.name} is damaged ({reason}): move it away, and a new one is made"
         if "readonly" in low or "unable to open" in low or "disk" in low:
-            return f"cannot write {self.name} ({reason}): {ELSEWHERE}"
+            return f"cannot write {self.name} ({reason}): {PATH_ADVICE}"
         return f"{self.name}: {reason}"
 
 
@@ -195,7 +236,7 @@ def _make_folder(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as e:
-        raise StoreError(f"cannot write {path} ({e.strerror or e}): {ELSEWHERE}") from e
+        raise StoreError(f"cannot write {path} ({e.strerror or e}): {PATH_ADVICE}") from e
 
 
 def _prepare_sqlite(engine: "Engine", patience_s: float) -> None:
@@ -207,13 +248,13 @@ def _prepare_sqlite(engine: "Engine", patience_s: float) -> None:
         connection.execute(f"PRAGMA busy_timeout = {int(1000 * patience_s)}")
         connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last rows
 
-    def begun(connection: "Connection") -> None:
+    def begin_transaction(connection: "Connection") -> None:
         writes = connection.get_execution_options().get("writes", False)
         # A reader that turns writer while another writes fails at once, without patience.
         connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
     event.listen(engine, "connect", connected)
-    event.listen(engine, "begin", begun)
+    event.listen(engine, "begin", begin_transaction)
 
 
 def _version(engine: "Engine") -> int | None:
@@ -239,7 +280,7 @@ def _version(engine: "Engine") -> int | None:
 
 
 def _make_tables(engine: "Engine") -> None:
-    from foretune.tune.store.rows import insert_missing
+    from foretune.tune.store.sql import insert_missing
     from foretune.tune.store.tables import SCHEMA_VERSION, metadata, version
 
     with engine.connect() as connection, connection.execution_options(writes=True).begin():
@@ -247,14 +288,14 @@ def _make_tables(engine: "Engine") -> None:
         insert_missing(connection, version, [{"version": SCHEMA_VERSION}])
 
 
-def _write_ahead(engine: "Engine") -> None:
+def _enable_wal(engine: "Engine") -> None:
     """Let readers read while one writes; the file remembers it."""
     with engine.connect() as connection:
         raw: Any = connection.connection.dbapi_connection
         raw.execute("PRAGMA journal_mode = WAL")
 
 
-def _patiently(attempt: Callable[[], None], patience_s: float) -> None:
+def _retry_until_unlocked(attempt: Callable[[], None], patience_s: float) -> None:
     """Try until it succeeds: changing the journal fails at once while anybody reads."""
     give_up = time.monotonic() + patience_s
     while True:
@@ -267,10 +308,10 @@ def _patiently(attempt: Callable[[], None], patience_s: float) -> None:
             time.sleep(0.01)
 
 
-def _is_shared(path: Path) -> bool:
+def _is_network_file_system(path: Path) -> bool:
     """Return whether other machines may write to the file system of ``path``, too."""
     import psutil
 
     mounts = {m.mountpoint: m.fstype for m in psutil.disk_partitions(all=True)}
     home = next((str(p) for p in path.parents if str(p) in mounts), "")
-    return mounts.get(home, "") in _SHARED
+    return mounts.get(home, "") in _NETWORK_FILE_SYSTEMS

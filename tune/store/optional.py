@@ -9,29 +9,29 @@ from foretune.errors import ForetuneError, ForetuneWarning
 from foretune.tune.store.store import Store
 
 T = TypeVar("T")
-Where = Store | str | os.PathLike[str] | bool | None
+StoreLocation = Store | str | os.PathLike[str] | bool | None
 """A store, its path or SQLAlchemy URL; None or True is the user's own, False none."""
 
 
-class OptionalStore:
+class FallibleStore:
     """Asks a store while it works. The first failure costs a warning, and is the last question.
 
     Args:
-        where: the store.
+        location: the store.
     """
 
-    def __init__(self, where: Where) -> None:
-        self._where: Where = where
+    def __init__(self, location: StoreLocation) -> None:
+        self._location: StoreLocation = location
 
-    def ask(self, question: Callable[[Store], T], instead: T) -> T:
-        """Return the store's answer; ``instead`` if there is no store, or it fails."""
-        if self._where is False:
-            return instead
-        if not isinstance(self._where, Store):  # only now: $FORETUNE_STORE may be set late
-            self._where = Store(None if self._where is True else self._where)
+    def query(self, question: Callable[[Store], T], default: T) -> T:
+        """Return the store's answer; ``default`` if there is no store, or it fails."""
+        if self._location is False:
+            return default
+        if not isinstance(self._location, Store):  # only now: $FORETUNE_STORE may be set late
+            self._location = Store(None if self._location is True else self._location)
         try:
-            return question(self._where)
+            return question(self._location)
         except ForetuneError as e:
-            self._where = False
+            self._location = False
             warnings.warn(f"tuned results are not kept: {e}", ForetuneWarning, stacklevel=3)
-            return instead
+            return default

@@ -6,7 +6,7 @@ import os
 import platform
 from dataclasses import dataclass
 
-_CLOCK_STEP_S = 2.0
+_START_TOLERANCE_S = 2.0
 """The same process seems to have started at times this far apart when the clock is set."""
 
 
@@ -25,14 +25,14 @@ class Process:
     started: float
 
     @property
-    def lives(self) -> bool | None:
+    def is_alive(self) -> bool | None:
         """Whether it still runs; None where nobody can look: on another host, behind a lock."""
         if self.host != platform.node():
             return None
-        now = _started(self.pid)
+        now = _start_time(self.pid)
         if now is None:
             return False
-        return None if math.isnan(now) else abs(now - self.started) <= _CLOCK_STEP_S
+        return None if math.isnan(now) else abs(now - self.started) <= _START_TOLERANCE_S
 
 
 def this_process() -> Process:
@@ -42,10 +42,10 @@ def this_process() -> Process:
 
 @functools.cache
 def _process(pid: int) -> Process:
-    return Process(platform.node(), pid, _started(pid) or math.nan)
+    return Process(platform.node(), pid, _start_time(pid) or math.nan)
 
 
-def _started(pid: int) -> float | None:
+def _start_time(pid: int) -> float | None:
     """Return when a process started; None if there is none, NaN if that is kept from us."""
     import psutil
 

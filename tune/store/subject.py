@@ -1,25 +1,28 @@
-"""What a tuning store speaks of: subjects, choices, and what it says about itself."""
+"""Subject, Choice, MergeReport."""
 
 import datetime
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from typing import Literal, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 from foretune.measurement import Measurement
+from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.values import FrozenParameters
 
-How = Literal["measured", "predicted", "all", "verified"]
-HOW: tuple[How, ...] = get_args(How)
+ChoiceMethod = Literal["measured", "predicted", "all", "verified"]
+CHOICE_METHODS: tuple[ChoiceMethod, ...] = get_args(ChoiceMethod)
 """Chosen among a few measured ones, without measuring, after measuring every one, or by `tune`,
 which compared the best with the default once more."""
-CANDIDATES = "candidates"
+CANDIDATES_TAG = "candidates"
 """What a choice's problem may hold beside the measured one's: a hash of what was to choose from."""
-GOAL = "tuned_for"
+OBJECTIVE_TAG = "tuned_for"
 """Likewise: what was minimised, within which limits, where that is not just time."""
 
 
-DISAGREE = 1.25
+CONFLICT_RATIO = 1.25
 """Two times of the same contradict each other where one is longer than the other by this factor."""
 
 
@@ -61,7 +64,7 @@ class Choice:
     config: Configuration
     measured: int
     regret: float
-    how: How
+    how: ChoiceMethod
     chosen_at: str = field(
         default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(
             timespec="milliseconds"
@@ -104,14 +107,14 @@ class Conflict:
     dropped: str
 
     @classmethod
-    def between(cls, there: Measurement, offered: Measurement, taken: bool) -> Self | None:
+    def between(cls, existing: Measurement, incoming: Measurement, taken: bool) -> Self | None:
         """Return the conflict of a measurement with one that is merged; None if they agree."""
-        times = sorted((there.time_ms, offered.time_ms))
-        if there.ok == offered.ok and not times[1] > DISAGREE * times[0]:
+        times = sorted((existing.time_ms, incoming.time_ms))
+        if existing.ok == incoming.ok and not times[1] > CONFLICT_RATIO * times[0]:
             return None
-        m = offered
+        m = incoming
         what = f"{m.kernel} on {m.device}, {m.problem}: {m.config}"
-        kept, dropped = (offered, there) if taken else (there, offered)
+        kept, dropped = (incoming, existing) if taken else (existing, incoming)
         return cls(what, _outcome(kept), _outcome(dropped))
 
     def __str__(self) -> str:
@@ -123,7 +126,7 @@ def _outcome(m: Measurement) -> str:
 
 
 @dataclass(frozen=True)
-class Merged:
+class MergeReport:
     """What a merge brought.
 
     Attributes:
@@ -140,5 +143,43 @@ class Merged:
     unchanged: int = 0
     conflicts: tuple[Conflict, ...] = ()
 
-    def __add__(self, more: "Merged") -> "Merged":
-        return Merged(*(getattr(self, f.name) + getattr(more, f.name) for f in fields(self)))
+    def __add__(self, more: "MergeReport") -> "MergeReport":
+        return MergeReport(*(getattr(self, f.name) + getattr(more, f.name) for f in fields(self)))
+
+
+def group_by_problem(measurements: Iterable[Measurement]) -> dict[Problem, list[Measurement]]:
+    """Return measurements by what they computed."""
+    found: dict[Problem, list[Measurement]] = {}
+    for m in measurements:
+        found.setdefault(m.problem, []).append(m)
+    return found
+
+
+def without_tags(problem: Problem) -> Problem:
+    """Return the problem that was measured, of one that something was chosen for."""
+    return without_names(problem, CANDIDATES_TAG, OBJECTIVE_TAG)
+
+
+def source_label(kernel: str, problem: Problem) -> str:
+    """Return what the source column says of runs that are written down under a second name.
+
+    Args:
+        kernel: the first name.
+        problem: what that calls the problem.
+    """
+    return f"foretune {kernel} {problem.id}"
+
+
+def without_names(problem: Problem, *names: str) -> Problem:
+    """Return a problem without the values of some names."""
+    return Problem({name: value for name, value in problem.items() if name not in names})
+
+
+def sort_key(values: FrozenParameters) -> list[tuple[str, bool, Any]]:
+    """Return a key that sorts by size, numbers before texts, for people to read."""
+    return [(name, isinstance(v, str), v) for name, v in sorted(values.items())]
+
+
+def matches(problem: Problem, wanted: Problem | None) -> bool:
+    """Return whether a problem has all values of ``wanted``, whatever else it has."""
+    return wanted is None or all(n in problem and problem[n] == v for n, v in wanted.items())

@@ -39,7 +39,7 @@ choices = Table(
     Column("measured", Integer, nullable=False),
     _sequence(),
 )  # fmt: skip
-begun = Table(
+marks = Table(
     "foretune_begun", metadata, _key("subject", 32), _key("problem", 16), _key("config", 16),
     _key("host", 255),
     Column("pid", Integer, primary_key=True, autoincrement=False),

@@ -22,67 +22,77 @@ from triton.runtime.autotuner import Autotuner as Stock
 
 from foretune.collect.compiled import describe
 from foretune.errors import ForetuneWarning, PredictorError, TrackingError, UsageError
-from foretune.tune.triton.call import parameters_of, plain_function
-from foretune.tune.triton.call_plan import CallPlan, make_plan, plan_id
-from foretune.tune.triton.decorated import Decorated
-from foretune.tune.triton.descriptors import tensor_of
-from foretune.tune.triton.measuring import CANNOT_RUN, KernelFailure
-from foretune.tune.triton.offers import Offer, offers
-from foretune.tune.triton.online import Online
+from foretune.tune.triton.benchmark import INVALID_CONFIG_ERRORS, UserKernelError
+from foretune.tune.triton.call_recorder import record_if_requested
+from foretune.tune.triton.choice import CallTunerFactory, RankedConfiguration, rank_configurations
+from foretune.tune.triton.descriptors import underlying_tensor
+from foretune.tune.triton.kernel import DecoratedKernel
+from foretune.tune.triton.online import OnlineDriver
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.place import capturing, interpreted, loading_allowed, require_device
-from foretune.tune.triton.recorded_calls import note
-from foretune.tune.triton.stopwatch import bench_in_interpreter
-from foretune.tune.triton.trials import Trials, fail_if_conflicting
-from foretune.tune.triton.tunings import Tunings
+from foretune.tune.triton.problem_key import (
+    CallPlan,
+    make_plan,
+    plan_id,
+    triton_parameters,
+    undecorated_kernel,
+)
+from foretune.tune.triton.runtime import (
+    allow_code_loading,
+    bench_in_interpreter,
+    is_capturing,
+    is_interpreted,
+    require_device,
+)
+from foretune.tune.triton.stalled import StalledCallDriver, fail_if_conflicting
 
 Key = tuple[Any, ...]
 _STOCK_RUN = Stock.run
 """Some replace it, to take the first configuration always, say: then theirs runs."""
-MOST_ONLINE = 64
+MAX_ONLINE_SEARCHES = 64
 """Searches that are spread over calls at the same time; the one not called for longest ends."""
-LONG_LIST = 200
+MAX_FALLBACK_CONFIGS = 200
 
 
 @dataclass(frozen=True)
-class Decision:
+class CachedChoice:
     """What calls of one problem run with.
 
     Attributes:
         config: the configuration.
         knobs: its values, as they are passed to the kernel.
         key: the problem, as in stock Triton's ``cache``.
-        anchor: what ``cache`` held under it: if it no longer does, somebody wants another choice.
+        cache_entry: what ``cache`` held under it: if it no longer does, somebody wants another
+            choice.
     """
 
     config: triton.Config
     knobs: Mapping[str, Any]
     key: Key
-    anchor: triton.Config
+    cache_entry: triton.Config
 
 
 @dataclass(frozen=True)
-class NewCall:
+class UntunedCall:
     """A call of a problem for which nothing is decided.
 
     Attributes:
         args: positional arguments.
         kwargs: arguments by name, and ``grid``.
         plan: that reads what varies between calls like this one.
-        at: what it read: the problem.
+        problem_key: what it read: the problem.
         key: the problem as stock Triton has it: coarser.
     """
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     plan: CallPlan
-    at: Key
+    problem_key: Key
     key: Key
 
     @property
-    def where(self) -> tuple[CallPlan, Key]:
+    def plan_and_key(self) -> tuple[CallPlan, Key]:
         """What tells its problem from all others."""
-        return self.plan, self.at
+        return self.plan, self.problem_key
 
 
 class Autotuner(Stock):  # type: ignore[misc]
@@ -130,25 +140,25 @@ class Autotuner(Stock):  # type: ignore[misc]
             cache_results,
         )
         if reset_to_zero or restore_value:
-            self._let_hooks_see_tensors()
+            self._unwrap_descriptors_in_hooks()
         self.options = options or Options()
         self._plans = {}
-        self._anchors: dict[Key, triton.Config] = {}
-        self._online: OrderedDict[Any, Online] = OrderedDict()
-        self._stopgaps: dict[Any, triton.Config] = {}
-        self._noted: set[Any] = set()
+        self._cache_entries: dict[Key, triton.Config] = {}
+        self._online: OrderedDict[Any, OnlineDriver] = OrderedDict()
+        self._provisional_choices: dict[Any, triton.Config] = {}
+        self._recorded: set[Any] = set()
         """Problems that were written down, if calls are."""
         self._stale: set[Any] = set()
         """Problems to be tuned anew, since their choice was taken out of ``cache``."""
         self.lock = threading.RLock()
-        self.tunings = Tunings(self.options)
+        self.tuner_factory = CallTunerFactory(self.options)
 
-    def _let_hooks_see_tensors(self) -> None:
+    def _unwrap_descriptors_in_hooks(self) -> None:
         """Let Triton's own hooks zero and restore what descriptors are of: they cannot do it."""
         before, after = self.pre_hook, self.post_hook
 
         def tensors(arguments: Mapping[str, Any]) -> dict[str, Any]:
-            return {name: tensor_of(value) for name, value in arguments.items()}
+            return {name: underlying_tensor(value) for name, value in arguments.items()}
 
         if not self.user_defined_pre_hook:
             self.pre_hook = lambda kwargs, reset_only=False: before(tensors(kwargs), reset_only)
@@ -158,7 +168,7 @@ class Autotuner(Stock):  # type: ignore[misc]
     @cached_property
     def do_bench(self) -> Callable[..., Any]:
         """What measures a launch: the user's, the driver's, or a clock in the interpreter."""
-        if self._do_bench is None and interpreted():
+        if self._do_bench is None and is_interpreted():
             return bench_in_interpreter
         options = getattr(self, "options", None)  # of a class that skips our constructor
         if self._do_bench is None and options is not None and options.mode == "graph":
@@ -172,7 +182,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         plan = self._plans.get(plan_id(args, kwargs))
         if plan is not None and len(self.configs) > 1:
             decision = plan.entries.get(plan.key(args, kwargs))
-            if decision is not None and self.cache.get(decision.key) is decision.anchor:
+            if decision is not None and self.cache.get(decision.key) is decision.cache_entry:
                 self.best_config = config = decision.config
                 if config.pre_hook is None:
                     return self.fn.run(*args, **kwargs, **decision.knobs)
@@ -191,14 +201,14 @@ class Autotuner(Stock):  # type: ignore[misc]
                 if len(self.configs) == 1:
                     return self.configs[0]
                 key = self._stock_key(kwargs)
-                if key in self.cache and self.cache[key] is not self._anchors.get(key):
+                if key in self.cache and self.cache[key] is not self._cache_entries.get(key):
                     return self.cache[key]  # somebody put it there
-                trials = self._trials(args, kwargs, self.prune_configs(kwargs))
-                return trials.settled() or trials.predicted()
+                driver = self._make_driver(args, kwargs, self.prune_configs(kwargs))
+                return driver.sufficient_choice() or driver.predicted_best()
             finally:
                 self.nargs = None
 
-    def rank(self, *args: Any, grid: Any = None, **kwargs: Any) -> list[Offer]:
+    def rank(self, *args: Any, grid: Any = None, **kwargs: Any) -> list[RankedConfiguration]:
         """Return all configurations for a call, the best first, without launching or measuring.
 
         What was measured comes first, then what is predicted, then what does not run.
@@ -208,9 +218,9 @@ class Autotuner(Stock):  # type: ignore[misc]
             try:
                 require_device()
                 kwargs = {**kwargs, "grid": grid}
-                trials = self._trials(args, kwargs, self.prune_configs(kwargs))
-                with self.tunings.lock:
-                    return offers(trials.tuning, trials.configs)
+                driver = self._make_driver(args, kwargs, self.prune_configs(kwargs))
+                with self.tuner_factory.lock:
+                    return rank_configurations(driver.tuner, driver.configs)
             finally:
                 self.nargs = None
 
@@ -236,24 +246,24 @@ class Autotuner(Stock):  # type: ignore[misc]
     @cached_property
     def function(self) -> Any:
         """The kernel below all decorators."""
-        return plain_function(self.fn)
+        return undecorated_kernel(self.fn)
 
-    def _trials(
+    def _make_driver(
         self,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         configs: Sequence[triton.Config],
-        afresh: bool = False,
-    ) -> Trials:
-        kernel = Decorated(
+        ignore_known: bool = False,
+    ) -> StalledCallDriver:
+        kernel = DecoratedKernel(
             self.fn, self.arg_names, self.keys, self._bench, self.pre_hook, self.post_hook,
             self.options,
         )  # fmt: skip
-        return Trials(kernel, self.tunings, args, kwargs, configs, afresh)
+        return StalledCallDriver(kernel, self.tuner_factory, args, kwargs, configs, ignore_known)
 
     def _run_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Launch a problem that is new, or whose configuration has a hook."""
-        if not hasattr(self, "tunings"):  # of a class that did not let our constructor run
+        if not hasattr(self, "tuner_factory"):  # of a class that did not let our constructor run
             return _STOCK_RUN(self, *args, **kwargs)
         with self.lock:
             self.nargs = dict(zip(self.arg_names, args, strict=False))
@@ -265,178 +275,188 @@ class Autotuner(Stock):  # type: ignore[misc]
                 self.nargs = None
 
     def _run_keyed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        plan = self._plan(args, kwargs)
-        new = NewCall(args, kwargs, plan, plan.key(args, kwargs), self._stock_key(kwargs))
-        self._mind_removed(new.key)
-        decision = plan.entries.get(new.at)
-        if decision is not None and self.cache.get(new.key) is decision.anchor:
+        plan = self._get_plan(args, kwargs)
+        new = UntunedCall(args, kwargs, plan, plan.key(args, kwargs), self._stock_key(kwargs))
+        self._retune_removed_entries(new.key)
+        decision = plan.entries.get(new.problem_key)
+        if decision is not None and self.cache.get(new.key) is decision.cache_entry:
             return self._launch(decision.config, args, kwargs)
-        theirs = self.cache.get(new.key) is not self._anchors.get(new.key)
-        if new.key in self.cache and (theirs or self.options.budget == "all"):
+        set_by_user = self.cache.get(new.key) is not self._cache_entries.get(new.key)
+        if new.key in self.cache and (set_by_user or self.options.budget == "all"):
             config = self.cache[new.key]
-            plan.entries[new.at] = Decision(config, config.all_kwargs(), new.key, config)
+            plan.entries[new.problem_key] = CachedChoice(
+                config, config.all_kwargs(), new.key, config
+            )
             return self._launch(config, args, kwargs)
         pruned = self.prune_configs(kwargs)
         if not pruned:
             raise ValueError(f"pruning left {self.base_fn.__name__} without a configuration")
         if len(pruned) == 1:
-            self._remember(new, pruned[0])
+            self._cache_choice(new, pruned[0])
             return self._launch(pruned[0], args, kwargs)
         fail_if_conflicting(pruned, kwargs)
-        if new.where not in self._noted:
-            self._noted.add(new.where)
-            note(self.base_fn, new.args, new.kwargs, {**self.nargs, **new.kwargs}, pruned)
+        if new.plan_and_key not in self._recorded:
+            self._recorded.add(new.plan_and_key)
+            record_if_requested(
+                self.base_fn, new.args, new.kwargs, {**self.nargs, **new.kwargs}, pruned
+            )
         if self.options.strict:
             self._require_recorded(new, pruned)
-        if capturing():
+        if is_capturing():
             return self._run_captured(new, pruned)
         if self.options.mode == "online":
             return self._run_online(new, pruned)
         return self._run_tuned(new, pruned)
 
-    def _require_recorded(self, new: NewCall, pruned: list[triton.Config]) -> None:
+    def _require_recorded(self, new: UntunedCall, pruned: list[triton.Config]) -> None:
         """Do nothing if the choice for a new call was made before.
 
         Raises:
             UsageError: it was not.
         """
-        trials = self._trials(new.args, new.kwargs, pruned)
-        if trials.settled() is None:
+        driver = self._make_driver(new.args, new.kwargs, pruned)
+        if driver.sufficient_choice() is None:
             raise UsageError(
-                f"no choice is recorded for {self.base_fn.__name__} on {trials.tuning.call.problem}"
+                f"no choice is recorded for {self.base_fn.__name__} on {driver.tuner.call.problem}"
                 ": warm it up (foretune warm-up), or leave out strict"
             )
 
-    def _mind_removed(self, key: Key) -> None:
+    def _retune_removed_entries(self, key: Key) -> None:
         """If our choice was taken out of ``cache``, tune all problems of that key anew."""
-        if key not in self._anchors or key in self.cache:
+        if key not in self._cache_entries or key in self.cache:
             return
-        del self._anchors[key]
+        del self._cache_entries[key]
         for plan in self._plans.values():
-            for at, decision in list(plan.entries.items()):
+            for problem_key, decision in list(plan.entries.items()):
                 if decision.key == key:
-                    del plan.entries[at]
-                    self._stale.add((plan, at))
+                    del plan.entries[problem_key]
+                    self._stale.add((plan, problem_key))
 
-    def _run_captured(self, new: NewCall, pruned: list[triton.Config]) -> Any:
+    def _run_captured(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
         """Launch what is remembered or predicted: while a graph is captured nothing is measured.
 
         It may have to be compiled and loaded first.
         """
-        trials = self._trials(new.args, new.kwargs, pruned)
-        if new.where not in self._stopgaps:
-            self._stopgaps[new.where] = self._guarded(
-                lambda: trials.settled() or trials.predicted(), lambda: pruned[0]
+        driver = self._make_driver(new.args, new.kwargs, pruned)
+        if new.plan_and_key not in self._provisional_choices:
+            self._provisional_choices[new.plan_and_key] = self._fall_back_on_error(
+                lambda: driver.sufficient_choice() or driver.predicted_best(), lambda: pruned[0]
             )
-        with loading_allowed():
-            return self._launch_first(new, trials, self._stopgaps[new.where], final=False)
+        with allow_code_loading():
+            return self._launch_first(
+                new, driver, self._provisional_choices[new.plan_and_key], final=False
+            )
 
-    def _run_tuned(self, new: NewCall, pruned: list[triton.Config]) -> Any:
-        trials = self._trials(new.args, new.kwargs, pruned, new.where in self._stale)
-        self._tune(new.key, trials)
-        if trials.nothing_runs:
-            return self._launch(trials.config, new.args, new.kwargs)
-        self._stale.discard(new.where)
-        self._stopgaps.pop(new.where, None)
-        return self._launch_first(new, trials, trials.config, final=True)
+    def _run_tuned(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
+        driver = self._make_driver(new.args, new.kwargs, pruned, new.plan_and_key in self._stale)
+        self._tune(new.key, driver)
+        if driver.all_failed:
+            return self._launch(driver.config, new.args, new.kwargs)
+        self._stale.discard(new.plan_and_key)
+        self._provisional_choices.pop(new.plan_and_key, None)
+        return self._launch_first(new, driver, driver.config, final=True)
 
     def _launch_first(
-        self, new: NewCall, trials: Trials, config: triton.Config, final: bool
+        self, new: UntunedCall, driver: StalledCallDriver, config: triton.Config, final: bool
     ) -> Any:
         """Launch ``config``, or the next best where it turns out not to run; remember which."""
         replaced = False
         while True:
             if final:
-                self._remember(new, config)
+                self._cache_choice(new, config)
             try:
                 result = self._launch(config, new.args, new.kwargs)
-            except CANNOT_RUN as e:  # it was chosen without measuring, or by somebody else
+            except (
+                INVALID_CONFIG_ERRORS
+            ) as e:  # it was chosen without measuring, or by somebody else
                 if final:
-                    self._forget(new)
-                after = trials.without(config, e)
+                    self._evict_choice(new)
+                after = driver.next_best_after_failure(config, e)
                 if after is None:
                     raise
                 config, replaced = after, True
                 continue
             break
         if replaced:
-            self._guarded(trials.settle_on_best, lambda: None)
+            self._fall_back_on_error(driver.store_best, lambda: None)
             if not final:
-                self._stopgaps[new.where] = config
+                self._provisional_choices[new.plan_and_key] = config
         return result
 
-    def _tune(self, key: Key, trials: Trials) -> None:
-        """Let ``trials`` choose; tell everybody that stock Triton tells."""
+    def _tune(self, key: Key, driver: StalledCallDriver) -> None:
+        """Let ``driver`` choose; tell everybody that stock Triton tells."""
 
         def tune() -> None:
             start = time.time()
-            self._guarded(trials.tune, lambda: self._stock_tuning(trials))
+            self._fall_back_on_error(driver.tune, lambda: self._benchmark_like_stock(driver))
             self.bench_time = time.time() - start
-            self.configs_timings = trials.timings
-            if not trials.nothing_runs:
-                self.cache.setdefault(key, trials.config)
-            if trials.fresh:
-                full = {**self.nargs, **trials.kwargs, **trials.config.all_kwargs()}
+            self.configs_timings = driver.timings
+            if not driver.all_failed:
+                self.cache.setdefault(key, driver.config)
+            if driver.new_count:
+                full = {**self.nargs, **driver.kwargs, **driver.config.all_kwargs()}
                 self.pre_hook(full, reset_only=True)
 
         # stock takes the file for complete: what was measured of it must be all
         if self.cache_results and self.options.budget == "all":
-            if self.check_disk_cache(key, trials.configs, tune):
-                trials.config, trials.timings = self.cache[key], self.configs_timings
+            if self.check_disk_cache(key, driver.configs, tune):
+                driver.config, driver.timings = self.cache[key], self.configs_timings
         else:
             tune()
-        self._tell_listener(key, trials)
-        self._print(key, trials)
+        self._notify_listener(key, driver)
+        self._print_choice(key, driver)
 
-    def _stock_tuning(self, trials: Trials) -> None:
+    def _benchmark_like_stock(self, driver: StalledCallDriver) -> None:
         """Measure as stock does: the way out when anything of ours fails.
 
         No more than the budget, and of a space too large to measure as many as of a long list.
         """
-        most = min(self.options.most(len(trials.configs)), LONG_LIST)
+        limit = min(self.options.max_measurements(len(driver.configs)), MAX_FALLBACK_CONFIGS)
         timings = {
-            config: self._bench(*trials.args, config=config, **trials.kwargs)
-            for config in trials.configs[:most]
+            config: self._bench(*driver.args, config=config, **driver.kwargs)
+            for config in driver.configs[:limit]
         }
-        trials.timings, trials.fresh = timings, len(timings)
-        trials.config = min(timings, key=timings.__getitem__, default=trials.configs[0])
+        driver.timings, driver.new_count = timings, len(timings)
+        driver.config = min(timings, key=timings.__getitem__, default=driver.configs[0])
 
-    def _run_online(self, new: NewCall, pruned: list[triton.Config]) -> Any:
+    def _run_online(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
         try:
-            if new.where not in self._online:
+            if new.plan_and_key not in self._online:
                 kept = {n: v if n == "grid" else describe(v) for n, v in new.kwargs.items()}
-                stale = new.where in self._stale
-                trials = self._trials(tuple(map(describe, new.args)), kept, pruned, stale)
-                self._online[new.where] = Online(trials, self._launch, self.warn)
-            self._online.move_to_end(new.where)
-            while len(self._online) > MOST_ONLINE:
+                stale = new.plan_and_key in self._stale
+                driver = self._make_driver(tuple(map(describe, new.args)), kept, pruned, stale)
+                self._online[new.plan_and_key] = OnlineDriver(
+                    driver, self._launch, self.warn_fallback
+                )
+            self._online.move_to_end(new.plan_and_key)
+            while len(self._online) > MAX_ONLINE_SEARCHES:
                 self._online.popitem(last=False)
-            online = self._online[new.where]
+            online = self._online[new.plan_and_key]
         except Exception as e:
-            self.warn(e)
+            self.warn_fallback(e)
             return self._run_tuned(new, pruned)
         result = online.run(new.args, new.kwargs)
         if online.choice is not None:
-            del self._online[new.where]
-            self._stale.discard(new.where)
-            self._guarded(lambda: self._note_timings(online.trials), lambda: None)
-            self._remember(new, online.choice)
+            del self._online[new.plan_and_key]
+            self._stale.discard(new.plan_and_key)
+            self._fall_back_on_error(lambda: self._publish_timings(online.driver), lambda: None)
+            self._cache_choice(new, online.choice)
         return result
 
-    def _note_timings(self, trials: Trials) -> None:
-        with self.tunings.lock:
-            self.configs_timings = trials.timings_so_far()
+    def _publish_timings(self, driver: StalledCallDriver) -> None:
+        with self.tuner_factory.lock:
+            self.configs_timings = driver.collect_timings()
 
-    def _remember(self, new: NewCall, config: triton.Config) -> None:
+    def _cache_choice(self, new: UntunedCall, config: triton.Config) -> None:
         key = new.key
-        if key not in self.cache or self.cache[key] is not self._anchors.get(key):
-            self.cache[key] = self._anchors[key] = config
-        decision = Decision(config, config.all_kwargs(), key, self._anchors[key])
-        new.plan.entries[new.at] = decision
+        if key not in self.cache or self.cache[key] is not self._cache_entries.get(key):
+            self.cache[key] = self._cache_entries[key] = config
+        decision = CachedChoice(config, config.all_kwargs(), key, self._cache_entries[key])
+        new.plan.entries[new.problem_key] = decision
 
-    def _forget(self, new: NewCall) -> None:
-        new.plan.entries.pop(new.at, None)
-        if self.cache.get(new.key) is self._anchors.pop(new.key, None):
+    def _evict_choice(self, new: UntunedCall) -> None:
+        new.plan.entries.pop(new.problem_key, None)
+        if self.cache.get(new.key) is self._cache_entries.pop(new.key, None):
             self.cache.pop(new.key, None)
 
     def _launch(self, config: triton.Config, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -446,11 +466,11 @@ class Autotuner(Stock):  # type: ignore[misc]
             config.pre_hook({**self.nargs, **kwargs, **knobs})
         return self.fn.run(*args, **kwargs, **knobs)
 
-    def _plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPlan:
+    def _get_plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPlan:
         which = plan_id(args, kwargs)
         if which not in self._plans:
             self._plans[which] = make_plan(
-                self.arg_names, self.keys, parameters_of(self.function), args, kwargs,
+                self.arg_names, self.keys, triton_parameters(self.function), args, kwargs,
                 classes=self.options.budget != "all",
                 buckets={n: partial(self.options.bucket, n) for n in self.options.buckets or {}},
             )  # fmt: skip
@@ -462,19 +482,19 @@ class Autotuner(Stock):  # type: ignore[misc]
         values = [given[name] for name in self.keys if name in given]
         return (*values, *(str(v.dtype) for v in given.values() if hasattr(v, "dtype")))
 
-    def _guarded(self, act: Callable[[], Any], instead: Callable[[], Any]) -> Any:
-        """Return what ``act`` does; if Foretune fails, not the kernel, do ``instead``."""
+    def _fall_back_on_error(self, act: Callable[[], Any], fallback: Callable[[], Any]) -> Any:
+        """Return what ``act`` does; if Foretune fails, not the kernel, do ``fallback``."""
         try:
             return act()
-        except KernelFailure as e:
+        except UserKernelError as e:
             raise e.cause from None
         except (PredictorError, TrackingError):  # of the predictor that the user named
             raise
         except Exception as e:
-            self.warn(e)
-            return instead()
+            self.warn_fallback(e)
+            return fallback()
 
-    def warn(self, error: Exception) -> None:
+    def warn_fallback(self, error: Exception) -> None:
         """Say that Foretune failed and what happens instead."""
         warnings.warn(
             f"foretune.autotune of {self.base_fn.__name__} fell back to stock Triton: "
@@ -483,36 +503,36 @@ class Autotuner(Stock):  # type: ignore[misc]
             stacklevel=2,
         )
 
-    def _tell_listener(self, key: Key, trials: Trials) -> None:
+    def _notify_listener(self, key: Key, driver: StalledCallDriver) -> None:
         listener = getattr(triton.knobs.autotuning, "listener", None)
-        if listener is not None and trials.timings:
+        if listener is not None and driver.timings:
             listener(
                 fn=self.function,
                 key=key,
-                best_config=trials.config,
-                configs_timings=trials.timings,
-                duration=self.bench_time if trials.fresh else None,
-                cache_hit=not trials.fresh,
+                best_config=driver.config,
+                configs_timings=driver.timings,
+                duration=self.bench_time if driver.new_count else None,
+                cache_hit=not driver.new_count,
             )
 
-    def _print(self, key: Key, trials: Trials) -> None:
+    def _print_choice(self, key: Key, driver: StalledCallDriver) -> None:
         if not triton.knobs.autotuning.print:
             return
         name = self.base_fn.__name__
-        if trials.fresh:
+        if driver.new_count:
             print(
                 f"Triton autotuning for function {name},\nwith key as {key},\n"
-                f"finished after {self.bench_time:.2f}s,\nbest config selected: {trials.config};"
+                f"finished after {self.bench_time:.2f}s,\nbest config selected: {driver.config};"
             )
         elif self.options.budget != "all":
-            known = f"{len(trials.timings)} measured before" if trials.timings else "predicted"
+            known = f"{len(driver.timings)} measured before" if driver.timings else "predicted"
             print(
                 f"Foretune chose for function {name},\nwith key as {key} ({known}):\n"
-                f"{trials.config};"
+                f"{driver.config};"
             )
 
 
-class TurnedOff(Autotuner):
+class StockAutotuner(Autotuner):
     """Tunes as stock Triton does; what only Foretune has can still be asked for."""
 
     run = Stock.run

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foretune.errors import UsageError
-from foretune.extras import require
+from foretune.lazy import require
 from foretune.objective import Objective
 from foretune.space import SearchSpace
 from foretune.tune.triton.options import Budget, Mode, Options
@@ -13,10 +13,10 @@ from foretune.tune.triton.options import Budget, Mode, Options
 if TYPE_CHECKING:
     import triton
 
-    from foretune.models.saved.named import Named
+    from foretune.models.saved.lookup import PredictorSource
     from foretune.tune.store import Store
 
-OFF = "FORETUNE_DISABLE"
+DISABLE_VARIABLE = "FORETUNE_DISABLE"
 
 
 def autotune(
@@ -37,7 +37,7 @@ def autotune(
     mode: Mode = "stall",
     objective: Objective | str = Objective.TIME,
     regret: float = 0.03,
-    predictor: "Named" = "auto",
+    predictor: "PredictorSource" = "auto",
     store: "Store | str | os.PathLike[str] | bool | None" = None,
     shipped: str | os.PathLike[str] | None = None,
     check: float | None = None,
@@ -102,23 +102,23 @@ def autotune(
 
     def decorate(fn: Any) -> Any:
         require("triton", "gpu", "tuning a Triton kernel")
-        from foretune.tune.triton.configs import configs_of
+        from foretune.tune.triton.kernel import to_triton_configs
 
         if not hasattr(fn, "arg_names"):
             name = getattr(fn, "__name__", fn)
             raise UsageError(f"{name} is no Triton kernel: put @triton.jit below @autotune")
-        listed = configs_of(configs, fn.arg_names)
+        listed = to_triton_configs(configs, fn.arg_names)
         stock: tuple[Any, ...] = (
             fn, fn.arg_names, listed, key, reset_to_zero, restore_value, pre_hook, post_hook,
             prune_configs_by, warmup, rep, use_cuda_graph, do_bench, cache_results,
         )  # fmt: skip
-        from foretune.tune.triton.autotuner import Autotuner, TurnedOff
+        from foretune.tune.triton.autotuner import Autotuner, StockAutotuner
 
-        return (TurnedOff if disabled() else Autotuner)(*stock, options=options)
+        return (StockAutotuner if is_disabled() else Autotuner)(*stock, options=options)
 
     return decorate
 
 
-def disabled() -> bool:
+def is_disabled() -> bool:
     """Whether the environment asks for stock Triton (``FORETUNE_DISABLE=1``)."""
-    return os.environ.get(OFF, "") not in ("", "0")
+    return os.environ.get(DISABLE_VARIABLE, "") not in ("", "0")

@@ -21,12 +21,12 @@ def is_descriptor(value: Any) -> bool:
     return hasattr(value, "base") and hasattr(value, "block_shape")
 
 
-def tensor_of(value: Any) -> Any:
+def underlying_tensor(value: Any) -> Any:
     """Return the tensor that a descriptor is of; anything else as it is."""
     return value.base if is_descriptor(value) else value
 
 
-def hooked(
+def arguments_after_hook(
     config: triton.Config,
     arg_names: Sequence[str],
     args: Sequence[Any],

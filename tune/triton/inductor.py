@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foretune.errors import ForetuneWarning, UsageError
-from foretune.extras import require
-from foretune.mapping import Value, parse_value
+from foretune.lazy import require
+from foretune.values import Value, parse_value
 
 if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.space import Configuration
     from foretune.tune.store import Store
-    from foretune.tune.triton.call import Call
+    from foretune.tune.triton.problem_key import Call
 
-NEWEST_OF = re.compile(r"_\d+$")
+COUNTER_SUFFIX = re.compile(r"_\d+$")
 """Numbers at the end of names count what was listed; they say nothing."""
-KNOB = re.compile(r"(\w+)=([^,\s]+)")
+KNOB_PATTERN = re.compile(r"(\w+)=([^,\s]+)")
 
 
 def patch_inductor(
@@ -58,14 +58,18 @@ def patch_inductor(
         )
     if budget < 1:
         raise UsageError(f"budget is {budget}: at least one template must be timed")
-    chooser = Chooser(budget, store)
-    select_algorithm.add_preprocessing_fn(chooser.few)
-    select_algorithm.add_feedback_saver(chooser.learn)
+    chooser = InductorChooser(budget, store)
+    select_algorithm.add_preprocessing_fn(chooser.shorten)
+    select_algorithm.add_feedback_saver(chooser.record_timings)
 
     def undo() -> None:
-        asked: Any = select_algorithm.get_algorithm_selector_cache()
-        asked.preprocessing_fns[:] = [f for f in asked.preprocessing_fns if f != chooser.few]
-        asked.feedback_saver_fns[:] = [f for f in asked.feedback_saver_fns if f != chooser.learn]
+        selector: Any = select_algorithm.get_algorithm_selector_cache()
+        selector.preprocessing_fns[:] = [
+            f for f in selector.preprocessing_fns if f != chooser.shorten
+        ]
+        selector.feedback_saver_fns[:] = [
+            f for f in selector.feedback_saver_fns if f != chooser.record_timings
+        ]
 
     return undo
 
@@ -85,7 +89,7 @@ class Operation:
     templates: list["Configuration"]
 
 
-class Chooser:
+class InductorChooser:
     """Shortens lists of choices, and learns from what was timed.
 
     Args:
@@ -94,88 +98,88 @@ class Chooser:
     """
 
     def __init__(self, budget: int, store: "Store | str | os.PathLike[str] | bool | None") -> None:
+        from foretune.tune.triton.choice import CallTunerFactory
         from foretune.tune.triton.options import Options
-        from foretune.tune.triton.tunings import Tunings
 
         self._budget = budget
-        self._tunings = Tunings(Options(budget=budget, store=store))
-        self._listed: dict[Any, list[Configuration]] = {}
+        self._tuner_factory = CallTunerFactory(Options(budget=budget, store=store))
+        self._candidates_by_problem: dict[Any, list[Configuration]] = {}
 
-    def few(self, choices: list[Any]) -> list[Any]:
+    def shorten(self, choices: list[Any]) -> list[Any]:
         """Return those of Inductor's choices that are to be timed; one if that is decided."""
         try:
-            return self._few(choices)
+            return self._shorten(choices)
         except Exception as e:  # Inductor then does what it would have done
             _warn(f"Inductor times all of its choices: {type(e).__name__}: {e}")
             return choices
 
-    def learn(
+    def record_timings(
         self, timings: Mapping[Any, float], name: str, inputs: Any, choices: list[Any], *_: Any
     ) -> None:
         """Remember what choices took: milliseconds, infinite where one failed."""
         try:
-            self._learn(timings)
+            self._record_timings(timings)
         except Exception as e:
             _warn(f"times of Inductor's {name} are not kept: {type(e).__name__}: {e}")
 
-    def _few(self, choices: list[Any]) -> list[Any]:
+    def _shorten(self, choices: list[Any]) -> list[Any]:
         if len(choices) < 2:
             return choices
-        asked = operation(choices)
-        self._listed[asked.call.problem] = asked.configs
-        with self._tunings.lock:
-            decided = self._tunings.history.choice(asked.call, asked.configs)
+        op = make_operation(choices)
+        self._candidates_by_problem[op.call.problem] = op.configs
+        with self._tuner_factory.lock:
+            decided = self._tuner_factory.history.choice(op.call, op.configs)
             if decided is not None:
-                return [choices[asked.configs.index(decided.config)]]
-            if len(asked.templates) <= self._budget:
+                return [choices[op.configs.index(decided.config)]]
+            if len(op.templates) <= self._budget:
                 return choices
-            tuning = self._tunings.of(asked.call, asked.templates)
-            kept = set(tuning.promising(self._budget)) | {m.config for m in tuning.measured()}
-        named = zip(choices, asked.configs, strict=True)
-        return [c for c, config in named if config in kept or config not in asked.templates]
+            tuner = self._tuner_factory.make_tuner(op.call, op.templates)
+            kept = set(tuner.promising(self._budget)) | {m.config for m in tuner.measured()}
+        named = zip(choices, op.configs, strict=True)
+        return [c for c, config in named if config in kept or config not in op.templates]
 
-    def _learn(self, timings: Mapping[Any, float]) -> None:
+    def _record_timings(self, timings: Mapping[Any, float]) -> None:
         from foretune.measurement import Status
         from foretune.tune.store import Choice
-        from foretune.tune.store.subject import How
+        from foretune.tune.store.subject import ChoiceMethod
 
-        asked = operation(list(timings))
-        call, history = asked.call, self._tunings.history
+        op = make_operation(list(timings))
+        call, history = op.call, self._tuner_factory.history
         rows = [
-            call.ran(config, time_ms, [time_ms])
+            call.success(config, time_ms, [time_ms])
             if math.isfinite(time_ms)
-            else call.failed(config, Status.RUNTIME_ERROR, "Inductor could not time it")
-            for config, time_ms in zip(asked.configs, timings.values(), strict=True)
+            else call.failure(config, Status.RUNTIME_ERROR, "Inductor could not time it")
+            for config, time_ms in zip(op.configs, timings.values(), strict=True)
         ]
-        with self._tunings.lock:
+        with self._tuner_factory.lock:
             history.record(call, rows)
             ran = [m for m in rows if m.ok]
             if not ran:
                 return
             best = min(ran, key=lambda m: m.time_ms)
-            listed = self._listed.get(call.problem, asked.configs)
-            left = [c for c in listed if c not in asked.configs]
+            listed = self._candidates_by_problem.get(call.problem, op.configs)
+            left = [c for c in listed if c not in op.configs]
             regret = 0.0
             if left:
-                tuning = self._tunings.of(call, [*asked.templates, *left])
-                forecast = float(tuning.searcher.forecast.regret)
+                tuner = self._tuner_factory.make_tuner(call, [*op.templates, *left])
+                forecast = float(tuner.searcher.search_posterior.expected_regret)
                 regret = forecast if math.isfinite(forecast) else math.nan
-            how: How = "measured" if left else "all"
+            how: ChoiceMethod = "measured" if left else "all"
             history.choose(call, listed, Choice(best.config, len(rows), regret, how))
 
 
-def operation(choices: Sequence[Any]) -> Operation:
+def make_operation(choices: Sequence[Any]) -> Operation:
     """Return what Inductor's choices are for."""
     import torch
 
     from foretune.collect.compiled.arguments import Tensor
     from foretune.problem import Problem
     from foretune.space import Configuration
-    from foretune.tune.triton.call import Call
+    from foretune.tune.triton.problem_key import Call
 
     configs = [Configuration(choice=_name(c), **_knobs(c)) for c in choices]
-    plain = [c for c, config in zip(choices, configs, strict=True) if len(config) == 1]
-    of = (plain or list(choices))[0]
+    library_choices = [c for c, config in zip(choices, configs, strict=True) if len(config) == 1]
+    of = (library_choices or list(choices))[0]
     operands = [_tensor(node, Tensor) for node in (*of.input_nodes, of.layout)]
     problem: dict[str, Value] = {}
     for i, tensor in enumerate(operands):
@@ -183,7 +187,7 @@ def operation(choices: Sequence[Any]) -> Operation:
         problem[f"{which}.dtype"] = tensor.element
         problem[f"{which}.shape"] = "×".join(map(str, tensor.shape))
         problem[f"{which}.strides"] = " ".join(map(str, tensor.strides))
-    name = "inductor_" + "|".join(sorted({_name(c) for c in plain or choices}))
+    name = "inductor_" + "|".join(sorted({_name(c) for c in library_choices or choices}))
     version = hashlib.sha256(torch.__version__.encode()).hexdigest()[:16]
     output = operands[-1].shape
 
@@ -199,22 +203,25 @@ def operation(choices: Sequence[Any]) -> Operation:
 
 
 def _name(choice: Any) -> str:
-    return NEWEST_OF.sub("", str(choice.name))
+    return COUNTER_SUFFIX.sub("", str(choice.name))
 
 
 def _knobs(choice: Any) -> dict[str, Value]:
-    found = KNOB.findall(choice.description or "")
+    found = KNOB_PATTERN.findall(choice.description or "")
     return {name: parse_value(text.strip("'\"")) for name, text in found}
 
 
 def _tensor(node: Any, kind: Any) -> Any:
     """Return an operand as it is described; of sizes that vary, what Inductor takes for typical."""
     layout = node if hasattr(node, "size") and hasattr(node, "stride") else node.get_layout()
-    shape, strides = tuple(map(_int, layout.size)), tuple(map(_int, layout.stride))
+    shape, strides = (
+        tuple(map(_concrete_size, layout.size)),
+        tuple(map(_concrete_size, layout.stride)),
+    )
     return kind(str(layout.dtype).removeprefix("torch."), shape, strides)
 
 
-def _int(size: Any) -> int:
+def _concrete_size(size: Any) -> int:
     try:
         return int(size)
     except TypeError:
@@ -228,7 +235,7 @@ def _device(device: Any) -> "Device":
         from foretune.collect import local_device
 
         return local_device("cpu")
-    from foretune.tune.triton.place import device_at
+    from foretune.tune.triton.runtime import device_at
 
     return device_at(device.index or 0)
 

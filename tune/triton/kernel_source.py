@@ -11,7 +11,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 from weakref import WeakKeyDictionary
 
-_KNOWN: "WeakKeyDictionary[FunctionType, str]" = WeakKeyDictionary()
+_HASHES: "WeakKeyDictionary[FunctionType, str]" = WeakKeyDictionary()
 
 
 def source_hash(function: Any) -> str:
@@ -21,13 +21,13 @@ def source_hash(function: Any) -> str:
         function: what ``@triton.jit`` returned.
     """
     python = function.fn
-    if python not in _KNOWN:
-        parts = sorted(set(_parts(python, set())))
-        _KNOWN[python] = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-    return _KNOWN[python]
+    if python not in _HASHES:
+        parts = sorted(set(_source_parts(python, set())))
+        _HASHES[python] = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return _HASHES[python]
 
 
-def _parts(python: FunctionType, seen: set[FunctionType]) -> Iterator[str]:
+def _source_parts(python: FunctionType, seen: set[FunctionType]) -> Iterator[str]:
     """Yield the sources and constants that ``python`` depends on."""
     seen.add(python)
     try:
@@ -38,7 +38,7 @@ def _parts(python: FunctionType, seen: set[FunctionType]) -> Iterator[str]:
         called = getattr(value, "fn", None)
         if isinstance(called, FunctionType):
             if called not in seen and not called.__module__.startswith("triton."):
-                yield from _parts(called, seen)
+                yield from _source_parts(called, seen)
         elif isinstance(constant := getattr(value, "value", value), (bool, int, float, str)):
             yield f"{name} = {constant!r}"
 

@@ -22,14 +22,14 @@ from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration, SearchSpace
 from foretune.tune.store import Choice, Subject
-from foretune.tune.store.problems import origin
-from foretune.tune.triton.call import problem_of
-from foretune.tune.triton.configs import LAUNCH, configuration_of
+from foretune.tune.store.subject import source_label
+from foretune.tune.triton.kernel import LAUNCH_OPTIONS, to_configuration
 from foretune.tune.triton.kernel_source import source_hash
+from foretune.tune.triton.problem_key import problem_from_arguments
 
 
 @dataclasses.dataclass(frozen=True)
-class FunctionRun:
+class FunctionLaunch:
     """What a decorator of the function calls a kernel's run.
 
     Attributes:
@@ -58,7 +58,7 @@ class LaunchView:
         self._device = device
         self._inputs = lru_cache(maxsize=2)(kernel.inputs_without_data)
 
-    def run(self, problem: Problem, config: Configuration) -> FunctionRun | None:
+    def function_launch(self, problem: Problem, config: Configuration) -> FunctionLaunch | None:
         """Return what a run launches; None if that is several functions, or from a warm cache."""
         if problem.get("cache") == "warm":  # decorators measure with a cold one
             return None
@@ -71,57 +71,67 @@ class LaunchView:
             one.function,
             dict(zip(one.function.arg_names, one.arguments, strict=False)),
         )
-        compiled = {n: v for n, v in one.options.items() if n in LAUNCH}
-        constants = {n: v for n, v in one.options.items() if n not in LAUNCH}
+        compiled = {n: v for n, v in one.options.items() if n in LAUNCH_OPTIONS}
+        constants = {n: v for n, v in one.options.items() if n not in LAUNCH_OPTIONS}
         subject = Subject(
             function.__name__, source_hash(function), self._device.name, toolchain("gpu")
         )
-        return FunctionRun(
+        return FunctionLaunch(
             subject,
-            problem_of(function, function.arg_names, named),
-            configuration_of(triton.Config(constants, **compiled)),
+            problem_from_arguments(function, function.arg_names, named),
+            to_configuration(triton.Config(constants, **compiled)),
             float(math.prod(one.grid)),
         )
 
-    def measurement(self, m: Measurement) -> tuple[Subject, Measurement] | None:
+    def function_measurement(self, m: Measurement) -> tuple[Subject, Measurement] | None:
         """Return a run as the function's."""
-        run = self.run(m.problem, m.config)
-        if run is None:
+        launch = self.function_launch(m.problem, m.config)
+        if launch is None:
             return None
-        subject = run.subject
+        subject = launch.subject
         return subject, dataclasses.replace(
-            m, kernel=subject.kernel, problem=run.problem, config=run.config,
-            static={**m.static, "programs": run.programs}, source=origin(m.kernel, m.problem),
+            m,
+            kernel=subject.kernel,
+            problem=launch.problem,
+            config=launch.config,
+            static={**m.static, "programs": launch.programs},
+            source=source_label(m.kernel, m.problem),
             environment=subject.versions,
-        )  # fmt: skip
+        )
 
-    def choice(self, problem: Problem, choice: Choice) -> tuple[Subject, Problem, Choice] | None:
+    def function_choice(
+        self, problem: Problem, kernel_choice: Choice
+    ) -> tuple[Subject, Problem, Choice] | None:
         """Return a choice as one among configurations of the function."""
-        run = self.run(problem, choice.config)
-        if run is None:
+        launch = self.function_launch(problem, kernel_choice.config)
+        if launch is None:
             return None
-        return run.subject, run.problem, dataclasses.replace(choice, config=run.config)
+        return (
+            launch.subject,
+            launch.problem,
+            dataclasses.replace(kernel_choice, config=launch.config),
+        )
 
-    def back(
+    def kernel_measurements(
         self, problem: Problem, space: SearchSpace, runs: Iterable[Measurement]
     ) -> list[Measurement]:
         """Return which runs that a decorator made were runs of the kernel on ``problem``."""
         found = []
         for m in runs:
-            if m.source == origin(self._kernel.name, problem):  # seen in this mirror before
+            if m.source == source_label(self._kernel.name, problem):  # seen in this mirror before
                 continue
             knobs = {n: m.config[n] for n in space.names if n in m.config}
             if len(knobs) < len(space.names) or (config := Configuration(knobs)) not in space:
                 continue
-            run = self.run(problem, config)
-            if run and fits(m.problem, m.config, {**run.problem, **run.config}):
+            launch = self.function_launch(problem, config)
+            if launch and launch_matches(m.problem, m.config, {**launch.problem, **launch.config}):
                 found.append(dataclasses.replace(
                     m, kernel=self._kernel.name, problem=problem, config=config
                 ))  # fmt: skip
         return found
 
 
-def as_called(m: Measurement, problem: Problem, knobs: Sequence[str]) -> Measurement | None:
+def in_call_terms(m: Measurement, problem: Problem, knobs: Sequence[str]) -> Measurement | None:
     """Return a run of the function in a decorator's words; None if they do not fit it.
 
     A run that says no more than the decorator would is returned as it is.
@@ -142,7 +152,7 @@ def as_called(m: Measurement, problem: Problem, knobs: Sequence[str]) -> Measure
     )  # fmt: skip
 
 
-def fits(problem: Problem, config: Configuration, launch: Mapping[str, Any]) -> bool:
+def launch_matches(problem: Problem, config: Configuration, launch: Mapping[str, Any]) -> bool:
     """Return whether a launch is one of this configuration on this problem, whatever else it has.
 
     Args:
@@ -150,5 +160,5 @@ def fits(problem: Problem, config: Configuration, launch: Mapping[str, Any]) -> 
         config: a configuration it tries.
         launch: the values of all arguments, constants and compiler options of a launch.
     """
-    said = {**problem, **config}
-    return all(n in launch and launch[n] == v for n, v in said.items())
+    expected = {**problem, **config}
+    return all(n in launch and launch[n] == v for n, v in expected.items())

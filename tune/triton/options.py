@@ -10,7 +10,7 @@ from foretune.errors import UsageError
 from foretune.objective import Objective
 
 if TYPE_CHECKING:
-    from foretune.models.saved.named import Named
+    from foretune.models.saved.lookup import PredictorSource
     from foretune.tune.store import Store
 
 Budget = int | Literal["auto", "all"]
@@ -32,7 +32,7 @@ class Options:
             call. Each has choices of its own.
         objective: what is minimised; energy needs a power meter.
         regret: expected loss that is small enough to stop measuring, e.g. 0.03 for 3 %.
-        predictor: a trained predictor of this kernel, or its name (`foretune.models.saved.named`);
+        predictor: a trained predictor of this kernel, or its name (`foretune.models.saved.lookup`);
             ``"auto"`` takes the one that comes with Foretune (the log says which, or that none
             does), None does without. One that is named and cannot be used is an error.
         store: path or SQLAlchemy URL of the tuning store; None is the user's own, False none.
@@ -50,7 +50,7 @@ class Options:
     mode: Mode = "stall"
     objective: Objective | str = Objective.TIME
     regret: float = 0.03
-    predictor: "Named" = "auto"
+    predictor: "PredictorSource" = "auto"
     store: "Store | str | os.PathLike[str] | bool | None" = None
     shipped: str | os.PathLike[str] | None = None
     check: float | None = None
@@ -64,17 +64,17 @@ class Options:
             raise UsageError(f"budget is {self.budget!r}: give a number from 0 on, 'auto' or 'all'")
         if self.mode not in get_args(Mode):
             raise UsageError(f"mode is {self.mode!r}: give 'stall', 'graph' or 'online'")
-        _check_number("regret", self.regret, "a share such as 0.03", least=0.0)
-        _check_number("compile_limit_s", self.compile_limit_s, "seconds such as 60", least=1e-3)
+        _check_number("regret", self.regret, "a share such as 0.03", minimum=0.0)
+        _check_number("compile_limit_s", self.compile_limit_s, "seconds such as 60", minimum=1e-3)
         if self.check is not None:
-            _check_number("check", self.check, "a relative error such as 1e-2", least=1e-12)
+            _check_number("check", self.check, "a relative error such as 1e-2", minimum=1e-12)
         for name in ("predictor", "store", "shipped"):
             value = getattr(self, name)
             if isinstance(value, (int, float)) and not (name == "store" and value in (True, False)):
                 raise UsageError(f"{name} is {value!r}: give a path")
         for name, bounds in (self.buckets or {}).items():
-            whole = all(isinstance(b, int) and not isinstance(b, bool) for b in bounds)
-            if not bounds or not whole or sorted(set(bounds)) != list(bounds):
+            all_integers = all(isinstance(b, int) and not isinstance(b, bool) for b in bounds)
+            if not bounds or not all_integers or sorted(set(bounds)) != list(bounds):
                 raise UsageError(f"buckets of {name} are {bounds!r}: give whole numbers, ascending")
         if self.mode == "online" and self.objective != Objective.TIME:
             raise UsageError(
@@ -89,24 +89,28 @@ class Options:
         bounds = (self.buckets or {}).get(name, ())
         if not bounds or not isinstance(value, (int, float)):
             return value
-        at = bisect_left(bounds, value)
-        return bounds[at] if at < len(bounds) else value
+        index = bisect_left(bounds, value)
+        return bounds[index] if index < len(bounds) else value
 
     @property
-    def goal(self) -> Objective:
+    def parsed_objective(self) -> Objective:
         """The objective."""
         return Objective(self.objective)
 
     @property
-    def limit(self) -> int | None:
+    def measurement_limit(self) -> int | None:
         """The most measurements; None where the budget is no number."""
         return self.budget if isinstance(self.budget, int) else None
 
-    def most(self, candidates: int) -> int:
+    def max_measurements(self, candidates: int) -> int:
         """Return how many of ``candidates`` may be measured."""
-        return candidates if self.limit is None else min(self.limit, candidates)
+        return (
+            candidates
+            if self.measurement_limit is None
+            else min(self.measurement_limit, candidates)
+        )
 
 
-def _check_number(name: str, value: object, example: str, least: float) -> None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
+def _check_number(name: str, value: object, example: str, minimum: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= minimum:
         raise UsageError(f"{name} is {value!r}: give {example}")

@@ -5,8 +5,8 @@ from types import CodeType
 from typing import Any
 
 from foretune.errors import ForetuneWarning
-from foretune.extras import require
-from foretune.tune.triton.decorator import autotune, disabled
+from foretune.lazy import require
+from foretune.tune.triton.decorator import autotune, is_disabled
 
 
 def patch_triton() -> "Patch":
@@ -41,34 +41,38 @@ class Patch:
         from foretune.tune.triton.autotuner import Autotuner
 
         self.unreached: dict[str, str] = {}
-        self._places = (triton, triton.runtime, triton.runtime.autotuner)
+        self._patched_modules = (triton, triton.runtime, triton.runtime.autotuner)
         self._before = triton.runtime.autotuner.autotune
         self._ours, self._stock = Autotuner, triton.runtime.autotuner.Autotuner
-        for place in self._places:
-            place.autotune = autotune
+        for module in self._patched_modules:
+            module.autotune = autotune
         for kind in self._stock.__subclasses__():
             if kind is not Autotuner:
-                self._cannot(kind, "was derived from Triton's autotuner before it was patched")
-        self._stock.__init_subclass__ = classmethod(lambda kind: self._reach(kind))
+                self._warn_unreached(
+                    kind, "was derived from Triton's autotuner before it was patched"
+                )
+        self._stock.__init_subclass__ = classmethod(lambda kind: self._rebase(kind))
 
     def __call__(self) -> None:
         """Undo it; classes that were derived meanwhile stay as they are."""
-        for place in self._places:
-            place.autotune = self._before
+        for module in self._patched_modules:
+            module.autotune = self._before
         if "__init_subclass__" in vars(self._stock):
             del self._stock.__init_subclass__
 
-    def _reach(self, kind: Any) -> None:
+    def _rebase(self, kind: Any) -> None:
         """Let a class that is being derived from Triton's derive from ours."""
-        if self._stock not in kind.__bases__ or disabled():  # the first: from one that was reached
+        if (
+            self._stock not in kind.__bases__ or is_disabled()
+        ):  # the first: from one that was reached
             return
         run = vars(kind).get("run")
-        if run is not None and not _asks_its_base(run):
-            self._cannot(kind, "runs kernels by itself")
+        if run is not None and not _calls_super(run):
+            self._warn_unreached(kind, "runs kernels by itself")
             return
         kind.__bases__ = tuple(self._ours if b is self._stock else b for b in kind.__bases__)
 
-    def _cannot(self, kind: type, why: str) -> None:
+    def _warn_unreached(self, kind: type, why: str) -> None:
         name = f"{kind.__module__}.{kind.__qualname__}"
         self.unreached[name] = why
         warnings.warn(
@@ -76,7 +80,7 @@ class Patch:
         )
 
 
-def _asks_its_base(run: Any) -> bool:
+def _calls_super(run: Any) -> bool:
     """Whether a method, or a function within it, calls ``super()``."""
     left = [getattr(run, "__code__", None)]
     while left:

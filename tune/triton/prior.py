@@ -1,36 +1,136 @@
-"""What is believed of a call before anything of it is measured.
-
-A predictor of the kernel knows best; the order of launches knows kernels that multiply tiles; the
-estimate is for all others.
-"""
+"""Prior of a call: predictor, launch order, analytic estimate."""
 
 import logging
+import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from foretune.device import Device
 from foretune.errors import ForetuneError, ForetuneWarning
-from foretune.features.launches import TileLaunch, launch_columns
+from foretune.features.launches import TileLaunch, launch_features
 from foretune.measurement import Measurement
 from foretune.models.launch_order import LaunchOrder, shipped_order
-from foretune.models.saved.guide import Guide, Use
-from foretune.search.rows import Rows
+from foretune.models.saved.search_predictor import PredictorRequest, SearchPredictor
+from foretune.search.encoding import KernelRuns
 from foretune.search.searcher import Prior
-from foretune.tune.triton.estimate import SPREAD, estimate, spilling
 from foretune.tune.triton.options import Options
+from foretune.values import FrozenParameters
 
-EXPECTED = "expected_log_ratio"
+LOG_TIME_SPREAD = 0.5
+"""Standard deviation of the estimate's error in log time: a factor of 1.6."""
+BALANCE_OPS_PER_BYTE = 64.0
+"""Operations per byte of 16-bit operands above which matrix units decide, not loads."""
+PREFERRED_ELEMENTS_PER_THREAD = {"tile": 64.0, "row": 16.0}
+"""Elements per thread that run best: accumulators of matrix tiles, elements of rows."""
+SPILLING_ELEMENTS_PER_THREAD = 256.0
+"""Elements per thread that no longer fit 255 registers."""
+
+MAX_GRID_CORRELATION = -0.5
+"""Correlation of programs with tiles, both logarithms, below which a grid covers the problem."""
+MAX_LOG_PADDING = np.log(64.0)
+SPILLED_BYTES = 32.0
+"""Bytes that a thread spills before that begins to cost."""
+
+_TILE = re.compile(r"^(?:BLOCK|TILE|B)(?:_?SIZE)?_?([A-Z0-9]*)$", re.IGNORECASE)
+
+
+def estimate(rows: KernelRuns, specs: Mapping[str, float]) -> np.ndarray:
+    """Return the logarithm of each row's time, up to a constant per problem.
+
+    Args:
+        rows: of one kernel.
+        specs: of the device; ``cores`` is used.
+    """
+    result = np.zeros(len(rows))
+    waves = rows.waves(specs)
+    known = np.isfinite(waves) & (waves > 0)
+    result[known] += np.log(np.ceil(waves[known]) / waves[known])
+    edges = [tile_edges(c) for c in rows.configs]
+    for numbers in rows.by_problem().values():
+        result[numbers] += _padding_penalty(rows.programs[numbers], [edges[i] for i in numbers])
+    for i, warps in enumerate(rows.warps):
+        code = rows.statics[i]
+        result[i] += _tile_factor(edges[i], code, 32.0 * warps) + spill_penalty(code)
+    return result
+
+
+def spill_penalty(code: Mapping[str, float]) -> float:
+    """Return the logarithm of what registers kept in memory cost."""
+    spilled = code.get("spill_load_bytes", 0.0) + code.get("spill_store_bytes", 0.0)
+    spilled += 4.0 * code.get("spilled_registers", 0.0)
+    return 0.2 * float(np.log2(1.0 + spilled / SPILLED_BYTES))
+
+
+def _padding_penalty(programs: np.ndarray, edges: Sequence[Mapping[str, float]]) -> np.ndarray:
+    """Return the logarithm of how much more than needed the tiles of all programs cover.
+
+    Nothing where the number of programs does not follow from the tile: they take tiles in turn.
+
+    Args:
+        programs: of one problem's rows.
+        edges: of their tiles.
+    """
+    area = np.array([e.get("M", 1.0) * e.get("N", 1.0) * e.get("", 1.0) for e in edges])
+    nothing = np.zeros(len(area))
+    if not (programs > 0).all() or np.ptp(area) == 0 or np.ptp(programs) == 0:
+        return nothing
+    if np.corrcoef(np.log(programs), np.log(area))[0, 1] > MAX_GRID_CORRELATION:
+        return nothing
+    covered = np.log(programs * area)
+    return np.minimum(covered - covered.min(), MAX_LOG_PADDING)
+
+
+def _tile_factor(edges: Mapping[str, float], code: Mapping[str, float], threads: float) -> float:
+    if code.get("dots", 0) > 0 and code.get("loop_intensity", 0) > 0:
+        # of 16-bit operands: narrower ones are multiplied as much faster as they load faster
+        intensity = code["loop_intensity"] * code.get("dot_bits", 16.0) / 16.0
+        return _memory_stall_penalty(intensity) + _occupancy_penalty(
+            max(code.get("carried_registers", 1.0), 1.0), "tile"
+        )
+    if "M" in edges and "N" in edges:
+        m, n = edges["M"], edges["N"]
+        return _memory_stall_penalty(m * n / (m + n)) + _occupancy_penalty(m * n / threads, "tile")
+    if code.get("tile_registers", 0) > 0:
+        return _occupancy_penalty(code["tile_registers"], "row")
+    if not edges:
+        return 0.0
+    return _occupancy_penalty(float(np.prod(list(edges.values()))) / threads, "row")
+
+
+def _memory_stall_penalty(intensity: float) -> float:
+    """Return the logarithm of what waiting for loads costs, given operations per byte."""
+    return float(np.logaddexp(0.0, 2 * np.log(BALANCE_OPS_PER_BYTE / intensity)) / 2)
+
+
+def _occupancy_penalty(elements: float, kind: str) -> float:
+    """Return the logarithm of what too few or too many elements per thread cost."""
+    octaves = np.log2(elements / PREFERRED_ELEMENTS_PER_THREAD[kind])
+    spilled = max(float(np.log2(elements / SPILLING_ELEMENTS_PER_THREAD)), 0.0)
+    return float(0.02 * octaves**2 + 0.7 * spilled)
+
+
+def tile_edges(config: FrozenParameters) -> dict[str, float]:
+    """Return the edges of a configuration's tile, by the letters that its names end in."""
+    edges: dict[str, float] = {}
+    for name, value in config.items():
+        found = _TILE.match(name)
+        if found and isinstance(value, int) and value > 0:
+            edges[found[1].upper()] = float(value)
+    return edges
+
+
+EXPECTED_LOG_RATIO = "expected_log_ratio"
 """What a measurement's `static` calls what the order of launches expected of it: the logarithm of
 its time over the best one's. The call that told is gone when other problems ask."""
-SMOOTH = 0.5
+ORDER_SPREAD_SHARE = 0.5
 """Part of the order's error that the search is told of: it doubts the slope by itself as much."""
-UNFIT = 0.02
+UNFIT_PROBABILITY = 0.02
 """How likely what does not fit shared memory, by a rule, is to run."""
 
 
-class Priors:
+class PriorFactory:
     """Asks a predictor where there is one that fits, else the order of launches, else the estimate.
 
     Args:
@@ -53,63 +153,71 @@ class Priors:
         order: LaunchOrder | None = None,
     ) -> None:
         self._device, self._order = device, order
-        self._objective = options.goal
-        self._guide: Guide | None = None
+        self._objective = options.parsed_objective
+        self._guide: SearchPredictor | None = None
         if options.predictor is not None:
-            from foretune.models.saved.named import find_guide
+            from foretune.models.saved.lookup import find_search_predictor
 
-            power = options.goal.needs_power
-            use = Use(kernel, source, device, ("time_ms", "power_w") if power else ("time_ms",))
-            self._guide = find_guide(options.predictor, use, logging.getLogger(__name__).info)
+            power = options.parsed_objective.needs_power
+            use = PredictorRequest(
+                kernel, source, device, ("time_ms", "power_w") if power else ("time_ms",)
+            )
+            self._guide = find_search_predictor(
+                options.predictor, use, logging.getLogger(__name__).info
+            )
 
     @property
     def predicts(self) -> bool:
         """Whether a predictor is asked."""
         return self._guide is not None
 
-    def of(self, rows: Rows, launches: Sequence[TileLaunch] | None = None) -> Prior:
+    def make_prior(self, rows: KernelRuns, launches: Sequence[TileLaunch] | None = None) -> Prior:
         """Return what is believed of the candidates of one problem.
 
         Args:
             rows: the candidates.
             launches: what each launches (`tile_launches`); None where nobody knows.
         """
-        if (said := self._guided(rows)) is not None:
+        if (predicted := self._predict(rows)) is not None:
             assert self._guide is not None
             # a predictor says itself how sure it is of a device it knows
             spread = self._guide.predictor.log_spread(device=self._device.name)
-            return Prior(said[0], spread, said[1], bool(self._guide.foreign), self._elsewhere)
+            return Prior(
+                predicted[0], spread, predicted[1], bool(self._guide.mismatch), self._log_mean_of
+            )
         fits = np.array([0.0 if s.get("fits") == 0 else 1.0 for s in rows.statics])
         if launches is None:
-            return Prior(self._estimated(rows), SPREAD, fits, elsewhere=self._elsewhere)
-        columns, order = launch_columns(launches, self._device), self._order or shipped_order()
-        log_mean = order.log_ratios(columns) + np.array([spilling(s) for s in rows.statics])
-        fits = np.where(columns.fits, fits, np.minimum(fits, UNFIT))
-        return Prior(log_mean, SMOOTH * order.spread, fits, elsewhere=self._elsewhere)
+            return Prior(self._estimate(rows), LOG_TIME_SPREAD, fits, log_mean_of=self._log_mean_of)
+        columns, order = launch_features(launches, self._device), self._order or shipped_order()
+        log_mean = order.log_ratios(columns) + np.array([spill_penalty(s) for s in rows.statics])
+        fits = np.where(columns.fits, fits, np.minimum(fits, UNFIT_PROBABILITY))
+        return Prior(
+            log_mean, ORDER_SPREAD_SHARE * order.spread, fits, log_mean_of=self._log_mean_of
+        )
 
-    def _elsewhere(self, measurements: Sequence[Measurement]) -> np.ndarray:
+    def _log_mean_of(self, measurements: Sequence[Measurement]) -> np.ndarray:
         """Return what would have been believed of measurements of any problems."""
-        rows = Rows.of(measurements)
-        if (said := self._guided(rows)) is not None:
-            return said[0]
-        believed = self._estimated(rows)
+        rows = KernelRuns.from_measurements(measurements)
+        if (predicted := self._predict(rows)) is not None:
+            return predicted[0]
+        log_mean = self._estimate(rows)
         for numbers in rows.by_problem().values():
-            then = [rows.statics[i].get(EXPECTED, np.nan) for i in numbers]
+            then = [rows.statics[i].get(EXPECTED_LOG_RATIO, np.nan) for i in numbers]
             if np.isfinite(then).all():
-                believed[numbers] = then
-        return believed
+                log_mean[numbers] = then
+        return log_mean
 
-    def _estimated(self, rows: Rows) -> np.ndarray:
+    def _estimate(self, rows: KernelRuns) -> np.ndarray:
         return estimate(rows, self._device.specs)
 
-    def _guided(self, rows: Rows) -> tuple[np.ndarray, np.ndarray] | None:
+    def _predict(self, rows: KernelRuns) -> tuple[np.ndarray, np.ndarray] | None:
         """Return what the predictor says, if there is one: log objective, how likely it runs."""
         if self._guide is None:
             return None
-        from foretune.search.prior import predicted_rows
+        from foretune.search.prior import predict_runs
 
         try:
-            return predicted_rows(self._guide.predictor, rows, self._device, self._objective)
+            return predict_runs(self._guide.predictor, rows, self._device, self._objective)
         except ForetuneError as e:
             if not self._guide.shipped:
                 raise

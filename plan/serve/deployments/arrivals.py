@@ -13,30 +13,30 @@ import numpy as np
 
 from foretune.plan.serve.requirements import Requirements
 
-GOOD = 0.9
+MIN_GOODPUT_SHARE = 0.9
 """Share of requests that must keep to the limits on times, as in DistServe's goodput (Zhong et
 al., arXiv:2401.09670)."""
-FULLEST = 0.99
+MAX_UTILIZATION = 0.99
 """Of what a replica can finish: beyond it queues grow without end, or nearly so."""
-QUEUE = 2000
+MAX_QUEUE = 2000
 """Most requests waiting that are looked at."""
-HALVINGS = 14
+BISECTIONS = 14
 
 
 @dataclass(frozen=True)
-class Load:
+class LoadPoint:
     """A replica at some rate of requests.
 
     Attributes:
         in_flight: requests, on average.
         ttft_ms, tpot_ms: of a request, on average.
-        good: share of requests that keep to the limits on both.
+        goodput_share: share of requests that keep to the limits on both.
     """
 
     in_flight: float
     ttft_ms: float
     tpot_ms: float
-    good: float
+    goodput_share: float
 
 
 class LoadCurve:
@@ -59,41 +59,47 @@ class LoadCurve:
     ) -> None:
         last = int(in_flight[-1])
         numbers = np.arange(1, last + 1)
-        places = np.log(in_flight)
+        log_in_flight = np.log(in_flight)
         ttft, tpot = (
-            np.exp(np.interp(np.log(numbers), places, np.log(times)))
+            np.exp(np.interp(np.log(numbers), log_in_flight, np.log(times)))
             for times in (ttft_ms, tpot_ms)
         )
         # Requests of one more in flight finish no later than without it, all together.
         per_s = np.maximum.accumulate(1e3 * numbers / (ttft + (osl - 1) * tpot))
-        self.most_per_s = float(per_s[-1])
-        wait = 1e3 * np.arange(1, QUEUE + 1) / self.most_per_s
-        self._per_s = np.r_[per_s, np.full(QUEUE, self.most_per_s)]
+        self.max_per_s = float(per_s[-1])
+        wait = 1e3 * np.arange(1, MAX_QUEUE + 1) / self.max_per_s
+        self._per_s = np.r_[per_s, np.full(MAX_QUEUE, self.max_per_s)]
         self._ttft = np.r_[ttft, ttft[-1] + wait]
-        self._tpot = np.r_[tpot, np.full(QUEUE, tpot[-1])]
-        self._keeps = (self._ttft <= requirements.ttft_ms) & (self._tpot <= requirements.tpot_ms)
+        self._tpot = np.r_[tpot, np.full(MAX_QUEUE, tpot[-1])]
+        self._within_limits = (self._ttft <= requirements.ttft_ms) & (
+            self._tpot <= requirements.tpot_ms
+        )
 
-    def at(self, rate: float) -> Load | None:
+    def at(self, rate: float) -> LoadPoint | None:
         """Return what requests take at ``rate`` per second; None if they pile up."""
-        if not 0 < rate <= FULLEST * self.most_per_s:
+        if not 0 < rate <= MAX_UTILIZATION * self.max_per_s:
             return None
         log = np.r_[0.0, np.cumsum(np.log(rate) - np.log(self._per_s))]
-        chance = np.exp(log - log.max())
-        chance /= chance.sum()
-        found, numbers = chance[:-1], np.arange(len(chance))
-        found = found / found.sum()
-        return Load(
-            in_flight=float(chance @ numbers),
-            ttft_ms=float(found @ self._ttft),
-            tpot_ms=float(found @ self._tpot),
-            good=float(found @ self._keeps),
+        probability = np.exp(log - log.max())
+        probability /= probability.sum()
+        at_arrival, numbers = probability[:-1], np.arange(len(probability))
+        at_arrival = at_arrival / at_arrival.sum()
+        return LoadPoint(
+            in_flight=float(probability @ numbers),
+            ttft_ms=float(at_arrival @ self._ttft),
+            tpot_ms=float(at_arrival @ self._tpot),
+            goodput_share=float(at_arrival @ self._within_limits),
         )
 
     def goodput(self) -> float:
         """Return the most requests per second of which the share `GOOD` keeps to the limits."""
-        low, high = 0.0, FULLEST * self.most_per_s
-        for _ in range(HALVINGS):
+        low, high = 0.0, MAX_UTILIZATION * self.max_per_s
+        for _ in range(BISECTIONS):
             middle = (low + high) / 2
             load = self.at(middle)
-            low, high = (middle, high) if load and load.good >= GOOD else (low, middle)
+            low, high = (
+                (middle, high)
+                if load and load.goodput_share >= MIN_GOODPUT_SHARE
+                else (low, middle)
+            )
         return low

@@ -9,17 +9,17 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from foretune.plan.serve.deployments.chance_constraints import probability_below
-from foretune.plan.serve.deployments.correction import TARGETS, ServingCorrection
+from foretune.plan.serve.deployments.correction import TARGETS, LatencyPredictor
+from foretune.plan.serve.deployments.probability import probability_below
 
 Metric = Literal["tokens_per_s", "tpot_ms", "ttft_ms"]
-SMALLEST = 1e-12
+MIN_VARIANCE = 1e-12
 
 
 def probability_better(
-    correction: ServingCorrection,
+    correction: LatencyPredictor,
     rows: pd.DataFrame,
-    first: int,
+    index: int,
     metric: Metric = "tokens_per_s",
 ) -> np.ndarray:
     """Return how probable it is that one deployment beats each of the others when measured.
@@ -28,31 +28,31 @@ def probability_better(
         correction: trained on measured deployments.
         rows: what `physics.physics` says of them; some hundreds at most, as
             the errors of all pairs are looked at.
-        first: the position of the one.
+        index: the position of the one.
         metric: more generated tokens per second and GPU, or fewer milliseconds.
 
     Returns:
         Probabilities (rows); of the one itself, a half.
     """
     value, covariance = log_metric(correction, rows, metric)
-    better: np.ndarray = pairs_better(value, covariance)[first]
+    better: np.ndarray = pairwise_better(value, covariance)[index]
     return better
 
 
-def pairs_better(value: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+def pairwise_better(value: np.ndarray, covariance: np.ndarray) -> np.ndarray:
     """Return how probable it is that each of some (rows) is larger than each (columns).
 
     Args:
         value: their expectations.
         covariance: how their errors go together.
     """
-    own = np.diag(covariance)
-    variance = np.maximum(own[:, None] + own[None, :] - 2.0 * covariance, SMALLEST)
+    marginal = np.diag(covariance)
+    variance = np.maximum(marginal[:, None] + marginal[None, :] - 2.0 * covariance, MIN_VARIANCE)
     return probability_below((value[:, None] - value[None, :]) / np.sqrt(variance))
 
 
 def log_metric(
-    correction: ServingCorrection, rows: pd.DataFrame, metric: Metric
+    correction: LatencyPredictor, rows: pd.DataFrame, metric: Metric
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the logarithm of a metric, more being better, and the covariance of its errors.
 
@@ -61,15 +61,15 @@ def log_metric(
     """
     mean, _ = correction.predict_mean(rows)
     tokens = np.maximum(rows["osl"].to_numpy(dtype=float) - 1.0, 0.0)
-    parts = {
+    components = {
         "ttft_ms": mean["ttft_ms"].to_numpy(),
         "tpot_ms": mean["tpot_ms"].to_numpy() * tokens,
     }
-    request_ms = parts["ttft_ms"] + parts["tpot_ms"]
+    request_ms = components["ttft_ms"] + components["tpot_ms"]
     if metric == "tokens_per_s":
         per_gpu = rows["concurrency"] * rows["osl"] / rows["gpus"]
         value = np.log(per_gpu.to_numpy(dtype=float) / request_ms)
-        weights = {target: part / request_ms for target, part in parts.items()}
+        weights = {target: part / request_ms for target, part in components.items()}
     else:
         value = -np.log(mean[metric].to_numpy())
         weights = {target: np.full(len(rows), float(target == metric)) for target in TARGETS}

@@ -18,22 +18,26 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import PredictorError
-from foretune.plan.serve.deployments.chance_constraints import (
-    HALF,
-    SURE,
-    known_choices,
+from foretune.files import atomic_write
+from foretune.plan.serve.deployments.correction_features import correction_features
+from foretune.plan.serve.deployments.group_process import (
+    GroupedGaussianProcess,
+    group_coordinates,
+    group_labels,
+)
+from foretune.plan.serve.deployments.origin import Origin
+from foretune.plan.serve.deployments.probability import (
+    DEFAULT_MIN_PROBABILITY,
+    T_QUANTILE_95,
+    calibration_choices,
     required_probability,
 )
-from foretune.plan.serve.deployments.correction_features import correction_features
-from foretune.plan.serve.deployments.group_process import GroupProcess, group_labels, group_places
-from foretune.plan.serve.deployments.origin import Origin
 from foretune.plan.serve.deployments.serving import ServingModel
 from foretune.plan.serve.deployments.variance_components import COMPONENTS, NOISE
-from foretune.replacing import replacing
 
 TARGETS = ("tpot_ms", "ttft_ms")
 COVERAGE = 0.9
-PARAMETERS: dict[str, Any] = {
+BOOSTER_PARAMETERS: dict[str, Any] = {
     "n_estimators": 200,
     "max_depth": 2,
     "learning_rate": 0.05,
@@ -47,7 +51,7 @@ PARAMETERS: dict[str, Any] = {
     "random_state": 0,
 }
 """Of the boosted model: a simple one, as it is asked about other models than it was trained on."""
-BOOSTED = {"tpot_ms": 0.4}
+BOOSTER_WEIGHTS = {"tpot_ms": 0.4}
 """Its weight beside the process where the model was not trained on; on models that were, and on
 queueing, the process alone is better."""
 INNER_FOLDS = 5
@@ -55,7 +59,7 @@ FILE_FORMAT = 2
 
 
 @dataclass
-class ServingCorrection:
+class LatencyPredictor:
     """Latencies of deployments: closed formulas, what they miss, and intervals.
 
     Attributes:
@@ -63,18 +67,18 @@ class ServingCorrection:
         processes, boosters: what they miss, per target.
         widths: how many standard deviations of the process half an interval has, per target and
             whether the model was trained on.
-        known: the models that were trained on.
-        sure: the least probability of keeping to a limit to ask for, so that at most one choice
-            in twenty misses it.
+        known_models: the models that were trained on.
+        min_probability: the least probability of keeping to a limit to ask for, so that at most
+            one choice in twenty misses it.
         origin: what it was trained on, and with what.
     """
 
     serving: ServingModel = field(default_factory=ServingModel)
-    processes: dict[str, GroupProcess] = field(default_factory=dict)
+    processes: dict[str, GroupedGaussianProcess] = field(default_factory=dict)
     boosters: dict[str, Any] = field(default_factory=dict)
     widths: dict[tuple[str, bool], float] = field(default_factory=dict)
-    known: frozenset[str] = frozenset()
-    sure: float = SURE
+    known_models: frozenset[str] = frozenset()
+    min_probability: float = DEFAULT_MIN_PROBABILITY
     origin: Origin = field(default_factory=Origin)
 
     def fit(
@@ -90,14 +94,14 @@ class ServingCorrection:
         """
         rows, measured = rows.reset_index(drop=True), measured.reset_index(drop=True)
         self.fit_mean(rows, measured, groups)
-        self.origin = Origin.now(file, len(rows))
-        for known, parts in ((False, rows["model"].to_numpy(dtype=str)), (True, groups)):
-            guess, spread = _left_out(rows, measured, groups, _folds(np.asarray(parts)))
+        self.origin = Origin.current(file, len(rows))
+        for seen, split in ((False, rows["model"].to_numpy(dtype=str)), (True, groups)):
+            predicted, spread = _predict_held_out(rows, measured, groups, _folds(np.asarray(split)))
             for target in TARGETS:
-                self.widths[target, known] = _width(guess, spread, measured, target)
+                self.widths[target, seen] = _interval_width(predicted, spread, measured, target)
         factor = np.exp(self.widths["tpot_ms", True] * spread["tpot_ms"])
-        guess = guess.assign(tpot_ms_high=guess["tpot_ms"] * factor)
-        self.sure = required_probability(known_choices(rows, measured, guess))
+        predicted = predicted.assign(tpot_ms_high=predicted["tpot_ms"] * factor)
+        self.min_probability = required_probability(calibration_choices(rows, measured, predicted))
         return self
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
@@ -105,7 +109,7 @@ class ServingCorrection:
         mean, spread = self.predict_mean(rows)
         columns: dict[str, pd.Series] = {}
         for target in TARGETS:
-            factor = np.exp(self._widths(rows, target) * spread[target])
+            factor = np.exp(self._row_widths(rows, target) * spread[target])
             columns |= {
                 target: mean[target],
                 f"{target}_low": mean[target] / factor,
@@ -119,11 +123,11 @@ class ServingCorrection:
         Two layouts of one model on one system share most of their error. Roots of the diagonal are
         scales of the distribution (`chance_constraints`) whose 90 % `predict` says.
         """
-        labels, places, _ = self._looked_at(rows)
+        labels, coordinates, _ = self._inputs(rows)
         scaled = {}
         for target, process in self.processes.items():
-            widths = self._widths(rows, target) / HALF
-            scaled[target] = process.covariance(labels, places) * np.outer(widths, widths)
+            widths = self._row_widths(rows, target) / T_QUANTILE_95
+            scaled[target] = process.covariance(labels, coordinates) * np.outer(widths, widths)
         return scaled
 
     def fit_mean(self, rows: pd.DataFrame, measured: pd.DataFrame, groups: np.ndarray) -> Self:
@@ -132,31 +136,31 @@ class ServingCorrection:
 
         times = {t: measured[t].to_numpy(dtype=float) for t in TARGETS}
         self.serving.fit(rows, times["tpot_ms"], times["ttft_ms"])
-        labels, places, physics = self._looked_at(rows)
-        X = correction_features(rows, physics)
-        self.known = frozenset(rows["model"])
+        labels, coordinates, analytic = self._inputs(rows)
+        X = correction_features(rows, analytic)
+        self.known_models = frozenset(rows["model"])
         sizes = pd.Series(groups).groupby(groups).transform("size").to_numpy(dtype=float)
         for target in TARGETS:
-            error = np.log(times[target] / physics[target].to_numpy())
-            process = GroupProcess(COMPONENTS[target], NOISE[target])
-            self.processes[target] = process.fit(labels, places, error)
-            if target in BOOSTED:
-                booster = xgb.XGBRegressor(**PARAMETERS, base_score=float(np.median(error)))
+            error = np.log(times[target] / analytic[target].to_numpy())
+            process = GroupedGaussianProcess(COMPONENTS[target], NOISE[target])
+            self.processes[target] = process.fit(labels, coordinates, error)
+            if target in BOOSTER_WEIGHTS:
+                booster = xgb.XGBRegressor(**BOOSTER_PARAMETERS, base_score=float(np.median(error)))
                 self.boosters[target] = booster.fit(X, error, sample_weight=sizes**-0.5)
         return self
 
     def predict_mean(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the latencies, and the standard deviations of their logarithms."""
-        labels, places, physics = self._looked_at(rows)
-        mean, spread = physics.copy(), physics.copy()
-        stranger = ~rows["model"].isin(self.known).to_numpy()
+        labels, coordinates, analytic = self._inputs(rows)
+        mean, spread = analytic.copy(), analytic.copy()
+        unseen = ~rows["model"].isin(self.known_models).to_numpy()
         for target in TARGETS:
-            error, spread[target] = self.processes[target].predict(labels, places)
-            if target in BOOSTED and stranger.any():
-                X = correction_features(rows[stranger], physics[stranger])
+            error, spread[target] = self.processes[target].predict(labels, coordinates)
+            if target in BOOSTER_WEIGHTS and unseen.any():
+                X = correction_features(rows[unseen], analytic[unseen])
                 boosted = self.boosters[target].predict(X)
-                error[stranger] += BOOSTED[target] * (boosted - error[stranger])
-            mean[target] = physics[target] * np.exp(error)
+                error[unseen] += BOOSTER_WEIGHTS[target] * (boosted - error[unseen])
+            mean[target] = analytic[target] * np.exp(error)
         return mean, spread
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -166,7 +170,7 @@ class ServingCorrection:
             OutputError: the file cannot be written.
         """
         text = json.dumps(self._to_json())
-        with replacing(path, what="the correction ") as new:
+        with atomic_write(path, what="the correction ") as new:
             new.write_text(text, encoding="utf-8")
 
     @classmethod
@@ -194,25 +198,25 @@ class ServingCorrection:
         except (KeyError, TypeError, ValueError) as e:
             raise PredictorError(f"{path} is damaged ({e}): train it again from its table") from e
 
-    def _looked_at(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+    def _inputs(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
         """Return labels and places of the process, and what the formulas say."""
-        physics = self.serving.predict(rows)
-        return group_labels(rows), group_places(rows, physics["tpot_ms"].to_numpy()), physics
+        analytic = self.serving.predict(rows)
+        return group_labels(rows), group_coordinates(rows, analytic["tpot_ms"].to_numpy()), analytic
 
-    def _widths(self, rows: pd.DataFrame, target: str) -> np.ndarray:
-        seen = rows["model"].isin(self.known)
+    def _row_widths(self, rows: pd.DataFrame, target: str) -> np.ndarray:
+        seen = rows["model"].isin(self.known_models)
         return np.where(seen, self.widths[target, True], self.widths[target, False])
 
     def _to_json(self) -> dict[str, Any]:
         widths = [
-            {"target": target, "known": known, "width": width}
-            for (target, known), width in self.widths.items()
+            {"target": target, "known": seen, "width": width}
+            for (target, seen), width in self.widths.items()
         ]
         return {
             "format": FILE_FORMAT,
             "origin": self.origin.to_json(),
-            "known": sorted(self.known),
-            "sure": self.sure,
+            "known": sorted(self.known_models),
+            "sure": self.min_probability,
             "widths": widths,
             "serving": self.serving.to_json(),
             "processes": {target: p.to_json() for target, p in self.processes.items()},
@@ -224,10 +228,12 @@ class ServingCorrection:
         return cls(
             serving=ServingModel.from_json(data["serving"]),
             boosters={t: _booster_from_json(b) for t, b in data["boosters"].items()},
-            processes={t: GroupProcess.from_json(p) for t, p in data["processes"].items()},
+            processes={
+                t: GroupedGaussianProcess.from_json(p) for t, p in data["processes"].items()
+            },
             widths={(w["target"], w["known"]): w["width"] for w in data["widths"]},
-            known=frozenset(data["known"]),
-            sure=data["sure"],
+            known_models=frozenset(data["known"]),
+            min_probability=data["sure"],
             origin=Origin(**data["origin"]),
         )
 
@@ -245,7 +251,7 @@ def _booster_from_json(data: Any) -> Any:
     return booster
 
 
-def _left_out(
+def _predict_held_out(
     rows: pd.DataFrame, measured: pd.DataFrame, groups: np.ndarray, fold: np.ndarray
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Return what is predicted of each row by a correction that did not see its fold.
@@ -253,30 +259,34 @@ def _left_out(
     Nothing, where there is one fold alone.
     """
     found = []
-    for number in np.unique(fold) if fold.max() > 0 else ():
-        out = fold == number
-        others = ServingCorrection().fit_mean(rows[~out], measured[~out], groups[~out])
-        found.append(others.predict_mean(rows[out]))
+    for fold_number in np.unique(fold) if fold.max() > 0 else ():
+        held_out = fold == fold_number
+        predictor = LatencyPredictor().fit_mean(
+            rows[~held_out], measured[~held_out], groups[~held_out]
+        )
+        found.append(predictor.predict_mean(rows[held_out]))
     if not found:
-        nothing = pd.DataFrame(columns=TARGETS, dtype=float)
-        return nothing, nothing
-    guess, spread = (pd.concat(parts).sort_index() for parts in zip(*found, strict=True))
-    return guess, spread
+        empty = pd.DataFrame(columns=TARGETS, dtype=float)
+        return empty, empty
+    predicted, spread = (pd.concat(parts).sort_index() for parts in zip(*found, strict=True))
+    return predicted, spread
 
 
-def _width(guess: pd.DataFrame, spread: pd.DataFrame, measured: pd.DataFrame, target: str) -> float:
+def _interval_width(
+    predicted: pd.DataFrame, spread: pd.DataFrame, measured: pd.DataFrame, target: str
+) -> float:
     """Return how many standard deviations hold `COVERAGE` of the errors of rows left out."""
-    if guess.empty:
-        return HALF
-    misses = np.abs(np.log(guess[target] / measured[target])) / spread[target]
-    return float(np.quantile(misses, min(COVERAGE * (1.0 + 1.0 / len(misses)), 1.0)))
+    if predicted.empty:
+        return T_QUANTILE_95
+    scores = np.abs(np.log(predicted[target] / measured[target])) / spread[target]
+    return float(np.quantile(scores, min(COVERAGE * (1.0 + 1.0 / len(scores)), 1.0)))
 
 
-def _folds(parts: np.ndarray) -> np.ndarray:
+def _folds(groups: np.ndarray) -> np.ndarray:
     """Return a fold per row, all rows of a part in one, the folds about equally large."""
-    names, sizes = np.unique(parts, return_counts=True)
+    names, sizes = np.unique(groups, return_counts=True)
     fold_of, filled = {}, np.zeros(min(INNER_FOLDS, len(names)))
     for i in np.argsort(-sizes, kind="stable"):
         fold_of[names[i]] = smallest = int(np.argmin(filled))
         filled[smallest] += sizes[i]
-    return np.array([fold_of[model] for model in parts])
+    return np.array([fold_of[group] for group in groups])

@@ -7,14 +7,14 @@ from foretune.plan.serve.deployments.deployment import ENGINES
 from foretune.plan.serve.deployments.serving import memory_wait_ms, prefill_load, prompts_per_token
 
 
-def correction_features(rows: pd.DataFrame, physics: pd.DataFrame) -> pd.DataFrame:
+def correction_features(rows: pd.DataFrame, analytic: pd.DataFrame) -> pd.DataFrame:
     """Return one column per quantity, the same for any system and model.
 
     Args:
         rows: what `physics.physics` says.
-        physics: the formulas' ``tpot_ms`` and ``ttft_ms``.
+        analytic: the formulas' ``tpot_ms`` and ``ttft_ms``.
     """
-    tpot, ttft = physics["tpot_ms"].to_numpy(), physics["ttft_ms"].to_numpy()
+    tpot, ttft = analytic["tpot_ms"].to_numpy(), analytic["ttft_ms"].to_numpy()
     logs = {
         "running": rows["running"], "concurrency": rows["concurrency"], "isl": rows["isl"],
         "osl": rows["osl"], "tp": rows["tp"], "dp": rows["dp"], "moe_tp": rows["moe_tp"],

@@ -5,14 +5,13 @@ from functools import cached_property
 from typing import Literal
 
 from foretune.plan.cost.host_link import offloaded_bytes
-from foretune.plan.cost.memory import most_requests
+from foretune.plan.cost.memory import max_requests
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
-from foretune.plan.describe.offload import Offload
 from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Workload
+from foretune.plan.describe.workload import Offload, Workload
 
 ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 """What serves models, as its makers spell it."""
@@ -55,7 +54,8 @@ class Deployment:
         speculation: how tokens are drafted, where a plan says so; measured deployments only say
             that they are (``speculative``).
         offload: what lies in the host's memory.
-        longest: tokens of the longest request, where that is longer than ``workload`` says.
+        max_request_tokens: tokens of the longest request, where that is longer than ``workload``
+            says.
     """
 
     model: ModelDescription
@@ -70,8 +70,8 @@ class Deployment:
     speculative: bool = False
     version: str = ""
     speculation: Speculation | None = None
-    offload: Offload = Offload()  # noqa: RUF009  # immutable
-    longest: int = 0
+    offload: Offload = Offload()  # immutable
+    max_request_tokens: int = 0
 
     @property
     def architecture(self) -> str:
@@ -84,32 +84,32 @@ class Deployment:
         """GPUs of the replica, of all workers of ``pools``."""
         if self.pools is None:
             return self.layout.gpus
-        readers = self.pools.prefill_workers * self.pools.prefill.gpus
-        return readers + self.pools.decode_workers * self.layout.gpus
+        prefill_gpus = self.pools.prefill_workers * self.pools.prefill.gpus
+        return prefill_gpus + self.pools.decode_workers * self.layout.gpus
 
     @property
     def longest_context(self) -> int:
         """Tokens in the cache when the longest request ends."""
-        return max(self.longest, self.workload.last_context)
+        return max(self.max_request_tokens, self.workload.last_context)
 
     @property
-    def of_a_worker(self) -> float:
+    def requests_per_worker(self) -> float:
         """Requests in flight of each worker that writes answers."""
         return self.concurrency / (self.pools.decode_workers if self.pools else 1)
 
     @property
     def batch(self) -> float:
         """Requests in flight per worker and attention-DP group."""
-        return max(self.of_a_worker / self.layout.dp, 1.0)
+        return max(self.requests_per_worker / self.layout.dp, 1.0)
 
     @cached_property
-    def allocated(self) -> ModelDescription:
+    def loaded_model(self) -> ModelDescription:
         """The model as its engine loads it, with what drafts tokens.
 
         TensorRT-LLM gives layers with a window room for all tokens, as others, unless it is told
         otherwise (``max_attention_window``).
         """
-        model = self.speculation.loaded(self.model) if self.speculation else self.model
+        model = self.speculation.with_drafter(self.model) if self.speculation else self.model
         if self.backend != "trtllm":
             return model
         return replace(model, sliding_window=0)
@@ -120,29 +120,29 @@ class Deployment:
         return self.speculation.drafted if self.speculation else 0
 
     @property
-    def gained(self) -> float:
+    def accepted_tokens(self) -> float:
         """Tokens of a request per step."""
-        return self.speculation.gained if self.speculation else 1.0
+        return self.speculation.accepted_tokens if self.speculation else 1.0
 
     @cached_property
-    def elsewhere(self) -> float:
+    def offloaded_weight_bytes(self) -> float:
         """Bytes of a rank's weights that lie in the host's memory."""
         return offloaded_bytes(self.model, self.layout, self.formats, self.offload.weights_gib)
 
     @cached_property
-    def fitting(self) -> int:
+    def max_requests(self) -> int:
         """Requests of a replica that memory holds; 0 if not even the model fits."""
-        return most_requests(
-            self.allocated, self.layout, self.formats, self.workload, self.system,
-            elsewhere=self.elsewhere,
+        return max_requests(
+            self.loaded_model, self.layout, self.formats, self.workload, self.system,
+            offloaded_bytes=self.offloaded_weight_bytes,
         )  # fmt: skip
 
     @cached_property
-    def most(self) -> float:
+    def max_batch(self) -> float:
         """Requests per attention-DP group that memory holds; at least one."""
-        return max(self.fitting / self.layout.dp, 1.0)
+        return max(self.max_requests / self.layout.dp, 1.0)
 
     @property
     def running(self) -> float:
         """Requests per attention-DP group that run at a time; the others wait for memory."""
-        return min(self.batch, self.most)
+        return min(self.batch, self.max_batch)

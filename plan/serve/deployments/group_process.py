@@ -13,20 +13,21 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from foretune.models.process.posterior import Posterior
-from foretune.models.process.process import Process
-from foretune.models.process.terms import Hyperprior, Slopes, Term
+from foretune.models.covariance import CovarianceTerm, GradientFunction, Hyperprior
+from foretune.models.gaussian_process import GaussianProcess, Posterior
 
-LENGTHS = {
+LENGTH_SCALES = {
     "running": 3.0, "isl": 3.0, "osl": 3.0, "ranks": 3.0, "moe_ep": 3.0, "prompts": 3.0,
     "prefill": 4.5, "step": 4.5, "slot": 6.0, "communication": 3.0, "attention": 3.0,
 }  # fmt: skip
-"""Sizes that errors change with -> over what distance, in octaves or as `group_places` scales."""
-FAR = 3.0
+"""Sizes that errors change with -> over what distance, in octaves or as `group_coordinates`
+scales.
+"""
+SLOW_LENGTH_RATIO = 3.0
 """How much longer the lengths of the slow functions are than those of the fast."""
 NU = 3.0
 """Degrees of freedom of the noise: measurements with labels that lie are many."""
-ROUNDS = 3
+REWEIGHTINGS = 3
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ LABELS = ("use", "load", "system", "generation", "formats", "kind", "model", "la
 
 
 @dataclass(frozen=True)
-class SharedErrors(Term):
+class GroupedCovariance(CovarianceTerm):
     """Offsets and functions that rows share as far as they agree in labels; nothing is to find.
 
     The columns of a point are its scaled places, then the number of each label.
@@ -65,13 +66,13 @@ class SharedErrors(Term):
 
     def covariance(self, parameters: np.ndarray, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
         """Return the covariances, of single precision."""
-        slow, fast = _near(X[:, : len(LENGTHS)], X2[:, : len(LENGTHS)])
+        slow, fast = _similarities(X[:, : len(LENGTH_SCALES)], X2[:, : len(LENGTH_SCALES)])
         total = np.zeros_like(slow)
-        for i, component in enumerate(self.components, len(LENGTHS)):
+        for i, component in enumerate(self.components, len(LENGTH_SCALES)):
             values: np.ndarray = np.full((1, 1), component.constant, dtype=np.float32)
-            for size, near in ((component.slow, slow), (component.fast, fast)):
+            for size, similarity in ((component.slow, slow), (component.fast, fast)):
                 if size > 0:
-                    values = values + np.float32(size) * near
+                    values = values + np.float32(size) * similarity
             total += values * (X[:, i, None] == X2[:, i])
         return total
 
@@ -79,13 +80,15 @@ class SharedErrors(Term):
         """Return what all components add up to."""
         return np.full(len(X), sum(s.constant + s.slow + s.fast for s in self.components))
 
-    def differentiated(self, parameters: np.ndarray, X: np.ndarray) -> tuple[np.ndarray, Slopes]:
+    def covariance_and_gradient(
+        self, parameters: np.ndarray, X: np.ndarray
+    ) -> tuple[np.ndarray, GradientFunction]:
         """Return the covariances, and no slopes."""
         return self.covariance(parameters, X, X), lambda slope: np.empty(0)
 
 
 @dataclass
-class GroupProcess:
+class GroupedGaussianProcess:
     """Log errors of deployments, learned from some.
 
     Attributes:
@@ -96,35 +99,43 @@ class GroupProcess:
     components: Mapping[str, VarianceComponent]
     noise: float = 0.01
 
-    def fit(self, labels: pd.DataFrame, places: pd.DataFrame, errors: np.ndarray) -> Self:
+    def fit(self, labels: pd.DataFrame, coordinates: pd.DataFrame, errors: np.ndarray) -> Self:
         """Learn from deployments.
 
         Args:
             labels: text columns, those of `LABELS`.
-            places: numbers, those of `LENGTHS`.
+            coordinates: numbers, those of `LENGTHS`.
             errors: log errors (rows).
         """
-        self._keep(labels, places)
-        more = np.zeros(len(errors))
-        for _ in range(ROUNDS):
-            self._more_noise, posterior = more, self._given(errors, more)
+        self._store(labels, coordinates)
+        extra_noise = np.zeros(len(errors))
+        for _ in range(REWEIGHTINGS):
+            self._extra_noise, posterior = extra_noise, self._condition(errors, extra_noise)
             # Rows that all others contradict are noisier: Student's t as a scale mixture.
-            off, deviation = posterior.left_out()
-            spread = np.maximum(deviation**2 - more, self.noise)
-            more = self.noise * (np.maximum(1.0, (NU + off**2 / spread) / (NU + 1.0)) ** 2 - 1.0)
-        self._posterior = posterior.rounded()  # thousands of candidates are asked about at once
+            residual, deviation = posterior.leave_one_out()
+            spread = np.maximum(deviation**2 - extra_noise, self.noise)
+            extra_noise = self.noise * (
+                np.maximum(1.0, (NU + residual**2 / spread) / (NU + 1.0)) ** 2 - 1.0
+            )
+        self._posterior = (
+            posterior.in_single_precision()
+        )  # thousands of candidates are asked about at once
         return self
 
-    def predict(self, labels: pd.DataFrame, places: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
+    def predict(
+        self, labels: pd.DataFrame, coordinates: pd.DataFrame
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation of the log errors of deployments."""
-        return self._posterior.predict(self._points(labels, places))
+        return self._posterior.predict(self._points(labels, coordinates))
 
-    def covariance(self, labels: pd.DataFrame, places: pd.DataFrame) -> np.ndarray:
+    def covariance(self, labels: pd.DataFrame, coordinates: pd.DataFrame) -> np.ndarray:
         """Return how the log errors of some deployments go together (rows, rows).
 
         What `predict` says of each is the diagonal's root.
         """
-        return self._posterior.at(self._points(labels, places)).covariance(np.arange(len(labels)))
+        return self._posterior.at(self._points(labels, coordinates)).covariance(
+            np.arange(len(labels))
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads."""
@@ -134,9 +145,9 @@ class GroupProcess:
             },
             "noise": self.noise,
             "labels": {name: self._labels[name].tolist() for name in LABELS},
-            "places": {name: self._places[name].tolist() for name in LENGTHS},
+            "places": {name: self._coordinates[name].tolist() for name in LENGTH_SCALES},
             "errors": self._posterior.y.tolist(),
-            "row_noise": (self.noise + self._more_noise).tolist(),
+            "row_noise": (self.noise + self._extra_noise).tolist(),
         }
 
     @classmethod
@@ -147,33 +158,33 @@ class GroupProcess:
             for columns, component in data["components"].items()
         }
         process = cls(components, data["noise"])
-        process._keep(pd.DataFrame(data["labels"]), pd.DataFrame(data["places"]))
-        process._more_noise = np.array(data["row_noise"], dtype=float) - process.noise
+        process._store(pd.DataFrame(data["labels"]), pd.DataFrame(data["places"]))
+        process._extra_noise = np.array(data["row_noise"], dtype=float) - process.noise
         errors = np.array(data["errors"], dtype=float)
-        process._posterior = process._given(errors, process._more_noise).rounded()
+        process._posterior = process._condition(errors, process._extra_noise).in_single_precision()
         return process
 
-    def _keep(self, labels: pd.DataFrame, places: pd.DataFrame) -> None:
+    def _store(self, labels: pd.DataFrame, coordinates: pd.DataFrame) -> None:
         self._labels = labels[list(LABELS)].astype(str).reset_index(drop=True)
-        self._places = places[list(LENGTHS)].reset_index(drop=True)
-        self._known = [
-            pd.Index(_joined(self._labels, columns)).unique() for columns in self.components
+        self._coordinates = coordinates[list(LENGTH_SCALES)].reset_index(drop=True)
+        self._known_labels = [
+            pd.Index(_joined_labels(self._labels, columns)).unique() for columns in self.components
         ]
 
-    def _given(self, errors: np.ndarray, more_noise: np.ndarray) -> Posterior:
+    def _condition(self, errors: np.ndarray, extra_noise: np.ndarray) -> Posterior:
         """Return what ``errors`` of the deployments that are kept say."""
-        term = SharedErrors(tuple(self.components.values()))
-        process = Process.expected([term], Hyperprior(self.noise, 0.0))
-        X = self._points(self._labels, self._places)
+        term = GroupedCovariance(tuple(self.components.values()))
+        process = GaussianProcess.from_prior([term], Hyperprior(self.noise, 0.0))
+        X = self._points(self._labels, self._coordinates)
         errors = np.asarray(errors, dtype=float)
-        return Posterior(process, X, errors, more_noise=more_noise, observation_noise=True)
+        return Posterior(process, X, errors, extra_noise=extra_noise, observation_noise=True)
 
-    def _points(self, labels: pd.DataFrame, places: pd.DataFrame) -> np.ndarray:
+    def _points(self, labels: pd.DataFrame, coordinates: pd.DataFrame) -> np.ndarray:
         """Return deployments as the process sees them; labels that are new count on."""
-        scaled = [places[name].to_numpy() / length for name, length in LENGTHS.items()]
+        scaled = [coordinates[name].to_numpy() / length for name, length in LENGTH_SCALES.items()]
         numbers = []
-        for columns, known in zip(self.components, self._known, strict=True):
-            texts = pd.Index(_joined(labels, columns))
+        for columns, known in zip(self.components, self._known_labels, strict=True):
+            texts = pd.Index(_joined_labels(labels, columns))
             numbers.append(known.append(texts.difference(known)).get_indexer(texts))
         return np.column_stack([*scaled, *numbers])
 
@@ -184,7 +195,7 @@ def group_labels(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame({name: kind if name == "kind" else rows[name] for name in LABELS})
 
 
-def group_places(rows: pd.DataFrame, tpot_ms: np.ndarray) -> pd.DataFrame:
+def group_coordinates(rows: pd.DataFrame, tpot_ms: np.ndarray) -> pd.DataFrame:
     """Return where deployments lie, of what `physics.physics` says."""
     prompts = np.clip(rows["running"] / rows["osl"] * rows["prefill"] / tpot_ms, 0.0, 1.0)
     octaves = {
@@ -201,15 +212,15 @@ def group_places(rows: pd.DataFrame, tpot_ms: np.ndarray) -> pd.DataFrame:
     return pd.DataFrame(table | {name: np.asarray(v) for name, v in shares.items()})
 
 
-def _near(places: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _similarities(points: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return how alike places are, over long and over short distances."""
-    squared = (places**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :]
-    distance = np.maximum(squared - 2.0 * places @ others.T, 0.0).astype(np.float32)
-    return np.exp(-0.5 / FAR**2 * distance), np.exp(-0.5 * distance)
+    squared = (points**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :]
+    distance = np.maximum(squared - 2.0 * points @ others.T, 0.0).astype(np.float32)
+    return np.exp(-0.5 / SLOW_LENGTH_RATIO**2 * distance), np.exp(-0.5 * distance)
 
 
-def _joined(labels: pd.DataFrame, columns: str) -> np.ndarray:
+def _joined_labels(labels: pd.DataFrame, columns: str) -> np.ndarray:
     """Return the text of some columns, the same where all of them agree."""
-    nothing = pd.Series("", index=labels.index, dtype=object)
+    empty = pd.Series("", index=labels.index, dtype=object)
     texts = (labels[column].astype(str).astype(object) for column in columns.split())
-    return reduce(lambda left, right: left + "\t" + right, texts, nothing).to_numpy()
+    return reduce(lambda left, right: left + "\t" + right, texts, empty).to_numpy()

@@ -27,7 +27,7 @@ COLUMNS = ("backend", "model_path", "system", "mode", "isl", "osl", "gemm_quant_
            "silicon_tpot_ms")  # fmt: skip
 LENGTH_SHARE = 0.9
 """InferenceX draws each length evenly between 0.8 times what it is called and all of it."""
-WIDEST_TP = 8
+MAX_TP = 8
 """Attention has been split over more ranks nowhere in the table: labels that say so count the
 ranks of attention-DP groups with experts spread over all of them."""
 
@@ -65,10 +65,10 @@ def read_measured_deployments(path: Path) -> MeasuredDeployments:
     """
     table = read_table(path, list(COLUMNS)).reset_index(drop=True)
     require(table, list(COLUMNS), path, "a table of measured deployments")
-    kept, excluded, unknown = [], 0, 0
+    kept_rows, excluded, unknown = [], 0, 0
     deployments = []
     for number, row in enumerate(table.to_dict("records")):
-        if _concurrency(row) is None or not _is_whole(row):
+        if _concurrency(row) is None or not _is_complete(row):
             excluded += 1
             continue
         try:
@@ -76,8 +76,8 @@ def read_measured_deployments(path: Path) -> MeasuredDeployments:
         except ForetuneError:
             unknown += 1
             continue
-        kept.append(number)
-    rows = table.iloc[kept]
+        kept_rows.append(number)
+    rows = table.iloc[kept_rows]
     return MeasuredDeployments(
         deployments=deployments,
         measured=pd.DataFrame(
@@ -87,13 +87,13 @@ def read_measured_deployments(path: Path) -> MeasuredDeployments:
         groups=_groups(rows),
         models=np.array([d.architecture for d in deployments], dtype=str),
         systems=np.array([d.system.name for d in deployments], dtype=str),
-        rows=np.array(kept, dtype=int),
+        rows=np.array(kept_rows, dtype=int),
         excluded=excluded,
         unknown=unknown,
     )  # fmt: skip
 
 
-def _is_whole(row: Mapping[str, Any]) -> bool:
+def _is_complete(row: Mapping[str, Any]) -> bool:
     """Return whether lengths, latencies and concurrency are numbers that can be measured."""
     numbers = [_number(row, name) for name in ("isl", "osl", "silicon_tpot_ms", "silicon_ttft_ms")]
     return all(0 < n < np.inf for n in (*numbers, _concurrency(row) or 0.0))
@@ -102,8 +102,8 @@ def _is_whole(row: Mapping[str, Any]) -> bool:
 def _groups(rows: pd.DataFrame) -> np.ndarray:
     if "config_group" in rows:
         return rows["config_group"].to_numpy()
-    same = [c for c in rows if not c.startswith(("silicon_", "batch_size", "measured_"))]
-    return rows.groupby(same, dropna=False).ngroup().to_numpy()
+    config_columns = [c for c in rows if not c.startswith(("silicon_", "batch_size", "measured_"))]
+    return rows.groupby(config_columns, dropna=False).ngroup().to_numpy()
 
 
 def _deployment(row: Mapping[str, Any]) -> Deployment:
@@ -128,7 +128,7 @@ def _deployment(row: Mapping[str, Any]) -> Deployment:
         concurrency=_concurrency(row) or 1.0,
         pools=pools,
         load=load,
-        speculative=_speculates(row),
+        speculative=_is_speculative(row),
         version=_version(row),
     )
 
@@ -139,7 +139,7 @@ def _version(row: Mapping[str, Any]) -> str:
     return _text(row, "backend_version") or (f"of {month}" if month else "")
 
 
-def _speculates(row: Mapping[str, Any]) -> bool:
+def _is_speculative(row: Mapping[str, Any]) -> bool:
     """Return whether several tokens were drafted per step; no label says so.
 
     Runs labelled DeepSeek-R1 in one of the sources take a third less time per token than runs of
@@ -154,14 +154,14 @@ def _concurrency(row: Mapping[str, Any]) -> float | None:
 
     A concurrency says nothing of separate pools whose number of workers is not known.
     """
-    written = _number(row, "silicon_concurrency")
+    labeled = _number(row, "silicon_concurrency")
     if row["mode"] == "disagg":
         workers = _number(row, "decode_num_workers")
         groups = workers * max(_number(row, "decode_attention_dp_size"), 1.0)
-        each = _number(row, "decode_batch_size")
-        return (written or each * groups or None) if workers else None
+        rank_batch = _number(row, "decode_batch_size")
+        return (labeled or rank_batch * groups or None) if workers else None
     groups = max(_number(row, "attention_dp_size"), 1.0)
-    return written or _number(row, "batch_size") * groups or None
+    return labeled or _number(row, "batch_size") * groups or None
 
 
 def _layout(model: ModelDescription, row: Mapping[str, Any], prefix: str) -> Layout:
@@ -169,9 +169,9 @@ def _layout(model: ModelDescription, row: Mapping[str, Any], prefix: str) -> Lay
         int(max(_number(row, f"{prefix}{name}_size"), 1.0))
         for name in ("tp", "pp", "attention_dp", "moe_tp", "moe_ep")
     )
-    if model.is_moe and tp > WIDEST_TP and dp == 1 and (moe_tp == 1 or moe_ep == 1):
+    if model.is_moe and tp > MAX_TP and dp == 1 and (moe_tp == 1 or moe_ep == 1):
         return Layout(1, pp, tp, 1, tp)
-    return Layout.as_recorded(model, tp, pp, dp, moe_tp, moe_ep)
+    return Layout.from_labels(model, tp, pp, dp, moe_tp, moe_ep)
 
 
 def _formats(model: ModelDescription, row: Mapping[str, Any], system: System) -> Formats:
@@ -181,13 +181,13 @@ def _formats(model: ModelDescription, row: Mapping[str, Any], system: System) ->
     models whose experts were published in MXFP4 are served as published, whatever the label.
     """
     weights, moe = (_text(row, f"{name}_quant_mode") or "bf16" for name in ("gemm", "moe"))
-    narrow = weights != "bf16" or moe != "bf16"
+    quantized = weights != "bf16" or moe != "bf16"
     if model.moe_format == "mxfp4":
         native = supported("w4a8_mxfp4_mxfp8", system.device.architecture) == "native"
         weights, moe = "bf16", "w4a8_mxfp4_mxfp8" if native else "mxfp4"
     if weights == "nvfp4" and model.mla:
         weights = "bf16"
-    return Formats(weights=weights, kv="fp8" if narrow else "bf16", moe=moe)
+    return Formats(weights=weights, kv="fp8" if quantized else "bf16", moe=moe)
 
 
 @lru_cache

@@ -26,15 +26,15 @@ class Origin:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def now(cls, file: str, rows: int) -> "Origin":
+    def current(cls, file: str, rows: int) -> "Origin":
         """Return that of what is learned here and now."""
-        found = {"foretune": __version__}
+        versions = {"foretune": __version__}
         for name in PACKAGES:
             try:
-                found[name] = version(name)
+                versions[name] = version(name)
             except PackageNotFoundError:
                 continue
-        return cls(file, rows, found)
+        return cls(file, rows, versions)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values: the arguments of the constructor."""

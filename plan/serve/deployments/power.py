@@ -9,9 +9,9 @@ from typing import overload
 import numpy as np
 import pandas as pd
 
-from foretune.plan.serve.deployments.serving import DRAFTED, tokens_per_s
+from foretune.plan.serve.deployments.serving import TOKENS_PER_DRAFTED_STEP, tokens_per_s
 
-UNTOLD = 0.6
+UNMODELED_ACTIVE_SHARE = 0.6
 """Share of the time beyond its operators in which a GPU that serves works on, in what no table
 holds: sampling, uneven batches, copies. Were it all waiting, four GPUs that ML.ENERGY measured
 (v3.0, vLLM, in huggingface.co/datasets/leadgreen/green-token-index) would draw a third less than
@@ -23,7 +23,7 @@ VOLTAGE_FLOOR = 0.65
 clock alone. With both, caps of 300 … 100 W on GPUs of 350 W leave 93, 84, 60, 36 and 11 % of a
 prompt's speed; measured were 94, 85, 60, 26 and 14 % (RTX 3090, llama.cpp, MiniMax M2.5:
 llmgarage.ai/power-limit-tokens-per-second-benchmark, 2026)."""
-LEAST_CLOCK = 0.1
+MIN_CLOCK = 0.1
 """Share of the usual clock below which GPUs do not go, whatever the cap."""
 MEMORY_SENSITIVITY = 0.1
 """Share of the time of what waits for memory that goes by the clock: under the same caps answers
@@ -31,13 +31,13 @@ kept 99, 97, 94 and 86 % of their speed where prompts kept 94, 85, 60 and 26 % (
 
 
 @overload
-def capped(
+def apply_power_cap(
     power_w: float, cap_w: float, idle_w: float, sensitivity: float
 ) -> tuple[float, float]: ...
 
 
 @overload
-def capped(
+def apply_power_cap(
     power_w: np.ndarray,
     cap_w: float | np.ndarray,
     idle_w: float | np.ndarray,
@@ -45,7 +45,7 @@ def capped(
 ) -> tuple[np.ndarray, np.ndarray]: ...
 
 
-def capped(
+def apply_power_cap(
     power_w: float | np.ndarray,
     cap_w: float | np.ndarray,
     idle_w: float | np.ndarray,
@@ -63,14 +63,16 @@ def capped(
         sensitivity: share of the time that goes by the clock, 0 … 1.
     """
     dynamic = np.maximum(np.subtract(power_w, idle_w), 0.0)
-    room = np.clip(np.subtract(cap_w, idle_w), 0.0, None)
-    left = np.clip(np.divide(room, np.maximum(dynamic, 1e-9)), 0.0, 1.0)
+    headroom = np.clip(np.subtract(cap_w, idle_w), 0.0, None)
+    power_share = np.clip(np.divide(headroom, np.maximum(dynamic, 1e-9)), 0.0, 1.0)
     knee = VOLTAGE_FLOOR ** (1.0 / VOLTAGE_EXPONENT)
-    left = np.maximum(left, LEAST_CLOCK * VOLTAGE_FLOOR / knee)
+    power_share = np.maximum(power_share, MIN_CLOCK * VOLTAGE_FLOOR / knee)
     clock = np.where(
-        left >= VOLTAGE_FLOOR, left ** (1.0 / VOLTAGE_EXPONENT), knee * left / VOLTAGE_FLOOR
+        power_share >= VOLTAGE_FLOOR,
+        power_share ** (1.0 / VOLTAGE_EXPONENT),
+        knee * power_share / VOLTAGE_FLOOR,
     )
-    drawn = power_w - dynamic * (1.0 - left)
+    drawn = power_w - dynamic * (1.0 - power_share)
     slowdown = 1.0 - sensitivity + sensitivity / clock
     if np.ndim(slowdown) or np.ndim(drawn):
         return drawn, slowdown
@@ -97,28 +99,34 @@ def deployment_power(rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFram
     Args:
         rows: columns ``decode``, ``decode_energy_mj``, ``prefill``, ``prefill_energy_mj``,
             ``running``, ``concurrency``, ``osl``, ``speculative``, ``tp``, ``pp``,
-            ``prefill_tp``, ``gpus`` and ``awake_w`` of `physics.physics`.
+            ``prefill_tp``, ``gpus`` and ``active_idle_w`` of `physics.physics`.
         latencies: predicted ``tpot_ms`` and ``ttft_ms``.
     """
     # One group of ranks writes a token for each of its requests per step, one reads a prompt.
-    per_step = rows["running"] * np.where(rows["speculative"] > 0, DRAFTED, 1.0) / rows["tp"]
+    per_step = (
+        rows["running"]
+        * np.where(rows["speculative"] > 0, TOKENS_PER_DRAFTED_STEP, 1.0)
+        / rows["tp"]
+    )
     per_prompt = rows["osl"] / rows["prefill_tp"]
-    writing = rows["decode"] / per_step
-    reading = rows["prefill"] / per_prompt
-    spent = rows["decode_energy_mj"] / per_step + rows["prefill_energy_mj"] / per_prompt
+    decode_ms = rows["decode"] / per_step
+    prefill_ms = rows["prefill"] / per_prompt
+    energy_mj = rows["decode_energy_mj"] / per_step + rows["prefill_energy_mj"] / per_prompt
     per_s = tokens_per_s(rows["concurrency"].to_numpy(), rows["osl"].to_numpy(), latencies)
     # Of several stages one runs at a time. Operators that are faster than by themselves draw no
     # more, but for a shorter time.
     stages = rows["pp"]
-    running = np.minimum(per_s * (writing + reading) * stages / (1e3 * rows["gpus"]), 1.0)
-    works = (running + UNTOLD * (1.0 - running)) / stages
-    power = works * spent / (writing + reading) + (1.0 - works) * rows["awake_w"]
+    busy_share = np.minimum(per_s * (decode_ms + prefill_ms) * stages / (1e3 * rows["gpus"]), 1.0)
+    active_share = (busy_share + UNMODELED_ACTIVE_SHARE * (1.0 - busy_share)) / stages
+    power = (
+        active_share * energy_mj / (decode_ms + prefill_ms) + (1.0 - active_share) * rows["awake_w"]
+    )
     return pd.DataFrame(
         {
             "power_w": power,
             "decode_power_w": rows["decode_energy_mj"] / rows["decode"],
             "prefill_power_w": rows["prefill_energy_mj"] / rows["prefill"],
-            "prefill_share": reading / (writing + reading),
+            "prefill_share": prefill_ms / (decode_ms + prefill_ms),
             "energy_mj_per_token": 1e3 * power * rows["gpus"] / per_s,
         }
     )

@@ -9,7 +9,7 @@ chunks beside the tokens of the others::
 
 Where memory holds fewer requests than are in flight, the rest waits for a place; by Little's law
 that takes ``(batch / most - 1)`` times as long as a request is served. Nobody waits for longer
-than all others' prompts and a few steps take (`_longest_wait_ms`).
+than all others' prompts and a few steps take (`_max_wait_ms`).
 """
 
 from dataclasses import dataclass, field
@@ -22,27 +22,27 @@ from foretune.plan.serve.deployments.nonnegative_fit import NonnegativeFit
 
 TPOT_PRIOR = np.array([1.0, 1.4, 0.1, 0.8, 1.0])
 TTFT_PRIOR = np.array([1.0, 1.0, 1.0, 1.0, 0.1, 0.05, 0.3])
-TPOT_USUAL = np.array([1.0, 1.9, 0.035, 1.0, 0.65])
-TTFT_USUAL = np.array([0.6, 1.7, 4.8, 0.6, 0.03, 0.0, 0.4])
+TPOT_DEFAULT = np.array([1.0, 1.9, 0.035, 1.0, 0.65])
+TTFT_DEFAULT = np.array([0.6, 1.7, 4.8, 0.6, 0.03, 0.0, 0.4])
 """What 1,639 measured deployments of all engines say together (a part of AIConfigurator's sample
 table, Apache-2.0): taken where none are at hand."""
 OVERHEAD_MS = 20.0
 QUEUE_SHARE = 0.1
 """Scales of terms, so that their coefficients are near one."""
-DRAFTED = 1.5
+TOKENS_PER_DRAFTED_STEP = 1.5
 """Tokens per step of a model with one drafted token, over the longer time of such a step: DeepSeek
 reports 1.8 tokens (arXiv:2412.19437, section 5.4.3)."""
 
 
 def _tpot_fit() -> NonnegativeFit:
     return NonnegativeFit(
-        TPOT_PRIOR, spread=0.15, shrinkage=0.1, group_shrinkage=100.0, common=TPOT_USUAL
+        TPOT_PRIOR, outlier_scale=0.15, shrinkage=0.1, group_shrinkage=100.0, pooled=TPOT_DEFAULT
     )
 
 
 def _ttft_fit() -> NonnegativeFit:
     return NonnegativeFit(
-        TTFT_PRIOR, spread=0.3, shrinkage=0.1, group_shrinkage=0.3, common=TTFT_USUAL
+        TTFT_PRIOR, outlier_scale=0.3, shrinkage=0.1, group_shrinkage=0.3, pooled=TTFT_DEFAULT
     )
 
 
@@ -65,20 +65,20 @@ class ServingModel:
             tpot_ms: measured milliseconds per output token.
             ttft_ms: measured milliseconds to the first one.
         """
-        groups, none = rows["use"].to_numpy(dtype=str), np.zeros(len(rows))
-        self.tpot.fit(_tpot_terms(rows), tpot_ms, none, groups)
-        per_token = self.tpot.predict(_tpot_terms(rows), none, groups)
-        waits = memory_wait_ms(rows, per_token)
-        self.ttft.fit(_ttft_terms(rows, per_token), ttft_ms, waits, groups)
+        groups, zeros = rows["use"].to_numpy(dtype=str), np.zeros(len(rows))
+        self.tpot.fit(_tpot_terms(rows), tpot_ms, zeros, groups)
+        per_token = self.tpot.predict(_tpot_terms(rows), zeros, groups)
+        memory_wait = memory_wait_ms(rows, per_token)
+        self.ttft.fit(_ttft_terms(rows, per_token), ttft_ms, memory_wait, groups)
         return self
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return ``tpot_ms`` and ``ttft_ms`` of deployments."""
-        groups, none = rows["use"].to_numpy(dtype=str), np.zeros(len(rows))
-        tpot = self.tpot.predict(_tpot_terms(rows), none, groups)
-        waits = memory_wait_ms(rows, tpot)
-        ttft = self.ttft.predict(_ttft_terms(rows, tpot), waits, groups)
-        ttft = np.minimum(ttft, waits + _longest_wait_ms(rows))
+        groups, zeros = rows["use"].to_numpy(dtype=str), np.zeros(len(rows))
+        tpot = self.tpot.predict(_tpot_terms(rows), zeros, groups)
+        memory_wait = memory_wait_ms(rows, tpot)
+        ttft = self.ttft.predict(_ttft_terms(rows, tpot), memory_wait, groups)
+        ttft = np.minimum(ttft, memory_wait + _max_wait_ms(rows))
         return pd.DataFrame({"tpot_ms": tpot, "ttft_ms": ttft}, index=rows.index)
 
     def to_json(self) -> dict[str, Any]:
@@ -112,14 +112,16 @@ def memory_wait_ms(rows: pd.DataFrame, tpot_ms: np.ndarray) -> np.ndarray:
     return result
 
 
-def _longest_wait_ms(rows: pd.DataFrame) -> np.ndarray:
+def _max_wait_ms(rows: pd.DataFrame) -> np.ndarray:
     """Return how long a request waits that finds all others waiting before it.
 
     Generous: twice its own prompt, and of others' tokens as many steps as measured requests wait.
     """
     steps = 5.0 + np.sqrt(rows["running"])
     demand = rows["running"] / rows["osl"] * rows["prefill"] / rows["decode"]
-    others = (rows["running"] - 1.0).clip(0.0) * rows["prefill"] / _readers(rows, demand)
+    others = (
+        (rows["running"] - 1.0).clip(0.0) * rows["prefill"] / _prefill_group_ratio(rows, demand)
+    )
     result: np.ndarray = np.asarray(
         2.0 * (OVERHEAD_MS + rows["prompt"] + steps * rows["decode"] + others)
     )
@@ -129,11 +131,11 @@ def _longest_wait_ms(rows: pd.DataFrame) -> np.ndarray:
 def prefill_load(rows: pd.DataFrame, tpot_ms: np.ndarray) -> np.ndarray:
     """Return which share of the time prompts take, where they are read (0 … 1)."""
     demand = rows["running"] / rows["osl"] * rows["prefill"] / tpot_ms
-    result: np.ndarray = np.asarray(np.clip(demand / _readers(rows, demand), 0.0, 1.0))
+    result: np.ndarray = np.asarray(np.clip(demand / _prefill_group_ratio(rows, demand), 0.0, 1.0))
     return result
 
 
-def readers_keep_up(rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFrame:
+def apply_prefill_limit(rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFrame:
     """Return latencies at which no more prompts end than their readers can read.
 
     Requests in flight that exceed what readers bear wait for them: by Little's law a request takes
@@ -144,14 +146,14 @@ def readers_keep_up(rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFrame
         latencies: ``ttft_ms`` and ``tpot_ms``, with ``_low`` and ``_high`` if known.
     """
     demand = rows["running"] / rows["osl"] * rows["prefill"] / latencies["tpot_ms"]
-    every = rows["running"] * rows["prefill"] / _readers(rows, demand)
-    least = every - (rows["osl"] - 1.0) * latencies["tpot_ms"]
-    factor = np.maximum(least / latencies["ttft_ms"], 1.0)
+    read_all_ms = rows["running"] * rows["prefill"] / _prefill_group_ratio(rows, demand)
+    min_ttft_ms = read_all_ms - (rows["osl"] - 1.0) * latencies["tpot_ms"]
+    factor = np.maximum(min_ttft_ms / latencies["ttft_ms"], 1.0)
     columns = [name for name in latencies if name.startswith("ttft_ms")]
     return latencies.assign(**{name: latencies[name] * factor for name in columns})
 
 
-def _readers(rows: pd.DataFrame, demand: "pd.Series[float]") -> "pd.Series[float]":
+def _prefill_group_ratio(rows: pd.DataFrame, demand: "pd.Series[float]") -> "pd.Series[float]":
     """Return how many groups of ranks read prompts per group that writes answers.
 
     As many as keep up where nobody said; without pools those that write.
@@ -171,15 +173,15 @@ def _tpot_terms(rows: pd.DataFrame) -> np.ndarray:
         ],
         axis=1,
     )
-    kept = np.where(rows["speculative"] > 0, DRAFTED, 1.0)
-    terms[:, :3] /= kept[:, None]
+    tokens_per_step = np.where(rows["speculative"] > 0, TOKENS_PER_DRAFTED_STEP, 1.0)
+    terms[:, :3] /= tokens_per_step[:, None]
     return terms
 
 
 def _ttft_terms(rows: pd.DataFrame, tpot_ms: np.ndarray) -> np.ndarray:
     running = np.asarray(rows["running"])
     demand = rows["running"] / rows["osl"] * rows["prefill"] / tpot_ms
-    queue = running * rows["prefill"] / _readers(rows, demand)
+    queue = running * rows["prefill"] / _prefill_group_ratio(rows, demand)
     return np.stack(
         [
             np.full(len(rows), OVERHEAD_MS),

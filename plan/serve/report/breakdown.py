@@ -10,12 +10,12 @@ import pandas as pd
 from foretune.plan.cost.memory import GIB, rank_memory
 from foretune.plan.cost.operator import Operator
 from foretune.plan.cost.steps import PARTS
+from foretune.plan.serve.deployments.analytic import StepTimers, decode_step, prompt_step
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.deployments.physics import Clocks, decode_step, prompt_step
 
 
 @dataclass(frozen=True)
-class _Alone:
+class _SingleOperatorStep:
     """A step of one operator: as a clock times it, so is it part of a whole step."""
 
     operator: Operator
@@ -26,7 +26,7 @@ class _Alone:
 
 
 def operator_breakdown(
-    deployment: Deployment, clocks: Clocks, phase: Literal["prefill", "decode"] = "decode"
+    deployment: Deployment, timers: StepTimers, phase: Literal["prefill", "decode"] = "decode"
 ) -> pd.DataFrame:
     """Return the operators of one step, those that take longest first.
 
@@ -35,13 +35,13 @@ def operator_breakdown(
 
     Args:
         deployment: whose step.
-        clocks: say what operators take.
+        timers: say what operators take.
         phase: ``decode``: a token for every request that runs; ``prefill``: one prompt by itself.
     """
     step = decode_step if phase == "decode" else prompt_step
-    clock = clocks(deployment.system, deployment.backend)
-    operators = clock.operators(step(deployment))
-    times = clock.times([_Alone(operator) for operator in operators])
+    timer = timers(deployment.system, deployment.backend)
+    operators = timer.operators(step(deployment))
+    times = timer.times([_SingleOperatorStep(operator) for operator in operators])
     table = pd.DataFrame(
         {
             "operator": [operator.name for operator in operators],
@@ -57,7 +57,12 @@ def memory_breakdown(deployment: Deployment) -> dict[str, float]:
     """Return what the fullest GPU holds, in GiB: one that writes answers, where pools are two."""
     d = deployment
     held = rank_memory(
-        d.allocated, d.layout, d.formats, d.workload, d.of_a_worker, elsewhere=d.elsewhere
+        d.loaded_model,
+        d.layout,
+        d.formats,
+        d.workload,
+        d.requests_per_worker,
+        offloaded_bytes=d.offloaded_weight_bytes,
     )
     parts = {
         "weights": held.weights,

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from foretune.plan.serve.explaining import named
+from foretune.plan.serve.explanation import describe_candidate
 from foretune.plan.serve.planner import Plan
-from foretune.search.optuna.pareto import pareto_front
+from foretune.search.pareto import pareto_front
 from foretune.tune.report.chart import (
     Bars,
     Chart,
-    Layer,
+    ChartLayer,
     Line,
     Mark,
     Note,
@@ -20,7 +20,7 @@ from foretune.tune.report.chart import (
     Segment,
     linear_axis,
 )
-from foretune.tune.report.figures import MOST_POINTS
+from foretune.tune.report.figures import MAX_POINTS
 
 MARKS = (
     ("@measured", "circle"),
@@ -34,7 +34,7 @@ MARKS = (
 """Colours and symbols of groups of candidates; further groups start again."""
 
 
-def groups(table: pd.DataFrame) -> "pd.Series[str]":
+def candidate_groups(table: pd.DataFrame) -> "pd.Series[str]":
     """Return what candidates are told apart by: systems if there are several, else weights."""
     if table["system"].nunique() > 1:
         return table["system"].astype(str)
@@ -43,26 +43,28 @@ def groups(table: pd.DataFrame) -> "pd.Series[str]":
 
 def group_marks(plan: Plan) -> dict[str, tuple[str, str]]:
     """Return the color and symbol of each group that keeps to the limits, the best first."""
-    keeping = plan.candidates[plan.candidates["keeps"]]
-    most = keeping["tokens_per_s_per_gpu"].groupby(groups(plan.candidates)).max()
-    names = most.sort_values(ascending=False).index
+    feasible = plan.candidates[plan.candidates["keeps"]]
+    max_throughput = (
+        feasible["tokens_per_s_per_gpu"].groupby(candidate_groups(plan.candidates)).max()
+    )
+    names = max_throughput.sort_values(ascending=False).index
     return {str(name): MARKS[i % len(MARKS)] for i, name in enumerate(names)}
 
 
 def front_figure(plan: Plan) -> Chart:
     """Return tokens per second of a GPU over those of a user, and the front of every group."""
     table = plan.candidates.assign(user=1e3 / plan.candidates["tpot_ms"])
-    group = groups(table)
-    rest = table.sample(min(len(table), MOST_POINTS), random_state=0)
-    layers: list[Layer] = [
-        Points(*_places(rest), "@cloud", size_px=4),
-        Line(*_places(table.loc[plan.pareto.index]), "@interval", 11),
+    group = candidate_groups(table)
+    sample = table.sample(min(len(table), MAX_POINTS), random_state=0)
+    layers: list[ChartLayer] = [
+        Points(*_coordinates(sample), "@cloud", size_px=4),
+        Line(*_coordinates(table.loc[plan.pareto.index]), "@interval", 11),
     ]
     for name, (color, symbol) in group_marks(plan).items():
-        own = _front(table[table["keeps"] & (group == name)])
-        layers.append(Line(*_places(own), color, 1))
-        layers.append(Points(*_places(own), color, symbol, texts=_told(plan, own)))
-    best = _places(table.loc[[plan.best.name]])
+        front = _front(table[table["keeps"] & (group == name)])
+        layers.append(Line(*_coordinates(front), color, 1))
+        layers.append(Points(*_coordinates(front), color, symbol, texts=_tooltips(plan, front)))
+    best = _coordinates(table.loc[[plan.best.name]])
     layers += [Points(*best, "@text", "ring", 13), Note(best[0][0], best[1][0], "best")]
     drawn = table[table["keeps"]]
     x_end, y_end = (1.15 * float(drawn[c].max()) for c in ("user", "tokens_per_s_per_gpu"))
@@ -95,7 +97,7 @@ def stacked_bars(
     return Bars(labels, segments, linear_axis(0, longest, quantity), mark)
 
 
-def _places(rows: pd.DataFrame) -> tuple[list[float], list[float]]:
+def _coordinates(rows: pd.DataFrame) -> tuple[list[float], list[float]]:
     return rows["user"].tolist(), rows["tokens_per_s_per_gpu"].tolist()
 
 
@@ -105,9 +107,9 @@ def _front(rows: pd.DataFrame) -> pd.DataFrame:
     return rows[pareto_front(values)].sort_values("user")
 
 
-def _told(plan: Plan, rows: pd.DataFrame) -> list[str]:
+def _tooltips(plan: Plan, rows: pd.DataFrame) -> list[str]:
     return [
-        f"{named(plan, row)}\n{row['tpot_ms']:.3g} ms per token, {row['ttft_ms']:.3g} ms to the "
+        f"{describe_candidate(plan, row)}\n{row['tpot_ms']:.3g} ms per token, {row['ttft_ms']:.3g} ms to the "
         f"first\n{row['tokens_per_s_per_gpu']:.4g} tokens/s per GPU"
         for _, row in rows.iterrows()
     ]

@@ -4,15 +4,14 @@ import math
 from dataclasses import dataclass
 
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.offload import Offload
 from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Workload
+from foretune.plan.describe.workload import Offload, Workload
 from foretune.plan.serve.deployments.deployment import ENGINE_NAMES
 from foretune.plan.serve.planner import Plan
-from foretune.plan.serve.requirements import AT_MOST, Requirements
-from foretune.tune.report.numbers import counted, duration, number
+from foretune.plan.serve.requirements import UPPER_LIMITS, Requirements
+from foretune.tune.report.page import counted, duration, number
 
-NAMED = 3
+MAX_LISTED_SYSTEMS = 3
 """Systems beyond which a title counts them."""
 
 
@@ -44,11 +43,11 @@ class Question:
     tables: bool = True
     corrected: bool = False
     seconds: float = math.nan
-    offload: Offload = Offload()  # noqa: RUF009  # immutable
+    offload: Offload = Offload()  # immutable
 
     def __str__(self) -> str:
         names = " or ".join(system.name for system in self.systems)
-        if len(self.systems) > NAMED:
+        if len(self.systems) > MAX_LISTED_SYSTEMS:
             names = f"one of {len(self.systems)} systems"
         return f"{self.model.name} on {self.gpus} × {names}, {self.backend}"
 
@@ -89,7 +88,7 @@ class Question:
 
 def limits(requirements: Requirements) -> list[str]:
     """Return the limits in words, none where nothing is limited."""
-    values = {unit: getattr(requirements, name) for name, unit in AT_MOST.items()}
+    values = {unit: getattr(requirements, name) for name, unit in UPPER_LIMITS.items()}
     found = [f"{value:,.4g} {unit}" for unit, value in values.items() if math.isfinite(value)]
     if requirements.accuracy > 0:
         found.append(f"quality of at least {100 * requirements.accuracy:.4g} %")

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from foretune.plan.serve.explaining import named
+from foretune.plan.serve.explanation import describe_candidate
 from foretune.plan.serve.planner import Plan
-from foretune.tune.report.numbers import interval, number, percent
+from foretune.tune.report.page import interval, number, percent
 
 
 @dataclass(frozen=True)
@@ -41,20 +41,20 @@ COLUMNS = (
 )
 
 
-def known(rows: pd.DataFrame) -> list[Column]:
+def known_columns(rows: pd.DataFrame) -> list[Column]:
     """Return the columns of what is known of some of the candidates."""
     return [c for c in COLUMNS if c.name in rows and rows[c.name].notna().any()]
 
 
-def interval_of(line: pd.Series, name: str) -> str:
+def interval_of(row: pd.Series, name: str) -> str:
     """Return the interval of a predicted value; nothing where it has none."""
-    low, high = (float(line.get(f"{name}_{end}", math.nan)) for end in ("low", "high"))
+    low, high = (float(row.get(f"{name}_{end}", math.nan)) for end in ("low", "high"))
     return interval(low, high) if math.isfinite(low) else ""
 
 
-def spoken(plan: Plan, line: pd.Series) -> str:
+def format_candidate(plan: Plan, row: pd.Series) -> str:
     """Return a candidate in words that break well: numbers stay with what they count."""
-    words = named(plan, line)
+    words = describe_candidate(plan, row)
     for glued in (" × ", " requests"):
         words = words.replace(glued, glued.replace(" ", "\N{NO-BREAK SPACE}"))
     return words

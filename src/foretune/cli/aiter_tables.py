@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from foretune.device import Device
     from foretune.plan import Formats, Layout, ModelDescription
-    from foretune.plan.aiter_tables import TableLayer
+    from foretune.plan.engine_files.aiter_tables import TableLayer
 
 AITER = "aiter"
 SUFFIX = "_tuned_gemm"
@@ -23,9 +23,9 @@ def amd_gpu(name: str) -> "Device":
     Raises:
         UsageError: it is another one.
     """
-    from foretune.device import named_device
+    from foretune.device import find_device_or_none
 
-    found = named_device(name)
+    found = find_device_or_none(name)
     if found is None or not str(found.architecture).startswith("gfx9"):
         raise UsageError(f"AITER's tables are of AMD Instinct GPUs, not of {name}: give --system")
     return found
@@ -39,12 +39,17 @@ def complete_tables(
     out: Path | None,
 ) -> None:
     """List the layers that AITER's tables have and lack, and write completed tables."""
-    from foretune.plan.aiter_tables import fill, layers_in_tables, read_tables, write_tables
+    from foretune.plan.engine_files.aiter_tables import (
+        fill_tables,
+        layers_in_tables,
+        read_tables,
+        write_tables,
+    )
 
     model, layout, formats = served
     architecture, units = str(gpu.architecture), int(gpu.specs["cores"])
     tables = read_tables(folders)
-    layers = fill(
+    layers = fill_tables(
         layers_in_tables(model, layout, formats, architecture), tables, architecture, units
     )
     if not layers:
@@ -73,19 +78,25 @@ def complete_tables(
         output.say("nothing to write: no file was written")
     output.result({
         "engine": AITER, "model": model.name, "device": gpu.name,
-        "layers": [_as_json(each) for each in layers],
+        "layers": [_to_json(each) for each in layers],
         "out": {variable: str(path) for variable, path in written.items()} or None,
     })  # fmt: skip
 
 
 def _sizes(each: "TableLayer") -> str:
-    from foretune.tune.exporting.aiter import KINDS
+    from foretune.plan.engine_files.aiter import TABLE_KINDS
 
-    return " ".join(f"{name}={each.layer[name]}" for name in KINDS[each.table].sizes)
+    return " ".join(f"{name}={each.layer[name]}" for name in TABLE_KINDS[each.table].sizes)
 
 
-def _as_json(each: "TableLayer") -> dict[str, object]:
+def _to_json(each: "TableLayer") -> dict[str, object]:
     guesses = {n: {**choice.values, "agreement": choice.agreement}
                for n, choice in each.guesses.items()}  # fmt: skip
-    return {"table": each.table, "layer": dict(each.layer), "parts": each.parts,
-            "status": each.status, "there": list(each.there), "guesses": guesses}  # fmt: skip
+    return {
+        "table": each.table,
+        "layer": dict(each.layer),
+        "parts": each.parts,
+        "status": each.status,
+        "there": list(each.tuned_tokens),
+        "guesses": guesses,
+    }

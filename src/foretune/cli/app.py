@@ -34,7 +34,7 @@ from foretune.cli.plan import group as planning
 from foretune.errors import ForetuneError, ForetuneWarning
 from foretune.version import __version__
 
-INTERRUPTED = 130
+INTERRUPTED_EXIT_CODE = 130
 
 HELP = """Predict before you measure, verify before you trust.
 
@@ -59,7 +59,7 @@ PANELS = {
 """Heading of the help -> its commands."""
 
 
-class Grouped(TyperGroup):
+class PanelGroup(TyperGroup):
     """Commands in the order of `PANELS`."""
 
     def list_commands(self, ctx: Any) -> list[str]:
@@ -69,7 +69,7 @@ class Grouped(TyperGroup):
 
 app = typer.Typer(
     name="foretune",
-    cls=Grouped,
+    cls=PanelGroup,
     help=HELP,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -117,14 +117,14 @@ def run(arguments: list[str]) -> int:
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     try:
         result = app(arguments, prog_name="foretune", standalone_mode=False)
-        if result == INTERRUPTED:  # what newer releases of Typer make of Ctrl-C
+        if result == INTERRUPTED_EXIT_CODE:  # what newer releases of Typer make of Ctrl-C
             raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
     except ForetuneError as e:
         return _fail(str(e), e.exit_code, debug)
     except (KeyboardInterrupt, typer.Abort):
         kept = "interrupted: what was measured is kept; the same command goes on or starts again"
-        return _fail(kept, INTERRUPTED, False)
+        return _fail(kept, INTERRUPTED_EXIT_CODE, False)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

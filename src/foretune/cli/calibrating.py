@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from foretune.cli import options
-from foretune.cli.output import SCORE_COLUMNS, Output, score_rows
+from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows
 from foretune.errors import UsageError
 
 if TYPE_CHECKING:
@@ -37,19 +37,19 @@ def choose(
     'foretune collect KERNEL --rows' measures the runs of a kernel that is Foretune's own.
     """
     from foretune.cli.run_files import read_files
-    from foretune.models.saved.named import read_predictor
+    from foretune.files import atomic_write
+    from foretune.models.saved.lookup import read_predictor
     from foretune.registry import registered
-    from foretune.replacing import replacing
 
     if not files and device is None:
         raise UsageError("give --device, or run tables of the device")
     loaded = read_predictor(predictor)
-    hardware = None if device is None else options.device_of(loaded, device)
+    hardware = None if device is None else options.device_for(loaded, device)
     chosen = loaded.choose(
         count, read_files(files, kernel, map_, loaded) if files else None, hardware, seed
     )
-    _keep_times(out, chosen)
-    with replacing(out) as new:
+    _protect_filled_times(out, chosen)
+    with atomic_write(out) as new:
         chosen.to_csv(new, index=False)
     devices = sorted(map(str, chosen["device"].unique()))
     output = Output(as_json)
@@ -65,7 +65,7 @@ def choose(
     output.result({"out": str(out), "rows": len(chosen), "devices": devices})
 
 
-def _keep_times(out: Path, chosen: "pd.DataFrame") -> None:
+def _protect_filled_times(out: Path, chosen: "pd.DataFrame") -> None:
     import pandas as pd
 
     if out.suffix != ".csv":
@@ -90,7 +90,7 @@ def calibrate(
     """Correct a predictor for a new device, with a few runs measured there."""
     from foretune.cli.run_files import read_files
     from foretune.models import evaluate_predictor
-    from foretune.models.saved.named import read_predictor
+    from foretune.models.saved.lookup import read_predictor
 
     output = Output(as_json)
     before = read_predictor(predictor)
@@ -104,7 +104,7 @@ def calibrate(
             scores[when] = evaluate_predictor(scored, rows)
         for target in scores["after"]:
             named = {when: by_target[target] for when, by_target in scores.items()}
-            output.table(f"predicting {target}", SCORE_COLUMNS, score_rows({"checked": named}))
+            output.table(f"predicting {target}", METRIC_COLUMNS, metric_rows({"checked": named}))
     devices = ", ".join(after.calibration_.devices)
     output.say(f"\npredictor: {out}, calibrated for {devices} with {len(runs)} runs")
     output.result({"out": str(out), "rows": len(runs), "devices": devices, **scores})

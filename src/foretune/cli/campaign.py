@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import typer
 
 from foretune.cli import options
-from foretune.cli.output import SCORE_COLUMNS, Output, score_rows
+from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows
 from foretune.console import progress_bar
-from foretune.mapping import Value
 from foretune.problem import Problem
+from foretune.values import Value
 
 if TYPE_CHECKING:
     from foretune.tune import Campaign
     from foretune.tune.results import TuneResult
 
-QUIETER = "measure again on a quiet machine (--wait-quiet)"
+REMEASURE_ADVICE = "measure again on a quiet machine (--wait-quiet)"
 
 
 def register(app: typer.Typer) -> None:
@@ -43,7 +43,7 @@ def campaign(
     regret: float | None = options.REGRET,
     seconds: float | None = options.SECONDS,
     predictor: str = typer.Option(
-        "none", help=f"Start from this predictor. {options.NAMED}; auto: the shipped one."
+        "none", help=f"Start from this predictor. {options.PREDICTOR_HELP}; auto: the shipped one."
     ),
     out: Path = typer.Option(Path("campaigns"), help="Folder that holds the campaigns."),
     tracking_uri: str = typer.Option(
@@ -64,24 +64,40 @@ def campaign(
     from foretune.tune.campaign.campaign import run_campaign
     from foretune.tune.campaign.preset import get_preset
 
-    chosen, goal = get_kernel(kernel), options.read_objective(objective)
-    size = get_preset(preset)
+    chosen, parsed_objective = get_kernel(kernel), options.read_objective(objective)
+    chosen_preset = get_preset(preset)
     load("models", model)
     load("searchers", searcher)
     problems = options.read_problems(chosen, problem) if problem else None
-    most = None if budget is None else options.read_budget(budget)
-    where = options.read_store(store, no_store)
+    parsed_budget = None if budget is None else options.read_budget(budget)
+    store_setting = options.read_store(store, no_store)
     output = Output(as_json)
     with (
-        options.make_runner(runner, ray_address, chosen, device, size.timing()) as measuring,
+        options.make_runner(
+            runner, ray_address, chosen, device, chosen_preset.timing()
+        ) as active_runner,
         progress_bar() as progress,
     ):
         done = run_campaign(
-            chosen, measuring, size, problems=problems, objective=goal, model=model,
-            searcher=searcher, budget=most, regret=regret, seconds=seconds, predictor=predictor,
-            out=out, tracking_uri=tracking_uri, validate=validate,  # type: ignore[arg-type]
-            seed=seed, store=where, patience_s=wait_quiet, progress=progress,
-        )  # fmt: skip
+            chosen,
+            active_runner,
+            chosen_preset,
+            problems=problems,
+            objective=parsed_objective,
+            model=model,
+            searcher=searcher,
+            budget=parsed_budget,
+            regret=regret,
+            seconds=seconds,
+            predictor=predictor,
+            out=out,
+            tracking_uri=tracking_uri,
+            validate=validate,  # type: ignore[arg-type]
+            seed=seed,
+            store=store_setting,
+            patience_s=wait_quiet,
+            progress=progress,
+        )
     _show(output, done)
     output.result(done.summary())
 
@@ -102,28 +118,28 @@ def report(
 def show_results(output: Output, results: "list[TuneResult]") -> None:
     """Print the table of winners."""
     unit = results[0].objective.unit
-    same = _common(results)
+    shared = _shared_values(results)
     rows = []
     for r in results:
-        beside = f"{r.library.value / r.winner.value:.2f}×" if r.library else "–"
+        versus_library = f"{r.library.value / r.winner.value:.2f}×" if r.library else "–"
         interval = f"{r.winner.ratio_low:.2f}–{r.winner.ratio_high:.2f}"
         gain = f"{r.winner.ratio:.2f}× ({interval})" if r.verified else r.verdict.split(":")[0]
         times = [f"{c.value:.3g}" for c in (r.baseline, r.winner)]
-        rows.append([_without(r.problem, same), *times, gain, beside])
+        rows.append([_format_problem(r.problem, shared), *times, gain, versus_library])
     columns = ["problem", f"default {unit}", f"best {unit}", "speedup (95 %)"]
     if library := next((r.library for r in results if r.library), None):
         columns.append(f"vs {library.name}")
     rows = [row[: len(columns)] for row in rows]
-    title = " ".join([results[0].kernel, str(Problem(same)), "on", results[0].device])
+    title = " ".join([results[0].kernel, str(Problem(shared)), "on", results[0].device])
     output.table(title.replace("  ", " "), columns, rows)
     unstable = [r for r in results if r.unstable]
     for r in unstable:
-        output.say(f"{_without(r.problem, same) or r.problem}: {r.unstable}")
+        output.say(f"{_format_problem(r.problem, shared) or r.problem}: {r.unstable}")
     if unstable:
-        output.say(f"unstable: {QUIETER}")
+        output.say(f"unstable: {REMEASURE_ADVICE}")
 
 
-def _common(results: "list[TuneResult]") -> dict[str, Value]:
+def _shared_values(results: "list[TuneResult]") -> dict[str, Value]:
     """Return what all problems share: it goes to the title, the rows are narrow."""
     first = results[0].problem
     if len(results) == 1:
@@ -131,13 +147,13 @@ def _common(results: "list[TuneResult]") -> dict[str, Value]:
     return {k: v for k, v in first.items() if all(r.problem[k] == v for r in results)}
 
 
-def _without(problem: Problem, same: dict[str, Value]) -> str:
-    return " ".join(f"{k}={v}" for k, v in problem.items() if k not in same)
+def _format_problem(problem: Problem, shared: dict[str, Value]) -> str:
+    return " ".join(f"{k}={v}" for k, v in problem.items() if k not in shared)
 
 
 def _show(output: Output, done: "Campaign") -> None:
     for target, scores in done.training.scores.items():
-        output.table(f"predicting {target}", SCORE_COLUMNS, score_rows(scores))
+        output.table(f"predicting {target}", METRIC_COLUMNS, metric_rows(scores))
     output.say(str(done.training.validation))
     output.say("")
     show_results(output, list(done.results))

@@ -16,31 +16,31 @@ if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.plan import Operator
 
-OPERATORS = "llm-ops"
-KERNEL = "kernel"
-LARGEST = 2**20
+OPERATORS_COMMAND = "llm-ops"
+KERNEL_COMMAND = "kernel"
+MAX_SIZE = 2**20
 """Tokens of a step, and ranks, beyond which a number must be a slip."""
-MOST_OF_THE_TIME = 1000
+MIN_RUNS_IN_BUDGET = 1000
 """Runs of the slowest operator that would take all the time: slower ones are left out."""
 
 
-class Collect(TyperGroup):
+class CollectGroup(TyperGroup):
     """What follows ``foretune collect`` is a kernel, unless it is `OPERATORS`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Route the arguments to the command that they are for."""
-        command = [] if args[:1] == [OPERATORS] else [KERNEL]
+        command = [] if args[:1] == [OPERATORS_COMMAND] else [KERNEL_COMMAND]
         return super().parse_args(ctx, [*command, *args])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         """Find the command; that of kernels has no name of its own."""
         name, command, rest = super().resolve_command(ctx, args)
-        return (None if name == KERNEL else name), command, rest
+        return (None if name == KERNEL_COMMAND else name), command, rest
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
-    app.command(OPERATORS)(operators)
+    app.command(OPERATORS_COMMAND)(operators)
 
 
 def operators(
@@ -59,32 +59,34 @@ def operators(
     them to the tables of engines. The most telling sizes come first; rows are on disk the moment
     they are measured, and the same command goes on where it stopped. Needs torch.
     """
-    from foretune.collect.llm_operators import OperatorBench, collect_operators
+    from foretune.collect.torch_operators.collect import OperatorBenchmarker, collect_operators
     from foretune.datasets import RunLog
-    from foretune.plan.cost.own_tables import OWN_FILE
+    from foretune.plan.cost.own_tables import OPERATORS_FILE
 
-    options.positive(minutes, "--minutes")
+    options.require_positive(minutes, "--minutes")
     degrees, sizes = read_sizes(tp, "--tp"), read_sizes(tokens, "--tokens")
     hardware = _device(device)
-    bench = OperatorBench(hardware)
-    most_ms = 60_000.0 * minutes / MOST_OF_THE_TIME
-    chosen, reasons = _wanted(model, degrees, _kinds(formats, hardware), sizes, hardware, most_ms)
+    bench = OperatorBenchmarker(hardware)
+    max_ms = 60_000.0 * minutes / MIN_RUNS_IN_BUDGET
+    chosen, reasons = _choose_operators(
+        model, degrees, _chosen_formats(formats, hardware), sizes, hardware, max_ms
+    )
     output = Output(as_json)
     for reason, count in reasons.items():
         output.say(f"left out: {count} operators: {reason}")
     if not chosen:
         raise UsageError("no operator is left to measure: give other --formats, or --minutes")
-    with RunLog(out / OWN_FILE, hardware) as log, progress_bar() as progress:
+    with RunLog(out / OPERATORS_FILE, hardware) as log, progress_bar() as progress:
         done = collect_operators(chosen, log, bench, minutes, progress)
-    left = len(chosen) - done.rows - done.reused
+    remaining = len(chosen) - done.rows - done.reused
     output.say(
         f"{out}: {done.rows} new rows ({done.ok} ok, {done.failed} failed), {done.reused} there "
-        f"already, {left} of {len(chosen)} not measured, {done.seconds:.0f} s"
+        f"already, {remaining} of {len(chosen)} not measured, {done.seconds:.0f} s"
     )
     output.say(f"foretune plan {model or 'MODEL'} --system local --operators {out} … uses them")
     output.result(
         {"rows": done.rows, "ok": done.ok, "failed": done.failed, "reused": done.reused,
-         "left": left, "left_out": reasons, "seconds": done.seconds, "device": hardware.name,
+         "left": remaining, "left_out": reasons, "seconds": done.seconds, "device": hardware.name,
          "out": str(out)}
     )  # fmt: skip
 
@@ -102,8 +104,8 @@ def read_sizes(text: str, option: str) -> list[int]:
             low, high = int(first), int(last if dots else first)
         except ValueError as e:
             raise UsageError(f"{option} {text}: write sizes like 1,64,4096 or 1..8192") from e
-        if not 1 <= low <= high <= LARGEST:
-            raise UsageError(f"{option} {text}: sizes lie between 1 and {LARGEST}, upwards")
+        if not 1 <= low <= high <= MAX_SIZE:
+            raise UsageError(f"{option} {text}: sizes lie between 1 and {MAX_SIZE}, upwards")
         while low <= high:
             sizes.append(low)
             low *= 2
@@ -112,12 +114,12 @@ def read_sizes(text: str, option: str) -> list[int]:
 
 def _device(name: str) -> "Device":
     from foretune.collect import local_device
-    from foretune.collect.gpus import local_gpus
+    from foretune.collect.devices import local_gpus
 
     return local_device(name or ("cuda" if local_gpus() else "cpu"))
 
 
-def _kinds(text: str, device: "Device") -> list[str]:
+def _chosen_formats(text: str, device: "Device") -> list[str]:
     """Return the formats asked for; else those that device and torch both multiply in."""
     from foretune.collect.torch_operators import linear_formats
     from foretune.plan.describe.formats import FORMATS, find_format, supported
@@ -128,20 +130,20 @@ def _kinds(text: str, device: "Device") -> list[str]:
     return [name for name in both if supported(name, device.architecture) == "native"] or ["bf16"]
 
 
-def _wanted(
-    model: str, degrees: Sequence[int], kinds: Sequence[str], sizes: Sequence[int],
-    device: "Device", most_ms: float,
+def _choose_operators(
+    model: str, degrees: Sequence[int], formats: Sequence[str], sizes: Sequence[int],
+    device: "Device", max_ms: float,
 ) -> "tuple[list[Operator], dict[str, int]]":  # fmt: skip
-    from foretune.collect.llm_operators import distinct
+    from foretune.collect.torch_operators.collect import distinct
     from foretune.plan import describe_model
     from foretune.plan.cost.design import (
-        TYPICAL,
-        informative_first,
+        DEFAULT_MODELS,
+        farthest_first,
         measurable,
         plan_operators,
     )
 
-    models = [describe_model(name) for name in ([model] if model else TYPICAL)]
-    asked = [o for m in models for o in plan_operators(m, degrees, kinds, sizes)]
-    chosen, reasons = measurable(distinct(asked), device, most_ms)
-    return informative_first(chosen), reasons
+    models = [describe_model(name) for name in ([model] if model else DEFAULT_MODELS)]
+    planned = [o for m in models for o in plan_operators(m, degrees, formats, sizes)]
+    chosen, reasons = measurable(distinct(planned), device, max_ms)
+    return farthest_first(chosen), reasons

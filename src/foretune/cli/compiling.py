@@ -13,7 +13,7 @@ from foretune.console import progress_bar
 from foretune.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
-    from foretune.collect.compiled import Compiled
+    from foretune.collect.compiled import CompileResult
 
 KERNEL = typer.Argument(help="The kernel: MODULE:NAME; the current folder is searched, too.")
 ARG = typer.Option(
@@ -28,7 +28,7 @@ CONFIG = typer.Option(
 TARGET = typer.Option(..., "--target", help="sm_80, sm_90, sm_100, sm_120, gfx942, …")
 JOBS = typer.Option(0, "--jobs", help="Parallel processes; 0: one per core.")
 TIME_LIMIT = typer.Option(60.0, "--time-limit", help="Most seconds to compile a configuration.")
-_UNITS = {0: "none", 2: "mma", 3: "wgmma", 5: "tcgen05"}
+_MATRIX_UNITS = {0: "none", 2: "mma", 3: "wgmma", 5: "tcgen05"}
 
 
 def inspect(
@@ -53,7 +53,7 @@ def inspect(
     outcomes = _compile(
         kernel, arg, config, target, jobs, time_limit, "ttgir" if ttgir else "full", ""
     )
-    rows = [[_text(o.config), *_cells(o)] for o in outcomes if o.static]
+    rows = [[_format_config(o.config), *_cells(o)] for o in outcomes if o.static]
     columns = ("config", "regs", "spill B", "shared B", "per SM, limit", "deep", "unit", "B", "s")
     if rows:
         output.table(f"{kernel} for {target}", columns, rows)
@@ -87,7 +87,7 @@ def precompile(
     Exits with 1 if a configuration fails.
     """
     output = Output(as_json)
-    _expect_writable(cache_dir)
+    _check_writable(cache_dir)
     outcomes = _compile(kernel, arg, config, target, jobs, time_limit, "full", str(cache_dir))
     built = sum(o.ok for o in outcomes)
     seconds = sum(o.compile_s for o in outcomes if o.ok)
@@ -109,7 +109,7 @@ def precompile(
     _exit_if_any_failed(outcomes)
 
 
-def _expect_writable(folder: Path) -> None:
+def _check_writable(folder: Path) -> None:
     """Raise OutputError before minutes are spent on what cannot be kept."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -119,7 +119,7 @@ def _expect_writable(folder: Path) -> None:
         raise OutputError(f"cannot write --cache-dir {folder}: {e.strerror or e}") from e
 
 
-def _exit_if_any_failed(outcomes: "list[Compiled]") -> None:
+def _exit_if_any_failed(outcomes: "list[CompileResult]") -> None:
     if not all(o.ok for o in outcomes):
         raise typer.Exit(1)
 
@@ -127,31 +127,38 @@ def _exit_if_any_failed(outcomes: "list[Compiled]") -> None:
 def _compile(
     kernel: str, arg: list[str], config: list[str], target: str, jobs: int, time_limit: float,
     tier: str, cache_dir: str,
-) -> "list[Compiled]":  # fmt: skip
-    from foretune.collect.compiled import compile_configs, find_target
+) -> "list[CompileResult]":  # fmt: skip
+    from foretune.collect.compiled import compile_configs, get_target
     from foretune.collect.compiled.arguments import parse_argument, parse_config
 
-    options.import_from_here()
+    options.enable_cwd_imports()
     if jobs < 0:
         raise UsageError(f"--jobs {jobs}: give 0 (as many as there are cores) or more")
     arguments = dict(map(parse_argument, arg))
-    configs = [parse_config(c) for c in config] or _own_configs(kernel)
-    found = find_target(target)
-    outcomes: dict[int, Compiled] = {}
+    configs = [parse_config(c) for c in config] or _autotuner_configs(kernel)
+    found = get_target(target)
+    outcomes: dict[int, CompileResult] = {}
     with progress_bar() as progress:
         progress.start("compiling", len(configs))
         for position, outcome in compile_configs(
-            kernel, (), configs, found, kwargs=arguments, tier=tier, jobs=jobs or None,
-            limit_s=options.positive(time_limit, "--time-limit"), cache_dir=cache_dir or None,
-        ):  # fmt: skip
+            kernel,
+            (),
+            configs,
+            found,
+            kwargs=arguments,
+            tier=tier,
+            jobs=jobs or None,
+            limit_s=options.require_positive(time_limit, "--time-limit"),
+            cache_dir=cache_dir or None,
+        ):
             outcomes[position] = outcome
-            progress.advance(_text(outcome.config))
+            progress.advance(_format_config(outcome.config))
     return [outcomes[i] for i in range(len(configs))]
 
 
-def _own_configs(kernel: str) -> list[dict[str, Any]]:
+def _autotuner_configs(kernel: str) -> list[dict[str, Any]]:
     """Return the configurations of the kernel's autotuner; one without any settings if none."""
-    from foretune.collect.compiled.order import load_kernel
+    from foretune.collect.compiled.compile_pool import load_kernel
 
     layer: Any = load_kernel(kernel)
     while layer is not None:
@@ -161,7 +168,7 @@ def _own_configs(kernel: str) -> list[dict[str, Any]]:
     return [{}]
 
 
-def _cells(outcome: "Compiled") -> list[str]:
+def _cells(outcome: "CompileResult") -> list[str]:
     static = outcome.static
     spilled = static.get("spill_store_bytes", 0) + static.get("spill_load_bytes", 0)
     spilled += 4 * static.get("spilled_registers", 0)
@@ -169,31 +176,31 @@ def _cells(outcome: "Compiled") -> list[str]:
     if "ctas_per_sm" in static:
         limiter = next(n for n in static if n.startswith("limited_by_") and static[n])
         per_sm = f"{static['ctas_per_sm']:.0f}, {limiter.removeprefix('limited_by_')}"
-    unit = _UNITS.get(int(static.get("mma_version", 0)), "?")
+    unit = _MATRIX_UNITS.get(int(static.get("mma_version", 0)), "?")
     if "accumulator_registers" in static:
         unit = "mfma" if static.get("mma_version") else "none"
     width = static.get("global_width_bytes", static.get("load_width_bytes"))
     return [
-        _number(static.get("registers")),
+        _format_number(static.get("registers")),
         f"{spilled:.0f}" if "registers" in static else "–",
-        _number(static.get("shared_bytes")),
+        _format_number(static.get("shared_bytes")),
         per_sm,
-        _number(static.get("pipeline_depth")),
+        _format_number(static.get("pipeline_depth")),
         unit,
         "–" if width is None else f"{width:.3g}",
         f"{outcome.compile_s:.2f}",
     ]
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "–" if value is None else f"{value:.0f}"
 
 
-def _text(config: Mapping[str, Any]) -> str:
+def _format_config(config: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in config.items()) or "default"
 
 
-def _say_failures(output: Output, outcomes: "list[Compiled]") -> None:
+def _say_failures(output: Output, outcomes: "list[CompileResult]") -> None:
     for outcome in outcomes:
         if not outcome.ok:
-            output.say(f"{outcome.status}: {_text(outcome.config)}: {outcome.error}")
+            output.say(f"{outcome.status}: {_format_config(outcome.config)}: {outcome.error}")

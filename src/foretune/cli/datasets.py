@@ -10,7 +10,7 @@ from foretune.cli.output import Output
 from foretune.errors import UsageError
 
 if TYPE_CHECKING:
-    from foretune.datasets import Card
+    from foretune.datasets import DatasetCard
 
 
 def datasets(
@@ -35,7 +35,7 @@ def datasets(
     output.result(found)
 
 
-def _show_all(output: Output, cards: "list[Card]") -> None:
+def _show_all(output: Output, cards: "list[DatasetCard]") -> None:
     rows = [
         [
             c.name,
@@ -52,7 +52,7 @@ def _show_all(output: Output, cards: "list[Card]") -> None:
     output.result({"datasets": cards})
 
 
-def _show(output: Output, card: "Card") -> None:
+def _show(output: Output, card: "DatasetCard") -> None:
     specs = ", ".join(f"{name} {value:,.6g}" for name, value in card.specs.items())
     kernels = ", ".join(f"{name} ({source})" for name, source in card.kernels.items())
     lines = {

@@ -8,7 +8,7 @@ from foretune.cli import options
 from foretune.cli.output import Output, percent
 from foretune.cli.run_files import read_files
 
-DRIFTED = 1
+DRIFTED_EXIT_CODE = 1
 """The exit code."""
 
 
@@ -23,7 +23,7 @@ def drift(
 
     'foretune train --resume' then goes on with the fresh runs.
     """
-    from foretune.models.saved.named import read_predictor
+    from foretune.models.saved.lookup import read_predictor
     from foretune.models.validation.drift import check_drift
 
     output = Output(as_json)
@@ -45,4 +45,4 @@ def drift(
     verdicts = {t: {"verdict": d.verdict, **vars(d)} for t, d in found.items()}
     output.result({"verdict": "drifted" if drifted else "ok", "targets": verdicts})
     if drifted:
-        raise typer.Exit(DRIFTED)
+        raise typer.Exit(DRIFTED_EXIT_CODE)

@@ -14,17 +14,17 @@ from foretune.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
     from foretune.plan import ModelDescription
-    from foretune.plan.engine_files import EngineFile
-    from foretune.tune.exporting.layer import Engine, Layer
+    from foretune.plan.engine_files.guesses import EngineFile
+    from foretune.plan.engine_files.layer import Engine, Layer
 
-INSIDE = {
+LINEAR_CONFIG_FOLDERS = {
     "vllm": "vllm/model_executor/layers/quantization/utils/configs",
     "sglang": "sglang/kernels/ops/gemm/configs",
 }
 """Where in its package an engine looks for files of linear layers: vLLM 0.33, SGLang 0.5.23."""
 LIMIT_S = 180.0
 """Of one measurement: the first one imports vLLM."""
-EXPERTS_INSIDE = "sglang/srt/layers/moe/moe_runner/triton_utils"
+EXPERT_CONFIG_FOLDER = "sglang/srt/layers/moe/moe_runner/triton_utils"
 
 
 def engine_config(
@@ -61,62 +61,69 @@ def engine_config(
     With --measure, files hold what beats the engine's default; their card says by how much.
     """
     from foretune.plan import Formats, Layout, checkpoint_formats, describe_model
-    from foretune.plan.engine_files import engine_files, layers_of
-    from foretune.plan.engine_folder import write_files
-    from foretune.plan.engine_measuring import BUDGET
-    from foretune.tune.exporting.layer import Engine
-    from foretune.tune.exporting.winners import Winners, architecture_of
+    from foretune.plan.engine_files.folder import write_files
+    from foretune.plan.engine_files.guesses import engine_files, tuned_file_layers
+    from foretune.plan.engine_files.layer import Engine
+    from foretune.plan.engine_files.measuring import DEFAULT_BUDGET
+    from foretune.plan.engine_files.tuned_layers import TunedLayerIndex, architecture_of
 
     if engine not in (*get_args(Engine), AITER):
         raise UnknownName("engine with tuned files", engine, (*get_args(Engine), AITER))
     kind = cast("Engine", engine)
     if measure:
-        device = _measured_on(kind, system, device, out, ep)
+        device = _local_gpu_name(kind, system, device, out, ep)
     elif tokens or budget is not None:
         raise UsageError("--tokens and --budget are of --measure")
-    where = _device(system, device)
+    gpu_name = _gpu_name(system, device)
     _check_ranks(kind, tp, dp, ep)
     described, output = describe_model(model), Output(as_json)
     layout = Layout(tp, 1, dp, tp * dp // ep, ep) if described.is_moe else Layout(tp, 1, dp)
     chosen = Formats(formats) if formats else checkpoint_formats(described)
     if engine == AITER:
-        _refuse({"--also": also, "--triton": triton})
-        served, gpu = (described, layout, chosen), amd_gpu(where)
-        complete_tables(output, served, gpu, tuned or _installed(engine), out)
+        _reject_options({"--also": also, "--triton": triton})
+        served, gpu = (described, layout, chosen), amd_gpu(gpu_name)
+        complete_tables(output, served, gpu, tuned or _installed_folder(engine), out)
         return
-    layers = layers_of(described, layout, chosen, where, kind)
+    layers = tuned_file_layers(described, layout, chosen, gpu_name, kind)
     files = []
     if not layers:
         output.say(f"{described.name} in {chosen}: {engine} looks for no tuned file")
     else:
-        own = Winners.read(tuned or _installed(engine))
-        known = Winners([*own.layers.values(), *Winners.read(also).layers.values()] if also
-                        else own.layers.values())  # fmt: skip
-        files = engine_files(layers, own, known)
+        engine_winners = TunedLayerIndex.read(tuned or _installed_folder(engine))
+        all_winners = TunedLayerIndex(
+            [*engine_winners.layers.values(), *TunedLayerIndex.read(also).layers.values()]
+            if also
+            else engine_winners.layers.values()
+        )
+        files = engine_files(layers, engine_winners, all_winners)
         if measure:
-            count = BUDGET if budget is None else options.at_least_one(budget, "--budget")
-            files = _measured(files, described, out, _numbers(tokens), count)
-        _show(output, f"{described.name} on {layout}, {where}", files)
-        if architecture_of(where) is None:
-            output.say(f"no architecture is known of {where}: only its own files have a vote")
-        if own.left_out:
-            output.say(f"{own.left_out} files in other formats left out")
-    filled = [] if out is None else list(write_files(out, files, kind, triton).values())
-    _say_what_to_do(output, out, filled, engine)
-    said = {"engine": engine, "model": described.name, "device": where}
-    of_files = [_as_json(file, kind) for file in files]
-    output.result({**said, "files": of_files, "out": str(out) if filled else None})
+            count = (
+                DEFAULT_BUDGET
+                if budget is None
+                else options.require_positive_int(budget, "--budget")
+            )
+            files = _measure_missing(files, described, out, _parse_token_counts(tokens), count)
+        _show(output, f"{described.name} on {layout}, {gpu_name}", files)
+        if architecture_of(gpu_name) is None:
+            output.say(f"no architecture is known of {gpu_name}: only its own files have a vote")
+        if engine_winners.skipped:
+            output.say(f"{engine_winners.skipped} files in other formats left out")
+    written = [] if out is None else list(write_files(out, files, kind, triton).values())
+    _say_next_steps(output, out, written, engine)
+    header = {"engine": engine, "model": described.name, "device": gpu_name}
+    entries = [_to_json(file, kind) for file in files]
+    output.result({**header, "files": entries, "out": str(out) if written else None})
 
 
 def _check_ranks(engine: "Engine", tp: int, dp: int, ep: int) -> None:
     for value, option in ((tp, "--tp"), (dp, "--dp"), (ep, "--ep")):
-        options.at_least_one(value, option)
+        options.require_positive_int(value, option)
     if tp * dp % ep or (engine == "vllm" and ep not in (1, tp * dp)):
         allowed = f"1 or {tp * dp}" if engine == "vllm" else f"what divides {tp * dp}"
         raise UsageError(f"--ep {ep} is not possible on {tp * dp} ranks: give {allowed}")
 
 
-def _device(system: str | None, device: str | None) -> str:
+def _gpu_name(system: str | None, device: str | None) -> str:
     """Return the GPU's name as its driver gives it; names of files have ``_`` for spaces."""
     if (system is None) == (device is None):
         raise UsageError("give --system or --device: tuned files are for one kind of GPU")
@@ -130,7 +137,7 @@ def _device(system: str | None, device: str | None) -> str:
     return name
 
 
-def _measured_on(
+def _local_gpu_name(
     engine: "Engine", system: str | None, device: str | None, out: Path | None, ep: int
 ) -> str:  # fmt: skip
     """Return the name of this machine's GPU.
@@ -139,7 +146,7 @@ def _measured_on(
         UsageError: it is not the one asked for, or there is none; or what was asked for makes no
             sense.
     """
-    from foretune.collect.gpus import local_gpus
+    from foretune.collect.devices import local_gpus
 
     if engine != "vllm":
         raise UsageError("--measure: only vLLM's kernels are measured")
@@ -153,21 +160,21 @@ def _measured_on(
     if not gpus[0].architecture.startswith("sm_"):  # vLLM names files of others differently
         raise UsageError("--measure: only NVIDIA's GPUs are measured on")
     if system or device:
-        asked = _device(system, device)
-        if asked != gpus[0].name:
+        requested = _gpu_name(system, device)
+        if requested != gpus[0].name:
             raise UsageError(f"--measure measures on this machine's GPU, {gpus[0].name}: leave "
                              "--system and --device out")  # fmt: skip
     return gpus[0].name
 
 
-def _measured(
+def _measure_missing(
     files: list["EngineFile"], model: "ModelDescription", out: Path, tokens: list[int], budget: int
 ) -> list["EngineFile"]:
     """Return files with what was measured; each is written as soon as it is done."""
     from foretune.collect import IsolatedRunner, local_device
     from foretune.console import progress_bar
-    from foretune.plan.engine_folder import check_folder, write_files
-    from foretune.plan.engine_measuring import measure_file
+    from foretune.plan.engine_files.folder import check_folder, write_files
+    from foretune.plan.engine_files.measuring import measure_file
 
     missing = [file for file in files if file.status != "there"]
     check_folder(out, [file.layer for file in missing], "vllm")
@@ -182,18 +189,18 @@ def _measured(
     return done
 
 
-def _numbers(tokens: str) -> list[int]:
-    from foretune.plan.engine_files import TOKENS
+def _parse_token_counts(tokens: str) -> list[int]:
+    from foretune.plan.engine_files.guesses import TOKEN_COUNTS
 
     if not tokens:
-        return list(TOKENS)
+        return list(TOKEN_COUNTS)
     try:
-        return [options.at_least_one(int(word), "--tokens") for word in tokens.split(",")]
+        return [options.require_positive_int(int(word), "--tokens") for word in tokens.split(",")]
     except ValueError:
         raise UsageError(f"--tokens {tokens!r}: give numbers, like 1,16,64") from None
 
 
-def _installed(engine: str) -> list[Path]:
+def _installed_folder(engine: str) -> list[Path]:
     """Return the folder of an installed engine, without importing it."""
     found = find_spec(engine)
     if found is None or not found.origin:
@@ -208,43 +215,45 @@ def _show(output: Output, title: str, files: list["EngineFile"]) -> None:
     output.table(title, ("part", "layer", "file", "agreement"), rows)
     for file in files:
         if file.measured:
-            wins = [f"{count}: {entry.gain:.2f}×" for count, entry in file.measured.items()
-                    if entry.wins]  # fmt: skip
-            against = f"faster than the default at {', '.join(wins)}" if wins else file.status
+            wins = [f"{count}: {entry.speedup:.2f}×" for count, entry in file.measured.items()
+                    if entry.beats_default]  # fmt: skip
+            outcome = f"faster than the default at {', '.join(wins)}" if wins else file.status
             failed = f"; {len(file.failed)} failed" if file.failed else ""
-            output.say(f"{_sizes(file.layer)}: {against}{failed}")
+            output.say(f"{_sizes(file.layer)}: {outcome}{failed}")
 
 
-def _refuse(given: dict[str, object]) -> None:
+def _reject_options(given: dict[str, object]) -> None:
     for option, value in given.items():
         if value:
             raise UsageError(f"{option} is not of aiter: only its installed tables are read")
 
 
-def _say_what_to_do(
-    output: Output, out: Path | None, filled: list["EngineFile"], engine: str
+def _say_next_steps(
+    output: Output, out: Path | None, written: list["EngineFile"], engine: str
 ) -> None:
-    from foretune.plan.engine_folder import LINEAR
+    from foretune.plan.engine_files.folder import LINEAR_FOLDER
 
     if out is None:
         return
-    if not filled:
+    if not written:
         output.say("nothing to write: no file was written")
         return
-    guessed = sum(not file.measured for file in filled)
-    count = f"{len(filled)} file{'s' if len(filled) > 1 else ''}"
+    guessed = sum(not file.measured for file in written)
+    count = f"{len(written)} file{'s' if len(written) > 1 else ''}"
     how = "measured" if not guessed else "guessed and not measured"
-    if guessed and guessed < len(filled):
+    if guessed and guessed < len(written):
         how = f"{guessed} guessed and not measured"
     output.say(f"{out}: {count}, {how}")
-    if any(file.layer.experts for file in filled):
+    if any(file.layer.experts for file in written):
         output.say(
             f"For experts: start vLLM with VLLM_TUNED_CONFIG_FOLDER={out.absolute()}"
             if engine == "vllm"
-            else f"For experts: copy {out / 'configs'} to {EXPERTS_INSIDE}"
+            else f"For experts: copy {out / 'configs'} to {EXPERT_CONFIG_FOLDER}"
         )
-    if not all(file.layer.experts for file in filled):
-        output.say(f"For linear layers: copy what is in {out / LINEAR} to {INSIDE[engine]}")
+    if not all(file.layer.experts for file in written):
+        output.say(
+            f"For linear layers: copy what is in {out / LINEAR_FOLDER} to {LINEAR_CONFIG_FOLDERS[engine]}"
+        )
 
 
 def _sizes(layer: "Layer") -> str:
@@ -252,9 +261,9 @@ def _sizes(layer: "Layer") -> str:
     return f"{layer.sizes.replace(',', ' ')} {layer.dtype or '16 bit'}{block}"
 
 
-def _as_json(file: "EngineFile", engine: "Engine") -> dict[str, object]:
+def _to_json(file: "EngineFile", engine: "Engine") -> dict[str, object]:
     configs = {tokens: dict(config) for tokens, config in file.configs.items()}
-    gains = {tokens: entry.gain for tokens, entry in file.measured.items()}
-    return {"name": file.layer.named(engine), "parts": file.parts, "status": file.status,
+    gains = {tokens: entry.speedup for tokens, entry in file.measured.items()}
+    return {"name": file.layer.file_name_for(engine), "parts": file.parts, "status": file.status,
             "agreement": file.agreement, "configs": configs, "gains": gains,
             "failed": dict(file.failed)}  # fmt: skip

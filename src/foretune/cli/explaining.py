@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from foretune.device import Device
     from foretune.kernel import Kernel
     from foretune.models import Predictor
-    from foretune.models.explanation.attribution import Comparison, Importance
-    from foretune.models.target.targets import Target
+    from foretune.models.explanation import Comparison, Importance
+    from foretune.models.targets import Target
 
-LINES = 15
+MAX_LINES = 15
 """Shown to people; the JSON has all."""
 
 
@@ -38,9 +38,9 @@ def explain(
 
     Contributions are exact (TreeSHAP), so this needs a predictor of model xgboost.
     """
-    from foretune.models.saved.guide import refuse_kernel
-    from foretune.models.saved.named import read_predictor
-    from foretune.models.target.targets import TARGETS
+    from foretune.models.saved.lookup import read_predictor
+    from foretune.models.saved.search_predictor import require_kernel
+    from foretune.models.targets import TARGETS
 
     if target not in TARGETS:
         raise UnknownName("target", target, TARGETS)
@@ -48,9 +48,9 @@ def explain(
         raise UsageError("to compare, give --problem and --config twice; without them, neither")
     loaded, output = read_predictor(predictor), Output(as_json)
     if kernel is not None:
-        refuse_kernel(loaded, kernel)
+        require_kernel(loaded, kernel)
     if problem is None:
-        from foretune.models.explanation.attribution import importance
+        from foretune.models.explanation import importance
 
         _show_importance(output, importance(loaded, target=target), target)
     else:
@@ -58,16 +58,16 @@ def explain(
 
 
 def _show_importance(output: Output, found: "Importance", target: str) -> None:
-    from foretune.models.explanation.attribution import GROUPS
+    from foretune.models.explanation import FEATURE_GROUPS
 
     title = f"what predicted {target} rests on ({found.rows:,} rows)"
     rows = [
         [str(f["feature"]), str(f["group"]), f"{f['factor']:.3f}×"]
-        for f in found.features.head(LINES).to_dict("records")
+        for f in found.features.head(MAX_LINES).to_dict("records")
     ]
     output.table(title, ("feature", "group", "typical effect"), rows)
     groups: list[dict[str, Any]] = found.groups.to_dict("records")
-    rows = [[g["group"], GROUPS[g["group"]], f"{g['factor']:.3f}×"] for g in groups]
+    rows = [[g["group"], FEATURE_GROUPS[g["group"]], f"{g['factor']:.3f}×"] for g in groups]
     output.say("")
     output.table("by group", ("group", "what it is", "typical effect"), rows)
     features = found.features.to_dict("records")
@@ -83,44 +83,44 @@ def _compare(
     target: "Target",
 ) -> None:
     from foretune.features import rows_of
-    from foretune.models.explanation.attribution import compare
+    from foretune.models.explanation import compare
 
-    kernel = _kernel_of(predictor)
+    kernel = _runnable_kernel(predictor)
     problem = Problem.parse(problem_text)
     problem = kernel.problem(problem) if kernel else problem
-    device = options.device_of(predictor, device_name)
+    device = options.device_for(predictor, device_name)
     a, b = (_read_config(predictor, kernel, problem, device, text) for text in config_texts)
     rows = rows_of(predictor.kernel_name_, problem, [a, b], device)
-    done = compare(predictor, rows, 0, 1, target)
-    _show_comparison(output, done, problem, a, b)
+    comparison = compare(predictor, rows, 0, 1, target)
+    _show_comparison(output, comparison, problem, a, b)
     for line in predictor.explain_outside(rows).to_dict("records"):
         output.say(f"{'AB'[line['row']]}: {line['column']}={line['value']} {line['reason']}")
     output.result(
         {
             "target": target, "problem": dict(problem), "a": dict(a), "b": dict(b),
-            "device": device.name, "predicted_ratio": done.predicted, "tree_ratio": done.tree,
-            "factors": done.factors.to_dict("records"),
+            "device": device.name, "predicted_ratio": comparison.predicted, "tree_ratio": comparison.tree,
+            "factors": comparison.factors.to_dict("records"),
         }
     )  # fmt: skip
 
 
 def _show_comparison(
-    output: Output, done: "Comparison", problem: Problem, a: Configuration, b: Configuration
+    output: Output, comparison: "Comparison", problem: Problem, a: Configuration, b: Configuration
 ) -> None:
-    output.say(f"A: {_differing(a, b)}\nB: {_differing(b, a)}")
-    title = f"{problem}: {done.target} of B over A is predicted {done.predicted:.3f}×"
+    output.say(f"A: {_format_difference(a, b)}\nB: {_format_difference(b, a)}")
+    title = f"{problem}: {comparison.target} of B over A is predicted {comparison.predicted:.3f}×"
     rows = [
-        [str(f["feature"]), _text(f["a"]), _text(f["b"]), f"{f['factor']:.3f}×"]
-        for f in done.factors.head(LINES).to_dict("records")
+        [str(f["feature"]), _format_value(f["a"]), _format_value(f["b"]), f"{f['factor']:.3f}×"]
+        for f in comparison.factors.head(MAX_LINES).to_dict("records")
     ]
     output.table(title, ("feature", "A", "B", "factor"), rows)
-    if (left := len(done.factors) - LINES) > 0:
-        rest = float(done.factors["factor"].iloc[LINES:].prod())
-        output.say(f"{left} more: {rest:.3f}× together")
-    output.say(f"product, which is what the trees say: {done.tree:.3f}×")
+    if (hidden := len(comparison.factors) - MAX_LINES) > 0:
+        rest = float(comparison.factors["factor"].iloc[MAX_LINES:].prod())
+        output.say(f"{hidden} more: {rest:.3f}× together")
+    output.say(f"product, which is what the trees say: {comparison.tree:.3f}×")
 
 
-def _kernel_of(predictor: "Predictor") -> "Kernel | None":
+def _runnable_kernel(predictor: "Predictor") -> "Kernel | None":
     """Return the predictor's kernel if it can be run, so has defaults and a space; else None."""
     from foretune.kernel import Kernel
 
@@ -160,12 +160,12 @@ def _read_config(
     return config
 
 
-def _differing(config: Configuration, other: Configuration) -> str:
+def _format_difference(config: Configuration, other: Configuration) -> str:
     parts = [f"{k}={v}" for k, v in config.items() if k not in other or other[k] != v]
     return " ".join(parts) or "the same"
 
 
-def _text(value: object) -> str:
+def _format_value(value: object) -> str:
     if isinstance(value, float):
         return "–" if value != value else f"{value:.6g}"
     return "" if value is None else str(value)

@@ -9,14 +9,15 @@ from foretune.cli import options
 from foretune.cli.output import Output, percent
 from foretune.cli.storing import open_tuned
 from foretune.errors import UnknownName, UsageError
-from foretune.replacing import replacing
+from foretune.files import atomic_write
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from foretune.tune.exporting import Exported, Score, Shares
+    from foretune.tune.heuristics import EfficiencyTable, Score
+    from foretune.tune.heuristics.export import ExportedFunction
 
-MOST = typer.Option(8, "--max-configs", help="Most configurations that the function uses.")
+MAX_CONFIGS = typer.Option(8, "--max-configs", help="Most configurations that the function uses.")
 
 
 def export(
@@ -27,7 +28,7 @@ def export(
         None, "--store", help="Store or exported file. Default: as in 'foretune store'."
     ),
     out: Path = typer.Option(..., help="Python file to write."),
-    max_configs: int = MOST,
+    max_configs: int = MAX_CONFIGS,
     depth: int = typer.Option(None, help="Depth of the decision tree. Default: the best one."),
     objective: str = options.OBJECTIVE,
     group: str = typer.Option(
@@ -41,18 +42,22 @@ def export(
     Prints how much of the best performance measured it keeps, on the same
     problems and on held-out ones, beside the single best configuration.
     """
-    from foretune.tune.exporting import export_function, shares_of
+    from foretune.tune.heuristics import efficiency_table, export_function
 
-    options.at_least_one(max_configs, "--max-configs")
+    options.require_positive_int(max_configs, "--max-configs")
     if depth is not None and depth < 0:
         raise UsageError(f"--depth {depth} is no number of questions: give 0 or more")
-    goal = options.read_objective(objective)
+    parsed_objective = options.read_objective(objective)
     if files and store is not None:
         raise UsageError("give run tables, or --store: one of the two")
-    runs = _of_files(files, kernel, device) if files else _of_store(store, kernel, device)
-    shares = shares_of(runs, goal)
+    runs = (
+        _runs_from_files(files, kernel, device)
+        if files
+        else _runs_from_store(store, kernel, device)
+    )
+    shares = efficiency_table(runs, parsed_objective)
     exported = export_function(shares, max_configs, depth, group, seed)
-    with replacing(out) as new:
+    with atomic_write(out) as new:
         new.write_text(exported.source, encoding="utf-8")
     output = Output(as_json)
     _show(output, shares, exported, out)
@@ -62,18 +67,18 @@ def export(
             "kernel": shares.kernel,
             "device": shares.device,
             "problems": len(shares.problems),
-            "problems_where_nothing_ran": shares.nothing_ran,
+            "problems_where_nothing_ran": shares.excluded_problems,
             "configs": exported.configs,
             "considered": len(exported.chooser.considered),
             "leaves": exported.leaves,
-            "any_of_them": exported.any_of_them,
-            "same": {"function": exported.same, "single": exported.same_single},
+            "any_of_them": exported.oracle_share,
+            "same": {"function": exported.training_score, "single": exported.training_score_single},
             "held_out": {"function": exported.held_out, "single": exported.held_out_single},
         }
     )
 
 
-def _of_files(files: list[Path], kernel: str | None, device: str | None) -> "pd.DataFrame":
+def _runs_from_files(files: list[Path], kernel: str | None, device: str | None) -> "pd.DataFrame":
     from foretune.cli.run_files import read_files
 
     runs = read_files(files, kernel)
@@ -84,7 +89,7 @@ def _of_files(files: list[Path], kernel: str | None, device: str | None) -> "pd.
     return runs[runs["device"] == device].reset_index(drop=True)
 
 
-def _of_store(store: str | None, kernel: str | None, device: str | None) -> "pd.DataFrame":
+def _runs_from_store(store: str | None, kernel: str | None, device: str | None) -> "pd.DataFrame":
     tuned = open_tuned(store)
     if kernel is None:
         kernels = sorted({s.kernel for s in tuned.subjects()})
@@ -93,16 +98,22 @@ def _of_store(store: str | None, kernel: str | None, device: str | None) -> "pd.
             hint = "name one with --kernel" if kernels else "tune a kernel, or give run tables"
             raise UsageError(f"{tuned.name} holds {known}: {hint}")
         kernel = kernels[0]
-    runs = tuned.runs(subjects=[tuned.newest(kernel, device)])
+    runs = tuned.runs(subjects=[tuned.newest_subject(kernel, device)])
     if runs.empty:
         raise UsageError(f"{tuned.name} holds choices of {kernel}, but no measurements")
     return runs
 
 
-def _show(output: Output, shares: "Shares", exported: "Exported", out: Path) -> None:
+def _show(
+    output: Output, shares: "EfficiencyTable", exported: "ExportedFunction", out: Path
+) -> None:
     rows = [
-        _row("the function", exported.same, exported.held_out),
-        _row("the single best configuration", exported.same_single, exported.held_out_single),
+        _row("the function", exported.training_score, exported.held_out),
+        _row(
+            "the single best configuration",
+            exported.training_score_single,
+            exported.held_out_single,
+        ),
     ]
     output.table(
         f"{shares.kernel} on {shares.device}: share of the best {shares.objective.value} kept",
@@ -113,18 +124,18 @@ def _show(output: Output, shares: "Shares", exported: "Exported", out: Path) -> 
     notes.append(
         f"{len(exported.configs)} configurations, {exported.leaves} leaves; knowing the best of "
         f"{len(exported.chooser.considered)} for each problem would keep "
-        f"{percent(exported.any_of_them)}"
+        f"{percent(exported.oracle_share)}"
     )
-    for what, found in (("same", exported.same), ("held-out", exported.held_out)):
+    for what, found in (("same", exported.training_score), ("held-out", exported.held_out)):
         if found is not None and found.unmeasured:
             notes.append(
                 f"on {found.unmeasured} of {found.problems} {what} problems its choice was not "
                 f"measured; were it to fail there, {percent(found.at_least)} would be kept"
             )
-    if shares.nothing_ran:
-        notes.append(f"left out: {shares.nothing_ran} problems on which nothing ran")
+    if shares.excluded_problems:
+        notes.append(f"left out: {shares.excluded_problems} problems on which nothing ran")
     for note in notes:
-        output.human.print(note, markup=False)  # wrapped
+        output.console.print(note, markup=False)  # wrapped
     output.say(f"function: {out}")
 
 

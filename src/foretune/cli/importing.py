@@ -39,7 +39,10 @@ def import_(
     from foretune.datasets import import_runs, read_runs, write_runs
     from foretune.datasets.importers.records import as_number
 
-    mapping, constants = options.pairs(map_, "--map"), options.pairs(set_, "--set")
+    mapping, constants = (
+        options.parse_key_values(map_, "--map"),
+        options.parse_key_values(set_, "--set"),
+    )
     output = Output(as_json)
     if any(Path(file).resolve() == out.resolve() for file in files):
         raise UsageError(f"{out} is what is read: give another --out")
@@ -52,7 +55,7 @@ def import_(
     if not rows:
         reasons = "; ".join(imported.rejected) or "; ".join(imported.skipped.values())
         raise UsageError(f"nothing was imported: {reasons}")
-    if out.exists() and (lost := _lost(read_runs(out), imported.runs)):
+    if out.exists() and (lost := _count_lost_runs(read_runs(out), imported.runs)):
         raise UsageError(f"{out} holds {lost:,} runs that are not among these: give another --out")
     write_runs(out, imported.runs)
     for reason in imported.skipped.values():
@@ -67,7 +70,7 @@ def import_(
     )  # fmt: skip
 
 
-def _lost(before: "pd.DataFrame", now: "pd.DataFrame") -> int:
-    from foretune.models.target.repeats import missing_runs
+def _count_lost_runs(before: "pd.DataFrame", now: "pd.DataFrame") -> int:
+    from foretune.models.repeats import count_missing_runs
 
-    return max(missing_runs(now, before), len(before) - len(now))
+    return max(count_missing_runs(now, before), len(before) - len(now))

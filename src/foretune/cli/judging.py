@@ -10,7 +10,8 @@ from foretune.console import progress_bar
 from foretune.problem import Problem
 
 if TYPE_CHECKING:
-    from foretune.tune.results import Contender
+    from foretune.tune.results import Comparison
+
 
 EPILOG = "Example: foretune judge new.py:sums old.py:sums --problem N=1000 --problem N=4096"
 
@@ -45,10 +46,10 @@ def judge(
     narrower types, manipulated clocks.
     """
     from foretune.collect import local_device
-    from foretune.tune.judging.judge import judge as judged
+    from foretune.tune.judge import judge as judged
 
-    options.positive(box, "--box")
-    options.positive(time_limit, "--time-limit")
+    options.require_positive(box, "--box")
+    options.require_positive(time_limit, "--time-limit")
     output = Output(as_json)
     with progress_bar() as progress:
         verdict = judged(
@@ -56,23 +57,25 @@ def judge(
             reference,
             [Problem.parse(text) for text in problem],
             inputs=inputs or f"{reference.rpartition(':')[0] or reference}:inputs",
-            beside=options.pairs(beside, "--beside"),
+            rivals=options.parse_key_values(beside, "--beside"),
             tolerance=tolerance,
-            box_s=box,
+            max_seconds=box,
             limit_s=time_limit,
             device=local_device(device, measure=False),
             progress=progress,
         )
-    if verdict.rulings:
-        names = [c.name for c in sorted(verdict.rulings[0].contenders, key=lambda c: c.name)]
+    if verdict.problem_verdicts:
+        names = [
+            c.name for c in sorted(verdict.problem_verdicts[0].comparisons, key=lambda c: c.name)
+        ]
         rows = [
             [
                 str(ruling.problem),
                 *(f"{times[name]:.4g}" for name in names),
                 _interval(ruling.candidate),
             ]
-            for ruling in verdict.rulings
-            for times in [{c.name: c.value for c in ruling.contenders}]
+            for ruling in verdict.problem_verdicts
+            for times in [{c.name: c.value for c in ruling.comparisons}]
         ]
         output.table("Times in ms", ["problem", *names, "speed-up (95 %)"], rows)
     output.say(str(verdict))
@@ -81,5 +84,5 @@ def judge(
         raise typer.Exit(1)
 
 
-def _interval(candidate: "Contender") -> str:
+def _interval(candidate: "Comparison") -> str:
     return f"{candidate.ratio:.2f} ({candidate.ratio_low:.2f}–{candidate.ratio_high:.2f})"

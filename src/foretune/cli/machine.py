@@ -15,11 +15,11 @@ def devices(
 ) -> None:
     """List the devices of this machine, with their rates."""
     from foretune.collect import local_devices
-    from foretune.collect.fleet.resource import resources_of
+    from foretune.collect.distributed.resource import resource_counts
     from foretune.device import known_devices
 
     if ray:
-        print(json.dumps(resources_of(local_devices())))
+        print(json.dumps(resource_counts(local_devices())))
         return
     output = Output(as_json)
     found = list(known_devices().values()) if known else local_devices()

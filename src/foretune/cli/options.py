@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from foretune.models import Predictor
 
 
-def registered_names(group: str) -> Callable[[str], list[str]]:
+def registered_completion(group: str) -> Callable[[str], list[str]]:
     """Return what completes the names of a group of the registry in a shell."""
 
     def complete(incomplete: str) -> list[str]:
@@ -30,18 +30,20 @@ def registered_names(group: str) -> Callable[[str], list[str]]:
     return complete
 
 
-def _one_of(*names: str) -> Callable[[str], list[str]]:
+def _choice_completion(*names: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
 KERNEL = typer.Argument(
     help="Name of a kernel ('foretune doctor' lists them), or your own: FILE.py:NAME.",
-    autocompletion=registered_names("kernels"),
+    autocompletion=registered_completion("kernels"),
 )
 ONLY_KERNEL = typer.Option(None, help="Use only this kernel, if the files hold several.")
-NAMED = "Predictor: a folder (also a campaign's), models:/NAME@ALIAS or runs:/ID"
-GUIDE = typer.Option("auto", "--predictor", help=f"{NAMED}; auto: the shipped one; none.")
-PREDICTOR = typer.Argument(help=f"{NAMED}.")
+PREDICTOR_HELP = "Predictor: a folder (also a campaign's), models:/NAME@ALIAS or runs:/ID"
+PREDICTOR_OPTION = typer.Option(
+    "auto", "--predictor", help=f"{PREDICTOR_HELP}; auto: the shipped one; none."
+)
+PREDICTOR = typer.Argument(help=f"{PREDICTOR_HELP}.")
 RUNS = typer.Argument(help="Run tables (Parquet, or CSV with any columns).")
 MAP = typer.Option(
     [], "--map", help="Column of a CSV file: 'time_ms=latency_us*0.001' (repeatable)."
@@ -57,26 +59,32 @@ OBJECTIVE = typer.Option(
     "time",
     "--objective",
     help="What to minimize: time, energy or edp (energy × delay).",
-    autocompletion=_one_of("time", "energy", "edp"),
+    autocompletion=_choice_completion("time", "energy", "edp"),
 )
 MODEL = typer.Option(
     "xgboost",
     "--model",
     help="Kind of model: xgboost, random_forest or ensemble.",
-    autocompletion=registered_names("models"),
+    autocompletion=registered_completion("models"),
 )
-SEARCHERS = (
+SEARCHER_HELP = (
     "surrogate, transfer, policy, tpe, gp, cmaes, smac, random, exhaustive or kt_… (Kernel Tuner)"
 )
 SEARCHER = typer.Option(
-    "surrogate", "--searcher", help=SEARCHERS, autocompletion=registered_names("searchers")
+    "surrogate", "--searcher", help=SEARCHER_HELP, autocompletion=registered_completion("searchers")
 )
-_VALIDATE = "Validation: none, quick (hold out a fifth, once) or full (every fold)."
+_VALIDATE_HELP = "Validation: none, quick (hold out a fifth, once) or full (every fold)."
 VALIDATE = typer.Option(
-    "quick", "--validate", help=_VALIDATE, autocompletion=_one_of("none", "quick", "full")
+    "quick",
+    "--validate",
+    help=_VALIDATE_HELP,
+    autocompletion=_choice_completion("none", "quick", "full"),
 )
 VALIDATE_FULL = typer.Option(
-    "full", "--validate", help=_VALIDATE, autocompletion=_one_of("none", "quick", "full")
+    "full",
+    "--validate",
+    help=_VALIDATE_HELP,
+    autocompletion=_choice_completion("none", "quick", "full"),
 )
 SEED = typer.Option(0, "--seed", min=0, help="Seed of everything random.")
 STORE = typer.Option(
@@ -171,7 +179,7 @@ def check_memory(kernel: "Kernel", problem: Problem) -> None:
         )
 
 
-def read_device(name: str) -> "Device":
+def read_local_device(name: str) -> "Device":
     """Return the device of this machine that ``name`` means.
 
     Raises:
@@ -203,18 +211,18 @@ def make_runner(
 
         if ray_address and not os.environ.get("RAY_ADDRESS"):
             raise UsageError("--ray-address is of --runner ray: give both")
-        return IsolatedRunner(read_device(device), timing, limit_s)
+        return IsolatedRunner(read_local_device(device), timing, limit_s)
     from foretune.collect import RayRunner
 
     try:
-        hardware: Device | str = read_device(device)
+        hardware: Device | str = read_local_device(device)
     except UnknownName:  # the cluster may have it
         hardware = device
     print("starting workers on Ray …", file=sys.stderr, flush=True)
     return RayRunner(kernel, hardware, timing, limit_s, address=ray_address)
 
 
-def any_device(name: str) -> "Device":
+def read_any_device(name: str) -> "Device":
     """Return the device of this machine, or the known one, that ``name`` means.
 
     Raises:
@@ -222,11 +230,11 @@ def any_device(name: str) -> "Device":
     """
     from foretune.device import find_device
 
-    return read_device(name) if name == "cpu" or ":" in name else find_device(name)
+    return read_local_device(name) if name == "cpu" or ":" in name else find_device(name)
 
 
-def device_of(predictor: "Predictor", name: str | None) -> "Device":
-    """Return the device that ``name`` means to ``predictor``: one it knows, else `any_device`.
+def device_for(predictor: "Predictor", name: str | None) -> "Device":
+    """Return the device that ``name`` means to ``predictor``: one it knows, else `read_any_device`.
 
     Raises:
         PredictorError: there is no name, and there are runs of several devices.
@@ -235,20 +243,20 @@ def device_of(predictor: "Predictor", name: str | None) -> "Device":
     try:
         return predictor.device(name)
     except UnknownName:
-        return any_device(str(name))
+        return read_any_device(str(name))
 
 
-def refuse(context: typer.Context, names: tuple[str, ...], why: str) -> None:
+def reject_options(context: typer.Context, names: tuple[str, ...], message: str) -> None:
     """Check that none of the named options was typed.
 
     Raises:
-        UsageError: one was; the message says ``why`` not.
+        UsageError: one was; the message says ``message`` not.
     """
     flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     for name in names:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
-            raise UsageError(f"{why} {name}: leave {flags[name]} out")
+            raise UsageError(f"{message} {name}: leave {flags[name]} out")
 
 
 def read_store(store: str | None, no_store: bool) -> str | Literal[False] | None:
@@ -272,10 +280,10 @@ def read_budget(text: str) -> int | Literal["auto"]:
         return "auto"
     if not text.lstrip("-").isdigit():
         raise UsageError(f"--budget {text}: give a number of measurements, or auto")
-    return at_least_one(int(text), "--budget")
+    return require_positive_int(int(text), "--budget")
 
 
-def at_least_one(value: int, option: str) -> int:
+def require_positive_int(value: int, option: str) -> int:
     """Return ``value`` if it is positive.
 
     Raises:
@@ -286,7 +294,7 @@ def at_least_one(value: int, option: str) -> int:
     return value
 
 
-def positive(value: float, option: str) -> float:
+def require_positive(value: float, option: str) -> float:
     """Return ``value`` if it is above zero.
 
     Raises:
@@ -297,24 +305,24 @@ def positive(value: float, option: str) -> float:
     return value
 
 
-def pairs(texts: Sequence[str], option: str) -> dict[str, str]:
+def parse_key_values(texts: Sequence[str], option: str) -> dict[str, str]:
     """Return column -> value of texts ``COLUMN=VALUE``.
 
     Raises:
         UsageError: one is of another form, or given twice; ``option`` is what the message calls it.
     """
-    pairs = {}
+    values = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
             raise UsageError(f"{option} {text!r} is not of the form COLUMN=VALUE")
-        if name.strip() in pairs:
+        if name.strip() in values:
             raise UsageError(f"{option} {name.strip()} is given twice: give it once")
-        pairs[name.strip()] = value.strip()
-    return pairs
+        values[name.strip()] = value.strip()
+    return values
 
 
-def import_from_here() -> None:
+def enable_cwd_imports() -> None:
     """Let modules in the current folder be imported, as Python itself would."""
     if str(Path.cwd()) not in sys.path and "" not in sys.path:
         sys.path.insert(0, str(Path.cwd()))

@@ -17,30 +17,30 @@ class Output:
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        self.human = Console(stderr=as_json, highlight=False)
+        self.console = Console(stderr=as_json, highlight=False)
 
     def say(self, text: str) -> None:
         """Print a line for people."""
-        self.human.print(text, markup=False, soft_wrap=True)
+        self.console.print(text, markup=False, soft_wrap=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print a table for people; columns of numbers flush right."""
-        print_table(self.human, title, columns, rows)
+        print_table(self.console, title, columns, rows)
 
     def result(self, data: Any) -> None:
         """Print the JSON object, if asked for: a mapping or a dataclass, and what is in it."""
         if self.as_json:
-            print(json.dumps(_plain(data)))
+            print(json.dumps(_to_json(data)))
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     """Return ``value`` as JSON says it: records as objects, NaN and infinity as null."""
     if is_dataclass(value) and not isinstance(value, Mapping):
         value = {f.name: getattr(value, f.name) for f in fields(value)}
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
+        return {str(k): _to_json(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
+        return [_to_json(v) for v in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Enum):
@@ -53,8 +53,8 @@ def percent(fraction: float) -> str:
     return f"{100 * fraction:.1f} %" if math.isfinite(fraction) else "–"
 
 
-def score_rows(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[list[str]]:
-    """Return table rows of (split, model) scores; the columns are `SCORE_COLUMNS`."""
+def metric_rows(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[list[str]]:
+    """Return table rows of (split, model) scores; the columns are `METRIC_COLUMNS`."""
     return [
         [
             f"{split}: {model}",
@@ -70,4 +70,4 @@ def score_rows(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[
     ]
 
 
-SCORE_COLUMNS = ("held out: model", "MAPE", "median", "p95", "rank", "regret", "90% int.")
+METRIC_COLUMNS = ("held out: model", "MAPE", "median", "p95", "rank", "regret", "90% int.")

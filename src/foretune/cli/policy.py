@@ -8,12 +8,12 @@ from foretune.cli import options
 from foretune.cli.output import Output
 from foretune.console import progress_bar
 from foretune.errors import PolicyError
-from foretune.extras import require
+from foretune.lazy import require
 from foretune.problem import Problem
 
-HELD_OUT = 8
+HELD_OUT_EVERY = 8
 """One in so many problems is not learned from, but scored."""
-SCORED = 8
+MAX_SCORED = 8
 """Most of the problems learned from that are scored."""
 
 policy = typer.Typer(help="Train a policy that proposes configurations at once, without searching.")
@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
 
 @policy.command()
 def train(
-    predictor: str = typer.Argument(help=f"{options.NAMED}: what it says is the reward."),
+    predictor: str = typer.Argument(help=f"{options.PREDICTOR_HELP}: what it says is the reward."),
     problems: list[str] = typer.Option(
         ["64"], help="How many to draw, or M=…,N=…;M=…,N=… (repeatable); nothing is measured."
     ),
@@ -42,25 +42,32 @@ def train(
 ) -> None:
     """Train a policy over many problems; one in eight is held out and scored."""
     require("torch", "rl", "a policy")  # before what takes long
-    from foretune.models.saved.named import read_predictor
+    from foretune.models.saved.lookup import read_predictor
     from foretune.registry import get_kernel
     from foretune.search.policies.policy import Policy, name_groups
-    from foretune.search.policies.reinforce import Schedule
+    from foretune.search.policies.reinforce import TrainingSchedule
     from foretune.search.policies.tasks import predicted_tasks
 
-    options.at_least_one(updates, "--updates")
+    options.require_positive_int(updates, "--updates")
     loaded = read_predictor(predictor)
-    kernel, goal = get_kernel(loaded.kernel_name_), options.read_objective(objective)
+    kernel, parsed_objective = get_kernel(loaded.kernel_name_), options.read_objective(objective)
     wanted = options.read_problems(kernel, problems, seed)
-    tasks = predicted_tasks(loaded, kernel, wanted, options.any_device(device), goal)
-    unseen, known = tasks[: len(tasks) // HELD_OUT], tasks[len(tasks) // HELD_OUT :]
+    tasks = predicted_tasks(
+        loaded, kernel, wanted, options.read_any_device(device), parsed_objective
+    )
+    held_out_tasks, training_tasks = (
+        tasks[: len(tasks) // HELD_OUT_EVERY],
+        tasks[len(tasks) // HELD_OUT_EVERY :],
+    )
     groups = name_groups(tasks[0].space.names) if factored else None
-    schedule = Schedule(updates=updates)
+    schedule = TrainingSchedule(updates=updates)
     with progress_bar() as progress:
-        trained = Policy.train(known, groups, schedule, seed, kernel.name, progress=progress)
+        trained = Policy.train(
+            training_tasks, groups, schedule, seed, kernel.name, progress=progress
+        )
     trained.save(out)
     output = Output(as_json)
-    parts = {"learned from": known[:SCORED], "held out": unseen}
+    parts = {"learned from": training_tasks[:MAX_SCORED], "held out": held_out_tasks}
     scores = {name: trained.score(part) for name, part in parts.items() if part}
     output.table(
         "predicted, times better than the median configuration",
@@ -92,13 +99,13 @@ def propose(
     from foretune.search.policies.policy import Policy
     from foretune.search.policies.tasks import Task
 
-    options.at_least_one(top, "--top")
+    options.require_positive_int(top, "--top")
     loaded = Policy.load(folder)
     if not loaded.kernel:
         raise PolicyError(f"{folder} does not say of which kernel it is: use it from Python")
     kernel = get_kernel(loaded.kernel)
     wanted = kernel.problem(Problem.parse(problem))  # it is not run: it need not fit in memory
-    task = Task(kernel.space(wanted), wanted, options.any_device(device))
+    task = Task(kernel.space(wanted), wanted, options.read_any_device(device))
     proposals = loaded.propose(task, top)
     output = Output(as_json)
     output.table(

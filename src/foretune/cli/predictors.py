@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from foretune.cli import options
-from foretune.cli.output import SCORE_COLUMNS, Output, percent, score_rows
+from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows, percent
 from foretune.cli.run_files import read_files
 from foretune.errors import PredictorError, UnknownName, UsageError
 from foretune.problem import Problem
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from foretune.space import Configuration, SearchSpace
 
 UNITS = {"time_ms": "ms", "power_w": "W"}
-IMPOSSIBLE = {
+UNUSABLE_SPLIT_REASONS = {
     "random": "there are too few rows",
     "grouped": "there is one group only, or too few rows",
     "device": "there is one device only, too few rows, or too little is known of some",
     "time": "the runs do not say when they were made (recorded_at), or all at once",
 }
-MOST_EXPLAINED = 10_000
+MAX_EXPLAINED = 10_000
 """Rows of a table that 'evaluate' says of in what they lie outside of training."""
 
 
@@ -65,58 +65,58 @@ def train(
     as_json: bool = options.JSON,
 ) -> None:
     """Train a predictor, and validate it on held-out runs."""
-    from foretune.features.families.given_work import GivenWork
+    from foretune.features.families.user_defined import UserDefinedCost
     from foretune.models import Predictor, train_predictor
-    from foretune.models.predictor import only_kernel
-    from foretune.models.saved.named import read_predictor
-    from foretune.models.saved.saved_folder import refuse_place
-    from foretune.models.target.targets import TARGETS
-    from foretune.models.validation.curve import learning_curve
-    from foretune.models.validation.evaluation import EXTENTS
+    from foretune.models.predictor import require_single_kernel
+    from foretune.models.saved.folder import require_writable_folder
+    from foretune.models.saved.lookup import read_predictor
+    from foretune.models.targets import TARGETS
+    from foretune.models.validation.evaluation import VALIDATION_LEVELS
+    from foretune.models.validation.learning_curve import learning_curve
     from foretune.models.validation.noise import noise_floor
     from foretune.models.validation.splits import SPLITS, group_columns
     from foretune.registry import load
 
     load("models", model)
-    _known("target", target, TARGETS)
-    _known("split", split, SPLITS)
-    _known("extent of validation", [validate], EXTENTS)
+    _check_known("target", target, TARGETS)
+    _check_known("split", split, SPLITS)
+    _check_known("extent of validation", [validate], VALIDATION_LEVELS)
     output = Output(as_json)
     problem = [name.strip() for name in sizes.split(",") if name.strip()]
     runs = read_files(files, kernel, map_, problem=problem)
-    work = GivenWork.of(only_kernel(runs), flops, bytes_, blocks)
-    like = Predictor(model, tuple(target) or None, seed, work, compiled)  # type: ignore[arg-type]
+    work = UserDefinedCost.from_expressions(require_single_kernel(runs), flops, bytes_, blocks)
+    template = Predictor(model, tuple(target) or None, seed, work, compiled)  # type: ignore[arg-type]
     if resume is not None:
-        kept = ("model", "target", "seed", "compiled", "flops", "blocks")
-        options.refuse(context, kept, "--resume keeps the predictor's")
-        like = read_predictor(resume)
-        runs = _after(like, runs, resume)
+        fixed_options = ("model", "target", "seed", "compiled", "flops", "blocks")
+        options.reject_options(context, fixed_options, "--resume keeps the predictor's")
+        template = read_predictor(resume)
+        runs = _append_runs(template, runs, resume)
     group_columns(runs, group)
-    refuse_place(out)
-    with _tracked(mlflow, like.model, runs) as log:
+    require_writable_folder(out)
+    with _mlflow_logger(mlflow, template.model, runs) as log:
         done = train_predictor(
             runs,
-            like.model,
-            like.targets,
+            template.model,
+            template.targets,
             group,
-            like.seed,
-            like.kernel,
+            template.seed,
+            template.kernel,
             splits=split or None,  # type: ignore[arg-type]
-            compiled=like.compiled,
-            parameters=like.parameters,
+            compiled=template.compiled,
+            parameters=template.parameters,
             validate=validate,  # type: ignore[arg-type]
         )
         done.predictor.save(out)
         log(done, out)
     for name, scores in done.scores.items():
-        output.table(f"predicting {name}", SCORE_COLUMNS, score_rows(scores))
+        output.table(f"predicting {name}", METRIC_COLUMNS, metric_rows(scores))
     output.say(str(done.validation))
     for line in _notes(done, split):
         output.say(line)
     floor, curves = noise_floor(runs), {}
     if floor == floor:
         output.say(f"noise floor of time_ms, from repeats: {percent(floor)}")
-    for name, share in done.validation.twins.items():
+    for name, share in done.validation.seen_problem_share.items():
         if share > 0.5 and "grouped" in done.scores[name]:
             output.say(
                 f"{percent(share)} of the randomly held-out rows for {name} have their problem in "
@@ -153,31 +153,31 @@ def evaluate(
 ) -> None:
     """Score a saved predictor on runs it never saw."""
     from foretune.models import evaluate_predictor
-    from foretune.models.saved.named import read_predictor
-    from foretune.models.validation.evaluation import seen_before
+    from foretune.models.saved.lookup import read_predictor
+    from foretune.models.validation.evaluation import count_seen_before
 
     output = Output(as_json)
     loaded = read_predictor(predictor)
     runs = read_files(files, kernel, map_, loaded)
     scores = evaluate_predictor(loaded, runs)
-    if twins := seen_before(loaded, runs):
+    if seen := count_seen_before(loaded, runs):
         output.say(
-            f"{twins:,} of these {len(runs):,} runs were learned from: "
+            f"{seen:,} of these {len(runs):,} runs were learned from: "
             "their errors say nothing about new runs"
         )
-    lines = loaded.explain_outside(runs.head(MOST_EXPLAINED))
+    lines = loaded.explain_outside(runs.head(MAX_EXPLAINED))
     if len(lines):
         count = lines["row"].nunique()
         output.say(
-            f"{count:,} of these {min(len(runs), MOST_EXPLAINED):,} runs lie outside of training:"
+            f"{count:,} of these {min(len(runs), MAX_EXPLAINED):,} runs lie outside of training:"
         )
-        for column, here in lines.groupby("column", sort=False):
-            first = here.iloc[0]
+        for column, group in lines.groupby("column", sort=False):
+            first = group.iloc[0]
             example = f"{column}={first['value']}: {first['reason']}"
-            output.say(f"  {example}" if len(here) == 1 else f"  {len(here):,} such as {example}")
+            output.say(f"  {example}" if len(group) == 1 else f"  {len(group):,} such as {example}")
     for name, metrics in scores.items():
-        rows = score_rows({"these runs": {str(predictor): metrics}})
-        output.table(f"predicting {name}", SCORE_COLUMNS, rows)
+        rows = metric_rows({"these runs": {str(predictor): metrics}})
+        output.table(f"predicting {name}", METRIC_COLUMNS, rows)
     output.result(scores)
 
 
@@ -193,24 +193,24 @@ def predict(
     import numpy as np
 
     from foretune.features import rows_of
-    from foretune.models.saved.guide import refuse_kernel
-    from foretune.models.saved.named import read_predictor
+    from foretune.models.saved.lookup import read_predictor
+    from foretune.models.saved.search_predictor import require_kernel
 
-    options.at_least_one(top, "--top")
+    options.require_positive_int(top, "--top")
     loaded = read_predictor(predictor)
-    refuse_kernel(loaded, kernel)
-    hardware = options.device_of(loaded, device)
+    require_kernel(loaded, kernel)
+    hardware = options.device_for(loaded, device)
     wanted, configs, predicted = _candidates(loaded, problem, hardware)
-    first = "time_ms" if "time_ms" in predicted else next(iter(loaded.targets_))
-    best = np.argsort(predicted[first].to_numpy(), kind="stable")[:top].tolist()
+    primary = "time_ms" if "time_ms" in predicted else next(iter(loaded.targets_))
+    best = np.argsort(predicted[primary].to_numpy(), kind="stable")[:top].tolist()
     rows = rows_of(kernel, wanted, [configs[i] for i in best], hardware)
     reasons = loaded.explain_outside(rows).groupby("row")
     entries = [
         {
             "config": dict(configs[i]),
             "time_ms": row.get("time_ms"),
-            "low": row[f"{first}_low"],
-            "high": row[f"{first}_high"],
+            "low": row[f"{primary}_low"],
+            "high": row[f"{primary}_high"],
             "power_w": row.get("power_w"),
             "p_valid": row["p_valid"],
             "outside": [
@@ -221,20 +221,20 @@ def predict(
         for k, (i, row) in enumerate((i, predicted.iloc[i]) for i in best)
     ]
     output = Output(as_json)
-    watts = [] if first == "power_w" or "power_w" not in predicted else ["power_w"]
+    watts = [] if primary == "power_w" or "power_w" not in predicted else ["power_w"]
     cells = [
         [
-            f"{e[first]:.3g}",
+            f"{e[primary]:.3g}",
             f"{e['low']:.3g}–{e['high']:.3g}",
             *(f"{e[name]:.3g}" for name in watts),
             f"{e['p_valid']:.2f}",
-            _text(e),
+            _format_config(e),
         ]
         for e in entries
     ]
     output.table(
         f"{kernel} {wanted}: {len(predicted):,} configurations predicted",
-        (UNITS[first], "90 % interval", *(UNITS[n] for n in watts), "valid", "configuration"),
+        (UNITS[primary], "90 % interval", *(UNITS[n] for n in watts), "valid", "configuration"),
         cells,
     )
     for reason in dict.fromkeys(r for e in entries for r in e["outside"]):
@@ -244,19 +244,21 @@ def predict(
 
 def _notes(done: "Training", splits: list[str]) -> "Iterator[str]":
     """Yield what is missing in a training's figures, and why."""
-    from foretune.features.known import why_unknown
+    from foretune.features.families_of_runs import explain_missing_roofline
 
     features, runs = done.predictor.features_, done.predictor.runs_
-    if features.family is None and (reason := why_unknown(done.predictor.kernel_name_, runs)):
+    if features.family is None and (
+        reason := explain_missing_roofline(done.predictor.kernel_name_, runs)
+    ):
         yield f"no roofline: {reason}"
     elif features.family is not None and not features.roofline_known_:
         yield "no roofline: the runs lack their device's peak rates (device.…) or a size"
-    if done.validation.extent == "none":
+    if done.validation.level == "none":
         return
-    usual = ["grouped"] if done.validation.extent == "quick" else ["random", "grouped"]
-    for split in splits or usual:
+    default_splits = ["grouped"] if done.validation.level == "quick" else ["random", "grouped"]
+    for split in splits or default_splits:
         if not all(split in s for s in done.scores.values()):
-            yield f"not held out: {split}: {IMPOSSIBLE[split]}"
+            yield f"not held out: {split}: {UNUSABLE_SPLIT_REASONS[split]}"
 
 
 def _candidates(
@@ -276,12 +278,12 @@ def _candidates(
         wanted = options.read_problem(chosen, problem)
         space = chosen.space(wanted)
         return wanted, space, loaded.predict_space(wanted, space, hardware)
-    wanted = _problem(loaded, problem)
+    wanted = _parse_problem(loaded, problem)
     measured = loaded.measured_configurations(hardware.name)
     return wanted, measured, loaded.predict(rows_of(name, wanted, measured, hardware))
 
 
-def _problem(predictor: "Predictor", text: str) -> Problem:
+def _parse_problem(predictor: "Predictor", text: str) -> Problem:
     """Return the problem meant by ``text``; what was the same in all runs need not be said."""
     from foretune.datasets.schema import columns_of
 
@@ -291,14 +293,14 @@ def _problem(predictor: "Predictor", text: str) -> Problem:
         if name not in columns:
             raise UnknownName("size", name, columns)
     common = {n: v.iloc[0] for n, v in columns.items() if v.notna().all() and v.nunique() == 1}
-    lacks = [n for n, v in columns.items() if n not in {**common, **given} and v.notna().all()]
-    if lacks:
-        raise UsageError(f"--problem lacks {', '.join(lacks)}")
+    missing = [n for n, v in columns.items() if n not in {**common, **given} and v.notna().all()]
+    if missing:
+        raise UsageError(f"--problem lacks {', '.join(missing)}")
     plain = {n: v.item() if hasattr(v, "item") else v for n, v in common.items()}
     return Problem({**plain, **given})
 
 
-def _after(predictor: "Predictor", new: "pd.DataFrame", folder: str) -> "pd.DataFrame":
+def _append_runs(predictor: "Predictor", new: "pd.DataFrame", folder: str) -> "pd.DataFrame":
     """Return the rows of ``predictor`` followed by ``new`` ones of the same kernel."""
     import pandas as pd
 
@@ -317,28 +319,28 @@ def _after(predictor: "Predictor", new: "pd.DataFrame", folder: str) -> "pd.Data
 
 
 @contextmanager
-def _tracked(
+def _mlflow_logger(
     uri: str | None, model: str, runs: "pd.DataFrame"
 ) -> "Iterator[Callable[[Training, Path], None]]":
     """Open an MLflow run at ``uri`` and yield what logs a training to it; nothing without one."""
     if uri is None:
         yield lambda training, folder: None
         return
-    from foretune.models.predictor import only_kernel
+    from foretune.models.predictor import require_single_kernel
     from foretune.tune.mlflow.tracking import Tracker
 
-    kernel = only_kernel(runs)
+    kernel = require_single_kernel(runs)
     tracker = Tracker(uri)  # before the training: what cannot be reached is noticed at once
     run_id = tracker.open_run(f"{kernel}: train {model}", None, {"foretune.kernel": kernel})
     with tracker.running(run_id):
         yield lambda training, folder: tracker.log_training(run_id, training, folder)
 
 
-def _text(entry: dict[str, dict[str, object]]) -> str:
+def _format_config(entry: dict[str, dict[str, object]]) -> str:
     return " ".join(f"{k}={v}" for k, v in entry["config"].items())
 
 
-def _known(what: str, names: list[str], known: tuple[str, ...]) -> None:
+def _check_known(what: str, names: list[str], known: tuple[str, ...]) -> None:
     for name in names:
         if name not in known:
             raise UnknownName(what, name, known)

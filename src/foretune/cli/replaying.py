@@ -12,7 +12,7 @@ from foretune.cli.output import Output
 from foretune.cli.run_files import read_files
 from foretune.console import progress_bar
 from foretune.errors import UsageError
-from foretune.extras import require
+from foretune.lazy import require
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,10 +20,18 @@ if TYPE_CHECKING:
     from foretune.models import Predictor
     from foretune.search.replay.scores import Scores, Summary
 
-SHOWN = (10, 50, 200)
+SHOWN_EVALUATIONS = (10, 50, 200)
 """Evaluations after which people see the share of the optimum; JSON holds more."""
-NAMES = options.registered_names("searchers")
-COLUMNS = ("searcher", "95 %", "99 %", "hit", *(f"at {n}" for n in SHOWN), "score", "ms")
+SEARCHER_COMPLETION = options.registered_completion("searchers")
+COLUMNS = (
+    "searcher",
+    "95 %",
+    "99 %",
+    "hit",
+    *(f"at {n}" for n in SHOWN_EVALUATIONS),
+    "score",
+    "ms",
+)
 """Evaluations to 95 and 99 % of the optimum, repeats that reach 95 %, mean shares, overhead."""
 
 
@@ -31,13 +39,14 @@ def replay(
     files: list[Path] = typer.Argument(help="Run tables (Parquet), each of a whole space."),
     searcher: list[str] = typer.Option(
         ["surrogate", "random"],
-        help=f"{options.SEARCHERS} (repeatable).",
-        autocompletion=NAMES,
+        help=f"{options.SEARCHER_HELP} (repeatable).",
+        autocompletion=SEARCHER_COMPLETION,
     ),
     budget: int = typer.Option(200, help="Evaluations per repeat."),
     repeats: int = typer.Option(20, help="Independent searches per searcher."),
     prior: list[str] = typer.Option(
-        [], help=f"Run tables of other devices to learn from (repeatable). {options.NAMED}."
+        [],
+        help=f"Run tables of other devices to learn from (repeatable). {options.PREDICTOR_HELP}.",
     ),
     objective: str = options.OBJECTIVE,
     seed: int = options.SEED,
@@ -51,14 +60,14 @@ def replay(
     of other devices, leaving out the space's own, or names a predictor that never saw the space.
     """
     from foretune.registry import load
-    from foretune.search.prior import check_source, prior_from
+    from foretune.search.prior import check_prior_source, prior_from_source
     from foretune.search.replay.curves import check_figure_name, draw_curves
     from foretune.search.replay.recorded import read_spaces
     from foretune.search.replay.replay import replay as replay_space
-    from foretune.search.replay.scores import score_replay, summarise
+    from foretune.search.replay.scores import score_replay, summarize
 
-    options.at_least_one(budget, "--budget")
-    options.at_least_one(repeats, "--repeats")
+    options.require_positive_int(budget, "--budget")
+    options.require_positive_int(repeats, "--repeats")
     if jobs < 1 and jobs != -1:
         raise UsageError(f"--jobs {jobs} is no number of processes: give 1 or more, or -1")
     for name in searcher:
@@ -66,25 +75,25 @@ def replay(
     if plot is not None:
         check_figure_name(plot)
         require("matplotlib", "bench", "--plot")
-    goal, names = options.read_objective(objective), list(dict.fromkeys(searcher))
-    spaces = [space for file in files for space in read_spaces(file, goal)]
+    parsed_objective, names = options.read_objective(objective), list(dict.fromkeys(searcher))
+    spaces = [space for file in files for space in read_spaces(file, parsed_objective)]
     source = _read_prior(prior)
     for space in spaces:  # an hour of replays must not end for want of a prior
-        check_source(source, space)
+        check_prior_source(source, space)
     output, results, scored = Output(as_json), [], []
     with progress_bar() as progress:
         progress.start(f"replaying {len(spaces)} spaces", len(spaces) * len(names))
         for space in spaces:
-            guide, sources = prior_from(source, space, seed)
+            space_prior, sources = prior_from_source(source, space, seed)
             scores = []
             for name in names:
-                results.append(replay_space(space, name, budget, repeats, seed, guide, jobs))
+                results.append(replay_space(space, name, budget, repeats, seed, space_prior, jobs))
                 scores.append(score_replay(space, results[-1]))
                 progress.advance(f"{space.name}: {name}")
             scored.append((scores, sources))
     for scores, sources in scored:
         _show(output, scores, sources)
-    summaries = [summarise([scores[i] for scores, _ in scored]) for i in range(len(names))]
+    summaries = [summarize([scores[i] for scores, _ in scored]) for i in range(len(names))]
     if len(spaces) > 1:
         title = f"{len(spaces)} spaces: geometric means of evaluations, means of the rest"
         output.table(title, COLUMNS, [_row(s) for s in summaries])
@@ -105,7 +114,7 @@ def replay(
 
 def _read_prior(names: list[str]) -> "Predictor | pd.DataFrame | None":
     """Return the predictor, or the runs, that ``--prior`` names; None where it names none."""
-    from foretune.models.saved.named import NONE, read_predictor
+    from foretune.models.saved.lookup import NONE, read_predictor
 
     names = [name for name in names if name != NONE]
     tables = [Path(name) for name in names if name.endswith(".parquet")]
@@ -134,7 +143,7 @@ def _row(s: "Scores | Summary") -> list[str]:
         _evaluations(s.evals_to_95),
         _evaluations(s.evals_to_99),
         f"{100 * s.hit_95:.0f} %",
-        *(f"{s.fraction_at[n]:.3f}" if n in s.fraction_at else "–" for n in SHOWN),
+        *(f"{s.fraction_at[n]:.3f}" if n in s.fraction_at else "–" for n in SHOWN_EVALUATIONS),
         f"{s.score:.2f}" if math.isfinite(s.score) else "–",
         f"{s.overhead_ms:.2g}",
     ]

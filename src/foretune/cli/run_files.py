@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foretune.cli.options import pairs
+from foretune.cli.options import parse_key_values
 from foretune.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from foretune.models import Predictor
 
-PLAIN = (".csv", ".csv.gz", ".txt")
+CSV_SUFFIXES = (".csv", ".csv.gz", ".txt")
 """How the names of files with anybody's columns end."""
 
 
@@ -21,7 +21,7 @@ def read_files(
     files: list[Path],
     kernel: str | None,
     maps: Sequence[str] = (),
-    like: "Predictor | None" = None,
+    predictor: "Predictor | None" = None,
     problem: Sequence[str] = (),
 ) -> "pd.DataFrame":
     """Return the rows of ``files``, of one kernel where it is named.
@@ -31,8 +31,8 @@ def read_files(
             the problem, or configuration.
         kernel: which, where a file holds several; what to call it where a CSV file does not say.
         maps: where columns of CSV files come from: texts ``COLUMN=SOURCE``, see `generic`.
-        like: a predictor that knows which columns of CSV files are the problem.
-        problem: columns that are; without ``like``, none means all.
+        predictor: a predictor that knows which columns of CSV files are the problem.
+        problem: columns that are; without ``predictor``, none means all.
 
     Raises:
         RunTableError, UsageError: a file cannot be read, or has no such kernel or column.
@@ -41,12 +41,12 @@ def read_files(
 
     from foretune.datasets import read_runs
 
-    plain = [f for f in files if f.name.lower().endswith(PLAIN)]
-    if (problem or maps) and len(plain) < len(files):
+    csv_files = [f for f in files if f.name.lower().endswith(CSV_SUFFIXES)]
+    if (problem or maps) and len(csv_files) < len(files):
         raise UsageError("run tables say what their columns are: leave out --sizes and --map")
-    sources = pairs(maps, "--map")
+    sources = parse_key_values(maps, "--map")
     parts = [
-        _read_plain(f, kernel, sources, like, problem) if f in plain else read_runs(f)
+        _read_csv_file(f, kernel, sources, predictor, problem) if f in csv_files else read_runs(f)
         for f in files
     ]
     runs = pd.concat(parts, ignore_index=True)
@@ -57,11 +57,11 @@ def read_files(
     return runs[runs["kernel"] == kernel].reset_index(drop=True)
 
 
-def _read_plain(
+def _read_csv_file(
     file: Path,
     kernel: str | None,
     sources: Mapping[str, str],
-    like: "Predictor | None",
+    predictor: "Predictor | None",
     problem: Sequence[str],
 ) -> "pd.DataFrame":
     from foretune.datasets import import_runs
@@ -72,10 +72,10 @@ def _read_plain(
 
     columns = list(map(str, read_table(file).columns))
     kernel, device = kernel or file.name.partition(".")[0], UNNAMED
-    if like is not None:
-        kernel, devices = like.kernel_name_, like.runs_["device"].unique()
+    if predictor is not None:
+        kernel, devices = predictor.kernel_name_, predictor.runs_["device"].unique()
         device = str(devices[0]) if len(devices) == 1 else UNNAMED
-        known = {c.removeprefix("problem.") for c in columns_of(like.runs_, "problem")}
+        known = {c.removeprefix("problem.") for c in columns_of(predictor.runs_, "problem")}
         problem = [c for c in columns if c in known]
     mapping = run_columns(columns, problem, sources)
     if "time_ms" not in mapping:

@@ -10,13 +10,13 @@ from foretune.console import progress_bar
 from foretune.errors import UsageError
 
 SUMMARY = "Profile a kernel over problems and configurations, or operators of language models."
-EPILOG = f"'foretune collect {collecting.OPERATORS} --help': operators of language models."
+EPILOG = f"'foretune collect {collecting.OPERATORS_COMMAND} --help': operators of language models."
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``, and what it collects besides kernels' runs."""
-    group = typer.Typer(cls=collecting.Collect)
-    group.command(collecting.KERNEL, epilog=EPILOG)(collect)
+    group = typer.Typer(cls=collecting.CollectGroup)
+    group.command(collecting.KERNEL_COMMAND, epilog=EPILOG)(collect)
     collecting.register(group)
     app.add_typer(group, name="collect", help=SUMMARY)
 
@@ -49,45 +49,47 @@ def collect(
     continue. Rows that the store knows are taken from there, and new rows go there, too.
     """
     from foretune.collect import Timing, collect_runs, plan_configurations, plan_rows
-    from foretune.collect.conditions import wait_until_quiet
+    from foretune.collect.machine_load import wait_until_idle
     from foretune.datasets import RunLog
     from foretune.datasets.importers.files import read_table
     from foretune.registry import get_kernel
-    from foretune.tune.record import StoredRecord
+    from foretune.tune.record import SharedMeasurementCache
 
-    chosen, where = get_kernel(kernel), options.read_store(store, no_store)
-    options.at_least_one(configs, "--configs")
-    options.positive(box, "--box")
-    options.positive(time_limit, "--time-limit")
+    chosen, store_setting = get_kernel(kernel), options.read_store(store, no_store)
+    options.require_positive_int(configs, "--configs")
+    options.require_positive(box, "--box")
+    options.require_positive(time_limit, "--time-limit")
     if rows is None:
         wanted = options.read_problems(chosen, problems, seed)
         plan = plan_configurations(chosen, wanted, configs, seed)
     else:
-        options.refuse(
+        options.reject_options(
             context, ("problems", "configs", "seed"), "--rows says what is measured, not"
         )
         plan = plan_rows(chosen, read_table(rows))
         for problem in plan:
             options.check_memory(chosen, problem)
-    output, timing = Output(as_json), Timing(box_s=box)
+    output, timing = Output(as_json), Timing(max_seconds=box)
     with (
-        options.make_runner(runner, ray_address, chosen, device, timing, time_limit) as measuring,
-        RunLog(out, measuring.device) as log,
+        options.make_runner(
+            runner, ray_address, chosen, device, timing, time_limit
+        ) as active_runner,
+        RunLog(out, active_runner.device) as log,
         progress_bar() as progress,
     ):
         if others := log.kernels() - {kernel}:
             raise UsageError(f"{out} holds runs of {', '.join(others)}: give another --out")
-        record = StoredRecord(chosen, measuring.device, where, log)
-        wait_until_quiet(measuring.watch, wait_quiet, progress)
-        with measuring.watch() as watch:
-            done = collect_runs(chosen, plan, record, measuring, progress)
+        record = SharedMeasurementCache(chosen, active_runner.device, store_setting, log)
+        wait_until_idle(active_runner.watch, wait_quiet, progress)
+        with active_runner.watch() as watch:
+            done = collect_runs(chosen, plan, record, active_runner, progress)
     output.say(
         f"{out}: {done.rows} new rows ({done.ok} ok, {done.failed} failed), "
         f"{done.reused} known already, {done.seconds:.0f} s"
     )
-    if done.rows and (disturbed := watch.conditions.disturbed):
-        output.say(f"times may be off: {disturbed}; --wait-quiet SECONDS waits")
+    if done.rows and (disturbance := watch.load.disturbance):
+        output.say(f"times may be off: {disturbance}; --wait-quiet SECONDS waits")
     output.result(
         {"rows": done.rows, "ok": done.ok, "failed": done.failed, "reused": done.reused,
-         "seconds": done.seconds, "out": str(out), "disturbed": watch.conditions.disturbed}
+         "seconds": done.seconds, "out": str(out), "disturbed": watch.load.disturbance}
     )  # fmt: skip

@@ -9,25 +9,27 @@ import typer
 from foretune.cli import options
 from foretune.cli.output import Output, percent
 from foretune.errors import UsageError
-from foretune.mapping import parse_value
 from foretune.problem import Problem
+from foretune.values import parse_value
 
 if TYPE_CHECKING:
-    from foretune.tune.exporting.vllm import Naming
+    from foretune.plan.engine_files.vllm import ParameterNames
     from foretune.tune.store import Store, Subject
-    from foretune.tune.store.tuned import Tuned
+    from foretune.tune.store.reader import StoreReader
 
 KERNEL = typer.Argument(help="Name of a kernel; 'foretune store list' shows them.")
 DEVICE = typer.Option(None, help="Device, if there are several.")
-NAMES = typer.Option(
+NAME_MAP = typer.Option(
     [], "--name", help="The kernel's name for M, E, N, …: 'M=num_tokens' (repeatable)."
 )
-ALSO = typer.Option([], "--set", help="Set one value in every problem: 'top_k=8' (repeatable).")
+SET_VALUES = typer.Option(
+    [], "--set", help="Set one value in every problem: 'top_k=8' (repeatable)."
+)
 
-LONGEST_VALUE = 16
+MAX_VALUE_LENGTH = 16
 """Characters of a value in a table; --json has all."""
 
-MOST_CONFLICTS = 10
+MAX_CONFLICTS_SHOWN = 10
 """That a merge shows; --json has all."""
 
 commands = typer.Typer(
@@ -41,7 +43,7 @@ def register(app: typer.Typer) -> None:
     app.add_typer(commands, name="store")
 
 
-def open_tuned(where: str | None) -> "Tuned":
+def open_tuned(path_or_url: str | None) -> "StoreReader":
     """Return a store to read from: a database, or an exported file, which ends in ``.json``.
 
     Nothing is made where there is none: then the first use of it is an error.
@@ -51,9 +53,9 @@ def open_tuned(where: str | None) -> "Tuned":
     """
     from foretune.tune.store import Store
 
-    if where and where.endswith(".json"):
-        return Store.of_file(where)
-    return Store(where, create=False)
+    if path_or_url and path_or_url.endswith(".json"):
+        return Store.from_file(path_or_url)
+    return Store(path_or_url, create=False)
 
 
 @commands.command("list")
@@ -64,11 +66,11 @@ def list_(store: str = options.STORE, as_json: bool = options.JSON) -> None:
     rows: dict[str, list[list[str]]] = {}
     for s in found:
         counts = [str(n) for n in (s.problems, s.measurements, s.failed, s.choices)]
-        where = f"{s.subject.device}, {s.subject.versions}"
-        rows.setdefault(where, []).append([s.subject.kernel, s.subject.source[:8], *counts])
+        heading = f"{s.subject.device}, {s.subject.versions}"
+        rows.setdefault(heading, []).append([s.subject.kernel, s.subject.source[:8], *counts])
     output.say(tuned.name if rows else f"{tuned.name}: nothing has been tuned yet")
-    for where, listed in rows.items():
-        output.say(f"\n{where}")
+    for heading, listed in rows.items():
+        output.say(f"\n{heading}")
         columns = ("kernel", "code", "problems", "runs", "failed", "chosen")
         output.table("", columns, listed)
     output.result({"store": tuned.name, "subjects": [asdict(s) for s in found]})
@@ -84,7 +86,7 @@ def show(
     """Show the choice for each problem of a kernel, and what it is based on."""
     tuned, output = open_tuned(store), Output(as_json)
     wanted = None if problem is None else Problem.parse(problem)
-    found = {s: _problems(tuned, s, wanted) for s in tuned.of_kernel(kernel)}
+    found = {s: _problem_entries(tuned, s, wanted) for s in tuned.find_subjects(kernel)}
     if not any(found.values()):
         raise UsageError(f"{tuned.name} has no {kernel} {wanted}")
     for subject, problems in found.items():
@@ -110,15 +112,15 @@ def export(
     if target is None or (file and out):
         raise UsageError("name the file to write, as FILE or by --out: one of the two")
     tuned, output = open_tuned(store), Output(as_json)
-    subjects = tuned.of_kernel(kernel)
-    said = f"{target}: {len(subjects)} kernels of {tuned.name}"
+    subjects = tuned.find_subjects(kernel)
+    message = f"{target}: {len(subjects)} kernels of {tuned.name}"
     if target.suffix == ".json":
         tuned.export(target, kernel)
     elif target.suffix == ".parquet":
-        said = f"{target}: {_write_runs(tuned, subjects, target)} runs of {tuned.name}"
+        message = f"{target}: {_write_runs(tuned, subjects, target)} runs of {tuned.name}"
     else:
         raise UsageError(f"{target}: end it in .json, to ship or merge, or .parquet, to train on")
-    output.say(said)
+    output.say(message)
     output.result({"out": str(target), "subjects": len(subjects), "store": tuned.name})
 
 
@@ -136,15 +138,15 @@ def merge(
 
     target, output, merged = Store(store), Output(as_json), []
     for file in files:
-        news = target.merge(file)
-        merged.append({"file": str(file), **asdict(news)})
+        report = target.merge(file)
+        merged.append({"file": str(file), **asdict(report)})
         output.say(
-            f"{file}: {news.measurements} new measurements, {news.choices} new choices, "
-            f"{news.unchanged} known already"
+            f"{file}: {report.measurements} new measurements, {report.choices} new choices, "
+            f"{report.unchanged} known already"
         )
-        for conflict in news.conflicts[:MOST_CONFLICTS]:
+        for conflict in report.conflicts[:MAX_CONFLICTS_SHOWN]:
             output.say(f"  {conflict}")
-        if (more := len(news.conflicts) - MOST_CONFLICTS) > 0:
+        if (more := len(report.conflicts) - MAX_CONFLICTS_SHOWN) > 0:
             output.say(f"  and {more} more conflicts (--json lists all)")
     output.result({"store": target.name, "merged": merged})
 
@@ -175,7 +177,7 @@ def forget(
     else:
         subjects = [
             s
-            for s in target.of_kernel(kernel)
+            for s in target.find_subjects(kernel)
             if device in (None, s.device) and s.source.startswith(source or "")
         ]
         forgotten = sum(_forget(target, s, wanted) for s in subjects)
@@ -188,8 +190,8 @@ def vllm_import(
     files: list[Path] = typer.Argument(help="E=…,N=…,device_name=….json"),
     kernel: str = typer.Option("fused_moe", help="Kernel that they are choices of."),
     device: str = DEVICE,
-    name: list[str] = NAMES,
-    also: list[str] = ALSO,
+    name: list[str] = NAME_MAP,
+    fixed_values: list[str] = SET_VALUES,
     store: str = options.STORE,
     as_json: bool = options.JSON,
 ) -> None:
@@ -197,15 +199,15 @@ def vllm_import(
 
     A kernel that the store knows on that device gets them; what it chose before stands.
     """
-    from foretune.tune.exporting.vllm import import_vllm, read_vllm
+    from foretune.plan.engine_files.vllm import import_vllm, read_vllm
     from foretune.tune.store import Store
 
     target, output, imported = Store(store), Output(as_json), []
-    naming = _naming(name, also)
+    naming = _naming(name, fixed_values)
     for file in files:
-        where = device or read_vllm(file).layer.device
-        known = [s for s in target.subjects() if (s.kernel, s.device) == (kernel, where)]
-        subject = target.newest(kernel, where) if known else None
+        device_name = device or read_vllm(file).layer.device
+        known = [s for s in target.subjects() if (s.kernel, s.device) == (kernel, device_name)]
+        subject = target.newest_subject(kernel, device_name) if known else None
         subject, new, kept = import_vllm(target, file, kernel, subject, naming)
         imported.append({"file": str(file), **asdict(subject), "choices": new, "kept": kept})
         output.say(f"{file}: {new} choices of {kernel} on {subject.device}, {kept} there already")
@@ -220,25 +222,25 @@ def vllm_export(
     dtype: str = typer.Option("", help="Quantization, e.g. fp8_w8a8; none for 16-bit weights."),
     block_shape: str = typer.Option(None, help="Blocks of the quantization: N,K."),
     device: str = DEVICE,
-    name: list[str] = NAMES,
-    also: list[str] = ALSO,
+    name: list[str] = NAME_MAP,
+    fixed_values: list[str] = SET_VALUES,
     out: Path = typer.Option(..., help="Folder; vLLM reads $VLLM_TUNED_CONFIG_FOLDER."),
     store: str = options.STORE,
     as_json: bool = options.JSON,
 ) -> None:
     """Write what was chosen for one mixture-of-experts layer as a file that vLLM finds."""
-    from foretune.tune.exporting.layer import Layer
-    from foretune.tune.exporting.vllm import export_vllm
+    from foretune.plan.engine_files.layer import Layer
+    from foretune.plan.engine_files.vllm import export_vllm
 
     tuned, output = open_tuned(store), Output(as_json)
-    subject = tuned.newest(kernel, device)
-    layer = Layer(experts, size, subject.device, dtype, _block(block_shape))
-    path, count = export_vllm(tuned, out, subject, layer, _naming(name, also))
+    subject = tuned.newest_subject(kernel, device)
+    layer = Layer(experts, size, subject.device, dtype, _parse_block_shape(block_shape))
+    path, count = export_vllm(tuned, out, subject, layer, _naming(name, fixed_values))
     output.say(f"{path}: {count} numbers of tokens")
     output.result({"out": str(path), "tokens": count, **asdict(subject)})
 
 
-def _write_runs(tuned: "Tuned", subjects: list["Subject"], path: Path) -> int:
+def _write_runs(tuned: "StoreReader", subjects: list["Subject"], path: Path) -> int:
     """Write a run table; return its length."""
     from foretune.datasets import write_runs
 
@@ -251,33 +253,43 @@ def _write_runs(tuned: "Tuned", subjects: list["Subject"], path: Path) -> int:
 
 def _forget(target: "Store", subject: "Subject", wanted: Problem | None) -> int:
     """Forget problems, and what a decorator of the kernel's function calls their runs."""
-    from foretune.tune.store.problems import by_problem, matches, origin
+    from foretune.tune.store.subject import group_by_problem, matches, source_label
 
-    measured = by_problem(target.measurements(subject))
+    measured = group_by_problem(target.measurements(subject))
     known = [p for p in {*measured, *target.choices(subject)} if matches(p, wanted)]
-    origins = {origin(subject.kernel, p) for p in known}
+    origins = {source_label(subject.kernel, p) for p in known}
     forgotten = sum(target.forget(subject, p) for p in known)
     if wanted is None:
         forgotten += target.forget(subject)
     for other in target.subjects():
-        for problem, rows in by_problem(target.measurements(other)).items():
+        for problem, rows in group_by_problem(target.measurements(other)).items():
             if origins & {m.source for m in rows}:
                 forgotten += target.forget(other, problem)
     return forgotten
 
 
-def _problems(tuned: "Tuned", subject: "Subject", wanted: Problem | None) -> list[dict[str, Any]]:
-    from foretune.tune.store.problems import by_problem, by_value, matches, plain, without
-    from foretune.tune.store.subject import CANDIDATES
+def _problem_entries(
+    tuned: "StoreReader", subject: "Subject", wanted: Problem | None
+) -> list[dict[str, Any]]:
+    from foretune.tune.store.subject import (
+        CANDIDATES_TAG,
+        group_by_problem,
+        matches,
+        sort_key,
+        without_names,
+        without_tags,
+    )
 
-    by_age = sorted(tuned.choices(subject).items(), key=lambda item: item[1].chosen_at)
-    choices = {without(p, CANDIDATES): choice for p, choice in by_age}  # the newest counts
+    oldest_first = sorted(tuned.choices(subject).items(), key=lambda item: item[1].chosen_at)
+    choices = {
+        without_names(p, CANDIDATES_TAG): choice for p, choice in oldest_first
+    }  # the newest counts
     found = []
-    measured = by_problem(tuned.measurements(subject))
-    for problem in sorted({*measured, *choices}, key=by_value):
+    measured = group_by_problem(tuned.measurements(subject))
+    for problem in sorted({*measured, *choices}, key=sort_key):
         if not matches(problem, wanted):
             continue
-        rows, choice = measured.get(plain(problem), []), choices.get(problem)
+        rows, choice = measured.get(without_tags(problem), []), choices.get(problem)
         found.append(
             {
                 "problem": dict(problem),
@@ -295,59 +307,61 @@ def _problems(tuned: "Tuned", subject: "Subject", wanted: Problem | None) -> lis
 def _show_problems(output: Output, subject: "Subject", problems: list[dict[str, Any]]) -> None:
     title = f"{subject.kernel} {subject.source[:8]} on {subject.device}, {subject.versions}"
     columns = ("problem", "runs", "best ms", "how", "regret", "chosen")
-    shared = _shared([p["problem"] for p in problems])
-    output.table(title, columns, [_shown(p, shared) for p in problems])
+    shared = _shared_values([p["problem"] for p in problems])
+    output.table(title, columns, [_problem_row(p, shared) for p in problems])
     if shared:
-        output.human.print(f"all of them: {_words(shared)}", markup=False)  # wrapped
+        output.console.print(f"all of them: {_format_values(shared)}", markup=False)  # wrapped
 
 
-def _shared(problems: list[dict[str, Any]]) -> dict[str, Any]:
+def _shared_values(problems: list[dict[str, Any]]) -> dict[str, Any]:
     """Return what several problems have in common: said once, their rows stay short."""
     if len(problems) == 1:
         return {}
     return {n: v for n, v in problems[0].items() if all(n in p and p[n] == v for p in problems[1:])}
 
 
-def _shown(problem: dict[str, Any], shared: dict[str, Any]) -> list[str]:
-    own = {name: value for name, value in problem["problem"].items() if name not in shared}
+def _problem_row(problem: dict[str, Any], shared: dict[str, Any]) -> list[str]:
+    varying = {name: value for name, value in problem["problem"].items() if name not in shared}
     choice, best = problem["choice"], problem["best_ms"]
     return [
-        _words(own),
+        _format_values(varying),
         str(len(problem["measurements"])),
         f"{best:.4g}" if best else "–",
         choice["how"] if choice else "–",
         percent(choice["regret"]) if choice else "–",
-        _words(choice["config"]) if choice else "–",
+        _format_values(choice["config"]) if choice else "–",
     ]
 
 
-def _words(values: dict[str, Any]) -> str:
-    return " ".join(f"{name}={_short(str(value))}" for name, value in values.items())
+def _format_values(values: dict[str, Any]) -> str:
+    return " ".join(f"{name}={_truncate(str(value))}" for name, value in values.items())
 
 
-def _short(text: str) -> str:
+def _truncate(text: str) -> str:
     """Return a value as people see it: which arguments are multiples of 16 fills lines."""
-    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
+    return text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 1] + "…"
 
 
-def _naming(names: list[str], also: list[str]) -> "Naming":
-    from foretune.tune.exporting.vllm import Naming
+def _naming(names: list[str], fixed_values: list[str]) -> "ParameterNames":
+    from foretune.plan.engine_files.vllm import ParameterNames
 
-    pairs = _pairs(names, "--name")
-    return Naming(pairs, {n: parse_value(v) for n, v in _pairs(also, "--set").items()})
+    name_map = _parse_name_values(names, "--name")
+    return ParameterNames(
+        name_map, {n: parse_value(v) for n, v in _parse_name_values(fixed_values, "--set").items()}
+    )
 
 
-def _pairs(texts: list[str], option: str) -> dict[str, str]:
-    pairs = {}
+def _parse_name_values(texts: list[str], option: str) -> dict[str, str]:
+    values = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not (equals and name.strip() and value.strip()):
             raise UsageError(f"{option} {text!r} is not of the form NAME=VALUE")
-        pairs[name.strip()] = value.strip()
-    return pairs
+        values[name.strip()] = value.strip()
+    return values
 
 
-def _block(text: str | None) -> tuple[int, int] | None:
+def _parse_block_shape(text: str | None) -> tuple[int, int] | None:
     if text is None:
         return None
     n, comma, k = text.partition(",")

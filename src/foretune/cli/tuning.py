@@ -9,52 +9,52 @@ import typer
 from typer.core import TyperCommand
 
 from foretune.cli import options
-from foretune.cli.campaign import QUIETER, show_results
+from foretune.cli.campaign import REMEASURE_ADVICE, show_results
 from foretune.cli.output import Output
 from foretune.cli.workloads import tune_calls
 from foretune.cli.wrapping import (
-    OF_PROGRAMS,
-    OF_SOURCES,
-    SHARED,
-    SUFFIXES,
-    Search,
+    KNOB_OPTIONS,
+    PROGRAM_OPTIONS,
+    SOURCE_OPTIONS,
+    SOURCE_SUFFIXES,
+    SearchOptions,
+    tune_program_command,
     tune_source,
-    tune_words,
 )
 from foretune.console import progress_bar
 from foretune.errors import UsageError
-from foretune.limit import Limit
+from foretune.objective import Limit
 
 if TYPE_CHECKING:
+    from foretune.tune.functions.result import Best
     from foretune.tune.pareto import ParetoResult
-    from foretune.tune.wrapped.best import Best
 
 
-PROGRAM = "foretune.program"
+PROGRAM_KEY = "foretune.program"
 """Where a context keeps the words of a program."""
-PROGRAMS, SOURCES, ANY = (
+PROGRAM_PANEL, SOURCE_PANEL, KNOB_PANEL = (
     "Programs (after --)",
     "Sources (.c, .cpp, .cl, .cu, .hip)",
     "Knobs",
 )
 
 
-class Tune(TyperCommand):
+class TuneCommand(TyperCommand):
     """What follows ``--`` is a program, up to the first ``--param``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Take the program out of the arguments."""
         if "--" in args:
-            at = args.index("--")
-            own, words = args[:at], args[at + 1 :]
-            end = words.index("--param") if "--param" in words else len(words)
-            ctx.meta[PROGRAM], args = words[:end], own + words[end:]
+            separator = args.index("--")
+            own_args, program_args = args[:separator], args[separator + 1 :]
+            end = program_args.index("--param") if "--param" in program_args else len(program_args)
+            ctx.meta[PROGRAM_KEY], args = program_args[:end], own_args + program_args[end:]
         return super().parse_args(ctx, args)
 
 
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
-    app.command(cls=Tune)(tune)
+    app.command(cls=TuneCommand)(tune)
 
 
 def tune(
@@ -62,7 +62,7 @@ def tune(
     kernel: str = typer.Argument(
         "",
         help="Name of a kernel, your own (FILE.py:NAME), a source file, or -- PROGRAM …",
-        autocompletion=options.registered_names("kernels"),
+        autocompletion=options.registered_completion("kernels"),
     ),
     problem: str = typer.Option("", help="Problem to tune: M=…,N=…,…"),
     workload: Path | None = typer.Option(
@@ -80,7 +80,7 @@ def tune(
         [], help="Reject configurations above COLUMN=MOST, like power_w=300 (repeatable)."
     ),
     searcher: str = options.SEARCHER,
-    predictor: str = options.GUIDE,
+    predictor: str = options.PREDICTOR_OPTION,
     runs: Path = typer.Option(None, help="Also add the measurements to this run table (Parquet)."),
     export: list[Path] = typer.Option(
         [], help="Write the best configuration to FILE.h, .json or .env (repeatable)."
@@ -95,82 +95,84 @@ def tune(
     param: list[str] = typer.Option(
         [],
         help="KNOB=VALUE,VALUE,… or KNOB=8..256 (doubling); {KNOB} inserts it (repeatable).",
-        rich_help_panel=ANY,
+        rich_help_panel=KNOB_PANEL,
     ),
     restrict: list[str] = typer.Option(
         [],
         help="Rule between knobs: 'tile * threads <= 256' (repeatable).",
-        rich_help_panel=ANY,
+        rich_help_panel=KNOB_PANEL,
     ),
     default: str = typer.Option(
         "",
         help="KNOB=VALUE,… to compare with. Default: the first configuration that works.",
-        rich_help_panel=ANY,
+        rich_help_panel=KNOB_PANEL,
     ),
     name: str = typer.Option(
         "",
         help="Name in the store. Default: the program's file name.",
-        rich_help_panel=PROGRAMS,
+        rich_help_panel=PROGRAM_PANEL,
     ),
     time: str = typer.Option(
         None,
         help="Regular expression whose (group) is the time in the output. Default: wall time.",
-        rich_help_panel=PROGRAMS,
+        rich_help_panel=PROGRAM_PANEL,
     ),
     time_unit: str = typer.Option(
-        "ms", help="Unit of that time: ns, us, ms or s.", rich_help_panel=PROGRAMS
+        "ms", help="Unit of that time: ns, us, ms or s.", rich_help_panel=PROGRAM_PANEL
     ),
     check: str = typer.Option(
-        None, help="Regular expression that must be in the output.", rich_help_panel=PROGRAMS
+        None, help="Regular expression that must be in the output.", rich_help_panel=PROGRAM_PANEL
     ),
     compare: str = typer.Option(
         "",
         help="Command that checks the result: exit code 0 means right.",
-        rich_help_panel=PROGRAMS,
+        rich_help_panel=PROGRAM_PANEL,
     ),
     build: str = typer.Option(
         "",
         help="Command to run first, untimed. If it builds into {dir}, once per configuration.",
-        rich_help_panel=PROGRAMS,
+        rich_help_panel=PROGRAM_PANEL,
     ),
     env: list[str] = typer.Option(
-        [], help="NAME=TEXT, an environment variable (repeatable).", rich_help_panel=PROGRAMS
+        [], help="NAME=TEXT, an environment variable (repeatable).", rich_help_panel=PROGRAM_PANEL
     ),
     template: list[str] = typer.Option(
         [],
         help="TEMPLATE:FILE, writes the second from the first (repeatable).",
-        rich_help_panel=PROGRAMS,
+        rich_help_panel=PROGRAM_PANEL,
     ),
     source: list[str] = typer.Option(
         [],
         help="Source of the program: measurements count until it changes (repeatable).",
-        rich_help_panel=PROGRAMS,
+        rich_help_panel=PROGRAM_PANEL,
     ),
-    repeats: int = typer.Option(None, help="Runs of each configuration.", rich_help_panel=PROGRAMS),
+    repeats: int = typer.Option(
+        None, help="Runs of each configuration.", rich_help_panel=PROGRAM_PANEL
+    ),
     time_limit: float = typer.Option(
-        60.0, help="Most seconds of one run.", rich_help_panel=PROGRAMS
+        60.0, help="Most seconds of one run.", rich_help_panel=PROGRAM_PANEL
     ),
     shell: bool = typer.Option(
-        False, "--shell", help="Run the commands in a shell.", rich_help_panel=PROGRAMS
+        False, "--shell", help="Run the commands in a shell.", rich_help_panel=PROGRAM_PANEL
     ),
     function: str = typer.Option(
-        "", "--kernel", help="Function in the source.", rich_help_panel=SOURCES
+        "", "--kernel", help="Function in the source.", rich_help_panel=SOURCE_PANEL
     ),
     arg: list[str] = typer.Option(
         [],
         help="Argument, in order: float32[512,64] (random), float32[512]=0 (filled), int32=7.",
-        rich_help_panel=SOURCES,
+        rich_help_panel=SOURCE_PANEL,
     ),
     size: str = typer.Option(
-        "", help="Problem size, 1024,512: work items or threads.", rich_help_panel=SOURCES
+        "", help="Problem size, 1024,512: work items or threads.", rich_help_panel=SOURCE_PANEL
     ),
     grid: str = typer.Option(
         "",
         help="Divide it by block_size_x*tile,block_size_y. Default: the work group.",
-        rich_help_panel=SOURCES,
+        rich_help_panel=SOURCE_PANEL,
     ),
     option: list[str] = typer.Option(
-        [], help="Option of the compiler (repeatable).", rich_help_panel=SOURCES
+        [], help="Option of the compiler (repeatable).", rich_help_panel=SOURCE_PANEL
     ),
     as_json: bool = options.JSON,
 ) -> None:
@@ -187,39 +189,50 @@ def tune(
     --size 512,512 --param block_size_x=8..64
     """
     if workload is not None:
-        options.refuse(
+        options.reject_options(
             context,
-            (*SHARED, *OF_PROGRAMS, *OF_SOURCES, "problem", "regret", "searcher", "predictor",
-             "runs", "export"),
+            (
+                *KNOB_OPTIONS,
+                *PROGRAM_OPTIONS,
+                *SOURCE_OPTIONS,
+                "problem",
+                "regret",
+                "searcher",
+                "predictor",
+                "runs",
+                "export",
+            ),
             "a workload does not take",
-        )  # fmt: skip
+        )
         tune_calls(
             workload, kernel, budget, seconds, objective, limit,
             options.read_store(store, no_store), seed, wait_quiet, device, runner, ray_address,
             Output(as_json),
         )  # fmt: skip
         return
-    program = context.meta.get(PROGRAM)
-    search = Search(
+    program = context.meta.get(PROGRAM_KEY)
+    search = SearchOptions(
         options.read_budget(budget) if budget else None, regret, seconds, objective, limit,
         searcher, options.read_store(store, no_store), seed, wait_quiet,
     )  # fmt: skip
     output = Output(as_json)
     _check_exports(export)
-    if program is None and not kernel.endswith(SUFFIXES):
-        options.refuse(context, (*SHARED, *OF_PROGRAMS, *OF_SOURCES), "a kernel does not take")
+    if program is None and not kernel.endswith(SOURCE_SUFFIXES):
+        options.reject_options(
+            context, (*KNOB_OPTIONS, *PROGRAM_OPTIONS, *SOURCE_OPTIONS), "a kernel does not take"
+        )
         _tune_kernel(
             kernel, problem, search, predictor, runs, export, device, runner, ray_address, output
         )
         return
     what = "a program" if program is not None else "a source"
-    options.refuse(
+    options.reject_options(
         context,
         ("problem", "predictor", "runs", "device", "runner", "ray_address"),
         f"{what} does not take",
     )
     if program is None:
-        options.refuse(context, OF_PROGRAMS, "a source does not take")
+        options.reject_options(context, PROGRAM_OPTIONS, "a source does not take")
         best = tune_source(
             kernel, search, function=function, arg=arg, size=size, grid=grid, option=option,
             param=param, restrict=restrict, default=default,
@@ -227,8 +240,8 @@ def tune(
     else:
         if kernel:
             raise UsageError(f"give a kernel ({kernel}) or a program after --, not both")
-        options.refuse(context, OF_SOURCES, "a program does not take")
-        best = tune_words(
+        options.reject_options(context, SOURCE_OPTIONS, "a program does not take")
+        best = tune_program_command(
             program, search, time=time, time_unit=time_unit, check=check, compare=compare,
             build=build, env=env, template=template, source=source, repeats=repeats,
             time_limit=time_limit, shell=shell, name=name, param=param, restrict=restrict,
@@ -238,52 +251,61 @@ def tune(
 
 
 def _tune_kernel(
-    kernel: str, problem: str, search: Search, predictor: str, runs: Path | None,
+    kernel: str, problem: str, search: SearchOptions, predictor: str, runs: Path | None,
     export: list[Path], device: str, runner: str,
     ray_address: str | None, output: Output,
 ) -> None:  # fmt: skip
     from foretune.datasets import RunLog
-    from foretune.models.saved.named import AUTO, NONE, read_predictor
+    from foretune.models.saved.lookup import AUTO, NONE, read_predictor
     from foretune.registry import get_kernel, load
     from foretune.tune import tune_pareto, tune_problem
-    from foretune.tune.wrapped.best import Best
+    from foretune.tune.functions.result import Best
 
     if not kernel:
         raise UsageError(
             "there is nothing to tune: give a kernel, FILE.py:NAME, FILE.c or -- PROGRAM …"
         )
     chosen = get_kernel(kernel)
-    goals = [options.read_objective(text) for text in dict.fromkeys(search.objective)]
+    objectives = [options.read_objective(text) for text in dict.fromkeys(search.objective)]
     limits = [Limit.parse(text) for text in search.limit]
     wanted = options.read_problem(chosen, problem)
     load("searchers", search.searcher)
     trained = predictor if predictor in (AUTO, NONE) else read_predictor(predictor)
     with (
-        options.make_runner(runner, ray_address, chosen, device) as measuring,
-        RunLog(runs, measuring.device) if runs else nullcontext() as log,
+        options.make_runner(runner, ray_address, chosen, device) as active_runner,
+        RunLog(runs, active_runner.device) if runs else nullcontext() as log,
         progress_bar() as progress,
     ):
-        if len(goals) > 1:
+        if len(objectives) > 1:
             if search.budget == "auto" or search.regret is not None:
                 raise UsageError("a Pareto front has no regret: give --budget a number")
             if export:
                 raise UsageError("a Pareto front is no one configuration: leave --export out")
             front = tune_pareto(
-                chosen, wanted, measuring, trained, budget=search.budget, seconds=search.seconds,
-                objectives=goals, limits=limits,
-                searcher=search.searcher, seed=search.seed, store=search.store, log=log,
+                chosen,
+                wanted,
+                active_runner,
+                trained,
+                budget=search.budget,
+                seconds=search.seconds,
+                objectives=objectives,
+                limits=limits,
+                searcher=search.searcher,
+                seed=search.seed,
+                store=search.store,
+                log=log,
                 patience_s=search.patience_s,
                 progress=progress,
-            )  # fmt: skip
+            )
         else:
             result = tune_problem(
-                chosen, wanted, measuring, trained, budget=search.budget, regret=search.regret,
-                seconds=search.seconds, objective=goals[0], limits=limits,
+                chosen, wanted, active_runner, trained, budget=search.budget, regret=search.regret,
+                seconds=search.seconds, objective=objectives[0], limits=limits,
                 searcher=search.searcher, seed=search.seed,
                 store=search.store, log=log, patience_s=search.patience_s,
                 progress=progress,
             )  # fmt: skip
-    if len(goals) > 1:
+    if len(objectives) > 1:
         _show_front(output, front)
     else:
         _show_winner(output, Best(chosen, result), export)
@@ -291,7 +313,7 @@ def _tune_kernel(
 
 def _check_exports(paths: list[Path]) -> None:
     """Refuse a file's ending before anything is measured."""
-    from foretune.tune.wrapped.best import export_format
+    from foretune.tune.functions.result import export_format
 
     for path in paths:
         export_format(path)
@@ -303,7 +325,7 @@ def _show_winner(output: Output, best: "Best", export: list[Path]) -> None:
         best.export(path)
     summary = result.summary()
     show_results(output, [result])
-    output.say("winner: " + _words(result.winner.config or {}))
+    output.say("winner: " + _format_config(result.winner.config or {}))
     if result.failures:
         output.say(result.failures)
     for path in export:
@@ -322,7 +344,7 @@ def _show_front(output: Output, result: "ParetoResult") -> None:
         [
             *(f"{figure:.3g}" for figure in (t.time_ms, t.power_w, t.energy_mj)),
             *(f"{c.ratio:.2f}× ({c.ratio_low:.2f}–{c.ratio_high:.2f})" for c in t.against_default),
-            _words(t.config),
+            _format_config(t.config),
         ]
         for t in result.front
     ]
@@ -335,15 +357,17 @@ def _show_front(output: Output, result: "ParetoResult") -> None:
     output.say(f"hypervolume {result.hypervolume:.3f} of the box to {reference}")
     _say_rejected(output, summary)
     if result.unstable:
-        output.say(f"unstable: {result.unstable}; {QUIETER}")
+        output.say(f"unstable: {result.unstable}; {REMEASURE_ADVICE}")
     output.result(summary)
 
 
 def _say_rejected(output: Output, summary: Mapping[str, Any]) -> None:
     if summary["rejected"]:
-        limits = ", ".join(f"{column} ≤ {most:g}" for column, most in summary["limits"].items())
+        limits = ", ".join(
+            f"{column} ≤ {maximum:g}" for column, maximum in summary["limits"].items()
+        )
         output.say(f"rejected {summary['rejected']} that broke {limits}")
 
 
-def _words(config: Mapping[str, Any]) -> str:
+def _format_config(config: Mapping[str, Any]) -> str:
     return " ".join(f"{name}={value}" for name, value in config.items())

@@ -19,16 +19,16 @@ def warm_up(
 
     The program that makes the calls finds the choices there, and does not wait.
     """
-    from foretune.extras import require
+    from foretune.lazy import require
 
     require("triton", "gpu", "warming up Triton kernels")
-    from foretune.tune.triton.recorded_calls import read_calls
-    from foretune.tune.triton.warming import warm_up as warm
+    from foretune.tune.triton.call_recorder import read_calls
+    from foretune.tune.triton.warm_up import warm_up as warm
 
     wanted = [c for c in read_calls(calls) if kernel in (None, c.kernel)]
     if not wanted:
         raise UsageError(f"{calls} holds no call{f' of {kernel}' if kernel else ''}")
-    options.import_from_here()
+    options.enable_cwd_imports()
     output, done = Output(as_json), []
     with progress_bar() as progress:
         progress.start("warm up", len(wanted))

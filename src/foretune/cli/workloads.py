@@ -9,10 +9,10 @@ from foretune.cli.campaign import show_results
 from foretune.cli.output import Output
 from foretune.console import progress_bar
 from foretune.errors import UsageError
-from foretune.limit import Limit
+from foretune.objective import Limit
 
 if TYPE_CHECKING:
-    from foretune.tune.store.optional import Where
+    from foretune.tune.store.optional import StoreLocation
     from foretune.tune.workload import Calls
 
 COLUMNS = ("kernel", "problem", "calls")
@@ -25,7 +25,7 @@ def tune_calls(
     seconds: float | None,
     objective: list[str],
     limit: list[str],
-    store: "Where",
+    store: "StoreLocation",
     seed: int,
     patience_s: float,
     device: str,
@@ -40,28 +40,28 @@ def tune_calls(
     """
     from foretune.tune.workload import tune_workload
 
-    most = options.read_budget(budget) if budget else None
-    if most == "auto" or len(objective) > 1:
+    parsed_budget = options.read_budget(budget) if budget else None
+    if parsed_budget == "auto" or len(objective) > 1:
         raise UsageError("a workload has a number as --budget, and one --objective")
     calls = read_calls(path, kernel)
     with (
-        options.make_runner(runner, ray_address, calls[0].kernel, device) as measuring,
+        options.make_runner(runner, ray_address, calls[0].kernel, device) as active_runner,
         progress_bar() as progress,
     ):
         result = tune_workload(
-            calls, measuring, budget=most, seconds=seconds,
+            calls, active_runner, budget=parsed_budget, seconds=seconds,
             objective=options.read_objective(objective[0]),
             limits=[Limit.parse(text) for text in limit], seed=seed, store=store,
             patience_s=patience_s, progress=progress,
         )  # fmt: skip
     for name in dict.fromkeys(r.kernel for r in result.results):
         show_results(output, [r for r in result.results if r.kernel == name])
-    said = result.to_json()
+    summary = result.to_json()
     output.say(
         f"all calls: {result.default:.4g} by default, {result.best:.4g} now "
-        f"({said['speedup']:.2f}×), after {said['measurements']} measurements"
+        f"({summary['speedup']:.2f}×), after {summary['measurements']} measurements"
     )
-    output.result(said)
+    output.result(summary)
 
 
 def read_calls(path: Path, kernel: str = "") -> "list[Calls]":
@@ -90,13 +90,13 @@ def read_calls(path: Path, kernel: str = "") -> "list[Calls]":
     for number, row in enumerate(rows, start=2):
         name = row.get("kernel") or kernel
         try:
-            times = float(row["calls"])
+            call_count = float(row["calls"])
         except (TypeError, ValueError):
-            times = 0.0
-        if not name or not 0 < times < float("inf"):
+            call_count = 0.0
+        if not name or not 0 < call_count < float("inf"):
             raise UsageError(f"{path}, line {number}: give a kernel, and calls above 0")
         if name not in kernels:
             kernels[name] = get_kernel(name)
         problem = options.read_problem(kernels[name], row["problem"] or "")
-        calls.append(Calls(kernels[name], problem, times))
+        calls.append(Calls(kernels[name], problem, call_count))
     return calls

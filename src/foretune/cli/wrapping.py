@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING, Any, Literal
 from foretune.cli import options
 from foretune.console import progress_bar
 from foretune.errors import UsageError
-from foretune.mapping import Value, parse_value
 from foretune.space import Configuration
+from foretune.values import Value, parse_value
 
 if TYPE_CHECKING:
-    from foretune.tune.store.optional import Where
-    from foretune.tune.wrapped.best import Best
+    from foretune.tune.functions.result import Best
+    from foretune.tune.store.optional import StoreLocation
 
-SUFFIXES = (".c", ".cc", ".cpp", ".cxx", ".cl", ".cu", ".hip")
-SHARED = ("param", "restrict", "default")
-OF_PROGRAMS = (
+SOURCE_SUFFIXES = (".c", ".cc", ".cpp", ".cxx", ".cl", ".cu", ".hip")
+KNOB_OPTIONS = ("param", "restrict", "default")
+PROGRAM_OPTIONS = (
     "name", "time", "time_unit", "check", "compare", "build", "env", "template", "source",
     "repeats", "time_limit", "shell",
 )  # fmt: skip
-OF_SOURCES = ("function", "arg", "size", "grid", "option")
+SOURCE_OPTIONS = ("function", "arg", "size", "grid", "option")
 """Names of options that programs, or sources, alone take."""
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchOptions:
     """How to search, as it was typed; see `foretune.tune_problem`."""
 
     budget: int | Literal["auto"] | None
@@ -34,11 +34,11 @@ class Search:
     objective: list[str]
     limit: list[str]
     searcher: str
-    store: "Where"
+    store: "StoreLocation"
     seed: int
     patience_s: float
 
-    def options(self) -> dict[str, Any]:
+    def to_kwargs(self) -> dict[str, Any]:
         """Return it as functions of Python take it.
 
         Raises:
@@ -58,26 +58,37 @@ class Search:
         return {name: value for name, value in given.items() if value is not None}
 
 
-def tune_words(words: list[str], search: Search, **given: Any) -> "Best":
+def tune_program_command(command: list[str], search: SearchOptions, **given: Any) -> "Best":
     """Tune a program with the options of the command line as they were typed."""
-    from foretune.tune.wrapped.program import tune_program
+    from foretune.tune.functions.program import tune_program
 
-    knobs = _knobs(given["param"])
+    knobs = _parse_knobs(given["param"])
     with progress_bar(notes=True) as progress:
         return tune_program(
-            words, knobs, build=given["build"], environment=options.pairs(given["env"], "--env"),
-            templates=dict(_template(text) for text in given["template"]), time=given["time"],
-            time_unit=given["time_unit"], check=given["check"], compare=given["compare"],
-            shell=given["shell"], sources=given["source"], runs=given["repeats"],
-            time_limit_s=options.positive(given["time_limit"], "--time-limit"),
-            restrictions=given["restrict"], default=_default(given["default"]),
-            name=given["name"] or None, progress=progress, **search.options(),
-        )  # fmt: skip
+            command,
+            knobs,
+            build=given["build"],
+            environment=options.parse_key_values(given["env"], "--env"),
+            templates=dict(_parse_template(text) for text in given["template"]),
+            time=given["time"],
+            time_unit=given["time_unit"],
+            check=given["check"],
+            compare=given["compare"],
+            shell=given["shell"],
+            sources=given["source"],
+            runs=given["repeats"],
+            time_limit_s=options.require_positive(given["time_limit"], "--time-limit"),
+            restrictions=given["restrict"],
+            default=_parse_default(given["default"]),
+            name=given["name"] or None,
+            progress=progress,
+            **search.to_kwargs(),
+        )
 
 
-def tune_source(path: str, search: Search, **given: Any) -> "Best":
+def tune_source(path: str, search: SearchOptions, **given: Any) -> "Best":
     """Tune a function of a source file with the options of the command line as they were typed."""
-    from foretune.tune.wrapped.kernel_tuner import tune_kernel
+    from foretune.tune.functions.kernel_tuner import tune_kernel
 
     if not given["function"] or not given["arg"]:
         raise UsageError(
@@ -89,14 +100,25 @@ def tune_source(path: str, search: Search, **given: Any) -> "Best":
     sizes = [read_size(part) for part in size.split(",")]
     parts = [[part.strip()] for part in given["grid"].split(",")] if given["grid"] else []
     x, y, z = [*parts, None, None, None][:3]
-    asked = search.options()
+    search_kwargs = search.to_kwargs()
     with progress_bar(notes=True) as progress:
         return tune_kernel(
-            given["function"], path, sizes[0] if len(sizes) == 1 else tuple(sizes), arguments,
-            _knobs(given["param"]), x, y, z, restrictions=given["restrict"] or None,
-            compiler_options=given["option"] or None, default=_default(given["default"]),
-            objective=asked.pop("objective"), seed=asked.pop("seed"), progress=progress, **asked,
-        )  # fmt: skip
+            given["function"],
+            path,
+            sizes[0] if len(sizes) == 1 else tuple(sizes),
+            arguments,
+            _parse_knobs(given["param"]),
+            x,
+            y,
+            z,
+            restrictions=given["restrict"] or None,
+            compiler_options=given["option"] or None,
+            default=_parse_default(given["default"]),
+            objective=search_kwargs.pop("objective"),
+            seed=search_kwargs.pop("seed"),
+            progress=progress,
+            **search_kwargs,
+        )
 
 
 def read_argument(text: str, seed: int = 0) -> Any:
@@ -135,15 +157,17 @@ def read_size(text: str) -> int | str:
     return int(text) if text.strip().isdigit() else text.strip()
 
 
-def _knobs(texts: list[str]) -> dict[str, list[Value]]:
-    knobs = {name: read_values(text) for name, text in options.pairs(texts, "--param").items()}
-    if not knobs:
+def _parse_knobs(texts: list[str]) -> dict[str, list[Value]]:
+    values_by_knob = {
+        name: read_values(text) for name, text in options.parse_key_values(texts, "--param").items()
+    }
+    if not values_by_knob:
         raise UsageError("there are no knobs: add --param KNOB=VALUE,VALUE and use them, {KNOB} in "
                          "a program")  # fmt: skip
-    return knobs
+    return values_by_knob
 
 
-def _default(text: str) -> dict[str, Value] | None:
+def _parse_default(text: str) -> dict[str, Value] | None:
     return dict(Configuration.parse(text)) if text else None
 
 
@@ -169,7 +193,7 @@ def read_values(text: str) -> list[Value]:
     return [value if str(value) == part else part for part, value in parsed]
 
 
-def _template(text: str) -> tuple[str, str]:
+def _parse_template(text: str) -> tuple[str, str]:
     source, colon, target = text.partition(":")
     if not colon or not source or not target or source == target:
         raise UsageError(f"--template {text!r} is not of the form FILE:OTHER_FILE")

@@ -7,11 +7,11 @@ class BrokenContract(ForetuneError, AssertionError):
     """An implementation does not do what its seam promises."""
 
 
-def must(holds: object, otherwise: str) -> None:
+def ensure(condition: object, message: str) -> None:
     """Do nothing if something holds.
 
     Raises:
-        BrokenContract: it does not; the message is ``otherwise``.
+        BrokenContract: it does not; the message is ``message``.
     """
-    if not holds:
-        raise BrokenContract(otherwise)
+    if not condition:
+        raise BrokenContract(message)

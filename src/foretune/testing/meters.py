@@ -4,8 +4,8 @@ import math
 import time
 from collections.abc import Callable
 
-from foretune.collect.meters import PowerMeter
-from foretune.testing.contract import BrokenContract, must
+from foretune.collect.power import PowerMeter
+from foretune.testing.contract import BrokenContract, ensure
 
 
 def check_meter(make: Callable[[int], PowerMeter], seconds: float = 0.6) -> None:
@@ -22,18 +22,18 @@ def check_meter(make: Callable[[int], PowerMeter], seconds: float = 0.6) -> None
         meter, absent = make(0), make(1000)
     except Exception as e:
         raise BrokenContract(f"a meter that cannot work must still construct: {e!r}") from e
-    must(meter.name, "the meter has no name")
-    must(meter.device_kind in ("cpu", "gpu"), f"device_kind is {meter.device_kind!r}")
+    ensure(meter.name, "the meter has no name")
+    ensure(meter.device_kind in ("cpu", "gpu"), f"device_kind is {meter.device_kind!r}")
     for each in (meter, absent):
         reason = each.unavailable_because()
-        told = reason is None or (reason and "\n" not in reason)
-        must(told, f"unavailable_because returns {reason!r}: None, or a reason on one line")
-    must(_harmless(_joules(meter)), "stop without start does not return NaN, or joules")
+        valid = reason is None or (reason and "\n" not in reason)
+        ensure(valid, f"unavailable_because returns {reason!r}: None, or a reason on one line")
+    ensure(_is_energy_or_nan(_joules(meter)), "stop without start does not return NaN, or joules")
     for _ in range(2 if meter.unavailable_because() is None else 0):  # a meter is used again
         with meter.window() as window:
             _be_busy(seconds)
-        must(_harmless(window.joules), f"{window.joules} joules were metered")
-        must(window.seconds >= seconds, f"{window.seconds} s of a window of {seconds} s")
+        ensure(_is_energy_or_nan(window.joules), f"{window.joules} joules were metered")
+        ensure(window.seconds >= seconds, f"{window.seconds} s of a window of {seconds} s")
 
 
 def _joules(meter: PowerMeter) -> float:
@@ -43,7 +43,7 @@ def _joules(meter: PowerMeter) -> float:
         raise BrokenContract(f"stop without start raises {e!r}") from e
 
 
-def _harmless(joules: float) -> bool:
+def _is_energy_or_nan(joules: float) -> bool:
     return math.isnan(joules) or 0 < joules < math.inf
 
 

@@ -8,9 +8,9 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 from foretune.models.trees.regressor import Regressor
-from foretune.testing.contract import BrokenContract, must
+from foretune.testing.contract import BrokenContract, ensure
 
-LEAST_R2 = 0.6
+MIN_R2 = 0.6
 """Of a step and a slope in four columns, one cell in twenty missing."""
 
 
@@ -31,14 +31,14 @@ def check_regressor(model: Regressor) -> None:
     new, truth = _data(1)
     fitted = clone(model).fit(X, y)
     predicted = fitted.predict(new)
-    must(predicted.shape == truth.shape, f"{len(truth)} rows have predictions {predicted.shape}")
-    must(predicted.dtype == np.float64, f"predictions are {predicted.dtype}, not float64")
-    must(fitted.predict(new[:0]).shape == (0,), "no rows have predictions")
-    must(np.array_equal(fitted.predict(new[7:8]), predicted[7:8]), "a row by itself is another")
+    ensure(predicted.shape == truth.shape, f"{len(truth)} rows have predictions {predicted.shape}")
+    ensure(predicted.dtype == np.float64, f"predictions are {predicted.dtype}, not float64")
+    ensure(fitted.predict(new[:0]).shape == (0,), "no rows have predictions")
+    ensure(np.array_equal(fitted.predict(new[7:8]), predicted[7:8]), "a row by itself is another")
     _check_learning(fitted.score(new, truth), "it")
     quick = fitted.quick()
-    must(type(quick) is type(model), f"quick returns a {type(quick).__name__}")
-    must(not hasattr(quick, "n_features_in_"), "quick returns a fitted model")
+    ensure(type(quick) is type(model), f"quick returns a {type(quick).__name__}")
+    ensure(not hasattr(quick, "n_features_in_"), "quick returns a fitted model")
     _check_learning(quick.fit(X, y).score(new, truth), "quick")
     _check_seed(model, X, y)
     _check_files(fitted, new)
@@ -51,22 +51,22 @@ def _data(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return X, np.nan_to_num(X[:, 0]) * 2 + np.where(X[:, 1] > 0, 1.0, 0.0)
 
 
-def _check_learning(r2: float, who: str) -> None:
-    must(r2 > LEAST_R2, f"{who} learns too little: R² {r2:.2f} of a step and a slope")
+def _check_learning(r2: float, subject: str) -> None:
+    ensure(r2 > MIN_R2, f"{subject} learns too little: R² {r2:.2f} of a step and a slope")
 
 
 def _check_seed(model: Regressor, X: np.ndarray, y: np.ndarray) -> None:
-    must("seed" in model.get_params(), "seed is not an argument of its constructor")
+    ensure("seed" in model.get_params(), "seed is not an argument of its constructor")
     one, same = (clone(model).set_params(seed=3).fit(X, y).predict(X) for _ in range(2))
-    must(np.array_equal(one, same), "the same seed gives other predictions")
+    ensure(np.array_equal(one, same), "the same seed gives other predictions")
 
 
 def _check_files(fitted: Regressor, X: np.ndarray) -> None:
-    must(fitted.suffix.startswith("."), f"suffix is {fitted.suffix!r}, and begins with a dot")
+    ensure(fitted.suffix.startswith("."), f"suffix is {fitted.suffix!r}, and begins with a dot")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"model{fitted.suffix}"
         fitted.save(path)
-        must(path.exists(), f"save wrote no file {path.name}")
+        ensure(path.exists(), f"save wrote no file {path.name}")
         loaded = type(fitted).load(path)
-    must(loaded.n_features_in_ == X.shape[1], "n_features_in_ does not come back from disk")
-    must(np.array_equal(loaded.predict(X), fitted.predict(X)), "it comes back from disk another")
+    ensure(loaded.n_features_in_ == X.shape[1], "n_features_in_ does not come back from disk")
+    ensure(np.array_equal(loaded.predict(X), fitted.predict(X)), "it comes back from disk another")

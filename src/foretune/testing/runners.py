@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from foretune.collect import Runner
-from foretune.collect.workbench import AGAIN
+from foretune.collect.benchmark import DEFAULT_REPEATED
 from foretune.errors import MeasurementError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
-from foretune.testing.contract import BrokenContract, must
+from foretune.testing.contract import BrokenContract, ensure
 from foretune.testing.probe_kernel import LAUNCH_S, ProbeKernel
 
 FAILURES = {
@@ -38,69 +38,73 @@ def check_runner(runner: Runner, isolates: bool = True) -> None:
     kernel = ProbeKernel()
     works = kernel.default(kernel.problem(n=100))
     with runner:
-        _check_rows(runner, kernel, [works, *map(_that, FAILURES), _that("works", rounds=4)])
+        _check_rows(
+            runner, kernel, [works, *map(_probe_config, FAILURES), _probe_config("works", rounds=4)]
+        )
         if isolates:
-            _check_rows(runner, kernel, [_that("dies"), works, _that("hangs"), works])
-        _check_spread(runner, kernel)
-        _check_race(runner, kernel, isolates)
+            _check_rows(
+                runner, kernel, [_probe_config("dies"), works, _probe_config("hangs"), works]
+            )
+        _check_run_many(runner, kernel)
+        _check_comparison(runner, kernel, isolates)
         _check_refusal(runner)
     runner.close()  # twice is fine
 
 
-def _that(does: str, rounds: int = 1) -> Configuration:
+def _probe_config(does: str, rounds: int = 1) -> Configuration:
     return Configuration(does=does, rounds=rounds)
 
 
 def _check_rows(runner: Runner, kernel: ProbeKernel, configs: Sequence[Configuration]) -> None:
     problem = kernel.problem(n=100)
     rows = list(runner.run(kernel, problem, configs))
-    must([m.config for m in rows] == list(configs), "not one measurement per configuration")
+    ensure([m.config for m in rows] == list(configs), "not one measurement per configuration")
     expected = {"works": Status.OK, **FAILURES, **FATAL}
     for m in rows:
         where = f"a configuration that {m.config['does']}"
-        must((m.kernel, m.problem) == (kernel.name, problem), f"{where} is of another problem")
-        must(m.device == runner.device.name, f"{where} is of device {m.device!r}")
-        must(m.environment, f"{where} does not say which versions it ran with")
+        ensure((m.kernel, m.problem) == (kernel.name, problem), f"{where} is of another problem")
+        ensure(m.device == runner.device.name, f"{where} is of device {m.device!r}")
+        ensure(m.environment, f"{where} does not say which versions it ran with")
         status = expected[str(m.config["does"])]
-        must(m.status is status, f"{where} has status {m.status}, not {status}: {m.error}")
+        ensure(m.status is status, f"{where} has status {m.status}, not {status}: {m.error}")
         (_check_time if m.ok else _check_reason)(m, where)
 
 
-def _check_spread(runner: Runner, kernel: ProbeKernel) -> None:
-    configs = [_that("works"), _that("works", rounds=4), _that("raises")]
+def _check_run_many(runner: Runner, kernel: ProbeKernel) -> None:
+    configs = [_probe_config("works"), _probe_config("works", rounds=4), _probe_config("raises")]
     work = [(kernel.problem(n=n), config) for n in (100, 200) for config in configs]
-    done = [(m.problem, m.config) for m in runner.spread(kernel, work)]
-    must(Counter(done) == Counter(work), "not one measurement per problem and configuration")
+    done = [(m.problem, m.config) for m in runner.run_many(kernel, work)]
+    ensure(Counter(done) == Counter(work), "not one measurement per problem and configuration")
 
 
 def _check_time(m: Measurement, where: str) -> None:
-    least_ms = 1e3 * LAUNCH_S * int(m.config["rounds"])
-    must(m.time_ms >= least_ms, f"{where} has {m.time_ms} ms, and cannot take below {least_ms}")
+    min_ms = 1e3 * LAUNCH_S * int(m.config["rounds"])
+    ensure(m.time_ms >= min_ms, f"{where} has {m.time_ms} ms, and cannot take below {min_ms}")
     median = np.median(m.time_ms_samples) if m.time_ms_samples else m.time_ms
-    must(math.isclose(m.time_ms, median), f"time_ms of {where} is not the median of its samples")
+    ensure(math.isclose(m.time_ms, median), f"time_ms of {where} is not the median of its samples")
 
 
 def _check_reason(m: Measurement, where: str) -> None:
-    must(math.isnan(m.time_ms), f"{where} has a time")
-    must(m.error and "\n" not in m.error, f"{where} has no reason on one line: {m.error!r}")
+    ensure(math.isnan(m.time_ms), f"{where} has a time")
+    ensure(m.error and "\n" not in m.error, f"{where} has no reason on one line: {m.error!r}")
 
 
-def _check_race(runner: Runner, kernel: ProbeKernel, isolates: bool) -> None:
+def _check_comparison(runner: Runner, kernel: ProbeKernel, isolates: bool) -> None:
     problem = kernel.problem(n=100)
-    configs = [_that("works"), _that("works", rounds=4), _that("is wrong")]
-    times = runner.race(kernel, problem, configs, box_s=0.02)
+    configs = [_probe_config("works"), _probe_config("works", rounds=4), _probe_config("is wrong")]
+    times = runner.compare_interleaved(kernel, problem, configs, max_seconds=0.02)
     expected = {*(config.id for config in configs[:2]), "library:NumPy"}
-    must(
-        {*times} - {AGAIN} == expected,
+    ensure(
+        {*times} - {DEFAULT_REPEATED} == expected,
         f"a race of two that work and one that errs has {set(times)}",
     )
-    must(len({len(t) for t in times.values()}) == 1, "not all ran in every round of a race")
+    ensure(len({len(t) for t in times.values()}) == 1, "not all ran in every round of a race")
     for config in configs[:2]:
-        least_ms = 1e3 * LAUNCH_S * int(config["rounds"])
-        must(np.min(times[config.id]) >= least_ms, "a race has a time that is not possible")
+        min_ms = 1e3 * LAUNCH_S * int(config["rounds"])
+        ensure(np.min(times[config.id]) >= min_ms, "a race has a time that is not possible")
     if isolates:
         try:
-            runner.race(kernel, problem, [_that("dies")], box_s=0.01)
+            runner.compare_interleaved(kernel, problem, [_probe_config("dies")], max_seconds=0.01)
         except MeasurementError:
             return
         raise BrokenContract("a race of what dies raises no MeasurementError")
@@ -111,7 +115,7 @@ def _check_refusal(runner: Runner) -> None:
     kernel.device_kind = "gpu" if runner.device.kind == "cpu" else "cpu"
     otherwise = f"a kernel for a {kernel.device_kind} is not refused with a UsageError"
     try:
-        next(iter(runner.run(kernel, kernel.problem(n=1), [_that("works")])))
+        next(iter(runner.run(kernel, kernel.problem(n=1), [_probe_config("works")])))
     except UsageError:
         return
     except Exception as e:

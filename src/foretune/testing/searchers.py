@@ -7,11 +7,11 @@ import numpy as np
 
 from foretune.errors import SpaceError
 from foretune.measurement import Measurement, Status
-from foretune.objective import Goal, Objective
+from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
 from foretune.search import Prior, Searcher, make_searcher
 from foretune.space import Configuration, SearchSpace
-from foretune.testing.contract import BrokenContract, must
+from foretune.testing.contract import BrokenContract, ensure
 
 SPACE = SearchSpace(
     {
@@ -25,11 +25,11 @@ SPACE = SearchSpace(
 )
 SMALL = SearchSpace(SPACE.parameters, ["tile in (4, 8, 16)", "unroll < 4", "split != 1"])
 TINY = SearchSpace({"tile": (1, 2), "pack": (False, True)}, ["tile == 1 or pack"])
-ONE = SearchSpace({"tile": (1,)})
-NONE = SearchSpace({})
+ONE_CONFIGURATION = SearchSpace({"tile": (1,)})
+NO_PARAMETERS = SearchSpace({})
 
-Law = Callable[[Configuration], float]
-Test = Callable[[Configuration], bool]
+TimeModel = Callable[[Configuration], float]
+Predicate = Callable[[Configuration], bool]
 Kind = str | Callable[..., Searcher]
 
 
@@ -47,44 +47,51 @@ def fails(config: Configuration) -> bool:
     return bool(config["tile"] == 16 and config["pack"])
 
 
-def never(config: Configuration) -> bool:
+def never_fails(config: Configuration) -> bool:
     """Return that a configuration runs."""
     return False
 
 
-def always(config: Configuration) -> bool:
+def always_fails(config: Configuration) -> bool:
     """Return that a configuration fails."""
     return True
 
 
-def measured(
-    config: Configuration, law: Law = time_ms, broken: Test = fails, power_w: float = math.nan
+def make_measurement(
+    config: Configuration,
+    time_of: TimeModel = time_ms,
+    is_broken: Predicate = fails,
+    power_w: float = math.nan,
 ) -> Measurement:
     """Return what a runner would."""
     common = ("probe", Problem(n=1), config, "made up")
-    if broken(config):
+    if is_broken(config):
         return Measurement(*common, Status.RUNTIME_ERROR)
-    return Measurement(*common, Status.OK, time_ms=law(config), power_w=power_w)
+    return Measurement(*common, Status.OK, time_ms=time_of(config), power_w=power_w)
 
 
-def prior_of(space: SearchSpace, law: Law = time_ms, spread: float = 0.05) -> Prior:
-    """Return the prior of one who knows which configurations fail, and believes in ``law``."""
-    mean = np.log([law(config) for config in space])
-    return Prior(mean, spread, np.array([0.02 if fails(config) else 0.98 for config in space]))
+def make_prior(space: SearchSpace, time_of: TimeModel = time_ms, sigma: float = 0.05) -> Prior:
+    """Return the prior of one who knows which configurations fail, and believes in ``time_of``."""
+    mean = np.log([time_of(config) for config in space])
+    return Prior(mean, sigma, np.array([0.02 if fails(config) else 0.98 for config in space]))
 
 
-def search(
-    searcher: Searcher, budget: int, n: int = 1, law: Law = time_ms, broken: Test = fails
+def run_search(
+    searcher: Searcher,
+    budget: int,
+    n: int = 1,
+    time_of: TimeModel = time_ms,
+    is_broken: Predicate = fails,
 ) -> list[Configuration]:
     """Ask and tell until ``budget`` is spent or nothing is left; return what was asked for."""
-    asked: list[Configuration] = []
-    while len(asked) < budget:
-        batch = searcher.ask(min(n, budget - len(asked)))
+    proposed: list[Configuration] = []
+    while len(proposed) < budget:
+        batch = searcher.ask(min(n, budget - len(proposed)))
         if not batch:
             break
-        asked += batch
-        searcher.tell(measured(config, law, broken) for config in batch)
-    return asked
+        proposed += batch
+        searcher.tell(make_measurement(config, time_of, is_broken) for config in batch)
+    return proposed
 
 
 def check_searcher(kind: Kind) -> None:
@@ -97,97 +104,101 @@ def check_searcher(kind: Kind) -> None:
         BrokenContract: the searcher does not do what `Searcher` promises; the message says what.
     """
     for guided in (False, True):
-        _check_asking(kind, guided)
+        _check_proposals(kind, guided)
         _check_failures(kind, guided)
-        _check_others(kind, guided)
-    _check_ends(kind)
+        _check_foreign_measurements(kind, guided)
+    _check_exhaustion(kind)
     _check_incumbent(kind)
     _check_objectives(kind)
     _check_outside(kind)
 
 
 def _make(
-    kind: Kind, space: SearchSpace, guided: bool = False, objective: Goal = Objective.TIME
+    kind: Kind, space: SearchSpace, guided: bool = False, objective: Scalarization = Objective.TIME
 ) -> Searcher:
-    prior = prior_of(space) if guided else None
+    prior = make_prior(space) if guided else None
     return make_searcher(kind, space, objective, seed=3, prior=prior)
 
 
-def _tile(searcher: Searcher) -> object:
+def _best_tile(searcher: Searcher) -> object:
     best = searcher.best()
     return best and best["tile"]
 
 
-def _must_be_new(asked: list[Configuration], n: int, space: SearchSpace, when: str) -> None:
-    must(len(asked) == n, f"{when}, {len(asked)} of {n} configurations were proposed")
-    must(len(set(asked)) == n, f"{when}, a configuration was proposed twice")
-    must(all(c in space for c in asked), f"{when}, a configuration outside the space was proposed")
+def _ensure_new(proposed: list[Configuration], n: int, space: SearchSpace, when: str) -> None:
+    ensure(len(proposed) == n, f"{when}, {len(proposed)} of {n} configurations were proposed")
+    ensure(len(set(proposed)) == n, f"{when}, a configuration was proposed twice")
+    ensure(
+        all(c in space for c in proposed), f"{when}, a configuration outside the space was proposed"
+    )
 
 
-def _check_asking(kind: Kind, guided: bool) -> None:
-    with_it = " with a prior" if guided else ""
-    must(_make(kind, SPACE, guided).ask(0) == [], "ask(0) proposes something")
+def _check_proposals(kind: Kind, guided: bool) -> None:
+    suffix = " with a prior" if guided else ""
+    ensure(_make(kind, SPACE, guided).ask(0) == [], "ask(0) proposes something")
     for n in (1, 7):
-        asked = search(_make(kind, SPACE, guided), 28, n)
-        _must_be_new(asked, 28, SPACE, f"asked for {n} at a time{with_it}")
-        again = search(_make(kind, SPACE, guided), 28, n)
-        must(asked == again, f"the same seed proposes others{with_it}")
-    silent = _make(kind, SPACE, guided)
-    asked = [c for _ in range(4) for c in silent.ask(3)]
-    _must_be_new(asked, 12, SPACE, f"told nothing{with_it}")
+        proposed = run_search(_make(kind, SPACE, guided), 28, n)
+        _ensure_new(proposed, 28, SPACE, f"asked for {n} at a time{suffix}")
+        again = run_search(_make(kind, SPACE, guided), 28, n)
+        ensure(proposed == again, f"the same seed proposes others{suffix}")
+    unobserved = _make(kind, SPACE, guided)
+    proposed = [c for _ in range(4) for c in unobserved.ask(3)]
+    _ensure_new(proposed, 12, SPACE, f"told nothing{suffix}")
     greedy = _make(kind, SMALL, guided)
-    _must_be_new(greedy.ask(10_000), len(SMALL), SMALL, f"asked for more than there is{with_it}")
-    must(greedy.ask(5) == [], "something is proposed after the whole space was")
+    _ensure_new(greedy.ask(10_000), len(SMALL), SMALL, f"asked for more than there is{suffix}")
+    ensure(greedy.ask(5) == [], "something is proposed after the whole space was")
 
 
 def _check_failures(kind: Kind, guided: bool) -> None:
     searcher = _make(kind, SPACE, guided)
-    asked = search(searcher, 10, broken=always)
-    must(searcher.best() is None, "best() is a configuration though all failed")
-    later = search(searcher, 10)
-    _must_be_new(asked + later, 20, SPACE, "after ten failures")
-    must(searcher.best() in later, "best() is not among those that ran")
+    proposed = run_search(searcher, 10, is_broken=always_fails)
+    ensure(searcher.best() is None, "best() is a configuration though all failed")
+    later = run_search(searcher, 10)
+    _ensure_new(proposed + later, 20, SPACE, "after ten failures")
+    ensure(searcher.best() in later, "best() is not among those that ran")
 
 
-def _check_others(kind: Kind, guided: bool) -> None:
+def _check_foreign_measurements(kind: Kind, guided: bool) -> None:
     """What others measured is learned from, and not proposed."""
     searcher = _make(kind, SMALL, guided)
     others = [c for c in SMALL if c["order"] == "ji" and not fails(c)]
-    searcher.tell(measured(config) for config in others)
+    searcher.tell(make_measurement(config) for config in others)
     best = min(others, key=time_ms)
-    must(searcher.best() == best, "best() ignores what it did not propose")
-    asked = search(searcher, len(SPACE), n=8)
-    _must_be_new([*others, *asked], len(SMALL), SMALL, "told of what it did not propose")
-    must(searcher.best() == best, "best() is not the best of a whole space")
+    ensure(searcher.best() == best, "best() ignores what it did not propose")
+    proposed = run_search(searcher, len(SPACE), n=8)
+    _ensure_new([*others, *proposed], len(SMALL), SMALL, "told of what it did not propose")
+    ensure(searcher.best() == best, "best() is not the best of a whole space")
 
 
-def _check_ends(kind: Kind) -> None:
+def _check_exhaustion(kind: Kind) -> None:
     for n in (1, 3):
         searcher = _make(kind, TINY)
-        asked = search(searcher, 99, n, law=lambda c: float(c["tile"]), broken=never)
-        _must_be_new(asked, len(TINY), TINY, "in a space of three")
-        must(_tile(searcher) == 1, "best() of a space of three is another")
-        must(searcher.ask() == [], "something is proposed after the whole space was")
-    for space in (ONE, NONE):
+        proposed = run_search(
+            searcher, 99, n, time_of=lambda c: float(c["tile"]), is_broken=never_fails
+        )
+        _ensure_new(proposed, len(TINY), TINY, "in a space of three")
+        ensure(_best_tile(searcher) == 1, "best() of a space of three is another")
+        ensure(searcher.ask() == [], "something is proposed after the whole space was")
+    for space in (ONE_CONFIGURATION, NO_PARAMETERS):
         searcher = _make(kind, space)
-        _must_be_new(searcher.ask(3), 1, space, "in a space of one")
-        searcher.tell([measured(space[0], lambda c: 1.0, never)])
-        must(searcher.best() == space[0] and not searcher.ask(), "a space of one has no best()")
+        _ensure_new(searcher.ask(3), 1, space, "in a space of one")
+        searcher.tell([make_measurement(space[0], lambda c: 1.0, never_fails)])
+        ensure(searcher.best() == space[0] and not searcher.ask(), "a space of one has no best()")
 
 
 def _check_incumbent(kind: Kind) -> None:
     searcher = _make(kind, SPACE)
-    must(searcher.best() is None, "best() is a configuration before anything was told")
+    ensure(searcher.best() is None, "best() is a configuration before anything was told")
     slow, fast, broken = (
         Configuration(tile=t, unroll=1, order="ij", pack=True, split=1) for t in (1, 4, 16)
     )
-    for told, law, best in (
+    for configs, time_of, best in (
         ([slow, broken], time_ms, slow),
         ([fast], time_ms, fast),
         ([slow], lambda c: 0.01, slow),  # a second opinion replaces the first
     ):
-        searcher.tell(measured(config, law) for config in told)
-        must(searcher.best() == best, f"best() is {searcher.best()}, not {best}")
+        searcher.tell(make_measurement(config, time_of) for config in configs)
+        ensure(searcher.best() == best, f"best() is {searcher.best()}, not {best}")
 
 
 def _check_objectives(kind: Kind) -> None:
@@ -196,22 +207,28 @@ def _check_objectives(kind: Kind) -> None:
         searcher = _make(kind, TINY, objective=objective)
         for config in searcher.ask(3):
             tile = int(config["tile"])
-            searcher.tell([measured(config, lambda c: times[int(c["tile"])], never, watts[tile])])
-        must(_tile(searcher) == best, f"best() is not of least {objective}")
+            searcher.tell(
+                [
+                    make_measurement(
+                        config, lambda c: times[int(c["tile"])], never_fails, watts[tile]
+                    )
+                ]
+            )
+        ensure(_best_tile(searcher) == best, f"best() is not of least {objective}")
     unmetered = _make(kind, SPACE, objective=Objective.ENERGY)
-    _must_be_new(search(unmetered, 8), 8, SPACE, "without a meter")
-    must(unmetered.best() is None, "best() of energy that nobody metered is a configuration")
+    _ensure_new(run_search(unmetered, 8), 8, SPACE, "without a meter")
+    ensure(unmetered.best() is None, "best() of energy that nobody metered is a configuration")
 
 
 def _check_outside(kind: Kind) -> None:
     searcher = _make(kind, SPACE)
     outside = Configuration({**SPACE[0], "tile": 3})
     try:
-        searcher.tell([measured(outside, lambda c: 1.0, never)])
+        searcher.tell([make_measurement(outside, lambda c: 1.0, never_fails)])
     except SpaceError:
-        must(searcher.best() is None, "what is outside the space became best()")
+        ensure(searcher.best() is None, "what is outside the space became best()")
     else:
         raise BrokenContract("tell takes a configuration outside the space: raise SpaceError")
     empty: Iterable[Measurement] = ()
     searcher.tell(empty)
-    _must_be_new(searcher.ask(2), 2, SPACE, "after a configuration was refused")
+    _ensure_new(searcher.ask(2), 2, SPACE, "after a configuration was refused")

@@ -31,13 +31,13 @@ def toys():
 @pytest.fixture
 def compiled(toys):
     """Compile a kernel for a target; return what Triton made and its features."""
-    from foretune.collect.compiled import find_target
-    from foretune.collect.compiled.compiling import compile_full, specialise
-    from foretune.collect.compiled.inspection import static_features
+    from foretune.collect.compiled import get_target
+    from foretune.collect.compiled.compiling import compile_full, specialize
+    from foretune.collect.compiled.static_features import static_features
 
     def compile_one(kernel, args, config, target="sm_90"):
-        found = find_target(target)
-        made = compile_full(specialise(kernel, args, {}, config, found))
+        found = get_target(target)
+        made = compile_full(specialize(kernel, args, {}, config, found))
         return made, static_features(made, found)
 
     return compile_one

@@ -7,10 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from foretune.collect.compiled import FEATURES, find_target
-from foretune.collect.compiled.cubin import read_cubin
-from foretune.collect.compiled.features import BINARY, CLASSES, OCCUPANCY, SPECIALISATION, TTGIR
-from foretune.collect.compiled.opcodes import GROUPS, IGNORED, classes, mnemonics
+from foretune.collect.compiled import FEATURES, get_target
+from foretune.collect.compiled.feature_names import (
+    BINARY,
+    CLASSES,
+    OCCUPANCY,
+    SPECIALIZATION,
+    TTGIR,
+)
+from foretune.collect.compiled.machine_code import (
+    CLASS_MNEMONICS,
+    IGNORED,
+    classes,
+    mnemonics,
+    read_cubin,
+)
 from foretune.errors import ForetuneError, UnknownName, UsageError
 
 pytest.importorskip("triton")
@@ -132,7 +143,9 @@ def disassembled(made, folder) -> dict[str, int]:
         [nvidia_tool("nvdisasm"), "-c", str(cubin)], capture_output=True, text=True, check=True
     ).stdout
     lines = re.findall(r"/\*[0-9a-f]{4,}\*/\s+\{?\s*(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)", said)
-    groups = {mnemonic: name for name, group in GROUPS.items() for mnemonic in group.split()}
+    groups = {
+        mnemonic: name for name, group in CLASS_MNEMONICS.items() for mnemonic in group.split()
+    }
     counts = Counter(groups.get(mnemonic, "other") for mnemonic in lines if mnemonic != IGNORED)
     return {name: counts[name] for name in CLASSES}
 
@@ -169,7 +182,7 @@ def test_ones_are_compiled_in(compiled, toys):
 def test_waves_are_those_of_amds_compiler(product):
     made, static = product("gfx942")
     said = int(re.search(r"; Occupancy: (\d+)", made.asm["amdgcn"]).group(1))  # by registers, LDS
-    target = find_target("gfx942")
+    target = get_target("gfx942")
     by_registers = min(512 // (-(-int(static["registers"]) // 8) * 8), 8)
     assert by_registers == said
     assert static["warps_per_sm"] <= said * target.limits.partitions
@@ -177,14 +190,14 @@ def test_waves_are_those_of_amds_compiler(product):
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_first_stages_show_the_same(product, toys, target):
-    from foretune.collect.compiled.compiling import compile_ttgir, specialise
-    from foretune.collect.compiled.inspection import ttgir_features
+    from foretune.collect.compiled.compiling import compile_ttgir, specialize
+    from foretune.collect.compiled.static_features import ttgir_features
 
-    specialised = specialise(toys.matmul, [F16] * 3 + SIZES, {}, TILE, find_target(target))
+    specialised = specialize(toys.matmul, [F16] * 3 + SIZES, {}, TILE, get_target(target))
     early = ttgir_features(compile_ttgir(specialised), specialised)
     _, late = product(target)
     assert {name: late[name] for name in early} == early
-    assert SPECIALISATION.keys() <= early.keys()
+    assert SPECIALIZATION.keys() <= early.keys()
     assert TTGIR.keys() <= early.keys()
     assert not early.keys() & BINARY.keys()
 

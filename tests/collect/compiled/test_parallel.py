@@ -5,14 +5,14 @@ import time
 
 import pytest
 
-from foretune.collect.compiled import compile_configs, find_target, precompile
+from foretune.collect.compiled import compile_configs, get_target, precompile
 from foretune.collect.compiled.arguments import Tensor
-from foretune.collect.compiled.parallel import reference_of
+from foretune.collect.compiled.compile_pool import kernel_reference
 from foretune.errors import ForetuneError, MeasurementError, UnknownName, UsageError
 from foretune.measurement import Status
 
 pytest.importorskip("triton")
-SM_90 = find_target("sm_90")
+SM_90 = get_target("sm_90")
 F16 = Tensor("float16")
 VECTORS = [F16, F16, F16, 4096]
 SQUARE = [F16] * 3 + [4096] * 3
@@ -48,7 +48,7 @@ def test_kernels_that_do_not_compile_are_outcomes(toys):
 
 def test_too_large_for_the_target_is_invalid(toys):
     config = {"BM": 128, "BN": 128, "BK": 64, "num_stages": 5}
-    target = find_target("sm_120")
+    target = get_target("sm_120")
     for tier in ("ttgir", "full"):
         (done,) = outcomes(toys.matmul, SQUARE, [config], target, tier=tier)
         assert done.status is Status.INVALID
@@ -106,9 +106,9 @@ def test_kernels_that_nobody_else_can_find(toys):
 
     hidden = triton.JITFunction(toys.add.fn)
     with pytest.raises(UsageError, match="another process cannot import it"):
-        reference_of(hidden)
+        kernel_reference(hidden)
     for layer in (toys.tuned_copy, toys.tuned_copy.fn, toys.tuned_copy.fn.fn):
-        assert reference_of(layer) == "triton_toys:tuned_copy"
+        assert kernel_reference(layer) == "triton_toys:tuned_copy"
 
 
 def test_outcomes_and_errors_cross_processes(toys):
@@ -126,7 +126,7 @@ def test_a_launch_finds_what_was_precompiled(toys, tmp_path, monkeypatch, device
     from foretune.collect.replay_driver import ReplayDriver
     from foretune.device import find_device
 
-    target = find_target(find_device(device).architecture)
+    target = get_target(find_device(device).architecture)
     n = 1024
     configs = [{**c.kwargs, "num_warps": c.num_warps, "num_stages": c.num_stages}
                for c in toys.tuned_copy.configs]  # fmt: skip

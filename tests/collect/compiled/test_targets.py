@@ -2,8 +2,8 @@
 
 import pytest
 
-from foretune.collect.compiled import find_target
-from foretune.collect.compiled.occupancy import occupancy
+from foretune.collect.compiled import get_target
+from foretune.collect.compiled.static_features import occupancy
 from foretune.errors import UnknownName
 
 
@@ -19,12 +19,12 @@ from foretune.errors import UnknownName
     ],
 )
 def test_names(name, found):
-    assert find_target(name).name == found
+    assert get_target(name).name == found
 
 
 def test_unknown_name():
     with pytest.raises(UnknownName, match=r"unknown target 'sm_91': .*sm_90"):
-        find_target("sm_91")
+        get_target("sm_91")
 
 
 # Block counts that CUDA's occupancy calculator gives.
@@ -45,7 +45,7 @@ def test_unknown_name():
     ],
 )
 def test_blocks_per_multiprocessor(target, warps, registers, shared, ctas, limiter):
-    found = occupancy(find_target(target), warps=warps, registers=registers, shared_bytes=shared)
+    found = occupancy(get_target(target), warps=warps, registers=registers, shared_bytes=shared)
     assert (found.ctas_per_sm, found.limiter, found.fits) == (ctas, limiter, True)
     assert found.warps_per_sm == ctas * warps
     assert 0 < found.fraction <= 1
@@ -53,7 +53,7 @@ def test_blocks_per_multiprocessor(target, warps, registers, shared, ctas, limit
 
 def test_tensor_memory_limits_blackwell():
     found = occupancy(
-        find_target("sm_100"), warps=4, registers=64, shared_bytes=1024, tensor_memory=256
+        get_target("sm_100"), warps=4, registers=64, shared_bytes=1024, tensor_memory=256
     )
     assert (found.ctas_per_sm, found.limiter) == (2, "tensor_memory")
 
@@ -69,7 +69,7 @@ def test_tensor_memory_limits_blackwell():
 )
 def test_what_does_not_fit(needs, reason):
     usual = {"warps": 4, "registers": 32, "shared_bytes": 0}
-    found = occupancy(find_target("sm_80"), **{**usual, **needs})
+    found = occupancy(get_target("sm_80"), **{**usual, **needs})
     assert not found.fits
     assert found.ctas_per_sm == 0
     assert reason in found.excess

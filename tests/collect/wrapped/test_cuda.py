@@ -8,7 +8,7 @@ import pytest
 
 from foretune.collect import InProcessRunner, Timing
 from foretune.collect.wrapped import cuda, gpu
-from foretune.collect.wrapped.source import Build, Shape, Source
+from foretune.collect.wrapped.source import Build, LaunchShape, Source
 from foretune.collect.wrapped.source_kernel import SourceKernel
 from foretune.device import Device
 from foretune.errors import MissingExtra, UsageError
@@ -48,7 +48,7 @@ def build(block=64, arch="sm_90", **more):
     text = f"#define block_size_x {block}\n"
     others = {name: text + other for name, other in OTHERS.items()}
     made = Build(source(), text + ADD, others, more.get("options"), (block, 1, 1), (4, 1, 1))
-    return cuda.compiled(made, arch)
+    return cuda.compile_cubin(made, arch)
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a", "sm_100a"])
@@ -87,9 +87,9 @@ def stand_in(monkeypatch):
         return run
 
     monkeypatch.setattr(cuda, "architecture", lambda index: "sm_90")
-    monkeypatch.setattr(cuda, "_start", start)
+    monkeypatch.setattr(cuda, "_load_launcher", start)
     monkeypatch.setattr(
-        gpu, "on_gpu", lambda torch, a: torch.from_numpy(a) if isinstance(a, np.ndarray) else a
+        gpu, "to_gpu", lambda torch, a: torch.from_numpy(a) if isinstance(a, np.ndarray) else a
     )
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
     return launched
@@ -97,13 +97,13 @@ def stand_in(monkeypatch):
 
 def test_right_wrong_and_broken_configurations(stand_in):
     kernel = SourceKernel(
-        source(shared_bytes="4 * block_size_x"), Shape(N, (None, None, None), ()),
+        source(shared_bytes="4 * block_size_x"), LaunchShape(N, (None, None, None), ()),
         [np.zeros(N, "f4"), A, B, np.int32(N)], {"block_size_x": (64, 3, 5)},
         answer=[A + B, None, None, None], device_kind="gpu",
     )  # fmt: skip
-    assert not kernel.times_itself  # torch's events do
+    assert not kernel.reports_own_time  # torch's events do
     device = Device("A GPU", "gpu", specs={"cores": 2.0})
-    with InProcessRunner(device, Timing(box_s=0.02, warmup_s=0.001)) as runner:
+    with InProcessRunner(device, Timing(max_seconds=0.02, warmup_s=0.001)) as runner:
         configs = [Configuration(block_size_x=block) for block in (64, 3, 5)]
         right, broken, wrong = runner.run(kernel, kernel.problem(), configs)
     assert (right.status, right.error) == (Status.OK, "")
@@ -119,12 +119,12 @@ class Driver:
     def __init__(self):
         self.place = np.zeros(2, "f4")
 
-    def cuLibraryGetGlobal(self, library, name):  # noqa: N802
+    def cuLibraryGetGlobal(self, library, name):
         if (library, name) != ("library", b"weights"):
             return 500, 0, 0
         return 0, self.place.ctypes.data, self.place.nbytes
 
-    def cuMemcpyHtoD(self, to, source, count):  # noqa: N802
+    def cuMemcpyHtoD(self, to, source, count):
         ctypes.memmove(to, source, count)
         return (0,)
 
@@ -162,12 +162,12 @@ def test_no_such_gpu(monkeypatch):
 @pytest.mark.gpu
 def test_on_a_gpu():
     kernel = SourceKernel(
-        source(shared_bytes="4 * block_size_x"), Shape(N, (None, None, None), ()),
+        source(shared_bytes="4 * block_size_x"), LaunchShape(N, (None, None, None), ()),
         [np.zeros(N, "f4"), A, B, np.int32(N)], {"block_size_x": (64, 128)},
         answer=[A + B, None, None, None], device_kind="gpu",
     )  # fmt: skip
     from foretune.collect import local_device
 
-    with InProcessRunner(local_device("cuda"), Timing(box_s=0.02)) as runner:
+    with InProcessRunner(local_device("cuda"), Timing(max_seconds=0.02)) as runner:
         (row,) = runner.run(kernel, kernel.problem(), [Configuration(block_size_x=64)])
     assert (row.status, row.error) == (Status.OK, "")

@@ -13,7 +13,7 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 
 DEVICE = Device("This CPU", "cpu", specs={"cores": 2.0})
-TIMING = Timing(box_s=0.02, warmup_s=0.001)
+TIMING = Timing(max_seconds=0.02, warmup_s=0.001)
 X = np.arange(100.0)
 
 
@@ -213,7 +213,7 @@ def test_a_lambda_with_large_arguments_goes_to_another_process(isolated):
     """More than goes with every question; and what it closes over."""
     x, factor = np.arange(1e5), 2.0
     kernel = FunctionKernel(lambda x, block=1: x * factor, {"block": [1, 2]}, (x,), name="large")
-    assert isinstance(kernel._packed, str)
+    assert isinstance(kernel._pickled, str)
     found = [measured(kernel, isolated, block=b) for b in (1, 2)]
     assert all(m.ok for m in found), found
     assert found[0].environment.endswith(f"large {kernel.source_hash[:8]}")

@@ -14,7 +14,7 @@ import pytest
 
 from foretune.collect import InProcessRunner, Timing
 from foretune.collect.wrapped import gpu, hip
-from foretune.collect.wrapped.source import Build, Shape, Source
+from foretune.collect.wrapped.source import Build, LaunchShape, Source
 from foretune.collect.wrapped.source_kernel import SourceKernel
 from foretune.device import Device
 from foretune.errors import UsageError
@@ -96,7 +96,7 @@ def hiprtc():
 @pytest.mark.usefixtures("hiprtc")
 @pytest.mark.parametrize("arch", ["gfx906", "gfx90a:sramecc+:xnack-"])
 def test_templates_are_compiled_for_any_gpu(arch):
-    code, symbol = hip.compiled(built(options=("-O3", "-ffast-math")), arch)
+    code, symbol = hip.compile_code_object(built(options=("-O3", "-ffast-math")), arch)
     assert b"\x7fELF" in code
     assert symbol.startswith(b"_Z3addIf")
     assert symbol in code
@@ -106,7 +106,7 @@ def test_templates_are_compiled_for_any_gpu(arch):
 @pytest.mark.usefixtures("hiprtc")
 def test_what_does_not_compile_says_why():
     with pytest.raises(RuntimeError, match=r"error: .*does"):
-        hip.compiled(built(block=3), "gfx90a")
+        hip.compile_code_object(built(block=3), "gfx90a")
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +125,7 @@ def library(tmp_path_factory):
 def start(runtime, arguments, **more):
     code = more.pop("code", b"code of the kernel")
     symbol = more.pop("symbol", b"_Z3add")
-    return hip.start(runtime, built(**more), code, symbol, arguments, lambda: 2**40)
+    return hip.load_launcher(runtime, built(**more), code, symbol, arguments, lambda: 2**40)
 
 
 def test_a_launch_passes_sizes_stream_and_arguments(library):
@@ -166,7 +166,7 @@ def test_constants_that_do_not_fit(library, constants, message):
     made.source.constants.clear()
     made.source.constants.update(constants)
     with pytest.raises(RuntimeError, match=message):
-        hip.start(library[0], made, b"code", b"_Z3add", [], lambda: 0)
+        hip.load_launcher(library[0], made, b"code", b"_Z3add", [], lambda: 0)
 
 
 def torch_of(maker, count=1):
@@ -201,23 +201,23 @@ def test_right_wrong_and_broken_configurations(library, monkeypatch):
             raise RuntimeError("does not compile")
         return b"code", b"_Z3add"
 
-    monkeypatch.setattr(hip, "compiled", compiled)
+    monkeypatch.setattr(hip, "compile_code_object", compiled)
     monkeypatch.setattr(hip, "hiprtc_version", lambda: "6.4")
     monkeypatch.setattr(hip, "architecture", lambda index: "gfx942")
     monkeypatch.setattr(hip, "Library", lambda name, prefix: library[0])
     monkeypatch.setattr(hip, "_stream", lambda torch: 0)
     monkeypatch.setattr(
-        gpu, "on_gpu", lambda torch, a: torch.from_numpy(a) if isinstance(a, np.ndarray) else a
+        gpu, "to_gpu", lambda torch, a: torch.from_numpy(a) if isinstance(a, np.ndarray) else a
     )
     monkeypatch.setattr(torch.cuda, "set_device", lambda index: None)
     kernel = SourceKernel(
-        source(shared_bytes="4 * block_size_x"), Shape(N, (None, None, None), ()),
+        source(shared_bytes="4 * block_size_x"), LaunchShape(N, (None, None, None), ()),
         [np.zeros(N, "f4"), A, B, np.int32(N)], {"block_size_x": (64, 3, 5)},
         answer=[A + 3 * B, None, None, None], device_kind="gpu",
     )  # fmt: skip
-    assert not kernel.times_itself  # torch's events do
+    assert not kernel.reports_own_time  # torch's events do
     device = Device("A GPU", "gpu", specs={"cores": 2.0})
-    with InProcessRunner(device, Timing(box_s=0.02, warmup_s=0.001)) as runner:
+    with InProcessRunner(device, Timing(max_seconds=0.02, warmup_s=0.001)) as runner:
         configs = [Configuration(block_size_x=block) for block in (64, 3, 5)]
         right, broken, wrong = runner.run(kernel, kernel.problem(), configs)
     assert (right.status, right.error) == (Status.OK, "")
@@ -231,7 +231,7 @@ def test_constants_belong_to_a_kernels_identity(monkeypatch):
     def identity(constants):
         made = Source("add<float>", ADD, "HIP", ".hip", OTHERS, constants=constants)
         return SourceKernel(
-            made, Shape(N, (None, None, None), ()), [np.zeros(N, "f4"), A, B, np.int32(N)],
+            made, LaunchShape(N, (None, None, None), ()), [np.zeros(N, "f4"), A, B, np.int32(N)],
             {"block_size_x": (64, 5)},
         ).source_hash  # fmt: skip
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.collect import InProcessRunner, Timing, metering, workbench
-from foretune.collect.meters import PowerMeter
-from foretune.collect.wrapped.program import Program, ProgramKernel, _filled
+from foretune.collect import InProcessRunner, Timing, benchmark, power
+from foretune.collect.power import PowerMeter
+from foretune.collect.wrapped.program import Program, ProgramKernel, _substitute
 from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.measurement import Status
@@ -78,8 +78,8 @@ def test_files_are_made_from_templates(tmp_path, target):
     assert measured(made, tile=1).status is Status.WRONG_RESULT
     runner = InProcessRunner(DEVICE, ONCE)
     two = Configuration(tile=2)
-    raced = runner.race(made, made.problem(), [Configuration(tile=1), two], 0.0)
-    assert raced.keys() == {two.id, workbench.AGAIN}, "each finds its own file, in turn"
+    raced = runner.compare_interleaved(made, made.problem(), [Configuration(tile=1), two], 0.0)
+    assert raced.keys() == {two.id, benchmark.DEFAULT_REPEATED}, "each finds its own file, in turn"
 
 
 @pytest.mark.parametrize("folder", [".", "{dir}"])
@@ -89,7 +89,7 @@ def test_a_build_runs_once_per_configuration_where_it_can(tmp_path, folder):
     runner = InProcessRunner(DEVICE, ONCE)
     configs = [Configuration(tile=t) for t in (1, 2)]
     assert all(m.ok for m in runner.run(made, made.problem(), configs))
-    rounds = runner.race(made, made.problem(), configs, 0.0)
+    rounds = runner.compare_interleaved(made, made.problem(), configs, 0.0)
     assert all(len(times) >= 7 for times in rounds.values())
     builds = (tmp_path / "builds").read_text().split()
     assert len(builds) == 2 if folder == "{dir}" else len(builds) > 5
@@ -189,9 +189,9 @@ def test_energy_is_that_of_runs(monkeypatch):
         def stop(self):
             return 10.0 * (time.perf_counter() - self.began)
 
-    monkeypatch.setattr(workbench, "find_meter", lambda kind, index: TenWatts())
-    monkeypatch.setattr(metering, "WINDOW_S", 0.1)
-    monkeypatch.setattr(metering, "RAMP_S", 0.01)
+    monkeypatch.setattr(benchmark, "find_meter", lambda kind, index: TenWatts())
+    monkeypatch.setattr(power, "WINDOW_S", 0.1)
+    monkeypatch.setattr(power, "RAMP_S", 0.01)
     m = measured(kernel(["sh", "-c", "echo {tile} >> ran"]), tile=1)
     runs = Path("ran").read_text().split()
     assert m.power_w == pytest.approx(10, rel=0.05)
@@ -201,6 +201,6 @@ def test_energy_is_that_of_runs(monkeypatch):
 
 @given(st.text(), st.integers())
 def test_only_known_names_in_braces_are_filled(text, value):
-    filled = _filled(text, {"knob": value})
+    filled = _substitute(text, {"knob": value})
     assert filled == text.replace("{knob}", str(value))
     assert np.all([part in filled for part in text.split("{knob}")])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from foretune.collect import InProcessRunner, Timing
-from foretune.collect.wrapped.source import Shape, Source, first_error, read_source
+from foretune.collect.wrapped.source import LaunchShape, Source, first_error, read_source
 from foretune.collect.wrapped.source_kernel import SourceKernel
 from foretune.device import Device
 from foretune.errors import ForetuneWarning, MeasurementError, UsageError
@@ -14,7 +14,7 @@ from foretune.measurement import Status
 from foretune.space import Configuration
 
 DEVICE = Device("This CPU", "cpu", specs={"cores": 2.0})
-TIMING = Timing(box_s=0.02, warmup_s=0.001)
+TIMING = Timing(max_seconds=0.02, warmup_s=0.001)
 N = 1000
 A, B = np.arange(N, dtype="f4"), np.ones(N, dtype="f4")
 
@@ -51,7 +51,7 @@ def kernel(language="C", text=None, knobs=None, arguments=None, shape=None, **mo
     knob = "block" if language == "C" else "block_size_x"
     return SourceKernel(
         Source("add", text or {"C": NATIVE, "OpenCL": OPENCL}[language], language, **own),
-        shape or Shape(N, (None, None, None), ()),
+        shape or LaunchShape(N, (None, None, None), ()),
         arguments or [np.zeros(N, "f4"), A, B, np.int32(N)],
         knobs or {knob: (4, 3, 5, 10, 10**6)}, **more,
     )  # fmt: skip
@@ -158,7 +158,7 @@ def test_knobs_in_options_defines_and_other_files(tmp_path):
 )
 def test_the_grid_is_that_of_kernel_tuner(size, divisors, grid):
     config = {"block_size_x": 32, "block_size_y": 4, "tile": 2}
-    assert Shape(size, divisors, ()).grid(config) == grid
+    assert LaunchShape(size, divisors, ()).grid(config) == grid
     theirs = pytest.importorskip("kernel_tuner.util")
     names = ["block_size_x", "block_size_y", "block_size_z"]
     expected = theirs.get_grid_dimensions(
@@ -168,10 +168,10 @@ def test_the_grid_is_that_of_kernel_tuner(size, divisors, grid):
 
 
 def test_other_names_for_the_work_group():
-    shape = Shape(100, (None, None, None), ["tx"])
+    shape = LaunchShape(100, (None, None, None), ["tx"])
     assert shape.threads({"tx": 16}) == (16, 1, 1)
     assert shape.grid({"tx": 16}) == (math.ceil(100 / 16), 1, 1)
-    assert Shape(100, (None, None, None), ()).threads({"tile": 3}) == (256, 1, 1)
+    assert LaunchShape(100, (None, None, None), ()).threads({"tile": 3}) == (256, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@ import numpy as np
 import pytest
 
 from foretune.collect.wrapped.values import (
+    assign,
     content_hash,
-    copied,
-    described,
+    copy_arrays,
+    describe_arguments,
     fill,
-    put,
     relative_difference,
     same_bits,
 )
@@ -41,7 +41,9 @@ def test_what_is_not_finite_may_agree():
 
 
 def test_arguments_are_described_by_shape_and_type():
-    found = described(["x", "n", "alpha", "mode", "xs"], [np.ones((2, 3), "f4"), 5, 0.5, "a", [1]])
+    found = describe_arguments(
+        ["x", "n", "alpha", "mode", "xs"], [np.ones((2, 3), "f4"), 5, 0.5, "a", [1]]
+    )
     assert found == {
         "x": "float32", "x_0": 2, "x_1": 3, "n": 5, "mode": "a", "xs": "list", "xs_0": 1
     }  # fmt: skip
@@ -49,7 +51,7 @@ def test_arguments_are_described_by_shape_and_type():
 
 def test_arrays_are_copied_and_objects_are_not():
     thing, x, xs = object(), np.ones(2), [1, 2]
-    new = copied((x, {"xs": xs, "thing": thing}))
+    new = copy_arrays((x, {"xs": xs, "thing": thing}))
     assert new[0] is not x
     assert new[1]["xs"] == xs
     assert new[1]["xs"] is not xs
@@ -62,7 +64,7 @@ def test_arrays_lists_and_tensors_are_put_back(make):
         make = pytest.importorskip("torch").tensor
     now, first = make([1.0, 2.0]), make([3.0, 4.0])
     assert not same_bits(now, first)
-    put(now, first)
+    assign(now, first)
     assert same_bits(now, first)
     fill(now, 0)
     assert same_bits(now, make([0.0, 0.0]))
@@ -71,7 +73,7 @@ def test_arrays_lists_and_tensors_are_put_back(make):
 def test_tables_are_described_by_their_shape():
     import pandas as pd
 
-    found = described(["d", "o"], [pd.DataFrame({"v": range(7)}), object()])
+    found = describe_arguments(["d", "o"], [pd.DataFrame({"v": range(7)}), object()])
     assert found == {"d": "DataFrame", "d_0": 7, "d_1": 1, "o": "object"}
 
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretune.models.trees.boosting import MANY_ROWS, BoostingModel
-from foretune.models.trees.nodes import Trees
+from foretune.models.trees.boosting import MIN_COMPILED_ROWS, BoostingModel
+from foretune.models.trees.tree_arrays import Trees
 
 pytest.importorskip("numba")
 
@@ -50,8 +50,8 @@ def asked_of(trees, rng, columns):
 def test_the_same_as_xgboost(seed, columns, depth, rounds, gaps, rows):
     rng = np.random.default_rng(seed)
     model = learned(matrix(rng, 400, columns, gaps), rng, depth=depth, rounds=rounds)
-    trees = Trees.of(model.booster_)
-    compiled = CompiledTrees.of(trees)
+    trees = Trees.from_booster(model.booster_)
+    compiled = CompiledTrees.from_trees(trees)
     X = np.vstack([matrix(rng, rows, columns, 0.2), asked_of(trees, rng, columns)])
     expected = model.booster_.inplace_predict(X, missing=np.nan)
     np.testing.assert_array_equal(compiled.predict(X), expected)
@@ -61,7 +61,7 @@ def test_the_same_as_xgboost(seed, columns, depth, rounds, gaps, rows):
 def test_a_feature_whose_missing_values_go_either_way():
     rng = np.random.default_rng(0)
     model = learned(matrix(rng, 2000, 3, 0.3), rng, rounds=50)
-    compiled = CompiledTrees.of(Trees.of(model.booster_))
+    compiled = CompiledTrees.from_trees(Trees.from_booster(model.booster_))
     assert len(compiled.columns) > len(set(compiled.columns))
     X = np.full((1, 3), np.nan, dtype=np.float32)
     np.testing.assert_array_equal(compiled.predict(X), model.booster_.inplace_predict(X))
@@ -72,29 +72,29 @@ def test_probabilities():
     X = matrix(rng, 1000, 4, 0.1)
     y = (np.nan_to_num(X[:, 0]) > 0).astype(float)
     model = BoostingModel(objective="binary:logistic", rounds=40).fit(X, y)
-    said = CompiledTrees.of(Trees.of(model.booster_)).predict(X)
+    said = CompiledTrees.from_trees(Trees.from_booster(model.booster_)).predict(X)
     np.testing.assert_allclose(said, model.booster_.inplace_predict(X), rtol=1e-6)
 
 
 def test_trees_without_a_split():
     X = matrix(np.random.default_rng(0), 100, 2, 0.0)
     model = BoostingModel(rounds=5).fit(X, np.full(len(X), 3.5))
-    said = CompiledTrees.of(Trees.of(model.booster_)).predict(X)
+    said = CompiledTrees.from_trees(Trees.from_booster(model.booster_)).predict(X)
     np.testing.assert_array_equal(said, model.booster_.inplace_predict(X))
 
 
 def test_no_rows():
     rng = np.random.default_rng(0)
     X = matrix(rng, 100, 2, 0.0)
-    trees = Trees.of(learned(X, rng, rounds=2).booster_)
-    assert CompiledTrees.of(trees).predict(X[:0]).shape == (0,)
+    trees = Trees.from_booster(learned(X, rng, rounds=2).booster_)
+    assert CompiledTrees.from_trees(trees).predict(X[:0]).shape == (0,)
 
 
 def test_trees_too_deep_are_left_to_xgboost():
     rng = np.random.default_rng(0)
-    X = matrix(rng, MANY_ROWS, 3, 0.0)
+    X = matrix(rng, MIN_COMPILED_ROWS, 3, 0.0)
     model = learned(X, rng, depth=10, rounds=3)
-    assert CompiledTrees.of(Trees.of(model.booster_)) is None
+    assert CompiledTrees.from_trees(Trees.from_booster(model.booster_)) is None
     np.testing.assert_array_equal(model.predict(X), model.booster_.inplace_predict(X))
 
 
@@ -104,7 +104,7 @@ class TestManyRows:
     @pytest.fixture
     def model(self):
         rng = np.random.default_rng(0)
-        self.X = matrix(rng, MANY_ROWS, 3, 0.1)
+        self.X = matrix(rng, MIN_COMPILED_ROWS, 3, 0.1)
         return learned(self.X[:500], rng, rounds=5)
 
     def test_as_xgboost(self, model):
@@ -113,7 +113,7 @@ class TestManyRows:
         np.testing.assert_array_equal(model.predict(self.X[:-1]), expected[:-1])
 
     def test_compiled(self, model, monkeypatch):
-        said = np.zeros(MANY_ROWS)
+        said = np.zeros(MIN_COMPILED_ROWS)
         monkeypatch.setattr(CompiledTrees, "predict", lambda self, X: said)
         assert model.predict(self.X) is said
         assert model.predict(self.X[:-1]) is not said

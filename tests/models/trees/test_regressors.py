@@ -9,7 +9,7 @@ from foretune.errors import MissingExtra
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.ensemble import EnsembleModel
 from foretune.models.trees.forest import ForestModel
-from foretune.models.trees.regressor import ROWS_PER_THREAD, Regressor, side_by_side, threads_for
+from foretune.models.trees.regressor import ROWS_PER_THREAD, Regressor, parallel_map, threads_for
 from foretune.registry import load, registered
 from foretune.testing import check_regressor
 
@@ -84,17 +84,17 @@ def test_a_quick_boosted_model_has_a_third_of_the_trees_that_count_three_times()
 def test_who_learns_side_by_side_shares_the_cores(monkeypatch):
     rows = 100 * ROWS_PER_THREAD
     monkeypatch.setattr("foretune.models.trees.regressor.available_cores", lambda: 8)
-    assert side_by_side(lambda n: (n, threads_for(rows)), range(3)) == [(0, 2), (1, 2), (2, 2)]
-    assert side_by_side(lambda n: (n, threads_for(rows)), [5]) == [(5, 8)]
-    assert side_by_side(threads_for, []) == []
+    assert parallel_map(lambda n: (n, threads_for(rows)), range(3)) == [(0, 2), (1, 2), (2, 2)]
+    assert parallel_map(lambda n: (n, threads_for(rows)), [5]) == [(5, 8)]
+    assert parallel_map(threads_for, []) == []
     assert threads_for(rows) == 8
     monkeypatch.setattr("foretune.models.trees.regressor.available_cores", lambda: 1)
-    assert side_by_side(threads_for, [rows, rows]) == [1, 1]
+    assert parallel_map(threads_for, [rows, rows]) == [1, 1]
 
 
 def test_what_fails_side_by_side_is_raised():
     with pytest.raises(ZeroDivisionError):
-        side_by_side(lambda n: 1 / n, [1, 0])
+        parallel_map(lambda n: 1 / n, [1, 0])
 
 
 def test_without_xgboost_one_line_says_what_to_install(tmp_path, monkeypatch):

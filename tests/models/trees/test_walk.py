@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from foretune.models.trees.boosting import FEW_ROWS, BoostingModel
+from foretune.models.trees.boosting import MAX_ARRAY_ROWS, BoostingModel
 from foretune.models.trees.forest import ForestModel
-from foretune.models.trees.nodes import Trees
-from foretune.models.trees.together import Together
-from foretune.models.trees.walk import Walk
+from foretune.models.trees.joint_model import JointModel
+from foretune.models.trees.tree_arrays import TreeArrays, Trees
 
 
 def data(n=400, seed=0, columns=5):
@@ -18,14 +17,14 @@ def data(n=400, seed=0, columns=5):
 
 
 def walked(model, X):
-    return Walk.of([Trees.of(model.booster_)]).predict(X)[:, 0]
+    return TreeArrays.from_trees([Trees.from_booster(model.booster_)]).predict(X)[:, 0]
 
 
 @pytest.mark.parametrize("parameters", [{}, {"depth": 3, "rounds": 80}, {"depth": 1, "rounds": 1}])
 def test_they_add_up_to_the_same(parameters):
     X, y = data()
     model = BoostingModel(**parameters).fit(X, y)
-    trees = Trees.of(model.booster_)
+    trees = Trees.from_booster(model.booster_)
     assert len(trees.roots) == model.rounds
     assert trees.depth <= model.depth
     asked = np.vstack([X, data(100, seed=1)[0], np.full((1, 5), np.nan, dtype=np.float32)])
@@ -35,7 +34,9 @@ def test_they_add_up_to_the_same(parameters):
 
 def test_many_rows_at_once_add_up_to_the_same():
     X, y = data()
-    walk = Walk.of([Trees.of(BoostingModel(rounds=20, seed=s).fit(X, y).booster_) for s in (0, 1)])
+    walk = TreeArrays.from_trees(
+        [Trees.from_booster(BoostingModel(rounds=20, seed=s).fit(X, y).booster_) for s in (0, 1)]
+    )
     asked = np.nan_to_num(data(50, seed=1)[0])
     np.testing.assert_allclose(walk.sums(asked), walk.predict(asked), rtol=1e-5)
 
@@ -43,7 +44,7 @@ def test_many_rows_at_once_add_up_to_the_same():
 def test_values_at_the_bounds():
     X, y = data()
     model = BoostingModel(rounds=20).fit(X, y)
-    trees = Trees.of(model.booster_)
+    trees = Trees.from_booster(model.booster_)
     bounds = trees.bound[np.isfinite(trees.bound)]
     asked = np.repeat(bounds[:200, None], 5, axis=1)
     expected = model.booster_.inplace_predict(asked)
@@ -60,26 +61,26 @@ def test_probabilities():
 def test_trees_without_a_split():
     X, _ = data()
     model = BoostingModel(rounds=5).fit(X, np.full(len(X), 3.5))
-    assert Trees.of(model.booster_).depth == 0
+    assert Trees.from_booster(model.booster_).depth == 0
     np.testing.assert_array_equal(model.predict(X[:1]), model.predict(X)[:1])
 
 
 def test_an_objective_that_is_not_known_is_left_to_xgboost():
     X, y = data()
     model = BoostingModel(objective="reg:gamma", rounds=10).fit(X, np.abs(y) + 1.0)
-    assert Trees.of(model.booster_) is None
+    assert Trees.from_booster(model.booster_) is None
     np.testing.assert_array_equal(model.predict(X[:2]), model.predict(X)[:2])
-    assert Together([model]).walk is None
+    assert JointModel([model]).arrays is None
 
 
 def test_a_model_trained_again_forgets_its_trees():
     X, y = data()
     model = BoostingModel(rounds=10).fit(X, y)
-    before = model.predict(X[:FEW_ROWS])
+    before = model.predict(X[:MAX_ARRAY_ROWS])
     model.fit(X, -y)
-    after = model.predict(X[:FEW_ROWS])
+    after = model.predict(X[:MAX_ARRAY_ROWS])
     assert (before != after).all()
-    np.testing.assert_array_equal(after, model.predict(X)[:FEW_ROWS])
+    np.testing.assert_array_equal(after, model.predict(X)[:MAX_ARRAY_ROWS])
 
 
 def test_few_rows_and_many(tmp_path):
@@ -88,7 +89,7 @@ def test_few_rows_and_many(tmp_path):
     model.save(tmp_path / "model.ubj.gz")
     loaded = BoostingModel.load(tmp_path / "model.ubj.gz")
     whole = model.predict(X)
-    for rows in range(1, FEW_ROWS + 3):
+    for rows in range(1, MAX_ARRAY_ROWS + 3):
         np.testing.assert_array_equal(model.predict(X[:rows]), whole[:rows])
         np.testing.assert_array_equal(loaded.predict(X[:rows]), whole[:rows])
 
@@ -115,12 +116,12 @@ def test_models_in_one_walk():
         BoostingModel(rounds=1, depth=1).fit(narrow, -y),
         BoostingModel(rounds=3).fit(wide, np.full(len(z), 3.5)),
     ]
-    together = Together(models)
-    assert together.walk is not None
+    together = JointModel(models)
+    assert together.arrays is not None
     expected = together.predict(wide)
     assert expected.shape == (len(wide), len(models))
     assert (expected[:, 0] == models[0].predict(wide[:, :5])).all()
-    for rows in (1, FEW_ROWS):
+    for rows in (1, MAX_ARRAY_ROWS):
         np.testing.assert_array_equal(together.predict(wide[-rows:]), expected[-rows:])
     assert together.predict(wide[:0]).shape == (0, len(models))
 
@@ -129,9 +130,9 @@ def test_models_without_a_common_walk():
     X, y = data()
     known = np.nan_to_num(X)
     models = [BoostingModel(rounds=5).fit(known, y), ForestModel(trees=3).fit(known, y)]
-    together = Together(models)
-    assert together.walk is None
+    together = JointModel(models)
+    assert together.arrays is None
     expected = np.column_stack([model.predict(known) for model in models])
     np.testing.assert_array_equal(together.predict(known[:1]), expected[:1])
     unlike = BoostingModel(objective="binary:logistic", rounds=5).fit(known, (y > 40) * 1.0)
-    assert Together([models[0], unlike]).walk is None
+    assert JointModel([models[0], unlike]).arrays is None

@@ -104,4 +104,4 @@ def test_interpolation_on_a_grid():
     asked = grid.head(3).assign(**{"problem.N": [1.0, 2.0, 4.0], "problem.x": [3.0, 3.0, 2.0]})
     np.testing.assert_allclose(fitted.predict(asked), [3.0, 3.0, 2.0], rtol=1e-5)
     alone = asked.assign(device="elsewhere")
-    np.testing.assert_allclose(fitted.predict(alone), np.exp(fitted.centre_))
+    np.testing.assert_allclose(fitted.predict(alone), np.exp(fitted.center_))

@@ -7,9 +7,9 @@ from foretune.datasets import from_measurements
 from foretune.errors import PredictorError
 from foretune.measurement import Measurement, Status
 from foretune.models.validation.drift import (
-    LEAST_BIAS,
+    MIN_BIAS,
     _design_effect,
-    _least_coverage,
+    _min_coverage,
     check_drift,
 )
 
@@ -49,7 +49,7 @@ def test_nothing_has_changed(predictor, fresh):
     assert (time.rows, time.problems) == (len(fresh), len(FRESH_SIZES))
     assert time.coverage >= time.coverage_least
     assert abs(time.bias) <= time.bias_limit
-    assert time.bias_limit >= LEAST_BIAS
+    assert time.bias_limit >= MIN_BIAS
     assert time.repeats == 0
     assert time.median_error < 3 * time.expected_error
 
@@ -144,5 +144,5 @@ def test_coverage_seldom_alarms_without_a_cause(shared):
         error = np.sqrt(shared) * rng.normal(size=12)[groups]
         error += np.sqrt(1 - shared) * rng.normal(size=len(groups))
         inside = (np.abs(error) < 1.645).astype(float)
-        alarms += inside.mean() < _least_coverage(inside, groups)
+        alarms += inside.mean() < _min_coverage(inside, groups)
     assert alarms / 300 < 0.12

@@ -10,9 +10,9 @@ from foretune.datasets import from_measurements
 from foretune.errors import DataWarning, PredictorError, RunTableError, UnknownName
 from foretune.models import Predictor, evaluate_predictor, train_predictor
 from foretune.models.validation.baselines import BASELINES
-from foretune.models.validation.evaluation import cross_validate, seen_before
+from foretune.models.validation.evaluation import count_seen_before, cross_validate
 from foretune.models.validation.metrics import METRICS
-from foretune.models.validation.splits import tasks_of
+from foretune.models.validation.splits import task_numbers
 
 QUICK = {"rounds": 40, "rate": 0.2}
 
@@ -62,7 +62,7 @@ def test_the_rows_of_problems_held_out(training, toy_runs):
 
 
 def test_the_random_split_shares_its_problems_with_training(training):
-    assert training.validation.twins == {"time_ms": 1.0, "power_w": 1.0}
+    assert training.validation.seen_problem_share == {"time_ms": 1.0, "power_w": 1.0}
 
 
 def test_one_problem_cannot_be_held_out(toy_runs):
@@ -91,7 +91,7 @@ def test_devices_can_be_held_out(toy_runs):
 def test_a_problem_is_held_out_on_all_devices(toy_runs):
     """On another device it would tell the answer."""
     ok = toy_runs[toy_runs["status"] == "ok"]
-    law = np.random.default_rng(0).normal(0, 1, 6)[tasks_of(ok)]
+    law = np.random.default_rng(0).normal(0, 1, 6)[task_numbers(ok)]
     on_device = [
         ok.assign(device=name, time_ms=np.exp(law) * factor)
         for name, factor in (("a", 1.0), ("b", 1.1), ("c", 1.2))
@@ -196,8 +196,8 @@ def test_impossible_rows(training, toy_runs):
 def test_rows_that_were_in_training_are_counted(toy_runs):
     runs = toy_runs
     predictor = Predictor(parameters={"rounds": 20}).fit(runs.head(60))
-    assert seen_before(predictor, runs.head(70).tail(30)) == 20
-    assert seen_before(predictor, runs.tail(30)) == 0
+    assert count_seen_before(predictor, runs.head(70).tail(30)) == 20
+    assert count_seen_before(predictor, runs.tail(30)) == 0
 
 
 def test_quick_validation_holds_out_some_problems_once(toy_runs, monkeypatch):

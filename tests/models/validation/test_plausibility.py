@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from foretune.errors import DataWarning, PredictorError
 from foretune.features import row_roofline_ms
 from foretune.models import Predictor, evaluate_predictor
-from foretune.models.validation.plausibility import FEW, believable
+from foretune.models.validation.data_checks import MAX_DROPPED_SHARE, drop_implausible
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def runs(matmul, toy_runs):
 
 @pytest.mark.parametrize("factor", [1.0, 0.2, 100.0])
 def test_fast_and_slow_kernels_are_believed(matmul, runs, factor):
-    believable(matmul, runs.assign(time_ms=runs["time_ms"] * factor))
+    drop_implausible(matmul, runs.assign(time_ms=runs["time_ms"] * factor))
 
 
 def test_seconds_are_refused(matmul, runs):
@@ -33,7 +33,7 @@ def test_seconds_are_refused(matmul, runs):
     with pytest.raises(
         PredictorError, match=r"rows 0, .* more of .*are these milliseconds"
     ) as caught:
-        believable(matmul, seconds)
+        drop_implausible(matmul, seconds)
     assert "\n" not in str(caught.value)
     with pytest.raises(PredictorError, match="30 times faster than their device allows"):
         Predictor().fit(seconds)
@@ -42,7 +42,7 @@ def test_seconds_are_refused(matmul, runs):
 def test_microseconds_are_refused(matmul, runs):
     microseconds = runs.assign(time_ms=runs["time_ms"] * 1000)
     with pytest.raises(PredictorError, match="slower than their roofline: are these milliseconds"):
-        believable(matmul, microseconds)
+        drop_implausible(matmul, microseconds)
     with pytest.raises(PredictorError, match="slower than their roofline"):
         Predictor().fit(microseconds)
 
@@ -50,7 +50,7 @@ def test_microseconds_are_refused(matmul, runs):
 def test_few_impossible_rows_are_named_and_left_out(matmul, runs):
     one = runs.assign(time_ms=runs["time_ms"].where(runs.index != 7, runs["time_ms"] / 1000))
     with pytest.warns(DataWarning, match=r"^row 7 of \d+ runs: .*: left out$"):
-        kept = believable(matmul, one)
+        kept = drop_implausible(matmul, one)
     assert kept.index.tolist() == [i for i in runs.index if i != 7]
     with pytest.warns(DataWarning, match="row 7 of"):
         assert len(Predictor().fit(one).runs_) == len(runs) - 1
@@ -61,32 +61,32 @@ def test_few_impossible_rows_are_named_and_left_out(matmul, runs):
 def test_what_is_impossible_goes_and_the_rest_stays(matmul, runs, share, seed):
     wrong = np.random.default_rng(seed).random(len(runs)) < share
     mixed = runs.assign(time_ms=runs["time_ms"] / np.where(wrong, 1000, 1))
-    if wrong.sum() >= FEW * len(runs):
+    if wrong.sum() >= MAX_DROPPED_SHARE * len(runs):
         with pytest.raises(PredictorError, match="faster than their device allows"):
-            believable(matmul, mixed)
+            drop_implausible(matmul, mixed)
     else:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DataWarning)
-            assert believable(matmul, mixed).equals(mixed[~wrong])
+            assert drop_implausible(matmul, mixed).equals(mixed[~wrong])
 
 
 def test_some_slow_runs_do_not_make_a_wrong_unit(matmul, runs):
     few = runs.assign(time_ms=runs["time_ms"] * np.where(runs.index % 3, 1, 5000))
-    believable(matmul, few)
+    drop_implausible(matmul, few)
 
 
 def test_short_runs_may_be_all_overhead(matmul, toy_runs):
     ok = toy_runs[toy_runs["status"] == "ok"]
-    believable(matmul, ok.assign(**{f"problem.{s}": 8 for s in "MNK"}, time_ms=0.5))
+    drop_implausible(matmul, ok.assign(**{f"problem.{s}": 8 for s in "MNK"}, time_ms=0.5))
 
 
 def test_where_no_roofline_is_known_anything_goes(matmul, runs):
-    believable(None, runs.assign(time_ms=1e-9))
+    drop_implausible(None, runs.assign(time_ms=1e-9))
     unknown = runs.drop(columns=[c for c in runs if c.startswith("device.")])
-    believable(matmul, unknown.assign(time_ms=1e-9))
-    believable(matmul, runs.drop(columns="time_ms"))
-    believable(matmul, runs.assign(status="timeout"))
-    believable(matmul, runs.iloc[:0])
+    drop_implausible(matmul, unknown.assign(time_ms=1e-9))
+    drop_implausible(matmul, runs.drop(columns="time_ms"))
+    drop_implausible(matmul, runs.assign(status="timeout"))
+    drop_implausible(matmul, runs.iloc[:0])
 
 
 def test_an_impossible_row_teaches_and_scores_nothing(runs):

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from foretune.errors import UnknownName
 from foretune.models.validation.splits import (
     FOLDS,
-    NEVER,
+    NO_FOLD,
     fold_of_rows,
     group_columns,
     group_numbers,
-    tasks_of,
+    task_numbers,
 )
 
 ROWS = st.lists(
@@ -64,7 +64,7 @@ def test_one_row_cannot_be_split():
 
 
 def test_toy_problems(toy_runs):
-    assert len(np.unique(tasks_of(toy_runs))) == 6
+    assert len(np.unique(task_numbers(toy_runs))) == 6
     assert np.unique(group_numbers(toy_runs, "device")).tolist() == [0]
     assert fold_of_rows(toy_runs, "grouped", group="device") is None
 
@@ -94,9 +94,9 @@ def test_the_latest_fifth_is_held_out(toy_runs):
     assert fold_of_rows(toy_runs.assign(recorded_at="2030"), "time") is None
     times = [f"2030-01-{1 + i % 28:02}T00:00:00+00:00" for i in range(len(toy_runs))]
     folds = fold_of_rows(toy_runs.assign(recorded_at=times), "time")
-    assert set(folds) == {0, NEVER}
+    assert set(folds) == {0, NO_FOLD}
     assert np.mean(folds == 0) == pytest.approx(0.2, abs=0.05)
-    held_out, before = (pd.Series(times)[folds == f] for f in (0, NEVER))
+    held_out, before = (pd.Series(times)[folds == f] for f in (0, NO_FOLD))
     assert held_out.min() > before.max()
 
 

@@ -14,8 +14,8 @@ from foretune.datasets.devices import with_specs
 from foretune.errors import DataWarning, PredictorError
 from foretune.features import family_for
 from foretune.models import Predictor
-from foretune.models.target.targets import present_targets
-from foretune.models.validation.suspicions import warn_of
+from foretune.models.targets import present_targets
+from foretune.models.validation.data_checks import warn_about_data
 
 QUICK = {"rounds": 60}
 H100 = "NVIDIA H100 80GB HBM3"
@@ -37,7 +37,7 @@ def found(runs, targets=("time_ms",)):
     family = family_for("gemm", runs)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warn_of(family, runs, targets)
+        warn_about_data(family, runs, targets)
     assert all(w.category is DataWarning and "\n" not in str(w.message) for w in caught)
     return [str(w.message) for w in caught]
 
@@ -125,7 +125,7 @@ def test_an_unknown_device_is_named_and_costs_the_others_nothing():
     alone = Predictor(targets=("time_ms",), parameters=QUICK).fit(known)
     truth = test["time_ms"]
     off = [np.median(np.abs(p.predict(test)["time_ms"] / truth - 1)) for p in (predictor, alone)]
-    assert predictor.targets_["time_ms"].unit.roofline is not None
+    assert predictor.targets_["time_ms"].scale.roofline is not None
     assert off[0] < 1.5 * off[1] + 0.01
     again = products(60, 3, "nobody's")
     there = predictor.predict(again.reindex(columns=both.columns))["time_ms"]
@@ -180,4 +180,4 @@ def test_what_was_measured_is_left_in_peace(shared_data, name):
     kernel = str(runs["kernel"].iloc[0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warn_of(family_for(kernel, runs), runs, present_targets(runs))
+        warn_about_data(family_for(kernel, runs), runs, present_targets(runs))

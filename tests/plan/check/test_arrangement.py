@@ -64,10 +64,10 @@ def test_the_phase_follows_from_the_cache():
 
 
 def test_what_leaves_ranks_idle_is_not_compared():
-    single = [a.name for a in arrangements(2) if a.suits(StepProblem(MODEL, 1, 8))]
+    single = [a.name for a in arrangements(2) if a.is_applicable(StepProblem(MODEL, 1, 8))]
     assert single == ["one rank", "tp2", "pp2"]
     odd = small_model(192, 3, 3, 704)
-    assert [a.name for a in arrangements(2) if a.suits(StepProblem(odd, 2, 8))] == [
+    assert [a.name for a in arrangements(2) if a.is_applicable(StepProblem(odd, 2, 8))] == [
         "one rank", "dp2",
     ]  # fmt: skip
 
@@ -75,10 +75,10 @@ def test_what_leaves_ranks_idle_is_not_compared():
 @given(batch=st.integers(1, 40), ranks=st.sampled_from([2, 4]))
 def test_every_request_is_computed_once(batch, ranks):
     for each in arrangements(ranks):
-        if not each.suits(StepProblem(small_model(512, 4, 4, 64), batch, 1)):
+        if not each.is_applicable(StepProblem(small_model(512, 4, 4, 64), batch, 1)):
             continue
         workers = range(each.replicas if each.replicas > 1 else 1)
-        seen = [i for rank in workers for part in each.requests_of(rank, batch)
+        seen = [i for rank in workers for part in each.request_slices(rank, batch)
                 for i in range(batch)[part]]  # fmt: skip
         assert sorted(seen) == list(range(batch))
 

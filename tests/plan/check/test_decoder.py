@@ -7,9 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from foretune.plan.check import decoder  # noqa: E402
-from foretune.plan.check.decoder import Exchange, make_shard  # noqa: E402
-from foretune.plan.check.parallel import small_model  # noqa: E402
+from foretune.plan.check import decoder
+from foretune.plan.check.decoder import RankExchange, make_shard
+from foretune.plan.check.parallel import small_model
 
 MODEL = small_model(256, 2, 2, 96)
 TOKENS = torch.randint(MODEL.vocab, (3, 5), generator=torch.Generator().manual_seed(1))
@@ -30,7 +30,7 @@ class Meeting:
             self.barrier.wait(30)
             return found
 
-        return Exchange(
+        return RankExchange(
             rank, self.ranks, lambda x: sum(share(x)), lambda x: torch.cat(share(x), dim=-1)
         )
 
@@ -73,7 +73,7 @@ def by_hand(shard, tokens):
 
 
 def test_it_is_a_transformer():
-    shard = make_shard(MODEL, Exchange())
+    shard = make_shard(MODEL, RankExchange())
     found = run(shard)
     for request in range(len(TOKENS)):
         expected = by_hand(shard, TOKENS[request])
@@ -81,7 +81,7 @@ def test_it_is_a_transformer():
 
 
 def test_answers_continue_prompts():
-    shard = make_shard(MODEL, Exchange())
+    shard = make_shard(MODEL, RankExchange())
     cache = shard.empty_cache(len(TOKENS), 16)
     run(shard, TOKENS[:, :4], 0, cache)
     step = run(shard, TOKENS[:, 4:], 4, cache)
@@ -89,7 +89,7 @@ def test_answers_continue_prompts():
 
 
 def test_slices_of_layers_add_up():
-    whole = run(make_shard(MODEL, Exchange()))
+    whole = run(make_shard(MODEL, RankExchange()))
     meeting, found = Meeting(2), [None, None]
 
     def work(rank):
@@ -105,13 +105,13 @@ def test_slices_of_layers_add_up():
 
 
 def test_stages_follow_one_another():
-    first, second = (make_shard(MODEL, Exchange(), stage, 2) for stage in range(2))
+    first, second = (make_shard(MODEL, RankExchange(), stage, 2) for stage in range(2))
     assert (first.head, second.embedding) == (None, None)
     assert len(first.layers) == len(second.layers) == 1
     between = run(first)
-    assert torch.allclose(run(second, between), run(make_shard(MODEL, Exchange())), atol=1e-4)
+    assert torch.allclose(run(second, between), run(make_shard(MODEL, RankExchange())), atol=1e-4)
 
 
 def test_another_seed_is_another_model():
-    one, other = (run(make_shard(MODEL, Exchange(), seed=seed)) for seed in (0, 1))
+    one, other = (run(make_shard(MODEL, RankExchange(), seed=seed)) for seed in (0, 1))
     assert not torch.allclose(one, other, atol=1e-2)

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 
 from foretune.plan import Formats, Layout
-from foretune.plan.check.grid import FORMAT, HERE, Grid
-from foretune.plan.check.local_clock import LocalTables, operator_clocks, rank_device
+from foretune.plan.check.grid import FORMAT, LOCAL_DEVICE, Grid
+from foretune.plan.check.local_clock import LocalTables, rank_device, rank_timers
 from foretune.plan.check.parallel import small_model
 from foretune.plan.cost.decoder import step_operators
 from foretune.plan.cost.steps import operator_table
@@ -26,7 +26,7 @@ def row(kernel, problem, busy):
         ms = 0.01
     columns = {f"problem.{name}": value for name, value in problem.items()}
     formats = {"config.format": FORMAT, "config.kv_format": "bf16", "config.backend": busy}
-    return {"kernel": kernel, "device": HERE, "status": "ok", **columns, **formats,
+    return {"kernel": kernel, "device": LOCAL_DEVICE, "status": "ok", **columns, **formats,
             "time_ms": ms * slower}  # fmt: skip
 
 
@@ -50,17 +50,17 @@ def test_a_rank_is_as_fast_as_its_best_operator(runs):
 
 def test_tables_keep_alone_and_together_apart(runs):
     tables = LocalTables(runs)
-    alone, together = (tables.rows("gemm", HERE, busy) for busy in ("alone", "together"))
+    alone, together = (tables.rows("gemm", LOCAL_DEVICE, busy) for busy in ("alone", "together"))
     assert together["time_ms"].to_numpy() == pytest.approx(2 * alone["time_ms"].to_numpy())
     assert "problem.heads" not in alone
-    assert tables.rows("moe", HERE, "alone") is None
+    assert tables.rows("moe", LOCAL_DEVICE, "alone") is None
     # An exchange takes all ranks, whoever asks.
     for busy in ("alone", "together"):
-        assert len(tables.rows("send_recv", HERE, busy)) == len(Grid().message_kib)
+        assert len(tables.rows("send_recv", LOCAL_DEVICE, busy)) == len(Grid().message_kib)
 
 
 def test_sizes_between_are_predicted(runs):
-    clocks = operator_clocks(runs)
+    clocks = rank_timers(runs)
     operators = step_operators(
         small_model(768, 2, 4, 1200), Layout(2), Formats(), 6, 1, 100, "decode"
     )

@@ -15,7 +15,7 @@ from foretune.plan.check.parallel import (
     LayoutTimes,
     ParallelCheck,
     ProblemCheck,
-    check_on,
+    check_on_group,
     fit_coefficients,
     small_model,
 )
@@ -49,7 +49,7 @@ def group():
 def test_layouts_compute_the_same_and_are_timed(group):
     problems = [PROBLEM, StepProblem(MODEL, 1, 1, 9)]
     lessons = [StepProblem(small_model(192, 2, 1, 96), 2, 3)]
-    check = check_on(group, problems, lessons, SMALL, seconds=0.2)
+    check = check_on_group(group, problems, lessons, SMALL, seconds=0.2)
     table = check.table()
     assert (table["error"] < 1e-4).all()
     assert table["layout"].tolist() == [
@@ -58,7 +58,7 @@ def test_layouts_compute_the_same_and_are_timed(group):
     times = table[["operators_ms", "predicted_ms", "measured_ms"]].to_numpy()
     assert (np.isfinite(times) & (times > 0)).all()
     assert check.operators == 2 * len(SMALL.operators()) + 3 * len(SMALL.message_kib)
-    assert check.seen < 0.5
+    assert check.seen_share < 0.5
     found = check.to_json()
     assert set(found["coefficients"]) == {"operators", "exchanges", "layers"}
     assert len(found["problems"]) == 2
@@ -77,7 +77,7 @@ def test_a_layout_that_computes_something_else_is_found(group, monkeypatch):
     monkeypatch.setattr(group, "call", spoiled)
     monkeypatch.setattr(parallel, "measure_operators", lambda *_: MEASURED)
     with pytest.raises(MeasurementError, match="tp2 computes something else than one rank"):
-        check_on(group, [PROBLEM], [], SMALL, seconds=0.1)
+        check_on_group(group, [PROBLEM], [], SMALL, seconds=0.1)
 
 
 def layout(name, predicted, rounds):
@@ -101,8 +101,8 @@ def test_only_pairs_that_are_apart_count():
     assert [(fast.layout, slow.layout) for fast, slow in right.pairs] == [
         ("tp2", "one"), ("tp2", "pp2"),
     ]  # fmt: skip
-    assert right.kept == 2
-    assert right.held
+    assert right.correct_pairs == 2
+    assert right.passed
     assert right.regret == 0.0
     assert right.rank_correlation == pytest.approx(0.5)
 
@@ -110,21 +110,21 @@ def test_only_pairs_that_are_apart_count():
 def test_a_wrong_choice_costs():
     wrong = checked(one=4.0, tp2=6.0, pp2=7.0)
     assert wrong.regret == pytest.approx(1.0)  # 10 ms instead of 5
-    assert wrong.kept == 1
-    assert not wrong.held
+    assert wrong.correct_pairs == 1
+    assert not wrong.passed
 
 
 def test_where_nothing_is_apart_nothing_held():
     same = ProblemCheck(PROBLEM, [layout(name, 1.0, noisy(10.0)) for name in ("one", "tp2")])
-    assert same.held
-    assert not ParallelCheck([same], 10, [1, 1, 0], 0.0, 2, 1.0).held
+    assert same.passed
+    assert not ParallelCheck([same], 10, [1, 1, 0], 0.0, 2, 1.0).passed
 
 
 def test_the_whole_check_holds_if_all_problems_do(capsys):
     good, bad = checked(one=10.0, tp2=5.0, pp2=9.8), checked(one=4.0, tp2=6.0, pp2=7.0)
     for problems, verdict in (([good], "held: 2 of 2"), ([good, bad], "did NOT hold: 3 of 4")):
         check = ParallelCheck(problems, 10, [1.0, 1.0, 0.0], 0.0, 2, 1.0)
-        assert check.held == (len(problems) == 1)
+        assert check.passed == (len(problems) == 1)
         verify.show_parallel(Output(False), check)
         assert verdict in capsys.readouterr().out
     assert ParallelCheck([good], 1, [1, 1, 0], 0.0, 2, 1.0).median_error == pytest.approx(
@@ -136,7 +136,7 @@ def test_the_command_says_how_busy_the_machine_is(monkeypatch, capsys):
     check = ParallelCheck([checked(one=10.0, tp2=5.0, pp2=9.8)], 10, [1, 1, 0], 0.0, 2, 1.0)
     monkeypatch.setattr("foretune.plan.check.check_parallel", lambda **_: check)
     for others, noted in ((0.0, False), (1.5, True)):
-        monkeypatch.setattr(verify, "_others_cores", lambda value=others: value)
+        monkeypatch.setattr(verify, "_busy_cores", lambda value=others: value)
         found = verify.verify_parallel(Output(False))
         assert ("other work kept 1.5 cores busy" in capsys.readouterr().out) == noted
         assert found["held"] is True

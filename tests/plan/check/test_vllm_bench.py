@@ -98,7 +98,7 @@ def test_the_plan_is_served_and_measured(vllm, deployment):
     assert table.loc["tpot_ms", ["measured", "inside"]].tolist() == [11.0, False]
     # 100 tokens per second on two GPUs, and a plan that gives no interval for them
     assert table.loc["tokens_per_s_per_gpu", ["measured", "inside"]].tolist() == [50.0, None]
-    assert not check.held
+    assert not check.passed
     assert check.to_json()["benchmark"]["completed"] == 16
     assert len(left()) == before  # the server's worker is gone, too
 
@@ -152,18 +152,18 @@ def test_results_without_figures_are_refused(tmp_path, change, message):
     path = tmp_path / "result.json"
     path.write_text(json.dumps(RESULT | change))
     with pytest.raises(MeasurementError, match=message):
-        Benchmark.read(path)
+        Benchmark.from_file(path)
 
 
 def test_a_field_that_is_missing_is_named(tmp_path):
     path = tmp_path / "result.json"
     path.write_text(json.dumps({k: v for k, v in RESULT.items() if k != "output_throughput"}))
     with pytest.raises(MeasurementError, match="output_throughput"):
-        Benchmark.read(path)
+        Benchmark.from_file(path)
     path.write_text(json.dumps({k: v for k, v in RESULT.items() if k != "failed"}))
-    assert Benchmark.read(path).failed == 0
+    assert Benchmark.from_file(path).failed == 0
     with pytest.raises(MeasurementError, match="cannot be read"):
-        Benchmark.read(tmp_path / "none.json")
+        Benchmark.from_file(tmp_path / "none.json")
 
 
 def test_the_table_is_shown_with_what_machine_it_is_of(vllm, deployment, capsys):

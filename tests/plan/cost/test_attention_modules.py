@@ -9,13 +9,13 @@ from foretune.plan.cost.attention_modules import (
     DECODE,
     MODULES,
     PREFILL,
-    as_modules,
     attention_modules,
+    to_module_rows,
 )
 from foretune.plan.cost.operator import Part
-from foretune.plan.cost.steps import Step, StepClock
+from foretune.plan.cost.steps import Step, StepTimer
 from foretune.plan.cost.tables import OperatorTables
-from foretune.plan.cost.times import OperatorClock
+from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.engine.stage_times import StageTimes, StepLoad
 
 DEEPSEEK, GLM = "deepseek-ai/DeepSeek-V3.2", "zai-org/GLM-5"
@@ -23,7 +23,7 @@ FORMATS = Formats("fp8_block", kv="fp8")
 PER_TOKEN_MS = 0.001
 
 
-def modules(name, *parts, layout=Layout(8)):  # noqa: B008  # immutable
+def modules(name, *parts, layout=Layout(8)):  # immutable
     return attention_modules(describe_model(name), layout, FORMATS, parts)
 
 
@@ -45,9 +45,12 @@ def rows(**more):
 
 
 def test_other_models_and_layers_that_choose_nothing_are_left_out():
-    assert as_modules(rows())["problem.shape"].tolist() == ["glm"]
-    assert len(as_modules(rows(**{"problem.model": "zai-org/GLM-5.2"}))) == 0
-    assert len(as_modules(rows(**{"config.implementation": "sglang_dsa_skip_indexer_trtllm"}))) == 0
+    assert to_module_rows(rows())["problem.shape"].tolist() == ["glm"]
+    assert len(to_module_rows(rows(**{"problem.model": "zai-org/GLM-5.2"}))) == 0
+    assert (
+        len(to_module_rows(rows(**{"config.implementation": "sglang_dsa_skip_indexer_trtllm"})))
+        == 0
+    )
 
 
 def test_the_work_of_a_decode_step_by_hand():
@@ -98,21 +101,21 @@ def tables(tmp_path):
 
 def test_it_counts_where_it_was_measured_and_its_parts_elsewhere(tables):
     step = Step(describe_model(GLM), Layout(8), FORMATS, 4, 512, 0, "prefill")
-    here = StepClock(OperatorClock(find_system("h200_sxm").device, tables, "h200_sxm", "sglang"))
+    here = StepTimer(OperatorTimer(find_system("h200_sxm").device, tables, "h200_sxm", "sglang"))
     measured = here.times([step]).iloc[0]
     assert measured["attention"] == pytest.approx(78 * PER_TOKEN_MS * 562, rel=1e-6)
     names = [operator.name for operator in here.operators(step)]
     assert "latent" not in names
     assert "index_scores" not in names
     assert {"router", "experts", "sum"} <= set(names)
-    there = StepClock(OperatorClock(find_system("h100_sxm").device, tables, "h100_sxm", "sglang"))
+    there = StepTimer(OperatorTimer(find_system("h100_sxm").device, tables, "h100_sxm", "sglang"))
     assert there.operators(step) == step.operators()
     deepseek = Step(describe_model(DEEPSEEK), Layout(8), FORMATS, 4, 512, 0, "prefill")
     assert here.operators(deepseek) == deepseek.operators()
 
 
 def test_stages_and_whole_steps_agree(tables):
-    clock = StepClock(OperatorClock(find_system("h200_sxm").device, tables, "h200_sxm", "sglang"))
+    clock = StepTimer(OperatorTimer(find_system("h200_sxm").device, tables, "h200_sxm", "sglang"))
     model, layout = describe_model(GLM), Layout(8)
     stages = StageTimes(model, layout, FORMATS, clock, 8192, 8192, 64)
     ((decode, _),) = stages(StepLoad(16, 16 * 511.0))

@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 from foretune.plan import Formats, Layout, describe_model, find_system
 from foretune.plan.cost.host_link import (
     LATENCY_MS,
-    REACHED,
+    LINK_EFFICIENCY,
+    exposed_fetch_ms,
     offloaded_bytes,
     prefix_ms,
     read_bytes,
     step_ms,
     transfer_ms,
-    waited_ms,
 )
 from foretune.plan.cost.memory import GIB, layer_bytes, weight_bytes
 
@@ -25,7 +25,7 @@ ALL = 1.0
 
 
 def test_a_transfer_takes_its_latency_and_its_bytes():
-    assert REACHED == 0.87
+    assert LINK_EFFICIENCY == 0.87
     assert transfer_ms(H100, 10e9) == pytest.approx(0.01 + 10e3 / (0.87 * 64))
     assert transfer_ms(GB200, 10e9) == pytest.approx(0.01 + 10e3 / (0.87 * 225))
     assert transfer_ms(H100, 0.0) == 0.0
@@ -74,9 +74,11 @@ def test_a_prefix_comes_back(small):
 
 
 def test_sglang_fetches_beside_the_layers_that_compute():
-    assert waited_ms(8.0, 100.0, 4, "vllm") == waited_ms(8.0, 100.0, 4, "trtllm") == 8.0
-    assert waited_ms(8.0, 100.0, 4, "sglang") == 2.0  # the first layer's
-    assert waited_ms(108.0, 100.0, 80, "sglang") == 8.0
+    assert (
+        exposed_fetch_ms(8.0, 100.0, 4, "vllm") == exposed_fetch_ms(8.0, 100.0, 4, "trtllm") == 8.0
+    )
+    assert exposed_fetch_ms(8.0, 100.0, 4, "sglang") == 2.0  # the first layer's
+    assert exposed_fetch_ms(108.0, 100.0, 80, "sglang") == 8.0
 
 
 MODELS = [describe_model(name) for name in ("Qwen/Qwen3-8B", "Qwen/Qwen3-30B-A3B")]

@@ -9,17 +9,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.plan.cost import kept_predictors
-from foretune.plan.cost.kept_predictors import KEPT, KeptPredictors, Lesson
+from foretune.plan.cost import trained_cache
+from foretune.plan.cost.trained_cache import MAX_PREDICTORS, TrainedPredictorCache, TrainingSet
 
 
-def lesson(slower: float = 1.0, name: str = "sum-here") -> Lesson:
+def lesson(slower: float = 1.0, name: str = "sum-here") -> TrainingSet:
     size = 2.0 ** np.arange(4, 24)
     runs = pd.DataFrame(
         {"kernel": "sum", "device": "here", "status": "ok", "problem.size": size,
          "time_ms": slower * (0.01 + size / 1e6)}
     )  # fmt: skip
-    return Lesson(name, runs)
+    return TrainingSet(name, runs)
 
 
 class Told:
@@ -50,12 +50,12 @@ def told() -> Told:
 
 
 @pytest.fixture
-def kept(tmp_path, told) -> KeptPredictors:
-    return KeptPredictors(told.draw, tmp_path / "cache")
+def kept(tmp_path, told) -> TrainedPredictorCache:
+    return TrainedPredictorCache(told.draw, tmp_path / "cache")
 
 
-def answer(kept: KeptPredictors, one: Lesson) -> np.ndarray:
-    (predictor,) = kept.of([one])
+def answer(kept: TrainedPredictorCache, one: TrainingSet) -> np.ndarray:
+    (predictor,) = kept.load_or_train([one])
     return predictor.predict(one.runs.drop(columns="time_ms"))["time_ms"].to_numpy()
 
 
@@ -64,7 +64,7 @@ def test_training_happens_once_and_says_where_it_is_kept(kept, told, tmp_path):
     assert told.stages == [("learning from 20 measured operators, once", 1)]
     assert told.notes == ["sum-here"]
     assert str(tmp_path / "cache") in told.said[0]
-    again = answer(KeptPredictors(told.draw, tmp_path / "cache"), lesson())
+    again = answer(TrainedPredictorCache(told.draw, tmp_path / "cache"), lesson())
     assert len(told.stages) == 1
     assert again == pytest.approx(first)
 
@@ -83,7 +83,7 @@ def test_other_rows_are_learned_anew(kept, told):
 
 def test_another_version_of_the_code_learns_anew(kept, told, monkeypatch):
     answer(kept, lesson())
-    monkeypatch.setattr(kept_predictors, "packages_hash", lambda *packages: "changed")
+    monkeypatch.setattr(trained_cache, "packages_hash", lambda *packages: "changed")
     answer(kept, lesson())
     assert len(told.stages) == 2
 
@@ -100,7 +100,7 @@ def test_a_damaged_file_is_replaced(kept, told, tmp_path, content):
 
 def test_a_file_in_the_place_of_the_cache_costs_nothing_but_time(told, tmp_path):
     (tmp_path / "cache").write_text("not a folder")
-    kept = KeptPredictors(told.draw, tmp_path / "cache")
+    kept = TrainedPredictorCache(told.draw, tmp_path / "cache")
     assert (answer(kept, lesson()) > 0).all()
     assert (answer(kept, lesson()) > 0).all()
     assert len(told.stages) == 2
@@ -109,24 +109,24 @@ def test_a_file_in_the_place_of_the_cache_costs_nothing_but_time(told, tmp_path)
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
 def test_a_folder_that_cannot_be_written_costs_nothing_but_time(told, tmp_path):
     (tmp_path / "cache").mkdir(mode=0o500)
-    assert (answer(KeptPredictors(told.draw, tmp_path / "cache"), lesson()) > 0).all()
+    assert (answer(TrainedPredictorCache(told.draw, tmp_path / "cache"), lesson()) > 0).all()
 
 
 def test_few_of_a_name_are_kept(kept, tmp_path):
-    for slower in range(1, KEPT + 3):
+    for slower in range(1, MAX_PREDICTORS + 3):
         answer(kept, lesson(slower))
     answer(kept, lesson(name="sum-here-too"))
     names = [path.name.rpartition("-")[0] for path in (tmp_path / "cache").iterdir()]
-    assert sorted(names) == ["sum-here"] * KEPT + ["sum-here-too"]
+    assert sorted(names) == ["sum-here"] * MAX_PREDICTORS + ["sum-here-too"]
 
 
 TRAIN = """
 import sys
 from pathlib import Path
 import pandas as pd
-from foretune.plan.cost.kept_predictors import KeptPredictors, Lesson
+from foretune.plan.cost.trained_cache import TrainedPredictorCache, Lesson
 runs = pd.read_parquet(sys.argv[1])
-predictor, = KeptPredictors(folder=Path(sys.argv[2])).of([Lesson("sum-here", runs)])
+predictor, = TrainedPredictorCache(folder=Path(sys.argv[2])).of([Lesson("sum-here", runs)])
 print(predictor.predict(runs)["time_ms"].sum())
 """
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from foretune.plan.cost.kinds import with_experts
+from foretune.plan.cost.kinds import with_expert_kind
 from foretune.plan.cost.measured_operators import MeasuredOperators
 
 KEY = "bf16/bf16"
@@ -28,11 +28,11 @@ def test_attention_of_more_requests_is_read_in_parts():
          "problem.heads": 32.0, "problem.kv_heads": 8.0}
     )  # fmt: skip
     table = measured()
-    rows, parts = table._in_parts(KEY, asked)
+    rows, parts = table._split_large(KEY, asked)
     assert parts.tolist() == [1, 1, 1, 4]
     assert rows["problem.batch"].tolist() == [8.0, 64.0, 100.0, 64.0]
 
 
 def test_kernels_for_latency_alone_are_left_out():
     rows = pd.DataFrame({"config.implementation": ["flow", "flow_min_latency", "flow_nongated"]})
-    assert with_experts(rows)["config.experts"].tolist() == ["gated", "plain"]
+    assert with_expert_kind(rows)["config.experts"].tolist() == ["gated", "plain"]

@@ -15,12 +15,12 @@ from foretune.plan import (
     find_system,
     fits,
     legal_layouts,
-    most_requests,
+    max_requests,
     rank_memory,
 )
 from foretune.plan.cost.memory import (
     GIB,
-    USABLE,
+    USABLE_SHARE,
     activation_bytes,
     request_bytes,
     weight_bytes,
@@ -78,7 +78,7 @@ def test_trtllm_gives_layers_with_a_window_room_for_all_tokens(small):
     mixed = replace(small, sliding_window=4, windowed_layers=1, windowed=Heads(8, 4, 8, 8))
     h100, load = find_system("h100_sxm"), Workload(60, 40)
     seen = {
-        engine: Deployment(mixed, h100, engine, Layout(), Formats(), load, 1).allocated
+        engine: Deployment(mixed, h100, engine, Layout(), Formats(), load, 1).loaded_model
         for engine in ("vllm", "trtllm")
     }
     each = {name: request_bytes(m, Layout(), Formats(), 100) for name, m in seen.items()}
@@ -174,9 +174,9 @@ def test_what_does_not_fit():
     model, h100 = describe_model("meta-llama/Meta-Llama-3.1-70B"), find_system("h100_sxm")
     long = Workload(1024, 1024)
     assert not fits(model, Layout(), Formats(), long, 1, h100)
-    assert most_requests(model, Layout(), Formats(), long, h100) == 0
+    assert max_requests(model, Layout(), Formats(), long, h100) == 0
     assert fits(model, Layout(4), Formats(), long, 1, h100)
-    many = most_requests(model, Layout(4), Formats("fp8", kv="fp8"), long, h100)
+    many = max_requests(model, Layout(4), Formats("fp8", kv="fp8"), long, h100)
     assert fits(model, Layout(4), Formats("fp8", kv="fp8"), long, many, h100)
     assert not fits(model, Layout(4), Formats("fp8", kv="fp8"), long, many + 1, h100)
 
@@ -199,7 +199,7 @@ def test_more_memory_is_never_infeasible(case, kind, concurrency, isl, memory, m
     large = replace(small, memory_gib=memory + more)
     question = (model, layout, Formats(kind), Workload(isl, 128), concurrency)
     assert fits(*question, large) or not fits(*question, small)
-    assert most_requests(*question[:4], large) >= most_requests(*question[:4], small)
+    assert max_requests(*question[:4], large) >= max_requests(*question[:4], small)
 
 
 @given(st.sampled_from(CASES), st.integers(1, 256), st.integers(1, 256))
@@ -229,9 +229,9 @@ def test_ranks_hold_the_model_between_them(case):
 
 def test_every_request_that_fits_is_counted(sparse):
     system = replace(find_system("l4"), memory_gib=0.001)
-    room = USABLE * system.memory_gib * GIB
+    room = USABLE_SHARE * system.memory_gib * GIB
     for step in (16, 4096):
-        found = most_requests(sparse, Layout(), Formats(), Workload(8, 8), system, step_tokens=step)
+        found = max_requests(sparse, Layout(), Formats(), Workload(8, 8), system, step_tokens=step)
         assert found > 0
         needed = [
             rank_memory(sparse, Layout(), Formats(), Workload(8, 8), requests, step).total

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.device import find_device, limits_ms
+from foretune.device import find_device, roofline_terms_ms
 from foretune.features.families.attention import AttentionDecode
-from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.steps import Step
-from foretune.plan.cost.times import OperatorClock
-from foretune.plan.describe.cache_formats import CACHE_FORMATS, USUAL
+from foretune.plan.cost.times import OperatorTimer
+from foretune.plan.describe.cache_formats import CACHE_FORMATS, DEFAULT_CACHE_FORMATS
 from foretune.plan.describe.catalog import describe_model
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
@@ -19,7 +19,7 @@ from foretune.plan.describe.system import find_system
 
 H100 = find_device("NVIDIA H100 80GB HBM3")
 SHAPE = {"problem.heads": 32, "problem.kv_heads": 8, "problem.head_dim": 128, "problem.window": 0}
-NARROW = sorted(set(CACHE_FORMATS) - set(USUAL))
+NARROW = sorted(set(CACHE_FORMATS) - set(DEFAULT_CACHE_FORMATS))
 
 
 def operator(batch: int, keys: int, kind: str) -> dict[str, object]:
@@ -43,18 +43,20 @@ class Tables:
     def rows(self, kernel: str, system: str, backend: str) -> pd.DataFrame | None:
         if kernel != "attention_decode":
             return None
-        sizes = product([1, 4, 16, 64, 256], [256, 1024, 4096, 16384], USUAL)
+        sizes = product([1, 4, 16, 64, 256], [256, 1024, 4096, 16384], DEFAULT_CACHE_FORMATS)
         rows = pd.DataFrame([operator(*one) for one in sizes])
         problem = {c.split(".")[1]: rows[c].to_numpy() for c in rows if c.startswith("problem.")}
         config = {c.split(".")[1]: rows[c].to_numpy() for c in rows if c.startswith("config.")}
-        least = np.max(limits_ms(AttentionDecode().cost(problem, config), H100.specs), axis=0)
+        least = np.max(
+            roofline_terms_ms(AttentionDecode().cost(problem, config), H100.specs), axis=0
+        )
         specs = {f"device.{name}": value for name, value in H100.specs.items()}
         return rows.assign(time_ms=0.004 + least / 0.8, device=H100.name, status="ok", **specs)
 
 
 @pytest.fixture(scope="module")
 def times() -> pd.DataFrame:
-    clock = OperatorClock(H100, Tables(), "h100_sxm", "vllm")
+    clock = OperatorTimer(H100, Tables(), "h100_sxm", "vllm")
     asked = [operator(64, keys, kind) for kind in CACHE_FORMATS for keys in (1536, 6144)]
     found = vars(clock.times(pd.DataFrame(asked)))
     return pd.DataFrame({**found, "kind": [o["config.kv_format"] for o in asked]}).set_index("kind")
@@ -62,7 +64,7 @@ def times() -> pd.DataFrame:
 
 @pytest.mark.parametrize("kind", NARROW)
 def test_they_gain_what_their_bytes_allow(times, kind):
-    share = CACHE_FORMATS[kind].number_bytes(128) / CACHE_FORMATS["fp8"].number_bytes(128)
+    share = CACHE_FORMATS[kind].bytes_per_value(128) / CACHE_FORMATS["fp8"].bytes_per_value(128)
     ratio = times.loc[kind, "ms"].to_numpy() / times.loc["fp8", "ms"].to_numpy()
     assert (ratio >= share - 1e-9).all()
     assert ratio[1] < 1.1 * share + 0.1
@@ -75,8 +77,8 @@ def test_they_are_a_guess_of_a_step():
     steps = [
         Step(model, Layout(), Formats(kv=kind), 64, 1, 8192, "decode") for kind in ("fp8", "kivi2")
     ]
-    clock = OperatorClocks(None)(system, "vllm")
+    clock = StepTimerFactory(None)(system, "vllm")
     eight, two = clock.times(steps)["attention"]
-    bytes_ratio = CACHE_FORMATS["kivi2"].number_bytes(128)
+    bytes_ratio = CACHE_FORMATS["kivi2"].bytes_per_value(128)
     assert two == pytest.approx(bytes_ratio * eight, rel=0.05)
     assert clock.times(steps)["guessed"].eq(1.0).all()

@@ -6,7 +6,7 @@ import pytest
 
 from foretune.device import Device
 from foretune.errors import UnknownName, UsageError
-from foretune.plan.cost.design import informative_first, measurable, plan_operators
+from foretune.plan.cost.design import farthest_first, measurable, plan_operators
 
 DEVICE = Device("A CPU", "cpu", "x86_64", {"fp32_gflops": 100.0, "memory_gbps": 10.0})
 
@@ -52,7 +52,7 @@ def test_degrees_that_split_nothing(small):
 
 
 def test_the_farthest_comes_next(small):
-    found = informative_first(plan_operators(small, [1], ["bf16"], [2**i for i in range(11)]))
+    found = farthest_first(plan_operators(small, [1], ["bf16"], [2**i for i in range(11)]))
     norms = [o.problem["rows"] for o in found if o.kernel == "norm"]
     # From the smallest to the largest, then halves of what is left, in octaves.
     assert norms[:3] == [1, 1024, 32]
@@ -61,17 +61,17 @@ def test_the_farthest_comes_next(small):
 
 def test_every_kernel_and_format_comes_before_a_second_of_any(sparse):
     asked = plan_operators(sparse, [1], ["bf16", "fp8"], [1, 8, 64])
-    found = informative_first(asked)
+    found = farthest_first(asked)
     kinds = [(o.kernel, o.config.get("format"), o.problem.get("op")) for o in found]
     assert len(set(kinds[: len(set(kinds))])) == len(set(kinds))
     assert sorted(map(id, found)) == sorted(id(o) for o in asked)
-    assert informative_first([]) == []
+    assert farthest_first([]) == []
 
 
 def test_what_cannot_be_measured_is_counted_by_reason(small):
     pytest.importorskip("torch")
     asked = plan_operators(small, [2], ["bf16", "nvfp4"], [8])
-    chosen, reasons = measurable(asked, DEVICE, most_ms=1e9)
+    chosen, reasons = measurable(asked, DEVICE, max_ms=1e9)
     assert {o.config["format"] for o in chosen} == {"bf16"}
     assert len(chosen) + sum(reasons.values()) == len(asked)
     assert any("nvfp4" in reason for reason in reasons)
@@ -82,7 +82,7 @@ def test_what_takes_too_long_is_left_out(small):
     pytest.importorskip("torch")
     wide = dataclasses.replace(small, vocab=10**8)
     asked = plan_operators(wide, [1], ["bf16"], [8])
-    chosen, reasons = measurable(asked, DEVICE, most_ms=100.0)
+    chosen, reasons = measurable(asked, DEVICE, max_ms=100.0)
     assert reasons["one run would take too long"] == 1
     assert max(o.problem.get("N", 0) for o in chosen) < 10**8
     assert measurable([], DEVICE, 1.0) == ([], {})

@@ -13,16 +13,16 @@ from foretune.datasets.importers.request import Request
 from foretune.device import Device
 from foretune.plan import find_system
 from foretune.plan.cost.power import (
-    METERED,
+    METERED_SYSTEMS,
     OperatorPower,
-    PowerForm,
-    form_lines,
-    measured_forms,
+    PowerModel,
+    model_lines,
+    shipped_models,
 )
 from foretune.plan.cost.tables import OperatorTables
-from foretune.plan.cost.times import OperatorClock
+from foretune.plan.cost.times import OperatorTimer
 
-FORM = PowerForm(compute=0.6, compute_exponent=2.0, memory=0.4, memory_exponent=1.0)
+FORM = PowerModel(compute=0.6, compute_exponent=2.0, memory=0.4, memory_exponent=1.0)
 H200, H100 = find_system("h200_sxm"), find_system("h100_sxm")
 SHARES = st.floats(0.0, 1.5)
 
@@ -46,7 +46,7 @@ def test_what_is_not_known_of_an_operator_adds_nothing():
 @pytest.mark.parametrize("kernel", ["gemm", "attention_prefill", "attention_decode", "moe"])
 @given(computing=SHARES, memory=SHARES, more=st.floats(0.0, 1.0))
 def test_who_uses_more_draws_no_less_and_never_more_than_the_limit(kernel, computing, memory, more):
-    form = measured_forms()[kernel]["h200_sxm"]
+    form = shipped_models()[kernel]["h200_sxm"]
     used = np.array([[computing, memory], [computing + more, memory], [computing, memory + more]])
     shares = form.share(used, 0.2)
     assert (shares[1:] >= shares[0]).all()
@@ -58,19 +58,19 @@ def test_powers_of_something_else_do_not_move_the_fit():
     used = rng.uniform(0.0, 1.0, (600, 2))
     measured = FORM.share(used, 0.2) * np.exp(rng.normal(0.0, 0.02, 600))
     measured[::6] = rng.uniform(0.15, 1.0, 100)
-    found = PowerForm.fit(used, 0.2, measured)
+    found = PowerModel.fit(used, 0.2, measured)
     checked = np.array([[0.1, 0.1], [0.9, 0.1], [0.1, 0.9], [0.5, 0.5]])
     assert found.share(checked, 0.2) == pytest.approx(FORM.share(checked, 0.2), rel=0.03)
 
 
 def test_the_shipped_table_is_what_is_written():
-    shipped = measured_forms()
-    names, *rows = (line.split(",") for line in form_lines(shipped))
+    shipped = shipped_models()
+    names, *rows = (line.split(",") for line in model_lines(shipped))
     assert names[:2] == ["kernel", "system"]
     assert len(rows) == sum(len(forms) for forms in shipped.values())
     for kernel, system, *values in rows:
         assert tuple(float(v) for v in values) == astuple(shipped[kernel][system])
-        assert system in METERED
+        assert system in METERED_SYSTEMS
 
 
 def gpu(architecture: str) -> Device:
@@ -82,15 +82,15 @@ def test_watts_follow_from_the_roofline_and_the_limit():
     power = OperatorPower(gpu("sm_90"), "h200_sxm", {"gemm": {"h200_sxm": FORM}})
     # 2 x 1e9 operations in 2 µs at peak; 3 x 1e6 numbers of 2 bytes in 6 µs; both in 8 µs.
     answer = power.watts(pd.DataFrame([product(1000, 1000, 1000)]), np.array([8e-3]))
-    awake = METERED["h200_sxm"].awake
+    awake = METERED_SYSTEMS["h200_sxm"].active_idle_share
     assert answer.watts == pytest.approx([500.0 * (awake + 0.6 * 0.25**2 + 0.4 * 0.75)])
-    assert not answer.computes[0]
+    assert not answer.compute_bound[0]
     assert answer.measured[0]
-    assert power.awake_w == pytest.approx(500.0 * awake)
+    assert power.active_idle_w == pytest.approx(500.0 * awake)
 
 
 def test_the_nearest_measured_gpus_stand_in():
-    other = PowerForm(compute=0.1, compute_exponent=1.0, memory=0.1, memory_exponent=1.0)
+    other = PowerModel(compute=0.1, compute_exponent=1.0, memory=0.1, memory_exponent=1.0)
     forms = {"gemm": {"h200_sxm": FORM, "b200_sxm": other}}
     rows, ms = pd.DataFrame([product(1000, 1000, 1000)]), np.array([8e-3])
 
@@ -98,7 +98,10 @@ def test_the_nearest_measured_gpus_stand_in():
         return float(OperatorPower(gpu(architecture), system, forms).watts(rows, ms).watts[0]) / 500
 
     used = np.array([[0.25, 0.75]])
-    hopper, blackwell = METERED["h200_sxm"].awake, METERED["b200_sxm"].awake
+    hopper, blackwell = (
+        METERED_SYSTEMS["h200_sxm"].active_idle_share,
+        METERED_SYSTEMS["b200_sxm"].active_idle_share,
+    )
     both = (hopper + blackwell) / 2
     assert shares("sm_90", "h100_sxm") == pytest.approx(FORM.share(used, hopper)[0])
     assert shares("sm_103", "b300_sxm") == pytest.approx(other.share(used, blackwell)[0])
@@ -109,8 +112,8 @@ def test_the_nearest_measured_gpus_stand_in():
 def test_more_computing_per_byte_is_bound_by_computing():
     rows = pd.DataFrame([product(8192, 8192, 8192), product(1, 8192, 8192)])
     answer = OperatorPower(H200.device, "h200_sxm").watts(rows, np.array([1.5, 0.03]))
-    assert answer.computes.tolist() == [True, False]
-    assert answer.watts[0] > answer.watts[1] > METERED["h200_sxm"].awake * 700
+    assert answer.compute_bound.tolist() == [True, False]
+    assert answer.watts[0] > answer.watts[1] > METERED_SYSTEMS["h200_sxm"].active_idle_share * 700
 
 
 def test_kernels_nobody_metered_take_another_form_and_say_so():
@@ -140,7 +143,7 @@ def test_measured_powers_of_products_on_a_gpu_without_times(shared_data, few_tre
     rows = read(shared_data / "llm" / "power_h200_gemm.parquet", Request())
     rows = rows[rows["config.format"] == "bf16"].sample(2000, random_state=0, ignore_index=True)
     tables = OperatorTables(shared_data / "llm")
-    clock = OperatorClock(H200.device, tables, "h200_sxm", "vllm", ["h100_sxm"])
+    clock = OperatorTimer(H200.device, tables, "h200_sxm", "vllm", ["h100_sxm"])
     power = OperatorPower(H200.device, "h200_sxm")
     watts = power.watts(rows, clock.times(rows).ms).watts
     measured = rows["power_w"].to_numpy(dtype=float)

@@ -8,7 +8,7 @@ import pytest
 
 from foretune.device import find_device
 from foretune.plan.cost.tables import OperatorTables
-from foretune.plan.cost.times import OperatorClock
+from foretune.plan.cost.times import OperatorTimer
 
 H100, H200 = find_device("NVIDIA H100 80GB HBM3"), find_device("NVIDIA H200")
 
@@ -41,7 +41,7 @@ def product(m: float, kind: str = "bf16", n: float = 1024, k: float = 1024) -> d
     return {"kernel": "gemm", "config.format": kind, **sizes}
 
 
-def ask(clock: OperatorClock, *operators: dict[str, object]) -> pd.DataFrame:
+def ask(clock: OperatorTimer, *operators: dict[str, object]) -> pd.DataFrame:
     times = clock.times(pd.DataFrame(list(operators)))
     return pd.DataFrame(vars(times))
 
@@ -54,7 +54,7 @@ def test_tables_know_their_systems_and_engines(folder):
 
 
 def test_the_newest_complete_version_counts(folder):
-    clock = OperatorClock(H100, OperatorTables(folder), "h100_sxm", "vllm")
+    clock = OperatorTimer(H100, OperatorTables(folder), "h100_sxm", "vllm")
     answer = ask(clock, product(16))
     expected = gemm_table("bfloat16").query("m == 16 and n == 1024 and k == 1024")["latency"]
     assert answer["ms"][0] == pytest.approx(expected.iloc[0], rel=1e-6)
@@ -62,7 +62,7 @@ def test_the_newest_complete_version_counts(folder):
 
 
 def test_what_was_not_measured_says_so(folder):
-    clock = OperatorClock(H100, OperatorTables(folder), "h100_sxm", "vllm")
+    clock = OperatorTimer(H100, OperatorTables(folder), "h100_sxm", "vllm")
     answer = ask(
         clock,
         product(20, n=1100),
@@ -76,8 +76,8 @@ def test_what_was_not_measured_says_so(folder):
 
 
 def test_another_engines_measurements_of_the_format_stand_in(folder):
-    vllm = OperatorClock(H100, OperatorTables(folder), "h100_sxm", "vllm")
-    trtllm = OperatorClock(H100, OperatorTables(folder), "h100_sxm", "trtllm")
+    vllm = OperatorTimer(H100, OperatorTables(folder), "h100_sxm", "vllm")
+    trtllm = OperatorTimer(H100, OperatorTables(folder), "h100_sxm", "trtllm")
     operator = product(256, "fp8")
     assert ask(vllm, operator)["ms"][0] == ask(trtllm, operator)["ms"][0]
 
@@ -87,7 +87,7 @@ def test_power_of_an_older_version_is_learned_beside_newer_times(folder):
     old = gemm_table("bfloat16", slower=2.0)
     watts = 100.0 + 20.0 * np.log2(old["m"])
     old.assign(power=watts, power_limit=700.0).to_parquet(place / "gemm_perf.parquet")
-    clock = OperatorClock(H100, OperatorTables(folder), "h100_sxm", "vllm")
+    clock = OperatorTimer(H100, OperatorTables(folder), "h100_sxm", "vllm")
     answer = ask(clock, product(16), product(100, n=1100), product(16, "fp8"))
     expected = gemm_table("bfloat16").query("m == 16 and n == 1024 and k == 1024")["latency"]
     assert answer["ms"][0] == pytest.approx(expected.iloc[0], rel=1e-6)
@@ -100,7 +100,7 @@ def test_impossible_rows_do_not_count(folder):
     table = gemm_table("bfloat16")
     wrong = table["n"] == 1024
     table.assign(latency=table["latency"].mask(wrong, 1e-5)).to_parquet(place / "gemm_perf.parquet")
-    clock = OperatorClock(H100, OperatorTables(folder), "h100_sxm", "vllm")
+    clock = OperatorTimer(H100, OperatorTables(folder), "h100_sxm", "vllm")
     answer = ask(clock, product(4096))
     expected = table.query("m == 4096 and n == 1024 and k == 1024")["latency"]
     assert answer["ms"][0] == pytest.approx(expected.iloc[0], rel=0.3)
@@ -111,7 +111,7 @@ def test_an_engine_runs_the_fastest_of_several_implementations(folder):
     place = folder / "h100_sxm" / "gemm" / "vllm" / "0.10.0"
     both = [gemm_table("bfloat16"), gemm_table("bfloat16", slower=0.8).assign(kernel_source="y")]
     pd.concat(both).to_parquet(place / "gemm_perf.parquet")
-    clock = OperatorClock(H100, OperatorTables(folder), "h100_sxm", "vllm")
+    clock = OperatorTimer(H100, OperatorTables(folder), "h100_sxm", "vllm")
     fastest = both[1].query("m == 16 and n == 1024 and k == 1024")["latency"]
     assert ask(clock, product(16))["ms"][0] == pytest.approx(fastest.iloc[0])
 
@@ -140,16 +140,16 @@ def test_engines_choose_the_faster_of_experts_that_cost_the_same_work(tmp_path):
         experts_table("fp8_block", 0.5, "nongated"),
     ]  # fmt: skip
     pd.concat(tables).to_parquet(place / "moe_perf.parquet")
-    clock = OperatorClock(H100, OperatorTables(tmp_path), "h100_sxm", "trtllm")
+    clock = OperatorTimer(H100, OperatorTables(tmp_path), "h100_sxm", "trtllm")
     asked = pd.DataFrame([experts("fp8"), experts("fp8_block")])
     assert clock.times(asked).ms == pytest.approx([3.064, 1.064])
-    assert clock.times(asked, chosen=True).ms == pytest.approx([1.064, 1.064], rel=1e-3)
+    assert clock.times(asked, fastest_format=True).ms == pytest.approx([1.064, 1.064], rel=1e-3)
     plain = pd.DataFrame([experts("fp8_block", experts="plain")])
     assert clock.times(plain).ms == pytest.approx([0.564])  # two matrices, not three
 
 
 def test_without_any_table_the_roofline_answers():
-    answer = ask(OperatorClock(H100, None, "h100_sxm"), product(4096, n=8192, k=8192))
+    answer = ask(OperatorTimer(H100, None, "h100_sxm"), product(4096, n=8192, k=8192))
     assert answer["source"][0] == "roofline"
     ideal = 2.0 * 4096 * 8192 * 8192 / (H100.specs["bf16_gflops"] * 1e6)
     assert ideal < answer["ms"][0] < 3 * ideal
@@ -157,8 +157,8 @@ def test_without_any_table_the_roofline_answers():
 
 def test_a_system_nobody_measured_borrows_the_efficiency_of_another(folder):
     tables = OperatorTables(folder)
-    clock = OperatorClock(H200, tables, "h200_sxm", "vllm", stand_ins=["h100_sxm"])
-    here = ask(OperatorClock(H100, tables, "h100_sxm", "vllm"), product(1, n=8192, k=8192))
+    clock = OperatorTimer(H200, tables, "h200_sxm", "vllm", similar_systems=["h100_sxm"])
+    here = ask(OperatorTimer(H100, tables, "h100_sxm", "vllm"), product(1, n=8192, k=8192))
     there = ask(clock, product(1, n=8192, k=8192))
     assert there["source"][0] == "predicted"
     assert there["ms"][0] < here["ms"][0]  # reads weights with more bandwidth
@@ -172,7 +172,7 @@ def test_shapes_left_out_of_a_real_table(shared_data, few_trees):
     rows = rows[rows["problem.N"] <= 1024]
     site = rows.groupby(["problem.N", "problem.K"]).ngroup().to_numpy()
     out = np.isin(site, np.random.default_rng(0).permutation(site.max() + 1)[: site.max() // 5])
-    clock = OperatorClock(H100, _One(rows[~out]), "h100_sxm", "trtllm")
+    clock = OperatorTimer(H100, _One(rows[~out]), "h100_sxm", "trtllm")
     times = clock.times(rows[out].drop(columns=["time_ms"]))
     error = np.abs(times.ms / rows["time_ms"][out] - 1.0)
     assert np.median(error) < 0.04
@@ -201,7 +201,7 @@ def test_large_products_fill_their_tiles(tmp_path, few_trees):
     place = tmp_path / "h100_sxm" / "gemm" / "vllm" / "0.10.0"
     place.mkdir(parents=True)
     pd.concat(full + begun).to_parquet(place / "gemm_perf.parquet")
-    clock = OperatorClock(H100, OperatorTables(tmp_path), "h100_sxm", "vllm")
+    clock = OperatorTimer(H100, OperatorTables(tmp_path), "h100_sxm", "vllm")
     answer = ask(clock, product(2560), product(2561), product(2999), product(2945))
     exact, begins, between, other = answer["ms"]
     assert begins == pytest.approx(1.3 * exact, rel=1e-6)
@@ -229,7 +229,7 @@ def test_a_state_is_updated_as_fast_as_that_of_another_kind(tmp_path):
          "head_k_dim": 128, "num_v_heads": 32, "head_v_dim": 128, "model_name": "x",
          "latency": [0.01 + 0.02 * batch for batch in batches]}
     ).to_parquet(place / "gdn_perf.parquet")  # fmt: skip
-    clock = OperatorClock(H100, OperatorTables(tmp_path), "h100_sxm", "vllm")
+    clock = OperatorTimer(H100, OperatorTables(tmp_path), "h100_sxm", "vllm")
     own, borrowed, convolution = (
         ask(clock, recurrent(kernel, op, 64.0)).iloc[0]
         for kernel, op in (("gdn", "recurrence"), ("mamba2", "recurrence"), ("gdn", "convolution"))

@@ -24,9 +24,9 @@ from foretune.plan import (
 from foretune.plan.cost.memory import request_bytes
 from foretune.plan.cost.recurrent_attention import Mamba2
 from foretune.plan.cost.steps import operator_table
-from foretune.plan.cost.times import OperatorClock
+from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.describe.catalog import _shipped
-from foretune.plan.describe.parts import Compressed, Heads, Indexer, LinearAttention
+from foretune.plan.describe.parts import CompressedAttention, Heads, Indexer, LinearAttention
 
 
 def named(operators, name):
@@ -110,7 +110,7 @@ def test_plain_experts_in_a_narrower_space(sparse):
     gated = replace(narrow, expert_matrices=3)
     both = [named(step_operators(m, Layout(), Formats(), 6, 1, 9, "decode"), "experts")
             for m in (gated, narrow)]  # fmt: skip
-    clock = OperatorClock(find_device("NVIDIA H100 80GB HBM3"), None, "")
+    clock = OperatorTimer(find_device("NVIDIA H100 80GB HBM3"), None, "")
     full, less = clock.times(operator_table(both)).bound_ms
     assert less == pytest.approx(full * 2 / 3)
 
@@ -164,7 +164,7 @@ def test_blocks_are_chosen_in_some_layers(small):
 
 def test_compressed_keys(small):
     """A window of 4 keys; beyond, one layer of 8 tokens per key, one of 4 whose keys are chosen."""
-    shape = Compressed(32, 2, 16, 4, ((4, 1), (8, 1)), streams=4)
+    shape = CompressedAttention(32, 2, 16, 4, ((4, 1), (8, 1)), residual_streams=4)
     model = replace(small, kv_heads=1, compressed=shape, index=Indexer(2, 8, 3, 1))
     found = step_operators(model, Layout(2), Formats(), 5, 1, 63, "decode")
     seen = [(o.kernel, o.problem["kv_len"]) for o in found if o.name == "attention"]

@@ -4,13 +4,13 @@ import math
 
 import pytest
 
-from foretune.collect.timer import Timing
+from foretune.collect.timing import Timing
 from foretune.device import Device
 from foretune.measurement import Measurement, Status
 from foretune.plan import Formats, Layout, System, Workload, find_system
 from foretune.plan.check.operators import (
     OperatorCheck,
-    local_clock,
+    local_timer,
     request_operators,
     verify_operators,
 )
@@ -22,19 +22,19 @@ from foretune.space import Configuration
 CPU = Device("A CPU", "cpu", "x86_64", {"fp32_gflops": 100.0, "memory_gbps": 10.0})
 pytest.importorskip("torch")
 
-from foretune.collect.llm_operators import OperatorBench  # noqa: E402  # measures with torch
+from foretune.collect.torch_operators.collect import OperatorBenchmarker  # measures with torch
 
 
-class Slower(OperatorBench):
+class Slower(OperatorBenchmarker):
     """Takes twice as long as the roofline says, and fails on products of 13 rows."""
 
     def __init__(self):
-        super().__init__(CPU, Timing(box_s=0.0, warmup_s=0.0))
+        super().__init__(CPU, Timing(max_seconds=0.0, warmup_s=0.0))
         self.asked = []
 
     def measure(self, operator):
         self.asked.append(operator)
-        kernel, device, problem, config = self.key_of(operator)
+        kernel, device, problem, config = self.log_key(operator)
         if problem.get("M") == 13:
             return Measurement(kernel, problem, config, device, Status.RUNTIME_ERROR, error="lost")
         ms = 2.0 * predicted(operator)
@@ -44,7 +44,7 @@ class Slower(OperatorBench):
 def predicted(*operators) -> float:
     from foretune.plan.cost.steps import operator_table
 
-    return float(local_clock(CPU).times(operator_table(operators)).ms.sum())
+    return float(local_timer(CPU).times(operator_table(operators)).ms.sum())
 
 
 def one(m, count=1.0, kind="bf16") -> Operator:
@@ -53,7 +53,7 @@ def one(m, count=1.0, kind="bf16") -> Operator:
 
 def check(*operators, planned=None, box_s=60.0) -> tuple[OperatorCheck, Slower]:
     bench = Slower()
-    return verify_operators(operators, local_clock(CPU), planned, box_s, bench), bench
+    return verify_operators(operators, local_timer(CPU), planned, box_s, bench), bench
 
 
 def test_predicted_and_measured_side_by_side():
@@ -65,11 +65,11 @@ def test_predicted_and_measured_side_by_side():
     assert table["predicted_ms"][1] == pytest.approx(predicted(one(4)))
     share = 3 * predicted(one(4)) / (3 * predicted(one(4)) + predicted(one(4096)))
     assert table["share"][1] == pytest.approx(share)
-    assert found.covered == pytest.approx(1.0)
+    assert found.measured_share == pytest.approx(1.0)
     assert found.step_ratio == pytest.approx(2.0)
     assert set(table["source"]) == {"roofline"}
     # ROOFLINE_WIDTH: twice as long lies just inside the interval of a roofline
-    assert found.inside == 1.0
+    assert found.coverage == 1.0
 
 
 def test_what_was_not_measured_says_why():
@@ -84,7 +84,7 @@ def test_what_was_not_measured_says_why():
     assert "nvfp4" in notes["gemmnvfp4"]
     assert "several devices" in notes["all_reducebf16"]
     assert found.measured.empty
-    assert found.covered == 0.0
+    assert found.measured_share == 0.0
     assert math.isnan(found.step_ratio)
 
 
@@ -95,26 +95,26 @@ def test_the_time_box_holds():
 
 
 def test_it_says_whose_predictions_were_verified():
-    here, _ = check(one(4), planned=System.of_device(CPU))
-    assert here.about == "predicted for A CPU, and measured on it"
+    here, _ = check(one(4), planned=System.from_device(CPU))
+    assert here.description == "predicted for A CPU, and measured on it"
     other, _ = check(one(4), planned=find_system("h100_sxm"))
-    assert "no NVIDIA H100 80GB HBM3" in other.about
-    assert "own A CPU" in other.about
+    assert "no NVIDIA H100 80GB HBM3" in other.description
+    assert "own A CPU" in other.description
 
 
 def test_real_operators_run(small):
     deployment = Deployment(
-        small, System.of_device(CPU), "vllm", Layout(), Formats(), Workload(8, 4), 2.0
+        small, System.from_device(CPU), "vllm", Layout(), Formats(), Workload(8, 4), 2.0
     )
-    bench = OperatorBench(CPU, Timing(box_s=0.0, warmup_s=0.0))
+    bench = OperatorBenchmarker(CPU, Timing(max_seconds=0.0, warmup_s=0.0))
     operators = [o for o in request_operators([deployment]) if o.name != "rope"]  # heads of 16
-    found = verify_operators(operators, local_clock(CPU), bench=bench)
-    assert found.covered == pytest.approx(1.0)
+    found = verify_operators(operators, local_timer(CPU), bench=bench)
+    assert found.measured_share == pytest.approx(1.0)
     assert (found.table["measured_ms"] > 0).all()
 
 
 def test_operators_are_counted_as_often_as_a_request_needs_them(small):
-    system = System.of_device(Device("GPU", "gpu", "sm_90", {"memory_gib": 80.0}))
+    system = System.from_device(Device("GPU", "gpu", "sm_90", {"memory_gib": 80.0}))
     deployment = Deployment(small, system, "vllm", Layout(), Formats(), Workload(8, 4), 2.0)
     counts = {(o.phase, o.name): o.count for o in request_operators([deployment])}
     assert counts["prefill", "qkv"] == 2  # layers

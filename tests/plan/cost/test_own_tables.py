@@ -14,11 +14,16 @@ from foretune.errors import RunTableError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.plan import Formats, Layout, System
 from foretune.plan.cost import tables as operator_tables
-from foretune.plan.cost.clocks import OperatorClocks
-from foretune.plan.cost.own_tables import OWN_FILE
+from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.cost.own_tables import OPERATORS_FILE
 from foretune.plan.cost.steps import Step
-from foretune.plan.cost.tables import NEAR, OperatorTables, find_tables, first_counts
-from foretune.plan.cost.times import OperatorClock
+from foretune.plan.cost.tables import (
+    MAX_COVERED_DISTANCE,
+    OperatorTables,
+    find_tables,
+    merge_tables,
+)
+from foretune.plan.cost.times import OperatorTimer
 from foretune.problem import Problem
 from foretune.space import Configuration
 
@@ -44,7 +49,7 @@ def engines(tmp_path: Path) -> Path:
 
 def write_own(folder: Path, device: Device, ms: float = 0.7, status: Status = Status.OK) -> Path:
     """Measure decode products only: twelve of one row, all far from 4096."""
-    with RunLog(folder / OWN_FILE, device) as log:
+    with RunLog(folder / OPERATORS_FILE, device) as log:
         for n in (*SIZES, 8192):
             for k in SIZES:
                 ok = status is Status.OK
@@ -60,14 +65,14 @@ def product(m: float, n: float = 2048, k: float = 2048) -> dict[str, object]:
     return {"kernel": "gemm", "config.format": "bf16", **sizes}
 
 
-def ask(clock: OperatorClock, *operators: dict[str, object]) -> pd.DataFrame:
+def ask(clock: OperatorTimer, *operators: dict[str, object]) -> pd.DataFrame:
     return pd.DataFrame(vars(clock.times(pd.DataFrame(list(operators)))))
 
 
 def test_own_measurements_come_first_and_engines_answer_the_rest(tmp_path, engines):
     own = write_own(tmp_path / "own", H100)
-    both = OperatorClock(H100, OperatorTables(own, engines), "h100_sxm", "vllm")
-    package = OperatorClock(H100, OperatorTables(engines), "h100_sxm", "vllm")
+    both = OperatorTimer(H100, OperatorTables(own, engines), "h100_sxm", "vllm")
+    package = OperatorTimer(H100, OperatorTables(engines), "h100_sxm", "vllm")
     answer, theirs = ask(both, product(1), product(4096)), ask(package, product(1), product(4096))
     assert answer["ms"][0] == pytest.approx(0.7)
     assert theirs["ms"][0] < 0.1
@@ -77,7 +82,7 @@ def test_own_measurements_come_first_and_engines_answer_the_rest(tmp_path, engin
 
 def test_own_measurements_after_engines_fill_gaps_only(tmp_path, engines):
     own = write_own(tmp_path / "own", H100)
-    clock = OperatorClock(H100, OperatorTables(engines, own), "h100_sxm", "vllm")
+    clock = OperatorTimer(H100, OperatorTables(engines, own), "h100_sxm", "vllm")
     answer = ask(clock, product(1), product(1, n=8192))
     assert answer["ms"][0] < 0.1
     assert answer["ms"][1] == pytest.approx(0.7)
@@ -97,17 +102,17 @@ def test_a_device_nobody_knows_is_planned_from_its_own_and_borrows_the_rest(
 ):
     tables = OperatorTables(write_own(tmp_path / "own", MINE), engines)
     assert tables.systems == ["h100_sxm"]
-    clock = OperatorClock(MINE, tables, MINE.name, "vllm", ["h100_sxm"])
+    clock = OperatorTimer(MINE, tables, MINE.name, "vllm", ["h100_sxm"])
     answer = ask(clock, product(1), product(1) | {"config.format": "fp8"})
     assert answer["ms"][0] == pytest.approx(0.7)
     assert list(answer["source"]) == ["measured", "predicted"]
     step = Step(small, Layout(), Formats(), 1, 1, 100, "decode")
-    system = System.of_device(MINE)
-    assert OperatorClocks(tables)(system, "vllm").times([step])["total"][0] > 0
+    system = System.from_device(MINE)
+    assert StepTimerFactory(tables)(system, "vllm").times([step])["total"][0] > 0
 
 
 def test_an_interrupted_collection_is_read_too(tmp_path):
-    log = RunLog(tmp_path / OWN_FILE, MINE)
+    log = RunLog(tmp_path / OPERATORS_FILE, MINE)
     problem, config = Problem(M=1, N=8, K=8), Configuration(format="bf16")
     log.append(Measurement("gemm", problem, config, MINE.name, Status.OK, 1.0))
     tables = OperatorTables(tmp_path)
@@ -117,7 +122,7 @@ def test_an_interrupted_collection_is_read_too(tmp_path):
 
 def test_sizes_of_other_kernels_in_the_table_do_not_disturb(tmp_path):
     own = write_own(tmp_path, MINE)
-    with RunLog(own / OWN_FILE, MINE) as log:
+    with RunLog(own / OPERATORS_FILE, MINE) as log:
         for kv_len in range(1, 13):
             shape = {"heads": 4, "kv_heads": 2, "head_dim": 64, "window": 0}
             problem = Problem(batch=3, kv_len=kv_len, **shape)
@@ -125,7 +130,7 @@ def test_sizes_of_other_kernels_in_the_table_do_not_disturb(tmp_path):
             log.append(Measurement("attention_decode", problem, config, MINE.name, Status.OK, 5.0))
     tables = OperatorTables(own)
     assert "problem.batch" not in tables.rows("gemm", MINE.name, "vllm")
-    clock = OperatorClock(MINE, tables, MINE.name, "vllm")
+    clock = OperatorTimer(MINE, tables, MINE.name, "vllm")
     attention = {f"problem.{name}": value for name, value in problem.items()}
     attention |= {"kernel": "attention_decode", "config.format": "bf16"}
     answer = ask(clock, product(1), attention | {"config.kv_format": "bf16"})
@@ -169,10 +174,14 @@ def table(where: list[tuple[int, int, int]], kind: str, ms: float) -> pd.DataFra
 
 @given(places, places)
 def test_every_row_counts_unless_an_earlier_one_is_near(first, second):
-    kept = first_counts("gemm", [table(first, "bf16", 1.0), table(second, "bf16", 2.0)])
-    far = [p for p in second if min(np.linalg.norm(np.subtract(p, q)) for q in first) >= NEAR]
+    kept = merge_tables("gemm", [table(first, "bf16", 1.0), table(second, "bf16", 2.0)])
+    far = [
+        p
+        for p in second
+        if min(np.linalg.norm(np.subtract(p, q)) for q in first) >= MAX_COVERED_DISTANCE
+    ]
     assert len(kept) == len(first) + len(far)
-    others = first_counts("gemm", [table(first, "bf16", 1.0), table(second, "fp8", 2.0)])
+    others = merge_tables("gemm", [table(first, "bf16", 1.0), table(second, "fp8", 2.0)])
     assert len(others) == len(first) + len(second)
 
 
@@ -181,7 +190,7 @@ def test_messages_between_neighbours_were_measured(shared_data, few_trees):
     tables = OperatorTables(shared_data / "llm")
     rows = tables.rows("send_recv", "h100_sxm", "vllm")
     assert set(rows["kernel"].astype(str)) == {"send_recv"}
-    clock = OperatorClock(H100, tables, "h100_sxm", "vllm")
+    clock = OperatorTimer(H100, tables, "h100_sxm", "vllm")
     sizes = {"problem.message_bytes": [2.0**20, 2.0**25], "problem.devices": 2}
     times = clock.times(pd.DataFrame({"kernel": "send_recv", "config.format": "fp16", **sizes}))
     assert set(times.source) <= {"measured", "interpolated"}

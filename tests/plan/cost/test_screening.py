@@ -8,7 +8,13 @@ from hypothesis import strategies as st
 
 from foretune.plan.cost import screening
 from foretune.plan.cost.measured_operators import MeasuredOperators
-from foretune.plan.cost.screening import FALL, Screened, copied, falling, in_words
+from foretune.plan.cost.screening import (
+    MAX_TIME_RATIO,
+    RejectedRows,
+    describe_rejected,
+    duplicated_formats,
+    non_monotonic_rows,
+)
 
 
 def curve(times, shape=1):
@@ -29,21 +35,21 @@ def curve(times, shape=1):
 )
 def test_the_row_that_contradicts_most_others_goes(times, wrong):
     rows = curve(times).sample(frac=1.0, random_state=0)
-    gone = falling(rows, "load", ["shape"])
+    gone = non_monotonic_rows(rows, "load", ["shape"])
     assert sorted(np.log2(rows["load"][gone])) == wrong
 
 
 def test_curves_do_not_judge_each_other():
     rows = pd.concat([curve([9, 10, 11], 1), curve([1, 2, 3], 2)])
-    assert not falling(rows, "load", ["shape"]).any()
+    assert not non_monotonic_rows(rows, "load", ["shape"]).any()
 
 
 @given(st.lists(st.floats(0.01, 100.0), min_size=1, max_size=12))
 def test_what_is_left_does_not_fall(times):
     rows = curve(times)
-    left = rows[~falling(rows, "load", ["shape"])]["time_ms"].to_numpy()
+    left = rows[~non_monotonic_rows(rows, "load", ["shape"])]["time_ms"].to_numpy()
     assert len(left) >= 1
-    assert all(left[i] <= FALL * left[i:].min() for i in range(len(left)))
+    assert all(left[i] <= MAX_TIME_RATIO * left[i:].min() for i in range(len(left)))
 
 
 def test_copies_are_found_and_the_smaller_table_goes():
@@ -52,9 +58,9 @@ def test_copies_are_found_and_the_smaller_table_goes():
     int8 = fp8.iloc[:30].assign(format="int8")
     bf16 = fp8.assign(format="bf16", time_ms=fp8["time_ms"] * 2)
     rows = pd.concat([bf16, fp8, int8], ignore_index=True)
-    assert copied(rows, rows["format"], ["M"]) == ["int8"]
+    assert duplicated_formats(rows, rows["format"], ["M"]) == ["int8"]
     few = rows.groupby("format").head(10)
-    assert copied(few, few["format"], ["M"]) == []
+    assert duplicated_formats(few, few["format"], ["M"]) == []
 
 
 def test_tables_say_what_they_left_out():
@@ -66,12 +72,12 @@ def test_tables_say_what_they_left_out():
     rows.loc[0, "time_ms"] = 50.0
     copies = rows.assign(**{"config.format": "int8"})
     found = MeasuredOperators("gemm", pd.concat([rows, copies], ignore_index=True), "test")
-    assert (len(found.runs), found.dropped) == (20, {screening.FALLING: 2})
+    assert (len(found.runs), found.dropped) == (20, {screening.NON_MONOTONIC: 2})
     more = pd.concat([rows.assign(**{"problem.N": n}) for n in (512.0, 1024.0)])
     copies = more[more["problem.M"] > 8].assign(**{"config.format": "int8"})
     found = MeasuredOperators("gemm", pd.concat([more, copies], ignore_index=True), "test")
     assert found.keys == ["bf16"]
-    assert found.dropped == {screening.COPIED: 20, screening.FALLING: 2}
+    assert found.dropped == {screening.DUPLICATED: 20, screening.NON_MONOTONIC: 2}
     # What the user measured is not judged by what others did.
     own = rows.iloc[:1].assign(source="own")
     both = pd.concat([own, rows.iloc[1:].assign(source="engine")], ignore_index=True)
@@ -80,9 +86,9 @@ def test_tables_say_what_they_left_out():
 
 def test_in_words():
     found = [
-        Screened("gemm", "h100_sxm", "vllm", "too fast", 2),
-        Screened("gemm", "h100_sxm", "trtllm", "too fast", 1),
-        Screened("moe", "h100_sxm", "vllm", "copied", 1000),
+        RejectedRows("gemm", "h100_sxm", "vllm", "too fast", 2),
+        RejectedRows("gemm", "h100_sxm", "trtllm", "too fast", 1),
+        RejectedRows("moe", "h100_sxm", "vllm", "copied", 1000),
     ]
-    assert in_words(found) == "3 too fast (gemm 3); 1,000 copied (moe 1,000)"
-    assert in_words([]) == ""
+    assert describe_rejected(found) == "3 too fast (gemm 3); 1,000 copied (moe 1,000)"
+    assert describe_rejected([]) == ""

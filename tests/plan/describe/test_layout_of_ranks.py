@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.plan import Formats, Layout, describe_model, illegal_because, legal_layouts
-from foretune.plan.cost.memory import stage_layers
-from foretune.plan.describe.layout import WIDE
+from foretune.plan.cost.memory import stage_layer_range
+from foretune.plan.describe.layout import UNEVEN_EXPERTS_ABOVE
 
 MODELS = ("meta-llama/Meta-Llama-3.1-70B", "deepseek-ai/DeepSeek-V3", "Qwen/Qwen3-235B-A22B",
           "Qwen/Qwen3.5-397B-A17B", "openai/gpt-oss-120b")  # fmt: skip
@@ -72,13 +72,16 @@ def test_legal_spreads_use_every_gpu_and_divide_the_model(name, gpus):
         assert model.heads % layout.tp == 0
         assert layout.expert_ranks in (1, layout.tp * layout.dp)
         assert model.is_moe or layout.dp == 1
-        assert layout.copies(model) == 0 or WIDE < layout.moe_ep <= model.experts
+        assert (
+            layout.redundant_experts(model) == 0
+            or UNEVEN_EXPERTS_ABOVE < layout.moe_ep <= model.experts
+        )
 
 
 @given(st.sampled_from(MODELS), st.integers(1, 16))
 def test_stages_hold_every_layer_once(name, pp):
     model, layout = describe_model(name), Layout(pp=pp)
-    stages = [stage_layers(model, layout, stage) for stage in range(pp)]
+    stages = [stage_layer_range(model, layout, stage) for stage in range(pp)]
     assert [layer for start, end in stages for layer in range(start, end)] == list(
         range(model.layers)
     )
@@ -86,21 +89,21 @@ def test_stages_hold_every_layer_once(name, pp):
 
 
 def test_labels_of_measured_deployments(small, sparse):
-    assert Layout.as_recorded(small, 4, 1, 1, 4, 1) == Layout(4)
+    assert Layout.from_labels(small, 4, 1, 1, 4, 1) == Layout(4)
     # What labels leave out is split as dense projections are.
-    assert Layout.as_recorded(sparse, 4, 1, 0, 1, 1) == Layout(4, moe_tp=4)
-    assert Layout.as_recorded(sparse, 4, 1, 1, 0, 0) == Layout(4, moe_tp=4)
-    assert Layout.as_recorded(sparse, 2, 1, 1, 1, 4) == Layout(2, dp=2, moe_ep=4)
-    assert Layout.as_recorded(sparse, 4, 1, 1, 1, 2) == Layout(4, moe_tp=2, moe_ep=2)
+    assert Layout.from_labels(sparse, 4, 1, 0, 1, 1) == Layout(4, moe_tp=4)
+    assert Layout.from_labels(sparse, 4, 1, 1, 0, 0) == Layout(4, moe_tp=4)
+    assert Layout.from_labels(sparse, 2, 1, 1, 1, 4) == Layout(2, dp=2, moe_ep=4)
+    assert Layout.from_labels(sparse, 4, 1, 1, 1, 2) == Layout(4, moe_tp=2, moe_ep=2)
     # Labels multiplied with themselves.
-    assert Layout.as_recorded(sparse, 4, 1, 1, 2, 2) == Layout(2, moe_ep=2)
-    assert Layout.as_recorded(sparse, 1, 1, 4, 2, 2) == Layout(dp=2, moe_ep=2)
+    assert Layout.from_labels(sparse, 4, 1, 1, 2, 2) == Layout(2, moe_ep=2)
+    assert Layout.from_labels(sparse, 1, 1, 4, 2, 2) == Layout(dp=2, moe_ep=2)
 
 
 def test_copies_of_experts_fill_many_ranks():
     model = describe_model("deepseek-ai/DeepSeek-V3")
     wide = Layout(1, 1, 72, 1, 72)
     assert illegal_because(model, wide) is None
-    assert wide.copies(model) == 4 * 72 - 256
+    assert wide.redundant_experts(model) == 4 * 72 - 256
     assert "cannot be spread" in str(illegal_because(model, Layout(1, 1, 3, 1, 3)))
     assert max(layout.moe_ep for layout in legal_layouts(model, 72)) == 72

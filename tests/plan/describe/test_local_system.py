@@ -2,8 +2,8 @@
 
 from foretune.device import Device
 from foretune.plan import find_system
-from foretune.plan.describe import local_system as module
-from foretune.plan.describe.local_system import local_system, planned_system
+from foretune.plan.describe import system as module
+from foretune.plan.describe.system import local_system, resolve_system
 
 CPU = Device("A CPU", "cpu", "x86_64", {"fp32_gflops": 100.0, "memory_gbps": 10.0})
 
@@ -12,11 +12,11 @@ def test_local_is_this_machine(monkeypatch):
     h100 = Device("NVIDIA H100 80GB HBM3", "gpu", "sm_90")
     other = Device("NVIDIA Other 9", "gpu", "sm_99", {"memory_gib": 10.0})
     monkeypatch.setattr(module, "local_gpus", lambda: [h100])
-    assert planned_system("local").name == "h100_sxm"
+    assert resolve_system("local").name == "h100_sxm"
     monkeypatch.setattr(module, "local_gpus", lambda: [other, other, h100])
     found = local_system()
     assert (found.name, found.gpus_per_node, found.memory_gib) == ("NVIDIA Other 9", 2, 10.0)
     monkeypatch.setattr(module, "local_gpus", list)
     monkeypatch.setattr(module, "local_device", lambda name: CPU)
-    assert planned_system("Local").device is CPU
-    assert planned_system("h200_sxm") == find_system("h200_sxm")
+    assert resolve_system("Local").device is CPU
+    assert resolve_system("h200_sxm") == find_system("h200_sxm")

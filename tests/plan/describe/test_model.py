@@ -110,7 +110,7 @@ STEP = {
 def test_layers_with_a_window_have_heads_of_their_own():
     other = {"num_attention_heads": 6, "num_attention_groups": 2, "head_dim": 16}
     read = read_config(STEP | {"attention_other_setting": other}, "step")
-    assert [(n, w, h.heads) for n, w, h in read.attentions()] == [(1, 0, 4), (3, 8, 6)]
+    assert [(n, w, h.heads) for n, w, h in read.softmax_groups()] == [(1, 0, 4), (3, 8, 6)]
     assert (read.kv_heads, read.moe_layers, read.shared_width) == (2, 2, 48)
     with pytest.raises(UsageError, match="attention_other_setting"):
         read_config(STEP, "step")

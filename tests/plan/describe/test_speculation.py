@@ -7,10 +7,10 @@ import pytest
 
 from foretune.errors import UsageError
 from foretune.plan import Formats, Layout, Speculation, Workload, describe_model, find_system, plan
-from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.memory import request_bytes, weight_bytes
 from foretune.plan.describe.parts import Indexer, LinearAttention
-from foretune.plan.serve.replaying import replayed
+from foretune.plan.serve.simulation import simulate
 
 
 @pytest.mark.parametrize(("drafted", "acceptance"), [(1, 0.8), (3, 0.7), (5, 0.0)])
@@ -21,7 +21,9 @@ def test_tokens_per_step_are_those_of_a_simulation(drafted, acceptance):
         while kept < drafted and draw.random() < acceptance:
             kept += 1
         tokens += kept + 1
-    assert Speculation(drafted, acceptance).gained == pytest.approx(tokens / steps, rel=0.01)
+    assert Speculation(drafted, acceptance).accepted_tokens == pytest.approx(
+        tokens / steps, rel=0.01
+    )
 
 
 @pytest.mark.parametrize(("drafted", "acceptance"), [(0, 0.5), (2, 1.0), (2, -0.1)])
@@ -41,16 +43,16 @@ def test_the_models_own_layers_are_one_of_its_kind(sparse):
     drafting = replace(sparse, drafting_layers=1, index=index, linear=linear, windowed_layers=0)
     own = Speculation(2, 0.5).drafter(drafting)
     assert (own.layers, own.moe_layers, own.softmax_layers, own.indexed_layers) == (1, 1, 1, 1)
-    loaded = Speculation(2, 0.5).loaded(drafting)
+    loaded = Speculation(2, 0.5).with_drafter(drafting)
     assert (loaded.layers, loaded.moe_layers) == (3, 2)
     apart = replace(sparse, layers=3, without_attention=1, without_mlp=1, drafting_layers=1)
-    loaded = Speculation(2, 0.5).loaded(apart)
+    loaded = Speculation(2, 0.5).with_drafter(apart)
     assert (loaded.layers, loaded.moe_layers, loaded.softmax_layers) == (5, 2, 3)
 
 
 def test_a_draft_model_lies_beside_the_other(small):
     draft = replace(small, name="draft", layers=1, weight_format="fp8", moe_format="fp8")
-    loaded = Speculation(2, 0.5, draft).loaded(small)
+    loaded = Speculation(2, 0.5, draft).with_drafter(small)
     split, formats = Layout(2), Formats(kv="fp8")
     both = weight_bytes(small, split, formats) + weight_bytes(draft, split, Formats("fp8"))
     assert weight_bytes(loaded, split, formats) == both
@@ -59,7 +61,7 @@ def test_a_draft_model_lies_beside_the_other(small):
 
 
 def test_drafts_help_one_request_and_cost_many(small):
-    clocks, h100 = OperatorClocks(None), find_system("h100_sxm")
+    clocks, h100 = StepTimerFactory(None), find_system("h100_sxm")
     model = describe_model("meta-llama/Meta-Llama-3.1-8B")
     draft = describe_model("meta-llama/Llama-3.2-1B")
 
@@ -71,19 +73,19 @@ def test_drafts_help_one_request_and_cost_many(small):
 
     alone, many = rates(None)
     good, bad = rates(Speculation(3, 0.8, draft)), rates(Speculation(3, 0.1, draft))
-    assert alone * 1.5 < good[0] < alone * Speculation(3, 0.8).gained
+    assert alone * 1.5 < good[0] < alone * Speculation(3, 0.8).accepted_tokens
     assert bad[0] < alone
     assert bad[1] < many
 
 
 def test_closed_forms_agree_with_steps():
-    clocks = OperatorClocks(None)
+    clocks = StepTimerFactory(None)
     model = describe_model("deepseek-ai/DeepSeek-V3")
     found = plan(
         model, find_system("b200_sxm"), 8, Workload(1024, 512), clocks,
         formats=[Formats("nvfp4", kv="fp8")], speculation=Speculation(2, 0.7),
     )  # fmt: skip
     few = found.candidates[found.candidates["batch"] == 64].iloc[0]
-    seen = replayed(found.deployment(few), int(few["replicas"]), clocks)
+    seen = simulate(found.deployment(few), int(few["replicas"]), clocks)
     assert seen.tpot_ms[50] == pytest.approx(few["tpot_ms"], rel=0.25)
     assert not (found.candidates["pp"] > 1).any()

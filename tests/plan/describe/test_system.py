@@ -17,11 +17,11 @@ def test_a_system():
     h200 = find_system("h200_sxm")
     assert h200.device == find_device("NVIDIA H200")
     assert (h200.gpus_per_node, h200.memory_gib, h200.power_limit_w) == (8, 141, 700)
-    assert (h200.fast_domain, h200.intra_node_gbps, h200.inter_node_gbps) == (8, 450, 50)
+    assert (h200.fast_domain_gpus, h200.intra_node_gbps, h200.inter_node_gbps) == (8, 450, 50)
     assert h200.host_gbps == 64
     rack = find_system("gb200")
     assert rack.host_gbps == 225  # a Grace's 450 in one direction, for two GPUs
-    assert (rack.gpus_per_node, rack.fast_domain) == (4, 72)
+    assert (rack.gpus_per_node, rack.fast_domain_gpus) == (4, 72)
     assert (rack.intra_node_gbps, rack.inter_node_gbps) == (900, 100)
 
 
@@ -53,9 +53,9 @@ def test_an_unknown_system():
 def test_links_are_those_of_the_package():
     pytest.importorskip("aiconfigurator_core")
     for name in module._yaml_files():
-        ours, theirs = find_system(name), module._described(name)
+        ours, theirs = find_system(name), module._read_descriptor(name)
         assert ours.gpus_per_node == theirs["gpus_per_node"], name
-        assert ours.fast_domain == theirs["domain_gpus"], name
+        assert ours.fast_domain_gpus == theirs["domain_gpus"], name
         assert ours.intra_node_gbps == pytest.approx(theirs["intra_node_gbps"], rel=0.01), name
         assert ours.inter_node_gbps == pytest.approx(theirs["inter_node_gbps"], rel=0.01), name
 
@@ -66,7 +66,7 @@ def test_a_system_that_only_the_package_describes(monkeypatch):
     everything.pop("h200_sxm")
     monkeypatch.setattr(module, "_shipped", lambda: everything)
     assert find_system("h200_sxm").intra_node_gbps == 450
-    monkeypatch.setattr(module, "named_device", lambda name: None)
+    monkeypatch.setattr(module, "find_device_or_none", lambda name: None)
     described = find_system("h200_sxm").device
     assert described.architecture == "sm_90"
     assert described.specs["memory_gbps"] == 4800
@@ -74,11 +74,11 @@ def test_a_system_that_only_the_package_describes(monkeypatch):
 
 
 def test_this_machine():
-    here = System.of_device(Device("some CPU", "cpu", specs={"memory_gib": 32}), 2)
+    here = System.from_device(Device("some CPU", "cpu", specs={"memory_gib": 32}), 2)
     assert (here.name, here.gpus_per_node, here.memory_gib) == ("some CPU", 2, 32)
     assert here.host_gbps == module.PCIE_GBPS
     probed = Device("some CPU", "cpu", specs={"memory_gib": 32, "memory_gbps": 50.0})
-    assert System.of_device(probed).host_gbps == 25  # each byte is read and written
+    assert System.from_device(probed).host_gbps == 25  # each byte is read and written
     assert here.price_per_hour is None
     assert math.isnan(here.power_limit_w)
 

@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.errors import UsageError
-from foretune.plan.engine.replay import replay
 from foretune.plan.engine.requests import Requests
 from foretune.plan.engine.scheduler import Host, Scheduler
+from foretune.plan.engine.simulator import simulate_requests
 from foretune.plan.engine.stage_times import StageWork
 
-NOTHING = Host(0.0, 0.0, 0.0, 0.0, 0.0, beside=False)
+NOTHING = Host(0.0, 0.0, 0.0, 0.0, 0.0, overlaps=False)
 
 
 def stages(depth=1, step_ms=1.0, token_ms=0.0):
@@ -24,44 +24,44 @@ def stages(depth=1, step_ms=1.0, token_ms=0.0):
 
 
 def scheduler(tokens=100, batch=8, cache=1e6, **more):
-    return Scheduler(tokens, batch, cache, **{"host": NOTHING, "graphs": (), **more})
+    return Scheduler(tokens, batch, cache, **{"host": NOTHING, "graph_sizes": (), **more})
 
 
 def at_once(count, isl, osl, **more):
-    return Requests.alike(np.zeros(count), isl, osl, **more)
+    return Requests.uniform(np.zeros(count), isl, osl, **more)
 
 
 def test_one_request_takes_a_step_per_token():
-    table = replay(at_once(1, 10, 5), scheduler(), stages())
+    table = simulate_requests(at_once(1, 10, 5), scheduler(), stages())
     assert table["ttft_ms"].tolist() == [1.0]
     assert table["last_ms"].tolist() == [5.0]
     assert table["tpot_ms"].tolist() == [1.0]
 
 
 def test_long_prompts_are_read_in_parts():
-    table = replay(at_once(1, 250, 1), scheduler(tokens=100), stages())
+    table = simulate_requests(at_once(1, 250, 1), scheduler(tokens=100), stages())
     assert table["ttft_ms"].tolist() == [3.0]
     with pytest.raises(UsageError, match="chunked"):
-        replay(at_once(1, 250, 1), scheduler(tokens=100, chunked=False), stages())
+        simulate_requests(at_once(1, 250, 1), scheduler(tokens=100, chunked=False), stages())
 
 
 def test_whole_prompts_wait_for_a_step_with_room():
-    whole = replay(at_once(3, 60, 1), scheduler(tokens=100, chunked=False), stages())
-    parts = replay(at_once(3, 60, 1), scheduler(tokens=100), stages())
+    whole = simulate_requests(at_once(3, 60, 1), scheduler(tokens=100, chunked=False), stages())
+    parts = simulate_requests(at_once(3, 60, 1), scheduler(tokens=100), stages())
     assert whole["ttft_ms"].tolist() == [1.0, 2.0, 3.0]
     assert parts["ttft_ms"].tolist() == [1.0, 2.0, 2.0]
 
 
 def test_the_cache_lets_in_what_it_has_room_for():
-    table = replay(at_once(3, 10, 10), scheduler(cache=40), stages())
+    table = simulate_requests(at_once(3, 10, 10), scheduler(cache=40), stages())
     assert table["ttft_ms"].tolist() == [1.0, 1.0, 11.0]
     with pytest.raises(UsageError, match="exceeds the cache"):
-        replay(at_once(1, 10, 40), scheduler(cache=40), stages())
+        simulate_requests(at_once(1, 10, 40), scheduler(cache=40), stages())
 
 
 def test_tokens_in_the_cache_are_not_read_again():
-    cold = replay(at_once(1, 100, 2), scheduler(), stages(token_ms=0.1))
-    warm = replay(at_once(1, 100, 2, cached=90), scheduler(), stages(token_ms=0.1))
+    cold = simulate_requests(at_once(1, 100, 2), scheduler(), stages(token_ms=0.1))
+    warm = simulate_requests(at_once(1, 100, 2, cached=90), scheduler(), stages(token_ms=0.1))
     assert cold["ttft_ms"][0] == pytest.approx(11.0)
     assert warm["ttft_ms"][0] == pytest.approx(2.0)
 
@@ -69,8 +69,8 @@ def test_tokens_in_the_cache_are_not_read_again():
 def test_a_pipeline_works_on_as_many_batches_as_it_has_stages():
     """Latency stays, throughput grows with the stages."""
     requests = at_once(64, 10, 50)
-    one = replay(requests, scheduler(batch=8), stages(1), 1)["last_ms"].max()
-    four = replay(requests, scheduler(batch=8), stages(4), 4)
+    one = simulate_requests(requests, scheduler(batch=8), stages(1), 1)["last_ms"].max()
+    four = simulate_requests(requests, scheduler(batch=8), stages(4), 4)
     assert four["last_ms"].max() < 0.3 * one
     assert four["tpot_ms"].median() == pytest.approx(1.0, rel=0.05)
 
@@ -78,7 +78,7 @@ def test_a_pipeline_works_on_as_many_batches_as_it_has_stages():
 def test_what_the_processor_does_is_hidden_or_not():
     own = {"step_ms": 0.5, "request_ms": 0.0, "token_ms": 0.0, "active_ms": 0.0, "layer_ms": 0.0}
     hidden, added = (
-        replay(at_once(1, 10, 5), scheduler(host=Host(**own, beside=beside)), stages())
+        simulate_requests(at_once(1, 10, 5), scheduler(host=Host(**own, overlaps=beside)), stages())
         for beside in (True, False)
     )
     assert hidden["last_ms"][0] == pytest.approx(5.0)
@@ -86,19 +86,19 @@ def test_what_the_processor_does_is_hidden_or_not():
 
 
 def test_steps_that_only_write_are_padded_to_a_graph():
-    padded = replay(at_once(3, 1, 5), scheduler(graphs=(4,)), stages(token_ms=1.0))
-    bare = replay(at_once(3, 1, 5), scheduler(), stages(token_ms=1.0))
+    padded = simulate_requests(at_once(3, 1, 5), scheduler(graphs=(4,)), stages(token_ms=1.0))
+    bare = simulate_requests(at_once(3, 1, 5), scheduler(), stages(token_ms=1.0))
     assert padded["tpot_ms"][0] == pytest.approx(5.0)
     assert bare["tpot_ms"][0] == pytest.approx(4.0)
 
 
 def test_drafted_tokens_end_requests_sooner():
-    table = replay(at_once(1, 10, 9), scheduler(drafted=1, accepted=1.6), stages())
+    table = simulate_requests(at_once(1, 10, 9), scheduler(drafted=1, accepted=1.6), stages())
     assert table["last_ms"][0] == 1 + 5
 
 
 def test_requests_follow_each_other():
-    table = replay(at_once(4, 10, 5, in_flight=1), scheduler(), stages())
+    table = simulate_requests(at_once(4, 10, 5, in_flight=1), scheduler(), stages())
     assert table["arrived_ms"].tolist() == [0.0, 5.0, 10.0, 15.0]
     assert table["ttft_ms"].tolist() == [1.0] * 4
 
@@ -106,8 +106,8 @@ def test_requests_follow_each_other():
 def test_random_arrivals_wait_as_queues_of_one_server_do():
     """One request at a time, of equal length, is M/D/1: Pollaczek and Khinchine know its wait."""
     per_s, service_ms = 600.0, 1.0
-    requests = Requests.at_random(per_s, 40_000, 10, 1)
-    table = replay(requests, scheduler(batch=1), stages(step_ms=service_ms))
+    requests = Requests.poisson(per_s, 40_000, 10, 1)
+    table = simulate_requests(requests, scheduler(batch=1), stages(step_ms=service_ms))
     load = per_s * service_ms / 1e3
     wait = load * service_ms / (2 * (1 - load))
     assert table["ttft_ms"].mean() == pytest.approx(service_ms + wait, rel=0.05)
@@ -123,7 +123,7 @@ def test_every_request_is_served_once_and_in_order(sent, depth, batch, chunked, 
     isl, osl, at_ms = (np.array(v) for v in zip(*sent, strict=True))
     requests = Requests(at_ms, isl, osl, np.zeros_like(isl))
     limits = scheduler(64, batch, cache, chunked=chunked)
-    table = replay(requests, limits, stages(depth), depth)
+    table = simulate_requests(requests, limits, stages(depth), depth)
     assert (table["first_ms"] > table["arrived_ms"]).all()
     assert (table["last_ms"] >= table["first_ms"]).all()
     assert (np.diff(table["first_ms"]) >= -depth).all()
@@ -133,6 +133,6 @@ def test_every_request_is_served_once_and_in_order(sent, depth, batch, chunked, 
 
 def test_overlapped_steps_know_late_that_a_request_ended():
     late = scheduler(cache=20, host=Host(0.0, 0.0, 0.0, 0.0, 0.0))
-    table = replay(at_once(2, 10, 5), late, stages())
+    table = simulate_requests(at_once(2, 10, 5), late, stages())
     assert table["last_ms"][0] == 5.0
     assert table["ttft_ms"][1] == 7.0  # one more step before its place is free

@@ -11,7 +11,7 @@ def test_a_trace_is_read_in_the_order_of_arrival(tmp_path):
     path = tmp_path / "trace.csv"
     path.write_text("at_s,isl,osl\n2,100,10\n0.5,200,20\n")
     requests = read_trace(path)
-    assert requests.at_ms.tolist() == [500.0, 2000.0]
+    assert requests.arrival_ms.tolist() == [500.0, 2000.0]
     assert requests.isl.tolist() == [200, 100]
     assert requests.cached.tolist() == [0, 0]
 
@@ -41,7 +41,7 @@ def test_what_means_nothing_is_said(tmp_path, text, said):
 
 
 def test_servers_share_requests_in_turn():
-    requests = Requests.at_random(10.0, 7, 5, 5)
-    parts = [requests.share(i, 3) for i in range(3)]
+    requests = Requests.poisson(10.0, 7, 5, 5)
+    parts = [requests.shard(i, 3) for i in range(3)]
     assert [len(part) for part in parts] == [3, 2, 2]
-    assert parts[1].at_ms[0] == requests.at_ms[1]
+    assert parts[1].arrival_ms[0] == requests.arrival_ms[1]

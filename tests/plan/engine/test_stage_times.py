@@ -3,7 +3,7 @@
 import pytest
 
 from foretune.plan import describe_model, find_system
-from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.steps import Step
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
@@ -15,7 +15,7 @@ FORMATS = Formats("fp8", kv="fp8")
 
 @pytest.fixture(scope="module")
 def clock():
-    return OperatorClocks(None)(find_system("h100_sxm"), "vllm")
+    return StepTimerFactory(None)(find_system("h100_sxm"), "vllm")
 
 
 @pytest.mark.parametrize("name", MODELS)

@@ -7,13 +7,13 @@ import pytest
 
 from foretune.errors import UsageError
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system
-from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.fleet import Demand, instance_types
 from foretune.plan.fleet import capacity as module
 
 DEMANDS = [Demand(Workload(128, 64), 5.0), Demand(Workload(2048, 128), 0.5)]
 PRICES = {"h100_sxm": 6.0, "l4": 0.8}
-CLOCKS = OperatorClocks(None)
+CLOCKS = StepTimerFactory(None)
 
 
 def kinds(
@@ -71,7 +71,7 @@ def test_no_contender_is_left_behind(monkeypatch):
     requirements = Requirements(tpot_ms=60.0, ttft_ms=1500.0)
     formats = [Formats(), Formats("fp8"), Formats("int8", kv="fp8")]
     quick = kinds(requirements, formats=formats, systems=("h100_sxm",))
-    monkeypatch.setattr(module, "AHEAD", 1e9)
+    monkeypatch.setattr(module, "DOMINANCE_RATIO", 1e9)
     assert kinds(requirements, formats=formats, systems=("h100_sxm",)) == quick
 
 

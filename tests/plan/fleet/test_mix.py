@@ -11,7 +11,7 @@ from scipy.optimize import linprog
 from foretune.errors import UsageError
 from foretune.plan import Formats, Layout
 from foretune.plan.fleet import InstanceType, Limits, cheapest_fleet, single_fleets
-from foretune.plan.fleet.capacity import without_dominated
+from foretune.plan.fleet.capacity import pareto_instances
 
 MOST = 3
 RATES = st.sampled_from([0.0, 0.5, 1.0, 2.0, 3.0, 5.0])
@@ -73,7 +73,7 @@ def test_a_mix_by_hand(kind):
     assert [(s.kind.system, s.count, s.served) for s in fleet.shares] == [
         ("large", 2, (0.0, 1.0)), ("small", 2, (1.0, 0.0)),
     ]  # fmt: skip
-    assert (fleet.usd_per_hour, fleet.power_w, fleet.gap) == (10.0, 2000.0, 0.0)
+    assert (fleet.usd_per_hour, fleet.power_w, fleet.optimality_gap) == (10.0, 2000.0, 0.0)
     alone = single_fleets([small, large], [20.0, 2.0])
     assert {name: one.usd_per_hour for name, one in alone.items()} == {"large": 12.0}
 
@@ -85,7 +85,7 @@ def test_a_length_may_be_split(kind):
     assert fleet.usd_per_hour == 6.0
     by = {share.kind.system: share for share in fleet.shares}
     assert by["small"].served[0] + by["large"].served[0] == pytest.approx(1.0)
-    assert by["large"].busy <= 1 + 1e-9
+    assert by["large"].utilization <= 1 + 1e-9
     assert by["small"].served[0] <= 20 / 25 + 1e-9
     assert fleet.gpus == {"large": 1, "small": 2}
 
@@ -157,7 +157,7 @@ def test_types_left_out_make_no_difference(market):
     kinds, per_s = market
     priced = {"a": 1.0, "b": 3.0}  # one price per GPU of a system, as prices are
     kinds = [made(k.system, k.gpus, priced[k.system], k.rates) for k in kinds]
-    kept = without_dominated(kinds)
+    kept = pareto_instances(kinds)
     assert set(kept) <= set(kinds)
     try:
         cost = cheapest_fleet(kinds, per_s).usd_per_hour
@@ -171,5 +171,5 @@ def test_types_left_out_make_no_difference(market):
 def test_which_types_are_left_out(kind):
     one, two = kind("a", 1.0, (2.0, 1.0)), kind("a", 2.0, (4.0, 2.0), gpus=2)
     better, elsewhere = kind("a", 2.0, (4.0, 2.5), gpus=2), kind("b", 9.0, (1.0, 0.5))
-    assert without_dominated([two, one]) == [one]
-    assert set(without_dominated([better, one, elsewhere])) == {one, better, elsewhere}
+    assert pareto_instances([two, one]) == [one]
+    assert set(pareto_instances([better, one, elsewhere])) == {one, better, elsewhere}

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from foretune.plan import Formats, Workload, describe_model, find_system
-from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.memory import fits
 from foretune.plan.serve.candidates import (
-    LOADS,
-    one_pool,
-    services,
+    CONCURRENCIES,
+    candidate_deployments,
+    one_pool_candidates,
     supported_formats,
-    two_pools,
+    two_pool_candidates,
 )
 
 DENSE, SPARSE = "meta-llama/Llama-3.1-70B", "Qwen/Qwen3-235B-A22B"
@@ -22,7 +22,9 @@ LOAD = Workload(2048, 256)
 
 def found(model=DENSE, gpus=8, formats="fp8"):
     system = find_system("h100_sxm")
-    return list(services(describe_model(model), system, gpus, LOAD, "vllm", [Formats(formats)]))
+    return list(
+        candidate_deployments(describe_model(model), system, gpus, LOAD, "vllm", [Formats(formats)])
+    )
 
 
 def test_a_dense_model_is_split_or_repeated():
@@ -41,18 +43,18 @@ def test_ranks_of_a_layer_stay_where_links_are_fast():
 @pytest.mark.parametrize("model", [DENSE, SPARSE])
 def test_loads_are_what_memory_holds(model):
     for candidate in found(model):
-        loads, one = candidate.loads(), candidate.deployment
+        loads, one = candidate.concurrencies(), candidate.deployment
         parts = (one.model, one.layout, one.formats, LOAD)
         assert all(fits(*parts, n, one.system) for n in loads)
         assert loads == sorted(set(loads))
-        if loads and loads[-1] < LOADS[-1]:  # the most it holds is looked at, too
+        if loads and loads[-1] < CONCURRENCIES[-1]:  # the most it holds is looked at, too
             more = loads[-1] + one.layout.dp
             assert not fits(*parts, more, one.system)
 
 
 @pytest.mark.parametrize(("gpus", "model"), [(2, DENSE), (6, DENSE), (16, DENSE), (8, SPARSE)])
 def test_two_pools_have_room_and_workers_for_both(gpus, model):
-    candidates = two_pools(found(model, gpus), gpus, OperatorClocks(None))
+    candidates = two_pool_candidates(found(model, gpus), gpus, StepTimerFactory(None))
     for candidate in candidates:
         pools = candidate.deployment.pools
         assert 0 < candidate.gpus <= gpus
@@ -73,6 +75,6 @@ def test_published_weights_are_looked_at_with_the_caches_that_the_gpu_has():
 
 def test_one_pool_has_every_service_at_every_load():
     several = found(SPARSE)
-    candidates = one_pool(several)
-    assert len(candidates) == sum(len(s.loads()) for s in several)
+    candidates = one_pool_candidates(several)
+    assert len(candidates) == sum(len(s.concurrencies()) for s in several)
     assert np.all([c.gpus == 8 for c in candidates])

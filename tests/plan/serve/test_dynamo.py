@@ -7,9 +7,9 @@ import pytest
 
 from foretune.errors import UsageError
 from foretune.plan import Formats, Layout, Workload, find_system
+from foretune.plan.engine_files.dynamo import BOOTSTRAP_PORT, WORKER_OPTIONS, graph
+from foretune.plan.engine_files.kubernetes import CONFIG_DIRECTORY
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
-from foretune.plan.serve.dynamo import BOOTSTRAP_PORT, RENAMED, graph
-from foretune.plan.serve.kubernetes import FILES
 from foretune.plan.serve.launching import launch
 
 ENGINES = ("vllm", "sglang", "trtllm")
@@ -55,10 +55,10 @@ def flags(words):
     found, name = {}, ""
     for word in words[start:]:
         if word.startswith("--"):
-            name = RENAMED.get(word, word)
+            name = WORKER_OPTIONS.get(word, word)
             found[name] = []
         else:
-            found[name].append(word.removeprefix(f"{FILES}/"))
+            found[name].append(word.removeprefix(f"{CONFIG_DIRECTORY}/"))
     own = ("--port", "--model", "--model-path", "--host", ROLE, "--disaggregation-bootstrap-port")
     return {name: values for name, values in found.items() if name not in own}
 
@@ -103,9 +103,9 @@ def test_files_are_where_workers_look_for_them(small):
     assert files["prefill.yaml"] == launch(planned, "trtllm").files["prefill.yaml"]
     for name, service in workers(graph(planned, "trtllm")).items():
         pod = service["extraPodSpec"]
-        assert f"{FILES}/{name}.yaml" in args(service)
+        assert f"{CONFIG_DIRECTORY}/{name}.yaml" in args(service)
         (mount,), (volume,) = pod["mainContainer"]["volumeMounts"], pod["volumes"]
-        assert (mount["mountPath"], mount["name"]) == (FILES, volume["name"])
+        assert (mount["mountPath"], mount["name"]) == (CONFIG_DIRECTORY, volume["name"])
         assert volume["configMap"]["name"] == made["metadata"]["name"]
     assert "CHECKPOINT_IN_FP8: small quantized" in made["metadata"]["annotations"]["foretune/notes"]
 

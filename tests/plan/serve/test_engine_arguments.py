@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from foretune.plan import Formats, Layout, Speculation, Workload, find_system
-from foretune.plan.describe.offload import Offload
+from foretune.plan.describe.workload import Offload
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import launch
 
@@ -143,7 +143,7 @@ def test_drafted_tokens(small, sparse):
     assert options == {"decoding_type": "MTP", "num_nextn_predict_layers": 2}
     assert set(options) <= TRTLLM_OPTIONS["speculative_config"]
     other = replace(deploy(small, Layout(2)), speculation=Speculation(2, 0.7, small))
-    assert "differently between versions" in launch(other, "trtllm").refused
+    assert "differently between versions" in launch(other, "trtllm").unsupported
     assert "STANDALONE" in launch(other, "sglang").commands[0]
     assert '"method":"draft_model"' in " ".join(launch(other, "vllm").commands[0])
 

@@ -7,11 +7,11 @@ import pandas as pd
 import pytest
 
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
-from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.describe.parts import LinearAttention
-from foretune.plan.serve.deployments.correction import ServingCorrection
-from foretune.plan.serve.deployments.physics import physics
-from foretune.plan.serve.explaining import notes, sentences
+from foretune.plan.serve.deployments.analytic import analytic_times
+from foretune.plan.serve.deployments.correction import LatencyPredictor
+from foretune.plan.serve.explanation import notes, sentences
 
 MODEL, LOAD = "meta-llama/Llama-3.1-8B", Workload(1024, 128)
 
@@ -20,7 +20,7 @@ def planned(systems=("h100_sxm",), gpus=2, requirements=None, **more):
     places = [find_system(name) for name in systems]
     model, formats = describe_model(MODEL), [Formats("bf16"), Formats("fp8", kv="fp8")]
     return plan(
-        model, places, gpus, LOAD, OperatorClocks(None), requirements, formats=formats, **more
+        model, places, gpus, LOAD, StepTimerFactory(None), requirements, formats=formats, **more
     )
 
 
@@ -28,13 +28,13 @@ def planned(systems=("h100_sxm",), gpus=2, requirements=None, **more):
 def correction():
     """What was learned from deployments half as fast again as the formulas say."""
     deployments = planned().deployments[::3]
-    rows = physics(deployments, OperatorClocks(None))
+    rows = analytic_times(deployments, StepTimerFactory(None))
     times = planned().candidates.iloc[::3].reset_index(drop=True)
     noise = np.exp(np.random.default_rng(0).normal(0, 0.05, (len(rows), 2)))
     measured = pd.DataFrame(
         {name: 1.5 * times[name] * noise[:, i] for i, name in enumerate(("tpot_ms", "ttft_ms"))}
     )
-    return ServingCorrection().fit(rows, measured, np.arange(len(rows)) // 4)
+    return LatencyPredictor().fit(rows, measured, np.arange(len(rows)) // 4)
 
 
 def test_the_best_comes_first_with_its_figures():
@@ -58,9 +58,9 @@ def test_pools_are_compared_with_one():
     made = planned(gpus=4, pools=True, requirements=Requirements(tpot_ms=15.0))
     assert made.best["prefill"]
     line = next(line for line in sentences(made) if line.startswith("pools of their own"))
-    gain = made.best["tokens_per_s_per_gpu"] / made.best_of_one_pool["tokens_per_s_per_gpu"] - 1
+    gain = made.best["tokens_per_s_per_gpu"] / made.best_one_pool["tokens_per_s_per_gpu"] - 1
     assert f"{100 * gain:.0f} % better" in line
-    assert made.best_of_one_pool["prefill"] == ""
+    assert made.best_one_pool["prefill"] == ""
 
 
 def test_what_was_learned_gives_intervals_and_odds(correction):
@@ -68,15 +68,15 @@ def test_what_was_learned_gives_intervals_and_odds(correction):
     best = made.best
     assert best["tpot_ms_low"] < best["tpot_ms"] < best["tpot_ms_high"]
     assert f"({best['tpot_ms_low']:.4g} … {best['tpot_ms_high']:.4g})" in sentences(made)[1]
-    assert 0.0 <= made.ahead <= 1.0
-    assert any(f"{100 * made.ahead:.0f} % likely" in line for line in sentences(made))
+    assert 0.0 <= made.probability_best <= 1.0
+    assert any(f"{100 * made.probability_best:.0f} % likely" in line for line in sentences(made))
 
 
 def test_what_may_miss_a_limit_is_not_chosen(correction):
     limit = float(planned(correction=correction).best["tpot_ms"])
     made = planned(correction=correction, requirements=Requirements(tpot_ms=limit))
     kept = made.candidates["keeps"]
-    assert (made.candidates.loc[kept, "sure"] >= correction.sure).all()
+    assert (made.candidates.loc[kept, "sure"] >= correction.min_probability).all()
     assert (made.candidates.loc[kept, "tpot_ms"] <= limit).all()
 
 
@@ -84,23 +84,23 @@ def test_notes_say_what_is_not_known():
     made = planned()
     assert not any("was made for" in line for line in notes(made, True, True))
     long = plan(describe_model(MODEL), find_system("h100_sxm"), 2, Workload(200_000, 100),
-                OperatorClocks(None), formats=[Formats("fp8", kv="fp8")])  # fmt: skip
+                StepTimerFactory(None), formats=[Formats("fp8", kv="fp8")])  # fmt: skip
     assert any("200,100 tokens are more than the 131,072" in line for line in notes(long, 1, 1))
-    longest = made.with_longest(150_000)
+    longest = made.with_max_request_tokens(150_000)
     assert any("150,000 tokens are more than" in line for line in notes(longest, True, True))
     assert any("pp > 1" in line for line in notes(made, True, True))
     assert any("rooflines" in line for line in notes(made, False, True))
     assert any("no intervals" in line for line in notes(made, True, False))
     refused = plan(
         describe_model("meta-llama/Llama-3.1-70B"), [find_system("l4"), find_system("h100_sxm")], 2,
-        LOAD, OperatorClocks(None), formats=[Formats("fp8")],
+        LOAD, StepTimerFactory(None), formats=[Formats("fp8")],
     )  # fmt: skip
     assert any("fits nowhere on 2 × l4" in line for line in notes(refused, True, True))
 
 
 def test_formats_that_are_converted_are_told_apart():
     formats = [Formats("fp8"), Formats("nvfp4")]
-    made = plan(describe_model(MODEL), find_system("a100_sxm"), 1, LOAD, OperatorClocks(None),
+    made = plan(describe_model(MODEL), find_system("a100_sxm"), 1, LOAD, StepTimerFactory(None),
                 formats=formats)  # fmt: skip
     line = next(line for line in notes(made, True, True) if line.startswith("converted"))
     assert line.endswith(": fp8, bf16 cache; nvfp4, bf16 cache")
@@ -108,7 +108,7 @@ def test_formats_that_are_converted_are_told_apart():
 
 def test_the_next_that_is_also_faster_is_said_once():
     made = planned()
-    vars(made)["runner_up"] = made.step_up
+    vars(made)["runner_up"] = made.next_faster
     said = [line for line in sentences(made) if line.startswith(("next", "faster"))]
     assert len(said) == 1
 
@@ -118,6 +118,6 @@ def test_layers_that_nobody_checked_are_said(small):
     odd = replace(small, linear=state)
     for model, said in ((small, False), (odd, True)):
         made = plan(
-            model, find_system("h100_sxm"), 1, LOAD, OperatorClocks(None), formats=[Formats()]
+            model, find_system("h100_sxm"), 1, LOAD, StepTimerFactory(None), formats=[Formats()]
         )
         assert any("such layers" in line for line in notes(made, True, True)) == said

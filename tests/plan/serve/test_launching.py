@@ -7,10 +7,10 @@ import pytest
 
 from foretune.errors import UnknownName, UsageError
 from foretune.plan import Formats, Layout, Workload, find_system, plan
-from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.describe.parts import Mla
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
-from foretune.plan.serve.launching import ENGINES, launch, launch_commands
+from foretune.plan.serve.launching import LAUNCHERS, launch, launch_commands
 
 H100 = find_system("h100_sxm")
 
@@ -91,19 +91,19 @@ def test_experts_and_attention_dp(sparse):
 
 def test_layouts_that_an_engine_lacks_are_refused(sparse):
     both = deploy(sparse, Layout(4, 1, 1, 2, 2))
-    assert "not both" in launch(both, "vllm").refused
-    assert not launch(both, "sglang").refused
+    assert "not both" in launch(both, "vllm").unsupported
+    assert not launch(both, "sglang").unsupported
     mixed = deploy(sparse, Layout(2, 1, 2, 1, 4))
-    assert "attention-DP" in launch(mixed, "trtllm").refused
+    assert "attention-DP" in launch(mixed, "trtllm").unsupported
     assert launch_commands(mixed)["trtllm"].startswith("# TensorRT-LLM")
-    assert not launch(mixed, "vllm").refused
+    assert not launch(mixed, "vllm").unsupported
 
 
 def test_a_checkpoint_in_its_own_formats_is_served_as_it_is(sparse):
     own = replace(sparse, name="sparse-NVFP4", weight_format="bf16", moe_format="nvfp4")
     as_is = deploy(own, Layout(), Formats("bf16", moe="nvfp4"))
     other = deploy(own, Layout(), Formats("fp8"))
-    for engine in ENGINES:
+    for engine in LAUNCHERS:
         assert "sparse-NVFP4" in words(as_is, engine)
         assert "--quantization" not in words(as_is, engine)
         assert "CHECKPOINT_IN_FP8" in words(other, engine)
@@ -118,7 +118,7 @@ def test_a_checkpoint_in_its_own_formats_is_served_as_it_is(sparse):
 def test_the_longest_request_is_taken(small, engine, flag):
     deployment = deploy(small, Layout(2))
     assert after(words(deployment, engine), flag) == "1200"
-    assert after(words(replace(deployment, longest=5000), engine), flag) == "5000"
+    assert after(words(replace(deployment, max_request_tokens=5000), engine), flag) == "5000"
 
 
 def test_a_cache_in_sixteen_bits_is_asked_for_where_the_checkpoint_has_eight(small):
@@ -161,7 +161,7 @@ def test_trtllm_has_an_nvfp4_cache_beside_fp8(small):
     assert "  dtype: nvfp4\n" in plan.files["trtllm.yaml"]
     assert any("scales for an NVFP4 cache" in note for note in plan.notes)
     other = replace(deployment, formats=Formats("nvfp4", kv="nvfp4"))
-    assert "weights in fp8 alone" in launch(other, "trtllm").refused
+    assert "weights in fp8 alone" in launch(other, "trtllm").unsupported
 
 
 @pytest.mark.parametrize(
@@ -177,23 +177,24 @@ def test_trtllm_has_an_nvfp4_cache_beside_fp8(small):
 )
 def test_caches_that_an_engine_lacks_are_refused(small, engine, kind, system, why):
     deployment = replace(deploy(small, Layout(), Formats(kv=kind)), system=system)
-    assert why in launch(deployment, engine).refused
+    assert why in launch(deployment, engine).unsupported
     assert why in launch_commands(deployment)[engine]
 
 
 def test_latent_caches_of_four_bits_are_those_of_sglang(small):
     latent = replace(small, mla=Mla(24, 16, 8, 4, 8), kv_heads=4)
     deployment = replace(deploy(latent, Layout(), Formats(kv="nvfp4")), system=B200)
-    assert "of latent attention" in launch(deployment, "vllm").refused
+    assert "of latent attention" in launch(deployment, "vllm").unsupported
 
 
 def test_weights_of_three_bits(small, sparse):
     three = deploy(small, Layout(), Formats("int3_wo"))
     assert "CHECKPOINT_IN_INT3_WO" in words(three, "vllm")
     assert any("with GPTQModel" in note for note in launch(three, "sglang").notes)
-    assert "no weights of 3 bits" in launch(three, "trtllm").refused
+    assert "no weights of 3 bits" in launch(three, "trtllm").unsupported
     assert (
-        "experts of 3 bits" in launch(deploy(sparse, Layout(), Formats("int3_wo")), "vllm").refused
+        "experts of 3 bits"
+        in launch(deploy(sparse, Layout(), Formats("int3_wo")), "vllm").unsupported
     )
 
 
@@ -254,10 +255,10 @@ def test_long_prompts_are_read_in_parts(small):
 
 def test_engines_that_do_not_run_on_a_gpu_are_refused(small):
     amd = replace(deploy(small, Layout()), system=find_system("mi300x"))
-    assert "does not run on mi300x" in launch(amd, "trtllm").refused
-    assert not launch(amd, "vllm").refused
-    assert not launch(amd, "sglang").refused
-    clocks = OperatorClocks(None)
+    assert "does not run on mi300x" in launch(amd, "trtllm").unsupported
+    assert not launch(amd, "vllm").unsupported
+    assert not launch(amd, "sglang").unsupported
+    clocks = StepTimerFactory(None)
     with pytest.raises(UsageError, match="TensorRT-LLM does not run on mi300x"):
         plan(small, amd.system, 1, Workload(100, 10), clocks, backend="trtllm")
 

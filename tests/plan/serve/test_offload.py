@@ -9,24 +9,24 @@ import pytest
 from foretune.cli import main
 from foretune.errors import UsageError
 from foretune.plan import Formats, Layout, Workload, describe_model, find_system, plan
-from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.host_link import prefix_ms, transfer_ms
-from foretune.plan.cost.memory import GIB, USABLE, most_requests, rank_memory
-from foretune.plan.describe.offload import Offload
+from foretune.plan.cost.memory import GIB, USABLE_SHARE, max_requests, rank_memory
+from foretune.plan.describe.workload import Offload
 from foretune.plan.serve.candidates import Candidate
+from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.deployments.physics import physics
-from foretune.plan.serve.explaining import notes, sentences
+from foretune.plan.serve.explanation import notes, sentences
 from foretune.plan.serve.launching import launch
-from foretune.plan.serve.predicting import predict
-from foretune.plan.serve.recording import plan_answer
-from foretune.plan.serve.replaying import replayed
+from foretune.plan.serve.prediction import predict
 from foretune.plan.serve.report import Question, write_plan_report
+from foretune.plan.serve.saving import plan_to_json
+from foretune.plan.serve.simulation import simulate
 
 H100, LOAD = find_system("h100_sxm"), Workload(2048, 256)
 LARGE = describe_model("meta-llama/Llama-3.1-70B")
 MODEL = describe_model("meta-llama/Llama-3.1-8B")
-CLOCKS = OperatorClocks(None)
+CLOCKS = StepTimerFactory(None)
 
 
 def deploy(offload=None, model=MODEL, backend="vllm", load=LOAD, layout=None, requests=8):
@@ -51,7 +51,7 @@ def test_what_does_not_fit_fits_with_offload():
         planned(offload=Offload(needed - 1))
     made = planned(offload=Offload(needed))
     assert (made.candidates["offload_gib"] == needed).all()
-    assert (made.candidates["memory_gib"] <= USABLE * H100.memory_gib).all()
+    assert (made.candidates["memory_gib"] <= USABLE_SHARE * H100.memory_gib).all()
     assert (made.candidates["guessed"] > 0.9).all()
     text = "\n".join(sentences(made))
     assert f"{needed} GiB of each GPU's weights in the host's memory" in text
@@ -70,16 +70,25 @@ def test_no_offload_changes_nothing():
 
 def test_weights_make_room_for_requests():
     here, there = deploy(), deploy(Offload(4))
-    assert there.elsewhere == 4 * GIB
+    assert there.offloaded_weight_bytes == 4 * GIB
     each = 2304 * 32 * 8 * 2 * 128 * 2  # a request's keys and values
-    assert there.fitting - here.fitting == pytest.approx(4 * GIB / each, abs=1)
-    held = rank_memory(MODEL, Layout(), Formats(), LOAD, there.fitting, elsewhere=there.elsewhere)
-    assert USABLE * 80 - each / GIB < held.gib <= USABLE * 80
-    assert there.fitting == most_requests(MODEL, Layout(), Formats(), LOAD, H100, elsewhere=4 * GIB)
+    assert there.max_requests - here.max_requests == pytest.approx(4 * GIB / each, abs=1)
+    held = rank_memory(
+        MODEL,
+        Layout(),
+        Formats(),
+        LOAD,
+        there.max_requests,
+        offloaded_bytes=there.offloaded_weight_bytes,
+    )
+    assert USABLE_SHARE * 80 - each / GIB < held.gib <= USABLE_SHARE * 80
+    assert there.max_requests == max_requests(
+        MODEL, Layout(), Formats(), LOAD, H100, offloaded_bytes=4 * GIB
+    )
 
 
 def test_every_step_waits_for_them():
-    here, there = physics([deploy(), deploy(Offload(4))], CLOCKS).to_dict("records")
+    here, there = analytic_times([deploy(), deploy(Offload(4))], CLOCKS).to_dict("records")
     wait = transfer_ms(H100, 4 * GIB)
     for name in ("decode", "alone", "prompt"):
         assert there[name] - here[name] == pytest.approx(wait)
@@ -102,7 +111,7 @@ def test_more_offload_is_never_faster(backend):
 
 
 def test_replayed_steps_wait_too():
-    here, there = (replayed(deploy(o), 1, CLOCKS) for o in (Offload(), Offload(4)))
+    here, there = (simulate(deploy(o), 1, CLOCKS) for o in (Offload(), Offload(4)))
     wait = transfer_ms(H100, 4 * GIB)
     assert there.tpot_ms[50] - here.tpot_ms[50] == pytest.approx(wait, rel=0.1)
 
@@ -128,7 +137,7 @@ def test_prefixes_come_back_from_the_host():
 def test_a_slow_link_sets_the_pace_of_prompts():
     slow = replace(H100, host_gbps=1.0)
     load = Workload(8192, 256, 8000)
-    (row,) = physics(
+    (row,) = analytic_times(
         [replace(deploy(Offload(cache_gib=20), load=load), system=slow)], CLOCKS
     ).to_dict("records")
     assert row["prefill"] == pytest.approx(prefix_ms(slow, MODEL, Layout(), Formats(), 8000))
@@ -147,7 +156,7 @@ def test_reports_say_what_lies_in_the_host(tmp_path):
     )
     write_plan_report(made, tmp_path / "report.html", question, CLOCKS)
     assert "4 GiB of weights per GPU" in (tmp_path / "report.html").read_text()
-    asked = plan_answer(made, question)["question"]
+    asked = plan_to_json(made, question)["question"]
     assert (asked["offload_gib"], asked["offload_cache_gib"]) == (4, 20)
 
 
@@ -166,7 +175,7 @@ def test_engines_are_told():
     assert "--cuda-graph-max-bs" not in sglang
     _, trtllm = told(Offload(cache_gib=20), "trtllm", load)
     assert f"  host_cache_size: {20 * GIB}\n" in trtllm.files["trtllm.yaml"]
-    assert "keeps no weights in the host's memory" in launch(deploy(both), "trtllm").refused
+    assert "keeps no weights in the host's memory" in launch(deploy(both), "trtllm").unsupported
     for engine in ("vllm", "sglang"):
         plain, _ = told(Offload(), engine)
         assert "offload" not in plain

@@ -10,19 +10,19 @@ import pytest
 
 from foretune.errors import OutputError, UsageError
 from foretune.plan import Formats, Requirements, Workload, find_system, plan
-from foretune.plan.cost.clocks import OperatorClocks
-from foretune.plan.serve.deployments.physics import physics
-from foretune.plan.serve.explaining import named, notes
+from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.serve.deployments.analytic import analytic_times
+from foretune.plan.serve.explanation import describe_candidate, notes
 from foretune.plan.serve.report import Question, write_plan_report
 from foretune.plan.serve.report.breakdown import memory_breakdown, operator_breakdown
 from foretune.plan.serve.report.figures import front_figure, group_marks, stacked_bars
 from foretune.plan.serve.report.rows import COLUMNS
-from foretune.plan.serve.report.sections import chosen, time_bars
+from foretune.plan.serve.report.sections import chosen_candidates, time_bars
 from foretune.tune.report.chart import Line, Mark, Note, Points, Segment
-from foretune.tune.report.numbers import number
+from foretune.tune.report.page import number
 
 LOAD = Workload(512, 64)
-CLOCKS = OperatorClocks(None)
+CLOCKS = StepTimerFactory(None)
 FORMATS = [Formats("bf16"), Formats("int8"), Formats("int8", kv="fp8")]
 VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "source", "wbr"}
 EVIL = "<script>alert('x')</script>"
@@ -96,7 +96,7 @@ def cells_of(page, caption, answer, line):
     """The cells of a candidate's row, by what stands above them."""
     heading, *rows = page.tables[caption]
     texts = [[cell.replace("\N{NO-BREAK SPACE}", " ") for cell in row] for row in rows]
-    (row,) = (row for row in texts if row[0].endswith(named(answer, line)))
+    (row,) = (row for row in texts if row[0].endswith(describe_candidate(answer, line)))
     return dict(zip(heading, row, strict=True))
 
 
@@ -144,7 +144,7 @@ def test_intervals_are_shown_below_their_values(tmp_path, small):
     cells = cells_of(page, FRONT, answer, best)
     assert cells["Further token, ms"] == f"{value}{low} – {high}"
     assert f"90 %: {low} – {high}" in page.text
-    mark = time_bars(answer, chosen(answer), CLOCKS, "decode").bars.mark
+    mark = time_bars(answer, chosen_candidates(answer), CLOCKS, "decode").bars.mark
     assert mark.high[0] - mark.values[0] == pytest.approx(0.2 * best["tpot_ms"])
     assert 'class="range"' in text
 
@@ -153,7 +153,10 @@ def test_it_says_what_was_asked_and_what_to_beware_of(tmp_path, small):
     answer, question = made(small, requirements=Requirements(tpot_ms=50.0, goal="latency"))
     text = Page(written(tmp_path, answer, question)).text
     facts = ["prompts of 512 tokens, answers of 64", "50 ms per further token", "latency"]
-    facts += [f"{len(answer.candidates):,} deployments in 2 s", named(answer, answer.best)]
+    facts += [
+        f"{len(answer.candidates):,} deployments in 2 s",
+        describe_candidate(answer, answer.best),
+    ]
     facts += notes(answer, False, False)
     for fact in facts:
         assert fact in text
@@ -189,7 +192,9 @@ def test_a_system_without_an_answer_says_why(tmp_path, small):
     slow = answer.candidates["system"] == "a100_sxm"
     answer.candidates.loc[slow, "keeps"] = False
     assert "a100_sxm: nothing keeps to the limits" in Page(written(tmp_path, answer, question)).text
-    refused = dataclasses.replace(answer, refused={"a100_sxm": "small fits nowhere on a100_sxm"})
+    refused = dataclasses.replace(
+        answer, excluded_systems={"a100_sxm": "small fits nowhere on a100_sxm"}
+    )
     assert "small fits nowhere on a100_sxm" in Page(written(tmp_path, refused, question)).text
 
 
@@ -205,7 +210,7 @@ def test_operators_add_up_to_the_step(small, sparse):
     for model in (small, sparse):
         answer, _ = made(model, pools=True)
         some = answer.deployments[:: len(answer.deployments) // 4]
-        rows = physics(some, CLOCKS)
+        rows = analytic_times(some, CLOCKS)
         for phase, column in (("decode", "decode"), ("prefill", "prompt")):
             sums = [operator_breakdown(d, CLOCKS, phase)["ms"].sum() for d in some]
             host = rows["host"] if phase == "decode" else 0.0
@@ -258,11 +263,11 @@ def test_bars_stack_from_the_first_on():
     bars = stacked_bars(["x", "<y>"], segments, "time, ms", Mark("all", [5.0, math.nan]))
     assert bars.axis.high == pytest.approx(5.2)
     (first, second), (only,) = bars.parts(0), bars.parts(1)
-    assert (first[0], second[0]) == (0, bars.axis.place(1.0))
-    assert second[1] == pytest.approx(bars.axis.place(3.0), abs=0.02)
+    assert (first[0], second[0]) == (0, bars.axis.position(1.0))
+    assert second[1] == pytest.approx(bars.axis.position(3.0), abs=0.02)
     assert only[2].name == "a"
-    assert bars.beside(0) == {"at": bars.axis.place(5.0)}
-    assert bars.beside(1) == {}
+    assert bars.mark_positions(0) == {"at": bars.axis.position(5.0)}
+    assert bars.mark_positions(1) == {}
 
 
 def test_a_front_that_breaks_limits_has_a_page(tmp_path, small):

@@ -9,17 +9,17 @@ import pytest
 from foretune.cli import main
 from foretune.errors import UsageError
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
-from foretune.plan.cost.clocks import OperatorClocks
-from foretune.plan.cost.memory import most_requests
+from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.cost.memory import max_requests
 from foretune.plan.serve.at_rate import IDENTITY, load_curve
-from foretune.plan.serve.deployments.physics import prompt_ms
+from foretune.plan.serve.deployments.analytic import prompt_ms
 
 MODEL, SYSTEM = "meta-llama/Llama-3.1-70B", "h100_sxm"
 LOAD = Workload(2048, 256)
 
 
 def planned(gpus=8, system=None, requirements=None, formats=None, model=MODEL, **more):
-    clocks = OperatorClocks(None)
+    clocks = StepTimerFactory(None)
     return plan(
         describe_model(model), system or find_system(SYSTEM), gpus, LOAD, clocks, requirements,
         formats=formats, **more,
@@ -78,8 +78,8 @@ def test_of_several_systems_the_best_counts_and_those_too_small_are_named():
         name: planned(1, find_system(name), formats=[Formats("fp8")]).best
         for name in made.candidates["system"].unique()
     }
-    assert set(made.refused) == {"l4"}
-    assert "fits nowhere on 1 × l4" in made.refused["l4"]
+    assert set(made.excluded_systems) == {"l4"}
+    assert "fits nowhere on 1 × l4" in made.excluded_systems["l4"]
     assert made.best["system"] == max(alone, key=lambda n: alone[n]["tokens_per_s_per_gpu"])
 
 
@@ -120,7 +120,7 @@ def test_at_a_rate_gpus_idle_and_that_costs_energy():
 def test_at_a_rate_a_replica_is_started_for_more_than_the_mean():
     made = planned(requirements=Requirements(tpot_ms=50.0), rate=2.0)
     best = made.best
-    most = most_requests(
+    most = max_requests(
         describe_model(MODEL), made.deployment(best).layout, made.deployment(best).formats, LOAD,
         find_system(SYSTEM),
     )  # fmt: skip
@@ -136,8 +136,8 @@ def test_at_a_rate_fewer_replicas_would_not_keep_to_the_wish():
     curve = load_curve(loads, LOAD.osl, requirements)
     if best["replicas"] > 1:
         fewer = curve.at(3.0 / (best["replicas"] - 1))
-        assert fewer is None or fewer.good < 0.9 or fewer.tpot_ms > 25.0
-    assert curve.at(3.0 / best["replicas"]).good >= 0.9
+        assert fewer is None or fewer.goodput_share < 0.9 or fewer.tpot_ms > 25.0
+    assert curve.at(3.0 / best["replicas"]).goodput_share >= 0.9
 
 
 def test_what_nobody_can_tell_is_no_goal():
@@ -166,7 +166,7 @@ def test_pools_finish_no_more_than_their_readers_read():
     pooled = made.candidates[made.candidates["prefill"] != ""]
     deployments = [made.deployment(row) for _, row in pooled.iterrows()]
     readers = [dataclasses.replace(d, layout=d.pools.prefill, pools=None) for d in deployments]
-    _, each_ms = prompt_ms(readers, OperatorClocks(None))
+    _, each_ms = prompt_ms(readers, StepTimerFactory(None))
     workers = np.array([d.pools.prefill_workers for d in deployments])
     assert (pooled["requests_per_s"] <= 1.001 * 1e3 * workers / each_ms).all()
 
@@ -176,7 +176,7 @@ def test_pools_of_their_own_compete_with_one():
     pooled = made.candidates[made.candidates["prefill"] != ""]
     assert not pooled.empty
     assert (pooled["gpus"] <= 8).all()
-    assert made.best_of_one_pool["prefill"] == ""
+    assert made.best_one_pool["prefill"] == ""
     one = planned().best
     assert made.best["tokens_per_s_per_gpu"] >= one["tokens_per_s_per_gpu"]
 
@@ -184,17 +184,18 @@ def test_pools_of_their_own_compete_with_one():
 def test_a_step_up_is_faster_and_a_runner_up_is_another():
     made = planned(requirements=Requirements(tpot_ms=40.0))
     best = made.best
-    assert made.step_up["tpot_ms"] <= 0.95 * best["tpot_ms"]
+    assert made.next_faster["tpot_ms"] <= 0.95 * best["tpot_ms"]
     assert (made.runner_up[IDENTITY] != best[IDENTITY]).any()
     assert made.runner_up["tokens_per_s_per_gpu"] <= best["tokens_per_s_per_gpu"]
 
 
 def test_too_many_candidates_are_searched(monkeypatch):
-    from foretune.plan.serve import planner, searching
+    from foretune.plan.serve import planner
+    from foretune.plan.serve import planner as searching
 
     whole = planned()
-    monkeypatch.setattr(planner, "ALL", 100)
-    monkeypatch.setattr(searching, "GENERATION", 12)
+    monkeypatch.setattr(planner, "MAX_EXHAUSTIVE", 100)
+    monkeypatch.setattr(searching, "POPULATION_SIZE", 12)
     monkeypatch.setattr(searching, "GENERATIONS", 6)
     some = planned()
     assert len(some.deployments) == len(some.candidates) < len(whole.candidates)

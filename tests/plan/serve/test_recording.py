@@ -11,13 +11,13 @@ import pytest
 
 from foretune.errors import OutputError, TrackingError, UsageError
 from foretune.plan import Formats, Requirements, Workload, find_system, plan
-from foretune.plan.cost.clocks import OperatorClocks
-from foretune.plan.serve.recording import keep, plan_answer, record_plan
+from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.serve.report import Question
+from foretune.plan.serve.saving import plan_to_json, save_plan, write_plan_folder
 from foretune.tune.mlflow.tracking import Tracker
 
 LOAD = Workload(512, 64)
-CLOCKS = OperatorClocks(None)
+CLOCKS = StepTimerFactory(None)
 FORMATS = [Formats("bf16"), Formats("int8", kv="fp8")]
 COMMANDS = {"vllm": "vllm serve small -tp 1", "sglang": "python -m sglang.launch_server"}
 
@@ -44,7 +44,7 @@ def made(model, requirements=None):
 
 def test_the_folder_holds_everything(tmp_path, small):
     answer, question = made(small)
-    folder = record_plan(answer, question, CLOCKS, tmp_path / "plans", COMMANDS)
+    folder = write_plan_folder(answer, question, CLOCKS, tmp_path / "plans", COMMANDS)
     assert folder == tmp_path / "plans" / "small-h100_sxm-001"
     assert {p.name for p in folder.iterdir()} == {
         "candidates.parquet", "plan.json", "report.html", "commands.txt",
@@ -52,14 +52,14 @@ def test_the_folder_holds_everything(tmp_path, small):
     table = pd.read_parquet(folder / "candidates.parquet")
     pd.testing.assert_frame_equal(table, answer.candidates)
     said = json.loads((folder / "plan.json").read_text())
-    assert said == json.loads(json.dumps(plan_answer(answer, question, COMMANDS)))
+    assert said == json.loads(json.dumps(plan_to_json(answer, question, COMMANDS)))
     assert "vllm serve small -tp 1\n" in (folder / "commands.txt").read_text()
 
 
 def test_the_answer_says_unknown_values_as_none(small):
     answer, question = made(small)
     answer.candidates["power_w"] = np.nan
-    said = plan_answer(answer, question)
+    said = plan_to_json(answer, question)
     assert said["best"]["power_w"] is None
     assert said["best"]["tpot_ms"] == answer.best["tpot_ms"]
     assert len(said["pareto"]) == len(answer.pareto)
@@ -71,21 +71,21 @@ def test_the_answer_says_unknown_values_as_none(small):
 
 def test_checks_are_part_of_the_answer(small):
     checks = pd.DataFrame({"layout": ["tp2"], "measured_ms": [1.25], "error": [math.nan]})
-    said = plan_answer(*made(small), checks=checks)
+    said = plan_to_json(*made(small), checks=checks)
     assert said["checks"] == [{"layout": "tp2", "measured_ms": 1.25, "error": None}]
 
 
 def test_each_plan_has_a_folder_of_its_own(tmp_path, small):
     answer, question = made(small)
     (tmp_path / "small-h100_sxm-002").mkdir()
-    names = [record_plan(answer, question, CLOCKS, tmp_path).name for _ in range(2)]
+    names = [write_plan_folder(answer, question, CLOCKS, tmp_path).name for _ in range(2)]
     assert names == ["small-h100_sxm-001", "small-h100_sxm-003"]
 
 
 @pytest.mark.parametrize("name", ["../../<b>x", "..", "a/b c\n", "x" * 500])
 def test_no_name_leaves_the_folder(tmp_path, small, name):
     answer, question = made(dataclasses.replace(small, name=name))
-    folder = record_plan(answer, question, CLOCKS, tmp_path / "out")
+    folder = write_plan_folder(answer, question, CLOCKS, tmp_path / "out")
     assert folder.resolve().parent == (tmp_path / "out").resolve()
     assert folder.name.endswith("-001")
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
@@ -93,7 +93,7 @@ def test_no_name_leaves_the_folder(tmp_path, small, name):
 
 def test_a_plan_is_tracked_whole(place, small):
     answer, question = made(small, Requirements(tpot_ms=30.0))
-    kept = keep(answer, question, CLOCKS, place / "plans", commands=COMMANDS)
+    kept = save_plan(answer, question, CLOCKS, place / "plans", commands=COMMANDS)
     client = mlflow.MlflowClient(uri(place))
     run = client.get_run(kept.run_id)
     assert run.info.status == "FINISHED"
@@ -115,7 +115,7 @@ def test_a_plan_is_tracked_whole(place, small):
 
 def test_the_front_is_metric_steps(place, small):
     answer, question = made(small)
-    kept = keep(answer, question, CLOCKS, place / "plans")
+    kept = save_plan(answer, question, CLOCKS, place / "plans")
     client = mlflow.MlflowClient(uri(place))
     for name in ("tpot_ms", "tokens_per_s_per_gpu"):
         history = client.get_metric_history(kept.run_id, f"front.{name}")
@@ -139,7 +139,7 @@ def test_without_a_server_the_files_are_kept(place, small):
     nowhere = f"sqlite:///{place / 'no' / 'folder' / 'mlflow.db'}"
     (place / "no").write_text("")
     with pytest.raises(TrackingError, match="does not work") as error:
-        keep(answer, question, CLOCKS, place / "plans", nowhere)
+        save_plan(answer, question, CLOCKS, place / "plans", nowhere)
     assert "\n" not in str(error.value)
     assert str(place / "plans" / "small-h100_sxm-001") in str(error.value)
     assert (place / "plans" / "small-h100_sxm-001" / "report.html").is_file()
@@ -148,11 +148,11 @@ def test_without_a_server_the_files_are_kept(place, small):
 def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path, small):
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot write to") as error:
-        record_plan(*made(small), CLOCKS, tmp_path / "file")
+        write_plan_folder(*made(small), CLOCKS, tmp_path / "file")
     assert "\n" not in str(error.value)
 
 
 def test_impossible_limits_write_nothing(tmp_path, small):
     with pytest.raises(UsageError, match="no deployment keeps"):
-        keep(*made(small, Requirements(tpot_ms=1e-9)), CLOCKS, tmp_path / "plans")
+        save_plan(*made(small, Requirements(tpot_ms=1e-9)), CLOCKS, tmp_path / "plans")
     assert list(tmp_path.iterdir()) == []

@@ -9,13 +9,13 @@ import pytest
 from foretune.cli import main
 from foretune.errors import UsageError
 from foretune.plan import Formats, Workload, describe_model, find_system
-from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.describe.layout import Layout
 from foretune.plan.engine.requests import Requests
 from foretune.plan.serve.candidates import Candidate
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
-from foretune.plan.serve.predicting import predict
-from foretune.plan.serve.replaying import replayed
+from foretune.plan.serve.prediction import predict
+from foretune.plan.serve.simulation import simulate
 
 MODEL = describe_model("meta-llama/Llama-3.1-8B")
 SYSTEM = find_system("h100_sxm")
@@ -23,37 +23,37 @@ FORMATS = Formats("fp8", kv="fp8")
 LOAD = Workload(512, 64)
 
 
-def deployment(concurrency=16, layout=Layout(), **more):  # noqa: B008  # immutable
+def deployment(concurrency=16, layout=Layout(), **more):  # immutable
     return Deployment(MODEL, SYSTEM, "vllm", layout, FORMATS, LOAD, concurrency, **more)
 
 
 @pytest.fixture(scope="module")
 def clocks():
-    return OperatorClocks(None)
+    return StepTimerFactory(None)
 
 
 def test_percentiles_ascend_and_replicas_multiply(clocks):
-    one, two = (replayed(deployment(), n, clocks) for n in (1, 2))
+    one, two = (simulate(deployment(), n, clocks) for n in (1, 2))
     for ms in (one.ttft_ms, one.tpot_ms):
         assert ms[50] <= ms[90] <= ms[99]
     assert two.tokens_per_s == pytest.approx(2 * one.tokens_per_s)
 
 
 def test_a_higher_rate_waits_longer(clocks):
-    slow, fast = (replayed(deployment(64), 1, clocks, rate=rate) for rate in (1.0, 40.0))
+    slow, fast = (simulate(deployment(64), 1, clocks, rate=rate) for rate in (1.0, 40.0))
     assert fast.ttft_ms[90] > slow.ttft_ms[90]
     assert fast.tpot_ms[90] > slow.tpot_ms[90]
 
 
 def test_measured_times_set_the_pace(clocks):
-    free = replayed(deployment(), 1, clocks)
-    bound = replayed(deployment(), 1, clocks, tpot_ms=2 * free.tpot_ms[50])
+    free = simulate(deployment(), 1, clocks)
+    bound = simulate(deployment(), 1, clocks, tpot_ms=2 * free.tpot_ms[50])
     assert bound.tpot_ms[50] == pytest.approx(2 * free.tpot_ms[50], rel=0.1)
 
 
 def test_more_stages_serve_more(clocks):
     rates = [
-        replayed(deployment(64 * pp, Layout(pp=pp)), 1, clocks).tokens_per_s for pp in (1, 2, 4)
+        simulate(deployment(64 * pp, Layout(pp=pp)), 1, clocks).tokens_per_s for pp in (1, 2, 4)
     ]
     assert rates[0] < rates[1] < rates[2]
 
@@ -61,15 +61,15 @@ def test_more_stages_serve_more(clocks):
 def test_pools_read_elsewhere(clocks):
     pooled = deployment(32, pools=Pools(Layout(), 1, 1))
     with pytest.raises(UsageError, match="give a rate or a trace"):
-        replayed(pooled, 1, clocks)
-    together = replayed(deployment(32), 1, clocks, rate=20.0)
-    apart = replayed(pooled, 1, clocks, rate=20.0)
+        simulate(pooled, 1, clocks)
+    together = simulate(deployment(32), 1, clocks, rate=20.0)
+    apart = simulate(pooled, 1, clocks, rate=20.0)
     assert apart.tpot_ms[99] < together.tpot_ms[99]
 
 
 def test_a_trace_is_dealt_to_the_replicas(clocks):
-    trace = Requests.at_random(5.0, 60, 300, 20)
-    found = replayed(deployment(), 3, clocks, trace=trace)
+    trace = Requests.poisson(5.0, 60, 300, 20)
+    found = simulate(deployment(), 3, clocks, trace=trace)
     assert found.requests == 20
     assert np.isfinite(found.tokens_per_s)
 
@@ -93,7 +93,7 @@ def test_the_command_replays_a_trace_and_says_what_it_needs(tmp_path, capsys, mo
 
 
 def test_what_is_sent_at_once_is_not_usual(clocks):
-    few, many = (replayed(deployment(n), 1, clocks) for n in (400, 1500))
+    few, many = (simulate(deployment(n), 1, clocks) for n in (400, 1500))
     assert many.ttft_ms[99] < 4 * many.ttft_ms[50]
     assert many.requests >= 1000
     assert few.ttft_ms[99] < 4 * few.ttft_ms[50]
@@ -104,7 +104,7 @@ def test_formulas_of_short_answers_agree_with_the_replay(clocks, isl, osl, in_fl
     """Within a factor of three, where they were off by twenty."""
     asked = replace(deployment(in_flight), workload=Workload(isl, osl))
     formula = predict([Candidate(asked, 1)], clocks)
-    seen = replayed(asked, 1, clocks)
+    seen = simulate(asked, 1, clocks)
     per_s = formula["requests_per_s"].iloc[0] * osl
     assert 1 / 3 < per_s / seen.tokens_per_s < 3
     if in_flight == 1:

@@ -31,7 +31,7 @@ TABLE = pd.DataFrame(
     ],
 )
 def test_each_limit_counts(limits, keeping):
-    assert Requirements(**limits).keeps(TABLE).tolist() == keeping
+    assert Requirements(**limits).feasible(TABLE).tolist() == keeping
 
 
 @pytest.mark.parametrize(
@@ -42,8 +42,8 @@ def test_the_goal_says_what_is_best(goal, best):
 
 
 def test_limits_nobody_keeps_to_name_the_nearest():
-    assert Requirements(tpot_ms=5).broken(TABLE) == ["10 ms per further token instead of 5"]
-    assert "0.980 of the quality" in Requirements(accuracy=0.999).broken(TABLE)[0]
+    assert Requirements(tpot_ms=5).violations(TABLE) == ["10 ms per further token instead of 5"]
+    assert "0.980 of the quality" in Requirements(accuracy=0.999).violations(TABLE)[0]
 
 
 def test_impossible_wishes_are_refused():

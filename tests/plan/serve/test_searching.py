@@ -3,25 +3,29 @@
 import numpy as np
 
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system
-from foretune.plan.cost.clocks import OperatorClocks
-from foretune.plan.serve.candidates import one_pool, services
-from foretune.plan.serve.predicting import predict
-from foretune.plan.serve.searching import searched
-from foretune.search.optuna.pareto import hypervolume
+from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.serve.candidates import candidate_deployments, one_pool_candidates
+from foretune.plan.serve.planner import search_candidates
+from foretune.plan.serve.prediction import predict
+from foretune.search.pareto import hypervolume
 
 LOAD = Workload(2048, 256)
 
 
 def test_a_search_finds_nearly_the_whole_front_in_part_of_the_candidates(monkeypatch):
-    from foretune.plan.serve import searching
+    from foretune.plan.serve import planner
 
-    monkeypatch.setattr(searching, "GENERATION", 12)
-    monkeypatch.setattr(searching, "GENERATIONS", 6)
+    monkeypatch.setattr(planner, "POPULATION_SIZE", 12)
+    monkeypatch.setattr(planner, "GENERATIONS", 6)
     model, system = describe_model("Qwen/Qwen3-235B-A22B"), find_system("b200_sxm")
     formats = [Formats(weights, kv="fp8") for weights in ("fp8", "nvfp4")]
-    candidates = one_pool(list(services(model, system, 8, LOAD, "sglang", formats)))
-    clocks = OperatorClocks(None)
-    some, table = searched(candidates, Requirements(), lambda these: predict(these, clocks))
+    candidates = one_pool_candidates(
+        list(candidate_deployments(model, system, 8, LOAD, "sglang", formats))
+    )
+    clocks = StepTimerFactory(None)
+    some, table = search_candidates(
+        candidates, Requirements(), lambda these: predict(these, clocks)
+    )
     whole = predict(candidates, clocks)
     assert len(some) == len(table) < 0.5 * len(candidates)
 

@@ -13,7 +13,7 @@ from foretune.plan.train import (
     impossible_because,
     possible_recipes,
 )
-from foretune.plan.train.recipe import stage_layers
+from foretune.plan.train.recipe import layers_per_stage
 
 H100 = find_system("h100_sxm")
 TASK = TrainingTask(32, 64)
@@ -79,7 +79,7 @@ def test_chunks_fill_stages_with_the_tables():
     """Llama 3.1 405B has 126 layers: with the tables they fill 8 stages of 8 chunks."""
     model = describe_model("meta-llama/Meta-Llama-3.1-405B")
     layout = TrainingLayout(tp=8, pp=8, cp=2, dp=8, chunks=8)
-    assert stage_layers(model, layout) == 16
+    assert layers_per_stage(model, layout) == 16
     found = possible_recipes(model, TrainingTask(512, 8192, "fp8"), H100, 1024)
     assert layout in {recipe.layout for recipe in found}
 

@@ -10,11 +10,11 @@ from foretune.plan import ModelDescription, describe_model, find_system
 from foretune.plan.cost.memory import GIB, MANY_RANKS_BYTES
 from foretune.plan.train import Recipe, TrainingLayout, TrainingTask, training_memory
 from foretune.plan.train.memory import (
-    kept_activations,
     layer_activations,
     micro_batches_in_flight,
     offloaded_gib,
     stage_parameters,
+    stored_activations,
 )
 from foretune.plan.train.search import possible_recipes
 
@@ -41,7 +41,7 @@ def test_models_like_gpt_3_have_twelve_squares_per_layer(gpt_22b):
 def test_activations_of_a_layer(gpt_22b, recompute, sequence_parallel, per_sbh):
     recipe = Recipe(TrainingLayout(tp=8), 4, recompute=recompute,
                     sequence_parallel=sequence_parallel)  # fmt: skip
-    kept = kept_activations(gpt_22b, recipe, TrainingTask(4, **UNFUSED))
+    kept = stored_activations(gpt_22b, recipe, TrainingTask(4, **UNFUSED))
     assert kept == pytest.approx(2048 * 4 * 6144 * per_sbh)
 
 
@@ -49,9 +49,9 @@ def test_activations_of_the_first_stage_as_published(gpt_22b, gpt_175b):
     """Figure 1 of the paper, GiB without the last stage's logits."""
     whole = Recipe(TrainingLayout(tp=8), 4, sequence_parallel=False)
     task = TrainingTask(4, **UNFUSED)
-    assert 48 * kept_activations(gpt_22b, whole, task) / GIB == pytest.approx(59.25)
+    assert 48 * stored_activations(gpt_22b, whole, task) / GIB == pytest.approx(59.25)
     cheap = replace(whole, recompute="selective", sequence_parallel=True)
-    assert 48 * kept_activations(gpt_22b, cheap, task) / GIB == pytest.approx(9.5625)
+    assert 48 * stored_activations(gpt_22b, cheap, task) / GIB == pytest.approx(9.5625)
     # Eight stages of three chunks: 1 + 7/24 times the layers' activations.
     staged = Recipe(TrainingLayout(tp=8, pp=8, chunks=3), 1, sequence_parallel=False)
     task = TrainingTask(64, **UNFUSED)
@@ -70,9 +70,9 @@ def test_activations_of_a_modern_layer(small, sparse):
     mlp = 2 * 3 * 128
     assert layer_activations(small, recipe, task) == 10 * (8 * 64 + attention + mlp + 4 * 4)
     cheap = replace(recipe, recompute="selective")
-    assert kept_activations(small, cheap, task) == 10 * (4 * 64 + attention + 2 * 2 * 128 + 16)
+    assert stored_activations(small, cheap, task) == 10 * (4 * 64 + attention + 2 * 2 * 128 + 16)
     full = replace(recipe, recompute="full")
-    assert kept_activations(small, full, task) == 10 * 2 * 64
+    assert stored_activations(small, full, task) == 10 * 2 * 64
     # With fp8, inputs of products take one byte.
     eight = TrainingTask(1, 10, "fp8")
     assert layer_activations(small, recipe, eight) == 10 * (
@@ -164,7 +164,7 @@ def test_more_is_split_or_recomputed_in_less_memory(case, precision):
     totals = [training_memory(model, r, task).total for r in stages]
     assert totals == pytest.approx(sorted(totals, reverse=True))
     kinds = [replace(recipe, recompute=kind) for kind in ("none", "selective", "full")]
-    kept = [kept_activations(model, r, task) for r in kinds]
+    kept = [stored_activations(model, r, task) for r in kinds]
     assert kept == sorted(kept, reverse=True)
     offloaded = training_memory(model, replace(recipe, offload=True), task)
     assert offloaded.total <= training_memory(model, recipe, task).total

@@ -7,10 +7,10 @@ import pytest
 
 from foretune.errors import UsageError
 from foretune.plan import describe_model, find_system
-from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.train import TrainingTask, plan_training
-from foretune.plan.train.memory import USABLE
-from foretune.plan.train.planner import LIMITS
+from foretune.plan.train.memory import USABLE_SHARE
+from foretune.plan.train.planner import STEP_PARTS
 
 MODEL, H100 = "Qwen/Qwen3-32B", find_system("h100_sxm")
 TASK = TrainingTask(128, 4096)
@@ -18,7 +18,7 @@ TASK = TrainingTask(128, 4096)
 
 def planned(model=MODEL, gpus=32, task=TASK, system=H100, offload=0.0):
     return plan_training(
-        describe_model(model), system, gpus, task, OperatorClocks(None), offload=offload
+        describe_model(model), system, gpus, task, StepTimerFactory(None), offload=offload
     )
 
 
@@ -26,10 +26,10 @@ def test_the_best_is_the_fastest_that_fits():
     made = planned()
     table = made.candidates
     assert made.best["step_ms"] == table["step_ms"].min()
-    assert (table["memory_gib"] <= USABLE * H100.memory_gib).all()
+    assert (table["memory_gib"] <= USABLE_SHARE * H100.memory_gib).all()
     assert (table["tp"] * table["pp"] * table["dp"] * table["cp"] == 32).all()
-    assert len(table) < made.looked_at
-    assert made.limited_by in LIMITS
+    assert len(table) < made.recipes_considered
+    assert made.limited_by in STEP_PARTS
     assert not table["offload"].any()
     assert table["mfu"].between(0, 1).all()
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretune.plan import describe_model, find_system
-from foretune.plan.cost.clocks import OperatorClocks
+from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.memory import GIB
 from foretune.plan.cost.tables import OperatorTables, default_folders
 from foretune.plan.train import (
@@ -34,11 +34,11 @@ from foretune.plan.train.schedule import pipeline_time
 from foretune.plan.train.step import _optimizer_ms
 
 H100 = find_system("h100_sxm")
-CLOCKS = OperatorClocks(None)
+CLOCKS = StepTimerFactory(None)
 
 
 def steps(model, recipes, task, system=H100, calibration=None):
-    clock = (CLOCKS if system is H100 else OperatorClocks(None))(system, "")
+    clock = (CLOCKS if system is H100 else StepTimerFactory(None))(system, "")
     return predict_steps(model, system, recipes, task, clock, calibration)
 
 
@@ -89,7 +89,7 @@ def test_products_of_both_passes(small):
         for items in (found.forward.items, found.backward.items)
     ]  # fmt: skip
     assert work[1] == 2 * work[0]
-    assert {op.name for op in found.again.items} == {"norm", "activation"}
+    assert {op.name for op in found.recomputed.items} == {"norm", "activation"}
 
 
 def test_unfused_attention_computes_all_scores(gpt_22b):
@@ -98,7 +98,7 @@ def test_unfused_attention_computes_all_scores(gpt_22b):
     names = {op.name: op for op in found.forward.items}
     assert names["scores"].problem == {"M": 4 * 8 * 2048, "N": 2048, "K": 96}
     assert names["weighted"].problem == {"M": 4 * 8 * 2048, "N": 96, "K": 2048}
-    assert {op.name for op in found.again.items} == {"scores", "softmax", "weighted"}
+    assert {op.name for op in found.recomputed.items} == {"scores", "softmax", "weighted"}
     assert "attention" not in names
 
 
@@ -159,15 +159,15 @@ def test_exchanges_of_replicas(zero, expected):
 
 def test_links_between_nodes():
     ring = Exchange("all_gather", 3, 1e9, 16, 1)
-    assert not ring.is_near(H100)
+    assert not ring.fits_fast_domain(H100)
     # Eight ranks per node, 50 GB/s each: 400 GB/s into every node.
-    assert ring.far_ms(H100) == pytest.approx(3 * (HOP_MS + 15 / 16 * 1e9 / 400e6))
+    assert ring.network_ms(H100) == pytest.approx(3 * (HOP_MS + 15 / 16 * 1e9 / 400e6))
     alone = Exchange("reduce_scatter", 1, 1e9, 4, 8)
-    assert alone.far_ms(H100) == pytest.approx(3 * HOP_MS + 3 / 4 * 1e9 / 50e6)
+    assert alone.network_ms(H100) == pytest.approx(3 * HOP_MS + 3 / 4 * 1e9 / 50e6)
     spread = Exchange("all_to_all", 1, 1e9, 32, 1)
-    assert spread.far_ms(H100) == pytest.approx(HOP_MS + 24 / 32 * 1e9 / 50e6)
+    assert spread.network_ms(H100) == pytest.approx(HOP_MS + 24 / 32 * 1e9 / 50e6)
     tree = Exchange("all_reduce", 1, 0.0, 64, 8)
-    assert tree.far_ms(H100) == pytest.approx(2 * 6 * HOP_MS)
+    assert tree.network_ms(H100) == pytest.approx(2 * 6 * HOP_MS)
 
 
 def test_a_step_is_the_sum_of_its_parts(small):
@@ -285,7 +285,7 @@ def test_what_is_slower_or_less_hidden_takes_longer(case, slower, exposed):
 def test_published_steps(gpt_22b, gpt_175b, few_trees):
     """Korthikanti et al. (arXiv:2205.05198), table 5: seconds per step on A100s."""
     system = find_system("a100_sxm")
-    clock = OperatorClocks(OperatorTables(default_folders()[0]))(system, BACKEND)
+    clock = StepTimerFactory(OperatorTables(default_folders()[0]))(system, BACKEND)
     for model, layout, micro_batch, batch, full, selective in (
         (gpt_22b, TrainingLayout(tp=8), 4, 4, 1.42, 1.10),
         (gpt_175b, TrainingLayout(tp=8, pp=8, chunks=3), 1, 64, 18.13, 13.75),

@@ -98,9 +98,11 @@ def test_what_cannot_be_run_is_answered_and_free():
     searcher = TPESearcher(SPACE)
     search(searcher, 40)
     trials = searcher._study.trials
-    inside = {SPACE.number(searcher._decoded(t.params)) for t in trials if t.value != math.inf}
-    assert inside <= searcher.told.keys()
-    forbidden = [t for t in trials if SPACE.number(searcher._decoded(t.params)) is None]
+    inside = {
+        SPACE.index_or_none(searcher._decoded(t.params)) for t in trials if t.value != math.inf
+    }
+    assert inside <= searcher.observed.keys()
+    forbidden = [t for t in trials if SPACE.index_or_none(searcher._decoded(t.params)) is None]
     assert forbidden
     assert all(t.value == math.inf for t in forbidden)
 
@@ -130,7 +132,7 @@ def test_numbers_are_positions_where_order_matters():
 def test_the_nearest_that_is_left_is_taken_in_the_end():
     searcher = TPESearcher(SPACE)
     near = searcher._nearest(BEST, {SPACE.index(BEST)})
-    assert SPACE[near] in SPACE.neighbours(BEST)
+    assert SPACE[near] in SPACE.neighbors(BEST)
     assert SPACE[near]["x"] in (8, 10)  # a fifteenth of its range; y: a quarter
 
 

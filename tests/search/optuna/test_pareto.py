@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from foretune.errors import SpaceError
-from foretune.limit import Limit, Limited
 from foretune.measurement import Measurement, Status
-from foretune.objective import Objective
+from foretune.objective import ConstrainedObjective, Limit, Objective
 from foretune.problem import Problem
 from foretune.search import Prior, make_searcher
-from foretune.search.optuna.pareto import Chebyshev, ParetoSearcher, hypervolume, pareto_front
+from foretune.search.pareto import Chebyshev, ParetoSearcher, hypervolume, pareto_front
 from foretune.space import Configuration, SearchSpace
 
 COORDINATES = st.floats(0, 4).map(lambda x: round(x, 1))  # ties and repetitions are likely
@@ -188,13 +187,16 @@ def test_other_searchers_do(kind):
 
 
 def test_failures_and_what_breaks_a_limit_are_on_no_front():
-    goals = [Limited(o, (Limit("power_w", 150.0),)) for o in (Objective.TIME, Objective.ENERGY)]
+    goals = [
+        ConstrainedObjective(o, (Limit("power_w", 150.0),))
+        for o in (Objective.TIME, Objective.ENERGY)
+    ]
     searcher = ParetoSearcher(SPACE, goals, priors=priors())
     asked = search(searcher, 10, broken=lambda c: c["unroll"] == 8)
     assert any(costs(c)[1] > 150 for c in asked)  # nobody told the prior
     searcher.tell(measure(c, lambda c: c["unroll"] == 8) for c in SPACE)
     assert {m.config for m in searcher.front()} == {c for c in FRONT if costs(c)[1] <= 150}
-    assert all(searcher.told[c] == measure(c) for c in FRONT)  # as they were measured
+    assert all(searcher.observed[c] == measure(c) for c in FRONT)  # as they were measured
 
 
 def test_before_anything_works_it_goes_on():
@@ -216,7 +218,7 @@ def test_the_least_chebyshev_value_is_never_dominated(pairs):
     goal = Chebyshev(
         (Objective.TIME, Objective.ENERGY), np.array([0.3, 0.7]), np.log(values).min(axis=0)
     )
-    best = values[np.argmin(goal.of_logs(np.log(values)))]
+    best = values[np.argmin(goal.combine_logs(np.log(values)))]
     assert not any(dominates(v, best * (1 - 1e-9)) for v in values)
 
 
@@ -224,7 +226,7 @@ def test_chebyshev_of_a_measurement():
     goal = Chebyshev((Objective.TIME, Objective.ENERGY), np.array([0.5, 0.5]), np.zeros(2))
     m = measure(SPACE[0])
     logs = np.log(total(SPACE[0]))
-    assert math.log(goal.measured(m)) == pytest.approx(goal.of_logs(logs))
-    assert goal.measured(measure(SPACE[0], broken=lambda c: True)) == math.inf
+    assert math.log(goal.value_of(m)) == pytest.approx(goal.combine_logs(logs))
+    assert goal.value_of(measure(SPACE[0], broken=lambda c: True)) == math.inf
     unmetered = Measurement("toy", Problem(n=1), SPACE[0], "Toy", Status.OK, time_ms=1.0)
-    assert goal.measured(unmetered) == math.inf
+    assert goal.value_of(unmetered) == math.inf

@@ -22,7 +22,7 @@ from optuna.testing.pytest_samplers import (
 from optuna.trial import TrialState
 
 from foretune.search import SurrogateSampler
-from foretune.search.optuna.dimensions import Dimensions
+from foretune.search.optuna.study_space import Dimensions
 
 
 class TestConformance(BasicSamplerTestCase, RelativeSamplerTestCase, MultiObjectiveSamplerTestCase):
@@ -305,7 +305,7 @@ def test_several_objectives():
 
 
 def test_more_trials_than_are_fitted_to(monkeypatch):
-    monkeypatch.setattr("foretune.search.surrogate_process.MOST", 10)
+    monkeypatch.setattr("foretune.search.surrogate_process.MAX_FITTED", 10)
     assert run(bowl, 25).best_value < 0.02
 
 
@@ -322,7 +322,7 @@ SPACE = {
 def test_rows_are_configurations():
     dimensions, rng = Dimensions(SPACE), np.random.default_rng(0)
     rows = dimensions.random(200, rng)
-    rows = np.vstack([rows, dimensions.near(rows[:3], 200, rng)])
+    rows = np.vstack([rows, dimensions.neighbors(rows[:3], 200, rng)])
     assert np.array_equal(dimensions.snap(rows), rows)
     points = dimensions.points(rows)
     assert points.min() >= 0
@@ -346,7 +346,7 @@ def test_numbers_among_choices_are_sizes():
 def test_neighbours_differ():
     dimensions, rng = Dimensions(SPACE), np.random.default_rng(0)
     row = dimensions.random(1, rng)
-    near = dimensions.near(row, 500, rng) != row
+    near = dimensions.neighbors(row, 500, rng) != row
     assert near.any(axis=0).all()
     assert near.any(axis=1).mean() > 0.6
 

@@ -3,7 +3,7 @@
 import pytest
 
 from foretune.errors import ForetuneError
-from foretune.search.peers.pulling import Pull
+from foretune.search.peers.pulling import CallbackToAskTell
 
 
 def test_it_runs_as_far_as_it_was_told():
@@ -14,25 +14,25 @@ def test_it_runs_as_far_as_it_was_told():
         seen.append(values([1]))  # told already: it does not wait
         seen.append(values([2]))
 
-    pull = Pull(function, 0)
-    assert pull.wanted({}) == [3, 1]
-    assert pull.wanted({1: 0.1}) == [3]
+    pull = CallbackToAskTell(function, 0)
+    assert pull.pending_requests({}) == [3, 1]
+    assert pull.pending_requests({1: 0.1}) == [3]
     assert seen == []
-    assert pull.wanted({1: 0.1, 3: 0.3}) == [2]
+    assert pull.pending_requests({1: 0.1, 3: 0.3}) == [2]
     assert seen == [[0.3, 0.1, 0.3], [0.1]]
-    assert pull.wanted({1: 0.1, 2: 0.2, 3: 0.3}) == []
+    assert pull.pending_requests({1: 0.1, 2: 0.2, 3: 0.3}) == []
     assert seen[-1] == [0.2]
-    assert pull.wanted({}) == []
+    assert pull.pending_requests({}) == []
 
 
 def test_its_error_is_raised_once_where_it_is_asked():
     def function(values):
         raise KeyError("lost")
 
-    pull = Pull(function, 0)
+    pull = CallbackToAskTell(function, 0)
     with pytest.raises(ForetuneError, match=r"the search failed: KeyError\('lost'\)"):
-        pull.wanted({})
-    assert pull.wanted({}) == []
+        pull.pending_requests({})
+    assert pull.pending_requests({}) == []
 
 
 def test_it_can_be_closed_at_any_time():
@@ -46,10 +46,10 @@ def test_it_can_be_closed_at_any_time():
         finally:
             ended.append("closed")
 
-    Pull(function, 0).close()
-    pull = Pull(function, 0)
-    assert pull.wanted({}) == [1]
+    CallbackToAskTell(function, 0).close()
+    pull = CallbackToAskTell(function, 0)
+    assert pull.pending_requests({}) == [1]
     pull.close()
     pull.close()
     assert ended == ["closed"]
-    assert pull.wanted({1: 1.0}) == []
+    assert pull.pending_requests({1: 1.0}) == []

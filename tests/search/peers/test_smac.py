@@ -23,7 +23,7 @@ def asked(space, seed, n):
     for _ in range(n):
         (config,) = searcher.ask()
         found.append(config)
-        searcher.take({space.index(config): law(config)})
+        searcher.tell_values({space.index(config): law(config)})
     return found
 
 
@@ -49,10 +49,10 @@ class TestSMAC:
         for _ in range(3):
             config = searcher.ask(2)
             assert len({SPACE.index(c) for c in config}) == 2
-            searcher.take({SPACE.index(c): 1.0 for c in config})
+            searcher.tell_values({SPACE.index(c): 1.0 for c in config})
 
     def test_it_hears_what_others_measured(self):
         searcher = make_searcher("smac", SPACE, seed=1)
-        searcher.take({3: 2.0, 5: float("inf")})
+        searcher.tell_values({3: 2.0, 5: float("inf")})
         history = searcher._facade.runhistory
         assert sorted(value.cost for value in history.values()) == [2.0, 4.0]

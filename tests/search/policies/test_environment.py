@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 from foretune.device import Device
 from foretune.errors import MissingExtra, UsageError
 from foretune.problem import Problem
-from foretune.search.policies.configuring import Configuring
-from foretune.search.policies.decisions import FARTHEST, WORST
+from foretune.search.policies.configuring import ConfigurationDecisions
+from foretune.search.policies.decisions import FAILURE_REWARD, MAX_OBSERVATION
 from foretune.search.policies.encoding import Context, Vocabulary
 from foretune.search.policies.placement import Placement
 from foretune.search.policies.tasks import Task
 from foretune.space import Configuration, SearchSpace
 
 gymnasium = pytest.importorskip("gymnasium")
-from gymnasium.utils.env_checker import check_env  # noqa: E402
+from gymnasium.utils.env_checker import check_env
 
 environment = importlib.import_module("foretune.search.policies.environment")
 
@@ -94,7 +94,7 @@ def test_an_illegal_choice_ends_the_episode_with_the_least_reward(name, options)
                 choice = int(rng.choice(np.flatnonzero(info["action_mask"])))
                 _, _, ended, _, info = env.step(choice)
     _, reward, terminated, truncated, _ = env.step(illegal)
-    assert (reward, terminated, truncated) == (WORST, True, False)
+    assert (reward, terminated, truncated) == (FAILURE_REWARD, True, False)
 
 
 def test_an_episode_is_a_configuration_and_pays_at_the_end():
@@ -124,12 +124,14 @@ def spaces(draw):
     sizes = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
     configs = st.tuples(*(st.integers(0, size - 1) for size in sizes))
     chosen = draw(st.lists(configs, min_size=1, max_size=20, unique=True))
-    return SearchSpace.of(Configuration({f"p{i}": v for i, v in enumerate(c)}) for c in chosen)
+    return SearchSpace.from_configs(
+        Configuration({f"p{i}": v for i, v in enumerate(c)}) for c in chosen
+    )
 
 
 @given(spaces(), st.integers(0, 100))
 def test_masks_allow_what_is_legal_and_nothing_else(space, seed):
-    decisions = Configuring([Task(space)])
+    decisions = ConfigurationDecisions([Task(space)])
     begun = {()}
     for step in range(decisions.steps):
         allowed = set()
@@ -139,38 +141,40 @@ def test_masks_allow_what_is_legal_and_nothing_else(space, seed):
         begun = allowed
     codes, numbers = decisions.vocabulary.codes(space)
     assert begun == set(map(tuple, codes.tolist()))
-    assert np.array_equal(decisions.numbers(0, codes), numbers)
+    assert np.array_equal(decisions.indices_of(0, codes), numbers)
 
 
 def test_spaces_of_several_problems_share_a_vocabulary():
     small = SearchSpace({"tile": (1, 2), "order": ("ji", "ij")})
     large = SearchSpace({"order": ("ij", "kij"), "tile": (2, 16)})
-    decisions = Configuring([Task(small), Task(large)])
+    decisions = ConfigurationDecisions([Task(small), Task(large)])
     assert decisions.vocabulary.parameters == {"tile": (1, 2, 16), "order": ("ji", "ij", "kij")}
     none = np.zeros((2, 0), dtype=int)
     assert decisions.legal(np.array([0, 1]), none).tolist() == [[1, 1, 0], [0, 1, 1]]
-    numbers = decisions.numbers(1, np.array([[2, 2]]))
+    numbers = decisions.indices_of(1, np.array([[2, 2]]))
     assert large[int(numbers[0])] == {"tile": 16, "order": "kij"}
     with pytest.raises(UsageError, match="the policy knows tile, order"):
-        Configuring([Task(small), Task(SearchSpace({"tile": (1,)}))])
+        ConfigurationDecisions([Task(small), Task(SearchSpace({"tile": (1,)}))])
     with pytest.raises(UsageError, match="only values that the policy knows"):
-        Configuring([Task(small)], Vocabulary({"tile": (3,), "order": ("ij",)}), Context.of([]))
+        ConfigurationDecisions(
+            [Task(small)], Vocabulary({"tile": (3,), "order": ("ij",)}), Context.from_tasks([])
+        )
 
 
 def test_problems_are_told_apart_where_there_are_enough():
-    assert Context.of(TASKS).names == ("problem.n",)
-    assert Context.of(TASKS[:4]).names == ()
-    assert Context.of(TASKS[:4], least=2).names == ("problem.n",)
-    rows = Context.of(TASKS).rows([*TASKS, task(2**60), Task(SPACE)])
+    assert Context.from_tasks(TASKS).names == ("problem.n",)
+    assert Context.from_tasks(TASKS[:4]).names == ()
+    assert Context.from_tasks(TASKS[:4], min_distinct=2).names == ("problem.n",)
+    rows = Context.from_tasks(TASKS).encode([*TASKS, task(2**60), Task(SPACE)])
     assert rows[:5].mean() == pytest.approx(0, abs=1e-6)
-    assert (rows[5], rows[6]) == (FARTHEST, 0.0)
+    assert (rows[5], rows[6]) == (MAX_OBSERVATION, 0.0)
 
 
 def test_texts_are_indicators():
     tasks = [Task(SPACE, Problem(n=n, dtype=d)) for n, d in zip(range(9), "abc" * 3, strict=True)]
-    context = Context.of(tasks)
+    context = Context.from_tasks(tasks)
     assert context.names == ("problem.dtype=a", "problem.dtype=b", "problem.dtype=c", "problem.n")
-    rows = context.rows([*tasks, Task(SPACE, Problem(n=1, dtype="new"))])
+    rows = context.encode([*tasks, Task(SPACE, Problem(n=1, dtype="new"))])
     assert (rows[0, :3] > 0).tolist() == [True, False, False]
     assert (rows[-1, :3] < 0).all()
 

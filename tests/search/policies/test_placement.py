@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from foretune.errors import UsageError
 from foretune.models import Predictor
 from foretune.problem import Problem
-from foretune.search.policies.placement import Placement, Placing, predicted_latencies
+from foretune.search.policies.placement import Placement, PlacementDecisions, predicted_latencies
 
 
 def legal_placements(placement):
@@ -36,7 +36,7 @@ def placements(draw):
 
 @given(placements())
 def test_masks_allow_what_is_legal_and_nothing_else(placement):
-    placing, begun = Placing([placement]), np.zeros((1, 0), dtype=int)
+    placing, begun = PlacementDecisions([placement]), np.zeros((1, 0), dtype=int)
     for _ in range(placing.steps):
         legal = placing.legal(np.zeros(len(begun), dtype=int), begun)
         assert legal.any(axis=1).all()  # never a dead end
@@ -57,7 +57,7 @@ def test_the_optimum_is_the_best_of_all(placement):
 
 @given(placements())
 def test_the_reward_compares_with_greedy(placement):
-    placing, every = Placing([placement]), legal_placements(placement)
+    placing, every = PlacementDecisions([placement]), legal_placements(placement)
     rewards = placing.reward(np.zeros(len(every), dtype=int), every)
     reference = placement.total_ms(placement.greedy()[None, :])[0]
     totals = placement.total_ms(every)
@@ -77,7 +77,7 @@ def test_a_limit_is_kept_where_it_hurts_least():
 
 
 def test_shorter_chains_wait_for_the_longest():
-    placing = Placing([Placement(np.ones((3, 2)), 0.0), Placement([[1.0, 2.0]], 0.0)])
+    placing = PlacementDecisions([Placement(np.ones((3, 2)), 0.0), Placement([[1.0, 2.0]], 0.0)])
     assert [placing.length(0), placing.length(1), placing.steps] == [3, 1, 3]
     tasks, chosen = np.array([0, 1]), np.array([[0, 0], [1, 0]])
     assert placing.legal(tasks, chosen).tolist() == [[True, True], [True, False]]
@@ -100,9 +100,9 @@ def test_what_is_no_placement():
     with pytest.raises(UsageError, match="no placement is legal"):
         Placement([[np.inf, np.inf]], 0.0)
     with pytest.raises(UsageError, match=r"have \[2, 3\] choices"):
-        Placing([Placement([[1.0, 2.0]], 0.0), Placement([[1.0, 2.0, 3.0]], 0.0)])
+        PlacementDecisions([Placement([[1.0, 2.0]], 0.0), Placement([[1.0, 2.0, 3.0]], 0.0)])
     with pytest.raises(UsageError, match=r"have \[\] choices"):
-        Placing([])
+        PlacementDecisions([])
 
 
 def test_a_predictor_fills_in_the_latencies(matmul, toy_runs, toy_device):

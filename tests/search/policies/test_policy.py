@@ -24,12 +24,12 @@ from foretune.models import Predictor
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.search import Prior, make_searcher
-from foretune.search.policies.configuring import Configuring
+from foretune.search.policies.configuring import ConfigurationDecisions
 from foretune.search.policies.tasks import (
     Task,
-    believed_task,
     measured_task,
     predicted_tasks,
+    prior_task,
     recorded_task,
 )
 from foretune.search.replay.recorded import recorded_spaces
@@ -37,13 +37,13 @@ from foretune.search.replay.replay import replay
 from foretune.space import SearchSpace
 
 torch = pytest.importorskip("torch")
-from foretune.search.policies.agents import Agents  # noqa: E402
-from foretune.search.policies.placement import Placement, Placing  # noqa: E402
-from foretune.search.policies.policy import Policy, name_groups  # noqa: E402
-from foretune.search.policies.policy_search import PolicySearcher  # noqa: E402
-from foretune.search.policies.reinforce import Schedule, reinforce  # noqa: E402
+from foretune.search.policies.agents import Agents
+from foretune.search.policies.placement import Placement, PlacementDecisions
+from foretune.search.policies.policy import Policy, name_groups
+from foretune.search.policies.reinforce import TrainingSchedule, reinforce
+from foretune.search.policies.searcher import PolicySearcher
 
-SHORT = Schedule(updates=60, episodes=64, rate=1e-2)
+SHORT = TrainingSchedule(updates=60, episodes=64, rate=1e-2)
 SPACE = SearchSpace(
     {"tile_x": (1, 2, 4, 8, 16), "tile_y": (1, 2, 4, 8, 16), "pack": (False, True)},
     ["tile_x * tile_y <= 64", "not pack or tile_x > 1"],
@@ -57,7 +57,7 @@ def task(n, space=SPACE):
     log_ms = 0.5 * abs(np.log2(columns["tile_x"]) - wanted)
     log_ms += 0.5 * abs(np.log2(columns["tile_y"] / columns["tile_x"]))
     log_ms += 0.3 * (1 - columns["pack"])
-    return believed_task(space, Prior(log_ms, 0.1, np.ones(len(space))), Problem(n=n))
+    return prior_task(space, Prior(log_ms, 0.1, np.ones(len(space))), Problem(n=n))
 
 
 def best(task):
@@ -107,7 +107,9 @@ def test_a_space_with_values_it_does_not_know(policy):
 
 def test_the_seed_decides():
     def train(seed):
-        return Policy.train([UNSEEN], schedule=Schedule(updates=5), seed=seed).agents.weights()
+        return Policy.train(
+            [UNSEEN], schedule=TrainingSchedule(updates=5), seed=seed
+        ).agents.weights()
 
     one, again, other = train(1), train(1), train(2)
     assert all(np.array_equal(one[name], again[name]) for name in one)
@@ -118,7 +120,7 @@ def test_training_leaves_torch_as_it_was():
     torch.manual_seed(3)
     expected, threads = torch.rand(1), torch.get_num_threads()
     torch.manual_seed(3)
-    Policy.train([UNSEEN], schedule=Schedule(updates=2))
+    Policy.train([UNSEEN], schedule=TrainingSchedule(updates=2))
     assert torch.equal(torch.rand(1), expected)
     assert torch.get_num_threads() == threads
 
@@ -145,14 +147,14 @@ def test_only_one_agent_learns_what_must_fit_together():
     space = SearchSpace({"a": tuple(range(6)), "b": tuple(range(6))})
     codes = space.codes.astype(int)
     log_ms = np.where(codes[:, 0] == codes[:, 1], 0.0, 2.0)
-    tricky = believed_task(space, Prior(log_ms, 0.1, np.ones(len(space))), Problem())
-    cold = Schedule(updates=60, episodes=64, rate=1e-2, hot=0.5, cold=0.5)
+    tricky = prior_task(space, Prior(log_ms, 0.1, np.ones(len(space))), Problem())
+    cold = TrainingSchedule(updates=60, episodes=64, rate=1e-2, hot=0.5, cold=0.5)
 
     def mean_reward(groups):
         trained = Policy.train([tricky], groups, cold)
         decisions = trained.decisions(tricky)
         tasks = np.zeros(400, dtype=int)
-        chosen, _ = trained.agents.play(decisions, tasks, np.random.default_rng(0))
+        chosen, _ = trained.agents.sample_episodes(decisions, tasks, np.random.default_rng(0))
         chances = np.bincount(chosen[:, 0], minlength=6) / 400
         return decisions.reward(tasks, chosen).mean(), chances.min()
 
@@ -162,25 +164,27 @@ def test_only_one_agent_learns_what_must_fit_together():
 
 
 def test_the_beam_is_exact_where_it_holds_everything():
-    decisions = Configuring([UNSEEN])
+    decisions = ConfigurationDecisions([UNSEEN])
     agents = Agents(decisions, seed=1)
-    reinforce(agents, decisions, Schedule(updates=10))
-    chosen, log_p = agents.most_probable(decisions, 0, len(SPACE))
+    reinforce(agents, decisions, TrainingSchedule(updates=10))
+    chosen, log_p = agents.beam_search(decisions, 0, len(SPACE))
     again = agents.log_likelihood(decisions, np.zeros(len(chosen), dtype=int), chosen)
     assert log_p == pytest.approx(again.detach().numpy(), abs=1e-4)
-    narrow, _ = agents.most_probable(decisions, 0, 7)
+    narrow, _ = agents.beam_search(decisions, 0, 7)
     assert len(narrow) == 7
     assert np.array_equal(narrow[0], chosen[0])
 
 
 def test_drawing_follows_the_probabilities():
-    decisions = Configuring([UNSEEN])
+    decisions = ConfigurationDecisions([UNSEEN])
     agents = Agents(decisions, seed=1)
-    reinforce(agents, decisions, Schedule(updates=10))
-    chosen, log_p = agents.most_probable(decisions, 0, len(SPACE))
-    drawn, _ = agents.play(decisions, np.zeros(4000, dtype=int), np.random.default_rng(0))
-    counts = np.bincount(decisions.numbers(0, drawn), minlength=len(SPACE))
-    expected = 4000 * np.exp(log_p[np.argsort(decisions.numbers(0, chosen))])
+    reinforce(agents, decisions, TrainingSchedule(updates=10))
+    chosen, log_p = agents.beam_search(decisions, 0, len(SPACE))
+    drawn, _ = agents.sample_episodes(
+        decisions, np.zeros(4000, dtype=int), np.random.default_rng(0)
+    )
+    counts = np.bincount(decisions.indices_of(0, drawn), minlength=len(SPACE))
+    expected = 4000 * np.exp(log_p[np.argsort(decisions.indices_of(0, chosen))])
     chi2 = ((counts - expected) ** 2 / expected).sum()
     assert abs(chi2 - len(SPACE)) < 5 * math.sqrt(2 * len(SPACE))
 
@@ -191,7 +195,7 @@ def test_it_is_kept_and_read_again(policy, tmp_path):
     assert read.kernel == "toy"
     assert read.training == policy.training
     assert read.propose(UNSEEN, 5) == policy.propose(UNSEEN, 5)
-    factored = Policy.train([UNSEEN], name_groups(SPACE.names), Schedule(updates=1))
+    factored = Policy.train([UNSEEN], name_groups(SPACE.names), TrainingSchedule(updates=1))
     factored.save(tmp_path / "policy")  # over the other
     assert Policy.load(tmp_path / "policy").groups == (("tile_x", "tile_y"), ("pack",))
 
@@ -268,7 +272,7 @@ def test_measurements_are_the_reward():
     rewards = measured.reward(np.array([fast, broken, fast]))
     assert rewards == pytest.approx([np.log(8), -np.inf, np.log(8)])
     assert len(runner.measured) == 3  # each once
-    decisions = Configuring([measured])
+    decisions = ConfigurationDecisions([measured])
     codes = [decisions.vocabulary.encode(measured.space[i]) for i in (fast, broken)]
     worst = decisions.reward(np.zeros(2, dtype=int), np.array(codes))
     assert worst == pytest.approx([np.log(8), -np.log(10)])  # what fails is the worst, not more
@@ -301,13 +305,15 @@ def test_agents_learn_to_place():
         size = rng.lognormal(0, 1, int(rng.integers(3, 8)))
         return Placement(size[:, None] * [1.0, 0.5], 0.4 * (1 - np.eye(2)))
 
-    learned = Placing([chain() for _ in range(32)])
-    unseen = Placing([chain() for _ in range(20)])
+    learned = PlacementDecisions([chain() for _ in range(32)])
+    unseen = PlacementDecisions([chain() for _ in range(20)])
     agents = Agents(learned)
-    reinforce(agents, learned, Schedule(updates=60, episodes=128, rate=1e-2, hot=0.2, cold=0.02))
+    reinforce(
+        agents, learned, TrainingSchedule(updates=60, episodes=128, rate=1e-2, hot=0.2, cold=0.02)
+    )
     shares = []
     for i, placement in enumerate(unseen.placements):
-        chosen, _ = agents.most_probable(unseen, i, 4)
+        chosen, _ = agents.beam_search(unseen, i, 4)
         totals = placement.total_ms(chosen[:, : unseen.length(i)])
         shares.append(placement.total_ms(placement.optimum()[None, :])[0] / totals.min())
     assert np.mean(shares) > 0.97
@@ -348,7 +354,7 @@ def test_measurements_teach_a_policy_that_was_wrong():
     wrong = Policy.train([UNSEEN], schedule=SHORT)
     columns = SPACE.columns()
     log_ms = np.where(columns["pack"], 2.0, 0.0) + 0.1 * np.log2(columns["tile_x"])
-    here = believed_task(SPACE, Prior(log_ms, 0.1, np.ones(len(SPACE))), UNSEEN.problem)
+    here = prior_task(SPACE, Prior(log_ms, 0.1, np.ones(len(SPACE))), UNSEEN.problem)
     order = [c for c, _ in wrong.propose(here, len(SPACE))]
     packed = sum(c["pack"] for c in order[:16])
     asked = told(PolicySearcher(SPACE, problem=here.problem, policy=wrong), here, 16)

@@ -40,9 +40,9 @@ def test_the_order_of_rows_does_not_matter():
 def test_how_many_are_as_good_as_the_best():
     runs = space_runs()
     recorded = only(runs)
-    assert recorded.within(1.0) == 1
+    assert recorded.count_within(1.0) == 1
     share = recorded.optimum / recorded.values
-    assert recorded.within(0.5) == (share >= 0.5).sum()
+    assert recorded.count_within(0.5) == (share >= 0.5).sum()
 
 
 def test_the_newest_row_counts():
@@ -119,7 +119,7 @@ def test_one_configuration_and_constant_times():
     runs = space_runs()
     assert len(only(runs.head(1))) == 1
     constant = runs[runs["status"] == "ok"].assign(time_ms=2.0)
-    assert only(constant).within() == len(constant)
+    assert only(constant).count_within() == len(constant)
 
 
 def test_whole_numbers_stay_whole_beside_gaps():

@@ -5,10 +5,10 @@ import pytest
 from toy_space import space_runs
 
 from foretune.errors import UnknownName, UsageError
-from foretune.search.random import RandomSearcher
 from foretune.search.replay.recorded import recorded_spaces
 from foretune.search.replay.replay import replay
 from foretune.search.searcher import Prior
+from foretune.search.simple import RandomSearcher
 
 
 @pytest.fixture

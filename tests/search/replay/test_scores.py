@@ -109,7 +109,7 @@ def test_scores_of_a_replay():
     assert set(said["fraction_at"]) == {5, 10, 20, 50}
     assert said["fraction_at"][10] == pytest.approx(result.curves[:, 9].mean())
     assert said["hit_95"] == 1.0
-    assert said["within_5"] == recorded.within(0.95)
+    assert said["within_5"] == recorded.count_within(0.95)
     assert said["configurations"] == 60
     assert scores.evals_to_95 <= scores.evals_to_99 <= 60
     assert abs(scores.score) < 4 * scores.score_error

@@ -13,12 +13,11 @@ import pytest
 from foretune.errors import TrackingError
 from foretune.features import candidate_rows
 from foretune.models import Predictor, Training, train_predictor
-from foretune.models.saved.named import read_predictor
+from foretune.models.saved.lookup import read_predictor
 from foretune.models.validation.evaluation import Validation
-from foretune.tune.mlflow.flavour import input_columns, signature_of
-from foretune.tune.mlflow.promotion import judge
-from foretune.tune.mlflow.provenance import git_state, provenance
-from foretune.tune.mlflow.tracking import Tracker, score_metrics
+from foretune.tune.mlflow.flavor import infer_model_signature, input_columns
+from foretune.tune.mlflow.promotion import decide_promotion
+from foretune.tune.mlflow.tracking import Tracker, git_state, provenance, score_metrics
 
 CHAMPION = "models:/foretune-matmul@champion"
 NEWEST = "models:/foretune-matmul/1"
@@ -88,7 +87,7 @@ def test_nothing_is_pickled(place, training):
     assert {"predictor.json", "tree.npz", "runs.parquet"} <= files
     assert not any(f.endswith((".pkl", ".pickle", ".joblib")) for f in files)
     info = mlflow.models.get_model_info(NEWEST)
-    assert info.flavors["python_function"]["loader_module"] == "foretune.tune.mlflow.flavour"
+    assert info.flavors["python_function"]["loader_module"] == "foretune.tune.mlflow.flavor"
 
 
 def test_signature_and_example(place, training, toy_runs):
@@ -130,11 +129,11 @@ def test_columns_with_gaps_are_open(toy_runs):
         }
     )
     predictor = train_predictor(gappy, targets=("time_ms",), splits=()).predictor
-    by_name = signature_of(predictor).inputs.input_dict()
+    by_name = infer_model_signature(predictor).inputs.input_dict()
     assert not by_name["config.stages"].required
     assert not by_name["config.layout"].required
     assert by_name["config.threads"].required
-    signature = signature_of(predictor)
+    signature = infer_model_signature(predictor)
     enforce = mlflow.models.utils._enforce_schema
     for values in (np.ones(len(gappy), dtype=int), gappy["config.stages"]):
         enforce(input_columns(gappy.assign(**{"config.stages": values})), signature.inputs)
@@ -182,7 +181,7 @@ def test_scores_stand_beside_the_model(place, training):
     for tags in (version.tags, run.data.tags):
         assert tags["foretune.dataset"] == dataset.dataset.digest
         assert tags["foretune.rows"].endswith("runs.parquet")
-        assert len(tags["foretune.source"]) == 16
+        assert len(tags["foretune.code_hash"]) == 16
         assert tags["mlflow.user"]
     assert "champion: there is no champion to beat; typical error" in version.description
     assert run.data.tags["mlflow.note.content"] == version.description
@@ -239,26 +238,28 @@ def scored(training, own, baseline):
 
 class TestWhoIsChampion:
     def test_not_what_a_baseline_beats(self, training):
-        found = judge(scored(training(), 0.2, 0.1), None, np.nan)
+        found = decide_promotion(scored(training(), 0.2, 0.1), None, np.nan)
         assert found.alias == "challenger"
         assert found.reason == (
             "typical error 20.0 % is no better than the 10.0 % of the baseline 'problem median'"
         )
 
     def test_not_without_held_out_problems(self, training):
-        found = judge(Training(training().predictor, Validation({"time_ms": {}})), None, np.nan)
+        found = decide_promotion(
+            Training(training().predictor, Validation({"time_ms": {}})), None, np.nan
+        )
         assert (found.alias, found.reason[:23]) == ("challenger", "no problem was held out")
 
     @pytest.mark.parametrize(("before", "alias"), [(0.04, "challenger"), (0.06, "champion")])
     def test_of_the_same_problems_each_says_how_it_was_held_to(self, training, before, alias):
         done = scored(training(), 0.05, 0.1)
-        assert judge(done, done.predictor, before).alias == alias
+        assert decide_promotion(done, done.predictor, before).alias == alias
 
     def test_on_problems_new_to_both_they_are_compared(self, training, toy_runs):
         """Whoever has seen two problems only is worse on the others than on its own."""
         done, few = training(), toy_runs["problem.M"].isin([64, 256])
         narrow = Predictor(targets=("time_ms",)).fit(toy_runs[few])
-        found = judge(scored(done, 0.05, 0.1), narrow, 0.001)
+        found = decide_promotion(scored(done, 0.05, 0.1), narrow, 0.001)
         assert found.alias == "champion"
         assert found.reason.endswith("of the champion on 4 problems new to both")
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from foretune.device import Device
 from foretune.errors import OutputError
-from foretune.models.explanation.attribution import Importance
+from foretune.models.explanation import Importance
 from foretune.models.validation.evaluation import Validation
 from foretune.objective import Objective
 from foretune.problem import Problem
@@ -26,8 +26,8 @@ from foretune.tune.report.figures import (
     worth_figure,
 )
 from foretune.tune.report.rates import Rate, rates
-from foretune.tune.report.validation import held_out_rows, validation_page
-from foretune.tune.results import Contender, Steadiness, Step, TuneResult
+from foretune.tune.report.single import held_out_rows, validation_page
+from foretune.tune.results import Comparison, NoiseEstimate, SearchStep, TuneResult
 
 DEVICE = Device("Test CPU", "cpu", "x86_64", {"cores": 2, "fp32_gflops": 200.0}, "made up")
 DEFAULT = Configuration(tile=8, order="ij")
@@ -40,19 +40,21 @@ def result(n=512, speedup=1.5, library=0.8, failed=False, objective=Objective.TI
     """A search of three measurements; ``library`` is its time over the winner's."""
     best_ms = n / 1000
     steps = [
-        Step(DEFAULT, "ok", 3 * best_ms, math.nan, 3 * best_ms, 2 * best_ms, best_ms, 4 * best_ms),
-        Step(BEST, "ok", best_ms, math.nan, best_ms, best_ms, 0.5 * best_ms, 2 * best_ms),
+        SearchStep(
+            DEFAULT, "ok", 3 * best_ms, math.nan, 3 * best_ms, 2 * best_ms, best_ms, 4 * best_ms
+        ),
+        SearchStep(BEST, "ok", best_ms, math.nan, best_ms, best_ms, 0.5 * best_ms, 2 * best_ms),
     ]
     if failed:
-        steps.append(Step(BEST, "timeout", math.nan, math.nan, math.inf))
+        steps.append(SearchStep(BEST, "timeout", math.nan, math.nan, math.inf))
     interval = (speedup * 0.97, speedup * 1.03)
     contenders = [
-        Contender("default", DEFAULT, best_ms * speedup, 1.0, 1.0, 1.0),
-        Contender("candidate 1", BEST, best_ms, speedup, *interval),
+        Comparison("default", DEFAULT, best_ms * speedup, 1.0, 1.0, 1.0),
+        Comparison("candidate 1", BEST, best_ms, speedup, *interval),
     ]
     if library is not None:
         ratio = speedup / library
-        contenders.append(Contender("BLAS", None, best_ms * library, ratio, ratio, ratio))
+        contenders.append(Comparison("BLAS", None, best_ms * library, ratio, ratio, ratio))
     return TuneResult(
         "matmul", Problem(N=n), DEVICE.name, objective, "surrogate",
         tuple(steps), tuple(contenders), 100, 3.0,
@@ -327,7 +329,7 @@ def test_a_training_has_a_page_of_its_own():
 
 def test_a_training_without_held_out_rows_has_a_page():
     assert held_out_rows(Validation()).empty
-    text = Page(validation_page("x", Validation({"time_ms": {}}, extent="none"))).text
+    text = Page(validation_page("x", Validation({"time_ms": {}}, level="none"))).text
     assert "No whole problems were held out. (not validated" in text
     assert "Scores" not in text
 
@@ -366,19 +368,19 @@ def test_axes_name_round_values():
 @given(st.lists(st.floats(1e-6, 1e9), min_size=1, max_size=20), st.booleans())
 def test_every_value_has_its_place_on_its_axis(values, log):
     axis = value_axis(values, "", force_log=log)
-    places = [axis.place(v) for v in sorted(values)]
+    places = [axis.position(v) for v in sorted(values)]
     assert all(0 <= p <= 100 for p in places)
     assert places == sorted(places)
     assert len(axis.ticks) <= 17  # a power of ten each
-    assert all(0 <= axis.place(value) <= 100 for value, _ in axis.ticks)
+    assert all(0 <= axis.position(value) <= 100 for value, _ in axis.ticks)
 
 
 def test_places_in_a_chart():
     chart = trace_figure(result())
-    x, y = chart.at(chart.x.low, chart.y.high)
+    x, y = chart.position(chart.x.low, chart.y.high)
     assert (x, y) == (0, 0)
     line = Line([1, 2], [chart.y.low, chart.y.high], "@text", steps=True)
-    one, two = chart.x.place(1), chart.x.place(2)
+    one, two = chart.x.position(1), chart.x.position(2)
     assert chart.path(line) == f"{one:g},100 {two:g},100 {two:g},0"
     outside = Points([-9, 1], [1.0, 1.0], "@text", texts=["no", "yes"])
     assert [text for *_, text in chart.marks(outside)] == ["yes"]
@@ -391,8 +393,8 @@ def test_bars_begin_where_they_should():
     assert isinstance(bars, Bars)
     assert bars.labels == ["b", "a"]
     (only,) = bars.parts(0)
-    assert only[0] == bars.axis.place(1.0) == 0
-    assert only[1] == bars.axis.place(3.0)
+    assert only[0] == bars.axis.position(1.0) == 0
+    assert only[1] == bars.axis.position(3.0)
     assert bars.parts(1) == []
 
 
@@ -452,7 +454,7 @@ def test_a_browser_draws_the_page(tmp_path, browser, width, dark):
 
 
 def test_an_unstable_comparison_is_no_headline(tmp_path):
-    why = Steadiness(disturbed="other processes kept the CPU busy for 90% of the time")
+    why = NoiseEstimate(disturbed="other processes kept the CPU busy for 90% of the time")
     noisy = dataclasses.replace(result(n=128, speedup=70.0), steadiness=why)
     page = Page(written(tmp_path, [result(n=64, speedup=2.0), noisy]))
     assert "1 of 2 unseen problems faster than the default: 2.00×, 1 problem unstable" in page.text
@@ -472,8 +474,8 @@ def test_rates_of_a_kernel(matmul, toy_device):
     problem = matmul.problem(M=64, N=64, K=64)
     default = matmul.default(problem)
     contenders = (
-        Contender("default", default, 2.0, 1.0, 1.0, 1.0),
-        Contender("BLAS", None, 1.0, 2.0, 2.0, 2.0),
+        Comparison("default", default, 2.0, 1.0, 1.0, 1.0),
+        Comparison("BLAS", None, 1.0, 2.0, 2.0, 2.0),
     )
     tuned = dataclasses.replace(result(n=64), problem=problem, contenders=contenders)
     own, library = rates(matmul, tuned, toy_device)

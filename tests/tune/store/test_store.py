@@ -20,10 +20,10 @@ from foretune.errors import RunTableError, StoreError, UnknownName, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.store import Choice, Merged, ShippedStore, Store, Subject, database, rows
+from foretune.tune.store import Choice, MergeReport, Store, StoreFile, Subject, database, sql
 from foretune.tune.store import store as store_module
+from foretune.tune.store.json_rows import measurement_to_record
 from foretune.tune.store.process import Process, this_process
-from foretune.tune.store.record import to_record
 
 SUBJECT = Subject("softmax", "9f3a", "Toy GPU", "foretune 0.1.0, triton 3.9.0")
 OTHER = replace(SUBJECT, versions="foretune 0.1.0, triton 3.6.0")
@@ -65,7 +65,7 @@ def file(tmp_path):
 def known(tuned, subject=SUBJECT):
     """All measurements as comparable text: NaN does not equal NaN."""
     return {
-        (m.problem.id, json.dumps(to_record(m), sort_keys=True))
+        (m.problem.id, json.dumps(measurement_to_record(m), sort_keys=True))
         for m in tuned.measurements(subject)
     }
 
@@ -75,7 +75,7 @@ class TestMeasurements:
         assert store.subjects() == store.measurements(SUBJECT) == store.summary() == []
         assert store.choice(SUBJECT, SMALL) is None
         assert store.choices(SUBJECT) == {}
-        assert store.abandoned(SUBJECT, SMALL) == []
+        assert store.crashed_configurations(SUBJECT, SMALL) == []
         assert len(store.runs()) == 0
         assert store.forget() == 0
 
@@ -105,7 +105,7 @@ class TestMeasurements:
     @pytest.mark.parametrize("fallback", [False, True])
     def test_the_last_one_stays_whatever_its_clock_said(self, store, fallback, monkeypatch):
         if fallback:  # what databases without an upsert get
-            monkeypatch.setattr(rows, "_INSERT", {})
+            monkeypatch.setattr(sql, "_INSERT", {})
         store.put(SUBJECT, [measured(time_ms=2.0, at="2030-01-02T00:00:00+00:00", x=1)])
         store.put(SUBJECT, [measured(time_ms=5.0, at="2026-01-02T00:00:00+00:00", x=2)])
         store.put(SUBJECT, [measured(time_ms=9.0, at="2026-01-01T00:00:00+00:00", x=1)])
@@ -115,7 +115,7 @@ class TestMeasurements:
         first = store.choose(SUBJECT, SMALL, choice(1))
         assert first == store.choose(SUBJECT, SMALL, choice(2)) == choice(1)
         assert store.choose(SUBJECT, SMALL, choice(3, measured=9)) == choice(1)
-        better = store.choose(SUBJECT, SMALL, choice(3, measured=9), instead_of=choice(1))
+        better = store.choose(SUBJECT, SMALL, choice(3, measured=9), replacing=choice(1))
         assert better.config["x"] == 3
 
     def test_equal_problems_are_one_problem(self, store):
@@ -220,9 +220,12 @@ class TestRoundTrips:
         first.export(folder / "one.json")
         second.merge(folder / "one.json")
         second.export(folder / "two.json")
-        shipped = Store.of_file(folder / "one.json")
+        shipped = Store.from_file(folder / "one.json")
         last = {(m.problem, m.config): m for m in found}
-        wanted = {(p.id, json.dumps(to_record(m), sort_keys=True)) for (p, _), m in last.items()}
+        wanted = {
+            (p.id, json.dumps(measurement_to_record(m), sort_keys=True))
+            for (p, _), m in last.items()
+        }
         for tuned in (first, second, shipped):
             assert known(tuned) == wanted
             assert tuned.subjects() == [SUBJECT]
@@ -260,9 +263,9 @@ class TestChoices:
         early = "2020-01-01T00:00:00.000+00:00"
         first = store.choose(SUBJECT, SMALL, choice(1, measured=0))
         assert store.choose(SUBJECT, SMALL, choice(2)) == first
-        assert store.choose(SUBJECT, SMALL, choice(2, measured=0), instead_of=first) == first
-        assert store.choose(SUBJECT, SMALL, choice(3, at=early), instead_of=first) == choice(3)
-        assert store.choose(SUBJECT, SMALL, choice(4, measured=99), instead_of=first) == choice(3)
+        assert store.choose(SUBJECT, SMALL, choice(2, measured=0), replacing=first) == first
+        assert store.choose(SUBJECT, SMALL, choice(3, at=early), replacing=first) == choice(3)
+        assert store.choose(SUBJECT, SMALL, choice(4, measured=99), replacing=first) == choice(3)
         assert store.choice(SUBJECT, SMALL) == choice(3)
 
     def test_it_is_made_in_a_way_that_exists(self, store):
@@ -352,21 +355,21 @@ class TestProcesses:
             assert store.choice(SUBJECT, SMALL).config["x"] == int(chosen.pop())
             assert len(store.measurements(SUBJECT, SMALL)) == 120
             crashed = Configuration(x="crash", process=0)
-            assert store.abandoned(SUBJECT, SMALL) == [crashed]
+            assert store.crashed_configurations(SUBJECT, SMALL) == [crashed]
         finally:
             for child in children:
                 child.communicate("end\n")
         dead = replace(measured(), config=crashed, status=Status.RUNTIME_ERROR, time_ms=math.nan)
         store.put(SUBJECT, [dead])
-        assert crashed not in store.abandoned(SUBJECT, SMALL), "it has its row now"
+        assert crashed not in store.crashed_configurations(SUBJECT, SMALL), "it has its row now"
 
     def test_what_this_process_measures_is_not_abandoned(self, store):
         config = Configuration(x=1)
         store.begin(SUBJECT, SMALL, config)
         store.begin(SUBJECT, SMALL, config)
-        assert store.abandoned(SUBJECT, SMALL) == []
+        assert store.crashed_configurations(SUBJECT, SMALL) == []
         store.put(SUBJECT, [measured(x=1)])
-        assert store.abandoned(SUBJECT, SMALL) == []
+        assert store.crashed_configurations(SUBJECT, SMALL) == []
 
     def test_a_mark_can_be_taken_away_without_a_result(self, store, monkeypatch):
         """By the one who made it; another process's stays."""
@@ -376,17 +379,17 @@ class TestProcesses:
             monkeypatch.setattr(store_module, "this_process", lambda who=who: who)
             store.begin(SUBJECT, SMALL, config)
         store.end(SUBJECT, SMALL, config)
-        assert store.abandoned(SUBJECT, SMALL) == [config]
+        assert store.crashed_configurations(SUBJECT, SMALL) == [config]
         monkeypatch.setattr(store_module, "this_process", lambda: earlier)
         store.end(SUBJECT, SMALL, config)
-        assert store.abandoned(SUBJECT, SMALL) == []
+        assert store.crashed_configurations(SUBJECT, SMALL) == []
 
     def test_who_lives(self):
         me = this_process()
-        assert me.lives
-        assert replace(me, started=me.started - 60).lives is False, "another one with its number"
-        assert Process(platform.node(), 2**22 + 1, me.started).lives is False
-        assert replace(me, host="elsewhere").lives is None
+        assert me.is_alive
+        assert replace(me, started=me.started - 60).is_alive is False, "another one with its number"
+        assert Process(platform.node(), 2**22 + 1, me.started).is_alive is False
+        assert replace(me, host="elsewhere").is_alive is None
 
 
 class TestFiles:
@@ -413,20 +416,20 @@ class TestFiles:
         new.put(SUBJECT, [measured(x=1, time_ms=5.0, at="2026-06-01T00:00:00+00:00")])
         new.choose(SUBJECT, SMALL, choice(7, at="2020-01-01T00:00:00+00:00"))
         merged = new.merge(tmp_path / "a.json")
-        assert replace(merged, conflicts=()) == Merged(1, 3, 1, 1)
+        assert replace(merged, conflicts=()) == MergeReport(1, 3, 1, 1)
         assert [(c.kept, c.dropped) for c in merged.conflicts] == [("5 ms", "1 ms")]
-        assert replace(new.merge(tmp_path / "a.json"), conflicts=()) == Merged(0, 0, 0, 5)
+        assert replace(new.merge(tmp_path / "a.json"), conflicts=()) == MergeReport(0, 0, 0, 5)
         assert {m.time_ms for m in new.measurements(SUBJECT, SMALL)} == {5.0, 1.0}
         assert new.choice(SUBJECT, SMALL) == choice(1), "chosen later"
         more = choice(8, measured=9, at="2020-01-01T00:00:00.000+00:00")
-        new.choose(SUBJECT, SMALL, more, instead_of=choice(1))
+        new.choose(SUBJECT, SMALL, more, replacing=choice(1))
         assert new.merge(tmp_path / "a.json").choices == 0
         assert new.choice(SUBJECT, SMALL) == choice(8, measured=9), "rests on more"
 
     def test_a_shipped_file_is_read_without_a_database(self, filled, tmp_path):
         filled.export(tmp_path / "a.json")
-        shipped = Store.of_file(tmp_path / "a.json")
-        assert isinstance(shipped, ShippedStore)
+        shipped = Store.from_file(tmp_path / "a.json")
+        assert isinstance(shipped, StoreFile)
         assert shipped.name == str(tmp_path / "a.json")
         assert shipped.summary() == filled.summary()
         assert shipped.choice(SUBJECT, SMALL) == choice()
@@ -438,7 +441,7 @@ class TestFiles:
 
     def test_an_empty_one(self, store, tmp_path):
         store.export(tmp_path / "a.json")
-        assert store.merge(tmp_path / "a.json") == Merged(0, 0, 0, 0)
+        assert store.merge(tmp_path / "a.json") == MergeReport(0, 0, 0, 0)
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -500,7 +503,7 @@ class TestConflicts:
         ]  # fmt: skip
         assert "n=64,dtype=fp16: x=2: 2 ms kept, compile error dropped" in str(merged.conflicts[0])
         assert {m.time_ms for m in store.measurements(SUBJECT)} == {2.0}
-        assert store.merge(tmp_path / "other.json") == Merged(0, 0, 0, 4)
+        assert store.merge(tmp_path / "other.json") == MergeReport(0, 0, 0, 4)
 
 
 class TestTrouble:
@@ -632,7 +635,7 @@ class TestTrouble:
             file.write_bytes(b"")
         else:
             shutil.rmtree(file.parent)
-        store.begin(SUBJECT, SMALL, Configuration(x=2))
+        store.begin_measurement(SUBJECT, SMALL, Configuration(x=2))
         store.put(SUBJECT, [measured(x=2)])
         assert [m.config["x"] for m in Store(file).measurements(SUBJECT)] == [2]
 
@@ -703,7 +706,7 @@ class TestTrouble:
 
         mounts = [type("Mount", (), {"mountpoint": "/", "fstype": kind})]
         monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
-        assert database._is_shared(file) == (kind == "nfs4")
+        assert database._is_network_file_system(file) == (kind == "nfs4")
         Store(file).put(SUBJECT, [measured(x=1)])
         raw = sqlite3.connect(file)
         assert raw.execute("PRAGMA journal_mode").fetchone() == (journal,)

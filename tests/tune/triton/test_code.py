@@ -5,14 +5,14 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import triton.language as tl  # noqa: E402
+import triton.language as tl
 
-import foretune  # noqa: E402
-from foretune import Configuration, Device, Problem  # noqa: E402
-from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
-from foretune.search.rows import Rows  # noqa: E402
-from foretune.tune.triton.code import Code  # noqa: E402
-from foretune.tune.triton.estimate import estimate  # noqa: E402
+import foretune
+from foretune import Configuration, Device, Problem
+from foretune.collect.replay_driver import ReplayDriver
+from foretune.search.encoding import KernelRuns
+from foretune.tune.triton.code import CodeReader
+from foretune.tune.triton.prior import estimate
 
 H200 = Device("NVIDIA H200", "gpu", "sm_90", {"cores": 132.0})
 
@@ -43,12 +43,12 @@ def arguments():
 
 def estimated(statics):
     configs = [Configuration(P=1, num_warps=4)] * len(statics)
-    return estimate(Rows([Problem()] * len(statics), configs, statics), H200.specs)
+    return estimate(KernelRuns([Problem()] * len(statics), configs, statics), H200.specs)
 
 
 def test_a_glance_tells_small_tiles_from_large_ones():
-    code = Code(product, arguments(), {}, H200)
-    small, large = code.glance([config(16, 16), config(128, 128, 8)], threads=1)
+    code = CodeReader(product, arguments(), {}, H200)
+    small, large = code.early_stage_features([config(16, 16), config(128, 128, 8)], threads=1)
     assert small["loop_intensity"] < large["loop_intensity"]
     assert large["fits"] == 1
     slow, fast = estimated([small, large])
@@ -61,13 +61,15 @@ def test_what_spills_is_believed_to_be_slower():
 
 
 def test_what_does_not_compile_shows_nothing():
-    assert Code(product, arguments(), {}, H200).glance([config(3, 16)], threads=1) == [{}]
+    assert CodeReader(product, arguments(), {}, H200).early_stage_features(
+        [config(3, 16)], threads=1
+    ) == [{}]
 
 
 def test_an_unknown_device_shows_nothing():
-    code = Code(product, arguments(), {}, Device("new", "gpu", "sm_999"))
-    assert code.glance([config(16, 16)], threads=1) == [{}]
-    assert code.look(None) == {}
+    code = CodeReader(product, arguments(), {}, Device("new", "gpu", "sm_999"))
+    assert code.early_stage_features([config(16, 16)], threads=1) == [{}]
+    assert code.machine_code_features(None) == {}
 
 
 def test_measured_runs_say_what_their_code_shows(tmp_path):

@@ -5,14 +5,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
 triton = pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 
-import triton.language as tl  # noqa: E402
-from triton.tools.tensor_descriptor import TensorDescriptor  # noqa: E402
-from tuned_kernels import NEWEST  # noqa: E402
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+from tuned_kernels import NEWEST
 
-import foretune  # noqa: E402
-from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
-from foretune.tune.triton.call_plan import make_plan  # noqa: E402
-from foretune.tune.triton.descriptors import hooked  # noqa: E402
+import foretune
+from foretune.collect.replay_driver import ReplayDriver
+from foretune.tune.triton.descriptors import arguments_after_hook
+from foretune.tune.triton.problem_key import make_plan
 
 SIZES = ((64, 64), (128, 64), (64, 128), (128, 128), (32, 64), (32, 32))
 
@@ -91,12 +91,14 @@ def test_few_are_measured_and_the_callers_descriptors_are_the_winners(driver, de
 def test_hooks_run_on_copies(described):
     given = described()
     config = configs()[0]
-    args, kwargs = hooked(config, ["a", "b"], given[:1], {"b": given[1], "grid": (1,)})
+    args, kwargs = arguments_after_hook(
+        config, ["a", "b"], given[:1], {"b": given[1], "grid": (1,)}
+    )
     assert args[0].block_shape == kwargs["b"].block_shape == [64, 64]
     assert given[0].block_shape == given[1].block_shape == [1, 16]
     assert args[0].base is given[0].base
     plain = triton.Config({"BLOCK_M": 1})
-    assert hooked(plain, ["a", "b"], given, {})[0][0] is given[0]
+    assert arguments_after_hook(plain, ["a", "b"], given, {})[0][0] is given[0]
 
 
 def test_hooks_that_touch_memory_spoil_nothing(described):
@@ -107,7 +109,7 @@ def test_hooks_that_touch_memory_spoil_nothing(described):
 
     config = triton.Config({"BLOCK_M": 1}, pre_hook=clear)
     with pytest.raises(AttributeError):
-        hooked(config, ["a", "x"], [given[0], other], {})
+        arguments_after_hook(config, ["a", "x"], [given[0], other], {})
     assert (other == 1).all()
 
 

@@ -7,11 +7,11 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import tuned_kernels  # noqa: E402
-from triton.runtime.autotuner import Autotuner  # noqa: E402
-from tuned_kernels import NEWEST, configs  # noqa: E402
+import tuned_kernels
+from triton.runtime.autotuner import Autotuner
+from tuned_kernels import NEWEST, configs
 
-import foretune  # noqa: E402
+import foretune
 
 
 def test_arguments_come_in_tritons_order_and_ours_by_keyword_only():

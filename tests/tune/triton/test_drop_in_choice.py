@@ -9,10 +9,10 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import tuned_kernels  # noqa: E402
-from triton.compiler.errors import CompileTimeAssertionFailure  # noqa: E402
-from triton.runtime.errors import OutOfResources, PTXASError  # noqa: E402
-from tuned_kernels import FAST, SLOW, best_is, blocks_of, by_size, configs, failing  # noqa: E402
+import tuned_kernels
+from triton.compiler.errors import CompileTimeAssertionFailure
+from triton.runtime.errors import OutOfResources, PTXASError
+from tuned_kernels import FAST, SLOW, best_is, blocks_of, by_size, configs, failing
 
 
 @pytest.fixture

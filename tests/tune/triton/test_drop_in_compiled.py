@@ -5,13 +5,13 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import tuned_kernels  # noqa: E402
-from torch import _dynamo as dynamo  # noqa: E402
-from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table  # noqa: E402
-from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
-from torch.utils import _triton as torch_triton  # noqa: E402
-from triton.runtime.autotuner import Autotuner  # noqa: E402
-from tuned_kernels import best_is, blocks_of, configs  # noqa: E402
+import tuned_kernels
+from torch import _dynamo as dynamo
+from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils import _triton as torch_triton
+from triton.runtime.autotuner import Autotuner
+from tuned_kernels import best_is, blocks_of, configs
 
 
 @pytest.fixture(autouse=True)

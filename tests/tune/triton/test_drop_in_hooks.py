@@ -5,9 +5,9 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import tuned_kernels  # noqa: E402
-from triton.runtime.errors import OutOfResources  # noqa: E402
-from tuned_kernels import NEWEST, best_is, configs, failing  # noqa: E402
+import tuned_kernels
+from triton.runtime.errors import OutOfResources
+from tuned_kernels import NEWEST, best_is, configs, failing
 
 
 @pytest.fixture

@@ -5,9 +5,9 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import tuned_kernels  # noqa: E402
-from triton.runtime.errors import AutotunerError  # noqa: E402
-from tuned_kernels import NEWEST, best_is, blocks_of, configs  # noqa: E402
+import tuned_kernels
+from triton.runtime.errors import AutotunerError
+from tuned_kernels import NEWEST, best_is, blocks_of, configs
 
 BLOCKS = (16, 32, 64, 128, 256)
 

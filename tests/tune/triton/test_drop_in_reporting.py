@@ -7,9 +7,9 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import tuned_kernels  # noqa: E402
-from triton import knobs  # noqa: E402
-from tuned_kernels import NEWEST, best_is, blocks_of, configs, failing  # noqa: E402
+import tuned_kernels
+from triton import knobs
+from tuned_kernels import NEWEST, best_is, blocks_of, configs, failing
 
 KEY = (64, "torch.float16", "torch.float32")
 needs_listener = pytest.mark.skipif(

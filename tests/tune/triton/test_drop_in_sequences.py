@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import tuned_kernels  # noqa: E402
-from triton.runtime.errors import OutOfResources  # noqa: E402
-from tuned_kernels import NEWEST, blocks_of, configs  # noqa: E402
+import tuned_kernels
+from triton.runtime.errors import OutOfResources
+from tuned_kernels import NEWEST, blocks_of, configs
 
-import foretune  # noqa: E402
-from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
+import foretune
+from foretune.collect.replay_driver import ReplayDriver
 
 BLOCKS = (16, 32, 64, 128)
 
@@ -32,7 +32,7 @@ class Call:
         x = torch.zeros(8, dtype=torch.float32 if self.single else torch.float16)
         y = torch.zeros(8)
         more = {} if self.m is None else {"m": self.m}
-        grid = lambda meta: (meta["BLOCK"], 1)  # noqa: E731
+        grid = lambda meta: (meta["BLOCK"], 1)
         if self.by_name:
             tuned[grid](x=x, y=y, n=self.n, **more)
         else:

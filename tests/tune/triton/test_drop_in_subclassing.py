@@ -8,9 +8,9 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import tuned_kernels  # noqa: E402
-from triton.runtime.autotuner import Autotuner, Heuristics  # noqa: E402
-from tuned_kernels import best_is, blocks_of, configs  # noqa: E402
+import tuned_kernels
+from triton.runtime.autotuner import Autotuner, Heuristics
+from tuned_kernels import best_is, blocks_of, configs
 
 KEY = (64, "torch.float16", "torch.float32")
 

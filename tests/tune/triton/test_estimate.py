@@ -6,14 +6,14 @@ import pytest
 pytest.importorskip("triton")
 
 from foretune import Configuration, Device, Problem
-from foretune.search.rows import Rows
-from foretune.tune.triton.estimate import estimate, tile_edges
+from foretune.search.encoding import KernelRuns
+from foretune.tune.triton.prior import estimate, tile_edges
 
 DEVICE = Device("NVIDIA H200", "gpu", specs={"cores": 132.0})
 
 
 def order(configs, programs):
-    found = Rows([Problem()] * len(configs), configs, [{"programs": p} for p in programs])
+    found = KernelRuns([Problem()] * len(configs), configs, [{"programs": p} for p in programs])
     return np.argsort(estimate(found, DEVICE.specs), kind="stable").tolist()
 
 

@@ -5,14 +5,14 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import tuned_kernels  # noqa: E402
-from torch import _dynamo as dynamo  # noqa: E402
-from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table  # noqa: E402
-from torch.utils import _triton as torch_triton  # noqa: E402
-from tuned_kernels import blocks_of, by_size, configs  # noqa: E402
+import tuned_kernels
+from torch import _dynamo as dynamo
+from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+from torch.utils import _triton as torch_triton
+from tuned_kernels import blocks_of, by_size, configs
 
-import foretune  # noqa: E402
-from foretune.errors import UsageError  # noqa: E402
+import foretune
+from foretune.errors import UsageError
 
 
 @pytest.fixture

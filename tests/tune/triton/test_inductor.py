@@ -8,13 +8,13 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
 pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 
-from torch._inductor import select_algorithm  # noqa: E402
-from torch._inductor.ir import FixedLayout  # noqa: E402
+from torch._inductor import select_algorithm
+from torch._inductor.ir import FixedLayout
 
-import foretune  # noqa: E402
-from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
-from foretune.errors import ForetuneWarning, UsageError  # noqa: E402
-from foretune.tune.triton.inductor import Chooser, operation  # noqa: E402
+import foretune
+from foretune.collect.replay_driver import ReplayDriver
+from foretune.errors import ForetuneWarning, UsageError
+from foretune.tune.triton.inductor import InductorChooser, make_operation
 
 TILES = [(m, n) for m in (16, 32, 64, 128) for n in (16, 32, 64, 128)]
 
@@ -62,7 +62,7 @@ def times(choices, best=(128, 64)):
     """Return milliseconds of choices: the closer to the best tile, the faster."""
     found = {}
     for choice in choices:
-        knobs = operation([choice]).configs[0]
+        knobs = make_operation([choice]).configs[0]
         apart = sum(
             abs(math.log2(knobs.get(f"BLOCK_{x}", 1) / b)) for x, b in zip("MN", best, strict=True)
         )
@@ -82,13 +82,15 @@ def store(tmp_path):
 
 
 def test_few_templates_and_all_routines_are_timed_and_none_twice(driver, store):
-    chooser = Chooser(4, store)
-    kept = chooser.few(listed())
+    chooser = InductorChooser(4, store)
+    kept = chooser.shorten(listed())
     assert kept[0].name == "mm"
     assert len(kept) == 5
-    chooser.learn(times(kept), "mm", None, kept)
+    chooser.record_timings(times(kept), "mm", None, kept)
     best = min(times(kept), key=times(kept).get)
-    again = Chooser(4, store).few(listed(first=100))  # another process counts differently
+    again = InductorChooser(4, store).shorten(
+        listed(first=100)
+    )  # another process counts differently
     assert [c.description for c in again] == [best.description]
     runs = store.runs()
     assert len(runs) == 5
@@ -96,44 +98,44 @@ def test_few_templates_and_all_routines_are_timed_and_none_twice(driver, store):
 
 
 def test_a_new_list_is_decided_anew_with_what_was_timed(driver, store):
-    chooser = Chooser(4, store)
-    kept = chooser.few(listed())
-    chooser.learn(times(kept), "mm", None, kept)
+    chooser = InductorChooser(4, store)
+    kept = chooser.shorten(listed())
+    chooser.record_timings(times(kept), "mm", None, kept)
     shorter = listed()[:-1]
-    again = Chooser(2, store).few(shorter)
+    again = InductorChooser(2, store).shorten(shorter)
     assert 3 <= len(again) <= 7
 
 
 def test_other_problems_are_learned_from(driver, store):
-    chooser = Chooser(4, store)
+    chooser = InductorChooser(4, store)
     for n in (512, 768, 1536, 2048, 3072, 4096, 640, 896, 1280, 2560, 3584, 1792, 1152):
-        kept = chooser.few(listed(sizes=(1024, n, 1024)))
-        chooser.learn(times(kept), "mm", None, kept)
-    kept = chooser.few(listed())
+        kept = chooser.shorten(listed(sizes=(1024, n, 1024)))
+        chooser.record_timings(times(kept), "mm", None, kept)
+    kept = chooser.shorten(listed())
     assert min(times(kept).values()) == 1.0
 
 
 def test_failures_are_remembered_as_such(driver, store):
-    chooser = Chooser(4, store)
-    kept = chooser.few(listed())
+    chooser = InductorChooser(4, store)
+    kept = chooser.shorten(listed())
     broken = dict.fromkeys(kept, math.inf)
-    chooser.learn(broken, "mm", None, kept)
+    chooser.record_timings(broken, "mm", None, kept)
     assert set(store.runs()["status"]) == {"runtime_error"}
-    assert len(chooser.few(listed())) > 1
+    assert len(chooser.shorten(listed())) > 1
 
 
 def test_lists_of_few_choices_stay(driver, store):
     short = listed()[:4]
-    assert Chooser(4, store).few(short) == short
-    assert Chooser(4, store).few(short[:1]) == short[:1]
+    assert InductorChooser(4, store).shorten(short) == short
+    assert InductorChooser(4, store).shorten(short[:1]) == short[:1]
 
 
 def test_what_cannot_be_understood_is_left_to_inductor(store):
     odd = [object(), object()]
     with pytest.warns(ForetuneWarning, match="Inductor times all of its choices: AttributeError"):
-        assert Chooser(4, store).few(odd) is odd
+        assert InductorChooser(4, store).shorten(odd) is odd
     with pytest.warns(ForetuneWarning, match="times of Inductor's mm are not kept"):
-        Chooser(4, store).learn({odd[0]: 1.0}, "mm", None, odd)
+        InductorChooser(4, store).record_timings({odd[0]: 1.0}, "mm", None, odd)
 
 
 def test_patching_and_undoing(tmp_path):

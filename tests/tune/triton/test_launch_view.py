@@ -9,17 +9,17 @@ from commands import run_json
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import foretune as ft  # noqa: E402
-from foretune.cli import main  # noqa: E402
-from foretune.collect import Runner  # noqa: E402
-from foretune.collect.kernels import triton_gemm  # noqa: E402
-from foretune.collect.kernels.triton_softmax import TritonSoftmax  # noqa: E402
-from foretune.collect.workbench import environment  # noqa: E402
-from foretune.device import find_device  # noqa: E402
-from foretune.measurement import Measurement, Status  # noqa: E402
-from foretune.tune.record import StoredRecord  # noqa: E402
-from foretune.tune.store import Store  # noqa: E402
-from foretune.tune.triton.launch_view import LaunchView  # noqa: E402
+import foretune as ft
+from foretune.cli import main
+from foretune.collect import Runner
+from foretune.collect.benchmark import environment
+from foretune.collect.kernels import triton_gemm
+from foretune.collect.kernels.triton_softmax import TritonSoftmax
+from foretune.device import find_device
+from foretune.measurement import Measurement, Status
+from foretune.tune.record import SharedMeasurementCache
+from foretune.tune.store import Store
+from foretune.tune.triton.launch_view import LaunchView
 
 GEMM = triton_gemm.TritonGemm()
 PROBLEM = GEMM.problem(M=256, N=512, K=1024)
@@ -44,7 +44,7 @@ class LawRunner(Runner):
                 environment=environment(kernel),
             )  # fmt: skip
 
-    def race(self, kernel, problem, configs, box_s=2.0):
+    def compare_interleaved(self, kernel, problem, configs, max_seconds=2.0):
         return {c.id: np.full(20, law(c)) for c in configs}
 
 
@@ -100,7 +100,7 @@ def test_a_tuned_kernel_is_chosen_without_measuring(driver, tuned, key):
 def test_the_same_from_the_command_to_the_replay(driver, monkeypatch, tmp_path, capsys):
     """One kernel through tune, store, decorator and replay."""
     monkeypatch.setattr("foretune.collect.IsolatedRunner", lambda *_: LawRunner())
-    monkeypatch.setattr("foretune.cli.options.read_device", lambda name: H200)
+    monkeypatch.setattr("foretune.cli.options.read_local_device", lambda name: H200)
     monkeypatch.chdir(tmp_path)
     tune = ("tune", "triton_gemm", "--problem", "M=256,N=512,K=1024", "--device", "cuda:0",
             "--searcher", "random", "--budget", "60")  # fmt: skip
@@ -143,14 +143,14 @@ def test_what_the_decorator_measured_is_known_to_tune(driver, tuned):
     Store().forget()
     configs = whole(tuned)[:3]
     multiply(decorated(configs, budget="all"))
-    known = StoredRecord(GEMM, H200).known(PROBLEM)
+    known = SharedMeasurementCache(GEMM, H200).known(PROBLEM)
     assert {m.config: m.time_ms for m in known} == {c: law(c) for c in configs}
-    assert StoredRecord(GEMM, H200).known(GEMM.problem(M=512, N=512, K=1024)) == []
+    assert SharedMeasurementCache(GEMM, H200).known(GEMM.problem(M=512, N=512, K=1024)) == []
 
 
 def test_what_is_forgotten_is_forgotten_under_both_names(driver, tuned):
     assert main(["store", "forget", "triton_gemm", "--problem", "K=1024"]) == 0
-    assert StoredRecord(GEMM, H200).known(PROBLEM) == []
+    assert SharedMeasurementCache(GEMM, H200).known(PROBLEM) == []
     multiply(decorated(whole(tuned)[:4], budget=2))
     assert len(driver.launches) > 1
 
@@ -165,7 +165,7 @@ def test_energy_is_no_answer_to_who_wants_time(driver, tuned):
 class TestView:
     def test_a_single_launch(self):
         view, config = LaunchView(GEMM, H200), GEMM.default(PROBLEM)
-        run = view.run(PROBLEM, config)
+        run = view.function_launch(PROBLEM, config)
         assert run.subject.kernel == "_gemm"
         assert run.problem["stride_am"] == 1024
         assert run.problem["c.dtype"] == "float16"
@@ -175,15 +175,15 @@ class TestView:
 
     def test_two_launches_are_no_launch_of_a_function(self):
         split = next(c for c in GEMM.space(PROBLEM) if c["SPLIT_K"] > 1)
-        assert LaunchView(GEMM, H200).run(PROBLEM, split) is None
+        assert LaunchView(GEMM, H200).function_launch(PROBLEM, split) is None
 
     def test_a_warm_cache_is_not_what_a_decorator_measures(self):
         warm = GEMM.problem(M=256, N=512, K=1024, cache="warm")
-        assert LaunchView(GEMM, H200).run(warm, GEMM.default(warm)) is None
+        assert LaunchView(GEMM, H200).function_launch(warm, GEMM.default(warm)) is None
 
     def test_one_kernel_may_be_several_functions(self):
         softmax = TritonSoftmax()
         problem = softmax.problem(R=64, C=2048)
         view = LaunchView(softmax, H200)
-        names = {view.run(problem, c).subject.kernel for c in softmax.space(problem)}
+        names = {view.function_launch(problem, c).subject.kernel for c in softmax.space(problem)}
         assert names == {"_whole_rows", "_blocks_of_rows"}

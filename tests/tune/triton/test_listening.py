@@ -5,11 +5,11 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import tuned_kernels  # noqa: E402
-from tuned_kernels import blocks_of, configs, failing  # noqa: E402
+import tuned_kernels
+from tuned_kernels import blocks_of, configs, failing
 
-import foretune  # noqa: E402
-from foretune.errors import UsageError  # noqa: E402
+import foretune
+from foretune.errors import UsageError
 
 LISTENS = hasattr(triton.knobs.autotuning, "listener")
 

@@ -71,10 +71,10 @@ def until_settled(kernel, tensors):
 
 def metered(monkeypatch, device, watts=None, fails=False):
     """Give the device a meter: as many watts as the block that runs has elements, or as given."""
-    from foretune.collect import metering, meters
-    from foretune.tune.triton import measuring, tunings
+    from foretune.collect import power
+    from foretune.tune.triton import benchmark, choice
 
-    class Meter(meters.PowerMeter):
+    class Meter(power.PowerMeter):
         name, device_kind = "replayed", "gpu"
 
         def unavailable_because(self):
@@ -90,14 +90,14 @@ def metered(monkeypatch, device, watts=None, fails=False):
         @contextlib.contextmanager
         def window(self):
             self.start()
-            yield (window := meters.Window())
+            yield (window := power.Window())
             block = device.launches[-1].config["BLOCK"]
             window.seconds, window.joules = 1.0, block if watts is None else watts
 
-    for module in (tunings, measuring):
+    for module in (choice, benchmark):
         monkeypatch.setattr(module, "find_meter", lambda kind, index=0: Meter())
-    monkeypatch.setattr(metering, "RAMP_S", 0.0)
-    monkeypatch.setattr(metering, "WINDOW_S", 0.01)
+    monkeypatch.setattr(power, "RAMP_S", 0.0)
+    monkeypatch.setattr(power, "WINDOW_S", 0.01)
 
 
 class TestBudget:
@@ -340,7 +340,9 @@ class TestStore:
     def test_processes_that_tune_at_once_agree(self, device, tensors, tmp_path):
         first = make(configs(64, 128, 256), store=tmp_path / "t.db", budget=1)
         second = make(configs(64, 128, 256), store=tmp_path / "t.db", budget=3)
-        second.tunings.history.choice = lambda *asked: None  # it began before the other was done
+        second.tuner_factory.history.choice = lambda *asked: (
+            None
+        )  # it began before the other was done
         call(first, device, tensors, 1024)
         call(second, device, tensors, 1024)
         assert second.best_config == first.best_config
@@ -494,12 +496,12 @@ with ReplayDriver(times).active():
         assert kernel.best_config in kernel.configs
 
     def test_a_fallback_keeps_to_the_budget(self, device, tensors, monkeypatch):
-        from foretune.tune.triton import tuning
+        from foretune.tune.triton import choice
 
         def broken(self):
             raise ZeroDivisionError("ours")
 
-        monkeypatch.setattr(tuning.Tuning, "remembered", broken)
+        monkeypatch.setattr(choice.CallTuner, "sufficient_choice", broken)
         with pytest.warns(ForetuneWarning, match="ZeroDivisionError"):
             assert call(make(budget=0), device, tensors, 1024) == 0
 
@@ -519,12 +521,12 @@ with ReplayDriver(times).active():
             kernel[grid](*tensors, 1024)
 
     def test_a_failure_of_ours_falls_back_to_stock(self, device, tensors, monkeypatch):
-        from foretune.tune.triton import tuning
+        from foretune.tune.triton import choice
 
         def broken(self):
             raise ZeroDivisionError("ours")
 
-        monkeypatch.setattr(tuning.Tuning, "remembered", broken)
+        monkeypatch.setattr(choice.CallTuner, "sufficient_choice", broken)
         kernel = make(configs(64, 256))
         with pytest.warns(ForetuneWarning, match="fell back to stock Triton: ZeroDivisionError"):
             assert call(kernel, device, tensors, 1024) == 2
@@ -658,13 +660,13 @@ class TestOnline:
         assert kernel.best_config.kwargs["BLOCK"] == 64
 
     def test_a_plan_that_fails_ends_the_search_with_a_warning(self, device, tensors, monkeypatch):
-        from foretune.tune.triton import tuning
+        from foretune.tune.triton import choice
 
         def broken(self):
             raise ZeroDivisionError("ours")
 
         kernel = make(configs(64, 128, 256), mode="online", budget=5)
-        monkeypatch.setattr(tuning.Tuning, "next", broken)
+        monkeypatch.setattr(choice.CallTuner, "next", broken)
         with pytest.warns(ForetuneWarning, match="ZeroDivisionError"):
             until_settled(kernel, tensors)
         assert kernel.best_config in kernel.configs

@@ -7,10 +7,10 @@ import pytest
 pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
 triton = pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 
-from tuned_kernels import configs, copy  # noqa: E402
+from tuned_kernels import configs, copy
 
-import foretune  # noqa: E402
-from foretune.errors import ForetuneWarning  # noqa: E402
+import foretune
+from foretune.errors import ForetuneWarning
 
 Stock = triton.runtime.autotuner.Autotuner
 

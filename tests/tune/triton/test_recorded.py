@@ -10,11 +10,11 @@ import pytest
 pytest.importorskip("triton")
 torch = pytest.importorskip("torch")
 
-import triton  # noqa: E402
+import triton
 
-import foretune  # noqa: E402
-from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
-from foretune.errors import UnknownName  # noqa: E402
+import foretune
+from foretune.collect.replay_driver import ReplayDriver
+from foretune.errors import UnknownName
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 SIZES = ((64, 4096, 4096), (4096, 4096, 512), (512, 3000, 2048), (4096, 1024, 4096))

@@ -11,14 +11,14 @@ import pytest
 pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
 triton = pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 
-import tuned_kernels  # noqa: E402
+import tuned_kernels
 
-from foretune.problem import Problem  # noqa: E402
-from foretune.space import Configuration  # noqa: E402
-from foretune.tune.store import Store, Subject  # noqa: E402
-from foretune.tune.store import store as store_module  # noqa: E402
-from foretune.tune.store.process import this_process  # noqa: E402
-from foretune.tune.triton import trials  # noqa: E402
+from foretune.problem import Problem
+from foretune.space import Configuration
+from foretune.tune.store import Store, Subject
+from foretune.tune.store import store as store_module
+from foretune.tune.store.process import this_process
+from foretune.tune.triton import stalled
 
 BLOCKS = [2**i for i in range(4, 14)]
 RANK = """
@@ -87,31 +87,31 @@ def test_a_rank_that_dies_keeps_nobody_waiting(ranks):
 def test_a_claim_of_another_process_counts_as_long_as_it_may_live(tmp_path, monkeypatch):
     store, problem = Store(tmp_path / "t.db"), Problem(n=1)
     subject, config, me = Subject("k", "s", "d", "v"), Configuration(x=1), this_process()
-    assert store.claim(subject, problem, config)
-    assert store.claim(subject, problem, config)  # its own
+    assert store.try_claim(subject, problem, config)
+    assert store.try_claim(subject, problem, config)  # its own
     far = replace(me, host="elsewhere")
     monkeypatch.setattr(store_module, "this_process", lambda: far)
-    assert not store.claim(subject, problem, config)
-    assert store.claim(subject, problem, Configuration(x=2))
+    assert not store.try_claim(subject, problem, config)
+    assert store.try_claim(subject, problem, Configuration(x=2))
     monkeypatch.setattr(store_module, "this_process", lambda: me)
-    assert not store.claim(subject, problem, Configuration(x=2))
-    monkeypatch.setattr(store_module, "LONGEST_S", 0.0)
-    assert store.claim(subject, problem, Configuration(x=2))
+    assert not store.try_claim(subject, problem, Configuration(x=2))
+    monkeypatch.setattr(store_module, "MAX_CLAIM_S", 0.0)
+    assert store.try_claim(subject, problem, Configuration(x=2))
     dead = replace(me, pid=os.getpid() + 2**22)
-    monkeypatch.setattr(store_module, "LONGEST_S", 1e9)
+    monkeypatch.setattr(store_module, "MAX_CLAIM_S", 1e9)
     monkeypatch.setattr(store_module, "this_process", lambda: dead)
-    store.begin(subject, problem, Configuration(x=3))
+    store.begin_measurement(subject, problem, Configuration(x=3))
     monkeypatch.setattr(store_module, "this_process", lambda: me)
-    assert store.claim(subject, problem, Configuration(x=3))
+    assert store.try_claim(subject, problem, Configuration(x=3))
 
 
 def test_who_waits_too_long_measures_by_itself(monkeypatch):
-    monkeypatch.setattr(trials, "PATIENCE_S", 0.03)
-    busy = trials.Busy()
+    monkeypatch.setattr(stalled, "PATIENCE_S", 0.03)
+    busy = stalled.ClaimedElsewhere()
     assert not busy.wait()
     for patient in (True, True, False):
         busy.add(Configuration(x=1))
         assert busy.wait()
         assert not busy
         if not patient:
-            assert not busy.patient
+            assert not busy.still_waiting

@@ -9,23 +9,23 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import tuned_kernels  # noqa: E402
+import tuned_kernels
 
-import foretune  # noqa: E402
-from foretune import Store  # noqa: E402
-from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
-from foretune.datasets import from_measurements  # noqa: E402
-from foretune.errors import ForetuneWarning  # noqa: E402
-from foretune.models import Predictor  # noqa: E402
-from foretune.models.saved import pretrained  # noqa: E402
-from foretune.models.saved.pretrained import Pretrained  # noqa: E402
-from foretune.problem import Problem  # noqa: E402
-from foretune.search.rows import Rows  # noqa: E402
-from foretune.space import Configuration  # noqa: E402
-from foretune.tune.triton.kernel_source import source_hash  # noqa: E402
-from foretune.tune.triton.options import Options  # noqa: E402
-from foretune.tune.triton.place import current_index, device_at  # noqa: E402
-from foretune.tune.triton.prior import Priors  # noqa: E402
+import foretune
+from foretune import Store
+from foretune.collect.replay_driver import ReplayDriver
+from foretune.datasets import from_measurements
+from foretune.errors import ForetuneWarning
+from foretune.models import Predictor
+from foretune.models.saved import shipped as pretrained
+from foretune.models.saved.shipped import Pretrained
+from foretune.problem import Problem
+from foretune.search.encoding import KernelRuns
+from foretune.space import Configuration
+from foretune.tune.triton.kernel_source import source_hash
+from foretune.tune.triton.options import Options
+from foretune.tune.triton.prior import PriorFactory
+from foretune.tune.triton.runtime import current_device_index, device_at
 
 BLOCKS = (16, 32, 64, 256, 1024)
 BEST = 32
@@ -51,7 +51,7 @@ def make(**options):
 @pytest.fixture
 def device():
     with ReplayDriver(peculiar).active():
-        yield device_at(current_index())
+        yield device_at(current_device_index())
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def shipped(device, tensors, tmp_path, monkeypatch):
 
 
 def priors(device, source=SOURCE):
-    return Priors("copy", source, device, Options())
+    return PriorFactory("copy", source, device, Options())
 
 
 def believes(device):
@@ -93,11 +93,11 @@ def test_without_it_nothing_is_known(tensors):
 
 
 def test_of_other_code_or_device_it_has_to_be_checked(device, shipped, caplog):
-    rows = Rows([Problem(n=1024)] * 2, [Configuration(BLOCK=b) for b in (16, 64)], [{}] * 2)
+    rows = KernelRuns([Problem(n=1024)] * 2, [Configuration(BLOCK=b) for b in (16, 64)], [{}] * 2)
     with caplog.at_level(logging.INFO, "foretune"):
-        assert not priors(device).of(rows).foreign
-        assert priors(dataclasses.replace(device, name="another")).of(rows).foreign
-        assert priors(device, "0" * 16).of(rows).foreign
+        assert not priors(device).make_prior(rows).foreign
+        assert priors(dataclasses.replace(device, name="another")).make_prior(rows).foreign
+        assert priors(device, "0" * 16).make_prior(rows).foreign
     assert "replayed is of " in caplog.text
     assert caplog.messages[-1].endswith("replayed measured other code of copy")
 
@@ -110,5 +110,5 @@ def test_one_that_is_damaged_is_warned_of(device, shipped):
 
 def test_nothing_is_shipped_for_other_kernels(device, caplog):
     with caplog.at_level(logging.INFO, "foretune"):
-        assert not Priors("unheard_of", SOURCE, device, Options()).predicts
+        assert not PriorFactory("unheard_of", SOURCE, device, Options()).predicts
     assert caplog.messages[0].endswith("none is of this kernel")

@@ -7,11 +7,11 @@ import pytest
 pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
 triton = pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 
-import tuned_kernels  # noqa: E402
+import tuned_kernels
 
-import foretune  # noqa: E402
-from foretune.collect import versions  # noqa: E402
-from foretune.tune.triton import call  # noqa: E402
+import foretune
+from foretune.collect import versions
+from foretune.tune.triton import problem_key
 
 SOURCE = """
 import triton
@@ -48,7 +48,7 @@ def test_a_list_that_changed(driver, tensors, store):
 def test_other_versions_of_triton_or_of_the_driver(driver, tensors, store, monkeypatch):
     measured(driver, tensors, store)
     for said in ("triton 3.8.0", "triton 3.9.0, driver 1.2.3"):
-        monkeypatch.setattr(call, "toolchain", lambda kind, said=said: said)
+        monkeypatch.setattr(problem_key, "toolchain", lambda kind, said=said: said)
         assert measured(driver, tensors, store) == {64, 128, 256}
         assert measured(driver, tensors, store) == set()
 
@@ -80,7 +80,7 @@ def test_code_above_the_kernel_and_code_of_the_kernel(driver, tensors, store, tm
 )
 def test_the_driver_says_its_version(tmp_path, monkeypatch, text, said):
     (tmp_path / "version").write_text(text)
-    monkeypatch.setattr(versions, "DRIVERS", (str(tmp_path / "none"), str(tmp_path / "version")))
+    monkeypatch.setattr(versions, "DRIVER_VERSION_FILES", (str(tmp_path / "none"), str(tmp_path / "version")))
     versions.toolchain.cache_clear()
     try:
         found = versions.toolchain("gpu")

@@ -10,23 +10,23 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
 triton = pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 
-import triton.language as tl  # noqa: E402
-from commands import fails  # noqa: E402
-from hypothesis import given  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
-from tuned_kernels import by_size, configs, copy  # noqa: E402
+import triton.language as tl
+from commands import fails
+from hypothesis import given
+from hypothesis import strategies as st
+from tuned_kernels import by_size, configs, copy
 
-import foretune  # noqa: E402
-from foretune.cli import main  # noqa: E402
-from foretune.collect.compiled.arguments import Tensor, describe  # noqa: E402
-from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
-from foretune.errors import ForetuneWarning, UsageError  # noqa: E402
-from foretune.tune.triton.recorded_calls import (  # noqa: E402
-    PLACE,
+import foretune
+from foretune.cli import main
+from foretune.collect.compiled.arguments import Tensor, describe
+from foretune.collect.replay_driver import ReplayDriver
+from foretune.errors import ForetuneWarning, UsageError
+from foretune.tune.triton.call_recorder import (
+    RECORD_VARIABLE,
     RecordedCall,
+    allocate_argument,
+    make_recorded_call,
     read_calls,
-    record,
-    with_memory,
 )
 
 
@@ -57,9 +57,9 @@ class TestCalls:
     def test_what_was_called_is_warmed_up(self, served, device, tensors, monkeypatch, capsys):
         import importlib
 
-        monkeypatch.setenv(PLACE, "calls/log.jsonl")
+        monkeypatch.setenv(RECORD_VARIABLE, "calls/log.jsonl")
         serve(served, tensors, 64, 1000, 1000, 64)
-        monkeypatch.delenv(PLACE)
+        monkeypatch.delenv(RECORD_VARIABLE)
         assert [c.args[2] for c in read_calls("calls/log.jsonl")] == [64, 1000]
         monkeypatch.setenv("FORETUNE_STORE", "elsewhere.db")
         importlib.reload(served)
@@ -82,7 +82,7 @@ class TestCalls:
         text = Path(served_kernels.__file__).read_text()
         (tmp_path / "kernels_of_this_folder.py").write_text(text)
         call = RecordedCall("kernels_of_this_folder:tuned", (*map(describe, tensors), 64), {}, (1,))
-        (tmp_path / "calls.jsonl").write_text(call.line())
+        (tmp_path / "calls.jsonl").write_text(call.to_line())
         monkeypatch.setattr(sys, "path", list(sys.path))
         assert main(["warm-up", "calls.jsonl"]) == 0
         assert "BLOCK=128" in capsys.readouterr().out
@@ -90,7 +90,7 @@ class TestCalls:
     def test_what_cannot_be_warmed_up(self, device, capsys, tmp_path):
         assert "FORETUNE_RECORD_CALLS=FILE" in fails(capsys, 2, "warm-up", "none.jsonl")
         call = RecordedCall("served_kernels:plain", (1,), {}, (1,))
-        (tmp_path / "calls.jsonl").write_text(call.line() + "\n\n")
+        (tmp_path / "calls.jsonl").write_text(call.to_line() + "\n\n")
         assert "holds no call of x:y" in fails(
             capsys, 2, "warm-up", "calls.jsonl", "--kernel", "x:y"
         )
@@ -99,7 +99,7 @@ class TestCalls:
         assert "no recorded call" in fails(capsys, 2, "warm-up", "calls.jsonl")
 
     def test_online_calls_are_written_down_once(self, device, tensors, monkeypatch):
-        monkeypatch.setenv(PLACE, "log.jsonl")
+        monkeypatch.setenv(RECORD_VARIABLE, "log.jsonl")
         kernel = foretune.autotune(configs(64, 128, 256), ["n"], mode="online", store=False)(
             triton.jit(copy)
         )
@@ -109,7 +109,9 @@ class TestCalls:
             assert len(log.readlines()) == 1
 
     def test_a_list_that_changed(self):
-        call = record("m:k", [1], {"grid": lambda meta: (meta["BLOCK"],)}, {}, configs(64, 128))
+        call = make_recorded_call(
+            "m:k", [1], {"grid": lambda meta: (meta["BLOCK"],)}, {}, configs(64, 128)
+        )
         assert call.programs({"BLOCK": 128}) == (128,)
         with pytest.raises(UsageError, match=r"BLOCK=256 is new .* record them anew"):
             call.programs({"BLOCK": 256})
@@ -118,7 +120,7 @@ class TestCalls:
         self, served, device, tensors, monkeypatch, tmp_path
     ):
         (tmp_path / "file").write_text("")
-        monkeypatch.setenv(PLACE, "file/log.jsonl")
+        monkeypatch.setenv(RECORD_VARIABLE, "file/log.jsonl")
         with pytest.warns(ForetuneWarning, match="was not recorded: calls cannot be added"):
             serve(served, tensors, 64)
         assert device.launches
@@ -140,19 +142,19 @@ class TestCalls:
     def test_lines_keep_arguments(self, argument):
         for grid in ((3, 1), {"BLOCK=64": (3,)}):
             call = RecordedCall("m:k", (argument,), {"a": argument}, grid)
-            assert RecordedCall.of_line(call.line()) == call
+            assert RecordedCall.from_line(call.to_line()) == call
 
     @given(st.text() | st.from_regex(r'\{"kernel": .*\}', fullmatch=True))
     def test_other_lines_are_refused(self, line):
         with pytest.raises(UsageError, match="no recorded call"):
-            RecordedCall.of_line(line)
+            RecordedCall.from_line(line)
 
     def test_descriptors(self):
         from triton.tools.tensor_descriptor import TensorDescriptor
 
         given = TensorDescriptor.from_tensor(torch.ones(64, 64, dtype=torch.float16), [16, 32])
         call = RecordedCall("m:k", (describe(given),), {}, (1,))
-        back = with_memory(RecordedCall.of_line(call.line()).args[0], "cpu")
+        back = allocate_argument(RecordedCall.from_line(call.to_line()).args[0], "cpu")
         assert back.block_shape == [16, 32]
         assert back.base.shape == (64, 64)
         assert back.base.dtype == torch.float16
@@ -160,7 +162,7 @@ class TestCalls:
     @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.bfloat16, torch.int32])
     def test_memory_is_laid_out_alike(self, dtype):
         given = torch.zeros(200, dtype=torch.float32).to(dtype)[4:].as_strided((3, 4), (10, 2), 4)
-        made = with_memory(describe(given), "cpu")
+        made = allocate_argument(describe(given), "cpu")
         assert (made.shape, made.stride(), made.dtype) == ((3, 4), (10, 2), dtype)
         assert made.data_ptr() % 16 == given.data_ptr() % 16
         assert math.isfinite(made.double().sum())

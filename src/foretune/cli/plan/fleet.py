@@ -37,7 +37,7 @@ def fleet(
     ttft: float = inputs.TTFT,
     tpot: float = inputs.TPOT,
     accuracy: float = inputs.ACCURACY,
-    power_kw: float = inputs.at_most("Most kilowatts provisioned."),
+    power_kw: float = inputs.limit_option("Most kilowatts provisioned."),
     as_json: bool = options.JSON,
 ) -> None:
     """Choose how many of which GPUs serve all requests at the least cost, and what serves what.
@@ -54,7 +54,7 @@ def fleet(
         single_fleets,
     )
 
-    inputs.known_engine(backend)
+    inputs.check_engine(backend)
     demands = read_requests(requests)
     cost = inputs.read_prices(prices)
     chosen = [find_system(name, cost) for name in (_names(systems) or cost)]
@@ -62,22 +62,24 @@ def fleet(
         raise UsageError(f"--power-kw {power_kw:g} feeds nothing: give more than 0")
     limits = Limits(_available(available, [s.name for s in chosen]), 1e3 * power_kw)
     described = describe_model(model)
-    clocks, _ = inputs.measured_operators(operators)
+    clocks, _ = inputs.load_operator_clocks(operators)
     with progress_bar() as progress:
         progress.start("predicting instances", len(chosen))
-        kinds = instance_types(
+        instances = instance_types(
             described, chosen, _sizes(gpus_per_instance), demands, clocks,
-            Requirements(ttft, tpot, accuracy), backend, said=progress.advance,
+            Requirements(ttft, tpot, accuracy), backend, on_system=progress.advance,
         )  # fmt: skip
     per_s = [demand.per_s for demand in demands]
-    mix = cheapest_fleet(kinds, per_s, limits)
-    single = single_fleets(kinds, per_s, limits)
-    alone = {s.name: single[s.name].usd_per_hour if s.name in single else None for s in chosen}
+    mix = cheapest_fleet(instances, per_s, limits)
+    single = single_fleets(instances, per_s, limits)
+    single_costs = {
+        s.name: single[s.name].usd_per_hour if s.name in single else None for s in chosen
+    }
     output = Output(as_json)
     _show(output, f"{described.name}, {backend}", demands, mix)
-    for line in _sentences(mix, alone):
+    for line in _sentences(mix, single_costs):
         output.say(line)
-    output.result(_plain(demands, mix, alone))
+    output.result(_to_json(demands, mix, single_costs))
 
 
 def _names(text: str) -> list[str]:
@@ -91,7 +93,7 @@ def _sizes(text: str) -> list[int]:
     except ValueError as e:
         raise UsageError(f"--gpus-per-instance {text} is not of the form 1,2,4,8") from e
     for size in sizes:
-        options.at_least_one(size, "--gpus-per-instance")
+        options.require_positive_int(size, "--gpus-per-instance")
     return sizes
 
 
@@ -103,10 +105,10 @@ def _available(texts: Sequence[str], systems: Sequence[str]) -> dict[str, int]:
         name, equals, number = text.partition("=")
         if not (equals and number.strip().isdigit()):
             raise UsageError(f"--available {text} is not of the form h100_sxm=8")
-        short = find_system(name.strip()).name
-        if short not in systems:
-            raise UsageError(f"--available {text}: {short} is none of {', '.join(systems)}")
-        found[short] = int(number)
+        system = find_system(name.strip()).name
+        if system not in systems:
+            raise UsageError(f"--available {text}: {system} is none of {', '.join(systems)}")
+        found[system] = int(number)
     return found
 
 
@@ -121,7 +123,7 @@ def _show(output: Output, title: str, demands: Sequence["Demand"], mix: "Fleet")
                 f"{share.kind.gpus} × {share.kind.system}",
                 str(share.kind.layout),
                 str(share.kind.formats),
-                percent(share.busy),
+                percent(share.utilization),
                 f"{share.count * share.kind.usd_per_hour:.2f}",
             ]
             for number, share in enumerate(mix.shares, 1)
@@ -148,26 +150,26 @@ def _show(output: Output, title: str, demands: Sequence["Demand"], mix: "Fleet")
     output.say("")
 
 
-def _sentences(mix: "Fleet", alone: Mapping[str, float | None]) -> list[str]:
+def _sentences(mix: "Fleet", single_costs: Mapping[str, float | None]) -> list[str]:
     gpus = ", ".join(f"{count} × {system}" for system, count in mix.gpus.items())
     lines = [
         f"{mix.usd_per_hour:.2f} USD per hour for {gpus}; {mix.power_w / 1e3:.1f} kW provisioned"
     ]
-    for system, cost in sorted(alone.items(), key=lambda item: item[1] or float("inf")):
+    for system, cost in sorted(single_costs.items(), key=lambda item: item[1] or float("inf")):
         if cost is None:
             lines.append(f"{system} alone: not within the limits")
         else:
             saved = percent(1.0 - mix.usd_per_hour / cost)
             lines.append(f"{system} alone: {cost:.2f} USD per hour, the mix saves {saved}")
-    if mix.gap > 0:
-        lines.append(f"not proven the cheapest: one may cost {percent(mix.gap)} less")
+    if mix.optimality_gap > 0:
+        lines.append(f"not proven the cheapest: one may cost {percent(mix.optimality_gap)} less")
     return lines + [f"note: {note}" for note in NOTES]
 
 
-def _plain(
-    demands: Sequence["Demand"], mix: "Fleet", alone: Mapping[str, float | None]
+def _to_json(
+    demands: Sequence["Demand"], mix: "Fleet", single_costs: Mapping[str, float | None]
 ) -> dict[str, Any]:
-    known = [cost for cost in alone.values() if cost is not None]
+    known = [cost for cost in single_costs.values() if cost is not None]
     return {
         "usd_per_hour": mix.usd_per_hour,
         "power_w": mix.power_w,
@@ -181,7 +183,7 @@ def _plain(
                 "replicas": share.kind.replicas,
                 "formats": str(share.kind.formats),
                 "usd_per_hour": share.kind.usd_per_hour,
-                "busy": share.busy,
+                "busy": share.utilization,
                 "serves": [
                     {
                         "isl": demand.workload.isl,
@@ -196,8 +198,8 @@ def _plain(
             }
             for share in mix.shares
         ],
-        "single_usd_per_hour": dict(alone),
+        "single_usd_per_hour": dict(single_costs),
         "saved": 1.0 - mix.usd_per_hour / min(known) if known else None,
-        "gap": mix.gap,
+        "gap": mix.optimality_gap,
         "notes": list(NOTES),
     }

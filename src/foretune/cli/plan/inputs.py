@@ -9,12 +9,12 @@ from foretune.console import progress_bar
 from foretune.errors import UnknownName
 
 if TYPE_CHECKING:
-    from foretune.plan.cost.clocks import OperatorClocks
+    from foretune.plan.cost.clocks import StepTimerFactory
     from foretune.plan.cost.tables import OperatorTables
     from foretune.plan.engine.requests import Requests
 
 NO_LIMIT = float("inf")
-LIMITS = "Limits (default: none)"
+LIMITS_PANEL = "Limits (default: none)"
 """Heading of the help's part about limits."""
 
 MODEL = typer.Argument(help="Hugging Face id, or a folder with its config.json.")
@@ -29,20 +29,20 @@ PRICES = typer.Option(None, help="CSV of your prices: system,usd_per_gpu_hour.")
 TOP = typer.Option(10, help="Rows to show.")
 
 
-def at_most(text: str) -> Any:
+def limit_option(text: str) -> Any:
     """Return the option of an upper limit, which is none by default."""
-    return typer.Option(NO_LIMIT, help=text, show_default=False, rich_help_panel=LIMITS)
+    return typer.Option(NO_LIMIT, help=text, show_default=False, rich_help_panel=LIMITS_PANEL)
 
 
-TTFT = at_most("Most milliseconds to the first token.")
-TPOT = at_most("Most milliseconds per further token.")
+TTFT = limit_option("Most milliseconds to the first token.")
+TPOT = limit_option("Most milliseconds per further token.")
 ACCURACY = typer.Option(
     0.0, help="Least share of quality that number formats keep, 0 … 1.", show_default=False,
-    rich_help_panel=LIMITS,
+    rich_help_panel=LIMITS_PANEL,
 )  # fmt: skip
 
 
-def known_engine(backend: str) -> None:
+def check_engine(backend: str) -> None:
     """Check ``--backend``.
 
     Raises:
@@ -66,7 +66,7 @@ def read_prices(path: Path | None) -> dict[str, float]:
     return read(path) if path else published_prices()
 
 
-def trace(path: Path | None) -> "Requests | None":
+def load_trace(path: Path | None) -> "Requests | None":
     """Return the requests of ``--trace``; None without it.
 
     Raises:
@@ -77,7 +77,7 @@ def trace(path: Path | None) -> "Requests | None":
     return read_trace(path) if path else None
 
 
-def measured_operators(folder: Path | None) -> "tuple[OperatorClocks, OperatorTables | None]":
+def load_operator_clocks(folder: Path | None) -> "tuple[StepTimerFactory, OperatorTables | None]":
     """Return clocks of measured operators, and the tables behind them; None leaves rooflines.
 
     Args:
@@ -86,9 +86,9 @@ def measured_operators(folder: Path | None) -> "tuple[OperatorClocks, OperatorTa
     Raises:
         UsageError: there are none in ``folder``.
     """
-    from foretune.plan.cost.clocks import OperatorClocks
-    from foretune.plan.cost.kept_predictors import KeptPredictors
+    from foretune.plan.cost.clocks import StepTimerFactory
     from foretune.plan.cost.tables import find_tables
+    from foretune.plan.cost.trained_cache import TrainedPredictorCache
 
     tables = find_tables(folder)
-    return OperatorClocks(tables, KeptPredictors(progress_bar)), tables
+    return StepTimerFactory(tables, TrainedPredictorCache(progress_bar)), tables

@@ -40,21 +40,23 @@ def power(
     from foretune.plan.fleet import Server, best, oversubscriptions
 
     for name, value in (("--gpus", gpus), ("--isl", isl), ("--osl", osl)):
-        options.at_least_one(value, name)
+        options.require_positive_int(value, name)
     if not power_kw > 0 or not host_w >= 0:
         raise UsageError(f"--power-kw {power_kw:g}, --host-w {host_w:g}: power is above 0")
     described, hardware = describe_model(model), find_system(system)
     if not hardware.power_limit_w > 0:
         raise UsageError(f"{hardware.name}: nobody said what its boards draw at most")
     requirements = Requirements(ttft, tpot, accuracy)
-    inputs.known_engine(backend)
-    clocks, _ = inputs.measured_operators(operators)
-    made = plan(described, hardware, gpus, Workload(isl, osl), clocks, requirements, backend)
-    chosen = made.best
-    server = Server.of_candidate(chosen, hardware, host_w)
+    inputs.check_engine(backend)
+    clocks, _ = inputs.load_operator_clocks(operators)
+    deployment_plan = plan(
+        described, hardware, gpus, Workload(isl, osl), clocks, requirements, backend
+    )
+    chosen = deployment_plan.best
+    server = Server.from_candidate(chosen, hardware, host_w)
     found = oversubscriptions(server, 1e3 * power_kw)
     slowest = min(tpot / chosen["tpot_ms"], ttft / chosen["ttft_ms"])
-    most = best(found, slowest)
+    best_cap = best(found, slowest)
     output = Output(as_json)
     output.table(
         f"{described.name}, {gpus} × {hardware.name} each, {power_kw:g} kW",
@@ -62,20 +64,20 @@ def power(
         [_row(one, hardware.power_limit_w) for one in found],
     )
     output.say("")
-    free = found[0]
+    uncapped = found[0]
     output.say(
-        f"boards' limits set aside: {free.provisioned} servers; as predicted, without a cap: "
-        f"{free.servers}"
+        f"boards' limits set aside: {uncapped.provisioned} servers; as predicted, without a cap: "
+        f"{uncapped.servers}"
     )
     output.say(
-        f"most tokens within the limits: {most.servers} servers, capped at {most.cap_w:.0f} W "
-        f"per GPU: {most.tokens_per_s:.0f} tokens/s, {percent(most.more)} more servers, each "
-        f"{percent(max(most.slowdown - 1.0, 0.0))} slower"
+        f"most tokens within the limits: {best_cap.servers} servers, capped at {best_cap.cap_w:.0f} W "
+        f"per GPU: {best_cap.tokens_per_s:.0f} tokens/s, {percent(best_cap.extra_share)} more servers, each "
+        f"{percent(max(best_cap.slowdown - 1.0, 0.0))} slower"
     )
     output.result(
         {
-            "best": {**vars(most), "more": most.more},
-            "caps": [{**vars(one), "more": one.more} for one in found],
+            "best": {**vars(best_cap), "more": best_cap.extra_share},
+            "caps": [{**vars(one), "more": one.extra_share} for one in found],
             "server": {
                 "formats": chosen["formats"],
                 "provisioned_w": server.provisioned_w,
@@ -91,7 +93,7 @@ def _row(one: "Oversubscription", limit_w: float) -> list[str]:
         f"{one.cap_w:.0f}",
         percent(one.cap_w / limit_w),
         str(one.servers),
-        percent(one.more),
+        percent(one.extra_share),
         percent(max(one.slowdown - 1.0, 0.0)),
         f"{one.tokens_per_s:.0f}",
         f"{one.mean_w / 1e3:.1f}",

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from foretune.plan import Formats, Plan, Speculation, System
     from foretune.plan.serve.deployments.deployment import Deployment
-    from foretune.plan.serve.replaying import Replayed
     from foretune.plan.serve.report import Question
+    from foretune.plan.serve.simulation import SimulationResult
 
 COLUMNS = {
     "system": "system", "formats": "formats", "layout": "layout", "replicas": "×",
@@ -30,15 +30,15 @@ COLUMNS = {
     "usd_per_million_tokens": "USD/M", "offload_gib": "in host", "memory_gib": "GiB",
 }  # fmt: skip
 """Column of candidates -> its heading; what is the same in all rows is left out."""
-ALWAYS = ("formats", "layout", "batch", "tokens_per_s_per_gpu", "ttft_ms", "tpot_ms",
+REQUIRED_COLUMNS = ("formats", "layout", "batch", "tokens_per_s_per_gpu", "ttft_ms", "tpot_ms",
           "usd_per_million_tokens")  # fmt: skip
 """What decides, and what it is of."""
-LEAST = ("memory_gib", "workers", "replicas", "prefill", "system")
+DROPPABLE_COLUMNS = ("memory_gib", "workers", "replicas", "prefill", "system")
 """Columns that are left out where a line would be longer than `WIDTH`, in this order."""
-WIDTH = 80
-BETWEEN = 2
+MAX_WIDTH = 80
+SEPARATOR_WIDTH = 2
 """Characters between columns."""
-CHECKS = "Checks and results"
+CHECKS_PANEL = "Checks and results"
 """Heading of the help's last part."""
 
 
@@ -103,30 +103,33 @@ def serve(
     ttft: float = inputs.TTFT,
     tpot: float = inputs.TPOT,
     accuracy: float = inputs.ACCURACY,
-    power: float = inputs.at_most("Most watts per GPU."),
-    memory: float = inputs.at_most("Most GiB per GPU."),
-    cost: float = inputs.at_most("Most USD per million tokens."),
+    power: float = inputs.limit_option("Most watts per GPU."),
+    memory: float = inputs.limit_option("Most GiB per GPU."),
+    cost: float = inputs.limit_option("Most USD per million tokens."),
     check: bool = typer.Option(
-        False, "--verify", help="Measure what this machine can check.", rich_help_panel=CHECKS
+        False, "--verify", help="Measure what this machine can check.", rich_help_panel=CHECKS_PANEL
     ),
     check_vllm: bool = typer.Option(
-        False, "--verify-vllm", help="Serve the best with vLLM; measure.", rich_help_panel=CHECKS
+        False,
+        "--verify-vllm",
+        help="Serve the best with vLLM; measure.",
+        rich_help_panel=CHECKS_PANEL,
     ),
     out: Path = typer.Option(
-        None, help="Keep report, table and JSON in a folder here.", rich_help_panel=CHECKS
+        None, help="Keep report, table and JSON in a folder here.", rich_help_panel=CHECKS_PANEL
     ),
     kubernetes: Path = typer.Option(
         None,
         help="Write a manifest that starts the best with --backend: kubectl apply -f FILE.",
-        rich_help_panel=CHECKS,
+        rich_help_panel=CHECKS_PANEL,
     ),
     dynamo: Path = typer.Option(
         None,
         help="Write a graph for NVIDIA Dynamo that starts the best with --backend.",
-        rich_help_panel=CHECKS,
+        rich_help_panel=CHECKS_PANEL,
     ),
     tracking_uri: str = typer.Option(
-        None, help="MLflow for --out; default as for campaigns.", rich_help_panel=CHECKS
+        None, help="MLflow for --out; default as for campaigns.", rich_help_panel=CHECKS_PANEL
     ),
     top: int = inputs.TOP,
     as_json: bool = options.JSON,
@@ -136,58 +139,71 @@ def serve(
     Times of operators come from --operators, else from the package
     aiconfigurator-core (extra 'llm'), else from rooflines.
     """
-    sent, longest = inputs.trace(trace), 0
-    if sent is not None:
-        isl, osl = isl or round(sent.isl.mean()), osl or round(sent.osl.mean())
-        longest = int((sent.isl + sent.osl).max())
-        prefix = prefix or int(min(sent.cached.mean(), isl - 1))
-    _check(model, {"--system": system, "--gpus": gpus, "--isl": isl, "--osl": osl, "--top": top})
+    requests, longest = inputs.load_trace(trace), 0
+    if requests is not None:
+        isl, osl = isl or round(requests.isl.mean()), osl or round(requests.osl.mean())
+        longest = int((requests.isl + requests.osl).max())
+        prefix = prefix or int(min(requests.cached.mean(), isl - 1))
+    _check_required(
+        model, {"--system": system, "--gpus": gpus, "--isl": isl, "--osl": osl, "--top": top}
+    )
     if rate is not None and not 0 < rate < inputs.NO_LIMIT:
         raise UsageError(f"--rate {rate:g}: give requests per second, more than none")
     if check_vllm and rate is not None:
         raise UsageError("--verify-vllm keeps requests in flight: plan it without --rate")
     if pools and kubernetes:
         raise UsageError("a manifest is written for one pool: leave --pools out, or give --dynamo")
-    inputs.known_engine(backend)
+    inputs.check_engine(backend)
     from foretune.plan import Requirements, Workload, describe_model, plan, read_accuracy
-    from foretune.plan.cost.screening import in_words
-    from foretune.plan.describe.offload import Offload
-    from foretune.plan.serve.deployments.learned import learned_from
+    from foretune.plan.cost.screening import describe_rejected
+    from foretune.plan.describe.workload import Offload
+    from foretune.plan.serve.deployments.learned import fit_or_load_correction
     from foretune.plan.serve.launching import launch_commands
-    from foretune.plan.serve.recording import keep, plan_answer
-    from foretune.plan.serve.replaying import replayed
     from foretune.plan.serve.report import Question
+    from foretune.plan.serve.saving import plan_to_json, save_plan
+    from foretune.plan.serve.simulation import simulate
 
     output = Output(as_json)
     requirements = Requirements(ttft, tpot, accuracy, power, memory, cost, goal)  # type: ignore[arg-type]
-    clocks, tables = inputs.measured_operators(operators)
+    clocks, tables = inputs.load_operator_clocks(operators)
     question = Question(
-        describe_model(model), tuple(_systems(system, prices)), gpus, Workload(isl, osl, prefix),
-        backend, rate, pools, tables is not None, measured is not None,
+        describe_model(model),
+        tuple(_parse_systems(system, prices)),
+        gpus,
+        Workload(isl, osl, prefix),
+        backend,
+        rate,
+        pools,
+        tables is not None,
+        measured is not None,
         offload=Offload(offload, offload_cache),
-    )  # fmt: skip
-    chosen = _formats(formats, kv, question.systems)
-    correction = learned_from(measured, output.say, clocks.predictors) if measured else None
+    )
+    chosen = _parse_formats(formats, kv, question.systems)
+    correction = (
+        fit_or_load_correction(measured, output.say, clocks.predictors) if measured else None
+    )
     start = time.perf_counter()
     found = plan(
         question.model, question.systems, gpus, question.workload, clocks, requirements, backend,
-        formats=chosen, caches=_caches(kv), correction=correction, rate=rate,
+        formats=chosen, caches=_parse_caches(kv), correction=correction, rate=rate,
         pools=pools, accuracy=read_accuracy(qualities) if qualities else None,
-        speculation=_speculation(speculative, acceptance, draft_model),
+        speculation=_parse_speculation(speculative, acceptance, draft_model),
         offload=question.offload,
-    ).with_longest(longest)  # fmt: skip
+    ).with_max_request_tokens(longest)  # fmt: skip
     question = replace(question, seconds=time.perf_counter() - start)
     best = found.deployment(found.best)
     commands = launch_commands(best, int(found.best["replicas"]))
-    seen = None
-    if best.pools is None or rate is not None or sent is not None:
-        taught = float(found.best["tpot_ms"]) if measured and rate is None else None
-        seen = replayed(best, int(found.best["replicas"]), clocks, rate, sent, taught)
-    _show(output, found, question, commands, top, seen, in_words(clocks.screened))
+    replay = None
+    if best.pools is None or rate is not None or requests is not None:
+        corrected_tpot_ms = float(found.best["tpot_ms"]) if measured and rate is None else None
+        replay = simulate(
+            best, int(found.best["replicas"]), clocks, rate, requests, corrected_tpot_ms
+        )
+    _show(output, found, question, commands, top, replay, describe_rejected(clocks.rejected_rows))
     checks: pd.DataFrame | None = None
-    results: dict[str, Any] = {"screened": [one._asdict() for one in clocks.screened]}
-    if seen is not None:
-        results["replayed"] = seen.to_json()
+    results: dict[str, Any] = {"screened": [one._asdict() for one in clocks.rejected_rows]}
+    if replay is not None:
+        results["replayed"] = replay.to_json()
     try:
         _write_files(output, kubernetes, dynamo, best, backend, int(found.best["replicas"]))
         if check:
@@ -198,11 +214,11 @@ def serve(
             results["vllm"] = verify_vllm(output, best, found.best.to_dict())
     finally:  # a plan is kept although it could not be checked, or a file not written
         if out is not None:
-            kept = keep(found, question, clocks, out, tracking_uri, commands, checks)
+            kept = save_plan(found, question, clocks, out, tracking_uri, commands, checks)
             results |= {"report": str(kept.report), "mlflow_run_id": kept.run_id}
             output.say(f"report   {kept.report}")
             output.say(f"MLflow   {kept.mlflow_uri}, run {kept.run_id}")
-        output.result(plan_answer(found, question, commands) | results)
+        output.result(plan_to_json(found, question, commands) | results)
 
 
 def _write_files(
@@ -221,8 +237,8 @@ def _write_files(
         UsageError: what starts it cannot hold it.
         OutputError: a file cannot be written.
     """
-    from foretune.plan.serve.dynamo import graph
-    from foretune.plan.serve.kubernetes import manifest
+    from foretune.plan.engine_files.dynamo import graph
+    from foretune.plan.engine_files.kubernetes import manifest
 
     errors: list[ForetuneError] = []
     for path, make, where in (
@@ -252,7 +268,7 @@ def _write(path: Path, text: str) -> None:
         raise OutputError(f"cannot write {path}: {e.strerror or e}") from e
 
 
-def _check(model: str, needed: "dict[str, Any]") -> None:
+def _check_required(model: str, needed: "dict[str, Any]") -> None:
     """Ask for what a plan needs, in one line.
 
     Raises:
@@ -266,7 +282,7 @@ def _check(model: str, needed: "dict[str, Any]") -> None:
         )
     for name, value in needed.items():
         if isinstance(value, int):
-            options.at_least_one(value, name)
+            options.require_positive_int(value, name)
 
 
 def _show(
@@ -275,23 +291,26 @@ def _show(
     question: "Question",
     commands: dict[str, str],
     top: int,
-    seen: "Replayed | None",
+    replay: "SimulationResult | None",
     left_out: str,
 ) -> None:
     """Print the front, what it means, and how to start the best."""
-    from foretune.plan.serve.explaining import degrees, notes, sentences
-    from foretune.plan.serve.planner import GUESSWORK
+    from foretune.plan.serve.explanation import describe_layout, notes, sentences
+    from foretune.plan.serve.planner import MAX_EXTRAPOLATED_SHARE
 
-    shown = _spread(plan, top)
-    guesses = bool((shown["guessed"] > GUESSWORK).any())
-    shown = shown.assign(layout=[degrees(row) for _, row in shown.iterrows()])
+    shown = _select_rows(plan, top)
+    guesses = bool((shown["guessed"] > MAX_EXTRAPOLATED_SHARE).any())
+    shown = shown.assign(layout=[describe_layout(row) for _, row in shown.iterrows()])
     cells = {
         name: [COLUMNS[name], *(_cell(name, row) for _, row in shown.iterrows())]
         for name in COLUMNS
-        if (name in ALWAYS or shown[name].nunique() > 1) and shown[name].notna().any()
+        if (name in REQUIRED_COLUMNS or shown[name].nunique() > 1) and shown[name].notna().any()
     }
-    for name in LEAST:
-        if sum(max(map(len, column)) + BETWEEN for column in cells.values()) > WIDTH + BETWEEN:
+    for name in DROPPABLE_COLUMNS:
+        if (
+            sum(max(map(len, column)) + SEPARATOR_WIDTH for column in cells.values())
+            > MAX_WIDTH + SEPARATOR_WIDTH
+        ):
             cells.pop(name, None)
     headings, *rows = zip(*cells.values(), strict=True)
     if not question.tables:
@@ -302,8 +321,8 @@ def _show(
     output.say("")
     for line in sentences(plan):
         output.say(line)
-    if seen is not None:
-        output.say(str(seen))
+    if replay is not None:
+        output.say(str(replay))
     for line in notes(plan, question.tables, question.corrected):
         output.say(f"note: {line}")
     if left_out:
@@ -315,7 +334,7 @@ def _show(
         output.say(f"\n{command}")
 
 
-def _speculation(
+def _parse_speculation(
     drafted: int | None, acceptance: float | None, draft: str | None
 ) -> "Speculation | None":
     """Return how tokens are drafted; None where they are not.
@@ -333,27 +352,27 @@ def _speculation(
     return Speculation(drafted, acceptance, describe_model(draft) if draft else None)
 
 
-def _systems(text: str, prices: Path | None) -> "list[System]":
+def _parse_systems(text: str, prices: Path | None) -> "list[System]":
     """Return the systems meant, at the user's prices."""
     from foretune.plan import known_systems, published_prices, read_prices
-    from foretune.plan.describe.local_system import planned_system
+    from foretune.plan.describe.system import resolve_system
 
     names = known_systems() if text == "all" else [name.strip() for name in text.split(",")]
-    own = read_prices(prices) if prices else {}
-    for name in own:
-        planned_system(name)  # a misspelt one would be nobody's price
-    known = published_prices() | own
-    return [planned_system(name, known) for name in dict.fromkeys(names)]
+    user_prices = read_prices(prices) if prices else {}
+    for name in user_prices:
+        resolve_system(name)  # a misspelt one would be nobody's price
+    known = published_prices() | user_prices
+    return [resolve_system(name, known) for name in dict.fromkeys(names)]
 
 
-def _caches(kv: str) -> list[str]:
+def _parse_caches(kv: str) -> list[str]:
     """Return the formats of the cache meant."""
     from foretune.plan.describe.cache_formats import find_cache_format
 
     return [find_cache_format(name.strip()).name for name in kv.split(",")] if kv else []
 
 
-def _formats(text: str, kv: str, systems: "Sequence[System]") -> "list[Formats] | None":
+def _parse_formats(text: str, kv: str, systems: "Sequence[System]") -> "list[Formats] | None":
     """Return the formats meant: weights with the caches beside them, else ``kv``'s or the usual.
 
     Raises:
@@ -366,41 +385,47 @@ def _formats(text: str, kv: str, systems: "Sequence[System]") -> "list[Formats] 
     parts = [part.strip().partition("/") for part in text.split(",")]
     if kv and all(cache for _, _, cache in parts):
         raise UsageError("--formats names a cache already: leave --kv out")
-    others = _caches(kv) or _usual_caches(systems)
+    caches = _parse_caches(kv) or _default_caches(systems)
     return [
         Formats(weights, kv=each)
         for weights, _, cache in parts
-        for each in ([cache] if cache else others)
+        for each in ([cache] if cache else caches)
     ]
 
 
-def _usual_caches(systems: "Sequence[System]") -> list[str]:
+def _default_caches(systems: "Sequence[System]") -> list[str]:
     """Return the usual formats of the cache that all systems' GPUs have; sixteen bits always."""
-    from foretune.plan.describe.cache_formats import USUAL
+    from foretune.plan.describe.cache_formats import DEFAULT_CACHE_FORMATS
     from foretune.plan.describe.formats import supported
 
     kinds = {system.device.architecture for system in systems}
-    narrow = [kv for kv in USUAL[1:] if all(supported(kv, kind) == "native" for kind in kinds)]
-    return [USUAL[0], *narrow]
+    narrow = [
+        kv
+        for kv in DEFAULT_CACHE_FORMATS[1:]
+        if all(supported(kv, kind) == "native" for kind in kinds)
+    ]
+    return [DEFAULT_CACHE_FORMATS[0], *narrow]
 
 
-def _spread(plan: "Plan", top: int) -> "pd.DataFrame":
+def _select_rows(plan: "Plan", top: int) -> "pd.DataFrame":
     """Return ``top`` rows of the front, spread over it, the best among them, fastest first."""
     import numpy as np
 
     front, best = plan.pareto, plan.best
     others = front.drop(index=best.name, errors="ignore")
-    places = np.linspace(0, len(others) - 1, min(top - 1, len(others))).round().astype(int)
-    names = {*others.index[places], best.name}
+    positions = np.linspace(0, len(others) - 1, min(top - 1, len(others))).round().astype(int)
+    names = {*others.index[positions], best.name}
     return plan.candidates.loc[list(names)].sort_values("tpot_ms")
 
 
 def _cell(name: str, row: "pd.Series[Any]") -> str:
-    from foretune.plan.serve.explaining import number
-    from foretune.plan.serve.planner import GUESSWORK
+    from foretune.plan.serve.explanation import format_number
+    from foretune.plan.serve.planner import MAX_EXTRAPOLATED_SHARE
 
     value = row[name]
     if name in ("formats", "prefill"):
         short = str(value).replace(", ", "/").removesuffix(" cache").replace(" × ", "×")
-        return f"{short} ?" if name == "formats" and row["guessed"] > GUESSWORK else short
-    return number(value) if isinstance(value, float) else str(value)
+        return (
+            f"{short} ?" if name == "formats" and row["guessed"] > MAX_EXTRAPOLATED_SHARE else short
+        )
+    return format_number(value) if isinstance(value, float) else str(value)

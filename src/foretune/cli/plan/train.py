@@ -58,15 +58,17 @@ def train(
     for name, value in (
         ("--gpus", gpus), ("--batch", batch), ("--sequence", sequence), ("--top", top)
     ):  # fmt: skip
-        options.at_least_one(value, name)
+        options.require_positive_int(value, name)
     if software not in SOFTWARE:
         raise UnknownName("software", software, SOFTWARE)
-    clocks, tables = inputs.measured_operators(operators)
+    clocks, tables = inputs.load_operator_clocks(operators)
     described, hardware = describe_model(model), find_system(system, inputs.read_prices(prices))
     kinds: dict[str, Any] = {"precision": precision, "gradients": gradients, "overlap": overlap}
     task = TrainingTask(batch, sequence, **kinds)
-    made = plan_training(described, hardware, gpus, task, clocks, SOFTWARE[software], offload)
-    output, shown = Output(as_json), made.candidates.head(top)
+    training_plan = plan_training(
+        described, hardware, gpus, task, clocks, SOFTWARE[software], offload
+    )
+    output, shown = Output(as_json), training_plan.candidates.head(top)
     output.table(
         f"training {described.name} on {gpus} × {hardware.name}, {batch} × {sequence} tokens, "
         f"{precision}",
@@ -74,7 +76,7 @@ def train(
         [_row(row) for _, row in shown.iterrows()],
     )
     output.say("")
-    for line in _sentences(made, tokens):
+    for line in _sentences(training_plan, tokens):
         output.say(line)
     notes = [
         *NOTES,
@@ -83,7 +85,7 @@ def train(
     ]
     for note in notes:
         output.say(f"note: {note}")
-    output.result(_json(made, shown, tokens, notes))
+    output.result(_to_json(training_plan, shown, tokens, notes))
 
 
 def _row(row: "pd.Series[Any]") -> list[str]:
@@ -120,43 +122,45 @@ def _unmeasured(system: str, measured: list[str] | None) -> list[str]:
     return [f"{borrowed}; on an MI250X they promise 1.5 to 1.8 times what was published"]
 
 
-def _sentences(made: "TrainingPlan", tokens: float) -> list[str]:
-    from foretune.plan.train.planner import LIMITS
+def _sentences(training_plan: "TrainingPlan", tokens: float) -> list[str]:
+    from foretune.plan.train.planner import STEP_PARTS
 
-    best, limit = made.best, made.limited_by
+    best, limit = training_plan.best, training_plan.limited_by
     parts = ", ".join(
         f"{name} {best[f'{name}_gib']:.1f}"
         for name in ("weights", "gradients", "optimizer", "activations", "buffers")
     )
-    there = f"; of the optimizer {best['offloaded_gib']:.1f} in the host" if best["offload"] else ""
+    offloaded = (
+        f"; of the optimizer {best['offloaded_gib']:.1f} in the host" if best["offload"] else ""
+    )
     share = percent(best[limit] / best["step_ms"])
     rate = f"{best['step_ms'] / 1e3:.4g} s, {best['tokens_per_s_per_gpu']:.0f} tokens/s per GPU"
     lines = [
-        f"best of {len(made.candidates)} recipes that fit ({made.looked_at} looked at): {rate}",
-        f"GiB of the fullest GPU: {parts}{there}",
-        f"besides computing it waits most for {LIMITS[limit]}: {share} of the step",
+        f"best of {len(training_plan.candidates)} recipes that fit ({training_plan.recipes_considered} looked at): {rate}",
+        f"GiB of the fullest GPU: {parts}{offloaded}",
+        f"besides computing it waits most for {STEP_PARTS[limit]}: {share} of the step",
     ]
-    if len(made.candidates) > 1:
-        behind = made.candidates["step_ms"][1] / best["step_ms"] - 1
-        lines.append(f"the next recipe is {percent(behind)} behind")
+    if len(training_plan.candidates) > 1:
+        gap = training_plan.candidates["step_ms"][1] / best["step_ms"] - 1
+        lines.append(f"the next recipe is {percent(gap)} behind")
     if tokens > 0:
-        price = made.cost(tokens)
+        price = training_plan.cost(tokens)
         cost = f", {price:,.0f} USD" if price == price else ", at a price nobody gave"
-        lines.append(f"{tokens:.3g} tokens: {made.days(tokens):.1f} days{cost}")
+        lines.append(f"{tokens:.3g} tokens: {training_plan.days(tokens):.1f} days{cost}")
     return lines
 
 
-def _json(
-    made: "TrainingPlan", shown: "pd.DataFrame", tokens: float, notes: list[str]
+def _to_json(
+    training_plan: "TrainingPlan", shown: "pd.DataFrame", tokens: float, notes: list[str]
 ) -> dict[str, Any]:
     result: dict[str, Any] = {
-        "best": made.best.to_dict(),
+        "best": training_plan.best.to_dict(),
         "candidates": shown.to_dict("records"),
-        "fitting": len(made.candidates),
-        "looked_at": made.looked_at,
-        "limited_by": made.limited_by,
+        "fitting": len(training_plan.candidates),
+        "looked_at": training_plan.recipes_considered,
+        "limited_by": training_plan.limited_by,
         "notes": notes,
     }
     if tokens > 0:
-        result |= {"days": made.days(tokens), "usd": made.cost(tokens)}
+        result |= {"days": training_plan.days(tokens), "usd": training_plan.cost(tokens)}
     return result

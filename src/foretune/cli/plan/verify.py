@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from foretune.plan.cost.tables import OperatorTables
     from foretune.plan.serve.deployments.deployment import Deployment
 
-BUSY = 0.25
+MAX_BUSY_CORES = 0.25
 """Cores' worth of other work beyond which measured times are of that, too."""
-SHOWN = 10
+MAX_ROWS_SHOWN = 10
 OPERATOR_COLUMNS = ("operator", "share", "predicted (90 %)", "measured")
 LAYOUT_COLUMNS = ("step", "layout", "predicted", "measured", "ratios", "95 %")
 
@@ -32,15 +32,15 @@ def verify_operators(
         backend: the engine.
     """
     from foretune.collect import local_device
-    from foretune.collect.gpus import local_gpus
+    from foretune.collect.devices import local_gpus
     from foretune.plan.check import operators
 
-    rivals = [row for row in (plan.best, plan.runner_up) if row is not None]
-    deployments = [plan.deployment(row) for row in rivals]
+    rows = [row for row in (plan.best, plan.runner_up) if row is not None]
+    deployments = [plan.deployment(row) for row in rows]
     device = local_device("cuda" if local_gpus() else "cpu")
-    clock = operators.local_clock(device, tables, backend)
-    asked = operators.request_operators(deployments)
-    check = operators.verify_operators(asked, clock, planned=deployments[0].system)
+    clock = operators.local_timer(device, tables, backend)
+    requested = operators.request_operators(deployments)
+    check = operators.verify_operators(requested, clock, planned=deployments[0].system)
     show_operators(output, check)
     return check
 
@@ -54,9 +54,9 @@ def show_operators(output: Output, check: "OperatorCheck") -> None:
             f"{row['predicted_ms']:.3g} ({row['low_ms']:.3g} … {row['high_ms']:.3g})",
             "–" if row["note"] else f"{row['measured_ms']:.3g}",
         ]
-        for row in check.table.head(SHOWN).to_dict("records")
+        for row in check.table.head(MAX_ROWS_SHOWN).to_dict("records")
     ]
-    output.say(check.about)
+    output.say(check.description)
     output.table("operators that take most of a request, in ms", OPERATOR_COLUMNS, rows)
     notes = check.table["note"]
     for note, count in notes[notes != ""].value_counts().items():
@@ -66,8 +66,8 @@ def show_operators(output: Output, check: "OperatorCheck") -> None:
         return
     output.say(
         f"{len(check.measured)} of {len(check.table)} operators were measured, "
-        f"{percent(check.covered)} of the time; they take {check.step_ratio:.2f} times what was "
-        f"predicted, {percent(check.inside)} lie in their interval"
+        f"{percent(check.measured_share)} of the time; they take {check.step_ratio:.2f} times what was "
+        f"predicted, {percent(check.coverage)} lie in their interval"
     )
 
 
@@ -86,13 +86,15 @@ def verify_parallel(output: Output, seconds: float = 20.0) -> dict[str, Any]:
     """
     from foretune.plan.check import check_parallel
 
-    others = _others_cores()
+    busy_cores = _busy_cores()
     with progress_bar() as progress:
         check = check_parallel(seconds=seconds, progress=progress)
     show_parallel(output, check)
-    if others > BUSY:
-        output.say(f"note: other work kept {others:.1f} cores busy: repeat this on an idle machine")
-    return {**check.to_json(), "other_cores": others}
+    if busy_cores > MAX_BUSY_CORES:
+        output.say(
+            f"note: other work kept {busy_cores:.1f} cores busy: repeat this on an idle machine"
+        )
+    return {**check.to_json(), "other_cores": busy_cores}
 
 
 def show_parallel(output: Output, check: "ParallelCheck") -> None:
@@ -117,9 +119,9 @@ def show_parallel(output: Output, check: "ParallelCheck") -> None:
         rows,
     )
     pairs = sum(len(each.pairs) for each in check.problems)
-    kept = sum(each.kept for each in check.problems)
+    kept = sum(each.correct_pairs for each in check.problems)
     worst = max(each.regret for each in check.problems)
-    verdict = "held" if check.held else "did NOT hold"
+    verdict = "held" if check.passed else "did NOT hold"
     output.say(
         f"the order of layouts {verdict}: {kept} of {pairs} pairs that are apart, the chosen "
         f"layout at most {percent(worst)} slower than the best, times off by "
@@ -143,7 +145,7 @@ def verify_vllm(
     Raises:
         UsageError, MeasurementError: see `foretune.plan.check.check_vllm`.
     """
-    from foretune.collect.gpus import local_gpus
+    from foretune.collect.devices import local_gpus
     from foretune.plan.check import check_vllm
     from foretune.plan.check.vllm_bench import require_vllm
 
@@ -170,7 +172,7 @@ def verify_vllm(
     return check.to_json()
 
 
-def _others_cores() -> float:
+def _busy_cores() -> float:
     """Return how many cores other processes keep busy, seen over a short while."""
     import psutil
 

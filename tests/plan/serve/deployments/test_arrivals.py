@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.plan.serve.deployments.arrivals import GOOD, LoadCurve
+from foretune.plan.serve.deployments.arrivals import MIN_GOODPUT_SHARE, LoadCurve
 from foretune.plan.serve.requirements import Requirements
 
 
@@ -39,8 +39,8 @@ def test_places_that_do_not_slow_each_other_are_the_queue_of_as_many_servers():
 
 def test_more_than_can_be_finished_is_no_load():
     line = curve([1, 8], [100, 200], [10, 20])
-    assert line.most_per_s == pytest.approx(8 / 0.4)
-    assert line.at(1.01 * line.most_per_s) is None
+    assert line.max_per_s == pytest.approx(8 / 0.4)
+    assert line.at(1.01 * line.max_per_s) is None
     assert line.at(0.0) is None
 
 
@@ -48,8 +48,8 @@ def test_goodput_is_the_most_that_keeps_to_the_limits():
     requirements = Requirements(ttft_ms=400)
     line = curve([1, 2, 4], [100, 100, 100], [10, 10, 10], requirements=requirements)
     most = line.goodput()
-    assert 0 < most < line.most_per_s
-    assert line.at(most).good == pytest.approx(GOOD, abs=1e-3)
+    assert 0 < most < line.max_per_s
+    assert line.at(most).goodput_share == pytest.approx(MIN_GOODPUT_SHARE, abs=1e-3)
     assert curve([1], [100], [10], requirements=Requirements(tpot_ms=5)).goodput() == pytest.approx(
         0, abs=1e-6
     )
@@ -63,8 +63,8 @@ def test_more_requests_take_longer_and_fewer_of_them_are_in_time(first, second, 
     requirements = Requirements(ttft_ms=2 * ttft, tpot_ms=2 * tpot)
     line = curve([1, 4, 32], [ttft, ttft * slower, ttft * slower**2],
                  [tpot, tpot * slower, tpot * slower**2], requirements=requirements)  # fmt: skip
-    low, high = (line.at(share * line.most_per_s) for share in sorted((first, second)))
+    low, high = (line.at(share * line.max_per_s) for share in sorted((first, second)))
     assert low.in_flight <= high.in_flight * (1 + 1e-9)
     assert low.ttft_ms <= high.ttft_ms * (1 + 1e-9)
     assert low.tpot_ms <= high.tpot_ms * (1 + 1e-9)
-    assert low.good >= high.good - 1e-9
+    assert low.goodput_share >= high.goodput_share - 1e-9

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.plan.serve.deployments.chance_constraints import (
-    LEVELS,
-    SURE,
-    KnownChoice,
+from foretune.plan.serve.deployments.probability import (
+    DEFAULT_MIN_PROBABILITY,
+    PROBABILITY_LEVELS,
+    CalibrationChoice,
+    calibration_choices,
     choose,
-    known_choices,
     probability_within,
     required_probability,
 )
@@ -58,17 +58,19 @@ def test_the_fastest_of_the_sure_is_chosen():
 def test_as_sure_as_it_takes_to_miss_seldom():
     # The fastest is said to keep to its limit with 0.72, and does so in half of the choices.
     picks = [
-        KnownChoice(np.array([1.0, 2.0]), np.array([0.99, 0.72]), np.array([True, i % 2 == 0]))
+        CalibrationChoice(
+            np.array([1.0, 2.0]), np.array([0.99, 0.72]), np.array([True, i % 2 == 0])
+        )
         for i in range(10)
     ]
-    assert required_probability(picks, allowed=0.5) == SURE
-    assert required_probability(picks, allowed=0.05) == pytest.approx(0.75)
+    assert required_probability(picks, max_violation_rate=0.5) == DEFAULT_MIN_PROBABILITY
+    assert required_probability(picks, max_violation_rate=0.05) == pytest.approx(0.75)
 
 
 def test_what_never_keeps_asks_for_the_most():
-    picks = [KnownChoice(np.array([1.0]), np.array([0.9]), np.array([False]))]
-    assert required_probability(picks, allowed=0.05) == LEVELS[-1]
-    assert required_probability([], allowed=0.05) == LEVELS[0]
+    picks = [CalibrationChoice(np.array([1.0]), np.array([0.9]), np.array([False]))]
+    assert required_probability(picks, max_violation_rate=0.05) == PROBABILITY_LEVELS[-1]
+    assert required_probability([], max_violation_rate=0.05) == PROBABILITY_LEVELS[0]
 
 
 def test_choices_are_made_where_one_workload_has_several_deployments():
@@ -78,8 +80,8 @@ def test_choices_are_made_where_one_workload_has_several_deployments():
     )  # fmt: skip
     measured = pd.DataFrame({"tpot_ms": [30.0, 90.0, 1.0, 1.0]})
     predicted = interval([25.0, 25.0, 1.0, 1.0], 2.0).assign(ttft_ms=0.0)
-    found = known_choices(rows, measured, predicted)
+    found = calibration_choices(rows, measured, predicted)
     # The two of one pool; nothing keeps to 20 ms.
-    assert [choice.kept.tolist() for choice in found] == [[True, False], [True, False]]
+    assert [choice.within_limit.tolist() for choice in found] == [[True, False], [True, False]]
     assert found[0].tokens_per_s[0] == pytest.approx(2 * found[0].tokens_per_s[1])
     assert (found[0].probability < found[1].probability).all()

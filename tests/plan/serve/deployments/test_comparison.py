@@ -4,7 +4,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.plan.serve.deployments.comparison import log_metric, pairs_better, probability_better
+from foretune.plan.serve.deployments.comparison import (
+    log_metric,
+    pairwise_better,
+    probability_better,
+)
 
 
 class Fixed:
@@ -36,7 +40,7 @@ def test_errors_that_are_shared_cancel():
 
 
 def test_the_other_way_round_it_is_the_rest():
-    together = pairs_better(np.array([1.0, 1.1, 0.7]), np.diag([0.01, 0.04, 0.02]))
+    together = pairwise_better(np.array([1.0, 1.1, 0.7]), np.diag([0.01, 0.04, 0.02]))
     assert together + together.T == pytest.approx(np.ones((3, 3)))
     assert np.diag(together) == pytest.approx(0.5)
 

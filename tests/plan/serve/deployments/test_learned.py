@@ -5,7 +5,7 @@ import pytest
 
 from foretune.errors import ForetuneError, MissingExtra, PredictorError
 from foretune.plan.serve.deployments import learned
-from foretune.plan.serve.deployments.learned import PUBLISHED, learned_from
+from foretune.plan.serve.deployments.learned import PUBLISHED, fit_or_load_correction
 
 ROW = {
     "backend": "vllm", "model_path": "meta-llama/Llama-3.1-8B", "system": "h100_sxm",
@@ -30,37 +30,37 @@ def table(tmp_path, monkeypatch):
 
 def test_learning_happens_once(table):
     said = []
-    first = learned_from(str(table), said.append)
-    second = learned_from(str(table), said.append)
+    first = fit_or_load_correction(str(table), said.append)
+    second = fit_or_load_correction(str(table), said.append)
     assert [line for line in said if line.startswith("learning from 10 ")] == said
     assert len(said) == 1
     assert (first.origin.file, second.origin.rows) == ("deployments.csv", 10)
-    assert first.sure == second.sure
+    assert first.min_probability == second.min_probability
 
 
 def test_another_table_is_learned_anew(table):
     said = []
-    learned_from(str(table), said.append)
+    fit_or_load_correction(str(table), said.append)
     pd.read_csv(table).iloc[:-1].to_csv(table, index=False)
-    learned_from(str(table), said.append)
+    fit_or_load_correction(str(table), said.append)
     assert [line.split()[2] for line in said] == ["10", "9"]
 
 
 def test_what_was_saved_is_read(table, tmp_path):
     path = tmp_path / "mine.json"
-    learned_from(str(table)).save(path)
-    assert learned_from(str(path)).origin.rows == 10
+    fit_or_load_correction(str(table)).save(path)
+    assert fit_or_load_correction(str(path)).origin.rows == 10
 
 
 def test_wrong_files_are_refused(table, tmp_path):
     (tmp_path / "wrong.json").write_text("{}")
     with pytest.raises(PredictorError, match="holds no correction"):
-        learned_from(str(tmp_path / "wrong.json"))
+        fit_or_load_correction(str(tmp_path / "wrong.json"))
     with pytest.raises(ForetuneError, match=r"absent\.csv"):
-        learned_from(str(tmp_path / "absent.csv"))
+        fit_or_load_correction(str(tmp_path / "absent.csv"))
 
 
 def test_published_deployments_need_the_package(monkeypatch):
-    monkeypatch.setattr(learned, "package_home", lambda: None)
+    monkeypatch.setattr(learned, "package_folder", lambda: None)
     with pytest.raises(MissingExtra, match="llm"):
-        learned_from(PUBLISHED)
+        fit_or_load_correction(PUBLISHED)

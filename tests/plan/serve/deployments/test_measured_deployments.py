@@ -12,7 +12,7 @@ from foretune.plan import (
     find_system,
     fits,
     illegal_because,
-    most_requests,
+    max_requests,
 )
 
 
@@ -38,7 +38,7 @@ def test_they_are_possible_and_fit(shared_data):
     impossible, resident = set(), 0
     for _, row in rows.iterrows():
         model = describe_model(row["model_path"])
-        layout = Layout.as_recorded(model, *(row[d] for d in degrees))
+        layout = Layout.from_labels(model, *(row[d] for d in degrees))
         formats, system = formats_of(row, model), find_system(row["system"])
         if reason := illegal_because(model, layout, formats):
             impossible.add((layout.tp, reason))
@@ -47,7 +47,7 @@ def test_they_are_possible_and_fit(shared_data):
         if pd.isna(concurrency):
             concurrency = row["batch_size"] * layout.dp
         workload = Workload(int(row["isl"]), int(row["osl"]))
-        assert most_requests(model, layout, formats, workload, system) > 0, row
+        assert max_requests(model, layout, formats, workload, system) > 0, row
         resident += fits(model, layout, formats, workload, int(concurrency), system)
     # Labels that are no degree of anything, of one engine on one system.
     assert {tp for tp, _ in impossible} <= {20, 36, 40, 48}

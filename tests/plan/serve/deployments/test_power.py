@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.plan.serve.deployments.power import (
-    LEAST_CLOCK,
     MEMORY_SENSITIVITY,
-    UNTOLD,
+    MIN_CLOCK,
+    UNMODELED_ACTIVE_SHARE,
     VOLTAGE_FLOOR,
-    capped,
+    apply_power_cap,
     clock_sensitivity,
     deployment_power,
 )
@@ -37,7 +37,7 @@ def latency(tpot_ms: float, ttft_ms: float = 100.0) -> pd.DataFrame:
 def test_a_gpu_draws_while_it_works_and_while_it_waits():
     answer = deployment_power(row(), latency(20.0, 20.0)).iloc[0]
     # 8 x 100 tokens in 2 s: of every 20 ms a step takes 10 and 8/100 prompts take 4.
-    waits, works_w = (1 - UNTOLD) * 6, (4000 + 2400) / 14
+    waits, works_w = (1 - UNMODELED_ACTIVE_SHARE) * 6, (4000 + 2400) / 14
     assert answer["power_w"] == pytest.approx(((20 - waits) * works_w + waits * 150) / 20)
     assert answer["decode_power_w"] == pytest.approx(400.0)
     assert answer["prefill_power_w"] == pytest.approx(600.0)
@@ -64,7 +64,9 @@ def test_drafted_tokens_share_the_energy_of_a_step():
     )
     assert drafted["power_w"][0] == pytest.approx(plain["power_w"][0])
     waiting = deployment_power(row(prefill=0.0, prefill_energy_mj=0.0), latency(1e9)).iloc[0]
-    assert waiting["power_w"] == pytest.approx(UNTOLD * 400 + (1 - UNTOLD) * 150, rel=1e-3)
+    assert waiting["power_w"] == pytest.approx(
+        UNMODELED_ACTIVE_SHARE * 400 + (1 - UNMODELED_ACTIVE_SHARE) * 150, rel=1e-3
+    )
 
 
 def test_gpus_of_both_pools_are_counted():
@@ -73,7 +75,7 @@ def test_gpus_of_both_pools_are_counted():
     answer = deployment_power(pools, latency(20.0, 20.0)).iloc[0]
     writing, reading = 4 * 10 / 20, 800 / 100 * 0.050
     works_w = (writing * 400 + reading * 600) / (writing + reading)
-    waits = (1 - UNTOLD) * (5 - writing - reading)
+    waits = (1 - UNMODELED_ACTIVE_SHARE) * (5 - writing - reading)
     assert answer["power_w"] == pytest.approx(((5 - waits) * works_w + waits * 150) / 5)
 
 
@@ -90,29 +92,29 @@ def test_power_lies_between_waiting_and_working(tpot, ttft, running, osl):
 
 
 def test_a_cap_above_the_power_costs_nothing():
-    assert capped(400.0, 500.0, 100.0, 1.0) == (400.0, 1.0)
-    assert capped(400.0, 400.0, 100.0, 1.0) == pytest.approx((400.0, 1.0))
+    assert apply_power_cap(400.0, 500.0, 100.0, 1.0) == (400.0, 1.0)
+    assert apply_power_cap(400.0, 400.0, 100.0, 1.0) == pytest.approx((400.0, 1.0))
 
 
 def test_the_clock_goes_by_the_cube_root_and_then_straight():
     # 300 W beyond idling, of which 216 are left: 0.72 is 0.896 cubed.
-    drawn, slowdown = capped(400.0, 316.0, 100.0, 1.0)
+    drawn, slowdown = apply_power_cap(400.0, 316.0, 100.0, 1.0)
     assert drawn == pytest.approx(316.0)
     assert slowdown == pytest.approx(0.72 ** (-1 / 3))
-    half = capped(400.0, 100.0 + 300.0 * VOLTAGE_FLOOR / 2, 100.0, 1.0)[1]
+    half = apply_power_cap(400.0, 100.0 + 300.0 * VOLTAGE_FLOOR / 2, 100.0, 1.0)[1]
     assert half == pytest.approx(2.0 * VOLTAGE_FLOOR ** (-1 / 3))
 
 
 def test_only_the_part_that_goes_by_the_clock_grows():
-    whole = capped(400.0, 200.0, 100.0, 1.0)[1]
-    assert capped(400.0, 200.0, 100.0, 0.25)[1] == pytest.approx(0.75 + 0.25 * whole)
-    assert capped(400.0, 200.0, 100.0, 0.0)[1] == 1.0
+    whole = apply_power_cap(400.0, 200.0, 100.0, 1.0)[1]
+    assert apply_power_cap(400.0, 200.0, 100.0, 0.25)[1] == pytest.approx(0.75 + 0.25 * whole)
+    assert apply_power_cap(400.0, 200.0, 100.0, 0.0)[1] == 1.0
 
 
 def test_a_cap_below_the_lowest_clock_is_not_kept_to():
-    drawn, slowdown = capped(400.0, 50.0, 100.0, 1.0)
+    drawn, slowdown = apply_power_cap(400.0, 50.0, 100.0, 1.0)
     assert drawn > 100.0
-    assert slowdown == pytest.approx(1.0 / LEAST_CLOCK)
+    assert slowdown == pytest.approx(1.0 / MIN_CLOCK)
 
 
 @given(
@@ -122,7 +124,7 @@ def test_a_cap_below_the_lowest_clock_is_not_kept_to():
     sensitivity=st.floats(0.0, 1.0),
 )
 def test_a_lower_cap_is_never_faster_and_never_draws_more(power, caps, idle, sensitivity):
-    low, high = (capped(power, cap, idle, sensitivity) for cap in sorted(caps))
+    low, high = (apply_power_cap(power, cap, idle, sensitivity) for cap in sorted(caps))
     assert low[0] <= high[0] + 1e-9
     assert low[1] >= high[1] - 1e-9
     assert low[0] <= power
@@ -131,8 +133,8 @@ def test_a_lower_cap_is_never_faster_and_never_draws_more(power, caps, idle, sen
 
 def test_arrays_are_answered_entry_by_entry():
     caps = np.array([500.0, 316.0])
-    drawn, slowdown = capped(np.array([400.0, 400.0]), caps, 100.0, 1.0)
-    each = [capped(400.0, float(cap), 100.0, 1.0) for cap in caps]
+    drawn, slowdown = apply_power_cap(np.array([400.0, 400.0]), caps, 100.0, 1.0)
+    each = [apply_power_cap(400.0, float(cap), 100.0, 1.0) for cap in caps]
     assert drawn.tolist() == pytest.approx([d for d, _ in each])
     assert slowdown.tolist() == pytest.approx([s for _, s in each])
 

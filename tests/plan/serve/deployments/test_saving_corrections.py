@@ -9,12 +9,12 @@ import pytest
 
 from foretune.errors import OutputError, PredictorError
 from foretune.plan import Formats, Layout, ModelDescription, Workload, find_system
-from foretune.plan.cost.clocks import OperatorClocks
-from foretune.plan.serve.deployments.chance_constraints import HALF
+from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.comparison import probability_better
-from foretune.plan.serve.deployments.correction import TARGETS, ServingCorrection
+from foretune.plan.serve.deployments.correction import TARGETS, LatencyPredictor
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.deployments.physics import physics
+from foretune.plan.serve.deployments.probability import T_QUANTILE_95
 
 SMALL = ModelDescription(
     "small", layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, vocab=100, intermediate=128
@@ -28,27 +28,27 @@ def trained():
         Deployment(SMALL, system, backend, Layout(tp), Formats(), Workload(isl, 64), float(c))
         for c in (1, 8, 64) for tp in (1, 2) for isl in (64, 512) for backend in ("vllm", "sglang")
     ]  # fmt: skip
-    rows = physics(deployments, OperatorClocks(None))
+    rows = analytic_times(deployments, StepTimerFactory(None))
     noise = np.exp(np.random.default_rng(0).normal(0, 0.1, (len(rows), 2)))
     measured = pd.DataFrame(
         {"tpot_ms": rows["decode"] * 1.5 * noise[:, 0], "ttft_ms": 30.0 * noise[:, 1]}
     )
     groups = pd.factorize(rows["layout"] + rows["use"])[0]
-    return ServingCorrection().fit(rows, measured, groups, file="runs.parquet"), rows
+    return LatencyPredictor().fit(rows, measured, groups, file="runs.parquet"), rows
 
 
 def test_a_file_answers_as_what_was_saved(trained, tmp_path):
     correction, rows = trained
     path = tmp_path / "new" / "correction.json"
     correction.save(path)
-    again = ServingCorrection.load(path)
+    again = LatencyPredictor.load(path)
     strangers = rows.assign(model="other")
     for asked in (rows, strangers):
         pd.testing.assert_frame_equal(again.predict(asked), correction.predict(asked), rtol=1e-5)
     assert probability_better(again, rows, 0) == pytest.approx(
         probability_better(correction, rows, 0), abs=1e-4
     )
-    assert again.sure == correction.sure
+    assert again.min_probability == correction.min_probability
     assert (again.origin.file, again.origin.rows) == ("runs.parquet", len(rows))
     versions = set(again.origin.versions)
     assert "foretune" in versions
@@ -63,8 +63,8 @@ def test_what_it_says_follows_from_the_intervals(trained):
     for target in TARGETS:
         deviation = np.sqrt(np.diag(correction.covariances(rows)[target]))
         half = np.log(answer[f"{target}_high"] / answer[target])
-        assert half.to_numpy() == pytest.approx(HALF * deviation, rel=1e-2)
-    assert 0.5 <= correction.sure < 1.0
+        assert half.to_numpy() == pytest.approx(T_QUANTILE_95 * deviation, rel=1e-2)
+    assert 0.5 <= correction.min_probability < 1.0
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_bad_files_are_named(tmp_path, text, says):
     if text is not None:
         path.write_text(text, encoding="utf-8")
     with pytest.raises(PredictorError, match=rf"{re.escape(str(path))}.*{says}") as caught:
-        ServingCorrection.load(path)
+        LatencyPredictor.load(path)
     assert "\n" not in str(caught.value)
 
 

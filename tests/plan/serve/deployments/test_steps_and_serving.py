@@ -7,17 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretune.plan import Formats, Layout, Workload, find_system
-from foretune.plan.cost.clocks import OperatorClocks
-from foretune.plan.cost.steps import PARTS, Step, StepClock, operator_table
-from foretune.plan.cost.times import OperatorClock
-from foretune.plan.serve.deployments.correction import TARGETS, ServingCorrection
+from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.cost.steps import PARTS, Step, StepTimer, operator_table
+from foretune.plan.cost.times import OperatorTimer
+from foretune.plan.serve.deployments.analytic import analytic_times
+from foretune.plan.serve.deployments.correction import TARGETS, LatencyPredictor
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.deployments.nonnegative_fit import NonnegativeFit
-from foretune.plan.serve.deployments.physics import physics
 from foretune.plan.serve.deployments.serving import memory_wait_ms, tokens_per_s
 
 H100 = find_system("h100_sxm")
-CLOCKS = OperatorClocks(None)
+CLOCKS = StepTimerFactory(None)
 
 
 def deploy(model, concurrency=8.0, tp=1, isl=512, osl=64, backend="vllm", **more) -> Deployment:
@@ -29,9 +29,9 @@ def deploy(model, concurrency=8.0, tp=1, isl=512, osl=64, backend="vllm", **more
 def test_a_step_is_the_sum_of_its_operators(small):
     step = Step(small, Layout(2), Formats(), 4, 1, 100, "decode")
     operators = step.operators()
-    clock = OperatorClock(H100.device, None, "h100_sxm")
+    clock = OperatorTimer(H100.device, None, "h100_sxm")
     each = clock.times(operator_table(operators)).ms
-    times = StepClock(clock).times([step])
+    times = StepTimer(clock).times([step])
     expected = sum(op.count * ms for op, ms in zip(operators, each, strict=True))
     assert times["total"][0] == pytest.approx(expected)
     assert times[list(PARTS)].sum(axis=1)[0] == pytest.approx(expected)
@@ -43,10 +43,10 @@ def test_steps_do_not_depend_on_what_was_asked_before(small, sparse):
     steps = [
         Step(m, Layout(), Formats(), b, 1, 64, "decode") for m in (small, sparse) for b in (1, 9)
     ]
-    clock = StepClock(OperatorClock(H100.device, None, "h100_sxm"))
+    clock = StepTimer(OperatorTimer(H100.device, None, "h100_sxm"))
     first = clock.times(steps[:1])
     together = clock.times(steps)
-    alone = [StepClock(OperatorClock(H100.device, None, "h100_sxm")).times([s]) for s in steps]
+    alone = [StepTimer(OperatorTimer(H100.device, None, "h100_sxm")).times([s]) for s in steps]
     assert together["total"].tolist() == pytest.approx([float(t["total"][0]) for t in alone])
     assert first["total"][0] == together["total"][0]
 
@@ -55,17 +55,17 @@ def test_memory_limits_what_runs(small):
     fits = deploy(small, concurrency=16)
     assert fits.running == 16
     crowded = deploy(small, concurrency=1e9)
-    assert crowded.running == crowded.most < 1e9
-    rows = physics([fits, crowded], CLOCKS)
+    assert crowded.running == crowded.max_batch < 1e9
+    rows = analytic_times([fits, crowded], CLOCKS)
     wait = memory_wait_ms(rows, np.ones(2))
     assert wait[0] == 0
-    assert wait[1] == pytest.approx((1e9 / crowded.most - 1) * 64)
+    assert wait[1] == pytest.approx((1e9 / crowded.max_batch - 1) * 64)
 
 
 def test_pools_share_the_requests_and_read_no_prompts(small):
     pooled = deploy(small, concurrency=32, pools=Pools(Layout(2), 3, decode_workers=4))
     assert pooled.batch == 8
-    rows = physics([pooled, deploy(small)], CLOCKS)
+    rows = analytic_times([pooled, deploy(small)], CLOCKS)
     assert rows["apart"].tolist() == [1, 0]
     assert rows["prompt"][0] != rows["prompt"][1]  # on two ranks
 
@@ -88,11 +88,11 @@ def test_terms_are_found_in_noise():
     none = np.zeros(600)
     fit = NonnegativeFit(np.ones(2), 0.15, 0.01, 0.1).fit(terms, times, none, groups)
     for name, values in truth.items():
-        assert fit.own[name] == pytest.approx(values, rel=0.15, abs=0.05)
+        assert fit.by_group[name] == pytest.approx(values, rel=0.15, abs=0.05)
     again = NonnegativeFit.from_json(fit.to_json())
     assert (again.predict(terms, none, groups) == fit.predict(terms, none, groups)).all()
     strangers = fit.predict(terms, none, np.repeat("new", 600))
-    assert strangers == pytest.approx(terms @ fit.common)
+    assert strangers == pytest.approx(terms @ fit.pooled)
 
 
 @settings(max_examples=20, deadline=None)
@@ -103,7 +103,7 @@ def test_coefficients_are_never_negative(times):
     fit = NonnegativeFit(np.ones(2), 0.2, 0.1, 1.0).fit(
         terms, np.array(times), np.zeros(len(times)), groups
     )
-    assert (fit.common >= 0).all()
+    assert (fit.pooled >= 0).all()
     assert (fit.predict(terms, np.zeros(len(times)), groups) > 0).all()
 
 
@@ -116,7 +116,7 @@ def measured(small, sparse):
         for model in (small, sparse) for c in (1, 4, 16, 64, 256) for tp in (1, 2)
         for isl in (64, 512) for backend in ("vllm", "sglang")
     ]  # fmt: skip
-    rows = physics(deployments, CLOCKS)
+    rows = analytic_times(deployments, CLOCKS)
     slower = np.where(rows["tp"] == 2, 1.8, 1.0)
     tpot = rows["decode"] * slower * np.exp(rng.normal(0, 0.03, len(rows)))
     ttft = (20.0 + rows["prompt"] * 2 + 0.1 * rows["running"] * rows["prefill"]) * slower
@@ -130,7 +130,7 @@ def measured(small, sparse):
 def test_the_correction_learns_what_the_physics_misses(measured):
     rows, times, groups = measured
     out = np.arange(len(rows)) % 4 == 0
-    fitted = ServingCorrection().fit(rows[~out], times[~out], groups[~out])
+    fitted = LatencyPredictor().fit(rows[~out], times[~out], groups[~out])
     answer, formulas = fitted.predict(rows[out]), fitted.serving.predict(rows[out])
     for target in TARGETS:
         error = np.abs(answer[target] / times[target][out] - 1)
@@ -143,7 +143,7 @@ def test_the_correction_learns_what_the_physics_misses(measured):
 
 def test_errors_of_a_model_never_seen_are_less_certain(measured):
     rows, times, groups = measured
-    fitted = ServingCorrection().fit_mean(rows, times, groups)
+    fitted = LatencyPredictor().fit_mean(rows, times, groups)
     stranger = rows.assign(model="other", system="other", layout="other", formats="other")
     for target in TARGETS:
         spreads = [fitted.predict_mean(r)[1][target].median() for r in (stranger, rows)]
@@ -153,8 +153,8 @@ def test_errors_of_a_model_never_seen_are_less_certain(measured):
 def test_the_order_of_rows_does_not_matter(measured):
     rows, times, groups = measured
     order = np.random.default_rng(1).permutation(len(rows))
-    straight = ServingCorrection().fit_mean(rows, times, groups).serving.predict(rows)
-    shuffled = ServingCorrection().fit_mean(
+    straight = LatencyPredictor().fit_mean(rows, times, groups).serving.predict(rows)
+    shuffled = LatencyPredictor().fit_mean(
         rows.iloc[order].reset_index(drop=True),
         times.iloc[order].reset_index(drop=True),
         groups[order],

@@ -1,0 +1,321 @@
+"""Local CPUs and GPUs."""
+
+import contextlib
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+import psutil
+
+from foretune.collect.cpu import (
+    architecture,
+    cache_sizes,
+    clock_mhz,
+    cpu_name,
+    host_features,
+    measure_cpu,
+    vector_bits,
+)
+from foretune.device import Device, available_cores, find_device, find_device_or_none
+from foretune.errors import MissingExtra, OutputError, UnknownName
+from foretune.files import atomic_write
+from foretune.lazy import require
+
+# Single-precision units of one multiprocessor, by compute capability (CUDA C++ Programming Guide,
+# "Compute Capabilities"); the driver counts units, not multiprocessors. 128 for all newer ones.
+_UNITS_PER_SM = {(6, 0): 64, (7, 0): 64, (7, 2): 64, (7, 5): 64, (8, 0): 64}
+
+
+def nvidia_gpus(nvml: Any = None) -> list[Device]:
+    """Return the NVIDIA GPUs this process may use, in CUDA's order; none without a driver.
+
+    Specs are those of the shipped table, where it has the device, replaced by what the driver
+    says of this very board: memory, power limit, clock and number of multiprocessors.
+
+    Args:
+        nvml: the module ``pynvml``, or one that behaves like it.
+    """
+    try:
+        nvml = nvml or require("pynvml", "gpu", "finding GPUs")
+        nvml.nvmlInit()
+    except MissingExtra:
+        return []
+    except nvml.NVMLError:  # no driver, or no GPU it drives
+        return []
+    try:
+        return [_nvidia_gpu(nvml, handle, i) for i, handle in enumerate(visible_gpus(nvml))]
+    except nvml.NVMLError:  # a GPU has just fallen off the bus
+        return []
+    finally:
+        nvml.nvmlShutdown()
+
+
+def visible_gpus(nvml: Any) -> list[Any]:
+    """Return NVML's handles of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to this process.
+
+    Numbers in that variable are taken as NVML's, which orders GPUs by PCI address; CUDA's own
+    order differs only between unequal GPUs, unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` is set. Of a
+    GPU that is split (MIG), CUDA sees the slice that the variable names, or else the first.
+    """
+    boards = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
+    handles = [_first_slice(nvml, board) for board in boards]
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return handles
+    visible = []
+    for entry in map(str.strip, chosen.split(",")):
+        if entry.startswith("MIG-"):
+            named = _query(nvml, "nvmlDeviceGetHandleByUUID", entry)
+            visible += [named] if named is not None else []
+            continue
+        matches = [
+            handle
+            for i, handle in enumerate(handles)
+            if entry == str(i)
+            or (entry.startswith("GPU-") and nvml.nvmlDeviceGetUUID(boards[i]).startswith(entry))
+        ]
+        if not matches:  # as in CUDA, nothing after an invalid entry counts
+            break
+        visible += matches[:1]
+    return visible
+
+
+def is_mig_slice(nvml: Any, handle: Any) -> bool:
+    """Return whether a handle is of a slice of a GPU (MIG), not of a whole one."""
+    return bool(_query(nvml, "nvmlDeviceIsMigDeviceHandle", handle))
+
+
+def _first_slice(nvml: Any, board: Any) -> Any:
+    """Return the first slice of a GPU that is split; any other GPU as it is."""
+    mode = _query(nvml, "nvmlDeviceGetMigMode", board)
+    first = (
+        _query(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", board, 0) if mode and mode[0] else None
+    )
+    return board if first is None else first
+
+
+def _nvidia_gpu(nvml: Any, handle: Any, index: int) -> Device:
+    name = str(nvml.nvmlDeviceGetName(handle))
+    try:
+        known = find_device(name)
+    except UnknownName:
+        known = Device(name, "gpu")
+    capability = _query(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
+    units = _query(nvml, "nvmlDeviceGetNumGpuCores", handle)
+    slice_attributes = (
+        _query(nvml, "nvmlDeviceGetAttributes", handle) if is_mig_slice(nvml, handle) else None
+    )
+    memory = _query(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    limit_mw = _query(nvml, "nvmlDeviceGetPowerManagementLimit", handle)
+    clock_mhz = _query(nvml, "nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM)
+    reported = {
+        "cores": slice_attributes.multiprocessorCount
+        if slice_attributes
+        else units / _UNITS_PER_SM.get(tuple(capability), 128)
+        if units and capability
+        else 0,
+        "clock_mhz": clock_mhz or 0,
+        "memory_gib": memory.total / 2**30 if memory else 0,
+        "power_limit_w": limit_mw / 1000 if limit_mw else 0,
+    }
+    return Device(
+        name=name,
+        kind="gpu",
+        architecture=f"sm_{capability[0]}{capability[1]}" if capability else known.architecture,
+        specs={
+            **known.specs,
+            **{spec: float(value) for spec, value in reported.items() if value > 0},
+        },
+        source="; ".join(filter(None, ["NVIDIA driver", known.source])),
+        index=index,
+    )
+
+
+def _query(nvml: Any, function: str, *args: Any) -> Any:
+    """Return what the driver answers; None where this driver or board has no answer."""
+    try:
+        return getattr(nvml, function)(*args)
+    except (AttributeError, nvml.NVMLError):
+        return None
+
+
+DRIVER = "/dev/kfd"
+"""Linux has it where AMD's driver for computing runs."""
+
+
+def amd_gpus(torch: Any = None) -> list[Device]:
+    """Return the AMD GPUs this process may use, in torch's order; none without torch for ROCm.
+
+    Specs are those of the shipped table, where it has the device, replaced by what torch says of
+    this very board: memory and number of compute units.
+
+    Args:
+        torch: the module, or one that behaves like it; else it is imported, if the machine has
+            AMD's driver.
+    """
+    if torch is None:
+        if not Path(DRIVER).exists():
+            return []
+        try:
+            torch = require("torch", "gpu", "finding GPUs")
+        except MissingExtra:
+            return []
+    if torch.version.hip is None:
+        return []
+    return [_amd_gpu(torch, i) for i in range(torch.cuda.device_count())]
+
+
+def _amd_gpu(torch: Any, index: int) -> Device:
+    properties = torch.cuda.get_device_properties(index)
+    known = find_device_or_none(properties.name) or Device(properties.name, "gpu")
+    reported = {
+        "cores": float(properties.multi_processor_count),
+        "memory_gib": properties.total_memory / 2**30,
+    }
+    return Device(
+        name=known.name,
+        kind="gpu",
+        architecture=properties.gcnArchName.partition(":")[0],
+        specs={**known.specs, **reported},
+        source="; ".join(filter(None, ["torch for ROCm", known.source])),
+        index=index,
+    )
+
+
+def local_gpus() -> list[Device]:
+    """Return the GPUs this process may use, in torch's order."""
+    return nvidia_gpus() or amd_gpus()
+
+
+PROBE_VERSION = 1
+"""Raised when the probe changes, so that figures of an older one are measured again."""
+
+_memo: dict[Path, dict[str, float]] = {}  # where the cache cannot be written
+
+
+def local_devices() -> list[Device]:
+    """Return this machine's CPU and the GPUs this process may use."""
+    return [local_cpu(), *local_gpus()]
+
+
+def local_device(name: str | None = None, measure: bool = True) -> Device:
+    """Return one device of this machine.
+
+    Args:
+        name: ``cpu`` (the default), ``cuda:0`` and so on, ``cuda`` for the first GPU, or the
+            name of a device as its driver gives it.
+        measure: whether the CPU's rates are measured where they are not known yet.
+
+    Raises:
+        UnknownName: this machine has no such device.
+    """
+    if name is None or name.lower() == "cpu":
+        return local_cpu(measure)
+    gpus = local_gpus()
+    named = {f"cuda:{i}": gpu for i, gpu in enumerate(gpus)}
+    wanted = "cuda:0" if name.lower() in ("cuda", "gpu") else name.lower()
+    if wanted in named:
+        return named[wanted]
+    for gpu in gpus:
+        if _is_same_device(name, gpu.name):
+            return gpu
+    if _is_same_device(name, cpu_name()):
+        return local_cpu()
+    raise UnknownName("device", name, ["cpu", *named, *{gpu.name for gpu in gpus}])
+
+
+def _is_same_device(name: str, driver_name: str) -> bool:
+    if name.lower() == driver_name.lower():
+        return True
+    try:
+        return find_device(name).name == driver_name
+    except UnknownName:
+        return False
+
+
+def local_cpu(measure: bool = True) -> Device:
+    """Return the descriptor of this CPU; specs that cannot be found out are absent.
+
+    Without ``measure``, rates are absent, too, unless they were measured before.
+
+    ``memory_gbps``, ``fp32_gflops`` and ``fp64_gflops`` are those of `probe_cpu`: measured on the
+    first call on a machine, read from a cache afterwards, absent where Numba is not installed.
+    """
+    features = host_features()
+    memory_gib = psutil.virtual_memory().total / 2**30
+    specs = {"cores": float(available_cores()), "clock_mhz": clock_mhz(), **cache_sizes()}
+    specs |= {"memory_gib": memory_gib, "vector_bits": vector_bits(features)}
+    try:
+        specs |= probe_cpu(measure=measure)
+        source = f"operating system; rates measured (probe {PROBE_VERSION})"
+    except MissingExtra:
+        source = "operating system; rates not measured: pip install '.[cpu]'"
+    return Device(
+        name=cpu_name(),
+        kind="cpu",
+        architecture=architecture(features),
+        specs={spec: value for spec, value in specs.items() if value > 0},
+        source=source,
+    )
+
+
+def probe_cpu(refresh: bool = False, measure: bool = True) -> dict[str, float]:
+    """Return the measured ``memory_gbps``, ``fp32_gflops`` and ``fp64_gflops`` of this CPU.
+
+    Measuring takes a few seconds, most of them compilation. The result is kept as JSON under the
+    user's cache directory (or the one the environment variable ``FORETUNE_CACHE`` names), for
+    this CPU, this number of cores and this version of the probe. A cache that is damaged or
+    cannot be written is no error: the probe runs again.
+
+    Args:
+        refresh: measure even if there is a cached result.
+        measure: whether to measure at all; else nothing is returned where nothing is known.
+
+    Raises:
+        MissingExtra: Numba is not installed.
+    """
+    machine: dict[str, Any] = {
+        "probe": PROBE_VERSION,
+        "cpu": cpu_name(),
+        "architecture": architecture(host_features()),  # a virtual machine's name says little
+        "cores": available_cores(),
+        **cache_sizes(),
+    }
+    digest = hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:16]
+    path = cache_directory() / f"cpu-{digest}.json"
+    cached = None if refresh else _memo.get(path) or _read(path)
+    if not cached and not measure:
+        return {}
+    if not cached:
+        cached = measure_cpu()
+        _write(path, {"machine": machine, "specs": cached})
+    _memo[path] = cached
+    return dict(cached)
+
+
+def cache_directory() -> Path:
+    """Return where probed figures are kept."""
+    return Path(os.environ.get("FORETUNE_CACHE") or platformdirs.user_cache_dir("foretune"))
+
+
+def _read(path: Path) -> dict[str, float] | None:
+    try:
+        specs = json.loads(path.read_text(encoding="utf-8"))["specs"]
+        found = {spec: float(specs[spec]) for spec in _MEASURED}
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    return found if all(0 < value < math.inf for value in found.values()) else None
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    # Where it is read-only or full, the memo serves this process.
+    with contextlib.suppress(OutputError), atomic_write(path) as new:
+        new.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+_MEASURED = ("memory_gbps", "fp32_gflops", "fp64_gflops")

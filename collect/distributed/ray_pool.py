@@ -1,0 +1,199 @@
+"""The crew on Ray: one actor per device, placed where its device is."""
+
+import os
+import pickle
+import queue
+import shutil
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from foretune.code_hash import uninstalled_sources
+from foretune.collect.devices import local_devices
+from foretune.collect.distributed.actor import THREAD_VARIABLES, PickledKernel, RayActor
+from foretune.collect.distributed.dispatcher import WorkerLost
+from foretune.collect.distributed.resource import matching_resources, resource_counts, resource_of
+from foretune.collect.timing import Timing
+from foretune.device import Device
+from foretune.errors import MeasurementError, UsageError
+from foretune.kernel import Kernel
+from foretune.lazy import require
+
+LOCAL = "local"
+"""The address that starts a cluster on this machine, and ends it afterwards."""
+RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
+"""No telemetry; and Ray prints nothing among the results, which are for programs as well."""
+CONNECT_TIMEOUT_S = 5.0
+"""How long a cluster may take to accept a connection."""
+OBJECT_STORE_BYTES = 100 * 2**20
+"""Of shared memory for a local cluster: measurements are small."""
+
+
+class RayWorkerPool:
+    """Actors on a Ray cluster, all on equal devices.
+
+    Args:
+        kernel: its source travels along.
+        device: on which, or its name: then the cluster is asked.
+        address: of the cluster; None is ``$RAY_ADDRESS``, or else a local one.
+        timing, limit_s, power: see `IsolatedRunner`.
+
+    Raises:
+        MissingExtra: Ray is not installed.
+        MeasurementError: no cluster answers.
+        UsageError: it has no such device.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        device: Device | str,
+        address: str | None,
+        timing: Timing | None,
+        limit_s: float,
+        power: bool,
+    ) -> None:
+        for name, value in RAY_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        self._ray = require("ray", "ray", "measuring on Ray")
+        self._pickled_kernel = PickledKernel.from_kernel(kernel)
+        self._actors: set[Any] = set()
+        self._owns_cluster = not self._ray.is_initialized()
+        if self._owns_cluster:
+            self._connect(kernel, address or os.environ.get("RAY_ADDRESS") or LOCAL)
+        try:
+            self._resource = self._find_resource(device)
+        except BaseException:
+            self.close()
+            raise
+        threads = {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}
+        self._actor_class = self._ray.remote(RayActor).options(
+            num_cpus=0,
+            num_gpus=int(kernel.device_kind == "gpu"),
+            resources={self._resource: 1},
+        )
+        self._arguments = (timing, limit_s, power, threads)
+        self._done: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+
+    def capacity(self) -> int:
+        """Return how many equal devices the cluster has."""
+        return int(self._ray.cluster_resources().get(self._resource, 0))
+
+    def start(self) -> Any:
+        """Start an actor; Ray places it where a device is free."""
+        actor = self._actor_class.remote(*self._arguments)
+        self._actors.add(actor)
+        self._enqueue_answer(actor, actor.begin.remote(self._resource, self._pickled_kernel))
+        return actor
+
+    def send(self, worker: Any, work: tuple[str, tuple[Any, ...]]) -> None:
+        """Ask an actor for what a method of `RayActor` returns."""
+        self._enqueue_answer(worker, worker.answer.remote(pickle.dumps(work)))
+
+    def receive(self, timeout_s: float) -> tuple[Any, Any] | None:
+        """Return the next answer."""
+        try:
+            worker, future = self._done.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if (error := future.exception()) is None:
+            return worker, pickle.loads(future.result())
+        if isinstance(error, self._ray.exceptions.RayTaskError):  # it lives: this is our mistake
+            raise error
+        self._kill(worker)
+        return worker, WorkerLost(_reason(error))
+
+    def close(self) -> None:
+        """End the actors, and the cluster if it was started for them."""
+        for actor in list(self._actors):
+            self._kill(actor)
+        if self._owns_cluster:
+            self._ray.shutdown()
+            self._owns_cluster = False
+
+    def _kill(self, worker: Any) -> None:
+        self._actors.discard(worker)
+        self._ray.kill(worker)
+
+    def _enqueue_answer(self, worker: Any, answer: Any) -> None:
+        answer.future().add_done_callback(lambda future: self._done.put((worker, future)))
+
+    def _connect(self, kernel: Kernel, address: str) -> None:
+        options: dict[str, Any] = {}
+        if address == LOCAL:
+            options = {
+                "num_cpus": 1,
+                "resources": resource_counts(local_devices()),
+                "object_store_memory": OBJECT_STORE_BYTES,
+                "include_dashboard": False,
+            }
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            _check_reachable(address)
+            with _runtime_environment(kernel) as env:
+                self._ray.init(
+                    address, log_to_driver=False, logging_level="ERROR", runtime_env=env, **options
+                )
+        except Exception as e:
+            raise MeasurementError(
+                f"no Ray cluster at {address} ({_reason(e)}): start one with 'ray start --head', "
+                "and set RAY_AUTH_MODE=token here, too, if it wants a token; or leave the address "
+                "out for one on this machine"
+            ) from e
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray sets its own
+
+    def _find_resource(self, device: Device | str) -> str:
+        """Return the resource of a device, given itself or its name."""
+        available = [r for r in self._ray.cluster_resources() if r.startswith("foretune:")]
+        if isinstance(device, Device):
+            found = [r for r in available if r == resource_of(device)]
+        else:
+            found = matching_resources(device, available)
+        if len(found) == 1:
+            return found[0]
+        wanted = resource_of(device) if isinstance(device, Device) else device
+        raise UsageError(
+            f"no device {wanted} in the cluster, which has {', '.join(available) or 'none'}: start "
+            'nodes that have one with --resources="$(foretune devices --ray)"'
+            if not found
+            else f"the cluster has several kinds of {wanted}: {', '.join(found)}; run this on a "
+            "machine that has the one you mean, without --device"
+        )
+
+
+def _check_reachable(address: str) -> None:
+    """Find out at once that nobody listens; Ray takes minutes.
+
+    Raises:
+        OSError: nobody does.
+    """
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.rpartition("/")[2], int(port)), CONNECT_TIMEOUT_S).close()
+
+
+@contextmanager
+def _runtime_environment(kernel: Kernel) -> Iterator[dict[str, str]]:
+    """Give a runtime environment with the kernel's code, side by side as it is here."""
+    with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
+        code = uninstalled_sources(type(kernel), Kernel)
+        for path in code:
+            if path.is_dir():
+                shutil.copytree(
+                    path, Path(folder, path.name), ignore=shutil.ignore_patterns("__pycache__")
+                )
+            else:
+                shutil.copy(path, folder)
+        yield {"working_dir": folder} if code else {}
+
+
+def _reason(error: BaseException) -> str:
+    """Return what counts of Ray's messages, which have many lines."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:200] if lines else type(error).__name__

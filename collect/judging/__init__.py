@@ -1,1 +1,0 @@
-"""Implementations to be judged, each in a process of its own."""

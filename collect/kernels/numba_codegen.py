@@ -1,0 +1,76 @@
+"""Generated source to Numba; thread pool."""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache, lru_cache
+from itertools import pairwise
+from typing import Any
+
+from foretune.device import available_cores
+from foretune.lazy import require
+
+
+def function_source(name: str, arguments: str, body: list[str]) -> str:
+    """Return the source of ``def name(arguments)`` with one line per element of ``body``."""
+    return "\n".join([f"def {name}({arguments}):", *(f"    {line}" for line in body)]) + "\n"
+
+
+def compile_function(source: str, name: str, **functions: Any) -> Any:
+    """Compile the function ``name`` of ``source`` without the GIL and with contracted FMAs.
+
+    The names of `foretune.collect.kernels.simd` and ``functions`` (already compiled) are in its
+    scope. Compilation for concrete argument types happens on the first call. The same source and
+    functions give the same compiled function.
+
+    Raises:
+        MissingExtra: Numba is not installed.
+    """
+    return _compile_function(source, name, tuple(functions.items()))
+
+
+@lru_cache(maxsize=2048)
+def _compile_function(source: str, name: str, functions: tuple[tuple[str, Any], ...]) -> Any:
+    numba = require("numba", "cpu", "a CPU kernel")
+    from foretune.collect.kernels import simd
+
+    scope = {**vars(simd), **dict(functions)}
+    exec(source, scope)
+    return numba.njit(
+        scope[name], nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy"
+    )
+
+
+def thread_counts() -> tuple[int, ...]:
+    """Return the powers of two up to the cores this process may use, and that number itself."""
+    cores = available_cores()
+    powers = {2**i for i in range(cores.bit_length()) if 2**i <= cores}
+    return tuple(sorted(powers | {cores}))
+
+
+def split_range(length: int, parts: int, multiple: int = 1) -> list[tuple[int, int]]:
+    """Return up to ``parts`` ranges that cover ``length``, cut at multiples of ``multiple``."""
+    units = -(-length // multiple)
+    cuts = [min(length, units * i // parts * multiple) for i in range(parts + 1)]
+    return [(a, b) for a, b in pairwise(cuts) if a < b]
+
+
+def run_parallel(work: Callable[[int, int], object], ranges: list[tuple[int, int]]) -> None:
+    """Call ``work(start, stop)`` for every range, each on a thread of its own; wait for all."""
+    if len(ranges) == 1:
+        work(*ranges[0])
+        return
+    for future in [_executor(i).submit(work, *r) for i, r in enumerate(ranges)]:
+        future.result()
+
+
+@cache
+def _executor(number: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, f"foretune-kernel-{number}", initializer=_pin, initargs=(number,))
+
+
+def _pin(number: int) -> None:
+    """Keep the calling thread on one core (Linux; elsewhere the scheduler decides)."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[number % len(cores)]})

@@ -1,0 +1,352 @@
+"""NVML and RAPL meters; energy of one launch."""
+
+import math
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from foretune.collect.devices import is_mig_slice, visible_gpus
+from foretune.errors import ForetuneError, MissingExtra
+from foretune.lazy import require
+from foretune.registry import load, registered
+
+
+@dataclass
+class Window:
+    """What a meter saw between two moments; NaN until the window is closed.
+
+    Attributes:
+        joules: energy taken; NaN where the counter did not tell.
+        seconds: how long the window was open.
+    """
+
+    joules: float = math.nan
+    seconds: float = math.nan
+
+    @property
+    def power_w(self) -> float:
+        """Mean power over the window, watts."""
+        return self.joules / self.seconds if self.seconds > 0 else math.nan
+
+    def energy_mj(self, launches: int) -> float:
+        """Return the energy of one of ``launches`` that filled the window, millijoules."""
+        return self.joules / launches * 1e3
+
+
+class PowerMeter(ABC):
+    """Reads the energy one device takes.
+
+    To add one, subclass and register the class under the entry point ``foretune.meters``. It is
+    constructed with the number of the device among those of its kind, and must not fail then:
+    `unavailable_because` is what tells.
+
+    Attributes:
+        name: as it is registered.
+        device_kind: of the devices it meters, ``cpu`` or ``gpu``.
+    """
+
+    name: str
+    device_kind: str
+
+    @abstractmethod
+    def unavailable_because(self) -> str | None:
+        """Return why this meter cannot work here and what would help; None when it works."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Begin to meter."""
+
+    @abstractmethod
+    def stop(self) -> float:
+        """Return the joules taken since `start`; NaN where the sensor did not tell."""
+
+    @contextmanager
+    def window(self) -> Iterator[Window]:
+        """Meter what runs inside the ``with`` block; the window is filled when it ends."""
+        window = Window()
+        self.start()
+        begin = time.perf_counter()
+        try:
+            yield window
+        finally:
+            window.seconds = time.perf_counter() - begin
+            window.joules = self.stop()
+
+
+def find_meter(device_kind: str, index: int = 0) -> PowerMeter | None:
+    """Return a meter that works for the device of this kind and number, or None."""
+    working = (
+        meter for meter, reason in _candidates(device_kind, index) if meter and reason is None
+    )
+    return next(working, None)
+
+
+def explain_missing_meter(device_kind: str | None = None) -> str:
+    """Return, on one line, why each registered meter (of this kind) does not work.
+
+    Empty where one works.
+    """
+    reasons = []
+    for meter, reason in _candidates(device_kind, 0):
+        if reason is None:
+            return ""
+        reasons.append(f"{meter.name}: {reason}" if meter else reason)
+    return "; ".join(reasons) or f"no meter is registered for a {device_kind}"
+
+
+def _candidates(
+    device_kind: str | None, index: int
+) -> Iterator[tuple[PowerMeter | None, str | None]]:
+    for name in registered("meters"):
+        try:
+            meter: PowerMeter = load("meters", name)(index)
+        except ForetuneError as e:  # another package's; ours import
+            yield None, str(e)
+            continue
+        if device_kind in (None, meter.device_kind):
+            yield meter, meter.unavailable_because()
+
+
+class RaplMeter(PowerMeter):
+    """The energy counters of x86 processors (RAPL), all packages added up, through Linux.
+
+    A counter wraps around every few minutes at full power; a window must be shorter than that.
+
+    Args:
+        index: ignored: all packages are one CPU.
+        root: where Linux shows power-capping zones.
+    """
+
+    name = "rapl"
+    device_kind = "cpu"
+
+    def __init__(self, index: int = 0, root: Path = Path("/sys/class/powercap")) -> None:
+        self._root = root
+        self._begin_uj: list[int] = []
+
+    def unavailable_because(self) -> str | None:
+        """Return None where the package counters exist and may be read."""
+        packages = self._packages()
+        if not packages:
+            return (
+                f"there is no energy counter under {self._root}: "
+                "virtual machines and containers mostly have none, nor have systems but Linux"
+            )
+        try:
+            for package in packages:
+                int((package / "energy_uj").read_text())
+                int((package / "max_energy_range_uj").read_text())
+        except PermissionError:
+            return (
+                "only root may read the energy counters: "
+                f"sudo chmod a+r {self._root}/intel-rapl:*/energy_uj"
+            )
+        except (OSError, ValueError) as e:
+            return f"the energy counters cannot be read: {e}"
+        return None
+
+    def start(self) -> None:
+        """Remember the counters."""
+        self._begin_uj = self._read_uj()
+
+    def stop(self) -> float:
+        """Return joules since `start`; NaN where no counter moved or one cannot be read."""
+        end_uj, total_uj = self._read_uj(), 0
+        if not self._begin_uj or len(end_uj) != len(self._begin_uj):
+            return math.nan
+        for package, begin, end in zip(self._packages(), self._begin_uj, end_uj, strict=True):
+            if end < begin:
+                try:
+                    end += int((package / "max_energy_range_uj").read_text())
+                except (OSError, ValueError):
+                    return math.nan
+            total_uj += end - begin
+        return total_uj * 1e-6 if total_uj > 0 else math.nan
+
+    def _packages(self) -> list[Path]:
+        """Return the zones of whole packages; those inside them would be counted twice."""
+        found = []
+        for zone in sorted(self._root.glob("intel-rapl:*")):
+            try:
+                if (zone / "name").read_text().startswith("package"):
+                    found.append(zone)
+            except OSError:
+                continue
+        return found
+
+    def _read_uj(self) -> list[int]:
+        try:
+            return [int((p / "energy_uj").read_text()) for p in self._packages()]
+        except (OSError, ValueError):
+            return []
+
+
+class NvmlMeter(PowerMeter):
+    """The energy counter of an NVIDIA GPU (Volta and newer), through its driver.
+
+    The counter moves in ticks of 20 to 100 ms, so readings at the ends of a window are late by up
+    to one tick. It is polled instead, and only moments at which it moved are kept: power is the
+    least-squares slope through those, and energy is power times the length of the window. What
+    runs in the window must be steady, as one kernel back to back is.
+
+    Args:
+        index: of the GPU among those ``CUDA_VISIBLE_DEVICES`` leaves, as in ``cuda:0``.
+        nvml: the module ``pynvml``, or one that behaves like it.
+        poll_s: seconds between two looks at the counter.
+        clock: seconds that only grow.
+    """
+
+    name = "nvml"
+    device_kind = "gpu"
+
+    def __init__(
+        self,
+        index: int = 0,
+        nvml: Any = None,
+        poll_s: float = 0.004,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._index, self._nvml, self._poll_s, self._clock = index, nvml, poll_s, clock
+        self._handle: Any = None
+        self._ticks: list[tuple[float, float]] = []
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._begin_s = 0.0
+
+    def unavailable_because(self) -> str | None:
+        """Return None where the driver reads this GPU's energy counter."""
+        try:
+            self._open()
+            if is_mig_slice(self._nvml, self._handle):
+                return (
+                    f"GPU {self._index} is a MIG slice, and the energy counter is its whole "
+                    "board's: meter on a GPU that is not split"
+                )
+            self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
+        except MissingExtra as e:
+            return str(e)
+        except LookupError:
+            return f"there is no GPU {self._index}"
+        except self._nvml.NVMLError_NotSupported:
+            return f"GPU {self._index} has no energy counter: those before Volta have none"
+        except self._nvml.NVMLError as e:
+            return f"the NVIDIA driver does not answer: {e}"
+        return None
+
+    def start(self) -> None:
+        """Begin to poll the counter."""
+        self._open()
+        self._ticks = []
+        self._done.clear()
+        self._thread = threading.Thread(target=self._poll, name="foretune-nvml", daemon=True)
+        self._begin_s = self._clock()
+        self._thread.start()
+
+    def stop(self) -> float:
+        """Return joules since `start`; NaN where the counter moved less than twice."""
+        seconds = self._clock() - self._begin_s
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        return slope_w(self._ticks) * seconds
+
+    def _open(self) -> None:
+        if self._handle is None:
+            self._nvml = self._nvml or require("pynvml", "gpu", "metering power")
+            self._nvml.nvmlInit()
+            self._handle = visible_gpus(self._nvml)[self._index]
+
+    def _poll(self) -> None:
+        before: int | None = None
+        while not self._done.is_set():
+            try:
+                millijoules = self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)
+            except self._nvml.NVMLError:  # what was seen so far is not the whole window
+                self._ticks = []
+                return
+            if before is not None and millijoules != before:
+                self._ticks.append((self._clock(), millijoules * 1e-3))
+            before = millijoules
+            self._done.wait(self._poll_s)
+
+
+def slope_w(ticks: list[tuple[float, float]]) -> float:
+    """Return the power in watts that fits ``ticks`` of (seconds, joules) best; NaN below two."""
+    if len(ticks) < 2:
+        return math.nan
+    seconds, joules = np.array(ticks).T
+    seconds, joules = seconds - seconds.mean(), joules - joules.mean()
+    return float(seconds @ joules / (seconds @ seconds))
+
+
+RAMP_S = 0.3
+"""Clocks and power settle in it; not metered."""
+WINDOW_S = 0.6
+BATCH_MS = 20.0
+"""Of work that is queued at once: the pause after it must not count."""
+MAX_CAPTURED = 1000
+
+
+def measure_power(
+    meter: PowerMeter,
+    run: Callable[[], Any],
+    time_ms: float,
+    wait: Callable[[], object],
+    interface: Any = None,
+) -> tuple[float, float]:
+    """Return mean power (W) and the energy of one launch (mJ) of ``run``.
+
+    Args:
+        meter: of the device.
+        run: launches once.
+        time_ms: about what a launch takes.
+        wait: returns when everything launched is done.
+        interface: ``torch.cuda``, or what stands for it; None where there are no graphs.
+    """
+    batch, count = _batched(run, max(1, int(BATCH_MS / time_ms)), wait, interface)
+    _run_for(batch, RAMP_S, wait)
+    with meter.window() as window:
+        launches = count * _run_for(batch, WINDOW_S, wait)
+    return window.power_w, window.energy_mj(launches)
+
+
+def _batched(
+    run: Callable[[], Any], count: int, wait: Callable[[], object], interface: Any
+) -> tuple[Callable[[], Any], int]:
+    """Return what launches ``count`` times, as a graph where it can be one; and how often."""
+    if hasattr(interface, "CUDAGraph"):
+        captured = min(count, MAX_CAPTURED)
+        try:
+            run()
+            wait()
+            graph = interface.CUDAGraph()
+            with interface.graph(graph):
+                for _ in range(captured):
+                    run()
+            return graph.replay, captured
+        except Exception:  # not every launch can be captured: then they are metered one by one
+            wait()
+
+    def launch() -> None:
+        for _ in range(count):
+            run()
+
+    return launch, count
+
+
+def _run_for(batch: Callable[[], Any], seconds: float, wait: Callable[[], object]) -> int:
+    """Run batches for so long; return how many."""
+    end, batches = time.perf_counter() + seconds, 0
+    while batches == 0 or time.perf_counter() < end:
+        batch()
+        batches += 1
+        wait()  # or launches of seconds to come would queue up
+    return batches

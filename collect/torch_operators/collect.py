@@ -1,0 +1,210 @@
+"""Measuring operators of language models on this machine, row by row into a run table.
+
+A step of a deployment runs thousands of operators, and between two uses of the same weights all
+others pass through the cache: on a GPU launches are timed with a cold cache, replayed from a graph,
+as engines replay theirs. On a CPU the last-level cache stays as the launch before left it.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import psutil
+
+from foretune.collect.collection import CollectSummary
+from foretune.collect.timing import CPU_TIMER, Timing, gpu_timer, time_launch
+from foretune.collect.torch_operators import OperatorRun, build, memory_bytes
+from foretune.collect.versions import versions
+from foretune.datasets import RunLog
+from foretune.device import Device
+from foretune.kernel import Launch
+from foretune.lazy import require
+from foretune.measurement import Measurement, Status
+from foretune.problem import Problem
+from foretune.progress import SILENT, Progress
+from foretune.space import Configuration
+
+Run = TypeVar("Run", bound=OperatorRun)
+TIMING = Timing(max_seconds=0.3, warmup_s=0.02, relative_width=0.02, max_repeats=200)
+USABLE_FRACTION = 0.8
+"""Of free memory, that one operator may take."""
+MAX_FAILURES = 3
+"""Failures of a kernel in some formats, none of them a success, after which no more is tried."""
+WARMUP_RUNS = 3
+"""Before a launch is recorded into a graph: libraries set themselves up in the first ones."""
+
+
+class OperatorBenchmarker:
+    """Runs operators one after the other on one device.
+
+    Args:
+        device: of this machine; a GPU, or the CPU.
+        timing: when to stop repeating.
+
+    Raises:
+        MissingExtra: torch is not installed.
+    """
+
+    def __init__(self, device: Device, timing: Timing = TIMING) -> None:
+        require("torch", "gpu", "measuring operators of language models")
+        self.device, self.timing = device, timing
+        self._torch_device = f"cuda:{device.index}" if device.kind == "gpu" else "cpu"
+        self._timer = gpu_timer(device) if device.kind == "gpu" else CPU_TIMER
+
+    def measure(self, operator: OperatorRun) -> Measurement:
+        """Return how long ``operator`` takes; a failure is a status, not an error."""
+        needed, free = memory_bytes(operator), self._free_bytes()
+        if needed > USABLE_FRACTION * free:
+            reason = f"needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
+            return self._failed(operator, Status.INVALID, reason)
+        torch = require("torch", "gpu", "measuring operators of language models")
+        start = time.perf_counter()
+        with torch.inference_mode():
+            try:
+                launch = self._as_graph(build(operator, self._torch_device))
+            except Exception as e:
+                return self._failed(operator, Status.COMPILE_ERROR, e)
+            compile_s = time.perf_counter() - start
+            try:
+                samples = time_launch(launch, self.timing, timer=self._timer)
+            except Exception as e:
+                return self._failed(operator, Status.RUNTIME_ERROR, e)
+        return Measurement(
+            **self._identity(operator),
+            status=Status.OK,
+            time_ms=float(np.median(samples)),
+            time_ms_samples=tuple(float(s) for s in samples),
+            compile_s=compile_s,
+        )
+
+    def log_key(self, operator: OperatorRun) -> tuple[str, str, Problem, Configuration]:
+        """Return what a run log knows a measurement of ``operator`` by."""
+        problem, config = Problem(operator.problem), Configuration(operator.config)
+        return operator.kernel, self.device.name, problem, config
+
+    def _identity(self, operator: OperatorRun) -> dict[str, Any]:
+        kernel, device, problem, config = self.log_key(operator)
+        named = {"kernel": kernel, "device": device, "problem": problem, "config": config}
+        return {**named, "environment": versions()}
+
+    def _failed(self, operator: OperatorRun, status: Status, why: Exception | str) -> Measurement:
+        text = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
+        line = next(iter(text.splitlines()), "")[:300]
+        return Measurement(**self._identity(operator), status=status, error=line)
+
+    def _as_graph(self, launch: Launch) -> Launch:
+        """Return ``launch`` after it ran; on a GPU, as a graph that is replayed.
+
+        Of many small launches the host would otherwise be timed, not the device.
+        """
+        if self.device.kind != "gpu":
+            launch()
+            return launch
+        torch = require("torch", "gpu", "measuring operators of language models")
+        side_stream = torch.cuda.Stream()
+        side_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side_stream):
+            for _ in range(WARMUP_RUNS):
+                launch()
+        torch.cuda.current_stream().wait_stream(side_stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            launch()
+        return _Replay(graph, launch)
+
+    def _free_bytes(self) -> float:
+        if self.device.kind != "gpu":
+            return float(psutil.virtual_memory().available)
+        torch = require("torch", "gpu", "measuring operators of language models")
+        torch.cuda.empty_cache()
+        return float(torch.cuda.mem_get_info(self.device.index)[0])
+
+
+class _Replay:
+    """A graph, and the launch whose tensors it reads."""
+
+    def __init__(self, graph: Any, launch: Launch) -> None:
+        self._graph, self._launch = graph, launch
+
+    def __call__(self) -> None:
+        self._graph.replay()
+
+
+def collect_operators(
+    operators: Sequence[OperatorRun],
+    log: RunLog,
+    benchmarker: OperatorBenchmarker,
+    minutes: float,
+    progress: Progress = SILENT,
+) -> CollectSummary:
+    """Measure operators in their order until the time is over; each row is on disk at once.
+
+    What ``log`` has is not measured again, so the same call goes on where the last one stopped.
+    Of a kernel in formats that fail again and again the rest is left out.
+
+    Args:
+        operators: what to measure, the most telling ones first.
+        log: where rows go.
+        benchmarker: runs them.
+        minutes: after which no further operator is begun.
+        progress: is told of every operator.
+
+    Raises:
+        OutputError: the log cannot be written.
+    """
+    progress.start("measuring operators", len(operators))
+    start, rows, failed = time.perf_counter(), 0, 0
+    known = {o for o in map(benchmarker.log_key, operators) if _is_current(log.find(o))}
+    failures = _failures(known, log)
+    for operator in operators:
+        if time.perf_counter() - start > 60.0 * minutes:
+            break
+        key = benchmarker.log_key(operator)
+        if key in known or failures[_formats(operator)] >= MAX_FAILURES:
+            progress.advance("known already" if key in known else "does not run here")
+            continue
+        measurement = benchmarker.measure(operator)
+        log.append(measurement)
+        known.add(key)
+        rows, failed = rows + 1, failed + (not measurement.ok)
+        # A success says for good that these formats run.
+        failures[_formats(operator)] += -len(operators) if measurement.ok else 1
+        progress.advance(_describe(measurement))
+    reused = len(known) - rows
+    return CollectSummary(rows, rows - failed, failed, reused, time.perf_counter() - start)
+
+
+def distinct(operators: Iterable[Run]) -> Iterator[Run]:
+    """Give each operator once, whatever parts of however many models it belongs to."""
+    seen = set()
+    for operator in operators:
+        key = (operator.kernel, operator.problem, operator.config)
+        if key not in seen:
+            seen.add(key)
+            yield operator
+
+
+def _is_current(found: Measurement | None) -> bool:
+    return found is not None and found.environment == versions()
+
+
+def _failures(
+    known: Iterable[tuple[str, str, Problem, Configuration]], log: RunLog
+) -> Counter[tuple[str, ...]]:
+    """Return how often formats failed before this call; far below zero where they ran."""
+    failures: Counter[tuple[str, ...]] = Counter()
+    for measurement in filter(None, map(log.find, known)):
+        failures[_formats(measurement)] += -len(log) if measurement.ok else 1
+    return failures
+
+
+def _formats(operator: OperatorRun) -> tuple[str, ...]:
+    config = operator.config
+    return operator.kernel, str(config.get("format", "")), str(config.get("kv_format", ""))
+
+
+def _describe(m: Measurement) -> str:
+    result = f"{m.time_ms:.3g} ms" if m.ok else m.status.value.replace("_", " ")
+    return f"{m.kernel} {m.problem}: {result}"

@@ -1,0 +1,156 @@
+"""The run log: measurements on disk the moment they are made, a Parquet file when it is closed."""
+
+import math
+import os
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pandas as pd
+
+from foretune.datasets.journal import Journal, digest, journal_path, read_journal
+from foretune.datasets.row_keys import RowIdentity, row_key
+from foretune.datasets.run_file import RunFile, extend
+from foretune.datasets.runs import from_rows, read_runs, to_measurement, to_row
+from foretune.datasets.schema import validate
+from foretune.device import Device
+from foretune.errors import OutputError, RunTableError
+from foretune.files import Lock, translate_read_errors
+from foretune.measurement import Measurement
+
+MAX_JOURNAL_ROWS = 20_000
+"""Rows after which a journal is folded while the log is open, or a quarter of the file's rows."""
+
+
+class RunLog:
+    """Appends measurements to the run table at ``path``; a context manager.
+
+    Every row is on the disk, in a journal beside the file, before `append` returns, so neither a
+    killed process nor a power cut loses any: opening the log again, or `read_runs`, finds the rows.
+    Closing folds the journal into the Parquet file. Only the keys of rows are kept in memory.
+
+    Args:
+        path: the Parquet file, existing or not.
+        device: whose descriptor is stored with the rows.
+
+    Raises:
+        OutputError: the directory cannot be written.
+        RunTableError: what is there already is not a run table.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], device: Device | None = None) -> None:
+        self.path = Path(path)
+        self._device = device
+        specs = device.specs if device is not None else {}
+        self._power_limit_w = specs.get("power_limit_w", math.inf)
+        self._lock = Lock(self.path)
+        try:
+            self._open()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __len__(self) -> int:
+        """How many different (kernel, device, problem, configuration) have been measured."""
+        return self._distinct_count
+
+    def append(self, measurement: Measurement) -> None:
+        """Write one row.
+
+        Raises:
+            RunTableError: the row is impossible; it is not written.
+            OutputError: the disk is full or gone; every row before this one is kept. Or somebody
+                deleted the journal.
+        """
+        measurement.check(self._power_limit_w)
+        offset = self._journal.append(to_row(measurement, self._device))
+        self._index_row(row_key(_identity_of(measurement)), offset)
+        if self._journal_rows >= max(MAX_JOURNAL_ROWS, len(self._keys) // 4):
+            self._compact()
+            self._open()
+
+    def find(self, like: Measurement | RowIdentity) -> Measurement | None:
+        """Return the last measurement of the same (kernel, device, problem, configuration)."""
+        name = _identity_of(like) if isinstance(like, Measurement) else like
+        key = row_key(name)
+        if (offset := self._offsets.get(key)) is not None:
+            row = self._journal.read_at(offset)
+        elif (number := self._file_row_of(key)) is not None and self._file is not None:
+            row = self._file.row(number)
+        else:
+            return None
+        found = to_measurement(row)
+        return found if _identity_of(found) == name else None
+
+    def kernels(self) -> set[str]:
+        """Return the names of the kernels that have rows."""
+        journal = {self._journal.read_at(offset)["kernel"] for offset in self._offsets.values()}
+        return journal | (self._file.kernels() if self._file is not None else set())
+
+    def runs(self) -> pd.DataFrame:
+        """Return all rows as a run table (empty if nothing has been measured)."""
+        if not self._distinct_count:
+            return pd.DataFrame()
+        return read_runs(self.path)
+
+    def close(self) -> None:
+        """Fold the journal into the Parquet file; do nothing if there is no row at all."""
+        if self._journal.closed:
+            return
+        try:
+            self._compact()
+        finally:
+            self._lock.release()
+
+    def _open(self) -> None:
+        """Read the keys of what is there, and open the journal."""
+        journal = journal_path(self.path)
+        self._file = RunFile(self.path) if self.path.exists() else None
+        keys = np.zeros(0, dtype=np.uint64) if self._file is None else self._file.keys()
+        # Of equal keys the last row counts; the file's order is that in which they were measured.
+        self._keys, back = np.unique(keys[::-1], return_index=True)
+        self._file_rows = len(keys) - 1 - back
+        self._offsets: dict[int, int] = {}
+        self._journal_rows, self._distinct_count = 0, len(self._keys)
+        if self._file is not None and digest(journal) == self._file.metadata.journal_digest:
+            # A process was killed between writing the file and removing the journal.
+            journal.unlink(missing_ok=True)
+        rows = list(read_journal(journal)) if journal.exists() else []
+        with translate_read_errors(journal, RunTableError, "is damaged: {}"):
+            if rows:
+                validate(from_rows([row for _, row in rows]), str(journal))
+            for offset, row in rows:
+                self._index_row(row_key(_identity_of(to_measurement(row))), offset)
+        self._journal = Journal(journal)
+
+    def _index_row(self, key: int, offset: int) -> None:
+        self._distinct_count += key not in self._offsets and self._file_row_of(key) is None
+        self._offsets[key] = offset
+        self._journal_rows += 1
+
+    def _file_row_of(self, key: int) -> int | None:
+        """Return the number of the file's last row with a key."""
+        at = int(np.searchsorted(self._keys, np.uint64(key)))
+        found = at < len(self._keys) and int(self._keys[at]) == key
+        return int(self._file_rows[at]) if found else None
+
+    def _compact(self) -> None:
+        journal = self._journal.path
+        try:
+            self._journal.close()
+            if self._journal_rows and journal.exists():  # else somebody deleted it
+                rows = [row for _, row in read_journal(journal)]
+                extend(self.path, from_rows(rows), digest(journal))
+            journal.unlink(missing_ok=True)
+        except OSError as e:
+            raise OutputError(f"cannot write {self.path}: {e.strerror or e}") from e
+
+
+def _identity_of(m: Measurement) -> RowIdentity:
+    return m.kernel, m.device, m.problem, m.config

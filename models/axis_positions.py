@@ -1,0 +1,253 @@
+"""Places: where measured runs lie along each axis, and which are next to a row on it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from foretune.files import read_arrays
+
+NAN = np.float64(np.nan)
+
+
+@dataclass(frozen=True)
+class AxisPositions:
+    """Where rows lie: positions and hashed keys per axis (axes, rows), and of all else (rows)."""
+
+    coordinates: np.ndarray
+    keys: np.ndarray
+    shared: np.ndarray
+    _line_cache: dict[int, "_Line"] = field(default_factory=dict, repr=False, compare=False)
+    _adjacent_cache: "dict[_Line, _Adjacent]" = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    _parent: "tuple[AxisPositions, np.ndarray] | None" = field(
+        default=None, repr=False, compare=False
+    )
+
+    def __getitem__(self, rows: np.ndarray) -> "AxisPositions":
+        """Return some of the rows, each once: their order is found among that of all."""
+        parts = self.coordinates[:, rows], self.keys[:, rows], self.shared[rows]
+        return AxisPositions(*parts, _parent=(self, rows))
+
+    def has_same_rows(self, other: "AxisPositions") -> bool:
+        """Return whether both are of the same rows."""
+        pairs = zip(self._arrays(), other._arrays(), strict=True)
+        return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
+
+    def _arrays(self) -> tuple[np.ndarray, ...]:
+        return self.coordinates, self.keys, self.shared
+
+    def combination(self, axes: Sequence[int]) -> np.ndarray:
+        """Return an integer per row, equal where the rows agree in the numbered axes."""
+        if not axes:
+            return np.zeros(len(self.shared), dtype=np.int64)
+        total = self.keys[list(axes)].sum(axis=0, dtype=np.uint64)
+        return pd.factorize(total)[0].astype(np.int64)
+
+    def adjacent(
+        self, axis: int, values: np.ndarray, wanted: "AxisPositions | AxisPosition"
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return value below, step to it, value above, step to it along ``axis``; NaN for none."""
+        adjacent = wanted.adjacent_on_line(self._line(axis), self.coordinates[axis], axis)
+        below = wanted.values_of(values, adjacent.below)
+        above = wanted.values_of(values, adjacent.above)
+        return below, adjacent.step_below, above, adjacent.step_above
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many they are."""
+        return self.shared.shape
+
+    def values_of(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Return the values of numbered rows; NaN for number -1."""
+        there = np.flatnonzero(rows >= 0)
+        result = np.full(len(rows), np.nan)
+        result[there] = values[rows[there]]
+        return result
+
+    def adjacent_on_line(
+        self, line: "_Line", row_coordinates: np.ndarray, axis: int
+    ) -> "_Adjacent":
+        """Return what lies beside these rows on ``line``, looked for once for all who ask."""
+        if (known := self._adjacent_cache.get(line)) is not None:
+            return known
+        found = line.adjacent(self._group_keys(axis), self.coordinates[axis], row_coordinates)
+        if line is not self._line_cache.get(
+            axis
+        ):  # known places stay, and are seldom asked of again
+            self._adjacent_cache[line] = found
+        return found
+
+    def _line(self, axis: int) -> "_Line":
+        """Return all rows in the order of their series, and within it along ``axis``."""
+        if axis not in self._line_cache:
+            self._line_cache[axis] = _Line.from_groups(
+                self._order(axis), self._group_keys(axis), self.coordinates[axis]
+            )
+        return self._line_cache[axis]
+
+    def _order(self, axis: int) -> np.ndarray:
+        """Return the rows by series and, within it, along ``axis``; of a part without sorting."""
+        if self._parent is None:
+            order = np.lexsort((self.coordinates[axis], self._group_keys(axis)))
+            return order[~np.isnan(self.coordinates[axis][order])]
+        parent, rows = self._parent
+        number = np.full(len(parent.shared), -1)
+        number[rows] = np.arange(len(self.shared))
+        order = number[parent._line(axis).order]
+        return order[order >= 0]
+
+    @cached_property
+    def _total_keys(self) -> np.ndarray:
+        total: np.ndarray = self.shared + self.keys.sum(axis=0, dtype=np.uint64)
+        return total
+
+    def _group_keys(self, axis: int) -> np.ndarray:
+        rest: np.ndarray = self._total_keys - self.keys[axis]
+        return rest
+
+    def save(self, path: Path, values: np.ndarray) -> None:
+        """Write places and their values as plain arrays."""
+        np.savez_compressed(
+            path, coordinates=self.coordinates, keys=self.keys, shared=self.shared, values=values
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> tuple["AxisPositions", np.ndarray]:
+        """Read what `save` wrote; arrays only, nothing that could run."""
+        data = read_arrays(path)
+        return cls(data["positions"], data["keys"], data["shared"]), data["values"]
+
+
+@dataclass(frozen=True)
+class AxisPosition:
+    """Where a row by itself lies: as `AxisPositions`, in numbers, and the series it is in per
+    axis.
+    """
+
+    coordinates: list[Any]
+    group_keys: list[np.uint64]
+    _adjacent_cache: "dict[_Line, _Adjacent]" = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    shape = ()
+
+    def adjacent_on_line(
+        self, line: "_Line", row_coordinates: np.ndarray, axis: int
+    ) -> "_Adjacent":
+        """Return what lies beside the row on ``line``, looked for once for all who ask."""
+        if line not in self._adjacent_cache:
+            self._adjacent_cache[line] = line.adjacent_to_one(
+                self.group_keys[axis], self.coordinates[axis], row_coordinates
+            )
+        return self._adjacent_cache[line]
+
+    def values_of(self, values: np.ndarray, row: int) -> Any:
+        """Return the value of a numbered row; NaN for number -1."""
+        return values[row] if row >= 0 else NAN
+
+
+@dataclass(frozen=True)
+class _Adjacent:
+    """Per row, the numbers of the rows below and above it, -1 for none, and the steps to them."""
+
+    below: Any
+    above: Any
+    step_below: Any
+    step_above: Any
+
+    @classmethod
+    def empty(cls, rows: int) -> "_Adjacent":
+        none, far = np.full((2, rows), -1), np.full((2, rows), np.nan)
+        return cls(*none, *far)
+
+
+@dataclass(frozen=True, eq=False)
+class _Line:
+    """The rows of all series one after the other on one increasing coordinate: one search for all.
+
+    A series takes up ``span``; its rows lie between its start and half of that, and a wanted row
+    beyond them is clipped to ``margin`` before and half a span after, so it meets no other series.
+    """
+
+    order: np.ndarray
+    names: np.ndarray
+    first: np.ndarray
+    last: np.ndarray
+    coordinates: np.ndarray
+    low: float
+    span: float
+    margin: float
+
+    @classmethod
+    def from_groups(
+        cls, order: np.ndarray, group_keys: np.ndarray, row_coordinates: np.ndarray
+    ) -> "_Line":
+        names, coordinates = group_keys[order], row_coordinates[order]
+        first = np.flatnonzero(np.append(True, names[1:] != names[:-1])[: len(order)])
+        names, last = names[first], np.append(first[1:], len(order))
+        low, high = (
+            (float(coordinates.min()), float(coordinates.max())) if len(coordinates) else (0.0, 0.0)
+        )
+        span = 2.0 * (high - low + 1.0)
+        line = np.repeat(np.arange(len(names)), last - first) * span + (coordinates - low)
+        return cls(order, names, first, last, line, low, span, (high - low + 1.0) / 2.0)
+
+    def adjacent(
+        self, group_keys: np.ndarray, wanted: np.ndarray, row_coordinates: np.ndarray
+    ) -> _Adjacent:
+        """Return what lies beside rows of those series at ``wanted``.
+
+        Args:
+            group_keys: per row.
+            wanted: where each row lies.
+            row_coordinates: where the rows of this line lie, by their numbers.
+        """
+        result = _Adjacent.empty(len(group_keys))
+        if len(self.order) == 0:
+            return result
+        number = np.minimum(np.searchsorted(self.names, group_keys), len(self.names) - 1)
+        here = np.flatnonzero((self.names[number] == group_keys) & ~np.isnan(wanted))
+        number, wanted = number[here], wanted[here]
+        within = np.minimum(np.maximum(wanted - self.low, -self.margin), self.span / 2.0)
+        target = number * self.span + within
+        below = np.searchsorted(self.coordinates, target - 1e-9) - 1
+        above = below + 1
+        same = np.flatnonzero(
+            self.coordinates[np.minimum(above, len(self.coordinates) - 1)] <= target + 1e-9
+        )
+        above[same] = np.searchsorted(self.coordinates, target[same] + 1e-9, side="right")
+        there = below >= self.first[number]
+        rows = self.order[below[there]]
+        result.below[here[there]] = rows
+        result.step_below[here[there]] = wanted[there] - row_coordinates[rows]
+        there = above < self.last[number]
+        rows = self.order[above[there]]
+        result.above[here[there]] = rows
+        result.step_above[here[there]] = row_coordinates[rows] - wanted[there]
+        return result
+
+    def adjacent_to_one(
+        self, group_key: np.uint64, wanted: Any, row_coordinates: np.ndarray
+    ) -> _Adjacent:
+        """Return what `beside` does of a row by itself."""
+        number = int(self.names.searchsorted(group_key))
+        if number == len(self.names) or self.names[number] != group_key or wanted != wanted:
+            return _Adjacent(-1, -1, NAN, NAN)
+        within = min(max(wanted - self.low, -self.margin), self.span / 2.0)
+        target = number * self.span + within
+        below = int(self.coordinates.searchsorted(target - 1e-9)) - 1
+        above = int(self.coordinates.searchsorted(target + 1e-9, side="right"))
+        row_below = self.order[below] if below >= self.first[number] else -1
+        row_above = self.order[above] if above < self.last[number] else -1
+        return _Adjacent(
+            row_below,
+            row_above,
+            wanted - row_coordinates[row_below] if row_below >= 0 else NAN,
+            row_coordinates[row_above] - wanted if row_above >= 0 else NAN,
+        )

@@ -1,1 +1,0 @@
-"""What a few runs on a new device teach a trained predictor."""

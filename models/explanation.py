@@ -1,0 +1,339 @@
+"""SHAP attribution, parameter importance."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from foretune.datasets import newest_runs
+from foretune.device import Device
+from foretune.errors import PredictorError
+from foretune.features import FeatureSet
+from foretune.features.arrays import Columns, as_array
+from foretune.features.geometry import launch_geometry
+from foretune.lazy import require
+from foretune.models.predictor import Predictor
+from foretune.models.targets import Target, usable_rows
+from foretune.models.trees.boosting import BoostingModel
+from foretune.models.trees.regressor import threads_for
+from foretune.problem import Problem
+from foretune.space import SearchSpace
+from foretune.values import Value
+
+BASE = "base"
+"""The column of what the trees predict on average: the same for every row."""
+UNIT = "calibrated roofline"
+"""The line of the unit: what the roofline alone says of the two runs."""
+SAMPLES = 500
+"""Rows looked at for importances: means are within a few percent, and deep trees take seconds."""
+FEATURE_GROUPS = {
+    "problem": "sizes of the problem",
+    "config": "configuration",
+    "device": "device",
+    "alignment": "alignment of sizes",
+    "geometry": "launch geometry",
+    "static": "compiled code",
+    "analytic": "cost and derived quantities",
+}
+"""What a feature can be about, and how people call it."""
+
+
+@dataclass(frozen=True)
+class Importance:
+    """How much predictions rest on each feature.
+
+    Attributes:
+        features: columns ``feature``, ``group``, ``mean`` (mean size of the contribution to the
+            log of the target) and ``factor`` (its exponential: how many times slower or faster the
+            feature makes a typical row), the most important first. The indicators of a text column
+            count as one feature.
+        groups: columns ``group``, ``mean`` and ``factor`` of the groups. A group's contribution is
+            the sum over its features, so what they do against each other does not count.
+        rows: how many rows the means are over.
+    """
+
+    features: pd.DataFrame
+    groups: pd.DataFrame
+    rows: int
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Why run B is predicted faster, or slower, than run A.
+
+    Attributes:
+        target: what is compared.
+        factors: columns ``feature``, ``group``, ``a``, ``b`` (the feature's value in either run)
+            and ``factor`` (what it multiplies B's target with, compared with A), the strongest
+            first. The line `UNIT` is the ratio of the units; it has no values.
+        tree: B's target over A's by trees and unit alone; the product of all factors.
+        predicted: B's target over A's as the whole predictor says it: the tree is one expert of
+            several.
+    """
+
+    target: Target
+    factors: pd.DataFrame
+    tree: float
+    predicted: float
+
+
+def is_explainable(predictor: Predictor, target: Target = "time_ms") -> bool:
+    """Return whether ``predictor`` has exact contributions to ``target``."""
+    known = predictor.targets_.get(target)
+    return known is not None and isinstance(known.experts.tree, BoostingModel)
+
+
+def contributions(
+    predictor: Predictor, rows: pd.DataFrame, target: Target = "time_ms"
+) -> pd.DataFrame:
+    """Return what each feature contributes to the log of ``target`` over its unit, per row.
+
+    Columns are those of the features, and `BASE`; their sum is what the trees predict.
+
+    Args:
+        predictor: fitted, with an xgboost model.
+        rows: of a run table; only problem, configuration and device are read.
+        target: which of the predictor's.
+
+    Raises:
+        PredictorError: the predictor does not know the target, or is no xgboost model, or ``rows``
+            lack a column.
+    """
+    tree = _tree(predictor, target)
+    X = predictor.features_.transform(rows)
+    if len(X) == 0:
+        return X.assign(**{BASE: 0.0})
+    xgboost = require("xgboost", "learn", "a predictor of boosted trees")
+
+    threads = threads_for(len(X) * 64)  # far more work a row than predicting it
+    data = xgboost.DMatrix(X.to_numpy(), nthread=threads)
+    tree.booster_.set_param({"nthread": threads})
+    values = tree.booster_.predict(data, pred_contribs=True).astype(np.float64)
+    tree.booster_.set_param({"nthread": 1})
+    return pd.DataFrame(values, columns=[*X.columns, BASE], index=rows.index)
+
+
+def importance(
+    predictor: Predictor,
+    rows: pd.DataFrame | None = None,
+    target: Target = "time_ms",
+    samples: int = SAMPLES,
+    seed: int = 0,
+) -> Importance:
+    """Return the mean size of the contributions of every feature and group of features.
+
+    Args:
+        predictor: fitted, with an xgboost model.
+        rows: averaged over; None takes the successful rows of its training.
+        target: which of the predictor's.
+        samples: rows drawn if there are more.
+        seed: of the draw.
+
+    Raises:
+        PredictorError: see `contributions`.
+    """
+    _tree(predictor, target)
+    if rows is None:
+        rows = usable_rows(target, newest_runs(predictor.runs_))
+    if len(rows) > samples:
+        rows = rows.sample(samples, random_state=seed)
+    shares = _by_column(predictor.features_, contributions(predictor, rows, target))
+    groups = feature_groups(predictor.features_, predictor.runs_)
+    by_group = shares.T.groupby(groups).sum().T
+    features = _means(shares, "feature")
+    features.insert(1, "group", features["feature"].map(groups))
+    return Importance(features, _means(by_group, "group"), len(rows))
+
+
+def compare(
+    predictor: Predictor, rows: pd.DataFrame, a: int, b: int, target: Target = "time_ms"
+) -> Comparison:
+    """Return why the run in row ``b`` is predicted faster (or slower) than that in row ``a``.
+
+    Args:
+        predictor: fitted, with an xgboost model.
+        rows: of a run table; only problem, configuration and device are read.
+        a: number of the row compared with.
+        b: number of the row explained.
+        target: which of the predictor's.
+
+    Raises:
+        PredictorError: see `contributions`.
+    """
+    pair = rows.iloc[[a, b]]
+    shares = _by_column(predictor.features_, contributions(predictor, pair, target))
+    known = predictor.targets_[target].scale
+    unit = known.log_unit(predictor.features_, pair) + known.log_scale(pair)
+    values = _values(predictor.features_, pair)
+    groups = feature_groups(predictor.features_, predictor.runs_)
+    lines = [
+        (name, groups[name], *values[name], float(shares[name].iloc[1] - shares[name].iloc[0]))
+        for name in shares
+    ]
+    lines.append((UNIT, UNIT, None, None, float(unit[1] - unit[0])))
+    table = pd.DataFrame(lines, columns=["feature", "group", "a", "b", "log"])
+    table = table.sort_values("log", key=np.abs, ascending=False, kind="stable", ignore_index=True)
+    predicted = predictor.predict(pair)[target].to_numpy()
+    return Comparison(
+        target,
+        table.assign(factor=np.exp(table["log"])).drop(columns="log"),
+        tree=float(np.exp(table["log"].sum())),
+        predicted=float(predicted[1] / predicted[0]),
+    )
+
+
+def feature_groups(features: FeatureSet, runs: pd.DataFrame) -> dict[str, str]:
+    """Return feature -> what it is about, one of `GROUPS`.
+
+    Args:
+        features: fitted.
+        runs: the rows they were fitted on, or some of them.
+    """
+    one = runs.iloc[:1]
+    geometry = launch_geometry(*(Columns(one, g) for g in ("problem", "config", "device")))
+    return {
+        name: _group(name, geometry)
+        for column in features.columns_ or ()
+        for name in (column, _column(features, column))
+    }
+
+
+def _group(name: str, geometry: dict[str, Any]) -> str:
+    prefix, dot, _ = name.partition(".")
+    if dot and prefix in FEATURE_GROUPS:
+        return prefix
+    return "geometry" if name in geometry else "analytic"
+
+
+def _column(features: FeatureSet, name: str) -> str:
+    """Return the text column that a feature is an indicator of; the feature itself if of none."""
+    column = name.partition("=")[0]
+    return column if column in features.categories_ else name
+
+
+def _by_column(features: FeatureSet, shares: pd.DataFrame) -> pd.DataFrame:
+    """Return contributions without the base, those of a text column's indicators in one."""
+    shares = shares.drop(columns=BASE)
+    columns = [_column(features, name) for name in shares]
+    return shares.T.groupby(columns, sort=False).sum().T
+
+
+def _tree(predictor: Predictor, target: Target) -> BoostingModel:
+    if target not in predictor.targets_:
+        raise PredictorError(
+            f"the predictor does not know {target}: it learned {', '.join(predictor.targets_)}"
+        )
+    tree = predictor.targets_[target].experts.tree
+    if not isinstance(tree, BoostingModel):
+        raise PredictorError(
+            f"contributions are exact for xgboost alone, this predictor is a {predictor.model}: "
+            "train one with --model xgboost"
+        )
+    return tree
+
+
+def _means(shares: pd.DataFrame, name: str) -> pd.DataFrame:
+    mean = shares.abs().mean()
+    table = pd.DataFrame({name: mean.index, "mean": mean.to_numpy(), "factor": np.exp(mean)})
+    return table.sort_values("mean", ascending=False, kind="stable", ignore_index=True)
+
+
+def _values(features: FeatureSet, pair: pd.DataFrame) -> dict[str, tuple[Any, Any]]:
+    """Return the two values of every feature, numbers or text."""
+    X = features.transform(pair)
+    values: dict[str, tuple[Any, Any]] = {}
+    for name in X:
+        column = _column(features, name)
+        cells = X[name].to_numpy() if column == name else as_array(pair[column])
+        values[column] = (cells[0].item(), cells[1].item())
+    return values
+
+
+_SWEEPS = 20
+
+
+def parameter_importance(
+    predictor: Predictor,
+    problems: Iterable[Problem],
+    space_of: Callable[[Problem], SearchSpace],
+    device: Device,
+    seed: int = 0,
+    samples: int = 2000,
+) -> pd.DataFrame:
+    """Return by what factor each tunable parameter alone changes the predicted time.
+
+    Partial dependence (Friedman, Annals of Statistics 29(5), 2001) over configurations drawn from
+    the space: one parameter at a time is set to each of its values while the others stay, and
+    combinations that are not legal are left out.
+
+    Args:
+        predictor: fitted; it must know time.
+        problems: averaged over.
+        space_of: the space of each problem.
+        device: what is predicted for.
+        seed: of the draw.
+        samples: configurations drawn in all, shared among the problems.
+
+    Returns:
+        Columns ``parameter``, ``factor`` (slowest over fastest value, geometric means) and ``best``
+        (the fastest value), the parameter that matters most first.
+    """
+    rng = np.random.default_rng(seed)
+    problems = list(problems)
+    tables: dict[str, list[pd.DataFrame]] = {}
+    for problem in problems:
+        space = space_of(problem)
+        bases = space.sample_indices(max(samples // len(problems), 1), rng)
+        for name, log_ms in _log_ms_by_value(predictor, problem, space, device, bases).items():
+            tables.setdefault(name, []).append(log_ms)
+    rows = [(name, *_value_effect(pd.concat(parts))) for name, parts in tables.items()]
+    table = pd.DataFrame(rows, columns=["parameter", "factor", "best"])
+    return table.sort_values("factor", ascending=False, kind="stable", ignore_index=True)
+
+
+def _log_ms_by_value(
+    predictor: Predictor,
+    problem: Problem,
+    space: SearchSpace,
+    device: Device,
+    bases: np.ndarray,
+) -> dict[str, pd.DataFrame]:
+    """Return per parameter one row per base and one column per value; NaN where not legal."""
+    if not space.parameters:
+        return {}
+    shape = tuple(len(values) for values in space.parameters.values())
+    variants = []
+    for column, choices in enumerate(shape):
+        codes = np.repeat(space.codes_of(bases), choices, axis=0)
+        codes[:, column] = np.tile(np.arange(choices), len(bases))
+        variants.append(codes)
+    indices = space.indices_of(np.concatenate(variants))
+    legal = indices >= 0
+    distinct, position = np.unique(indices[legal], return_inverse=True)
+    predicted = predictor.predict_space(problem, space, device, distinct)["time_ms"].to_numpy()
+    log_ms = np.full(len(indices), np.nan)
+    log_ms[legal] = np.log(predicted)[position]
+    parts = np.split(log_ms, np.cumsum(shape)[:-1] * len(bases))
+    return {
+        name: pd.DataFrame(part.reshape(len(bases), -1), columns=pd.Index(values, dtype=object))
+        for (name, values), part in zip(space.parameters.items(), parts, strict=True)
+    }
+
+
+def _value_effect(log_ms: pd.DataFrame) -> tuple[float, Value]:
+    """Return the factor between the slowest and the fastest value, and the fastest value.
+
+    A value that is legal only in slow company must not look slow itself: so base and value effects
+    are separated (least squares, by alternating means) rather than columns averaged.
+    """
+    compared = log_ms[log_ms.notna().sum(axis=1) > 1].dropna(axis=1, how="all")
+    if compared.empty:
+        return 1.0, log_ms.columns[0]
+    cells = compared.to_numpy()
+    effect = np.zeros(cells.shape[1])
+    for _ in range(_SWEEPS):
+        base = np.nanmean(cells - effect, axis=1, keepdims=True)
+        effect = np.nanmean(cells - base, axis=0)
+    return float(np.exp(np.ptp(effect))), compared.columns[int(effect.argmin())]

@@ -1,1 +1,0 @@
-"""What a prediction rests on."""

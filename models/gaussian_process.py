@@ -1,0 +1,434 @@
+"""GaussianProcess, Posterior."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Self
+
+import numpy as np
+
+from foretune.models.covariance import (
+    ConstantCovariance,
+    CovarianceTerm,
+    GradientFunction,
+    Hyperprior,
+    MaternCovariance,
+)
+
+JITTER = 1e-8
+"""Added to the noise, or rounding makes like points contradict each other."""
+INVALID_LOSS = 1e12
+"""Loss where a step went too far for a covariance to be one."""
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianProcess:
+    """Values of mean zero at points, rows of a matrix.
+
+    Attributes:
+        terms: what the covariance is the sum of.
+        noise_prior: of the noise's variance.
+        parameters: logarithms: those of the terms, one after the other, then the noise's variance.
+    """
+
+    terms: Sequence[CovarianceTerm]
+    noise_prior: Hyperprior
+    parameters: np.ndarray
+
+    @classmethod
+    def from_prior(cls, terms: Sequence[CovarianceTerm], noise: Hyperprior) -> Self:
+        """Return one with all parameters where they are expected."""
+        process = cls(terms, noise, np.empty(0))
+        return replace(process, parameters=process._prior[0])
+
+    @property
+    def noise(self) -> float:
+        """Variance of a measurement."""
+        return float(np.exp(self.parameters[-1])) + JITTER
+
+    def fitted(self, X: np.ndarray, y: np.ndarray, steps: int) -> Self:
+        """Return it with the likeliest parameters, looked for from its own.
+
+        Args:
+            X: points (rows, columns).
+            y: measured there.
+            steps: of the optimiser, at most.
+        """
+        from scipy.optimize import minimize
+
+        bounds = [h.bounds for h in self._hyperpriors]
+        found = minimize(
+            self._loss, self.parameters, (X, y), jac=True, method="L-BFGS-B", bounds=bounds,
+            options={"maxiter": steps},
+        )  # fmt: skip
+        return replace(self, parameters=found.x)
+
+    def covariance(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
+        """Return the covariances of values without noise (X, X2)."""
+        total = np.zeros((len(X), len(X2)))
+        for term, parameters in self.terms_with_parameters():
+            total += term.covariance(parameters, X, X2)
+        return total
+
+    def variance(self, X: np.ndarray) -> np.ndarray:
+        """Return the diagonal of `covariance` of points with themselves."""
+        total = np.zeros(len(X))
+        for term, parameters in self.terms_with_parameters():
+            total += term.variance(parameters, X)
+        return total
+
+    def terms_with_parameters(
+        self, parameters: np.ndarray | None = None
+    ) -> Iterator[tuple[CovarianceTerm, np.ndarray]]:
+        """Give each term with its parameters."""
+        parameters = self.parameters if parameters is None else parameters
+        for term, indices in self._parameter_slices:
+            yield term, parameters[indices]
+
+    @cached_property
+    def _hyperpriors(self) -> list[Hyperprior]:
+        return [*(h for term in self.terms for h in term.hyperpriors), self.noise_prior]
+
+    @cached_property
+    def _prior(self) -> tuple[np.ndarray, np.ndarray]:
+        """Where parameters are expected, and how far from there they may be: fixed ones are not."""
+        centers = np.array([h.center for h in self._hyperpriors])
+        return centers, np.array([h.width or np.inf for h in self._hyperpriors])
+
+    @cached_property
+    def _parameter_slices(self) -> list[tuple[CovarianceTerm, slice]]:
+        ends = np.cumsum([len(term.hyperpriors) for term in self.terms]).tolist()
+        return [
+            (t, slice(*bounds)) for t, bounds in zip(self.terms, pairwise([0, *ends]), strict=True)
+        ]
+
+    def _loss(
+        self, parameters: np.ndarray, X: np.ndarray, y: np.ndarray
+    ) -> tuple[float, np.ndarray]:
+        """Return the negative log of the posterior density of parameters, and its gradient."""
+        from scipy.linalg import cho_solve
+
+        total, gradient_functions = np.zeros((len(X), len(X))), list[GradientFunction]()
+        for term, term_parameters in self.terms_with_parameters(parameters):
+            covariance, gradient_function = term.covariance_and_gradient(term_parameters, X)
+            total += covariance
+            gradient_functions.append(gradient_function)
+        noise = np.exp(parameters[-1])
+        total[np.diag_indices(len(total))] += noise + JITTER
+        try:
+            factor = np.linalg.cholesky(total)
+        except np.linalg.LinAlgError:  # a step too far: back
+            return INVALID_LOSS, np.zeros(len(parameters))
+        weights = cho_solve((factor, True), y, check_finite=False)
+        gradient = 0.5 * (
+            inverse_from_cholesky(factor) - np.outer(weights, weights)
+        )  # by the covariance
+        centers, widths = self._prior
+        standardized = (parameters - centers) / widths
+        loss = 0.5 * y @ weights + np.log(np.diag(factor)).sum() + 0.5 * standardized @ standardized
+        term_gradients = [gradient_function(gradient) for gradient_function in gradient_functions]
+        return float(loss), np.concatenate(
+            [*term_gradients, [np.trace(gradient) * noise]]
+        ) + standardized / widths
+
+
+def inverse_from_cholesky(factor: np.ndarray) -> np.ndarray:
+    """Return the inverse of a matrix, given its Cholesky factor."""
+    from scipy.linalg.lapack import dpotri
+
+    lower = np.tril(dpotri(factor, lower=True)[0])
+    inverse: np.ndarray = lower + np.tril(lower, -1).T
+    return inverse
+
+
+PREALLOCATED_ROWS = 64
+"""Measurements it has room for at first."""
+CHUNK_ROWS = 4096
+MIN_VARIANCE = 1e-10
+"""No variance is smaller."""
+
+
+class Posterior:
+    """A process, told of measurements: of some candidates, and of any other points.
+
+    What the measurements explain of the candidates is kept, so that one more of them costs one
+    more row of a triangular system. A measurement without a value is one under way: it is believed
+    to turn out as expected, so that means stay and spreads shrink.
+
+    Args:
+        process: its parameters are taken as they are.
+        X: where was measured (measurements, columns).
+        y: what, less what is expected there; of the first ones, the others are under way.
+        candidates: points to keep up (candidates, columns); none by default.
+        prior: what is expected of the candidates; added to their mean.
+        scale: what all spreads are multiplied with: the unit of the process in that of ``y``.
+        extra_noise: variance that each measurement has beside the process's noise.
+        observation_noise: whether spreads are those of a measurement rather than of what it is of.
+    """
+
+    def __init__(
+        self,
+        process: GaussianProcess,
+        X: np.ndarray,
+        y: np.ndarray,
+        candidates: np.ndarray | None = None,
+        *,
+        prior: np.ndarray | float = 0.0,
+        scale: float = 1.0,
+        extra_noise: np.ndarray | float = 0.0,
+        observation_noise: bool = False,
+    ) -> None:
+        self.process = process
+        self.prior, self.scale = prior, scale
+        self.observation_noise = observation_noise
+        self.candidates = X[:0] if candidates is None else candidates
+        self.X = X[:0]
+        self._factor = np.zeros((0, 0))
+        self._buffer = np.empty(
+            (PREALLOCATED_ROWS, len(self.candidates))
+        )  # its first len(self) rows are in use
+        self._explained = np.zeros(len(self.candidates))
+        self.add(X, extra_noise)
+        self.set_values(y)
+
+    def __len__(self) -> int:
+        """Return how many measurements it knows, those under way included."""
+        return len(self.X)
+
+    def add(self, X: np.ndarray, extra_noise: np.ndarray | float = 0.0) -> None:
+        """Learn that there are measurements at ``X``; they are under way until `tell` is called."""
+        from scipy.linalg import solve_triangular
+
+        n, new = len(self), len(X)
+        if not new:
+            return
+        cross = self.process.covariance(self.X, X)
+        if n:
+            cross = solve_triangular(self._factor, cross, lower=True, check_finite=False)
+        schur = self.process.covariance(X, X) - cross.T @ cross
+        schur[np.diag_indices(new)] += self.process.noise + extra_noise
+        corner = np.linalg.cholesky(schur)
+        factor = np.zeros((n + new, n + new))
+        factor[:n, :n], factor[n:, :n], factor[n:, n:] = self._factor, cross.T, corner
+        if len(self.candidates):
+            rows = self.process.covariance(X, self.candidates)
+            if n:
+                rows -= cross.T @ self._buffer[:n]
+            self._append_explained(solve_triangular(corner, rows, lower=True, check_finite=False))
+        self._factor, self.X = factor, np.vstack([self.X, X])
+
+    def drop_pending(self, n: int) -> None:
+        """Forget the last ``n`` measurements, which are under way."""
+        remaining = len(self) - n
+        self._explained -= (self._buffer[remaining : remaining + n] ** 2).sum(axis=0)
+        self._factor, self.X = self._factor[:remaining, :remaining], self.X[:remaining]
+
+    def set_values(self, y: np.ndarray) -> None:
+        """Give the first measurements their values, less what is expected there."""
+        self.y = y
+        self._whitened = self._solve(y)
+
+    @property
+    def mean(self) -> np.ndarray:
+        """Of every candidate."""
+        mean: np.ndarray = self.prior + self._whitened @ self._buffer[: len(self.y)]
+        return mean
+
+    @property
+    def spread(self) -> np.ndarray:
+        """Standard deviation of every candidate."""
+        variance = np.maximum(
+            self.process.variance(self.candidates) - self._explained, MIN_VARIANCE
+        )
+        return self.scale * np.sqrt(variance + self._noise)
+
+    def covariance(self, numbers: np.ndarray) -> np.ndarray:
+        """Return the covariances of the numbered candidates."""
+        points, explained = self.candidates[numbers], self._buffer[: len(self), numbers]
+        joint = self.process.covariance(points, points) - explained.T @ explained
+        joint[np.diag_indices(len(joint))] += self._noise
+        return self.scale**2 * joint
+
+    def at(self, points: np.ndarray, prior: np.ndarray | float = 0.0) -> Self:
+        """Return the posterior of other candidates, given the same measurements."""
+        other = copy(self)
+        other.candidates, other.prior = points, prior
+        other._buffer = self._solve(self.process.covariance(self.X, points))
+        other._explained = (other._buffer**2).sum(axis=0)
+        return other
+
+    def in_single_precision(self) -> Self:
+        """Return it with half the digits, enough for spreads, and twice as fast at many points."""
+        rounded = copy(self)
+        rounded._factor = self._factor.astype(np.float32)
+        rounded._whitened = self._whitened.astype(np.float32)
+        return rounded
+
+    def predict(self, points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return mean and spread at any number of points."""
+        mean, spread = np.empty((2, len(points)))
+        for start in range(0, len(points), CHUNK_ROWS):
+            chunk = slice(start, start + CHUNK_ROWS)
+            at_chunk = self.at(points[chunk])
+            mean[chunk], spread[chunk] = at_chunk.mean, at_chunk.spread
+        return mean, spread
+
+    def mean_function(self) -> Callable[[np.ndarray], np.ndarray]:
+        """Return what gives the mean at points: many times faster, most of all for one point."""
+        known, weights = self.X[: len(self.y)], self._weights()
+        terms = [
+            term.mean_function(parameters, known, weights)
+            for term, parameters in self.process.terms_with_parameters()
+        ]
+
+        def mean(points: np.ndarray) -> np.ndarray:
+            total = np.zeros(len(points))
+            for term_mean in terms:
+                total += term_mean(points)
+            return total
+
+        return mean
+
+    def leave_one_out(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return how far off each value is when left out, and the deviation then (ibid. 5.4.2)."""
+        variance = 1.0 / np.diag(self._precision())
+        return self._weights() * variance, self.scale * np.sqrt(variance)
+
+    def leave_groups_out(
+        self, groups: Iterable[np.ndarray]
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Give how far off the values of each group are when left out, and their covariance then.
+
+        Of one value it is `left_out` (Sundararajan and Keerthi, Neural Computation 13, 2001).
+        """
+        weights, precision = self._weights(), self._precision()
+        for group in groups:
+            covariance = np.linalg.inv(precision[np.ix_(group, group)])
+            yield covariance @ weights[group], self.scale**2 * covariance
+
+    @property
+    def _noise(self) -> float:
+        return self.process.noise if self.observation_noise else 0.0
+
+    def _weights(self) -> np.ndarray:
+        """Return the inverse covariance of the measurements times their values."""
+        return self._solve(self._whitened, "T")
+
+    def _precision(self) -> np.ndarray:
+        """Return the inverse covariance of the measurements."""
+        return inverse_from_cholesky(self._factor[: len(self.y), : len(self.y)])
+
+    def _solve(self, values: np.ndarray, transposed: str = "N") -> np.ndarray:
+        """Return the inverse of the factor of as many measurements, times ``values``."""
+        from scipy.linalg import solve_triangular
+
+        n = len(values)
+        if not n:
+            return values
+        factor = self._factor[:n, :n]
+        values = values.astype(factor.dtype, copy=False)
+        solved: np.ndarray = solve_triangular(
+            factor, values, trans=transposed, lower=True, check_finite=False
+        )
+        return solved
+
+    def _append_explained(self, rows: np.ndarray) -> None:
+        """Keep what more measurements explain of the candidates."""
+        n, new = len(self), len(rows)
+        if n + new > len(self._buffer):
+            buffer = np.empty((2 * (n + new), len(self.candidates)))
+            buffer[:n] = self._buffer[:n]
+            self._buffer = buffer
+        self._buffer[n : n + new] = rows
+        self._explained += (rows * rows).sum(axis=0)
+
+
+CONSTANT_PRIOR, FUNCTION_PRIOR, NOISE_PRIOR = Hyperprior(0.1), Hyperprior(0.1), Hyperprior(0.02)
+"""Variances of the constant, of each function, and of a measurement."""
+LENGTH_PRIOR = Hyperprior(1.3, 0.8)
+"""In deviations of a feature."""
+SMOOTHNESS = 1.5
+MAX_STEPS = 25
+
+
+def feature_process(gradual_count: int, inputs: int) -> GaussianProcess:
+    """Return the process as it is expected.
+
+    Args:
+        gradual_count: so many inputs, the first ones, are those in which times change gradually.
+        inputs: how many there are, each with a deviation of about one.
+    """
+    parts = [
+        MaternCovariance(slice(0, size), FUNCTION_PRIOR, LENGTH_PRIOR, SMOOTHNESS)
+        for size in (gradual_count, inputs)
+    ]
+    return GaussianProcess.from_prior([ConstantCovariance(CONSTANT_PRIOR), *parts], NOISE_PRIOR)
+
+
+def fit_process(X: np.ndarray, y: np.ndarray, gradual_count: int) -> GaussianProcess:
+    """Return the process whose parameters are likeliest, of values ``y`` at points ``X``."""
+    return feature_process(gradual_count, X.shape[1]).fitted(X, y, MAX_STEPS)
+
+
+def posterior_arrays(posterior: Posterior) -> dict[str, Any]:
+    """Return what `posterior_from_arrays` reads."""
+    _, first, _ = posterior.process.terms_with_parameters()
+    return {
+        "X": posterior.X,
+        "y": posterior.y,
+        "gradual": np.array(len(first[1]) - 1),
+        "log_parameters": posterior.process.parameters,
+    }
+
+
+def posterior_from_arrays(data: Mapping[str, np.ndarray]) -> Posterior:
+    """Return what `posterior_arrays` was given, that of a measurement."""
+    X = data["X"]
+    process = feature_process(int(data["gradual"]), X.shape[1])
+    process = replace(process, parameters=data["log_parameters"])
+    return Posterior(process, X, data["y"], observation_noise=True)
+
+
+MIN_DEVIATION = 1e-6
+"""An input with a smaller deviation is the same everywhere, but for rounding."""
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """How inputs are scaled.
+
+    Attributes:
+        centre, scale: of each input; those that do not vary are left out.
+    """
+
+    center: np.ndarray
+    scale: np.ndarray
+
+    @classmethod
+    def fit(cls, inputs: np.ndarray) -> Self:
+        """Return the scaling of inputs (rows, inputs); NaN is unknown."""
+        known = np.ma.masked_invalid(inputs)
+        return cls(known.mean(axis=0).filled(0.0), known.std(axis=0).filled(0.0))
+
+    def points(self, inputs: np.ndarray, gradual_count: int) -> tuple[np.ndarray, int]:
+        """Return scaled inputs, and how many of the first ``gradual_count`` ones are left."""
+        varies, center, scale = self._varying
+        points = (inputs[:, varies] - center) / scale
+        points[np.isnan(points)] = 0.0  # unknown: as most are
+        return points, int((varies < gradual_count).sum())
+
+    @cached_property
+    def _varying(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        varies = np.flatnonzero(self.scale > MIN_DEVIATION)
+        return varies, self.center[varies], self.scale[varies]
+
+    def arrays(self) -> dict[str, Any]:
+        """Return what `from_arrays` reads."""
+        return {"centre": self.center, "scale": self.scale}
+
+    @classmethod
+    def from_arrays(cls, data: Mapping[str, np.ndarray]) -> Self:
+        """Return what `arrays` returned."""
+        return cls(data["centre"], data["scale"])

@@ -1,0 +1,327 @@
+"""Neighboring runs along each axis."""
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain, combinations
+from typing import Any, Self
+from zlib import crc32
+
+import numpy as np
+import pandas as pd
+
+from foretune.datasets.schema import columns_of
+from foretune.family import nan_to
+from foretune.features.arrays import Rows, SingleRow, as_array
+from foretune.models.axis_positions import NAN, AxisPosition, AxisPositions
+
+SAMPLE_ROWS = 16
+"""So many rows, or twice as many, tell nearly all pairs that have nothing to do with each other."""
+RATIO_TOLERANCE = 1e-9
+"""What ratios may differ by, rounded as they are."""
+
+
+@dataclass(frozen=True)
+class RepeatedSize:
+    """A size that is ``ratio`` times one other, or the product of two, in every training row."""
+
+    column: str
+    factors: tuple[str, ...]
+    ratio: float
+
+    def holds(self, rows: Rows | Mapping[str, np.ndarray]) -> Any:
+        """Return whether it is so in each row, an array of truth values; one of `SingleRow`."""
+        return np.abs(_ratio(rows, self.column, self.factors) / self.ratio - 1.0) < RATIO_TOLERANCE
+
+
+def repeated_sizes(runs: pd.DataFrame) -> list[RepeatedSize]:
+    """Return which sizes of the problem (positive numbers that vary) only repeat others."""
+    sizes = _sizes(runs)
+    sample = {name: values[:: max(1, len(runs) // SAMPLE_ROWS)] for name, values in sizes.items()}
+    found: dict[str, RepeatedSize] = {}
+    for column in sizes:
+        others = [name for name in sizes if name != column and name not in found]
+        for factors in [*combinations(others, 1), *combinations(others, 2)]:
+            size = RepeatedSize(column, factors, float(_ratio(sample, column, factors)[0]))
+            if size.holds(sample).all() and size.holds(sizes).all():
+                found[column] = size
+                break
+    return list(found.values())
+
+
+def _sizes(runs: pd.DataFrame) -> dict[str, np.ndarray]:
+    columns = {name: as_array(runs[name]) for name in columns_of(runs, "problem")}
+    numbers = {name: values for name, values in columns.items() if values.dtype.kind != "U"}
+    return {
+        name: values for name, values in numbers.items() if values.min() > 0.0 and np.ptp(values)
+    }
+
+
+def _ratio(rows: Rows | Mapping[str, np.ndarray], column: str, factors: tuple[str, ...]) -> Any:
+    """Return a size over the product of others."""
+    product: Any = 1.0
+    for factor in factors:
+        product = product * rows[factor]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return rows[column] / product
+
+
+MIN_VALUES = 3
+MAX_VALUES = 1 << 30
+MIN_DEVICES = 2
+DEVICE_AXIS = "device.memory_gbps"
+"""Where runs on several devices lie: what the same work takes elsewhere is a neighbour too."""
+MAX_AXES = 8
+MIN_OCTAVES_FACTOR = 8.0
+"""A positive axis that spans this factor is measured in octaves."""
+ONE_SIDED_PENALTY = 2.0
+"""How much farther a neighbour on one side only counts than a pair around the row."""
+SMALL_GAP = 0.05
+UINT64_MASK = 2**64 - 1
+AXIS_FEATURES = ("value", "below", "above", "step_below", "step_above")
+NO_NEIGHBORS, MAX_NEIGHBOR_CLASS = -1, 3
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A numeric run-table column along which rows have neighbours: a size, or the device's place.
+
+    Tunable parameters are none: times jump between their values, and interpolating across them
+    misled the models of every tuning space that was tried.
+
+    Attributes:
+        column: its name.
+        octaves: whether it is measured in octaves, else in eighths of ``span``.
+        span: of the training rows' values.
+        error: typical error of interpolating along it, at a gap of one.
+    """
+
+    column: str
+    octaves: bool
+    span: float
+    error: float = 1.0
+
+    @property
+    def key(self) -> str:
+        """The column that names places along it: two devices may have the same bandwidth."""
+        return "device" if self.column == DEVICE_AXIS else self.column
+
+    def column_values(self, rows: Rows) -> Any:
+        """Return the values of rows; NaN where a device's are not known."""
+        if self.column in rows:
+            return rows[self.column]
+        return NAN if isinstance(rows, SingleRow) else np.full(len(rows), NAN)
+
+    def coordinates(self, values: np.ndarray) -> np.ndarray:
+        """Return where ``values`` lie."""
+        if self.octaves:
+            return np.log2(np.maximum(values, 1e-30))
+        return values / (self.span / 8.0)
+
+
+class NeighborIndex:
+    """Runs with a value each, and where they lie.
+
+    Attributes:
+        axes: the columns along which there are neighbours.
+        group_columns: the columns in which neighbours agree, apart from the axes.
+        repeated: sizes that are neither; a row in which one is another has no neighbours.
+    """
+
+    def __init__(
+        self,
+        axes: Sequence[Axis],
+        group_columns: Sequence[str],
+        repeated: Sequence[RepeatedSize] = (),
+    ) -> None:
+        self.axes = list(axes)
+        self.group_columns = list(group_columns)
+        self.repeated = list(repeated)
+
+    @classmethod
+    def from_runs(cls, runs: pd.DataFrame) -> Self:
+        """Return the axes and series that ``runs`` have, without values yet."""
+        axes, group_columns = [], ["device"]
+        if (device_axis := _device_axis(runs)) is not None:
+            axes.append((MAX_VALUES, device_axis))
+            group_columns = []
+        repeated = repeated_sizes(runs)
+        left_out = {size.column for size in repeated}
+        for column in [*columns_of(runs, "problem"), *columns_of(runs, "config")]:
+            if column in left_out:
+                continue
+            values = as_array(runs[column])
+            numeric = values.dtype.kind != "U"
+            distinct = np.unique(values[~np.isnan(values)]) if numeric else values
+            size = numeric and column.startswith("problem.")
+            if size and len(distinct) >= MIN_VALUES:
+                octaves = bool(distinct[0] > 0 and distinct[-1] / distinct[0] >= MIN_OCTAVES_FACTOR)
+                axes.append((len(distinct), Axis(column, octaves, float(np.ptp(distinct)))))
+            elif len(pd.unique(values)) > 1:  # what never varied need not be there later
+                group_columns.append(column)
+        axes.sort(key=lambda pair: -pair[0])
+        group_columns += [axis.column for _, axis in axes[MAX_AXES:]]
+        return cls([axis for _, axis in axes[:MAX_AXES]], group_columns, repeated)
+
+    def locate(self, rows: pd.DataFrame | Rows) -> AxisPositions:
+        """Return where ``rows`` lie; the same `AxisPositions` to all who ask it of the same
+        `Rows`.
+        """
+        rows = Rows.from_table(rows)
+        return rows.memoized(self._key, lambda: self._locate(rows))
+
+    def locate_one(self, row: SingleRow) -> AxisPosition:
+        """Return where a row by itself lies, once for all who ask."""
+        return row.memoized(self._key, lambda: self._locate_one(row))
+
+    @property
+    def _key(self) -> tuple[Hashable, ...]:
+        axes = tuple((axis.column, axis.octaves, axis.span) for axis in self.axes)
+        return "places", axes, tuple(self.group_columns), tuple(self.repeated)
+
+    def _locate_one(self, row: SingleRow) -> AxisPosition:
+        keys = [_text_hash(axis.key, row.text(axis.key)) for axis in self.axes]
+        shared = sum(_text_hash(column, row.text(column)) for column in self.group_columns)
+        shared += sum(_text_hash(size.column, "") for size in self.repeated if not size.holds(row))
+        total = shared + sum(keys)
+        return AxisPosition(
+            [axis.coordinates(axis.column_values(row)) for axis in self.axes],
+            [np.uint64(total - key & UINT64_MASK) for key in keys],
+        )
+
+    def _locate(self, rows: Rows) -> AxisPositions:
+        coordinates = [axis.coordinates(axis.column_values(rows)) for axis in self.axes]
+        keys = [_hash(axis.key, rows) for axis in self.axes]
+        shared = np.zeros(len(rows), dtype=np.uint64)
+        for column in self.group_columns:
+            shared += _hash(column, rows)
+        for size in self.repeated:
+            shared[~size.holds(rows)] += np.uint64(_text_hash(size.column, ""))
+        return AxisPositions(
+            np.array(coordinates).reshape(len(self.axes), len(rows)),
+            np.array(keys, dtype=np.uint64).reshape(len(self.axes), len(rows)),
+            shared,
+        )
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns that `look` returns, but for ``bend``."""
+        named = [f"{axis.column}.{part}" for axis in self.axes for part in AXIS_FEATURES]
+        return [*named, "interpolation", "trust"]
+
+    def neighbor_class(self, neighbors: np.ndarray) -> np.ndarray:
+        """Return along how many axes rows have neighbours on both sides, `MAX_NEIGHBOR_CLASS` at
+        most.
+
+        `ALONE` if there are none on their own device, on neither side: the device may be new.
+
+        Args:
+            neighbors: what `neighbors` returned.
+        """
+        below, above = (
+            np.isfinite(
+                neighbors[:, i : i + len(AXIS_FEATURES) * len(self.axes) : len(AXIS_FEATURES)]
+            )
+            for i in (1, 2)
+        )
+        size_axes = [i for i, axis in enumerate(self.axes) if axis.column != DEVICE_AXIS]
+        isolated = ~(below | above)[:, size_axes].any(axis=1)
+        return np.where(
+            isolated, NO_NEIGHBORS, np.minimum((below & above).sum(axis=1), MAX_NEIGHBOR_CLASS)
+        )
+
+    def measure_axes(self, positions: AxisPositions, values: np.ndarray) -> None:
+        """Learn how well interpolation along each axis does, each row from the others."""
+        for i, axis in enumerate(self.axes):
+            below, step_below, above, step_above = positions.adjacent(i, values, positions)
+            inside = ~np.isnan(below) & ~np.isnan(above)
+            error = 1.0
+            if inside.sum() >= MIN_VALUES:
+                step = (step_below + step_above)[inside]
+                interpolated = below[inside] + (above - below)[inside] * step_below[inside] / step
+                gap = 2.0 * step_below[inside] * step_above[inside] / step
+                misses = np.abs(interpolated - values[inside]) / (gap + SMALL_GAP)
+                error = float(np.median(misses)) + 1e-3
+            self.axes[i] = Axis(axis.column, axis.octaves, axis.span, error)
+
+    def neighbor_features(
+        self,
+        known: AxisPositions,
+        values: np.ndarray,
+        wanted: AxisPositions | AxisPosition,
+        one_sided: np.ndarray | None = None,
+        log_units: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> np.ndarray:
+        """Return what the neighbours among ``known`` say of ``wanted`` (float32, `columns`).
+
+        Per axis: the interpolated value, the neighbours' values (all three less ``interpolation``)
+        and the steps to them, NaN where there is none; then ``interpolation``, the axes' values
+        weighted by how far the neighbours are and how well the axis interpolates, and ``trust``,
+        the log of those weights' sum. With ``log_units`` a column ``bend`` stands before these two:
+        how far off the unit itself would be, were it interpolated in the same way.
+
+        Args:
+            known: where runs were measured.
+            values: what was measured there.
+            wanted: the rows in question; a run at the very place of a row is not its neighbour.
+            one_sided: rows for which neighbours above are ignored.
+            log_units: log of what ``values`` are measured against: of ``known`` and of ``wanted``.
+        """
+        axis_features: list[tuple[Any, ...]] = []
+        total, unit_total, weights = (np.zeros(wanted.shape) for _ in range(3))
+        for i, axis in enumerate(self.axes):
+            below, step_below, above, step_above = known.adjacent(i, values, wanted)
+            if one_sided is not None:
+                above, step_above = (np.where(one_sided, np.nan, x) for x in (above, step_above))
+            step = step_below + step_above
+            value = _interpolate(below, above, step_below / step)
+            one_side = ONE_SIDED_PENALTY * np.fmin(step_below, step_above) + 1.0
+            gap = nan_to(2.0 * step_below * step_above / step, one_side)
+            weight = nan_to(np.power(axis.error * (gap + SMALL_GAP), -2.0), 0.0)
+            total, weights = total + weight * nan_to(value, 0.0), weights + weight
+            axis_features.append((value, below, above, step_below, step_above))
+            if log_units is not None:
+                below, _, above, _ = known.adjacent(i, log_units[0], wanted)
+                if one_sided is not None:
+                    above = np.where(one_sided, np.nan, above)
+                unit = _interpolate(below, above, step_below / step)
+                unit_total = unit_total + weight * nan_to(unit, 0.0)
+        weights = np.where(weights > 0.0, weights, np.nan)
+        base = total / weights
+        cells = [[v - base, b - base, a - base, *steps] for v, b, a, *steps in axis_features]
+        curvature = (
+            [] if log_units is None else [unit_total / weights - log_units[1].reshape(wanted.shape)]
+        )
+        table = np.array([*chain(*cells), *curvature, base, np.log(weights)], dtype=np.float32)
+        return table.reshape(len(table), -1).T
+
+
+def _interpolate(below: Any, above: Any, share: Any) -> Any:
+    """Return what lies between two values; where there is one, that; NaN where there is none."""
+    return nan_to(nan_to(below + (above - below) * share, below), above)
+
+
+def _device_axis(runs: pd.DataFrame) -> Axis | None:
+    """Return the axis along which devices lie, if there are several and each has its own place."""
+    if DEVICE_AXIS not in runs or runs[DEVICE_AXIS].isna().any():
+        return None
+    distinct = runs.groupby("device", observed=True)[DEVICE_AXIS].nunique()
+    if len(distinct) < MIN_DEVICES or runs[DEVICE_AXIS].nunique() != len(distinct):
+        return None
+    return Axis(DEVICE_AXIS, True, float(np.ptp(runs[DEVICE_AXIS])))
+
+
+def _hash(column: str, rows: Rows) -> np.ndarray:
+    """Return an integer per row that depends on column and value alone, on every machine."""
+    return rows.memoized(("hash", column), lambda: _hashed(column, *rows.distinct(column)))
+
+
+def _hashed(column: str, distinct: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    hashes = pd.util.hash_array(distinct.astype(object), categorize=False)
+    result: np.ndarray = (hashes * np.uint64(2 * crc32(column.encode()) + 1))[codes]
+    return result
+
+
+@lru_cache(maxsize=4096)
+def _text_hash(column: str, text: str) -> int:
+    return int(_hashed(column, np.array([text]), np.zeros(1, dtype=np.int64))[0])

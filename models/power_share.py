@@ -1,0 +1,49 @@
+"""The share of its board's limit that a kernel draws, from how much of its time it uses what.
+
+A board that is awake draws a share of its limit, and each unit at work adds to that, until the
+limit holds the clock back. With the roofline's parts of the time (`calibrated_roofline`), each as
+a share of the whole::
+
+    busy = Σ weight_i * part_i / t,   t = (overhead**p + Σ part_i**p) ** (1/p)
+    power / limit = idle + (1 - idle) * busy / (1 + busy**4) ** (1/4)
+
+A short kernel is mostly overhead, and its board nearly idles; on a faster device the same kernel is
+shorter, and a smaller share of that board. Boards differ in their limits far more than in this.
+"""
+
+import numpy as np
+
+from foretune.models.roofline import Law, parts_of_time
+
+_IDLE, _OVERHEAD, _EFFICIENCY, _POWER, _WEIGHT = -1.4, np.log(0.02), 0.2, 0.5, -0.3
+"""Where a fit starts: a fifth when idle; log of 20 µs, of 1 / 80 %, of p = 1.6; 0.75 when busy."""
+_KNEE = 4.0
+"""How suddenly the limit holds back."""
+
+
+def _start(parts: int) -> np.ndarray:
+    """Return where a fit starts: log odds of idle, log overhead_ms, one per part, log p, weights.
+
+    There is a weight (its log) per part.
+    """
+    return np.array([_IDLE, _OVERHEAD, *[_EFFICIENCY] * parts, _POWER, *[_WEIGHT] * parts])
+
+
+def _log_share(parameters: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """Return the log of the share of the limit.
+
+    Args:
+        parameters: as in `_start`, numbers or one per row.
+        limits: log of each part's time, milliseconds (rows, parts).
+    """
+    parts = limits.shape[-1]
+    odds, weights = parameters[0], parameters[parts + 3 :]
+    log_ms, terms = parts_of_time(parameters[1 : parts + 3], limits)
+    busy = sum(np.exp(w + term - log_ms) for w, term in zip(weights, terms[1:], strict=True))
+    idle = 1.0 / (1.0 + np.exp(-odds))
+    used = busy / (1.0 + busy**_KNEE) ** (1.0 / _KNEE)
+    result: np.ndarray = np.log(idle + (1.0 - idle) * used)
+    return result
+
+
+POWER = Law(_start, _log_share)

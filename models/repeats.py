@@ -1,0 +1,104 @@
+"""Repeats: runs that were measured more than once, in one table or in two."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import pandas as pd
+
+from foretune.datasets.schema import columns_of
+from foretune.features.arrays import as_text, groups_of
+
+NO_MATCH = -1
+MIN_REPEATS = 30
+"""Measurements of rows measured more than once, before they speak for the others too."""
+
+
+def matching_rows(known: pd.DataFrame, runs: pd.DataFrame) -> np.ndarray:
+    """Return for every row of ``runs`` the number of the row of ``known`` that ran the same.
+
+    The same is the same device, problem and configuration, `NONE` where there is no such row. A
+    column that one table lacks is a gap in all its rows; of several rows of ``known`` the last
+    counts.
+
+    Args:
+        known: a run table of the same kernel.
+        runs: another.
+    """
+    both = pd.concat(
+        [known[_identity_columns(known)], runs[_identity_columns(runs)]], ignore_index=True
+    )
+    same = groups_of(both, list(both))
+    row_of = np.full(len(same.names), NO_MATCH)
+    row_of[same.codes[: len(known)]] = np.arange(len(known))
+    return row_of[same.codes[len(known) :]]
+
+
+def count_missing_runs(known: pd.DataFrame, runs: pd.DataFrame) -> int:
+    """Return how many of ``runs`` are not in ``known``, kernel by kernel."""
+    missing = 0
+    for kernel, kernel_runs in runs.groupby("kernel", observed=True):
+        missing += int(
+            (matching_rows(known[known["kernel"] == kernel], kernel_runs) == NO_MATCH).sum()
+        )
+    return missing
+
+
+@dataclass(frozen=True)
+class Repeats:
+    """How far measurements of the same run are apart: what no prediction of it can be better than.
+
+    Attributes:
+        first: where in ``deviations`` those of each row begin; at last, how many there are.
+        deviations: log of a measurement over the row's own, of every measurement of a row.
+    """
+
+    first: np.ndarray
+    deviations: np.ndarray
+
+    @classmethod
+    def from_runs(cls, rows: pd.DataFrame, measured: pd.DataFrame, target: str) -> Self:
+        """Return the repeats of ``rows`` among ``measured``.
+
+        What was measured in another environment is none, nor what is known to be older: it has
+        been superseded, perhaps for a reason. Rows without a date are of equal standing.
+
+        Args:
+            rows: a run table in which no run occurs twice, all of whose rows have the target.
+            measured: the table they are of, older measurements included.
+            target: which quantity.
+        """
+        measured = measured[(measured["status"] == "ok") & measured[target].notna()]
+        if len(measured) == len(rows):
+            return cls(np.arange(len(rows) + 1), np.zeros(len(rows)))
+        row = matching_rows(rows, measured)
+        for column in (c for c in ("environment", "recorded_at") if c in rows):
+            ours, theirs = (as_text(table[column]) for table in (rows, measured))
+            row = np.where(ours[row] == theirs, row, NO_MATCH)
+        found = row != NO_MATCH
+        values, row_values = (t[target].to_numpy(float) for t in (measured, rows))
+        deviations = np.log(values[found] / row_values[row[found]])
+        unrepeated = np.setdiff1d(
+            np.arange(len(rows)), row
+        )  # 1 and "1" in one column count as the same
+        numbers = np.concatenate([row[found], unrepeated])
+        order = np.argsort(numbers, kind="stable")
+        first = np.concatenate([[0], np.cumsum(np.bincount(numbers))])
+        return cls(first, np.concatenate([deviations, np.zeros(len(unrepeated))])[order])
+
+    def draw(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return the deviation of one measurement of each of the numbered rows, at random.
+
+        A row that was measured once is taken to repeat as those that were measured more often do.
+        """
+        counts = np.diff(self.first)
+        drawn: np.ndarray = self.deviations[self.first[rows] + rng.integers(counts[rows])]
+        several = self.deviations[np.repeat(counts > 1, counts)]
+        if len(several) >= MIN_REPEATS:
+            once = counts[rows] == 1
+            drawn[once] = rng.choice(several, int(once.sum()))
+        return drawn
+
+
+def _identity_columns(runs: pd.DataFrame) -> list[str]:
+    return ["device", *columns_of(runs, "problem"), *columns_of(runs, "config")]

@@ -1,0 +1,101 @@
+"""What a predictor may be called, wherever one is taken.
+
+- a `Predictor`;
+- a folder that holds one, or one of whose subfolders does: a campaign's;
+- ``models:/NAME@ALIAS``, ``models:/NAME/VERSION`` or ``runs:/ID``: one logged to MLflow;
+- ``"auto"``: the one that comes with Foretune;
+- ``"none"`` or None: none.
+"""
+
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from foretune.errors import ForetuneError, ForetuneWarning, PredictorError, UsageError
+from foretune.models.saved.folder import CARD
+from foretune.models.saved.search_predictor import PredictorRequest, SearchPredictor
+from foretune.models.saved.shipped import NotShipped, find_pretrained
+
+if TYPE_CHECKING:
+    from foretune.models.predictor import Predictor
+
+PredictorSource: TypeAlias = "Predictor | str | os.PathLike[str] | None"
+AUTO, NONE = "auto", "none"
+MLFLOW_PREFIXES = ("models:/", "runs:/")
+MAX_FOLDER_DEPTH = 3
+"""Levels below a folder where its predictor is looked for: an MLflow model has it two below."""
+SOURCE_KINDS = "folder of one or of a campaign, models:/NAME@ALIAS or runs:/ID"
+
+
+def read_predictor(source: PredictorSource) -> "Predictor":
+    """Return the predictor called ``source``.
+
+    Raises:
+        UsageError: it is ``auto`` or none, and nobody says of which kernel.
+        PredictorError: there is none, there are several, or it is of another version.
+        TrackingError: MLflow does not have it.
+    """
+    from foretune.models.predictor import Predictor
+
+    if isinstance(source, Predictor):
+        return source
+    if source is None or str(source) in (AUTO, NONE):
+        raise UsageError(f"predictor {str(source)!r} says nothing here: name a {SOURCE_KINDS}")
+    if not isinstance(source, (str, os.PathLike)):
+        raise UsageError(f"predictor is {source!r}: give a Predictor, or name a {SOURCE_KINDS}")
+    if not str(source).startswith(MLFLOW_PREFIXES):
+        return Predictor.load(_predictor_folder(Path(source)))
+    from foretune.models.saved.mlflow_source import downloaded_model
+
+    with downloaded_model(str(source)) as folder:
+        return Predictor.load(_predictor_folder(folder))
+
+
+def find_search_predictor(
+    source: PredictorSource, request: PredictorRequest, say: Callable[[str], None]
+) -> SearchPredictor | None:
+    """Return the predictor called ``source`` for what it is wanted for; None where none is.
+
+    Args:
+        source: what it is called.
+        request: for what it is wanted.
+        say: told which one comes with Foretune, or why none does, and what is not the same here.
+
+    Raises:
+        PredictorError, TrackingError, UsageError: the one that was asked for cannot be used.
+    """
+    if source is None or (isinstance(source, str) and source == NONE):
+        return None
+    if isinstance(source, str) and source == AUTO:
+        found = _shipped(request, say)
+    else:
+        found = SearchPredictor.for_device(read_predictor(source), request.device)
+        request.check(found.predictor)
+    if found is not None and found.mismatch:
+        say(f"the predictor is checked and corrected by what is measured: {found.mismatch}")
+    return found
+
+
+def _shipped(request: PredictorRequest, say: Callable[[str], None]) -> SearchPredictor | None:
+    try:
+        found = find_pretrained(request)
+    except NotShipped as e:
+        say(str(e))
+        return None
+    except ForetuneError as e:
+        warnings.warn(f"the shipped predictor is not used: {e}", ForetuneWarning, stacklevel=4)
+        return None
+    say(f"prior: shipped predictor, {found}")
+    return found
+
+
+def _predictor_folder(root: Path) -> Path:
+    """Return where below ``root`` the predictor lies; ``root`` itself if nowhere."""
+    levels = ("*/" * depth + CARD for depth in range(MAX_FOLDER_DEPTH + 1))
+    found = [path.parent for level in levels for path in sorted(root.glob(level))]
+    if len(found) > 1 and found[0] != root:
+        listed = ", ".join(map(str, found[:4]))
+        raise PredictorError(f"{root} holds {len(found)} predictors: name one of {listed}")
+    return found[0] if found else root

@@ -1,1 +1,0 @@
-"""The model of one target: experts, their blend, its interval."""

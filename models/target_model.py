@@ -1,0 +1,436 @@
+"""The model of one target: experts, what to believe when, and how far to trust it.
+
+Rows are held out in all the ways in which a row can be new. What the experts (`Experts`) say of
+them teaches the blend (`Blend`) whom to believe where, and how far the blend is off teaches the
+spread (`ConformalInterval`), the interval. Where runs have no neighbours (configurations drawn at
+random) there are two experts at most, trees and a smooth one.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+
+from foretune.features import FeatureSet
+from foretune.features.arrays import Rows, SingleRow
+from foretune.models.axis_positions import AxisPositions
+from foretune.models.blend import Blend
+from foretune.models.experts import (
+    Experts,
+    RegressorFactory,
+    Table,
+    gating_features,
+    scale_free_features,
+)
+from foretune.models.holdouts import (
+    distinct_problems,
+    exact_problems,
+    has_few_problems,
+    holdout_kinds,
+    mixed_holdouts,
+)
+from foretune.models.interval import ConformalInterval
+from foretune.models.neighbors import NO_NEIGHBORS, Axis, NeighborIndex, RepeatedSize
+from foretune.models.repeats import Repeats
+from foretune.models.smooth import SmoothExpert
+from foretune.models.targets import Target, TargetScale
+from foretune.models.training_range import TrainingRange
+from foretune.models.trees.regressor import Regressor
+from foretune.models.validation.splits import fold_of_rows
+
+HOLDOUTS, MORE_HOLDOUTS = 3, 6
+SMALL_TABLE_ROWS = 5_000
+"""Tables of so many rows are held out of more often: it costs little there, and judges better."""
+MAX_ROWS = 250_000
+"""Models learn from at most so many rows, drawn at random; to predict, neighbours are all rows."""
+MAX_TRIAL_ROWS, MAX_SCORED_ROWS = 20_000, 5_000
+"""Models that only serve to blend and to calibrate learn from, and are judged on, at most so many
+rows each."""
+MIN_NEIGHBOR_SHARE = 0.5
+"""Share of rows that must have neighbours, or neighbours are left out."""
+MIN_DEVICES, MAX_HELD_OUT_DEVICES = 3, 4
+"""With so many devices, so many are held out whole, one at a time: a new one will come."""
+PROBLEM_FOLDS = 6
+"""Where problems are few, they are held out in so many parts."""
+MIN_NEIGHBOR_ROWS = 200
+"""Fewer rows have no neighbours worth the name."""
+MIN_SMOOTH_ROWS, MAX_SMOOTH_ROWS = 40, 3000
+"""Tables of so many rows have a smooth expert."""
+
+
+class TargetModel:
+    """Learns one target.
+
+    Args:
+        target: ``time_ms`` or ``power_w``.
+        make_regressor: returns a new regressor, unfitted.
+        seed: of everything random.
+
+    Attributes:
+        scale: what the target is measured against.
+        experts, spread: the parts.
+        blend: how the experts are combined; None where there is one.
+        neighbor_index: the neighbourhood; None where rows have no neighbours.
+        places, values: the neighbours, what they are worth; set where there are some.
+        log_units: log of the unit of each neighbour; None where the target has none.
+        reach: column -> how far outside the range of those learned from rows were held out.
+        training_devices: of training, where they were too few to hold one out; None else, and
+            where problems are few.
+    """
+
+    scale: TargetScale
+    experts: Experts
+    interval: ConformalInterval
+    positions: AxisPositions
+    values: np.ndarray
+    reach: dict[str, float]
+
+    def __init__(self, target: Target, make_regressor: RegressorFactory, seed: int = 0) -> None:
+        self.target = target
+        self.make_regressor = make_regressor
+        self.seed = seed
+        self.blend: Blend | None = None
+        self.neighbor_index: NeighborIndex | None = None
+        self.log_units: np.ndarray | None = None
+        self.training_devices: list[str] | None = None
+
+    def fit(
+        self,
+        features: FeatureSet,
+        rows: pd.DataFrame,
+        X: np.ndarray,
+        repeats: Repeats | None = None,
+    ) -> Self:
+        """Learn.
+
+        Args:
+            features: fitted.
+            rows: to learn from, all of which have the target.
+            X: their features.
+            repeats: other measurements of the same rows. The interval is to hold for any of them.
+        """
+        rng = np.random.default_rng(self.seed)
+        problems = distinct_problems(rows)
+        few_problems = has_few_problems(problems, exact_problems(rows))
+        full_table = self._table(features, rows, X, problems if few_problems else None)
+        sampled = _sample(np.arange(len(rows)), MAX_ROWS, rng)
+        table, rows = full_table.subset(sampled), rows.iloc[sampled].reset_index(drop=True)
+        without_neighbors = few_problems or not _has_neighbors(table)
+        if few_problems:
+            held_out = _problems_held_out(problems[sampled], rng) + _devices_held_out(rows, rng)
+        else:
+            held_out = self._holdouts(table, rows, without_neighbors, rng)
+            known = sorted(rows["device"].astype(str).unique())
+            self.training_devices = known if len(known) < MIN_DEVICES else None
+        smooth = None
+        if MIN_SMOOTH_ROWS <= len(rows) <= MAX_SMOOTH_ROWS:
+            smooth = SmoothExpert.fit_hyperparameters(table.columns, table.X, table.y, rng)
+        trials = [self._trial(table, out, without_neighbors, smooth, rng) for out in held_out]
+        trial_of_row = np.repeat(np.arange(len(trials)), [len(trial[2]) for trial in trials])
+        Z, predictions, wanted, neighbor_class = (
+            np.concatenate([trial[i] for trial in trials]) for i in range(4)
+        )
+        outside = self._octaves_outside(rows, held_out, [trial[2] for trial in trials])
+        truth = table.y[wanted]
+        all_rows, scored_problems = np.arange(len(table.y)), problems[sampled][wanted]
+        predicted = predictions[:, 0]
+        if predictions.shape[1] > 1:
+            if few_problems:
+                self.blend, predicted = Blend.fit_by_problem(
+                    predictions, truth, trial_of_row, scored_problems
+                )
+            else:
+                new_device = neighbor_class == NO_NEIGHBORS
+                self.blend, predicted = Blend.fit(
+                    Z, predictions, truth, trial_of_row, new_device, self.seed
+                )
+        if without_neighbors:
+            self.experts = Experts.fit_without_neighbors(
+                self.make_regressor, table, all_rows, smooth, rng
+            )
+        else:
+            self.experts = Experts.fit_with_neighbors(
+                self.make_regressor, table, all_rows, all_rows, smooth, rng
+            )
+            self.neighbor_index, self.positions, self.values = (
+                full_table.neighbor_index,
+                full_table.positions,
+                full_table.y,
+            )
+            self.log_units = full_table.log_unit if full_table.has_unit else None
+        errors = truth - predicted
+        if repeats is not None:
+            errors += repeats.draw(sampled[wanted], np.random.default_rng(self.seed))
+        interval_problems = scored_problems if few_problems else None
+        if few_problems:
+            Z = _disagreement(predictions, predicted)
+        self.interval = ConformalInterval.fit(
+            Z, errors, trial_of_row, outside, neighbor_class, self.seed, interval_problems
+        )
+        return self
+
+    def predict(
+        self,
+        features: FeatureSet,
+        rows: pd.DataFrame | Rows,
+        X: np.ndarray,
+        outside: np.ndarray,
+        beyond: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return, per row, the log of the target, its interval's half-width, and what else is said.
+
+        The last are differences of every expert's log from the first (rows, experts), NaN where one
+        cannot tell.
+
+        Args:
+            features: those of training.
+            rows: to predict.
+            X: their features.
+            outside: how many octaves each lies outside the training range.
+            beyond: the same less what `reach` covers.
+        """
+        rows = Rows.from_table(rows)
+        log_unit = self.scale.log_unit(features, rows)
+        neighbors = self._neighbor_features(rows, log_unit)
+        predictions = self.experts.predict(X, neighbors, log_unit)
+        Z = gating_features(X, neighbors, predictions)
+        neighbor_class = _neighbor_class(self.neighbor_index, neighbors, len(X))
+        log_value = predictions[:, 0]
+        if self.blend is not None:
+            log_value = self.blend.predict(
+                Z, predictions, neighbor_class == NO_NEIGHBORS, self._is_unseen_device(rows)
+            )
+        differences = predictions - log_value[:, None]
+        if neighbors is None and self.scale.roofline:  # with neighbours the unit is an opinion
+            differences = np.column_stack([differences, -log_value])
+        if self.interval.median_error is not None:
+            Z = _disagreement(predictions, log_value)
+        width = self.interval.half_width(Z, outside, beyond, neighbor_class)
+        return log_value + log_unit + self.scale.log_scale(rows), width, differences
+
+    def _is_unseen_device(self, rows: Rows) -> np.ndarray:
+        """Return which rows are of a device that is new where none was held out."""
+        if self.training_devices is None or "device" not in rows:
+            return np.zeros(len(rows), dtype=bool)
+        names, codes = rows.distinct("device")
+        return ~np.isin(names, self.training_devices)[codes]
+
+    def _neighbor_features(self, rows: Rows, log_unit: np.ndarray) -> np.ndarray | None:
+        """Return what rows see of their neighbours; None where there are none."""
+        if self.neighbor_index is None:
+            return None
+        neighbor_index = self.neighbor_index
+        wanted = (
+            neighbor_index.locate_one(rows)
+            if isinstance(rows, SingleRow)
+            else neighbor_index.locate(rows)
+        )
+        log_units = None if self.log_units is None else (self.log_units, log_unit)
+        return neighbor_index.neighbor_features(
+            self.positions, self.values, wanted, log_units=log_units
+        )
+
+    def _table(
+        self,
+        features: FeatureSet,
+        rows: pd.DataFrame,
+        X: np.ndarray,
+        problems: np.ndarray | None,
+    ) -> Table:
+        """Return the rows as experts need them; ``problems``: their problems, where these are
+        few.
+        """
+        log_target = np.log(rows[self.target].to_numpy(dtype=float))
+        self.scale = TargetScale.fit(self.target, features, rows, log_target, problems)
+        log_unit, log_target = (
+            self.scale.log_unit(features, rows),
+            log_target - self.scale.log_scale(rows),
+        )
+        neighbor_index = NeighborIndex.from_runs(rows)
+        positions = neighbor_index.locate(rows)
+        neighbor_index.measure_axes(positions, log_target - log_unit)
+        kinds = holdout_kinds(neighbor_index.axes)
+        columns = features.columns_ or ()
+        scale_free = None if problems is None else scale_free_features(columns, X, problems)
+        return Table(
+            columns,
+            X,
+            log_target - log_unit,
+            log_unit,
+            neighbor_index,
+            positions,
+            kinds,
+            scale_free,
+        )
+
+    def _holdouts(
+        self, table: Table, rows: pd.DataFrame, without_neighbors: bool, rng: np.random.Generator
+    ) -> list[np.ndarray]:
+        """Return masks of the rows to hold out together."""
+        count = MORE_HOLDOUTS if len(rows) <= SMALL_TABLE_ROWS else HOLDOUTS
+        if not without_neighbors:
+            mixed = mixed_holdouts(table.positions, table.kinds, count, rng)
+            return [*mixed, *_devices_held_out(rows, rng)]
+        folds = fold_of_rows(rows, "grouped", self.seed, "task", count)
+        if folds is None:
+            folds = fold_of_rows(rows, "random", self.seed, folds=count)
+        assert folds is not None  # five rows at least
+        return [folds == fold for fold in np.unique(folds)]
+
+    def _trial(
+        self,
+        table: Table,
+        out: np.ndarray,
+        without_neighbors: bool,
+        smooth: SmoothExpert | None,
+        rng: np.random.Generator,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Return circumstances, opinions, numbers and company of the rows held out."""
+        known = np.flatnonzero(~out)
+        sampled = _sample(known, MAX_TRIAL_ROWS, rng)
+        wanted = _sample(np.flatnonzero(out), MAX_SCORED_ROWS, rng)
+        X, log_unit = table.X[wanted], table.log_unit[wanted]
+        if without_neighbors:
+            neighbors, experts = (
+                None,
+                Experts.fit_without_neighbors(
+                    self._quick_regressor, table, sampled, smooth, rng, True
+                ),
+            )
+        else:
+            experts = Experts.fit_with_neighbors(
+                self._quick_regressor, table, known, sampled, smooth, rng
+            )
+            neighbors = table.neighbor_features(known, wanted)
+        predictions = experts.predict(X, neighbors, log_unit)
+        neighbor_class = _neighbor_class(table.neighbor_index, neighbors, len(wanted))
+        return gating_features(X, neighbors, predictions), predictions, wanted, neighbor_class
+
+    def _octaves_outside(
+        self, rows: pd.DataFrame, held_out: list[np.ndarray], scored: list[np.ndarray]
+    ) -> np.ndarray:
+        """Return how far rows that were held out and judged lay outside; note the `reach`."""
+        self.reach, outside = {}, []
+        for out, wanted in zip(held_out, scored, strict=True):
+            known, scored_rows = TrainingRange.from_runs(rows[~out]), rows.iloc[wanted]
+            outside.append(known.octaves_outside(scored_rows))
+            for column, far in known.reach(scored_rows).items():
+                self.reach[column] = max(far, self.reach.get(column, 0.0))
+        return np.concatenate(outside)
+
+    def _quick_regressor(self) -> Regressor:
+        """Return a new regressor for a trial."""
+        return self.make_regressor().quick()
+
+    def save(self, folder: Path) -> None:
+        """Write the parts to ``folder``."""
+        folder.mkdir()
+        self.experts.save(folder)
+        self.interval.save(folder, "spread")
+        card: dict[str, Any] = {
+            "unit": self.scale.to_json(),
+            "reach": self.reach,
+            "experts": self.experts.parts,
+            "opinions": None if self.blend is None else len(self.blend.models),
+            "neighbours": None,
+        } | ({} if self.training_devices is None else {"devices": self.training_devices})
+        if self.blend is not None:
+            self.blend.save(folder)
+        if self.neighbor_index is not None:
+            values = [self.values] if self.log_units is None else [self.values, self.log_units]
+            self.positions.save(folder / "neighbours.npz", np.array(values))
+            card["neighbours"] = {
+                "axes": [vars(axis) for axis in self.neighbor_index.axes],
+                "series": self.neighbor_index.group_columns,
+                "repeated": [vars(size) for size in self.neighbor_index.repeated],
+            }
+        (folder / "target.json").write_text(json.dumps(card, indent=1), encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path, target: Target, make_regressor: RegressorFactory) -> Self:
+        """Read what `save` wrote."""
+        model = cls(target, make_regressor)
+        card = json.loads((folder / "target.json").read_text(encoding="utf-8"))
+        model.scale = TargetScale.from_json(card["unit"], target)
+        model.reach = dict(card["reach"])
+        model.training_devices = card.get("devices")
+        saved_neighbors = card["neighbours"]
+        model.experts = Experts.load(folder, type(make_regressor()), card["experts"])
+        model.interval = ConformalInterval.load(folder, "spread")
+        if saved_neighbors is not None:
+            axes = [Axis(**axis) for axis in saved_neighbors["axes"]]
+            repeated = [
+                RepeatedSize(size["column"], tuple(size["factors"]), size["ratio"])
+                for size in saved_neighbors["repeated"]
+            ]
+            model.neighbor_index = NeighborIndex(axes, saved_neighbors["series"], repeated)
+            model.positions, (model.values, *log_units) = AxisPositions.load(
+                folder / "neighbours.npz"
+            )
+            model.log_units = log_units[0] if log_units else None
+        if card["opinions"] is not None:
+            model.blend = Blend.load(folder, card["opinions"])
+        return model
+
+
+def share_positions(models: Iterable[TargetModel]) -> None:
+    """Let models of the same rows have the same `AxisPositions`, so that neighbours are found
+    once.
+    """
+    different: list[AxisPositions] = []
+    for model in models:
+        if model.neighbor_index is None:
+            continue
+        for positions in different:
+            if positions.has_same_rows(model.positions):
+                model.positions = positions
+                break
+        else:
+            different.append(model.positions)
+
+
+def _disagreement(predictions: np.ndarray, value: np.ndarray) -> np.ndarray:
+    """Return how far opinions are from the value on average (rows, 1)."""
+    return np.nanmean(np.abs(predictions - value[:, None]), axis=1, keepdims=True)
+
+
+def _problems_held_out(problems: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
+    """Return masks of whole problems, each held out once."""
+    distinct = int(problems.max()) + 1
+    fold = rng.permutation(distinct) % min(distinct, PROBLEM_FOLDS)
+    return [fold[problems] == number for number in np.unique(fold)]
+
+
+def _devices_held_out(rows: pd.DataFrame, rng: np.random.Generator) -> list[np.ndarray]:
+    """Return masks of whole devices, if there are enough to learn from the others."""
+    names = rows["device"].astype(str).to_numpy()
+    devices = np.unique(names)
+    if len(devices) < MIN_DEVICES:
+        return []
+    chosen = rng.permutation(devices)[:MAX_HELD_OUT_DEVICES]
+    return [names == device for device in chosen]
+
+
+def _has_neighbors(table: Table) -> bool:
+    if len(table.y) < MIN_NEIGHBOR_ROWS or not table.neighbor_index.axes:
+        return False
+    neighbors = table.neighbor_index.neighbor_features(table.positions, table.y, table.positions)
+    return bool(np.isfinite(neighbors[:, -1]).mean() >= MIN_NEIGHBOR_SHARE)
+
+
+def _neighbor_class(
+    neighbor_index: NeighborIndex | None, neighbors: np.ndarray | None, rows: int
+) -> np.ndarray:
+    """Return the company of rows; where none has neighbours, the same for all."""
+    return (
+        np.zeros(rows, dtype=int)
+        if neighbor_index is None or neighbors is None
+        else neighbor_index.neighbor_class(neighbors)
+    )
+
+
+def _sample(rows: np.ndarray, max_rows: int, rng: np.random.Generator) -> np.ndarray:
+    return rows if len(rows) <= max_rows else np.sort(rng.choice(rows, max_rows, replace=False))

@@ -1,0 +1,36 @@
+"""Models that are asked of the same rows."""
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+
+from foretune.models.trees.boosting import MAX_ARRAY_ROWS, BoostingModel
+from foretune.models.trees.regressor import Regressor
+from foretune.models.trees.tree_arrays import TreeArrays
+
+
+class JointModel:
+    """Models that are asked of the same rows: few go through the trees of all in one walk.
+
+    Args:
+        models: fitted; each has learned from the first columns, or from all of them.
+    """
+
+    def __init__(self, models: Sequence[Regressor]) -> None:
+        self.models = list(models)
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """Return what each model says of each row of a float32 matrix (rows, models)."""
+        if 0 < len(X) <= MAX_ARRAY_ROWS and (arrays := self.arrays) is not None:
+            return arrays.predict(X)
+        return np.column_stack([m.predict(X[:, : m.n_features_in_]) for m in self.models])
+
+    @cached_property
+    def arrays(self) -> TreeArrays | None:
+        """The walk through all trees; None if a model has none, or of another kind."""
+        trees = [m.forms_.trees if isinstance(m, BoostingModel) else None for m in self.models]
+        known = [t for t in trees if t is not None]
+        if len(known) < len(trees) or len({t.logistic for t in known}) != 1:
+            return None
+        return TreeArrays.from_trees(known)

@@ -1,0 +1,328 @@
+"""Trees as arrays; one-row prediction with NumPy only."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+
+from foretune.models.trees import ubjson
+
+OBJECTIVES = ("reg:squarederror", "binary:logistic", "rank:ndcg")
+NODE_FIELDS = {
+    "left_children": np.int64, "right_children": np.int64, "split_indices": np.int64,
+    "split_conditions": np.float32, "default_left": np.int64,
+}  # fmt: skip
+"""What a node consists of in XGBoost's model schema -> the type it is kept in."""
+MAX_DEPTH = 1000
+"""Levels of a tree at most."""
+MAX_COLUMNS = 1 << 20
+ROOT_PARENT = 2**31 - 1
+"""What XGBoost calls the parent of a root."""
+ONE_OUTPUT = {"num_class": "0", "num_target": "1"}
+"""What XGBoost says of a model with one number per row."""
+
+
+def parse_learner(data: bytes) -> Mapping[str, Any]:
+    """Return what an XGBoost model in UBJSON learned, checked so that walking it is safe.
+
+    XGBoost believes what it reads: a wrong child is a crash, a cycle never ends.
+
+    Raises:
+        ValueError, LookupError, TypeError, AttributeError: it is damaged, or of another kind.
+    """
+    learner: Mapping[str, Any] = ubjson.read(data)["learner"]
+    booster, model_parameters = learner["gradient_booster"], learner["learner_model_param"]
+    model, rounds = booster["model"], len(booster["model"]["trees"])
+    one = {name: model_parameters.get(name, value) for name, value in ONE_OUTPUT.items()}
+    numbered = [*model["tree_info"]] == [0] * rounds
+    counted = [*model["iteration_indptr"]] == [*range(rounds + 1)]
+    parameters = model["gbtree_model_param"]
+    counted &= (int(parameters["num_trees"]), parameters["num_parallel_tree"]) == (rounds, "1")
+    if booster["name"] != "gbtree" or one != ONE_OUTPUT or not (numbered and counted and rounds):
+        raise ValueError("no trees with one number per row")
+    if len(model.get("cats", {}).get("enc", ())) or len(learner["feature_types"]):
+        raise ValueError("features are no numbers")
+    sizes, parts = _stack_nodes(model["trees"])
+    for tree, size in zip(model["trees"], sizes, strict=True):
+        parameters = tree["tree_param"]
+        if (int(parameters["num_nodes"]), parameters["size_leaf_vector"]) not in (
+            (size, "1"),
+            (size, "0"),
+        ):
+            raise ValueError("a tree has more or fewer nodes than it says")
+        plain = (tree[n].dtype.str == t and len(tree[n]) == size for n, t in _PER_NODE.items())
+        if not all(plain) or tree["split_type"].any() or any(len(tree[n]) for n in _CATEGORIES):
+            raise ValueError("a tree's nodes are no splits at numbers")
+    left, right, column = parts[:3]
+    inner = left >= 0
+    if (right[~inner] >= 0).any():
+        raise ValueError("a node has one child")
+    require_trees(left, right, inner, sizes)
+    require_known_columns(column[inner], int(model_parameters["num_feature"]))
+    parents = np.concatenate([tree["parents"] for tree in model["trees"]])
+    starts = np.cumsum(sizes) - sizes
+    first, indices = np.repeat(starts, sizes)[inner], np.arange(len(left))[inner]
+    same = (parents[child[inner] + first] == indices - first for child in (left, right))
+    if not all(map(np.all, same)) or (parents[starts] != ROOT_PARENT).any():
+        raise ValueError("a tree's parents are not those of its children")
+    return learner
+
+
+_PER_NODE = {
+    **dict.fromkeys(("left_children", "right_children", "split_indices", "parents"), ">i4"),
+    **dict.fromkeys(("default_left", "split_type"), "|u1"),
+    **dict.fromkeys(("split_conditions", "base_weights", "loss_changes", "sum_hessian"), ">f4"),
+}
+"""XGBoost reads arrays of other types as if they were of these."""
+_CATEGORIES = tuple(f"categories{part}" for part in ("", "_nodes", "_segments", "_sizes"))
+
+
+def _stack_nodes(trees: list[Mapping[str, Any]]) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return how many nodes each tree has, and the `PARTS` of all, one after the other."""
+    sizes = np.array([len(tree["left_children"]) for tree in trees])
+    return sizes, [
+        np.concatenate([tree[part] for tree in trees]).astype(kind)
+        for part, kind in NODE_FIELDS.items()
+    ]
+
+
+def require_known_columns(column: np.ndarray, columns: int) -> None:
+    """Do nothing if inner nodes look at features that there are.
+
+    Raises:
+        ValueError: one looks elsewhere, or there are too many.
+    """
+    if not 0 < columns <= MAX_COLUMNS or (column < 0).any() or (column >= columns).any():
+        raise ValueError("a tree looks at features that there are not")
+
+
+def require_trees(
+    left: np.ndarray, right: np.ndarray, inner: np.ndarray, sizes: np.ndarray
+) -> None:
+    """Do nothing if nodes are trees: from each root every way ends, and no two meet.
+
+    Args:
+        left: child of each node by its number in its tree, all trees one after the other.
+        right: the other child.
+        inner: which nodes have children.
+        sizes: nodes of each tree; its first is the root.
+
+    Raises:
+        ValueError: a child is not there, not behind its parent, that of two, or too deep.
+    """
+    if not (len(left) == len(right) == sizes.sum() and (sizes > 0).all()):
+        raise ValueError("a tree has no nodes, or half of one")
+    first = np.repeat(np.cumsum(sizes) - sizes, sizes)
+    indices, ends = np.arange(len(left)) - first, np.repeat(sizes, sizes)
+    children = np.stack([left, right])
+    if ((children <= indices) | (children >= ends))[:, inner].any():
+        raise ValueError("a tree's child is not behind its parent")
+    below = (children + first)[:, inner]
+    if np.bincount(below.ravel(), minlength=1).max(initial=0) > 1:
+        raise ValueError("a tree's child has two parents")
+    level, children = np.cumsum(sizes) - sizes, children + first
+    for _ in range(MAX_DEPTH):
+        level = level[inner[level]]
+        if not len(level):
+            return
+        level = children[:, level].ravel()
+    raise ValueError(f"a tree is more than {MAX_DEPTH} levels deep")
+
+
+@dataclass(frozen=True)
+class Trees:
+    """The nodes of all trees, one after the other; a leaf is its own left child.
+
+    A row stands twice beside itself: where a value is missing, the first copy says infinite (goes
+    right), the second minus infinite (goes left), and a node looks at the copy it needs.
+
+    Attributes:
+        left: the child for values below ``bound``; the other one is the next.
+        slot: where in the doubled row the value stands.
+        bound: of the values that go left; infinite in a leaf.
+        leaf: what a leaf adds.
+        roots: the first node of each tree.
+        depth: of the deepest.
+        features: columns of a row.
+        base: what the trees' sum starts from.
+        logistic: whether the result is a probability.
+    """
+
+    left: np.ndarray
+    slot: np.ndarray
+    bound: np.ndarray
+    leaf: np.ndarray
+    roots: np.ndarray
+    depth: int
+    features: int
+    base: float
+    logistic: bool
+
+    @classmethod
+    def from_booster(cls, booster: Any) -> Self | None:
+        """Return the trees of an XGBoost booster; None if they are of a kind not known here.
+
+        Known are trees that split at numbers, of one output, for squared errors, a probability or
+        an order, whose siblings are neighbours.
+        """
+        try:
+            return cls.from_learner(parse_learner(bytes(booster.save_raw("ubj"))))
+        except (LookupError, ValueError):
+            return None
+
+    @classmethod
+    def from_learner(cls, learner: Mapping[str, Any]) -> Self | None:
+        """Return those of what `parse_learner` returned."""
+        objective = learner["objective"]["name"]
+        sizes, (left, right, column, bound, default) = _stack_nodes(
+            learner["gradient_booster"]["model"]["trees"]
+        )
+        inner, columns = left >= 0, int(learner["learner_model_param"]["num_feature"])
+        if objective not in OBJECTIVES or (right[inner] != left[inner] + 1).any():
+            return None
+        roots = np.cumsum(sizes) - sizes
+        first = np.repeat(roots, sizes)
+        left = np.where(inner, left + first, np.arange(len(left)))
+        base = float(learner["learner_model_param"]["base_score"].strip("[]"))
+        logistic = objective == "binary:logistic"
+        return cls(
+            left=left,
+            slot=np.where(inner, column + columns * default, 2 * columns),
+            bound=np.where(inner, bound, np.inf).astype(np.float32),
+            leaf=np.where(inner, 0.0, bound).astype(np.float32),
+            roots=roots,
+            depth=_depth(left, roots),
+            features=columns,
+            base=float(np.log(base / (1.0 - base))) if logistic else base,
+            logistic=logistic,
+        )
+
+    def slots(self, features: int) -> np.ndarray:
+        """Return ``place`` in a row of so many features, these trees' own before the others."""
+        copy, column = np.divmod(self.slot, self.features)
+        slot: np.ndarray = copy * features + column
+        return slot
+
+
+def _depth(left: np.ndarray, roots: np.ndarray) -> int:
+    depth, level = 0, roots
+    while len(level := level[left[level] != level]):
+        level = np.concatenate([left[level], left[level] + 1])
+        depth += 1
+    return depth
+
+
+@dataclass(eq=False)
+class TreeArrays:
+    """The nodes of all trees of some models, one after the other; a leaf is its own left child.
+
+    What a model's sum starts from is its first tree, a single leaf. A row stands twice beside
+    itself: where a value is missing, the first copy says infinite (goes right), the second minus
+    infinite (goes left), and a node looks at the copy it needs.
+
+    Attributes:
+        left: the child for values below ``bound``; the other one is the next.
+        slot: where in the doubled row the value stands.
+        bound: of the values that go left; infinite in a leaf.
+        leaf: what a leaf adds.
+        roots: the first node of each tree.
+        first: the first tree of each model; last, the number of trees.
+        depth: of each model's deepest tree.
+        features: columns of a row: as many as the model with the most has learned from.
+        logistic: whether the results are probabilities.
+    """
+
+    left: np.ndarray
+    slot: np.ndarray
+    bound: np.ndarray
+    leaf: np.ndarray
+    roots: np.ndarray
+    first: np.ndarray
+    depth: np.ndarray
+    features: int
+    logistic: bool
+
+    @classmethod
+    def from_trees(cls, models: Sequence[Trees]) -> Self:
+        """Return the walk through all trees of models with the same objective."""
+        features = max(trees.features for trees in models)
+        starts = np.cumsum([0, *(len(trees.left) + 1 for trees in models)])
+        pairs = list(zip(starts.tolist(), models, strict=False))
+        return cls(
+            left=np.concatenate([np.r_[s, t.left + (s + 1)] for s, t in pairs]),
+            slot=np.concatenate([np.r_[2 * features, t.slots(features)] for t in models]),
+            bound=np.concatenate([np.r_[np.float32(np.inf), t.bound] for t in models]),
+            leaf=np.concatenate([np.r_[np.float32(t.base), t.leaf] for t in models]),
+            roots=np.concatenate([np.r_[s, t.roots + (s + 1)] for s, t in pairs]),
+            first=np.cumsum([0, *(len(t.roots) + 1 for t in models)]),
+            depth=np.array([t.depth for t in models]),
+            features=features,
+            logistic=models[0].logistic,
+        )
+
+    def check(self) -> None:
+        """Do nothing if every walk ends in a leaf, and looks at nothing that is not there.
+
+        Raises:
+            ValueError: it does not.
+        """
+        n, indices = len(self.left), np.arange(len(self.left))
+        inner, integer_arrays = (
+            self.left != indices,
+            (self.left, self.slot, self.roots, self.first, self.depth),
+        )
+        if any(a.ndim != 1 or a.dtype.kind != "i" for a in integer_arrays) or not (
+            isinstance(self.features, int) and 0 < self.features < 1 << 20
+        ):
+            raise ValueError("nodes are no numbers")
+        if not n == len(self.slot) == len(self.bound) == len(self.leaf):
+            raise ValueError("nodes lack a part")
+        if any(a.ndim != 1 or a.dtype != np.float32 for a in (self.bound, self.leaf)):
+            raise ValueError("bounds or leaves are no numbers")
+        ends = np.append(self.roots[1:], n)
+        require_trees(
+            self.left - np.repeat(self.roots, ends - self.roots),
+            self.left - np.repeat(self.roots, ends - self.roots) + 1,
+            inner,
+            ends - self.roots,
+        )
+        require_known_columns(self.slot, 2 * self.features + 1)
+        parts = len(self.first) == len(self.depth) + 1 and (np.diff(self.first) > 0).all()
+        if self.roots[0] or not parts or (self.first[0], self.first[-1]) != (0, len(self.roots)):
+            raise ValueError("trees are of no model")
+        at_sentinel = self.slot[~inner] == 2 * self.features
+        if (
+            not (np.isposinf(self.bound[~inner]) & at_sentinel).all()
+            or not 0 <= self.depth.max() <= MAX_DEPTH
+        ):
+            raise ValueError("a leaf goes on")
+
+    def predict(self, X: np.ndarray) -> np.ndarray:
+        """Return what each model says of each row of a float32 matrix, in XGBoost's precision."""
+        total = np.array([self._row_sums(row) for row in np.ascontiguousarray(X)])
+        result = 1.0 / (1.0 + np.exp(-total)) if self.logistic else total
+        return result.astype(np.float64)
+
+    def sums(self, X: np.ndarray) -> np.ndarray:
+        """Return each model's sum for many rows at once, shape (rows, models), nothing missing."""
+        inputs = np.hstack([X, X, np.full((len(X), 1), -np.inf, dtype=np.float32)])
+        node, row = self.roots[None, :], np.arange(len(X))[:, None]
+        for _ in range(self.depth.max()):
+            node = self.left[node] + (inputs[row, self.slot[node]] >= self.bound[node])
+        return np.add.reduceat(self.leaf[node], self.first[:-1], axis=1).astype(np.float64)
+
+    def _row_sums(self, row: np.ndarray) -> np.ndarray:
+        """Return the sum of each model's leaves, added up in XGBoost's order."""
+        n = self.features
+        inputs = np.empty(2 * n + 1, dtype=np.float32)
+        inputs[:n] = inputs[n:-1] = row
+        inputs[-1] = -np.inf
+        if (missing := np.isnan(row)).any():
+            inputs[:n][missing], inputs[n:-1][missing] = np.inf, -np.inf
+        node = self.roots
+        for _ in range(self.depth.max()):
+            node = self.left[node] + (inputs[self.slot[node]] >= self.bound[node])
+        terms = self.leaf[node]
+        parts = zip(self.first[:-1].tolist(), self.first[1:].tolist(), strict=True)
+        return np.array([np.add.accumulate(terms[start:end])[-1] for start, end in parts])

@@ -1,0 +1,297 @@
+"""Implausible rows: warns, drops, never refuses a table."""
+
+import warnings
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pandas as pd
+
+from foretune.datasets.schema import columns_of
+from foretune.errors import DataWarning, PredictorError
+from foretune.family import Family
+from foretune.features import row_roofline_ms
+from foretune.features.arrays import as_array
+from foretune.features.families.formats import FORMATS
+from foretune.kernel import Kernel
+from foretune.models.holdouts import (
+    MANY_DUPLICATES,
+    MIN_PROBLEMS,
+    MOSTLY_DUPLICATES,
+    distinct_problems,
+    exact_problems,
+)
+from foretune.models.targets import Target, measured_rows
+
+TOO_FAST = 30.0
+"""Nothing runs so many times faster than its roofline: caches give ten at most."""
+MAX_DROPPED_SHARE = 0.05
+"""So small a share of impossible rows is left out; of more, the rest is not believed either."""
+TOO_SLOW = 500.0
+"""Half of all runs being so many times slower than the roofline means a unit 1000 times off."""
+LONG_MS = 1.0
+"""Only work that should take so long tells: short kernels are all overhead."""
+MAX_LISTED_ROWS = 5
+"""Rows that a message names."""
+
+
+def drop_implausible(family: Family | None, runs: pd.DataFrame) -> pd.DataFrame:
+    """Return ``runs`` without the few that are faster than their device can be.
+
+    Warns (`DataWarning`) of those. Rows go by their index.
+
+    Raises:
+        PredictorError: many are that fast, or most of the long ones far above the roofline.
+    """
+    if "time_ms" not in runs:
+        return runs
+    timed = runs[(runs["status"] == "ok") & runs["time_ms"].notna()]
+    if timed.empty:
+        return runs
+    time_ms, roofline_ms = timed["time_ms"].to_numpy(float), row_roofline_ms(family, timed)
+    ratio = time_ms / np.where(np.isfinite(roofline_ms), roofline_ms, np.nan)
+    implausible = timed.index[ratio < 1.0 / TOO_FAST]
+    if len(implausible):
+        found = (
+            f"{format_rows(implausible)} of {len(ratio):,} runs: over {TOO_FAST:.0f} times faster than their "
+            f"device allows ({timed['time_ms'][implausible[0]]:g} ms is the first)"
+        )
+        if len(implausible) >= MAX_DROPPED_SHARE * len(ratio):
+            raise PredictorError(f"{found}: are these milliseconds, and is this the device?")
+        warnings.warn(f"{found}: left out", DataWarning, stacklevel=3)
+    long_ratio = ratio[roofline_ms > LONG_MS]
+    if len(long_ratio) >= 5 and np.median(long_ratio) > TOO_SLOW:
+        raise PredictorError(
+            f"half of the long runs are over {TOO_SLOW:.0f} times slower than their roofline: "
+            "are these milliseconds, and is this the device?"
+        )
+    return runs.drop(index=implausible)
+
+
+def format_rows(rows: "pd.Index | np.ndarray") -> str:
+    """Return the first few of ``rows``, and how many more there are, as text."""
+    first = ", ".join(map(str, rows[:MAX_LISTED_ROWS]))
+    more = f" and {len(rows) - MAX_LISTED_ROWS:,} more" if len(rows) > MAX_LISTED_ROWS else ""
+    return f"row{'s' if len(rows) > 1 else ''} {first}{more}"
+
+
+MIN_ROWS = 20
+"""Fewer rows show no pattern."""
+MAX_ROWS = 2000
+"""So many rows, drawn at random, stand for a table."""
+NEIGHBORS = 9
+"""Rows whose median says what a row should be: wrong ones are outvoted."""
+OTHER_UNIT_FACTORS, GAP_FACTORS = (300.0, 3000.0), (30.0, 300.0)
+"""Factors from what a row should be: of units 1000 times apart, and where no unit leads."""
+MIN_OUTLIERS = 3
+MAX_MIXED_SHARE = 0.01
+"""Share of rows in another unit beyond which nothing is learned from the rest."""
+OVERHEAD_MS = 0.006
+"""Of a launch: without it, the smallest work would be far from its roofline."""
+LEAK_ERROR = 2e-3
+"""Nothing that was known before a measurement says its result as closely, by the logarithm."""
+LEAK_ERROR_RATIO = 0.1
+"""Share of what is missed without a column that is missed with one that says it all."""
+GROUPS = ("problem", "config", "device")
+FORMAT_SUFFIXES = (".format", "kv_format", ".dtype", "mat1_dtype", "mat2_dtype")
+"""How columns of number formats end."""
+
+
+def warn_about_data(
+    family: Family | None, runs: pd.DataFrame, targets: Iterable[Target], compiled: bool = False
+) -> None:
+    """Warn (`DataWarning`) of all that is suspect in ``runs``; rows go by their index.
+
+    Args:
+        family: knows the cost of the kernel; None if nobody does.
+        runs: of one kernel, valid.
+        targets: what is to be learned.
+        compiled: whether ``static.…`` columns are to be learned from.
+
+    Raises:
+        PredictorError: many values of a target are in another unit than the rest.
+    """
+    found = [*_unknown_formats(family, runs), *_unknown_devices(family, runs)]
+    for target in targets:
+        rows = measured_rows(target, runs, renumber=False)
+        if len(rows) >= MIN_ROWS:
+            found += [*_mixed_units(family, rows, target), *_leaks(rows, target, compiled)]
+    found += _near_duplicates(runs)
+    for text in found:
+        warnings.warn(text, DataWarning, stacklevel=3)
+
+
+@contextmanager
+def silence_warnings() -> Iterator[None]:
+    """Do not warn: of rows that were warned of before."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)
+        yield
+
+
+def _unknown_formats(family: Family | None, runs: pd.DataFrame) -> Iterator[str]:
+    columns = [*columns_of(runs, "problem"), *columns_of(runs, "config")]
+    if family is None or isinstance(family, Kernel):  # which knows its own
+        return
+    for column in columns:
+        if not column.endswith(FORMAT_SUFFIXES):
+            continue
+        values = as_array(runs[column])
+        for name in sorted(set(values.tolist()) - {*FORMATS, ""}) if _is_text(values) else ():
+            rows = runs.index[values == name]
+            yield f"{column}={name} is no format that is known: {format_rows(rows)} count as 16 bits"
+
+
+def _unknown_devices(family: Family | None, runs: pd.DataFrame) -> Iterator[str]:
+    unknown = np.isnan(row_roofline_ms(family, runs))
+    if unknown.any() and not unknown.all():
+        devices = ", ".join(sorted(map(str, runs["device"][unknown].unique())))
+        yield (
+            f"{format_rows(runs.index[unknown])} have no roofline: say the peak rates of {devices} "
+            "(device.fp32_gflops, device.memory_gbps), and every size"
+        )
+
+
+def _mixed_units(family: Family | None, rows: pd.DataFrame, target: Target) -> Iterator[str]:
+    """Yield which rows stand 1000 times apart from their like, with few or none in between.
+
+    Their like are their neighbours, or, where whole groups of rows are in another unit, rows as
+    far from the roofline.
+    """
+    y = np.log(rows[target].to_numpy(float))
+    sampled = np.random.default_rng(0).permutation(len(y))[:MAX_ROWS]
+    X = _standardized_columns(rows)
+    outliers = _outliers(_neighbor_deviations(X, y, sampled, sampled))
+    if outliers.any() and len(y) > len(sampled):
+        outliers = _outliers(_neighbor_deviations(X, y, sampled, np.arange(len(y))))
+    elif outliers.any():
+        outliers = outliers[np.argsort(sampled)]
+    elif target == "time_ms":
+        roofline_ms = row_roofline_ms(family, rows)
+        if np.isfinite(roofline_ms).sum() > len(y) / 2:
+            ratio = y - np.log(roofline_ms + OVERHEAD_MS)
+            outliers = _outliers(ratio - np.nanmedian(ratio))
+    if outliers.any():
+        text = (
+            f"{target} of {format_rows(rows.index[outliers])} is about 1000 times off that of runs like "
+            "them: are they in another unit?"
+        )
+        if outliers.mean() > MAX_MIXED_SHARE:
+            raise PredictorError(text)
+        yield text
+
+
+def _outliers(deviations: np.ndarray) -> np.ndarray:
+    """Return which of the logarithms ``deviations`` are of another unit: several, with a gap
+    before.
+    """
+    for sign in (1.0, -1.0):
+        outliers, between = (
+            (sign * deviations >= np.log(low)) & (sign * deviations < np.log(high))
+            for low, high in (OTHER_UNIT_FACTORS, GAP_FACTORS)
+        )
+        if outliers.sum() >= MIN_OUTLIERS and outliers.sum() > 2 * between.sum():
+            return np.asarray(outliers)
+    return np.zeros(len(deviations), dtype=bool)
+
+
+def _neighbor_deviations(
+    X: np.ndarray, y: np.ndarray, known: np.ndarray, wanted: np.ndarray
+) -> np.ndarray:
+    """Return how far ``y`` of rows ``wanted`` is from the median of neighbours among ``known``."""
+    deviations = []
+    for chunk in np.array_split(wanted, -(-len(wanted) // MAX_ROWS)):
+        distances = (X[known] ** 2).sum(1) - 2.0 * X[chunk] @ X[known].T
+        distances[chunk[:, None] == known] = np.inf  # no row is its own neighbour
+        nearest = np.argpartition(distances, NEIGHBORS, axis=1)[:, :NEIGHBORS]
+        deviations.append(y[chunk] - np.median(y[known][nearest], axis=1))
+    return np.concatenate(deviations)
+
+
+def _standardized_columns(rows: pd.DataFrame) -> np.ndarray:
+    """Return numbers in deviations, positive ones in octaves, and indicators of texts."""
+    columns = [np.zeros(len(rows))]
+    for column in [c for group in GROUPS for c in columns_of(rows, group)]:
+        values = as_array(rows[column])
+        if _is_text(values):
+            codes = pd.factorize(values)[0]
+            columns += [2.0 * (codes == code) for code in range(codes.max() + 1)]
+        elif np.ptp(values := np.nan_to_num(values)) > 0:
+            values = np.log2(values) if (values > 0).all() else values
+            columns.append((values - values.mean()) / (values.std() or 1.0))
+    return np.column_stack(columns).astype(np.float32)
+
+
+def _leaks(rows: pd.DataFrame, target: Target, compiled: bool) -> Iterator[str]:
+    """Yield the columns that say the target too closely: made from it, no doubt.
+
+    They have nearly as many values as it, and it is a smooth function of them, or a product of
+    powers of them and of sizes.
+    """
+    y = np.log(rows[target].to_numpy(float))
+    numbers = {
+        c: as_array(rows[c])
+        for group in (*GROUPS, *(["static"] if compiled else []))
+        for c in columns_of(rows, group)
+    }
+    numbers = {c: v for c, v in numbers.items() if not _is_text(v) and np.isfinite(v).all()}
+    min_distinct = 0.5 * len(np.unique(y))
+    suspects = {
+        c: v
+        for c, v in numbers.items()
+        if len(np.unique(v)) >= max(min_distinct, MIN_ROWS) and not _look_like_sizes(v)
+    }
+    sizes = {c: np.log(v) for c, v in numbers.items() if c not in suspects and (v > 0).all()}
+    sampled = np.random.default_rng(0).permutation(len(y))[:MAX_ROWS]
+    for column, values in suspects.items():
+        terms = [*sizes.values(), *([np.log(values)] if (values > 0).all() else [])]
+        X = np.column_stack([np.ones(len(y)), *terms])[sampled]
+        left, without = (
+            _regression_residuals(terms, y[sampled]) for terms in (X, X[:, : 1 + len(sizes)])
+        )
+        order = np.argsort(values[sampled])
+        interpolation_errors = _interpolation_errors(values[sampled][order], y[sampled][order])
+        closest = min(np.median(np.abs(left)), np.median(np.abs(interpolation_errors)))
+        if closest < min(LEAK_ERROR * np.std(y), LEAK_ERROR_RATIO * np.median(np.abs(without))):
+            yield (
+                f"{column} says {target} as closely as only the measurement itself can: if it "
+                "was made from that, leave it out, a run to be predicted has none"
+            )
+
+
+def _regression_residuals(X: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return np.asarray(y - X @ np.linalg.lstsq(X, y, rcond=None)[0])
+
+
+def _interpolation_errors(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return how far every other ``y`` is from the line between those beside it."""
+    distinct = np.r_[True, np.diff(x) > 0]
+    x, y = x[distinct], y[distinct]
+    return np.asarray(y[1::2] - np.interp(x[1::2], x[::2], y[::2]))
+
+
+def _near_duplicates(runs: pd.DataFrame) -> Iterator[str]:
+    distinct, exact = distinct_problems(runs), exact_problems(runs)
+    count, exact_count = int(distinct.max(initial=-1)) + 1, int(exact.max(initial=-1)) + 1
+    if exact_count >= max(
+        MIN_ROWS, (MANY_DUPLICATES if count < MIN_PROBLEMS else MOSTLY_DUPLICATES) * count
+    ):
+        _, first = np.unique(exact, return_index=True)
+        first.sort()
+        repeated = first[pd.Series(distinct[first]).duplicated().to_numpy()]
+        yield (
+            f"{exact_count:,} problems are {count:,} and near-duplicates of them "
+            f"({format_rows(runs.index[repeated])}): they say no more of a new problem than {count:,} do"
+        )
+
+
+def _is_text(values: np.ndarray) -> bool:
+    return values.dtype.kind == "U"
+
+
+def _look_like_sizes(values: np.ndarray) -> bool:
+    """Whether numbers are multiples of one, as sizes are that somebody chose; results are not."""
+    above_one = values[values > 1]
+    if not len(above_one) or (values != np.round(values)).any() or above_one.max() >= 2**62:
+        return False
+    return bool(np.gcd.reduce(above_one.astype(np.int64)) > 1)

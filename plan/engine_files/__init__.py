@@ -1,0 +1,1 @@
+"""Files that serving engines read: tuned kernel configurations and deployment manifests."""

@@ -1,0 +1,257 @@
+"""AITER's tuned tables: which kernel multiplies how many tokens with which weights.
+
+ROCm's engines look kernels up in tables of the library AITER (``aiter/configs/*tuned*.csv``, read
+by ``aiter.ops.gemm_op_a8w8`` and ``aiter.fused_moe``). A row is for a number of compute units,
+sizes and number formats. A layer without rows gets AITER's default; or, here, what rows of similar
+layers say, which vote as in `foretune.plan.engine_files.tuned_layers`.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import pandas as pd
+
+from foretune.errors import StoreError
+from foretune.plan.engine_files.tuned_layers import (
+    DISTANCE_OFFSET,
+    MAX_NEIGHBORS,
+    OTHER_DEVICE_DISTANCE,
+)
+from foretune.problem import Problem
+from foretune.values import Value
+
+__all__ = ["TABLE_KINDS", "KernelChoice", "TableKind", "TunedTable"]
+
+CATEGORY_COLUMNS = (
+    "q_dtype_w", "act_type", "dtype", "q_dtype_a", "q_type", "use_g1u1", "doweight_stage1",
+)  # fmt: skip
+"""Columns that say what a layer is, beside its sizes."""
+RESULT_COLUMNS = {"us", "us1", "us2", "err1", "err2", "errRatio", "err_ratio", "tflops", "bw"}
+"""Columns that say how fast and how exact a winner was; all others are its choice."""
+ARCHITECTURES = {80: "gfx942", 228: "gfx942", 304: "gfx942", 128: "gfx950", 256: "gfx950"}
+"""Compute units -> architecture, in tables of versions that have no column for it."""
+
+
+@dataclass(frozen=True)
+class TableKind:
+    """One of AITER's tables.
+
+    Attributes:
+        name: of its file, which names of files for single models contain.
+        variable: of the environment, that names the file to use instead.
+        tokens: the column with the number of tokens.
+        sizes: the columns with a layer's sizes -> what a doubling adds to the distance of layers.
+    """
+
+    name: str
+    variable: str
+    tokens: str
+    sizes: Mapping[str, float]
+
+
+_LINEAR = {"N": 0.5, "K": 0.5}
+_EXPERTS = {"model_dim": 0.5, "inter_dim": 0.5, "expert": 1.0, "topk": 1.0}
+TABLE_KINDS = {
+    kind.name: kind
+    for kind in (
+        TableKind("a8w8_blockscale_tuned_gemm", "AITER_CONFIG_GEMM_A8W8_BLOCKSCALE", "M", _LINEAR),
+        TableKind("a8w8_blockscale_bpreshuffle_tuned_gemm",
+                  "AITER_CONFIG_GEMM_A8W8_BLOCKSCALE_BPRESHUFFLE", "M", _LINEAR),
+        TableKind("a8w8_bpreshuffle_tuned_gemm", "AITER_CONFIG_GEMM_A8W8_BPRESHUFFLE", "M",
+                  _LINEAR),
+        TableKind("a8w8_tuned_gemm", "AITER_CONFIG_GEMM_A8W8", "M", _LINEAR),
+        TableKind("tuned_fmoe", "AITER_CONFIG_FMOE", "token", _EXPERTS),
+    )
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KernelChoice:
+    """The kernel that rows of similar layers agree on.
+
+    Attributes:
+        values: of the table's columns that name it.
+        agreement: share of the votes that are for it.
+        nearest: the most similar layer.
+    """
+
+    values: Mapping[str, object]
+    agreement: float
+    nearest: Problem
+
+
+class TunedTable:
+    """The rows of one table, for all devices.
+
+    A layer is a `Problem`: its sizes, and the formats that the table tells apart.
+
+    Args:
+        kind: of the table.
+        rows: with AITER's columns; of several for the same call, the fastest counts.
+
+    Attributes:
+        rows: that count.
+        kernel_columns: columns that name a kernel.
+        architectures: that rows are for.
+
+    Raises:
+        StoreError: a column is missing.
+    """
+
+    def __init__(self, kind: TableKind, rows: pd.DataFrame) -> None:
+        if missing := {kind.tokens, *kind.sizes, "cu_num", "us"} - set(rows.columns):
+            raise StoreError(f"a table {kind.name} has no column {', '.join(sorted(missing))}")
+        self.kind = kind
+        self._layer_columns = [c for c in (*kind.sizes, *CATEGORY_COLUMNS) if c in rows.columns]
+        self._device_columns = [c for c in ("gfx", "cu_num") if c in rows.columns]
+        keys = [*self._device_columns, kind.tokens, *self._layer_columns]
+        rows = rows.sort_values("us", kind="stable").drop_duplicates(keys).sort_index()
+        self.rows = rows.reset_index(drop=True)
+        self.kernel_columns = [c for c in rows.columns if c not in {*keys, *RESULT_COLUMNS}]
+        self._layers = [self.layer_of(row) for row in self.rows.to_dict("records")]
+        sizes = self.rows[[kind.tokens, *kind.sizes]].to_numpy(dtype=float)
+        self._sizes = np.log2(np.maximum(sizes, 1))
+        self._units = self.rows["cu_num"].to_numpy(dtype=int)
+        if "gfx" in rows.columns:
+            self._architectures = self.rows["gfx"].astype(str).to_numpy()
+        else:
+            self._architectures = np.array([ARCHITECTURES.get(n, "") for n in self._units])
+        self.architectures = {str(name) for name in self._architectures} - {""}
+        self._kernels = list(
+            self.rows[self.kernel_columns].fillna("").itertuples(index=False, name=None)
+        )
+        self._size_divisors = self._find_size_divisors()
+
+    @classmethod
+    def read(cls, folder: Path, kind: TableKind) -> Self | None:
+        """Return a table of an installed AITER, or of its unpacked wheel; None if it has none.
+
+        As AITER does, rows for single models (``model_configs``) join those for all.
+
+        Raises:
+            StoreError: it cannot be read.
+        """
+        paths = [
+            extra
+            for path in sorted(folder.rglob(f"configs/{kind.name}.csv"))
+            for extra in (path, *sorted((path.parent / "model_configs").glob(f"*{kind.name}*.csv")))
+            if "untuned" not in extra.name
+        ]
+        try:
+            tables = [pd.read_csv(path) for path in paths]
+        except (OSError, ValueError) as e:
+            raise StoreError(f"cannot read {kind.name} in {folder}: {e}") from e
+        alike = [table for table in tables if list(table.columns) == list(tables[0].columns)]
+        return cls(kind, pd.concat(alike, ignore_index=True)) if alike else None
+
+    def layer_of(self, row: Mapping[str, Value]) -> Problem:
+        """Return the layer of a row, or what this table tells apart of a layer."""
+        return Problem({name: row[name] for name in self._layer_columns})
+
+    def tuned(self, architecture: str, units: int) -> dict[Problem, list[int]]:
+        """Return the layers tuned on a device, and for which numbers of tokens."""
+        found: dict[Problem, list[int]] = defaultdict(list)
+        for i in np.flatnonzero(self._architecture_mask(architecture) & (self._units == units)):
+            found[self._layers[i]].append(int(self.rows[self.kind.tokens].iat[i]))
+        return dict(found)
+
+    def common_token_counts(self, architecture: str) -> list[int]:
+        """Return the numbers of tokens that most layers of an architecture are tuned for.
+
+        AITER rounds others up to these.
+        """
+        counts = self.rows[self._architecture_mask(architecture)][self.kind.tokens].value_counts()
+        return sorted(int(n) for n in counts.index[counts >= counts.max() / 2])
+
+    def guess(
+        self,
+        layer: Problem,
+        tokens: int,
+        architecture: str,
+        units: int,
+        without: Iterable[Problem] = (),
+    ) -> KernelChoice | None:
+        """Return the kernel that rows of similar layers agree on; None if there is none similar.
+
+        A kernel has a vote only where the layer's sizes are as divisible as all those that it was
+        chosen for: others may be refused by the kernel, and an engine stops.
+
+        Args:
+            layer: that nobody has tuned.
+            tokens: of the call.
+            architecture: of the GPU, like ``gfx942``.
+            units: compute units of the GPU.
+            without: layers that have no vote.
+        """
+        excluded_layers = set(without)
+        of_kind = self._categories(layer)
+        fits = {k for k, steps in self._size_divisors.items() if _is_divisible(layer, steps)}
+        may = self._architecture_mask(architecture) & np.array([
+            kernel in fits and self._categories(other) == of_kind and other not in excluded_layers
+            for kernel, other in zip(self._kernels, self._layers, strict=True)
+        ], dtype=bool)  # fmt: skip
+        sizes = np.log2([tokens, *(int(layer[name]) for name in self.kind.sizes)])
+        away = (self._sizes - sizes) * [1.0, *self.kind.sizes.values()]
+        distance = np.linalg.norm(away, axis=1) + OTHER_DEVICE_DISTANCE * (self._units != units)
+        distance[~may] = np.inf
+        nearest = np.argsort(distance, kind="stable")[:MAX_NEIGHBORS]
+        nearest = nearest[np.isfinite(distance[nearest])]
+        if not len(nearest):
+            return None
+        votes: dict[tuple[object, ...], float] = defaultdict(float)
+        for i in nearest:
+            votes[self._kernels[i]] += float((distance[i] + DISTANCE_OFFSET) ** -2.0)
+        best = max(votes, key=votes.__getitem__)
+        values = dict(zip(self.kernel_columns, best, strict=True))
+        return KernelChoice(values, votes[best] / sum(votes.values()), self._layers[nearest[0]])
+
+    def with_guesses(
+        self, architecture: str, units: int, guesses: Mapping[tuple[Problem, int], KernelChoice]
+    ) -> pd.DataFrame:
+        """Return a device's rows, and one for each guess, without a time.
+
+        It is a whole table: AITER drops rows as repeated that only another device has where it
+        reads several.
+        """
+        known = self.rows[self._architecture_mask(architecture) & (self._units == units)]
+        device: dict[str, Value] = {"gfx": architecture, "cu_num": units}
+        new = [
+            {
+                **{c: device[c] for c in self._device_columns},
+                **layer,
+                self.kind.tokens: n,
+                **choice.values,
+            }
+            for (layer, n), choice in guesses.items()
+        ]
+        if not new:
+            return known
+        return pd.concat([known, pd.DataFrame(new, columns=self.rows.columns)], ignore_index=True)
+
+    def _architecture_mask(self, architecture: str) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+        return np.asarray(self._architectures == architecture, dtype=bool)
+
+    def _categories(self, layer: Problem) -> tuple[object, ...]:
+        return tuple(layer.get(name) for name in self._layer_columns if name not in self.kind.sizes)
+
+    def _find_size_divisors(self) -> dict[tuple[object, ...], dict[str, int]]:
+        """Return what divides all sizes that each kernel was chosen for, as a power of two."""
+        steps: dict[tuple[object, ...], dict[str, int]] = {}
+        for kernel, layer in zip(self._kernels, self._layers, strict=True):
+            known = steps.setdefault(kernel, dict.fromkeys(self.kind.sizes, 0))
+            for name, step in known.items():
+                common = math.gcd(step, int(layer[name]))
+                known[name] = common & -common
+        for known in steps.values():  # numbers of experts are not cut into tiles
+            for name in {"expert", "topk"} & set(known):
+                known[name] = 1
+        return steps
+
+
+def _is_divisible(layer: Problem, steps: Mapping[str, int]) -> bool:
+    return all(int(layer[name]) % step == 0 for name, step in steps.items())

@@ -1,0 +1,144 @@
+"""A folder of tuned files for an engine, and the card that says where each is from.
+
+The card holds all that was measured, also where the engine's default is best and no file is needed:
+a later run with other numbers of tokens adds to it.
+"""
+
+import json
+import re
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from foretune.errors import OutputError, UsageError
+from foretune.files import atomic_write
+from foretune.plan.engine_files.guesses import EngineFile, MeasuredEntry
+from foretune.plan.engine_files.layer import Engine, Layer
+from foretune.plan.engine_files.tuned_layers import MANIFEST_NAME
+from foretune.plan.engine_files.vllm import TunedLayer, write_layer
+from foretune.space import Configuration
+
+__all__ = ["LINEAR_FOLDER", "check_folder", "write_files"]
+
+LINEAR_FOLDER = "linear"
+"""Folder of files that engines look for in their own package only."""
+VERSION = re.compile(r"\d+(\.\d+)*")
+
+
+def check_folder(
+    folder: Path, layers: Iterable[Layer], engine: Engine, triton: str = ""
+) -> None:  # fmt: skip
+    """Return if files of these layers can be written; make the folder where there is none.
+
+    Raises:
+        OutputError: it cannot be written into, or has files of these layers that are not ours.
+        UsageError: see `write_files`.
+    """
+    card = read_card(folder / MANIFEST_NAME)
+    for path in (_relative_path(layer, engine, triton) for layer in layers):
+        refuse_foreign_file(folder, path, card)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as e:
+        raise OutputError(f"cannot write into {folder}: {e.strerror or e}") from e
+
+
+def write_files(
+    folder: Path, files: Sequence[EngineFile], engine: Engine, triton: str = ""
+) -> dict[Path, EngineFile]:
+    """Write files as the engine reads them, and the card.
+
+    Files of linear layers go to `LINEAR` in the folder: engines read these in their own package
+    only. What was measured before stays, and no guess replaces it; a guess goes where nothing
+    beats the default.
+
+    Args:
+        folder: vLLM reads ``VLLM_TUNED_CONFIG_FOLDER``.
+        files: with guesses, or with what was measured.
+        engine: that reads them.
+        triton: the version of Triton that SGLang's files are for.
+
+    Returns:
+        The files that were written, with what they hold.
+
+    Raises:
+        OutputError, StoreError: they cannot be written, or would replace what is not ours.
+        UsageError: SGLang keeps files by the version of Triton, which is not given.
+    """
+    card = read_card(folder / MANIFEST_NAME)
+    found: dict[Path, EngineFile] = {}
+    for file in files:
+        if not (file.configs or file.measured):
+            continue
+        path = _relative_path(file.layer, engine, triton)
+        refuse_foreign_file(folder, path, card)
+        earlier = _read_entries(card.get(path.as_posix(), {}))
+        found[path] = replace(file, measured={**earlier, **file.measured})
+    if not found:
+        return {}
+    card |= {path.as_posix(): _card_entry(file) for path, file in found.items()}
+    with atomic_write(folder / MANIFEST_NAME) as new:
+        text = {"engine": engine, "files": card}
+        new.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
+    for path, file in found.items():
+        if file.configs:
+            write_layer(folder / path, TunedLayer(file.layer, file.configs))
+        else:
+            (folder / path).unlink(missing_ok=True)
+    return {folder / path: file for path, file in found.items() if file.configs}
+
+
+def _relative_path(layer: Layer, engine: Engine, triton: str) -> Path:
+    """Return where the file of a layer lies in the folder."""
+    name = layer.file_name_for(engine)
+    if not layer.experts:
+        return Path(LINEAR_FOLDER) / name
+    if engine == "vllm":
+        return Path(name)
+    if not VERSION.fullmatch(triton):
+        raise UsageError("SGLang keeps tuned files by version of Triton: give --triton, like 3.5.1")
+    return Path("configs") / f"triton_{triton.replace('.', '_')}" / name
+
+
+def refuse_foreign_file(folder: Path, path: Path, card: dict[str, Any]) -> None:
+    if (folder / path).exists() and path.as_posix() not in card:
+        raise OutputError(f"{folder / path} is not Foretune's: give --out another folder")
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    """Return what earlier runs wrote; nothing where there is no card."""
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8"))["files"])
+    except FileNotFoundError:
+        return {}
+    except OSError as e:
+        raise OutputError(f"cannot read {path}: {e.strerror or e}") from e
+    except (ValueError, KeyError, TypeError) as e:
+        raise OutputError(f"{path} is no card of such files: give --out another folder") from e
+
+
+def _card_entry(file: EngineFile) -> dict[str, object]:
+    if not file.measured:
+        return {
+            "parts": file.parts,
+            "measured": False,
+            "agreement": {tokens: round(g.agreement, 3) for tokens, g in file.guesses.items()},
+            "nearest": sorted({guess.nearest.file_name for guess in file.guesses.values()}),
+        }
+    entries = {
+        tokens: {"config": dict(e.config), "gain": [e.speedup, e.speedup_low, e.speedup_high]}
+        for tokens, e in sorted(file.measured.items())
+    }
+    return {"parts": file.parts, "measured": True, "entries": entries, "failed": dict(file.failed)}
+
+
+def _read_entries(about: dict[str, Any]) -> dict[int, MeasuredEntry]:
+    """Return what a card says was measured."""
+    return {
+        int(tokens): MeasuredEntry(Configuration(entry["config"]), *entry["gain"])
+        for tokens, entry in about.get("entries", {}).items()
+    }

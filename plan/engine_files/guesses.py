@@ -1,0 +1,169 @@
+"""The tuned files that a serving engine would look for and miss, guessed from similar layers.
+
+Engines warn that no tuned file exists for a model's layers on a GPU, and take defaults. Which files
+they look for follows from the model, its layout and its formats; what goes into them is what tuned
+files of similar layers agree on (`foretune.plan.engine_files.tuned_layers`), or what was measured
+(`foretune.plan.engine_files.measuring`).
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from foretune.errors import UsageError
+from foretune.plan.cost.decoder import step_operators
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.formats import Formats
+from foretune.plan.describe.layout import Layout, illegal_because
+from foretune.plan.engine_files.layer import Engine, Layer
+from foretune.plan.engine_files.tuned_layers import Guess, TunedLayerIndex
+from foretune.space import Configuration
+
+__all__ = ["EngineFile", "MeasuredEntry", "engine_files", "tuned_file_layers"]
+
+TOKEN_COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
+"""Numbers of tokens that most tuned files have an entry for."""
+BLOCKWISE_FP8 = "fp8_block"
+"""The one format of linear layers that engines multiply with tuned Triton kernels."""
+BLOCK_SHAPE = (128, 128)
+PACKED_INT4 = "int4_w4a16"
+EXPERT_DTYPES = {
+    "bf16": "", "fp8": "fp8_w8a8", "fp8_static": "fp8_w8a8", BLOCKWISE_FP8: "fp8_w8a8",
+    "int8_wo": "int8_w8a16", "int4_wo": PACKED_INT4,
+}  # fmt: skip
+"""Format of routed experts -> what file names call it, where a Triton kernel multiplies them."""
+Status = Literal["there", "guessed", "nothing similar", "measured", "default is best"]
+
+
+@dataclass(frozen=True)
+class MeasuredEntry:
+    """What was measured for one number of tokens.
+
+    Attributes:
+        config: the winner; the engine's default where nothing beats it for certain.
+        speedup: the default's time over the winner's, median over rounds side by side.
+        speedup_low: lower end of its 95 % interval.
+        speedup_high: upper end.
+    """
+
+    config: Configuration
+    speedup: float = 1.0
+    speedup_low: float = 1.0
+    speedup_high: float = 1.0
+
+    @property
+    def beats_default(self) -> bool:
+        """Whether it beats the engine's default for certain."""
+        return self.speedup_low > 1.0
+
+
+@dataclass(frozen=True)
+class EngineFile:
+    """A file that an engine looks for.
+
+    Attributes:
+        layer: which its name says.
+        parts: of the model that use it.
+        status: whether the engine has it, or what can be said without it.
+        guesses: number of tokens -> configuration, where it is guessed.
+        measured: number of tokens -> what was measured.
+        failed: number of tokens -> why it could not be measured.
+    """
+
+    layer: Layer
+    parts: tuple[str, ...]
+    status: Status
+    guesses: Mapping[int, Guess] = field(default_factory=dict)
+    measured: Mapping[int, MeasuredEntry] = field(default_factory=dict)
+    failed: Mapping[int, str] = field(default_factory=dict)
+
+    @property
+    def configs(self) -> dict[int, Configuration]:
+        """What a file of it holds; empty where none is written.
+
+        Engines take the entry of the nearest number of tokens. So a measured file has the default,
+        too, where that is best, and a file is written only if some entry beats it.
+        """
+        if any(entry.beats_default for entry in self.measured.values()):
+            return {tokens: entry.config for tokens, entry in self.measured.items()}
+        if self.measured or self.failed:
+            return {}
+        return {tokens: guess.config for tokens, guess in self.guesses.items()}
+
+    @property
+    def agreement(self) -> float:
+        """Mean agreement of the votes; NaN where nothing is guessed."""
+        found = [guess.agreement for guess in self.guesses.values()]
+        return sum(found) / len(found) if found else float("nan")
+
+
+def tuned_file_layers(
+    model: ModelDescription, layout: Layout, formats: Formats, device: str, engine: Engine
+) -> dict[Layer, tuple[str, ...]]:
+    """Return the layers that an engine looks up tuned files for, and the parts that use each.
+
+    Args:
+        model: that is served.
+        layout: over which ranks.
+        formats: of its weights.
+        device: the GPU's name, as its driver gives it.
+        engine: that serves it.
+
+    Raises:
+        UsageError: the model cannot be spread like this.
+    """
+    if reason := illegal_because(model, layout, formats):
+        raise UsageError(f"{model.name} cannot be served on {layout}: {reason}")
+    found: dict[Layer, list[str]] = {}
+    for layer, part in _layer_lookups(model, layout, formats, device, engine):
+        parts = found.setdefault(layer, [])
+        if part not in parts:
+            parts.append(part)
+    return {layer: tuple(parts) for layer, parts in found.items()}
+
+
+def engine_files(
+    layers: Mapping[Layer, tuple[str, ...]], existing: TunedLayerIndex, known: TunedLayerIndex
+) -> list[EngineFile]:
+    """Return the file of each layer, with what to write where the engine lacks it.
+
+    Args:
+        layers: see `tuned_file_layers`.
+        existing: the engine's tuned files.
+        known: those that have a vote.
+    """
+    files = []
+    for layer, parts in layers.items():
+        if layer in existing.layers:
+            files.append(EngineFile(layer, parts, "there"))
+            continue
+        found = {tokens: known.guess(layer, tokens) for tokens in TOKEN_COUNTS}
+        guesses = {tokens: guess for tokens, guess in found.items() if guess}
+        status: Status = "guessed" if guesses else "nothing similar"
+        files.append(EngineFile(layer, parts, status, guesses))
+    return files
+
+
+def _layer_lookups(
+    model: ModelDescription, layout: Layout, formats: Formats, device: str, engine: Engine
+) -> Iterator[tuple[Layer, str]]:
+    steps: tuple[tuple[Literal["prefill", "decode"], int], ...] = (("prefill", 128), ("decode", 1))
+    for phase, new_tokens in steps:
+        for operator in step_operators(model, layout, formats, 1, new_tokens, 128, phase):
+            if operator.kernel == "gemm" and operator.config.get("format") == BLOCKWISE_FP8:
+                columns, depth = int(operator.problem["N"]), int(operator.problem["K"])
+                linear = Layer(0, columns, device, EXPERT_DTYPES[BLOCKWISE_FP8], BLOCK_SHAPE, depth)
+                yield linear, operator.name
+    if model.is_moe and formats.moe in EXPERT_DTYPES:
+        dtype, block = (
+            EXPERT_DTYPES[formats.moe],
+            BLOCK_SHAPE if formats.moe == BLOCKWISE_FP8 else None,
+        )
+        experts = -(-model.experts // layout.moe_ep)
+        size = model.moe_intermediate // layout.moe_tp
+        if engine == "sglang" and dtype == PACKED_INT4:
+            size //= 2  # of bytes, each of which holds two
+        yield Layer(experts, size, device, dtype, block), "experts"
+        same_width = model.shared_width == model.moe_intermediate
+        if engine == "sglang" and layout.moe_ep == 1 and same_width:
+            yield Layer(experts + 1, size, device, dtype, block), "with the shared expert"

@@ -1,0 +1,362 @@
+"""vLLM's own Triton kernels, with the knobs that its tuned files hold.
+
+They are called as vLLM calls them, and right is what vLLM's default computes. Names and arguments
+are those of vLLM 0.33 (``fused_moe/fused_moe.py``, ``quantization/utils/fp8_utils.py``).
+"""
+
+import hashlib
+import importlib
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from functools import cached_property
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+from foretune.collect.kernels.triton_kernel import (
+    CACHE,
+    TensorKernel,
+    check_support,
+    normal,
+    seeded,
+    shared_memory_limit,
+    torch_device,
+    torch_dtype,
+)
+from foretune.errors import MeasurementError
+from foretune.family import Cost
+from foretune.kernel import Inputs, Launch, latin_hypercube_problems
+from foretune.lazy import require
+from foretune.problem import Problem, ProblemParameter
+from foretune.space import Configuration, SearchSpace
+from foretune.values import Value
+
+BLOCK = 128
+"""Rows and columns of weights that share a scale where they are quantized in blocks."""
+FP8_BLOCK = "fp8_block"
+FORMATS = ("bf16", "fp8", FP8_BLOCK)
+KNOBS: dict[str, tuple[Value, ...]] = {
+    "BLOCK_SIZE_M": (16, 32, 64, 128, 256), "BLOCK_SIZE_N": (32, 64, 128, 256),
+    "BLOCK_SIZE_K": (64, 128, 256), "GROUP_SIZE_M": (1, 16, 32, 64), "num_warps": (4, 8),
+    "num_stages": (2, 3, 4, 5),
+}  # fmt: skip
+"""What vLLM's own tuner tries."""
+LINEAR_DEFAULT = {
+    "BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": BLOCK, "BLOCK_SIZE_K": BLOCK, "GROUP_SIZE_M": 32,
+    "num_warps": 4, "num_stages": 2,
+}  # fmt: skip
+"""Of ``w8a8_triton_block_scaled_mm`` where there is no file."""
+TOLERANCE = {"bf16": 2e-2, "fp8": 4e-2, FP8_BLOCK: 2e-2}
+"""Sums of the same products in another order, rounded between two of them; with one scale for a
+whole matrix in 8 bits, another largest element changes how all are rounded."""
+_LAYERS = "vllm.model_executor.layers."
+M = ProblemParameter("M", meaning="tokens of a batch")
+TOKENS = (1, 4, 16, 64, 256, 1024, 4096)
+
+
+class VllmLayer(TensorKernel):
+    """A layer as vLLM multiplies it: subclasses say what is called with which inputs."""
+
+    accepts_scalars = True
+
+    @cached_property
+    def source_hash(self) -> str:
+        """Identifies this code and the version of vLLM, whose code it calls.
+
+        Raises:
+            MeasurementError: vLLM is not installed.
+        """
+        try:
+            code = f"{super().source_hash} vllm {version('vllm')}"
+        except PackageNotFoundError as e:
+            raise _vllm_missing(e) from e
+        return hashlib.sha256(code.encode()).hexdigest()[:16]
+
+    @abstractmethod
+    def call(self, problem: Problem, inputs: Inputs) -> Callable[[], Any]:
+        """Return what vLLM calls."""
+
+    @abstractmethod
+    def use_config(
+        self, problem: Problem, config: Configuration | None
+    ) -> AbstractContextManager[None]:  # fmt: skip
+        """Return what makes vLLM take a configuration; its own default for None."""
+
+    def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
+        """Return the call under a configuration; it ran once, so it compiles and fits.
+
+        On a GPU it is a replay of what vLLM launches, as engines replay a step: Python between the
+        launches of one layer would take longer than they do.
+        """
+        torch = require("torch", "gpu", "a layer of vLLM")
+        call = self.call(problem, inputs)
+
+        def launch() -> Any:
+            with self.use_config(problem, config):
+                return call()
+
+        launch()
+        if not torch.cuda.is_available():
+            return launch
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            output = launch()
+
+        def replay() -> Any:
+            graph.replay()
+            return output
+
+        return replay
+
+    def reference(self, inputs: Inputs) -> Any:
+        """Return what the layer gives under vLLM's default."""
+        problem = Problem(inputs["problem"])
+        call = self.call(problem, inputs)
+        with self.use_config(problem, None):
+            return call().clone()
+
+    def error_limit(self, problem: Problem, config: Configuration) -> float:
+        """Return what another order of sums accounts for: weights are quantized alike."""
+        return TOLERANCE[self.format_of(problem)]
+
+    def space(self, problem: Problem) -> SearchSpace:
+        """Return what vLLM's tuner tries and the default, as far as a block's memory goes."""
+        default = self.default(problem)
+        knobs = {k: tuple(sorted({*values, default[k]})) for k, values in KNOBS.items()}
+        size = 2 if self.format_of(problem) == "bf16" else 1
+        tiles = f"(BLOCK_SIZE_M + BLOCK_SIZE_N) * BLOCK_SIZE_K * {size}"
+        rules = [f"{tiles} * (num_stages - 1) <= {shared_memory_limit()}"]
+        if self.format_of(problem) == FP8_BLOCK:  # a step lies in one block, which has one scale
+            rules.append(f"BLOCK_SIZE_K <= {BLOCK}")
+        return SearchSpace(knobs, rules)
+
+    def format_of(self, problem: Problem) -> str:
+        """Return the format of the weights, of `FORMATS`."""
+        return str(problem.get("dtype", FP8_BLOCK))
+
+
+class VllmExperts(VllmLayer):
+    """Routed experts of one rank: ``fused_experts``, both products and what is between them.
+
+    Every token goes to ``top_k`` experts of this rank, drawn evenly.
+    """
+
+    name = "vllm_experts"
+    problem_parameters = (
+        M,
+        ProblemParameter("E", maximum=4096, meaning="experts on this rank"),
+        ProblemParameter("top_k", maximum=4096, meaning="experts of a token"),
+        ProblemParameter("N", meaning="intermediate size of an expert on this rank"),
+        ProblemParameter("K", meaning="width of the tokens"),
+        ProblemParameter("dtype", "bf16", choices=FORMATS, meaning="of the weights"),
+        CACHE,
+    )
+
+    def default(self, problem: Problem) -> Configuration:
+        """Return what vLLM takes without a file.
+
+        Raises:
+            MeasurementError: vLLM is not installed, or reads no files.
+        """
+        quantized, block = problem["dtype"] != "bf16", problem["dtype"] == FP8_BLOCK
+        sizes = (int(problem[name]) for name in ("M", "E", "N", "K", "top_k"))
+        found = _vllm("fused_moe.fused_moe").get_default_config(
+            *sizes, "fp8_w8a8" if quantized else None, [BLOCK, BLOCK] if block else None
+        )
+        if missing := KNOBS.keys() - found.keys():
+            raise MeasurementError(
+                f"vLLM's default has no {min(missing)}, and reads no tuned files: unset "
+                "VLLM_BATCH_INVARIANT"
+            )
+        return Configuration({knob: found[knob] for knob in KNOBS})
+
+    def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
+        """Return tokens, weights with their scales, and which experts each token goes to."""
+        torch = require("torch", "gpu", "a layer of vLLM")
+        tokens, experts, top_k, n, k = (int(problem[p]) for p in ("M", "E", "top_k", "N", "K"))
+        kind = str(problem["dtype"])
+        hidden = normal((tokens, k), "bf16", self, 4 * seed)
+        up = _quantized(normal((experts, 2 * n, k), "bf16", self, 4 * seed + 1), kind)
+        down = _quantized(normal((experts, k, n), "bf16", self, 4 * seed + 2), kind)
+        device = torch_device(self)
+        random = torch.rand(
+            (tokens, experts), generator=seeded(device, 4 * seed + 3), device=device
+        )
+        weights, ids = random.topk(top_k)
+        return {
+            "problem": dict(problem), "hidden": hidden, "up": up, "down": down,
+            "weights": weights / weights.sum(1, keepdim=True), "ids": ids.to(torch.int32),
+        }  # fmt: skip
+
+    def call(self, problem: Problem, inputs: Inputs) -> Callable[[], Any]:
+        """Return a call of ``fused_experts``."""
+        module = _vllm("fused_moe")
+        (w1, w1_scale), (w2, w2_scale) = inputs["up"], inputs["down"]
+        quantization = None
+        if w1_scale is not None:
+            quantization = _vllm("fused_moe.config").fp8_w8a8_moe_quant_config(
+                w1_scale=w1_scale, w2_scale=w2_scale,
+                block_shape=[BLOCK, BLOCK] if problem["dtype"] == FP8_BLOCK else None,
+            )  # fmt: skip
+        return lambda: module.fused_experts(
+            inputs["hidden"], w1, w2, inputs["weights"], inputs["ids"], quant_config=quantization
+        )
+
+    def use_config(
+        self, problem: Problem, config: Configuration | None
+    ) -> AbstractContextManager[None]:  # fmt: skip
+        """Return vLLM's ``override_config``."""
+        chosen = self.default(problem) if config is None else config
+        context: AbstractContextManager[None] = _vllm("fused_moe").override_config(dict(chosen))
+        return context
+
+    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+        """Return 6·N·K operations per token and expert; weights of wanted experts moved once."""
+        tokens, experts, top_k, n, k = (1.0 * problem[p] for p in ("M", "E", "top_k", "N", "K"))
+        pairs = tokens * top_k
+        wanted = experts * (1.0 - (1.0 - top_k / experts) ** tokens)
+        size = np.where(np.equal(problem["dtype"], "bf16"), 2.0, 1.0)
+        return Cost(
+            flops=6.0 * pairs * n * k,
+            bytes_moved=3.0 * size * wanted * n * k + 2.0 * (2.0 * tokens * k + 4.0 * pairs * n),
+            dtype=_product_dtype(problem["dtype"]),
+        )
+
+    def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
+        """Return layers of mixtures of experts, for one token to a long prompt."""
+        layers = [(8, 2, 1792, 4096), (64, 6, 352, 2048), (128, 8, 192, 2048), (256, 8, 256, 7168)]
+        rng = np.random.default_rng(seed)
+        every = [(m, *layer, f) for m in TOKENS for layer in layers for f in FORMATS]
+        return [
+            self.problem(M=m, E=e, top_k=t, N=n_, K=k, dtype=f)
+            for m, e, t, n_, k, f in (every[i] for i in rng.permutation(len(every))[:n])
+        ]
+
+
+class VllmLinear(VllmLayer):
+    """A linear layer quantized in blocks: ``w8a8_triton_block_scaled_mm``."""
+
+    name = "vllm_linear"
+    problem_parameters = (
+        M,
+        ProblemParameter("N", meaning="columns of this rank's weights"),
+        ProblemParameter("K", meaning="rows of this rank's weights"),
+        CACHE,
+    )
+
+    def default(self, problem: Problem) -> Configuration:
+        """Return what vLLM takes without a file."""
+        return Configuration(LINEAR_DEFAULT)
+
+    def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
+        """Return tokens and weights, both with their scales."""
+        check_support("fp8")
+        m, n, k = (int(problem[p]) for p in ("M", "N", "K"))
+        tokens = _quantized_rows(normal((m, k), "bf16", self, 2 * seed))
+        weights = _quantized(normal((n, k), "bf16", self, 2 * seed + 1), FP8_BLOCK)
+        return {"problem": dict(problem), "tokens": tokens, "weights": weights}
+
+    def call(self, problem: Problem, inputs: Inputs) -> Callable[[], Any]:
+        """Return a call of the product."""
+        torch = require("torch", "gpu", "a layer of vLLM")
+        module = _vllm("quantization.utils.fp8_utils")
+        (a, a_scale), (b, b_scale) = inputs["tokens"], inputs["weights"]
+        return lambda: module.w8a8_triton_block_scaled_mm(
+            a, b, a_scale, b_scale, [BLOCK, BLOCK], torch.bfloat16
+        )
+
+    def use_config(
+        self, problem: Problem, config: Configuration | None
+    ) -> AbstractContextManager[None]:  # fmt: skip
+        """Return what stands for a file with this configuration."""
+        file = None if config is None else {int(problem["M"]): dict(config)}
+        return _patched_configs(_vllm("quantization.utils.fp8_utils"), file)
+
+    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+        """Return 2·M·N·K operations; all matrices moved once."""
+        m, n, k = (1.0 * problem[p] for p in ("M", "N", "K"))
+        return Cost(flops=2.0 * m * n * k, bytes_moved=m * k + n * k + 2.0 * m * n, dtype="fp8")
+
+    def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
+        """Return projections of models, for one token to a long prompt."""
+        choices = {"M": TOKENS, "N": (512, 1536, 2112, 4096, 7168), "K": (256, 2048, 4096, 7168)}
+        return latin_hypercube_problems(self, choices, n, seed)
+
+
+@contextmanager
+def _patched_configs(module: Any, file: dict[int, Any] | None) -> Iterator[None]:
+    original = module.get_w8a8_block_fp8_configs
+    module.get_w8a8_block_fp8_configs = lambda *sizes: file
+    try:
+        yield
+    finally:
+        module.get_w8a8_block_fp8_configs = original
+
+
+def _quantized(weights: Any, kind: str) -> tuple[Any, Any]:
+    """Return weights in a format with the scales that vLLM takes; None in 16 bits.
+
+    Args:
+        weights: (…, rows, columns) in 16 bits.
+        kind: of `FORMATS`: one scale per expert, or one per block.
+    """
+    if kind == "bf16":
+        return weights, None
+    check_support("fp8")
+    if kind == "fp8":
+        scale = weights.abs().amax((-2, -1)).float() / _largest()
+        return _to_fp8(weights, scale[..., None, None]), scale
+    torch = require("torch", "gpu", "a layer of vLLM")
+    *front, rows, columns = weights.shape
+    padded = torch.nn.functional.pad(weights, (0, -columns % BLOCK, 0, -rows % BLOCK))
+    tall, wide = padded.shape[-2] // BLOCK, padded.shape[-1] // BLOCK
+    largest = padded.reshape(*front, tall, BLOCK, wide, BLOCK).abs().amax((-3, -1))
+    scale = (largest.float() / _largest()).clamp(min=1e-12)
+    each = scale.repeat_interleave(BLOCK, -2).repeat_interleave(BLOCK, -1)
+    return _to_fp8(weights, each[..., :rows, :columns]), scale
+
+
+def _quantized_rows(tokens: Any) -> tuple[Any, Any]:
+    """Return tokens in 8 bits with a scale for each 128 columns of each."""
+    torch = require("torch", "gpu", "a layer of vLLM")
+    rows, columns = tokens.shape
+    padded = torch.nn.functional.pad(tokens, (0, -columns % BLOCK))
+    largest = padded.reshape(rows, -1, BLOCK).abs().amax(-1)
+    scale = (largest.float() / _largest()).clamp(min=1e-12)
+    return _to_fp8(tokens, scale.repeat_interleave(BLOCK, -1)[:, :columns]), scale
+
+
+def _to_fp8(numbers: Any, scale: Any) -> Any:
+    return (numbers.float() / scale).clamp(-_largest(), _largest()).to(torch_dtype("fp8"))
+
+
+def _largest() -> float:
+    """Return the largest number in 8 bits."""
+    torch = require("torch", "gpu", "a layer of vLLM")
+    return float(torch.finfo(torch_dtype("fp8")).max)
+
+
+def _product_dtype(dtypes: Any) -> Any:
+    """Return the formats in which products are taken."""
+    if isinstance(dtypes, str):
+        return "bf16" if dtypes == "bf16" else "fp8"
+    return np.where(np.equal(dtypes, "bf16"), "bf16", "fp8")
+
+
+def _vllm(module: str) -> Any:
+    # Its messages would go to stdout, which is for results.
+    os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
+    try:
+        return importlib.import_module(_LAYERS + module)
+    except ImportError as e:
+        raise _vllm_missing(e) from e
+
+
+def _vllm_missing(why: Exception) -> MeasurementError:
+    return MeasurementError(
+        f"vLLM's own kernels are measured where it runs, and here it does not: {why}"
+    )

@@ -1,0 +1,309 @@
+"""The physics of deployments: what their steps take, and how many requests share them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+
+from foretune.plan.cost.host_link import exposed_fetch_ms, prefix_ms, step_ms
+from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, weight_bytes
+from foretune.plan.cost.power import OperatorPower
+from foretune.plan.cost.steps import PARTS, SpeculativeStep, Step, StepTimer
+from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.system import System
+from foretune.plan.engine.scheduler import Host
+from foretune.plan.serve.deployments.deployment import Deployment
+
+StepWork = Step | SpeculativeStep
+StepTimers = Callable[[System, str], StepTimer]
+"""Gives the clock of an engine on a system."""
+
+
+def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.DataFrame:
+    """Return one row per deployment: numbers that its latencies follow from.
+
+    Columns (times in milliseconds): ``batch``, ``running`` and ``most`` requests per rank;
+    ``decode`` (with ``host``, what the processor adds to it), ``decode_communication`` and the
+    shares of a decode step's parts; ``alone``, a decode step of one request; ``prompt``, one prompt
+    by itself; ``prefill`` and ``prefill_communication``, what a prompt adds to a full step;
+    ``decode_energy_mj`` and ``prefill_energy_mj`` of one rank, and which share of either step
+    computing limits (``…_compute_bound``); ``decode_bound`` and ``prefill_bound``, what peak rates
+    allow for the same; ``guessed``, ``energy_guessed``; ``share_host``, of a decode step that waits
+    for weights in the host's memory (they are in the times, and guesses), and ``fetch``, what a
+    request waits for its prefix from there; ``step_prompts``, how many a step's tokens allow;
+    degrees and lengths.
+    """
+    # Most deployments differ from others in their load alone: all else is found once.
+    kinds: dict[tuple[object, ...], int] = {}
+    kind = np.array(
+        [kinds.setdefault(_load_independent_key(d), len(kinds)) for d in deployments], dtype=int
+    )
+    firsts = [deployments[i] for i in np.unique(kind, return_index=True)[1]]
+    fixed = pd.DataFrame([_load_independent_columns(d) for d in firsts])
+    for name, make in (
+        ("alone", _single_request_step),
+        ("prompt", prompt_step),
+        ("full", _full_prefill_step),
+    ):
+        fixed = fixed.join(_step_times(firsts, make, timers).add_prefix(f"{name}."))
+    decode = _step_times(deployments, decode_step, timers)
+    rows = fixed.iloc[kind].reset_index(drop=True)
+    # A pipeline reads as many prompts at a time as it has stages.
+    prompts = rows["prompts_per_step"] * np.array([_prefill_layout(d).pp for d in deployments])
+    batch = np.array([d.batch for d in deployments])
+    host = np.array([_pipeline_host_ms(d) for d in deployments])
+    # What a step takes is shared by the tokens that it gains.
+    accepted_tokens = np.array([d.accepted_tokens for d in deployments])
+    shares = {f"share_{part}": decode[part] / decode["total"] for part in PARTS}
+    times = [name for name in rows if "." in name]
+    result = rows.drop(columns=times).assign(
+        batch=batch,
+        running=np.minimum(batch, rows["most"]),
+        concurrency=np.array([d.concurrency for d in deployments], dtype=float),
+        decode=(decode["total"] + host) / accepted_tokens,
+        host=host / accepted_tokens,
+        decode_communication=decode["communication"] / accepted_tokens,
+        alone=rows["alone.total"] / accepted_tokens,
+        prompt=rows["prompt.total"],
+        prefill=rows["full.total"] / prompts,
+        prefill_communication=rows["full.communication"] / prompts,
+        decode_energy_mj=decode["energy_mj"] / accepted_tokens,
+        prefill_energy_mj=rows["full.energy_mj"] / prompts,
+        decode_compute_bound=decode["compute_bound"],
+        prefill_compute_bound=rows["full.compute_bound"],
+        decode_bound=decode["bound"] / accepted_tokens,
+        prefill_bound=rows["full.bound"] / prompts,
+        energy_guessed=decode["energy_guessed"],
+        guessed=decode["guessed"],
+        width=decode["width"],
+        share_host=0.0,
+        fetch=0.0,
+        **shares,
+    )
+    return _with_offload(result, deployments) if any(d.offload for d in deployments) else result
+
+
+def _with_offload(rows: pd.DataFrame, deployments: Sequence[Deployment]) -> pd.DataFrame:
+    """Return ``rows`` with what deployments wait for that lies in the host's memory.
+
+    GPUs are awake meanwhile, and compute nothing.
+    """
+
+    def weight_wait_ms(tokens: Callable[[Deployment], float]) -> np.ndarray:
+        return np.array([
+            step_ms(d.system, d.model, d.layout, d.formats, d.offload.weights_gib, tokens(d),
+                    d.backend)
+            for d in deployments
+        ])  # fmt: skip
+
+    accepted_tokens = np.array([d.accepted_tokens for d in deployments])
+    decode = weight_wait_ms(lambda d: _requests_per_step(d) * (1 + d.drafted)) / accepted_tokens
+    prompts = np.array([_prompts_per_step(d) * _prefill_layout(d).pp for d in deployments])
+    full = weight_wait_ms(lambda d: _prompts_per_step(d) * d.workload.new_tokens) / prompts
+    prompt = rows["prompt"] + weight_wait_ms(lambda d: d.workload.new_tokens)
+    fetch = np.array([
+        prefix_ms(d.system, d.model, d.layout, d.formats, d.workload.prefix)
+        if d.offload.cache_gib else 0.0
+        for d in deployments
+    ])  # fmt: skip
+    total, prefill = rows["decode"] + decode, rows["prefill"] + full
+    shares = {f"share_{part}": rows[f"share_{part}"] * rows["decode"] / total for part in PARTS}
+    # A link that brings prefixes more slowly than prompts are read sets the pace.
+    prefix_delay = np.maximum(fetch - prefill, 0.0)
+    return rows.assign(
+        decode=total,
+        alone=rows["alone"] + weight_wait_ms(lambda d: 1 + d.drafted) / accepted_tokens,
+        prompt=prompt,
+        prefill=prefill + prefix_delay,
+        decode_energy_mj=rows["decode_energy_mj"] + decode * rows["awake_w"],
+        prefill_energy_mj=rows["prefill_energy_mj"] + (full + prefix_delay) * rows["awake_w"],
+        decode_compute_bound=rows["decode_compute_bound"] * rows["decode"] / total,
+        prefill_compute_bound=rows["prefill_compute_bound"]
+        * rows["prefill"]
+        / (prefill + prefix_delay),
+        guessed=(rows["guessed"] * rows["decode"] + decode) / total,
+        share_host=decode / total,
+        fetch=[
+            exposed_fetch_ms(ms, compute_ms, d.model.layers, d.backend) if ms else 0.0
+            for ms, compute_ms, d in zip(fetch, prompt, deployments, strict=True)
+        ],
+        **shares,
+    )
+
+
+def _load_independent_key(deployment: Deployment) -> tuple[object, ...]:
+    """Return all of a deployment but its load."""
+    return (
+        deployment.model, deployment.system.name, deployment.backend, deployment.layout,
+        deployment.formats, deployment.workload, deployment.pools, deployment.load,
+        deployment.speculative, deployment.version, deployment.speculation, deployment.offload,
+    )  # fmt: skip
+
+
+def decode_ms(deployments: Sequence[Deployment], timers: StepTimers) -> np.ndarray:
+    """Return the milliseconds of a decode step of each deployment."""
+    return _step_times(deployments, decode_step, timers)["total"].to_numpy()
+
+
+def prompt_ms(
+    deployments: Sequence[Deployment], timers: StepTimers
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the milliseconds of a prompt by itself, and of each where prompts fill all steps."""
+    first_ms = _step_times(deployments, prompt_step, timers)["total"].to_numpy()
+    full_ms = _step_times(deployments, _full_prefill_step, timers)["total"].to_numpy()
+    at_once = [_prompts_per_step(d) * _prefill_layout(d).dp for d in deployments]
+    return first_ms, full_ms / np.array(at_once)
+
+
+def _load_independent_columns(deployment: Deployment) -> dict[str, object]:
+    layout, workload, model = deployment.layout, deployment.workload, deployment.model
+    memory = USABLE_SHARE * deployment.system.memory_gib * GIB
+    return {
+        "backend": deployment.backend,
+        "use": _engine_use(deployment),
+        "system": deployment.system.name,
+        "generation": deployment.system.device.architecture,
+        "model": deployment.architecture,
+        "formats": str(deployment.formats),
+        "layout": str(layout),
+        "load": deployment.load,
+        "version": deployment.version,
+        "apart": float(deployment.pools is not None),
+        "speculative": float(deployment.speculative),
+        "most": deployment.max_batch,
+        "isl": float(workload.isl),
+        "osl": float(workload.osl),
+        "layers": float(model.layers),
+        "gpus": float(deployment.gpus),
+        "tp": float(layout.tp),
+        "pp": float(layout.pp),
+        "dp": float(layout.dp),
+        "moe_tp": float(layout.moe_tp),
+        "moe_ep": float(layout.moe_ep),
+        "is_moe": float(model.is_moe),
+        "is_latent": float(model.mla is not None),
+        "weights_share": (
+            weight_bytes(model, layout, deployment.formats) - deployment.offloaded_weight_bytes
+        )
+        / memory,
+        "weight_bits": float({"bf16": 16, "nvfp4": 4}.get(deployment.formats.weights, 8)),
+        "bandwidth": deployment.system.device.specs.get("memory_gbps", np.nan),
+        "prompts_per_step": float(_prompts_per_step(deployment)),
+        "step_prompts": MAX_STEP_TOKENS / workload.new_tokens * _prefill_layout(deployment).pp,
+        "readers": _prefill_group_ratio(deployment),
+        "prefill_tp": float(_prefill_layout(deployment).tp),
+        "awake_w": OperatorPower(deployment.system.device, deployment.system.name).active_idle_w,
+    }
+
+
+def _engine_use(deployment: Deployment) -> str:
+    """Return the engine and how it is used: what has coefficients of its own."""
+    use: str = "pools" if deployment.pools else deployment.load
+    return f"{deployment.backend} {'speculative' if deployment.speculative else use}"
+
+
+def _step_times(
+    deployments: Sequence[Deployment],
+    make_step: Callable[[Deployment], StepWork],
+    timers: StepTimers,
+) -> pd.DataFrame:
+    """Return the times of one step of each deployment, made by ``make_step``.
+
+    Most deployments differ in their load alone, and share all steps but one.
+    """
+    by_system: dict[tuple[str, str], dict[StepWork, list[int]]] = {}
+    for i, deployment in enumerate(deployments):
+        step_rows = by_system.setdefault((deployment.system.name, deployment.backend), {})
+        step_rows.setdefault(make_step(deployment), []).append(i)
+    parts = []
+    for steps in by_system.values():
+        index = np.concatenate(list(steps.values()))
+        first = deployments[index[0]]
+        table = timers(first.system, first.backend).times(list(steps))
+        step_of_row = np.repeat(np.arange(len(steps)), [len(rows) for rows in steps.values()])
+        parts.append(table.iloc[step_of_row].set_axis(index, axis=0))
+    return pd.concat(parts).sort_index() if parts else pd.DataFrame()
+
+
+def decode_step(deployment: Deployment) -> StepWork:
+    """Return what a token goes through: all stages, in a batch of its own for each of them.
+
+    Where tokens are drafted, that gains several of them (`Deployment.gained`).
+    """
+    return _decode_with_batch(deployment, _requests_per_step(deployment))
+
+
+def _requests_per_step(deployment: Deployment) -> int:
+    """Return the requests of an attention-DP group that a step answers."""
+    return max(int(deployment.running / deployment.layout.pp), 1)
+
+
+def _pipeline_host_ms(deployment: Deployment) -> float:
+    """Return what the processor adds on the way through a pipeline, where no GPU hides it."""
+    stages = deployment.layout.pp
+    if stages == 1:
+        return 0.0
+    host, running = Host.for_system(deployment.system, stages), int(deployment.running)
+    return stages * host.step_time_ms(0.0, max(running // stages, 1), 0, running, 0)
+
+
+def _single_request_step(deployment: Deployment) -> StepWork:
+    return _decode_with_batch(deployment, 1)
+
+
+def _decode_with_batch(deployment: Deployment, batch: int) -> StepWork:
+    context = int(deployment.workload.mean_context)
+    step = Step(
+        deployment.model, deployment.layout, deployment.formats, batch,
+        1 + deployment.drafted, context, "decode",
+    )  # fmt: skip
+    return _with_drafts(deployment, step, replace(step, new_tokens=1), deployment.drafted)
+
+
+def _with_drafts(deployment: Deployment, step: Step, draft: Step, drafts_per_step: int) -> StepWork:
+    """Return a step, and what the drafter does for it."""
+    drafts = deployment.speculation
+    if drafts is None:
+        return step
+    drafter = replace(
+        draft, model=drafts.drafter(step.model), layout=drafts.layout(step.layout),
+        formats=drafts.formats(step.formats),
+    )  # fmt: skip
+    return SpeculativeStep(step, drafter, drafts_per_step)
+
+
+def prompt_step(deployment: Deployment) -> StepWork:
+    """Return one prompt by itself."""
+    return _prefill_with_batch(deployment, 1)
+
+
+def _full_prefill_step(deployment: Deployment) -> StepWork:
+    return _prefill_with_batch(deployment, _prompts_per_step(deployment))
+
+
+def _prefill_with_batch(deployment: Deployment, batch: int) -> StepWork:
+    workload = deployment.workload
+    step = Step(
+        deployment.model, _prefill_layout(deployment), deployment.formats, batch,
+        workload.new_tokens, workload.prefix, "prefill",
+    )  # fmt: skip
+    return _with_drafts(deployment, step, step, 1)
+
+
+def _prompts_per_step(deployment: Deployment) -> int:
+    """Return how many prompts fill a step."""
+    return max(round(MAX_STEP_TOKENS / deployment.workload.new_tokens), 1)
+
+
+def _prefill_layout(deployment: Deployment) -> Layout:
+    return deployment.pools.prefill if deployment.pools else deployment.layout
+
+
+def _prefill_group_ratio(deployment: Deployment) -> float:
+    """Return how many groups of ranks read prompts per group that writes answers; 0 if unknown."""
+    pools = deployment.pools
+    if pools is None:
+        return 1.0
+    groups = pools.prefill_workers * pools.prefill.dp
+    return groups / (pools.decode_workers * deployment.layout.dp)

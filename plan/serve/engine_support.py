@@ -1,0 +1,107 @@
+"""Which engines hold which formats, offload."""
+
+from foretune.plan.cost.memory import GIB
+from foretune.plan.describe.cache_formats import DEFAULT_CACHE_FORMATS, support_key
+from foretune.plan.describe.formats import supported
+from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.workload import Offload
+from foretune.plan.serve.deployments.deployment import ENGINE_NAMES, Deployment
+
+CACHE_NAMES = {
+    "vllm": {"bf16": "bfloat16", "fp8": "fp8", "nvfp4": "nvfp4",
+             "int4_head": "int4_per_token_head"},
+    "sglang": {"bf16": "bf16", "fp8": "fp8_e4m3", "fp4_e2m1": "fp4_e2m1"},
+    "trtllm": {"bf16": "auto", "fp8": "fp8", "nvfp4": "nvfp4"},
+}  # fmt: skip
+"""Engine -> format of the cache that it has -> what it calls that."""
+LATENT_CACHE_FORMATS = ("fp4_e2m1",)
+"""Formats that engines have for latent caches, of those that are not usual."""
+NVFP4_CACHE_WEIGHTS = ("fp8", "fp8_static")
+"""Weights that TensorRT-LLM has beside an NVFP4 cache."""
+THREE_BIT_ENGINES = ("vllm", "sglang")
+"""Engines that have weights of 3 bits."""
+
+
+def cache_name(engine: str, kind: str) -> str:
+    """Return what an engine calls a format of the cache; empty if it has none."""
+    return CACHE_NAMES[engine].get(kind, "")
+
+
+def engines_with(kind: str) -> list[str]:
+    """Return the engines that have a format of the cache."""
+    return [engine for engine, names in CACHE_NAMES.items() if kind in names]
+
+
+def unsupported_formats(deployment: Deployment, engine: str) -> str:
+    """Return why an engine has no such weights or cache; empty if it has."""
+    return _unsupported_cache(deployment, engine) or _unsupported_weights(deployment, engine)
+
+
+def _unsupported_cache(deployment: Deployment, engine: str) -> str:
+    kind, model, title = deployment.formats.kv, deployment.model, ENGINE_NAMES[engine]
+    if kind in DEFAULT_CACHE_FORMATS:
+        return ""
+    if not cache_name(engine, kind):
+        others = engines_with(kind)
+        if not others:
+            return f"no engine has a {kind} cache, this is its memory and bytes: plan with --kv fp8"
+        return f"{title} has no {kind} cache: plan it with --backend {others[0]}, or with --kv fp8"
+    system = deployment.system
+    if supported(support_key(kind), system.device.architecture) == "no":
+        return f"{title} has no kernels for {kind} caches on {system.name}: plan with --kv fp8"
+    if model.compressed or (model.mla and kind not in LATENT_CACHE_FORMATS):
+        return f"{title} has no {kind} caches of latent attention: plan with --kv fp8"
+    if engine == "trtllm" and deployment.formats.weights not in NVFP4_CACHE_WEIGHTS:
+        return f"TensorRT-LLM has {kind} caches beside weights in fp8 alone: add --formats fp8"
+    return ""
+
+
+def _unsupported_weights(deployment: Deployment, engine: str) -> str:
+    formats = deployment.formats
+    if deployment.model.is_moe and formats.moe == "int3_wo":
+        return "no engine has experts of 3 bits: plan with --formats int4_wo"
+    if formats.weights == "int3_wo" and engine not in THREE_BIT_ENGINES:
+        return f"{ENGINE_NAMES[engine]} has no weights of 3 bits: plan it with --backend vllm"
+    return ""
+
+
+WEIGHT_OFFLOAD_ENGINES = ("vllm", "sglang")
+"""Engines that keep weights in the host's memory."""
+
+
+def unsupported_offload(offload: Offload, engine: str) -> str:
+    """Return why an engine cannot keep these things in the host's memory; empty if it can."""
+    if offload.weights_gib and engine not in WEIGHT_OFFLOAD_ENGINES:
+        return (
+            f"{ENGINE_NAMES[engine]} keeps no weights in the host's memory: plan it with "
+            "--backend vllm, or without --offload"
+        )
+    return ""
+
+
+def vllm_flags(offload: Offload, layout: Layout) -> list[str]:
+    """Return vLLM's flags."""
+    flags = []
+    if offload.weights_gib:
+        flags += ["--cpu-offload-gb", f"{offload.weights_gib:g}"]
+    if offload.cache_gib:
+        size = offload.cache_gib * layout.tp
+        flags += ["--kv-offloading-size", f"{size:g}", "--kv-offloading-backend", "native"]
+    return flags
+
+
+def sglang_flags(offload: Offload) -> list[str]:
+    """Return SGLang's flags."""
+    flags = []
+    if offload.weights_gib:
+        flags += ["--cpu-offload-gb", f"{offload.weights_gib:.0f}", "--disable-cuda-graph"]
+    if offload.cache_gib:
+        size = max(round(offload.cache_gib * GIB / 1e9), 1)
+        flags += ["--enable-hierarchical-cache", "--hicache-size", str(size)]
+    return flags
+
+
+def trtllm_option(offload: Offload) -> str:
+    """Return the option of TensorRT-LLM's cache; nothing where it has none."""
+    size = round(offload.cache_gib * GIB)
+    return f"  host_cache_size: {size}\n" if size else ""

@@ -1,0 +1,247 @@
+"""Keeping a plan: a folder with all that was found, and a run in MLflow."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from foretune.errors import OutputError, TrackingError
+from foretune.plan.serve.deployments.analytic import StepTimers
+from foretune.plan.serve.explanation import describe_candidate, notes, sentences
+from foretune.plan.serve.planner import Plan
+from foretune.plan.serve.report import Question, write_plan_report
+from foretune.plan.serve.requirements import UPPER_LIMITS
+from foretune.tune.mlflow.tracking import Tracker
+
+CANDIDATES_FILE, PLAN_FILE, REPORT_FILE, COMMANDS_FILE = (
+    "candidates.parquet", "plan.json", "report.html", "commands.txt",
+)  # fmt: skip
+"""Files of a plan's folder; the last only where there are commands."""
+PACKAGES = ("foretune", "aiconfigurator-core", "aisimulate")
+"""Whose versions a plan depends on: the code, and the measured operators."""
+MAX_NAME_LENGTH = 80
+"""Characters of a folder's name before its number."""
+
+
+@dataclass(frozen=True)
+class SavedPlan:
+    """Where a plan is kept.
+
+    Attributes:
+        folder: with its files.
+        mlflow_uri: where it is tracked.
+        run_id: of it there.
+    """
+
+    folder: Path
+    mlflow_uri: str
+    run_id: str
+
+    @property
+    def report(self) -> Path:
+        """The HTML file."""
+        return self.folder / REPORT_FILE
+
+
+def save_plan(
+    plan: Plan,
+    question: Question,
+    timers: StepTimers,
+    out: Path = Path("plans"),
+    tracking_uri: str | None = None,
+    commands: Mapping[str, str] | None = None,
+    checks: pd.DataFrame | None = None,
+) -> SavedPlan:
+    """Write a plan to a new folder under ``out``, then track it in MLflow.
+
+    Args:
+        plan: what was found.
+        question: what was asked.
+        timers: those the plan was made with.
+        out: plans are kept in folders ``MODEL-SYSTEM-NNN`` under it.
+        tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
+        commands: what starts the best deployment, by engine.
+        checks: what was measured to check the plan, a row each.
+
+    Raises:
+        UsageError: no candidate keeps to the limits.
+        OutputError: ``out`` cannot be written.
+        TrackingError: MLflow cannot be reached; the folder is there all the same.
+    """
+    folder = write_plan_folder(plan, question, timers, out, commands, checks)
+    try:
+        tracker = Tracker(tracking_uri)
+        run_id = track_plan(tracker, plan, question, folder)
+    except TrackingError as e:
+        raise TrackingError(f"{e}; the plan is in {folder}") from e
+    return SavedPlan(folder, tracker.name, run_id)
+
+
+def write_plan_folder(
+    plan: Plan,
+    question: Question,
+    timers: StepTimers,
+    out: Path,
+    commands: Mapping[str, str] | None = None,
+    checks: pd.DataFrame | None = None,
+) -> Path:
+    """Write a plan to a new folder ``MODEL-SYSTEM-NNN`` under ``out`` and return it.
+
+    It holds ``candidates.parquet``, ``plan.json`` (see `plan_to_json`), ``report.html`` and, if
+    there are any, ``commands.txt``.
+
+    Raises:
+        UsageError: no candidate keeps to the limits.
+        OutputError: ``out`` cannot be written.
+    """
+    answer = json.dumps(plan_to_json(plan, question, commands, checks), indent=1, allow_nan=False)
+    try:
+        folder = _new_folder(Path(out), question)
+        plan.candidates.to_parquet(folder / CANDIDATES_FILE, compression="zstd")
+        (folder / PLAN_FILE).write_text(answer, encoding="utf-8")
+        if commands:
+            text = "\n\n".join(f"# {engine}\n{line}" for engine, line in commands.items())
+            (folder / COMMANDS_FILE).write_text(text + "\n", encoding="utf-8")
+    except OSError as e:
+        raise OutputError(f"cannot write to {out}: {e.strerror or e}") from e
+    write_plan_report(plan, folder / REPORT_FILE, question, timers, commands, checks)
+    return folder
+
+
+def track_plan(tracker: Tracker, plan: Plan, question: Question, folder: Path) -> str:
+    """Write a plan to MLflow as one run and return its id.
+
+    Parameters are what was asked and the best's formats and layout; metrics are what the best
+    promises; the Pareto front is metrics ``front.…`` whose steps go from the fastest answers on.
+
+    Args:
+        tracker: writes.
+        plan: what was found.
+        question: what was asked.
+        folder: whose files are attached.
+
+    Raises:
+        TrackingError: the server cannot be reached or refuses something.
+    """
+    systems = ", ".join(system.name for system in question.systems)
+    tags = {"foretune.model": question.model.name, "foretune.device": systems}
+    run_id = tracker.open_run(f"plan: {question}", None, tags)
+    with tracker.running(run_id):
+        best = _row_json(plan.best.drop(["keeps", "pareto"]))
+        numbers = {name: value for name, value in best.items() if isinstance(value, float)}
+        texts = {f"best.{k}": v for k, v in best.items() if k not in numbers and v is not None}
+        looked_at = {"candidates": float(len(plan.candidates)), "seconds": question.seconds}
+        tracker.log(run_id, {**_question_json(plan, question), **texts}, numbers | looked_at)
+        tracker.log_steps(run_id, plan.pareto[list(numbers)].add_prefix("front."))
+        tracker.describe(run_id, "\n\n".join(sentences(plan)))
+        for path in sorted(folder.iterdir()):
+            tracker.log_file(run_id, path)
+    return run_id
+
+
+def plan_to_json(
+    plan: Plan,
+    question: Question,
+    commands: Mapping[str, str] | None = None,
+    checks: pd.DataFrame | None = None,
+) -> dict[str, Any]:
+    """Return a plan as plain values, as ``foretune plan serve --json`` prints them.
+
+    Args:
+        plan: what was found.
+        question: what was asked.
+        commands: what starts the best deployment, by engine.
+        checks: what was measured to check the plan, a row each.
+
+    Raises:
+        UsageError: no candidate keeps to the limits.
+    """
+    alternatives = {"runner_up": plan.runner_up, "step_up": plan.next_faster}
+    answer: dict[str, Any] = {
+        "question": _question_json(plan, question),
+        "best": _candidate_json(plan, plan.best),
+        **{
+            role: None if row is None else _candidate_json(plan, row)
+            for role, row in alternatives.items()
+        },
+        "pareto": [_candidate_json(plan, row) for _, row in plan.pareto.iterrows()],
+        "candidates": len(plan.candidates),
+        "sentences": sentences(plan),
+        "notes": notes(plan, question.tables, question.corrected),
+    }
+    if commands:
+        answer["commands"] = dict(commands)
+    if checks is not None:
+        answer["checks"] = [_row_json(row) for _, row in checks.iterrows()]
+    return answer
+
+
+def _candidate_json(plan: Plan, row: "pd.Series[Any]") -> dict[str, Any]:
+    return {"deployment": describe_candidate(plan, row), **_row_json(row)}
+
+
+def _row_json(row: "pd.Series[Any]") -> dict[str, Any]:
+    """Return a row as JSON can say it: what is not known is None."""
+    values = {name: getattr(v, "item", lambda v=v: v)() for name, v in row.items()}
+    return {
+        str(name): None if isinstance(v, float) and not math.isfinite(v) else v
+        for name, v in values.items()
+    }
+
+
+def _question_json(plan: Plan, question: Question) -> dict[str, Any]:
+    """Return what was asked, and with which versions; without limits that nobody set."""
+    limits = {name: getattr(plan.requirements, name) for name in UPPER_LIMITS}
+    if plan.requirements.accuracy > 0:
+        limits["accuracy"] = plan.requirements.accuracy
+    values = {
+        "model": question.model.name,
+        "systems": ", ".join(system.name for system in question.systems),
+        "gpus": question.gpus,
+        "isl": question.workload.isl,
+        "osl": question.workload.osl,
+        "prefix": question.workload.prefix,
+        "backend": question.backend,
+        "rate": question.rate,
+        "pools": question.pools,
+        "speculative": str(plan.deployments[0].speculation or "") or None,
+        "offload_gib": question.offload.weights_gib or None,
+        "offload_cache_gib": question.offload.cache_gib or None,
+        "goal": plan.requirements.goal,
+        **{f"limit.{name}": v for name, v in limits.items() if math.isfinite(v)},
+        "tables": question.tables,
+        "corrected": question.corrected,
+        **_versions(),
+    }
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[f"version.{package}"] = version(package)
+    return found
+
+
+def _new_folder(out: Path, question: Question) -> Path:
+    """Make the folder of the next free number, even where another process looks for one too."""
+    systems = "+".join(system.name for system in question.systems)
+    name = re.sub(r"[^\w.+-]+", "-", f"{question.short_model}-{systems}")[:MAX_NAME_LENGTH].strip(
+        ".-"
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    number = 0
+    while True:
+        number += 1
+        folder = out / f"{name}-{number:03d}"
+        with suppress(FileExistsError):
+            folder.mkdir()
+            return folder

@@ -1,0 +1,323 @@
+"""Configurations and problems as points."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+
+from foretune.device import Device
+from foretune.features.families.tiles import cores_of
+from foretune.features.geometry import alignment, launch_geometry
+from foretune.measurement import Measurement
+from foretune.problem import Problem
+from foretune.space import Configuration, SearchSpace
+from foretune.values import FrozenParameters, Value
+
+SCALING_SAMPLE = 5000
+"""Configurations looked at to scale the axes and to find those that say the same."""
+MAX_CORRELATION = 0.9999
+"""Correlation above which the later of two axes is left out."""
+
+Axes = dict[str, np.ndarray]
+"""Where some runs stand along each axis, by its name."""
+
+
+def value_axes(name: str, values: np.ndarray) -> Axes:
+    """Return where the values of a parameter or a size stand: along one axis or a few.
+
+    Args:
+        name: what they are values of.
+        values: numbers; or objects, where some are words.
+    """
+    if values.dtype == object:
+        is_word = np.array([isinstance(value, str) for value in values])
+        words = sorted(set(values[is_word].tolist()))
+        among_words = {f"{name}={word!r}": 0.5 * (values == word) for word in words}
+        if is_word.all():
+            return among_words
+        among_sizes = value_axes(name, values[~is_word].astype(float))
+        for axis, where in among_sizes.items():  # a word is no size: in the middle of them
+            among_sizes[axis] = np.full(len(values), (where.min() + where.max()) / 2)
+            among_sizes[axis][~is_word] = where
+        return among_words | among_sizes
+    axes = {name: _logarithm(values)}
+    if len(np.unique(values)) > 2:
+        axes[f"alignment.{name}"] = np.nan_to_num(alignment(values))
+    return axes
+
+
+def value_column(values: Sequence[Value]) -> np.ndarray:
+    """Return values as numbers, or as objects where one is a word."""
+    if any(isinstance(v, str) for v in values):
+        column = np.empty(len(values), dtype=object)
+        column[:] = values
+        return column
+    return np.array(values, dtype=float)
+
+
+def geometry_axes(
+    problem: Mapping[str, np.ndarray],
+    config: Mapping[str, np.ndarray],
+    specs: Mapping[str, object],
+    rows: int,
+) -> Axes:
+    """Return the launch geometry of rows, as far as names tell it (`launch_geometry`)."""
+    found = launch_geometry(problem, config, numeric_arrays(specs))
+    return {n: np.broadcast_to(np.asarray(q, dtype=float), rows) for n, q in found.items()}
+
+
+def numeric_arrays(named: Mapping[str, object]) -> dict[str, np.ndarray]:
+    """Return what is a number, each as an array of no dimension."""
+    return {
+        name: np.asarray(float(value))
+        for name, value in named.items()
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    }
+
+
+@dataclass(frozen=True)
+class AxisScaling:
+    """The axes that tell runs apart, each with where it begins and how long it is."""
+
+    low: dict[str, float]
+    length: dict[str, float]
+
+    @classmethod
+    def fit(cls, axes: Axes, min_length: Mapping[str, float] | None = None) -> Self:
+        """Return the box around runs; axes that do not vary or repeat an earlier one are none.
+
+        Args:
+            axes: of the runs.
+            min_length: how long some axes are at least.
+        """
+        kept, min_length = _distinct_axes(axes), min_length or {}
+        return cls(
+            {name: float(axes[name].min()) for name in kept},
+            {name: max(float(np.ptp(axes[name])), min_length.get(name, 0.0)) for name in kept},
+        )
+
+    def points(self, axes: Axes, rows: int) -> np.ndarray:
+        """Return where as many runs lie, shape (rows, axes of the box)."""
+        points = np.empty((rows, len(self.low)))
+        for i, (name, low) in enumerate(self.low.items()):
+            points[:, i] = (axes[name] - low) / self.length[name]
+        return points
+
+
+class ConfigurationEncoder:
+    """Places the configurations of one space.
+
+    Args:
+        space: whose configurations.
+        problem: its sizes give tiles and waves.
+        device: its cores give waves.
+    """
+
+    def __init__(
+        self, space: SearchSpace, problem: Problem | None = None, device: Device | None = None
+    ) -> None:
+        self._space = space
+        self._problem = numeric_arrays(problem or {})
+        self._specs = device.specs if device else {}
+        self._values = {n: value_column(v) for n, v in space.parameters.items()}
+        self._axes_by_parameter = {
+            name: value_axes(name, values) for name, values in self._values.items()
+        }
+        size = len(space)
+        some = (
+            np.arange(size)
+            if size <= SCALING_SAMPLE
+            else space.sample_indices(SCALING_SAMPLE, np.random.default_rng(0))
+        )
+        self._scaling = AxisScaling.fit(self._axes(some))
+
+    def __len__(self) -> int:
+        """Return the number of axes."""
+        return len(self._scaling.low)
+
+    def encode(self, indices: np.ndarray) -> np.ndarray:
+        """Return the numbered configurations as points, shape (numbers, axes), float64."""
+        return self._scaling.points(self._axes(np.asarray(indices)), len(indices))
+
+    def _axes(self, indices: np.ndarray) -> Axes:
+        axes: Axes = {}
+        sizes: dict[str, np.ndarray] = {}
+        codes = self._space.codes_of(indices)
+        for i, (name, along) in enumerate(self._axes_by_parameter.items()):
+            axes |= {axis: where[codes[:, i]] for axis, where in along.items()}
+            if (values := self._values[name]).dtype != object:
+                sizes[name] = values[codes[:, i]]
+        return axes | geometry_axes(self._problem, sizes, self._specs, len(indices))
+
+
+def _distinct_axes(axes: Axes) -> list[str]:
+    """Return the axes that vary and do not repeat an earlier one."""
+    kept: dict[str, np.ndarray] = {}
+    for name, values in axes.items():
+        if not np.isfinite(values).all() or np.ptp(values) == 0:
+            continue
+        centered = values - values.mean()
+        unit = centered / np.linalg.norm(centered)
+        if all(abs(unit @ other) < MAX_CORRELATION for other in kept.values()):
+            kept[name] = unit
+    return list(kept)
+
+
+def _logarithm(values: np.ndarray) -> np.ndarray:
+    """Return sizes as their logarithms to base 2, also 0; negative numbers as they are."""
+    if (values > 0).all():
+        return np.log2(values)
+    return np.log2(1 + values) if (values >= 0).all() else values
+
+
+MIN_OCTAVES = 4.0
+"""Problem sizes that span less are no further apart than this makes them."""
+FULL_OCCUPANCY_WARPS = 16.0
+"""Warps on a multiprocessor that hide most of its latencies; scales waves of small programs."""
+CATEGORY_DISTANCE = 8.0
+"""How far two problems are apart that differ in a word, in octaves of a size."""
+
+Columns = dict[str, np.ndarray]
+"""Values by name, floats or (where one is a word) objects; NaN or "" where a row has none."""
+
+
+@dataclass(frozen=True)
+class KernelRuns:
+    """Runs, measured or not.
+
+    Attributes:
+        problems: one per row.
+        configs: one per row.
+        statics: what is known of each without running it: ``programs`` it launches, and what its
+            compiled code shows (`foretune.collect.compiled.FEATURES`), as far as anybody looked.
+    """
+
+    problems: Sequence[Problem]
+    configs: Sequence[Configuration]
+    statics: Sequence[Mapping[str, float]]
+
+    @classmethod
+    def from_measurements(cls, measurements: Sequence[Measurement]) -> Self:
+        """Return measured runs as rows."""
+        return cls(
+            [m.problem for m in measurements],
+            [m.config for m in measurements],
+            [m.static for m in measurements],
+        )
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.configs)
+
+    def __add__(self, other: "KernelRuns") -> "KernelRuns":
+        return KernelRuns(
+            [*self.problems, *other.problems],
+            [*self.configs, *other.configs],
+            [*self.statics, *other.statics],
+        )
+
+    def by_problem(self) -> dict[Problem, list[int]]:
+        """Return the numbers of each problem's rows."""
+        numbers: dict[Problem, list[int]] = {}
+        for i, problem in enumerate(self.problems):
+            numbers.setdefault(problem, []).append(i)
+        return numbers
+
+    @cached_property
+    def config_columns(self) -> Columns:
+        """What configurations say."""
+        return _columns(self.configs)
+
+    @cached_property
+    def problem_columns(self) -> Columns:
+        """What problems say."""
+        return _columns(self.problems)
+
+    @cached_property
+    def programs(self) -> np.ndarray:
+        """How many programs each launches; NaN where nobody knows."""
+        return np.array([s.get("programs", np.nan) for s in self.statics], dtype=float)
+
+    @cached_property
+    def warps(self) -> np.ndarray:
+        """Warps of a program; Triton's default, 4, where the configuration is silent."""
+        return np.array([float(c.get("num_warps", 4)) for c in self.configs])
+
+    @cached_property
+    def resident(self) -> np.ndarray:
+        """Programs that a multiprocessor holds, as compiled code shows; NaN where nobody looked."""
+        return np.array([s.get("ctas_per_sm", np.nan) for s in self.statics], dtype=float)
+
+    def points(self, specs: Mapping[str, Any]) -> tuple[np.ndarray, list[str]]:
+        """Return where the rows lie, shape (rows, axes) in 0 … 1, and what the axes are called.
+
+        Args:
+            specs: of the device; its cores give waves.
+        """
+        axes: Axes = {}
+        for name, values in self.config_columns.items():
+            axes |= value_axes(f"config.{name}", values)
+        for name, values in self.problem_columns.items():
+            axes |= value_axes(f"problem.{name}", values)
+        axes |= self._launches(specs)
+        box = AxisScaling.fit(axes, {n: MIN_OCTAVES for n in axes if n.startswith("problem.")})
+        return box.points(axes, len(self)), list(box.low)
+
+    def waves(self, specs: Mapping[str, Any]) -> np.ndarray:
+        """Return how many times each launch fills a device; NaN where programs are not known."""
+        guess = np.maximum(FULL_OCCUPANCY_WARPS / self.warps, 1.0)
+        resident = np.where(self.resident > 0, np.fmin(self.resident, guess), guess)
+        return self.programs / (float(np.asarray(cores_of(specs))) * resident)
+
+    def _launches(self, specs: Mapping[str, Any]) -> Axes:
+        """Return programs, warps in all, and how full the waves are; else what names tell."""
+        if not np.isfinite(self.programs).all() or not (self.programs > 0).all():
+            problem_columns, config_columns = (
+                _numeric(self.problem_columns),
+                _numeric(self.config_columns),
+            )
+            return geometry_axes(problem_columns, config_columns, specs, len(self))
+        waves = self.waves(specs)
+        return {
+            "programs": np.log2(self.programs),
+            "launched_warps": np.log2(self.programs * self.warps),
+            "fill": waves / np.ceil(waves),
+        }
+
+
+def nearest_first(measurements: Sequence[Measurement], problem: Problem) -> list[Measurement]:
+    """Return ``measurements``: those of ``problem`` first, then of the problems most like it."""
+    different = dict.fromkeys(m.problem for m in measurements)
+    distances = {p: problem_distance(p, problem) for p in different}
+    return sorted(measurements, key=lambda m: distances[m.problem])
+
+
+def similarity(a: Problem, b: Problem) -> float:
+    """Return how far what was learned on one problem holds for another: 1 if wholly, down to 0."""
+    return float(2.0 ** (-max(problem_distance(a, b), 0.0) / CATEGORY_DISTANCE))
+
+
+def problem_distance(a: Problem, b: Problem) -> float:
+    """Return how far two problems are apart: octaves per size, and per word."""
+    if a == b:
+        return -1.0
+    apart = 0.0
+    for name in {*a, *b}:
+        x, y = a.get(name), b.get(name)
+        numbers = isinstance(x, (int, float)) and isinstance(y, (int, float))
+        if numbers and x > 0 and y > 0:  # type: ignore[operator]
+            apart += abs(float(np.log2(x) - np.log2(y)))  # type: ignore[arg-type]
+        elif x != y:
+            apart += CATEGORY_DISTANCE
+    return apart
+
+
+def _columns(values: Sequence[FrozenParameters]) -> Columns:
+    names = dict.fromkeys(n for v in values for n in v)
+    return {name: value_column([v.get(name, "") for v in values]) for name in names}
+
+
+def _numeric(columns: Columns) -> Columns:
+    return {name: values for name, values in columns.items() if values.dtype != object}

@@ -1,0 +1,230 @@
+"""Reads untrusted files within limits; atomic writes; file lock."""
+
+import contextlib
+import gzip
+import io
+import json
+import os
+import stat
+import zipfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from foretune.errors import ForetuneError, OutputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+MAX_BYTES = 2 << 30
+"""Of a file, and of what is packed in one."""
+MAX_CELLS = 1 << 30
+"""Of a table: a column that is all the same takes no room in a file."""
+StrPath = str | os.PathLike[str]
+
+
+@contextmanager
+def translate_read_errors(
+    source: object,
+    error: type[ForetuneError],
+    message: str,
+    passthrough: type[ForetuneError] = ForetuneError,
+) -> Iterator[None]:
+    """Turn what readers raise into one of our errors; let ours pass.
+
+    Args:
+        source: what is read; the message begins with it.
+        error: what is raised. Readers raise whatever they stumble over, so all is caught.
+        message: the rest of the message; ``{}`` stands for the reason.
+        passthrough: which of our errors pass as they are.
+    """
+    try:
+        yield
+    except passthrough:
+        raise
+    except Exception as e:
+        raise error(f"{source} {message.replace('{}', _reason(e))}") from e
+
+
+def _reason(e: Exception) -> str:
+    text = (getattr(e, "strerror", None) or str(e)).strip().partition("\n")[0][:200]
+    if isinstance(e, KeyError):
+        return f"{text} is missing"
+    return text or type(e).__name__
+
+
+def require_regular_file(path: StrPath) -> Path:
+    """Return ``path`` if it is a regular file that is not too large.
+
+    Raises:
+        OSError: it is something else, such as a device or a pipe, or not there.
+        ValueError: it is too large.
+    """
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise OSError("it is no regular file")
+    _check_size(found.st_size)
+    return Path(path)
+
+
+def read_bytes(path: StrPath) -> bytes:
+    """Return the content of a regular file, unpacked if its name ends with ``.gz``.
+
+    Raises:
+        OSError, EOFError, ValueError, zlib.error: it cannot be read, is damaged, or too large.
+    """
+    data = require_regular_file(path).read_bytes()
+    if not os.fspath(path).endswith(".gz"):
+        return data
+    with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+        unpacked = file.read(MAX_BYTES + 1)
+    _check_size(len(unpacked))
+    return unpacked
+
+
+def read_json(path: StrPath, kind: type = dict) -> Any:
+    """Return the JSON document in a file of ours: see `parse_json`.
+
+    Raises:
+        OSError, RecursionError, ValueError: it cannot be read, or is something else.
+    """
+    return parse_json(read_bytes(path), kind)
+
+
+def parse_json(text: bytes | str, kind: type = dict) -> Any:
+    """Return a JSON document of ours, in which no name may stand twice.
+
+    Raises:
+        RecursionError, ValueError: it is something else.
+    """
+    document = json.loads(text, object_pairs_hook=_reject_duplicate_names)
+    if not isinstance(document, kind):
+        raise ValueError(f"it is no {'object' if kind is dict else 'list'}")
+    return document
+
+
+def read_arrays(path: StrPath) -> "dict[str, np.ndarray]":
+    """Return the arrays that NumPy wrote to an archive.
+
+    Raises:
+        OSError, ValueError, zipfile.BadZipFile, zlib.error: it cannot be read, or is damaged.
+    """
+    import numpy as np
+
+    packed = io.BytesIO(read_bytes(path))
+    with zipfile.ZipFile(packed) as archive:
+        _check_size(sum(part.file_size for part in archive.infolist()))
+    with np.load(packed, allow_pickle=False) as data:
+        return {name: np.asarray(data[name]) for name in data.files}
+
+
+def open_parquet(path: StrPath, dictionaries: bool = False) -> "pq.ParquetFile":
+    """Return a Parquet file, opened; its text as dictionaries if they are wanted.
+
+    Raises:
+        OSError, ValueError, pyarrow.ArrowException: it cannot be read, is damaged, or too large.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    metadata = pq.read_metadata(require_regular_file(path))
+    if metadata.num_rows * max(1, metadata.num_columns) > MAX_CELLS:
+        raise ValueError(f"it says that it has {metadata.num_rows:,} rows")
+    texts = [
+        field.name for field in pq.read_schema(path)
+        if dictionaries and (pa.types.is_string(field.type) or pa.types.is_large_string(field.type))
+    ]  # fmt: skip
+    return pq.ParquetFile(path, read_dictionary=texts)
+
+
+def read_parquet(path: StrPath, dictionaries: bool = False) -> "pa.Table":
+    """Return a Parquet table, with what `open_parquet` says."""
+    return open_parquet(path, dictionaries).read()
+
+
+def _reject_duplicate_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} is there twice")
+    return found
+
+
+def _check_size(size: int) -> None:
+    if size > MAX_BYTES:
+        raise ValueError(f"it has {size >> 20:,} MiB or more, {MAX_BYTES >> 20:,} are read")
+
+
+class Lock:
+    """Held from its making to `release`; a process that dies lets go of it.
+
+    Args:
+        path: of what is locked; a hidden file beside it is made, and removed at the end.
+
+    Raises:
+        OutputError: another process holds it, or the directory cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.with_name(f".{path.name}.lock")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            while True:
+                self._handle = self._file.open("w")
+                _acquire(self._handle, path)
+                if self._is_current():  # else whoever held it has just removed it
+                    return
+                self._handle.close()
+        except OSError as e:
+            raise OutputError(f"cannot write to {path.parent}: {e.strerror or e}") from e
+
+    def release(self) -> None:
+        """Let go; do nothing the second time."""
+        if not self._handle.closed:
+            if self._is_current():
+                self._file.unlink(missing_ok=True)
+            self._handle.close()
+
+    def _is_current(self) -> bool:
+        """Whether the file that is locked is the one that others would find."""
+        try:
+            return os.path.samestat(os.fstat(self._handle.fileno()), self._file.stat())
+        except OSError:
+            return False
+
+
+def _acquire(file: IO[str], path: Path) -> None:
+    try:
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:  # Windows: two writers of one file are the user's to avoid
+        pass
+    except OSError as e:
+        file.close()
+        raise OutputError(f"{path} is in use by another process: wait for it, or kill it") from e
+
+
+@contextlib.contextmanager
+def atomic_write(
+    path: str | os.PathLike[str], error: type[ForetuneError] = OutputError, what: str = ""
+) -> Iterator[Path]:
+    """Yield a path to write to; what is there when all went well becomes ``path``.
+
+    Raises:
+        OutputError, or ``error``: the file cannot be written; it says ``what`` the file is.
+    """
+    path = Path(path)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        temporary.replace(path)
+    except OSError as e:
+        raise error(f"cannot write {what}{path}: {e.strerror or e}") from e
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink()

@@ -1,0 +1,116 @@
+"""Immutable named values with a stable identity: what problems and configurations are."""
+
+import hashlib
+import json
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
+
+from foretune.errors import UsageError
+
+Value = int | float | bool | str
+"""What a problem or configuration may hold; exactly what a run table can store."""
+
+
+class FrozenParameters(Mapping[str, Value]):
+    """A hashable mapping from names to numbers, booleans or strings.
+
+    Two are equal when they hold the same names and values in any order, where ``1``, ``1.0`` and
+    ``True`` are the same value, as everywhere in Python; ``id`` is the same for equal ones, on
+    every machine and in every process.
+
+    Raises:
+        UsageError: a value is neither number, boolean nor string, or not a number (NaN).
+    """
+
+    __slots__ = ("_hash", "_items")
+
+    def __init__(self, values: Mapping[str, Any] = {}, /, **named: Any) -> None:
+        self._items = {name: plain_value(name, v) for name, v in {**values, **named}.items()}
+        self._hash = hash(frozenset(self._items.items()))
+
+    def __getitem__(self, name: str) -> Value:
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, FrozenParameters):
+            return type(self) is type(other) and self._items == other._items
+        return isinstance(other, Mapping) and self._items == dict(other)
+
+    def __str__(self) -> str:
+        return ",".join(f"{name}={value}" for name, value in self._items.items())
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self})"
+
+    def __reduce__(self) -> tuple[type[Self], tuple[dict[str, Value]]]:
+        return type(self), (self._items,)
+
+    @property
+    def id(self) -> str:
+        """Sixteen hexadecimal digits that identify these names and values."""
+        canonical = {name: canonical_value(value) for name, value in self._items.items()}
+        text = json.dumps(canonical, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``NAME=VALUE,NAME=VALUE``; values become int, float or bool where they look so.
+
+        Raises:
+            UsageError: a part has no ``=`` or a name occurs twice.
+        """
+        values: dict[str, Value] = {}
+        for part in filter(None, (p.strip() for p in text.split(","))):
+            name, equals, value = part.partition("=")
+            missing_comma = "=" in value and " " in value.strip()  # M=300 N=700
+            if not equals or not name.strip() or not value.strip() or missing_comma:
+                raise UsageError(f"cannot read {part!r}: write NAME=VALUE,NAME=VALUE")
+            if name.strip() in values:
+                raise UsageError(f"{name.strip()!r} is given twice in {text!r}")
+            values[name.strip()] = parse_value(value.strip())
+        return cls(values)
+
+
+def plain_value(name: str, value: Any) -> Value:
+    """Return ``value`` as a plain Python number, boolean or string.
+
+    Raises:
+        UsageError: it is something else, or NaN, which would not even equal itself.
+    """
+    if getattr(value, "ndim", None) == 0:  # NumPy scalars, as they come out of arrays and tables
+        value = value.item()
+    if isinstance(value, float) and math.isnan(value):
+        raise UsageError(f"{name} is NaN: leave out what has no value")
+    if isinstance(value, (bool, int, float, str)):
+        return value
+    raise UsageError(
+        f"{name}={value!r} is a {type(value).__name__}: use a number, a boolean or a string"
+    )
+
+
+def parse_value(text: str) -> Value:
+    """Return the number or switch (``true``, ``False``) that ``text`` spells, else ``text``."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def canonical_value(value: Value) -> Value:
+    """Return one value for all that are equal: a column with gaps makes 64 into 64.0."""
+    integral = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
+    return int(value) if integral else value

@@ -1,0 +1,133 @@
+"""Measuring on a Ray cluster of this machine: two nodes that each claim to have the CPU."""
+
+import dataclasses
+import os
+import signal
+import threading
+
+import psutil
+import pytest
+from pandas.testing import assert_frame_equal
+from toy_kernel import Toy, config
+
+from foretune.collect import IsolatedRunner, RayRunner, Timing, collect_runs, local_device
+from foretune.collect.distributed.resource import resource_counts
+from foretune.datasets import RunLog, read_runs
+from foretune.errors import ForetuneWarning, MeasurementError, UsageError
+from foretune.progress import SILENT, Silent
+from foretune.testing import check_runner
+
+pytestmark = [
+    pytest.mark.ray,
+    # A killed worker's successor may be sent to the node that is just going.
+    pytest.mark.filterwarnings("ignore:a worker was lost as it started"),
+]
+
+TIMING, LIMIT_S = Timing(max_seconds=0.03, warmup_s=0.002), 5.0
+HEALTH = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500,
+          "health_check_failure_threshold": 4}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cpu():
+    return local_device("cpu")
+
+
+@pytest.fixture(scope="module")
+def cluster(cpu):
+    """A head and another node, with one device each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+        Cluster = pytest.importorskip("ray.cluster_utils").Cluster
+
+        node = {"num_cpus": 1, "resources": resource_counts([cpu]), "include_dashboard": False,
+                "object_store_memory": 80 * 2**20}  # fmt: skip
+        cluster = Cluster()
+        cluster.add_node(**node, _system_config=HEALTH)
+        cluster.second = cluster.add_node(**node)
+        yield cluster
+        cluster.shutdown()
+
+
+@pytest.fixture(scope="module")
+def runner(cluster, cpu):
+    """All tests share it: a worker takes seconds to start."""
+    with RayRunner(Toy(), cpu.name.lower(), TIMING, LIMIT_S, address=cluster.address) as runner:
+        yield runner
+
+
+def test_no_cluster(cpu):
+    with pytest.raises(MeasurementError, match=r"no Ray cluster at 127.0.0.1:1 .*ray start --head"):
+        RayRunner(Toy(), cpu, address="127.0.0.1:1")
+
+
+def test_no_such_device(cluster, cpu):
+    with pytest.raises(UsageError, match="no device NVIDIA H200 in the cluster, which has f"):
+        RayRunner(Toy(), "NVIDIA H200", address=cluster.address)
+    other = dataclasses.replace(cpu, specs={**cpu.specs, "cores": 1000.0})
+    with pytest.raises(UsageError, match=r"no device foretune:.*:1000-cores in the cluster"):
+        RayRunner(Toy(), other, address=cluster.address)
+
+
+def test_a_device_is_found_by_its_name_and_watched(runner, cpu):
+    assert runner.device == cpu
+    with runner.watch() as watch:
+        assert next(runner.run(Toy(), Toy().problem(n=20), [config()])).ok
+    assert 0 <= watch.conditions.others <= 1
+
+
+def test_other_code_is_refused(runner, monkeypatch):
+    monkeypatch.setattr(Toy, "source_hash", "0123456789abcdef")
+    with pytest.raises(MeasurementError, match=r"other code of kernel 'toy'.*0123456789abcdef"):
+        next(runner.run(Toy(), Toy().problem(n=20), [config()]))
+
+
+def test_the_table_is_that_of_one_machine_whoever_is_lost(runner, cluster, cpu, tmp_path):
+    """A worker is killed while it works, and then a whole node."""
+    kernel = Toy()
+    configs = [config(work=work, skew=skew) for work in (1, 2, 4) for skew in (1, 2)]
+    plan = {kernel.problem(n=n): list(configs) for n in (20, 40)}
+    plan[kernel.problem(n=20)] += [config("wrong"), config("die"), config("no build")]
+    with IsolatedRunner(cpu, TIMING, LIMIT_S) as here:
+        alone = table(kernel, plan, here, tmp_path / "alone.parquet")
+    kills = {2: kill_a_worker_soon, 7: lambda: cluster.remove_node(cluster.second, False)}
+    with pytest.warns(ForetuneWarning, match="a worker was lost, its work goes to another"):
+        shared = table(kernel, plan, runner, tmp_path / "shared.parquet", Killing(kills))
+    assert_frame_equal(alone, shared)
+
+
+def test_the_contract(runner):
+    check_runner(runner)  # the last test: it closes the runner
+
+
+class Killing(Silent):
+    """Progress that does something after so many measurements."""
+
+    def __init__(self, kills):
+        self.done, self.kills = 0, kills
+
+    def advance(self, note=""):
+        self.done += 1
+        self.kills.get(self.done, int)()
+
+
+def table(kernel, plan, runner, path, progress=SILENT):
+    """Return what is measured, without times, in one order."""
+    with RunLog(path, runner.device) as log:
+        collect_runs(kernel, plan, log, runner, progress)
+    runs = read_runs(path)
+    runs = runs.drop(columns=["time_ms", "time_ms_samples", "compile_s", "recorded_at"])
+    columns = [c for c in runs if c.startswith(("problem.", "config."))]
+    return runs.sort_values(columns, ignore_index=True)[sorted(runs)]
+
+
+def kill_a_worker_soon():
+    threading.Timer(0.02, kill_a_worker).start()  # it has something to do by then
+
+
+def kill_a_worker():
+    """Kill an actor of this test's cluster that has measured."""
+    ours = psutil.Process().children(recursive=True)
+    members = [p for p in ours if "ray::RayActor" in " ".join(p.cmdline()) and p.children()]
+    os.kill(members[0].pid, signal.SIGKILL)

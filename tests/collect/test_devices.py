@@ -1,0 +1,318 @@
+"""What the machine is found to be: the probe, its cache, and GPUs as a (fake) driver tells."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("numba")
+
+from foretune.collect import cpu, devices
+from foretune.collect import cpu as peaks
+from foretune.device import SPECS, available_cores, find_device
+from foretune.errors import MissingExtra, UnknownName
+
+MEASURED = {"memory_gbps": 50.0, "fp32_gflops": 400.0, "fp64_gflops": 200.0}
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("FORETUNE_CACHE", str(tmp_path))
+    monkeypatch.setattr(devices, "_memo", {})
+    return tmp_path
+
+
+@pytest.fixture
+def measured(monkeypatch):
+    """Replace the measurement; the list holds one element per time it ran."""
+    calls = []
+
+    def measure():
+        calls.append(1)
+        return {**MEASURED, "memory_gbps": MEASURED["memory_gbps"] + len(calls)}
+
+    monkeypatch.setattr(devices, "measure_cpu", measure)
+    return calls
+
+
+@pytest.fixture
+def no_gpus(monkeypatch):
+    monkeypatch.setattr(devices, "local_gpus", list)
+
+
+def test_real_probe():
+    device = devices.local_cpu()
+    assert device.kind == "cpu"
+    assert device.name
+    assert device.specs.keys() <= SPECS.keys()
+    assert device.specs["cores"] == available_cores()
+    assert 0.5 < device.specs["memory_gbps"] < 5000
+    assert device.specs["fp32_gflops"] > 1.3 * device.specs["fp64_gflops"] > 0.5
+    # No core does more than two 512-bit FMAs a cycle, at less than 7 GHz.
+    assert device.specs["fp32_gflops"] < 64 * 7 * available_cores()
+    assert "measured" in device.source
+
+
+@pytest.mark.parametrize("store", ["store", "store_past_cache"])
+def test_triad_computes_what_it_says(store):
+    a, b, c = (peaks._aligned(64) for _ in range(3))
+    a[:], b[:], c[:] = 0, range(64), 2
+    assert a.ctypes.data % 64 == 0
+    peaks.compile_function(peaks._triad_source(store), "triad")(a, b, c, 3.0, 8, 48)
+    assert list(a) == [i + 6 if 8 <= i < 48 else 0 for i in range(64)]
+
+
+def test_triad_of_uneven_length():
+    assert peaks.triad_gbps(10_001, seconds=0.0) > 0
+
+
+def test_probe_is_cached(cache, measured):
+    first = devices.probe_cpu()
+    devices._memo.clear()
+    assert devices.probe_cpu() == first
+    assert len(measured) == 1
+    (path,) = cache.glob("*")
+    content = json.loads(path.read_text())
+    assert content["specs"] == first
+    assert content["machine"]["cpu"] == devices.cpu_name()
+    assert content["machine"]["cores"] == available_cores()
+
+
+def test_refresh_measures_again(measured):
+    first = devices.probe_cpu()
+    again = devices.probe_cpu(refresh=True)
+    assert again != first
+    devices._memo.clear()
+    assert devices.probe_cpu() == again
+
+
+@pytest.mark.parametrize("change", ["cores", "version", "name"])
+def test_another_machine_is_probed_anew(measured, monkeypatch, change):
+    devices.probe_cpu()
+    if change == "cores":
+        monkeypatch.setattr(devices, "available_cores", lambda: 999)
+    elif change == "version":
+        monkeypatch.setattr(devices, "PROBE_VERSION", -1)
+    else:
+        monkeypatch.setattr(devices, "cpu_name", lambda: "another")
+    devices.probe_cpu()
+    assert len(measured) == 2
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"specs": 3}',
+        '{"specs": {"memory_gbps": 1}}',
+        json.dumps({"specs": {**MEASURED, "memory_gbps": 0}}),
+        json.dumps({"specs": {**MEASURED, "memory_gbps": float("nan")}}),
+        json.dumps({"specs": {**MEASURED, "memory_gbps": "fast"}}),
+        b"\xff\xfe\x00",
+    ],
+)
+def test_damaged_cache_is_replaced(cache, measured, damage):
+    devices.probe_cpu()
+    (path,) = cache.glob("*")
+    path.write_bytes(damage if isinstance(damage, bytes) else damage.encode())
+    devices._memo.clear()
+    again = devices.probe_cpu()
+    assert len(measured) == 2
+    assert json.loads(path.read_text())["specs"] == again
+
+
+def test_unwritable_cache_costs_one_probe_per_process(cache, measured, monkeypatch):
+    (cache / "file").write_text("")
+    monkeypatch.setenv("FORETUNE_CACHE", str(cache / "file" / "below"))
+    assert devices.probe_cpu() == devices.probe_cpu()
+    assert len(measured) == 1
+
+
+def test_caller_may_change_what_it_gets(measured):
+    devices.probe_cpu().clear()
+    assert devices.probe_cpu()
+
+
+def test_without_numba_rates_are_absent(monkeypatch):
+    def measure():
+        raise MissingExtra("numba", "cpu", "a CPU kernel")
+
+    monkeypatch.setattr(devices, "measure_cpu", measure)
+    device = devices.local_cpu()
+    assert "memory_gbps" not in device.specs
+    assert "cores" in device.specs
+    assert "pip install '.[cpu]'" in device.source
+
+
+def test_cache_sizes(tmp_path):
+    for i, (level, kind, size) in enumerate(
+        [(1, "Data", "48K"), (1, "Instruction", "32K"), (2, "Unified", "2048K"), (3, "Unified", "")]
+    ):
+        folder = tmp_path / f"cpu0/cache/index{i}"
+        folder.mkdir(parents=True)
+        for name, value in (("level", level), ("type", kind), ("size", size)):
+            (folder / name).write_text(f"{value}\n")
+    assert cpu.cache_sizes(tmp_path) == {"l1_kib": 48.0, "l2_kib": 2048.0}
+
+
+def test_last_level_caches_are_counted(tmp_path):
+    for number, shared in enumerate(["0-1", "0-1", "2-3", "2-3"]):
+        folder = tmp_path / f"cpu{number}/cache/index3"
+        folder.mkdir(parents=True)
+        (folder / "shared_cpu_list").write_text(shared + "\n")
+    assert peaks._last_level_caches(tmp_path) == 2
+    assert peaks._last_level_caches(tmp_path / "nothing") == 1
+
+
+@pytest.mark.parametrize(
+    ("features", "suffix", "bits"),
+    [
+        ({"sse2", "avx", "avx2", "avx512f"}, "+avx512", 512),
+        ({"sse2", "avx", "avx2"}, "+avx2", 256),
+        ({"sse2"}, "+sse", 128),
+        ({"neon"}, "+neon", 128),
+        (set(), "", 0),
+    ],
+)
+def test_instruction_sets(features, suffix, bits):
+    assert cpu.architecture(features).partition("+")[2] == suffix.removeprefix("+")
+    assert cpu.vector_bits(features) == bits
+
+
+# GPUs ---------------------------------------------------------------------------------------------
+
+
+class FakeNvml:
+    """Two GPUs: an H200 that tells everything, and a newcomer that tells its name only."""
+
+    NVML_CLOCK_SM = 1
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlInit(self):
+        pass
+
+    nvmlShutdown = nvmlInit
+
+    def __getattr__(self, question):
+        answers = {
+            "nvmlDeviceGetCount": lambda: 2,
+            "nvmlDeviceGetHandleByIndex": lambda i: i,
+            "nvmlDeviceGetName": ["NVIDIA H200", "NVIDIA X1"].__getitem__,
+            "nvmlDeviceGetUUID": ["GPU-aa01", "GPU-bb02"].__getitem__,
+            "nvmlDeviceGetCudaComputeCapability": {0: (9, 0)}.__getitem__,
+            "nvmlDeviceGetNumGpuCores": {0: 132 * 128}.__getitem__,
+            "nvmlDeviceGetMemoryInfo": {0: SimpleNamespace(total=140 * 2**30)}.__getitem__,
+            "nvmlDeviceGetPowerManagementLimit": {0: 500_000}.__getitem__,
+            "nvmlDeviceGetMaxClockInfo": lambda i, _: {0: 1980}[i],
+        }
+        if question not in answers:
+            raise AttributeError(question)
+
+        def answer(*args):
+            try:
+                return answers[question](*args)
+            except LookupError:
+                raise self.NVMLError("not supported") from None
+
+        return answer
+
+
+def test_gpus_are_those_of_the_driver(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    known, unknown = devices.local_gpus(FakeNvml())
+    assert known.name == "NVIDIA H200"
+    assert known.architecture == "sm_90"
+    assert known.specs["power_limit_w"] == 500  # this board's, not the datasheet's
+    assert known.specs["memory_gib"] == 140
+    assert known.specs["cores"] == 132
+    assert known.specs["memory_gbps"] == find_device("H200").specs["memory_gbps"]
+    assert known.source.startswith("NVIDIA driver; ")
+    assert (unknown.name, unknown.kind, dict(unknown.specs)) == ("NVIDIA X1", "gpu", {})
+
+
+@pytest.mark.parametrize(
+    ("variable", "names"),
+    [
+        ("1", ["NVIDIA X1"]),
+        ("1,0", ["NVIDIA X1", "NVIDIA H200"]),
+        ("GPU-bb", ["NVIDIA X1"]),
+        ("0,7,1", ["NVIDIA H200"]),
+        ("", []),
+        ("-1", []),
+    ],
+)
+def test_cuda_visible_devices(monkeypatch, variable, names):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    assert [gpu.name for gpu in devices.local_gpus(FakeNvml())] == names
+
+
+@pytest.mark.parametrize("variable", [None, "0", "MIG-cc03"])
+def test_slices_of_a_gpu_have_their_own_name_and_size(monkeypatch, variable):
+    class Split(FakeNvml):
+        """GPU 0 is split: its first slice is 10."""
+
+        def __getattr__(self, question):
+            answers = {
+                "nvmlDeviceGetMigMode": {0: (1, 1)}.__getitem__,
+                "nvmlDeviceGetMigDeviceHandleByIndex": lambda i, _: {0: 10}[i],
+                "nvmlDeviceGetHandleByUUID": {"MIG-cc03": 10}.__getitem__,
+                "nvmlDeviceIsMigDeviceHandle": lambda handle: handle == 10,
+                "nvmlDeviceGetAttributes": {10: SimpleNamespace(multiprocessorCount=16)}.get,
+            }
+            if question == "nvmlDeviceGetName":
+                names = ["NVIDIA H200", "NVIDIA X1"] + 8 * [""] + ["NVIDIA H200 MIG 1g.18gb"]
+                return names.__getitem__
+            if question not in answers:
+                return super().__getattr__(question)
+
+            def answer(*args):
+                try:
+                    return answers[question](*args)
+                except LookupError:
+                    raise self.NVMLError("not supported") from None
+
+            return answer
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if variable is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
+    first, *_ = devices.local_gpus(Split())
+    assert (first.name, first.specs["cores"]) == ("NVIDIA H200 MIG 1g.18gb", 16)
+
+
+def test_no_driver_no_gpus():
+    class NoDriver(FakeNvml):
+        def nvmlInit(self):
+            raise self.NVMLError("Driver Not Loaded")
+
+    assert devices.local_gpus(NoDriver()) == []
+
+
+def test_no_pynvml_no_gpus(monkeypatch):
+    def missing(*args):
+        raise MissingExtra("pynvml", "gpu", "finding GPUs")
+
+    monkeypatch.setattr(devices, "require", missing)
+    assert devices.local_gpus() == []
+
+
+def test_local_devices(measured, monkeypatch):
+    gpu = find_device("H200")
+    monkeypatch.setattr(devices, "local_gpus", lambda: [gpu])
+    assert [d.name for d in devices.local_devices()] == [devices.cpu_name(), "NVIDIA H200"]
+    for name in ("cuda", "gpu", "cuda:0", "CUDA:0", "h200", "NVIDIA H200"):
+        assert devices.local_device(name) is gpu
+    for name in (None, "cpu", "CPU", devices.cpu_name()):
+        assert devices.local_device(name).kind == "cpu"
+
+
+@pytest.mark.usefixtures("no_gpus")
+@pytest.mark.parametrize("name", ["cuda:0", "cuda", "NVIDIA H200", "tpu"])
+def test_device_that_is_not_here(name):
+    with pytest.raises(UnknownName, match="known: cpu"):
+        devices.local_device(name)

@@ -1,0 +1,128 @@
+"""What else a machine does while something is measured."""
+
+import os
+import subprocess
+import sys
+import time
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+
+from foretune.collect import machine_load
+from foretune.collect.machine_load import LoadMonitor, MachineLoad, wait_until_idle
+from foretune.device import Device
+
+CPU, GPU = Device("a CPU", "cpu"), Device("a GPU", "gpu")
+SPIN = "import time; print(flush=True)\nwhile time.process_time() < 30: pass"
+
+
+def spinning(**more):
+    process = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE, **more)
+    process.stdout.readline()
+    return process
+
+
+def seen_beside(process, seconds=0.4):
+    with process, LoadMonitor(CPU) as watch:
+        time.sleep(seconds)
+        process.kill()
+    return watch.load
+
+
+def test_what_we_start_is_not_others():
+    ours = seen_beside(spinning())
+    assert ours.other_load >= 0.0
+    assert 0.0 <= ours.steal <= 1.0
+    shares = []
+    for own in (True, False):
+        times = iter([(0.0, 0.0, 0.0, 0.0), (2.0, 1.0, 0.1, 1.0 if own else 0.2)])
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(machine_load, "_cpu_seconds", lambda times=times: next(times))
+            with LoadMonitor(CPU) as watch:
+                pass
+        shares.append((watch.load.other_load, watch.load.steal))
+    assert shares == [(0.0, 0.05), (0.4, 0.05)]
+
+
+def test_our_seconds_hold_those_of_children_that_ended():
+    before = machine_load._process_tree_seconds()
+    work = "sum(i for i in range(3_000_000))"
+    subprocess.run([sys.executable, "-c", work], check=True)
+    assert machine_load._process_tree_seconds() - before > 0.05
+
+
+def test_words(monkeypatch):
+    monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", 0.1)
+    monkeypatch.setattr(machine_load, "MAX_STEAL", 0.02)
+    assert MachineLoad().disturbance == MachineLoad(0.05, 0.01).disturbance == ""
+    said = MachineLoad(0.5, 0.1, "the GPU was slowed down by heat", 2).disturbance
+    assert said == (
+        "other processes kept the CPU busy for 50% of the time; the host took away 10% of the "
+        "CPU's time; 2 other processes were on the GPU; the GPU was slowed down by heat"
+    )
+
+
+def test_reasons_for_a_slow_cpu(monkeypatch):
+    counts = iter([{"heat": 3, "quota": 1}, {"heat": 3, "quota": 4}])
+    monkeypatch.setattr(machine_load, "_throttle_counts", lambda: next(counts))
+    with LoadMonitor(CPU) as watch:
+        time.sleep(0.02)
+    assert watch.load.slowdown == "quota"
+
+
+class FakeNvml:
+    """A GPU that others come to, and that gets hot."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self):
+        self.looks = 0
+
+    def nvmlInit(self):
+        self.looks += 1
+
+    def nvmlDeviceGetCount(self):
+        return 1
+
+    def nvmlDeviceGetHandleByIndex(self, index):
+        return index
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):
+        others = [1] if self.looks > 1 else []
+        return [SimpleNamespace(pid=pid) for pid in (os.getpid(), *others)]
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
+        return 0x04 | (0x40 if self.looks > 1 else 0)
+
+
+def test_a_gpu(monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with LoadMonitor(GPU, FakeNvml()) as watch:
+        pass
+    seen = watch.load
+    assert (seen.gpu_neighbors, seen.slowdown) == (1, "the GPU was slowed down by heat")
+
+
+def test_a_gpu_that_nobody_can_look_at(monkeypatch):
+    class Broken(FakeNvml):
+        def nvmlInit(self):
+            raise self.NVMLError("no driver")
+
+    with LoadMonitor(GPU, Broken()) as watch:
+        pass
+    assert watch.load.disturbance == ""
+
+
+def test_waiting_ends_when_it_is_quiet_or_patience_is_over(monkeypatch):
+    monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", 0.1)
+    monkeypatch.setattr(machine_load, "OBSERVE_S", 0.001)
+    shares = iter([0.9, 0.8, 0.0])
+    monkeypatch.setattr(
+        machine_load._CpuSampler, "end", lambda self: MachineLoad(next(shares), 0.0)
+    )
+    assert wait_until_idle(partial(LoadMonitor, CPU), 60.0).other_load == 0.0
+    monkeypatch.setattr(machine_load._CpuSampler, "end", lambda self: MachineLoad(0.9, 0.0))
+    assert wait_until_idle(partial(LoadMonitor, CPU), 1e-9).disturbance
+    assert not wait_until_idle(partial(LoadMonitor, CPU), 0.0).disturbance, "nobody looked"

@@ -1,0 +1,150 @@
+"""A kernel's hash: the code that it runs, wherever it stands, and nothing else."""
+
+import importlib
+import sys
+from textwrap import dedent
+
+import pytest
+
+from foretune import code_hash
+from foretune.family import Family
+from foretune.kernel import Kernel
+from foretune.registry import load, registered
+
+PACKAGE = {
+    "mine/__init__.py": "NAME = 'mine'",
+    "mine/kernels/__init__.py": "",
+    "mine/kernels/scan.py": """
+        import numpy
+        from foretune.family import Family
+        from mine import blocks
+        from .tiles import TILE
+
+        class Scan(Family):
+            name = "scan"
+
+            def cost(self, problem, config):
+                from mine.work import flops
+                return flops(TILE)
+        """,
+    "mine/kernels/tiles.py": "from ..sizes import MOST\nTILE = 1",
+    "mine/sizes.py": "import mine.kernels.scan\nMOST = 8",
+    "mine/blocks.py": "",
+    "mine/work.py": "flops = float",
+    "mine/report.py": "WIDTH = 80",
+    "beside.py": "",
+    "scan_alone.py": """
+        import beside
+        from foretune.family import Family
+
+        class Scan(Family):
+            name = "scan"
+
+            def cost(self, problem, config): ...
+        """,
+}
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    for name, text in PACKAGE.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(dedent(text))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def hash_of(module):
+    """Return the hash as a new process finds it."""
+    code_hash.code_hash.cache_clear()
+    code_hash._read.cache_clear()
+    return importlib.import_module(module).Scan().source_hash
+
+
+@pytest.mark.parametrize(
+    "file",
+    ["kernels/scan", "kernels/tiles", "sizes", "blocks", "work"],
+)
+def test_code_that_a_kernel_imports_is_its_code(folder, file):
+    before = hash_of("mine.kernels.scan")
+    assert before == hash_of("mine.kernels.scan")
+    with (folder / "mine" / f"{file}.py").open("a") as f:
+        f.write("\nADDED = 1\n")
+    assert hash_of("mine.kernels.scan") != before
+
+
+@pytest.mark.parametrize("file", ["mine/report", "mine/__init__", "beside", "scan_alone"])
+def test_what_it_does_not_import_is_not(folder, file):
+    before = hash_of("mine.kernels.scan")
+    with (folder / f"{file}.py").open("a") as f:
+        f.write("\nADDED = 1\n")
+    assert hash_of("mine.kernels.scan") == before
+
+
+def test_words_and_layout_do_not_count(folder):
+    before = hash_of("mine.kernels.scan")
+    path = folder / "mine" / "kernels" / "scan.py"
+    text = path.read_text().replace("return flops(TILE)", "# why\n        return flops( TILE )")
+    path.write_text(text.replace('name = "scan"', '"""What it is."""\n\n    name = "scan"'))
+    assert hash_of("mine.kernels.scan") == before
+
+
+@pytest.mark.parametrize(("root", "counts"), [("project", True), ("site-packages", False)])
+def test_a_file_by_itself_goes_with_what_lies_beside_it(folder, monkeypatch, root, counts):
+    place = folder / root
+    place.mkdir()
+    for name in ("beside.py", "scan_alone.py"):
+        (folder / name).rename(place / name)
+    monkeypatch.syspath_prepend(str(place))
+    before = hash_of("scan_alone")
+    (place / "beside.py").write_text("ADDED = 1")
+    assert (hash_of("scan_alone") != before) == counts
+
+
+def test_a_class_without_a_file_has_its_name():
+    one, other = (
+        type(name, (Family,), {"cost": None, "__module__": "nowhere"}) for name in ("One", "Other")
+    )
+    assert code_hash.code_hash(one, Family) != code_hash.code_hash(other, Family)
+
+
+def test_a_subclass_of_ours_is_ours_too(folder):
+    matmul = load("kernels", "matmul")
+    theirs = type("Theirs", (matmul,), {"__module__": "nowhere"})
+    assert theirs().source_hash == matmul().source_hash
+
+
+@pytest.mark.parametrize("name", ["matmul", "softmax", "quantized_matvec", "conv2d"])
+@pytest.mark.parametrize("part", ["simd", "threads", "numba_source"])
+def test_generated_code_and_threads_are_cpu_kernels_code(name, part, monkeypatch):
+    kind = load("kernels", name)
+    before = kind().source_hash
+    read = code_hash._read
+    monkeypatch.setattr(
+        code_hash, "_read", lambda path: (read(path)[0], read(path)[1] + "#" * (path.stem == part))
+    )
+    code_hash.code_hash.cache_clear()
+    assert kind().source_hash != before
+    code_hash.code_hash.cache_clear()
+
+
+def test_families_have_hashes_of_their_code():
+    families = {name: load("families", name) for name in registered("families")}
+    hashes = {name: family().source_hash for name, family in families.items()}
+    assert hashes["norm"] == hashes["elementwise"]  # of one file
+    assert len(set(hashes.values())) == len({f.__module__ for f in families.values()})
+    assert not issubclass(load("families", "norm"), Kernel)
+
+
+def test_what_another_machine_needs_is_what_is_not_installed(folder, tmp_path, monkeypatch):
+    kind = importlib.import_module("mine.kernels.scan").Scan
+    assert code_hash.uninstalled_sources(kind, Family) == [folder / "mine"]
+    alone = importlib.import_module("scan_alone").Scan
+    assert code_hash.uninstalled_sources(alone, Family) == [
+        folder / "beside.py",
+        folder / "scan_alone.py",
+    ]
+    assert code_hash.uninstalled_sources(load("kernels", "matmul"), Kernel) == []

@@ -1,0 +1,253 @@
+"""Files from elsewhere: hostile and damaged ones end in one of our errors, in one line."""
+
+import gzip
+import io
+import json
+import os
+import warnings
+import zipfile
+
+import numpy as np
+import pytest
+from fuzzing import DECODERS, gemms, spoiled, write_ubjson
+
+from foretune import files
+from foretune.datasets import import_runs, read_runs
+from foretune.errors import ForetuneError, PredictorError, RunTableError, StoreError
+from foretune.files import read_arrays, read_bytes, read_json, read_parquet
+from foretune.models import Predictor
+from foretune.models.trees import ubjson
+from foretune.models.trees.boosting import BoostingModel
+from foretune.models.trees.forest import ForestModel
+
+QUICK = [n for n in DECODERS if not n.startswith(("predictor", "policy", "recorded", "run log"))]
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_damaged_files_are_read_or_refused(tmp_path, name):
+    decoder = DECODERS[name]
+    decoder.write(tmp_path)
+    first = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    decoder.read(tmp_path)
+    refused = []
+    for i in range(6):
+        for path, data in first.items():
+            path.write_bytes(data)
+        path, data = spoiled(tmp_path, name, i, seed=1)
+        path.write_bytes(data)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            try:
+                decoder.read(tmp_path)
+            except ForetuneError as e:
+                refused.append(str(e))
+    assert refused
+    assert not any("\n" in message for message in refused)
+
+
+def test_only_regular_files_are_read(tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    for path in ("/dev/zero", tmp_path / "pipe.json", tmp_path):
+        with pytest.raises(OSError, match="no regular file"):
+            read_bytes(path)
+    with pytest.raises(RunTableError, match="no regular file"):
+        read_runs("/dev/zero")
+
+
+def test_nothing_is_unpacked_without_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "MAX_BYTES", 1 << 20)
+    (tmp_path / "x.json.gz").write_bytes(gzip.compress(b" " * (2 << 20)))
+    with pytest.raises(RunTableError, match="1 MiB or more, 1 are read"):
+        import_runs(tmp_path / "x.json.gz", "t4")
+    np.savez_compressed(tmp_path / "x.npz", a=np.zeros(1 << 20))
+    with pytest.raises(ValueError, match="8 MiB or more"):
+        read_arrays(tmp_path / "x.npz")
+    (tmp_path / "large").write_bytes(bytes(3 << 20))
+    with pytest.raises(ValueError, match="3 MiB or more"):
+        read_bytes(tmp_path / "large")
+
+
+def test_tables_that_are_larger_than_their_files(tmp_path, monkeypatch):
+    path = tmp_path / "x.parquet"
+    gemms(6).to_parquet(path)
+    monkeypatch.setattr(files, "MAX_CELLS", 10)
+    with pytest.raises(ValueError, match="it says that it has 6 rows"):
+        read_parquet(path)
+
+
+def test_arrays_run_no_code_and_say_how_large_they_are(tmp_path):
+    np.savez(tmp_path / "x.npz", a=np.array([print], dtype=object))
+    with pytest.raises(ValueError, match="pickle"):
+        read_arrays(tmp_path / "x.npz")
+    header = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        header, {"descr": "<f8", "fortran_order": False, "shape": (1 << 50,)}
+    )
+    with zipfile.ZipFile(tmp_path / "y.npz", "w") as archive:
+        archive.writestr("a.npy", header.getvalue())
+    with pytest.raises((ValueError, MemoryError)):
+        read_arrays(tmp_path / "y.npz")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [('{"a": 1, "a": 2}', "'a' is there twice"), ("[]", "no object"), ("[" * 100_000, "recursion")],
+)
+def test_json_of_another_kind(tmp_path, text, says):
+    (tmp_path / "x.json").write_text(text)
+    with (
+        pytest.raises(StoreError, match=says),
+        files.translate_read_errors("x", StoreError, "is damaged ({})"),
+    ):
+        read_json(tmp_path / "x.json")
+
+
+def test_our_errors_pass_and_reasons_are_short():
+    with (
+        pytest.raises(RunTableError, match=r"^mine$"),
+        files.translate_read_errors("x", StoreError, "{}"),
+    ):
+        raise RunTableError("mine")
+    for error, reason in ((KeyError("a"), "'a' is missing"), (TypeError(), "TypeError")):
+        with (
+            pytest.raises(StoreError, match=rf"^x is damaged \({reason}\)$"),
+            files.translate_read_errors("x", StoreError, "is damaged ({})"),
+        ):
+            raise error
+
+
+X = np.random.default_rng(0).normal(0, 1, (200, 3)).astype(np.float32)
+
+
+@pytest.fixture(scope="module")
+def document():
+    """A boosted model as XGBoost writes it."""
+    model = BoostingModel(rounds=3, depth=3).fit(X, X[:, 0])
+    return bytes(model.booster_.save_raw("ubj"))
+
+
+def boosted(tmp_path, document, change):
+    """Load a model after a change to it."""
+    parsed = ubjson.read(document)
+    learner = parsed["learner"]
+    tree = learner["gradient_booster"]["model"]["trees"][1]
+    for name, values in tree.items():
+        if isinstance(values, np.ndarray):
+            tree[name] = values.copy()
+    change(learner, tree)
+    path = tmp_path / f"x{BoostingModel.suffix}"
+    path.write_bytes(gzip.compress(write_ubjson(parsed)))
+    with files.translate_read_errors("x", PredictorError, "is damaged ({})"):
+        return BoostingModel.load(path)
+
+
+def test_a_model_that_nobody_changed(tmp_path, document):
+    model = boosted(tmp_path, document, lambda learner, tree: None)
+    model.booster_.inplace_predict(X)
+    np.testing.assert_allclose(model.predict(X), BoostingModel(rounds=3, depth=3).fit(
+        X, X[:, 0]
+    ).predict(X))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda _, t: t["left_children"].put(0, 10**9), "not behind its parent"),
+        (lambda _, t: t["right_children"].put(1, 0), "not behind its parent"),  # a cycle
+        (lambda _, t: t["parents"].put(2, 10**9), "parents are not those"),
+        (lambda _, t: t.update(left_children=t["left_children"].astype(">i8")), "no splits at"),
+        (lambda _, t: t["left_children"].put(0, 2), "two parents"),
+        (lambda _, t: t["right_children"].put(len(t["parents"]) - 1, 1), "one child"),
+        (lambda _, t: t["split_indices"].put(0, 10**9), "features that there are not"),
+        (lambda _, t: t["split_indices"].put(0, -5), "features that there are not"),
+        (lambda _, t: t["split_type"].put(0, 1), "no splits at numbers"),
+        (lambda _, t: t.update(split_conditions=t["split_conditions"][:2]), "no splits at"),
+        (lambda _, t: t["tree_param"].update(num_nodes="99"), "more or fewer nodes"),
+        (lambda m, _: m["learner_model_param"].update(num_class="7"), "one number per row"),
+        (lambda m, _: m["gradient_booster"]["model"].update(tree_info=[0, 9, 0]), "one number"),
+        (lambda m, _: m["gradient_booster"].update(name="dart"), "one number per row"),
+        (lambda m, _: m.pop("gradient_booster"), "'gradient_booster' is missing"),
+    ],
+)
+def test_hostile_boosted_trees(tmp_path, document, change, says):
+    with pytest.raises(PredictorError, match=says):
+        boosted(tmp_path, document, change)
+
+
+@pytest.mark.parametrize(
+    ("part", "at", "value", "says"),
+    [
+        ("left_child", 0, 10**9, "not behind its parent"),
+        ("right_child", 1, 0, "not behind its parent"),
+        ("feature", 0, 10**6, "features that there are not"),
+        ("sizes", 0, 10**9, "no nodes, or half of one"),
+        ("sizes", 0, 0, "no nodes, or half of one"),
+        ("value", 0, np.nan, "leaves have no values"),
+        ("threshold", slice(1), None, "not of its type or length"),
+    ],
+)
+def test_hostile_forests(tmp_path, part, at, value, says):
+    path = tmp_path / f"x{ForestModel.suffix}"
+    model = ForestModel(trees=3).fit(X, X[:, 0])
+    model.save(path)
+    np.testing.assert_array_equal(ForestModel.load(path).predict(X), model.predict(X))
+    arrays = read_arrays(path)
+    if value is None:
+        arrays[part] = arrays[part][at]
+    else:
+        arrays[part][at] = value
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=says):
+        ForestModel.load(path)
+
+
+def test_trees_that_are_too_deep():
+    from foretune.models.trees.tree_arrays import MAX_DEPTH, require_trees
+
+    for levels in (MAX_DEPTH - 2, MAX_DEPTH + 2):
+        n = 2 * levels + 1
+        left, inner = np.arange(1, n + 1), np.arange(n) % 2 == 0
+        inner[-1] = False
+        if levels < MAX_DEPTH:
+            require_trees(left, left + 1, inner, np.array([n]))
+            continue
+        with pytest.raises(ValueError, match="levels deep"):
+            require_trees(left, left + 1, inner, np.array([n]))
+
+
+def test_a_predictor_with_a_device_or_packed_zeros_in_it(tmp_path, monkeypatch):
+    folder = tmp_path / "p"
+    Predictor(parameters={"rounds": 5}).fit(gemms(40)).save(folder)
+    tree = folder / "time_ms" / "tree.ubj.gz"
+    whole = tree.read_bytes()
+    tree.write_bytes(gzip.compress(bytes(40 << 20)))
+    monkeypatch.setattr(files, "MAX_BYTES", 32 << 20)
+    with pytest.raises(PredictorError, match=r"is damaged .*32 MiB or more"):
+        Predictor.load(folder)
+    tree.write_bytes(whole)
+    (folder / "time_ms" / "target.json").unlink()
+    (folder / "time_ms" / "target.json").symlink_to("/dev/zero")
+    with pytest.raises(PredictorError, match="no regular file"):
+        Predictor.load(folder)
+    card = folder / "predictor.json"
+    card.write_text(json.dumps({**json.loads(card.read_text()), "targets": ["../x"]}))
+    (folder / "time_ms" / "target.json").unlink()
+    with pytest.raises(PredictorError, match=r"target '\.\./x' is not known"):
+        Predictor.load(folder)
+
+
+def test_an_exported_store_says_everything_once(tmp_path):
+    decoder = DECODERS["exported store"]
+    decoder.write(tmp_path)
+    path = tmp_path / "store.json"
+    good = json.loads(path.read_text())
+    (problem, *_) = good["subjects"][0]["problems"]
+    problem["measurements"] *= 2
+    path.write_text(json.dumps(good))
+    with pytest.raises(StoreError, match="there twice"):
+        decoder.read(tmp_path)
+    problem["measurements"] = problem["measurements"][:1]
+    problem["choise"] = problem.pop("choice", {})
+    path.write_text(json.dumps(good))
+    with pytest.raises(StoreError, match="is damaged"):
+        decoder.read(tmp_path)

@@ -1,0 +1,167 @@
+"""Named values: equal means equal everywhere, whatever they went through."""
+
+import math
+import pickle
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretune.errors import UsageError
+from foretune.problem import Problem
+from foretune.space import Configuration
+from foretune.values import FrozenParameters
+
+VALUES = st.one_of(
+    st.booleans(),
+    st.integers(-(2**53), 2**53),
+    st.floats(allow_nan=False),
+    st.text(max_size=8),
+)
+NAMED = st.dictionaries(st.text(min_size=1, max_size=6), VALUES, max_size=5)
+
+
+@given(NAMED, st.randoms(use_true_random=False))
+def test_order_does_not_matter(values, random):
+    items = list(values.items())
+    random.shuffle(items)
+    one, other = FrozenParameters(values), FrozenParameters(dict(items))
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one.id == other.id
+
+
+@given(NAMED, NAMED)
+def test_ids_are_equal_exactly_for_equal_values(a, b):
+    assert (FrozenParameters(a) == FrozenParameters(b)) == (
+        FrozenParameters(a).id == FrozenParameters(b).id
+    )
+
+
+@given(NAMED)
+def test_pickling_keeps_everything(values):
+    original = Configuration(values)
+    copy = pickle.loads(pickle.dumps(original))
+    assert type(copy) is Configuration
+    assert (copy, hash(copy), copy.id) == (original, hash(original), original.id)
+    assert [(k, type(v)) for k, v in copy.items()] == [(k, type(v)) for k, v in values.items()]
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [(1, True), (0, False), (64, 64.0), (0.0, -0.0), (True, 1.0), (2**60, 2.0**60)]
+)
+def test_values_python_calls_equal_are_one_value(a, b):
+    one, other = FrozenParameters(x=a), FrozenParameters(x=b)
+    assert one == other
+    assert hash(one) == hash(other)
+    assert one.id == other.id
+
+
+@pytest.mark.parametrize(("a", "b"), [(1, "1"), (True, "True"), (1, 2), (1.5, 1), (0.5, math.inf)])
+def test_values_that_differ_have_different_ids(a, b):
+    assert FrozenParameters(x=a) != FrozenParameters(x=b)
+    assert FrozenParameters(x=a).id != FrozenParameters(x=b).id
+
+
+def test_a_gap_in_a_column_does_not_change_identity():
+    column = pd.Series([64, None])  # what pandas makes of an integer column with a gap
+    assert Configuration(x=column[0]).id == Configuration(x=64).id
+
+
+def test_a_problem_is_not_a_configuration():
+    assert Problem(M=1) != Configuration(M=1)
+    assert Problem(M=1) == {"M": 1}
+    assert {"M": 1} == Problem(M=1)
+    assert Problem(M=1) != "M=1"
+
+
+def test_id_is_the_same_in_every_process():
+    code = "from foretune.problem import Problem; print(Problem(M=3, dtype='fp32', t=True).id)"
+    ids = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONPATH": ":".join(p for p in sys.path if p), "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+        for seed in ("1", "2")
+    }
+    assert ids == {Problem(t=True, M=3, dtype="fp32").id}
+    assert len(ids.pop()) == 16
+
+
+def test_numpy_scalars_become_plain():
+    values = FrozenParameters(
+        i=np.int32(3), f=np.float32(0.5), b=np.bool_(True), s=np.str_("x"), z=np.array(7)
+    )
+    assert [type(v) for v in values.values()] == [int, float, bool, str, int]
+
+
+@pytest.mark.parametrize("value", [None, [1], (1, 2), {"a": 1}, b"x", 1j, np.array([1]), pd.NA])
+def test_other_values_are_refused(value):
+    with pytest.raises(UsageError, match=r"x=.*use a number, a boolean or a string"):
+        FrozenParameters(x=value)
+
+
+@pytest.mark.parametrize("value", [math.nan, np.float32("nan"), np.array(np.nan)])
+def test_nan_is_refused(value):
+    with pytest.raises(UsageError, match="x is NaN"):
+        FrozenParameters(x=value)
+
+
+def test_they_do_not_change():
+    source = {"x": 1}
+    values = FrozenParameters(source)
+    source["x"] = 2
+    assert values["x"] == 1
+    with pytest.raises(TypeError):
+        values["x"] = 3
+    with pytest.raises(AttributeError):
+        values.y = 1
+
+
+def test_named_values_win_over_the_mapping():
+    assert FrozenParameters({"x": 1, "y": 2}, x=3) == {"x": 3, "y": 2}
+
+
+def test_parse():
+    parsed = Problem.parse(" M=64, x=0.5 ,flag=true,off=False,dtype=bf16,big=1e3,neg=-2,")
+    assert dict(parsed) == {
+        "M": 64, "x": 0.5, "flag": True, "off": False, "dtype": "bf16", "big": 1000.0, "neg": -2,
+    }  # fmt: skip
+    assert type(parsed["flag"]) is bool
+    assert type(parsed["M"]) is int
+    assert type(parsed) is Problem
+    assert Problem.parse("") == Problem()
+    assert Problem.parse("path=a=b")["path"] == "a=b"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("M", "cannot read 'M': write NAME=VALUE"),
+        ("M=", "cannot read 'M='"),
+        ("=3", "cannot read '=3'"),
+        ("M=1,M=2", "'M' is given twice"),
+        ("M=nan", "M is NaN"),
+    ],
+)
+def test_parse_says_what_is_wrong(text, message):
+    with pytest.raises(UsageError, match=message):
+        Problem.parse(text)
+
+
+NUMBERS = st.one_of(
+    st.booleans(), st.integers(), st.floats(allow_nan=False), st.sampled_from(["bf16", "row major"])
+)
+
+
+@given(st.dictionaries(st.sampled_from(["M", "N", "dtype", "x_1"]), NUMBERS))
+def test_what_is_printed_can_be_parsed(values):
+    problem = Problem(values)
+    assert Problem.parse(str(problem)) == problem

@@ -1,0 +1,353 @@
+"""Exported functions: what they choose, what they are said to keep, and that they run alone."""
+
+import ast
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretune.datasets import from_measurements
+from foretune.errors import UnknownName, UsageError
+from foretune.measurement import Measurement, Status
+from foretune.objective import Objective
+from foretune.problem import Problem
+from foretune.space import Configuration
+from foretune.tune.heuristics import efficiency_table, export_function
+from foretune.tune.heuristics.code_writer import name_arguments, write_source
+from foretune.tune.heuristics.decision_tree import (
+    AtMost,
+    Branch,
+    Equals,
+    Leaf,
+    SplitCandidates,
+    count_leaves,
+    fit_tree,
+    follow_path,
+)
+from foretune.tune.heuristics.efficiency import score
+from foretune.tune.heuristics.subset import choose_subset, fill_missing_gains, fit_chooser
+
+TILES = (16, 64, 256)
+NAN = math.nan
+
+
+def law(problem, tile):
+    """Small tiles for small problems; a switch and a text matter, too."""
+    best = 16 if problem["M"] < 100 else 64 if problem["dtype"] == "fp16" else 256
+    best = 16 if problem["causal"] else best
+    return 1.0 + abs(math.log2(tile / best)) / 4
+
+
+def measured(problem, config, time_ms, status=Status.OK, **more):
+    time_ms = time_ms if status is Status.OK else NAN
+    return Measurement("gemm", problem, Configuration(config), "Toy GPU", status, time_ms, **more)
+
+
+def problems(count=36):
+    return [
+        Problem(M=10 * (i + 1), dtype=("fp16", "bf16")[i % 2], causal=i % 3 == 0)
+        for i in range(count)
+    ]
+
+
+@pytest.fixture
+def runs():
+    """Every tile on every problem, and one that never runs."""
+    rows = [measured(p, {"tile": t}, law(p, t)) for p in problems() for t in TILES]
+    rows += [measured(p, {"tile": 1024}, NAN, Status.RUNTIME_ERROR) for p in problems()]
+    return from_measurements(rows)
+
+
+def run(source):
+    """Execute generated source as any module; return its function."""
+    names = {}
+    exec(compile(source, "generated.py", "exec"), names)
+    return names["choose"]
+
+
+class TestShares:
+    def test_what_failed_is_zero_and_what_is_unknown_is_not(self):
+        rows = [
+            measured(Problem(M=1), {"t": 1}, 2.0), measured(Problem(M=1), {"t": 2}, 1.0),
+            measured(Problem(M=1), {"t": 3}, NAN, Status.TIMEOUT),
+            measured(Problem(M=2), {"t": 1}, 3.0),
+            measured(Problem(M=3), {"t": 1}, NAN, Status.COMPILE_ERROR),
+        ]  # fmt: skip
+        shares = efficiency_table(from_measurements(rows))
+        assert (shares.kernel, shares.device, shares.excluded_problems) == ("gemm", "Toy GPU", 1)
+        found = {
+            (p["M"], c["t"]): share
+            for p, row in zip(shares.problems, shares.efficiency, strict=True)
+            for c, share in zip(shares.configs, row, strict=True)
+        }
+        assert {k: v for k, v in found.items() if v == v} == {
+            (1, 1): 0.5, (1, 2): 1.0, (1, 3): 0.0, (2, 1): 1.0
+        }  # fmt: skip
+        assert len(found) == 6
+
+    def test_the_newest_run_counts(self):
+        old, new = "2026-01-01T00:00:00+00:00", "2026-01-02T00:00:00+00:00"
+        rows = [
+            measured(Problem(M=1), {"t": 1}, 1.0, recorded_at=new),
+            measured(Problem(M=1), {"t": 1}, 9.0, recorded_at=old),
+            measured(Problem(M=1), {"t": 2}, 2.0, recorded_at=new),
+        ]
+        assert sorted(efficiency_table(from_measurements(rows)).efficiency[0]) == [0.5, 1.0]
+
+    def test_energy(self):
+        rows = [
+            measured(Problem(M=1), {"t": 1}, 1.0, power_w=300.0),
+            measured(Problem(M=1), {"t": 2}, 2.0, power_w=75.0),
+            measured(Problem(M=1), {"t": 3}, 0.1),
+        ]
+        shares = efficiency_table(from_measurements(rows), Objective.ENERGY)
+        by_tile = dict(zip([c["t"] for c in shares.configs], shares.efficiency[0], strict=True))
+        assert (by_tile[1], by_tile[2]) == (0.5, 1.0)
+        assert math.isnan(by_tile[3]), "no meter is not a failure"
+        with pytest.raises(UsageError, match="no run has a power_w: there is nothing to choose by"):
+            efficiency_table(from_measurements(rows[2:]), Objective.ENERGY)
+
+    def test_one_kernel_one_device(self, runs):
+        with pytest.raises(UsageError, match=r"for one kernel, and these runs have gemm, other"):
+            efficiency_table(runs.assign(kernel=["other"] + ["gemm"] * (len(runs) - 1)))
+        with pytest.raises(UsageError, match=r"for one device, and these runs have A, B"):
+            efficiency_table(runs.assign(device=["A"] + ["B"] * (len(runs) - 1)))
+        with pytest.raises(UsageError, match="no run succeeded"):
+            efficiency_table(runs[runs["status"] != "ok"])
+
+    def test_the_order_of_the_rows_does_not_matter(self, runs):
+        shuffled = runs.sample(frac=1, random_state=1).reset_index(drop=True)
+        assert (
+            export_function(efficiency_table(runs)).source
+            == export_function(efficiency_table(shuffled)).source
+        )
+
+
+class TestChoosing:
+    def test_each_configuration_is_one_that_some_problem_needs(self):
+        gains = np.array([[0.9, 1.0, 0.2, 0.9], [0.9, 0.1, 1.0, 0.9], [0.9, 0.1, 1.0, 0.9]])
+        assert choose_subset(gains, 1) == [0]
+        assert choose_subset(gains, 2) == [0, 2]
+        assert choose_subset(gains, 9) == [0, 2, 1], "the twin of the first adds nothing"
+
+    def test_what_was_not_measured_is_expected_to_do_worse_than_elsewhere(self):
+        gains = np.array([[1.0, NAN], [1.0, 1.0], [0.7, NAN]])
+        filled = fill_missing_gains(gains)
+        assert filled[~np.isnan(gains)].tolist() == gains[~np.isnan(gains)].tolist()
+        assert filled[0, 1] == filled[2, 1] == 0.25
+        assert fill_missing_gains(np.array([[NAN, NAN]]), gains).tolist() == [[2.7 / 6, 0.25]]
+        assert fit_chooser([Problem(), Problem(a=1), Problem(a=2)], gains, 1, 0).subset == [0]
+
+    def test_depth_is_what_serves_problems_held_out(self, runs):
+        shares = efficiency_table(runs)
+        assert count_leaves(fit_chooser(shares.problems, shares.efficiency, 3, None).tree) >= 4
+        sizes, nobody_knows = [Problem(M=i) for i in range(10)], np.eye(10) / 2 + 0.5
+        assert count_leaves(fit_chooser(sizes, nobody_knows, 10, None).tree) == 1
+        assert count_leaves(fit_chooser(sizes, nobody_knows, 10, 12).tree) == 10
+
+    def test_scores(self):
+        share = np.array([[1.0, 0.5], [0.8, NAN], [0.0, 1.0]])
+        assert score(share, [0, 0, 0]).kept == pytest.approx(0.6)
+        found = score(share, [1, 1, 1])
+        assert (found.kept, found.at_least, found.worst) == (0.75, 0.5, 0.5)
+        assert (found.problems, found.unmeasured) == (3, 1)
+        assert math.isnan(score(share[1:2], [1]).kept)
+
+
+NUMBERS = st.one_of(
+    st.integers(-(2**70), 2**70),
+    st.floats(allow_nan=False),
+    st.sampled_from([0, 1, 2**24, 2**24 + 1, 2**53, 2**53 + 1, 1e308, 5e-324, math.inf]),
+)
+TEXTS = st.text(max_size=6) | st.sampled_from(['"', "'''", '"""', "\\", "\n", "a\u2028b", "\ud800"])
+CHOICES = st.one_of(TEXTS, st.booleans(), st.integers(0, 2))
+NAMES = st.sampled_from(["M", "block size", "class", "dict", "float", "1st", "", "é", "_x", "ﬁ"])
+
+
+@st.composite
+def tables(draw):
+    """Problems with odd names and values, some of them with gaps, and gains for each."""
+    kinds = draw(st.dictionaries(NAMES, st.sampled_from([NUMBERS, CHOICES, st.booleans()]),
+                             min_size=1, max_size=4))  # fmt: skip
+    gap = draw(st.sampled_from([None, *kinds]))
+    count = draw(st.integers(1, 12))
+    found = {}
+    for _ in range(count):
+        values = {n: draw(kind) for n, kind in kinds.items()}
+        if gap is not None and draw(st.booleans()):
+            del values[gap]
+        found[Problem(values)] = draw(st.lists(st.floats(0, 1), min_size=3, max_size=3))
+    return list(found), np.array(list(found.values()))
+
+
+class TestTrees:
+    @given(tables(), st.integers(0, 5))
+    def test_a_tree_does_what_scikit_learns_does(self, table, depth):
+        """Same leaf, same choice, however large, close or odd the values are."""
+        found, gains = table
+        tree = fit_tree(found, gains, depth)
+        questions = SplitCandidates(found)
+        if depth == 0 or questions.columns.shape[1] == 0:
+            assert tree == Leaf(int(gains.mean(axis=0).argmax()))
+            return
+        from sklearn.tree import DecisionTreeRegressor
+
+        theirs = DecisionTreeRegressor(max_depth=depth, random_state=0)
+        reached = theirs.fit(questions.columns, gains).apply(questions.columns)
+        for problem, leaf in zip(found, reached, strict=True):
+            assert follow_path(tree, problem) == gains[reached == leaf].mean(axis=0).argmax()
+
+    @given(tables(), st.integers(0, 5))
+    def test_generated_code_does_what_the_tree_does(self, table, depth):
+        found, gains = table
+        tree = fit_tree(found, gains, depth)
+        configs = [Configuration({"n": i, 'a"\n\\': math.inf, "t": "x'"}) for i in range(3)]
+        source = write_source('of """kernel\\\n"', 'on \\ device \'"""\n', found, configs, tree)
+        choose = run(source)
+        arguments = name_arguments(found)
+        for problem in found:
+            chosen = choose(**{arguments[n]: v for n, v in problem.items() if n in arguments})
+            assert chosen == dict(configs[follow_path(tree, problem)])
+        assert not any(
+            isinstance(n, (ast.Import, ast.ImportFrom)) for n in ast.walk(ast.parse(source))
+        )
+
+    def test_sizes_part_half_way_in_ratio(self):
+        found = [Problem(M=64), Problem(M=1024)]
+        tree = fit_tree(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 1)
+        assert tree == Branch(AtMost("M", 256), Leaf(0), Leaf(1))
+
+    def test_switches_read_as_english(self):
+        found = [Problem(causal=c) for c in (False, True)]
+        tree = fit_tree(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 1)
+        assert tree == Branch(Equals("causal", True), Leaf(1), Leaf(0))
+        source = write_source("t", "n", found, [Configuration(x=1), Configuration(x=2)], tree)
+        assert "    if causal:\n        return dict(_CONFIGURATIONS[1])\n    return" in source
+
+    def test_what_never_varies_is_no_argument(self):
+        found = [Problem({"M": m, "x.dtype": "fp16", "specialized": "x:16 y:16"}) for m in (1, 9)]
+        configs = [Configuration(x=1), Configuration(x=2)]
+        tree = fit_tree(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 1)
+        source = write_source("t", "n", found, configs, tree)
+        assert "def choose(M: int) -> " in source
+        assert "The same in all of them:\n        x.dtype: fp16\n" in source
+        choose = run(source)
+        assert [choose(1), choose(9)] == [{"x": 1}, {"x": 2}]
+        assert run(write_source("t", "n", found[:1], configs, Leaf(1)))() == {"x": 2}
+
+    def test_no_line_is_too_long(self):
+        names = [f"stride_of_axis_{i}" for i in range(12)]
+        special = " ".join(f"{name}:16" for name in names)
+        found = [Problem({**dict.fromkeys(names, 16 * i), "specialized": special}) for i in (1, 2)]
+        source = write_source("t", "n", found, [Configuration(x=1)], Leaf(0))
+        assert max(map(len, source.splitlines())) <= 100
+        assert "\ndef choose(\n    stride_of_axis_0: int,\n" in source
+        assert run(source)(*range(12)) == {"x": 1}
+
+    def test_answers_that_do_not_matter_are_not_asked(self):
+        found = [Problem(M=m) for m in range(8)]
+        gains = np.column_stack([np.linspace(0.6, 1, 8), np.linspace(0.0, 0.5, 8)])
+        assert fit_tree(found, gains, 3) == Leaf(0)
+
+    def test_what_a_problem_lacks_is_never_at_most(self):
+        assert not AtMost("M", 3).answer(Problem(K=1))
+        assert not AtMost("M", 3).answer(Problem(M="auto"))
+        assert Equals("M", None).answer(Problem(K=1))
+
+
+class TestFunction:
+    def test_it_finds_the_law(self, runs):
+        shares = efficiency_table(runs)
+        exported = export_function(shares)
+        choose = run(exported.source)
+        for problem in shares.problems:
+            assert choose(**problem)["tile"] == min(TILES, key=lambda t: law(problem, t))
+        assert exported.training_score.kept == exported.oracle_share == 1.0
+        assert exported.training_score_single.kept < 0.9
+        assert 0.95 < exported.held_out.kept <= 1.0
+        assert exported.held_out.kept > exported.held_out_single.kept
+        assert len(exported.configs) == 3
+        assert exported.training_score.unmeasured == 0
+
+    def test_the_docstring_says_where_it_comes_from(self, runs):
+        exported = export_function(efficiency_table(runs))
+        said = " ".join(ast.get_docstring(ast.parse(exported.source)).split())
+        assert "Which configuration of gemm to run on Toy GPU." in said
+        assert "144 measurements of 36 problems" in said
+        assert "it keeps 100.0 % (the single best configuration: " in said
+        assert "on problems held out, " in said
+        assert "M: 10 … 360" in exported.source
+        assert "dtype: bf16, fp16" in exported.source or "dtype: fp16, bf16" in exported.source
+
+    def test_a_returned_configuration_may_be_changed(self, runs):
+        choose = run(export_function(efficiency_table(runs)).source)
+        first = choose(M=10, dtype="fp16", causal=True)
+        first["tile"] = "spoilt"
+        assert choose(M=10, dtype="fp16", causal=True)["tile"] == 16
+
+    def test_one_configuration_is_the_single_best(self, runs):
+        exported = export_function(efficiency_table(runs), max_configs=1)
+        assert exported.leaves == len(exported.configs) == 1
+        assert exported.training_score == exported.training_score_single
+        assert exported.held_out == exported.held_out_single
+
+    def test_configurations_that_no_leaf_chooses_are_left_out(self, runs):
+        exported = export_function(efficiency_table(runs), depth=1)
+        assert len(exported.chooser.considered) == 3
+        assert len(exported.configs) == exported.leaves == 2
+        assert exported.oracle_share == 1.0
+        assert exported.source.count("{'tile': ") == 2
+
+    def test_depth_can_be_given(self, runs):
+        assert export_function(efficiency_table(runs), depth=1).leaves == 2
+        assert export_function(efficiency_table(runs), depth=0).leaves == 1
+
+    def test_unmeasured_choices_are_counted_not_scored(self, runs):
+        sparse = runs.sample(frac=0.6, random_state=0).reset_index(drop=True)
+        exported = export_function(efficiency_table(sparse))
+        assert exported.training_score.unmeasured > 0
+        assert exported.training_score.at_least < exported.training_score.kept
+        assert (
+            f"On {exported.training_score.unmeasured} of them its choice was not measured"
+            in " ".join(exported.source.split())
+        )
+
+    def test_held_out_problems_are_held_out(self):
+        """Best configurations that nobody can foresee: 1 where they are known, ½ on others."""
+        rows = [
+            measured(Problem(M=i), {"t": t}, 1.0 if t == i else 2.0)
+            for i in range(10)
+            for t in range(10)
+        ]
+        exported = export_function(efficiency_table(from_measurements(rows)), 10, depth=12)
+        assert exported.training_score.kept == 1.0
+        assert exported.held_out.kept == exported.held_out_single.kept == 0.5
+
+    def test_groups_are_held_out_together(self, runs):
+        shares = efficiency_table(runs)
+        by_type = export_function(shares, group="problem.dtype")
+        assert by_type.held_out.kept < export_function(shares).held_out.kept
+        with pytest.raises(UnknownName, match=r"unknown group 'problem\.K'"):
+            export_function(shares, group="problem.K")
+
+    def test_a_single_problem_has_no_others(self, runs):
+        exported = export_function(efficiency_table(runs[runs["problem.M"] == 10]))
+        assert exported.held_out is None
+        assert exported.held_out_single is None
+        assert "it was never tried on others" in " ".join(exported.source.split())
+
+    def test_nothing_to_choose_from(self, runs):
+        with pytest.raises(UsageError, match="--max-configs 0 leaves nothing"):
+            export_function(efficiency_table(runs), 0)
+
+
+def test_arguments_are_identifiers_of_their_own():
+    found = [Problem({"a b": 1, "a_b": 2, "dict": 3, "if": 4, "": 5, "3d": 6}), Problem({"a_b": 1})]
+    arguments = name_arguments(found)
+    assert arguments["a_b"] == "a_b", "what is always there comes first"
+    assert arguments["dict"] == "dict_"
+    assert arguments["3d"] == "_3d"
+    assert len(set(arguments.values())) == len(arguments)
+    assert all(a.isidentifier() for a in arguments.values())

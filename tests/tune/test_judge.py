@@ -1,0 +1,167 @@
+"""The judge: what is right and fast is accepted; what only looks so is refused, and why is said."""
+
+import json
+import re
+from pathlib import Path
+
+import cheats
+import numpy as np
+import pytest
+
+import foretune as ft
+from foretune.cli import main
+from foretune.collect.isolated_implementation import IsolatedImplementation
+from foretune.errors import MeasurementError, UsageError
+from foretune.tune import judge as module
+
+CHEATS = Path(cheats.__file__)
+PROBLEMS = [{"n": 64}, {"n": 48}]
+
+
+@pytest.fixture(autouse=True)
+def _few_rounds(monkeypatch):
+    monkeypatch.setattr(module, "BURST_S", 0.005)
+
+
+def judge(candidate, **options):
+    given = {"inputs": "cheats:inputs", "reference": "cheats:reference", "problems": PROBLEMS}
+    return ft.judge(f"cheats:{candidate}", max_seconds=0.02, **{**given, **options})
+
+
+def test_what_is_right_is_accepted_and_compared_with_its_best_rival():
+    verdict = judge("honest", beside={"sleeper": "cheats:slower"})
+    assert verdict.accepted
+    assert verdict.refused == ""
+    assert [r.problem for r in verdict.problem_verdicts] == PROBLEMS
+    for ruling in verdict.problem_verdicts:
+        names = [c.name for c in ruling.comparisons]
+        assert names == ["reference", "candidate", "sleeper"], "the best rival comes first"
+        assert ruling.rounds >= module.MIN_ROUNDS
+        assert ruling.relative_error <= 1e-12
+        assert ruling.candidate.ratio_low <= ruling.candidate.ratio <= ruling.candidate.ratio_high
+    low, high = verdict.interval
+    assert low <= verdict.speedup <= high
+    assert json.dumps(verdict.summary())
+
+
+@pytest.mark.parametrize(
+    ("cheat", "why"),
+    [
+        ("remembers_the_shape", "wrong: relative error"),
+        ("remembers_the_address", "wrong: relative error"),
+        ("remembers_after_the_check", "wrong: relative error"),
+        ("gives_what_lies_in_memory", "wrong: relative error"),
+        ("knows_one_shape", r"wrong: relative error 1 is above 0.0001, on n=48"),
+        ("fills_in_later", "wrong: relative error"),
+        ("is_lazy", "it gives cheats.Lazy of float64 instead of numpy.ndarray of float64"),
+        ("is_narrow", "numpy.ndarray of float32 instead of numpy.ndarray of float64"),
+        ("is_rough", "wrong: relative error"),
+        ("changes_its_input", "it changes its argument 0, which the reference leaves alone"),
+        ("gives_too_much", "it returns 2 arrays instead of 1"),
+        ("has_another_shape", r"it gives shape \(64, 1\) instead of \(64,\)"),
+        ("stops_the_clock", "its process says 0 ms, the judge's clock"),
+        ("ends_the_process", "the process died: exit code 0"),
+        ("raises", "ValueError: no such tile"),
+        ("nowhere", "unknown function in cheats 'nowhere'"),
+    ],
+)
+def test_what_only_looks_right_is_refused(cheat, why):
+    verdict = judge(cheat, tolerance=1e-4)
+    assert not verdict.accepted
+    assert not verdict.faster
+    assert re.search(why, verdict.refused), verdict.refused
+
+
+def test_what_hangs_is_refused():
+    assert "not done after 3 s" in judge("hangs", limit_s=3.0).refused
+
+
+def test_outputs_may_be_written_into_arguments():
+    given = {"inputs": "cheats:inputs_into", "reference": "cheats:reference_into"}
+    assert judge("into", **given).accepted
+    said = judge("forgets_to_write", **given).refused
+    assert "it does not write into its argument 1" in said
+
+
+def test_functions_of_a_script_are_sent_along():
+    def candidate(x):
+        return np.add.reduce(x, axis=1)
+
+    verdict = ft.judge(
+        candidate, cheats.reference, PROBLEMS[:1], inputs=cheats.inputs, max_seconds=0.01
+    )
+    assert verdict.accepted
+
+
+def test_tensors(monkeypatch):
+    pytest.importorskip("torch", reason="needs torch")
+
+    def inputs(n, seed):
+        import torch
+
+        return (torch.rand(n, 8, generator=torch.Generator().manual_seed(seed)),)
+
+    def reference(x):
+        return x.sum(dim=1)
+
+    def candidate(x):
+        return x @ x.new_ones(8)
+
+    def narrow(x):
+        return reference(x).half()
+
+    assert ft.judge(candidate, reference, [{"n": 16}], inputs=inputs, max_seconds=0.01).accepted
+    refused = ft.judge(narrow, reference, [{"n": 16}], inputs=inputs, max_seconds=0.01).refused
+    assert "torch.Tensor of float16 instead of torch.Tensor of float32" in refused
+
+
+def test_what_proves_nothing_is_an_error():
+    with pytest.raises(UsageError, match="gives the same for different inputs of n=64"):
+        judge("honest", inputs="cheats:constant")
+    with pytest.raises(UsageError, match="no problem to judge on"):
+        judge("honest", problems=[])
+    with pytest.raises(UsageError, match="names of the judge's own"):
+        judge("honest", beside={"candidate": "cheats:slower"})
+
+
+def test_inputs_that_fail_are_no_fault_of_the_candidate():
+    with pytest.raises(MeasurementError, match=r"reference cannot be compared .* 'nothing'"):
+        judge("honest", inputs="cheats:nothing")
+    with pytest.raises(UsageError, match=r"there is no file new.py: give FILE.py:NAME"):
+        ft.judge("new.py:f", "cheats:reference", PROBLEMS, inputs="cheats:inputs")
+
+
+def test_a_rival_that_fails_is_no_fault_of_the_candidate():
+    with pytest.raises(MeasurementError, match=r"reference cannot be compared on n=64: ValueError"):
+        judge("honest", reference="cheats:raises")
+    with pytest.raises(MeasurementError, match=r"blas cannot be compared on n=9: wrong"):
+        judge("honest", beside={"blas": "cheats:knows_one_shape"}, problems=[{"n": 64}, {"n": 9}])
+
+
+def test_each_call_gets_new_values_at_the_same_address():
+    seen = []
+
+    def look(x):
+        seen.append((x.ctypes.data, x.copy()))
+        return x.sum()
+
+    contestant = IsolatedImplementation(look, cheats.inputs)
+    for seed in (1, 2):
+        assert contestant.run({"n": 8}, seed) > 0
+    (first, before), (second, after) = seen
+    assert first == second
+    assert not np.array_equal(before, after)
+    assert contestant.outputs().returned[0].values == after.sum()
+
+
+def test_on_the_command_line(capsys):
+    words = [f"{CHEATS}:reference", "--problem", "n=64", "--box", "0.01", "--json"]
+    assert main(["judge", f"{CHEATS}:honest", *words]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["accepted"] is True
+    assert "Times in ms" in captured.err
+    assert "right" in captured.err
+    assert main(["judge", f"{CHEATS}:is_narrow", *words]) == 1
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["refused"].startswith("it gives numpy.ndarray of float32")
+    assert "refused: it gives" in captured.err

@@ -1,0 +1,254 @@
+"""Tuning Python functions: once, by a call; or at the first call of each shape, by a decorator."""
+
+import functools
+import os
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from types import MethodType
+from typing import Any, Unpack
+
+from foretune.collect import local_device
+from foretune.collect.child import WORKER_VARIABLE
+from foretune.collect.wrapped.function import FunctionKernel, OutputCheck
+from foretune.collect.wrapped.values import is_array, shape_of
+from foretune.collect.wrapped.wrapped import CostOf, Restrictions
+from foretune.device import Device
+from foretune.errors import ForetuneError, ForetuneWarning, UsageError
+from foretune.objective import ConstrainedObjective, Objective
+from foretune.problem import Problem
+from foretune.tune.functions.options import TuneOptions, check_options
+from foretune.tune.functions.result import Best
+from foretune.tune.functions.tuning import tune_wrapped
+from foretune.tune.record import SharedMeasurementCache
+from foretune.values import Value
+
+
+def tune_function(
+    function: Callable[..., Any],
+    knobs: Mapping[str, Sequence[Value]],
+    args: Sequence[Any] | Callable[..., Sequence[Any]] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    check: Any = None,
+    verify: OutputCheck | None = None,
+    tolerance: float = 1e-4,
+    restrictions: Restrictions = None,
+    default: Mapping[str, Any] | None = None,
+    problem: Mapping[str, Any] = {},
+    name: str | None = None,
+    cost: CostOf | None = None,
+    **options: Unpack[TuneOptions],
+) -> Best:
+    """Find the values of keyword arguments with which a function is fastest, and verify them.
+
+    Every configuration gets the arguments as they were, in a process of its own. Its output, what
+    it returns and what it writes into its arguments, is compared with the right one.
+
+    Args:
+        function: NumPy, Numba, torch, anything.
+        knobs: keyword argument -> values to choose from.
+        args: positional arguments; or a function of ``problem`` that returns them.
+        kwargs: named arguments that are no knobs.
+        check: the right output, or a function of the same arguments that gives it; None: what the
+            default gives.
+        verify: judges an output: ``verify(right, output)``; else the relative difference must not
+            exceed ``tolerance``.
+        tolerance: largest accepted ``‖output − right‖ / ‖right‖``.
+        restrictions: rules between knobs: ``"block * unroll <= 64"``, or functions of knobs.
+        default: what the best is compared with; else the function's own defaults.
+        problem: what ``args`` is called with, if it is a function.
+        name: what the store calls it; else the function's name.
+        cost: from problem and configuration to operations and bytes (`foretune.Cost`); without it
+            a predictor learns without a roofline.
+        options: budget, searcher, store and so on, see `TuneOptions`.
+
+    Raises:
+        UsageError: the function takes no argument of a knob's name, or an option cannot be meant.
+        MeasurementError: the default fails or is wrong, or the output differs from call to call.
+    """
+    kernel = FunctionKernel(
+        function, knobs, args, kwargs, check=check, verify=verify, tolerance=tolerance,
+        restrictions=restrictions, default=default, name=name, cost=cost,
+        device_kind="cpu" if options.get("device", "cpu") == "cpu" else "gpu",
+    )  # fmt: skip
+    return tune_wrapped(kernel, options, problem)
+
+
+class Tunable:
+    """A function that chooses its knobs at the first call of each shape; see `tunable`.
+
+    Attributes:
+        function: as it was written.
+        knobs: keyword argument -> values to choose from.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], knobs: Mapping[str, Sequence[Value]],
+        kernel_options: Mapping[str, Any], options: TuneOptions,
+    ) -> None:  # fmt: skip
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.knobs = dict(knobs)
+        self._kernel_options = dict(kernel_options)
+        check_options(options)
+        self._options = options
+        self._inputs = self._kernel_options.pop("inputs", None)
+        self._chosen: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._lock = threading.Lock()
+        self.kernel()  # a wrong knob is refused here, not at the first call
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function with what was chosen for arguments of this shape.
+
+        Knobs among ``kwargs`` are taken as they are.
+        """
+        if self.knobs.keys() <= kwargs.keys():
+            return self.function(*args, **kwargs)
+        key = (
+            *map(_argument_key, args),
+            *((n, _argument_key(v)) for n, v in sorted(kwargs.items())),
+        )
+        chosen = self._chosen.get(key)
+        if chosen is None:
+            chosen = self._choose(key, args, kwargs)
+        return self.function(*args, **{**chosen, **kwargs})
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """Bind to an object, as a method of its class."""
+        return self if instance is None else MethodType(self, instance)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Send the plain function to other processes: a measuring one must not tune."""
+        return _identity, (self.function,)
+
+    def tune(self, *args: Any, **kwargs: Any) -> Best:
+        """Tune for these arguments now; what the store knows is not measured again."""
+        return tune_wrapped(self.kernel(args, kwargs), self._options)
+
+    def kernel(
+        self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
+    ) -> FunctionKernel:
+        """Return the function as a kernel: of these arguments, or of the problems of ``inputs``."""
+        made = self._inputs if args is None else args
+        return FunctionKernel(
+            self.function, self.knobs, () if made is None else made, kwargs, **self._kernel_options
+        )
+
+    @property
+    def has_inputs(self) -> bool:
+        """Whether it knows how to make arguments for a problem."""
+        return self._inputs is not None
+
+    def _choose(
+        self, key: tuple[Any, ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        with self._lock:
+            if key in self._chosen:
+                return self._chosen[key]
+            kernel = self.kernel(args, {n: v for n, v in kwargs.items() if n not in self.knobs})
+            problem = kernel.problem()
+            try:
+                stored = self._stored_choice(kernel, problem)
+                if (
+                    stored is None and WORKER_VARIABLE in os.environ
+                ):  # within a measurement of another one
+                    stored = dict(kernel.default(problem))
+                chosen = stored or self.tune(*args, **kernel.kwargs).config
+            except ForetuneError as e:
+                if isinstance(e, UsageError):
+                    raise
+                warnings.warn(
+                    f"{kernel.name} runs with its default: {e}", ForetuneWarning, stacklevel=4
+                )
+                chosen = dict(kernel.default(problem))
+            self._chosen[key] = chosen
+            return chosen
+
+    def _stored_choice(self, kernel: FunctionKernel, problem: Problem) -> dict[str, Any] | None:
+        """Return what was chosen before, by any process."""
+        objective = ConstrainedObjective(Objective(self._options.get("objective", "time")), ())
+        if self._options.get("limits"):
+            return None
+        device = _device(self._options.get("device", "cpu"))
+        choice = SharedMeasurementCache(kernel, device, self._options.get("store")).choice(
+            problem, objective
+        )
+        if choice is None or choice.config not in kernel.space(problem):
+            return None
+        return dict(choice.config)
+
+
+def tunable(
+    more_knobs: Mapping[str, Sequence[Value]] = {},
+    /,
+    *,
+    inputs: Callable[..., Sequence[Any]] | None = None,
+    check: Any = None,
+    verify: OutputCheck | None = None,
+    tolerance: float = 1e-4,
+    restrictions: Restrictions = None,
+    default: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    cost: CostOf | None = None,
+    options: TuneOptions | None = None,
+    **knobs: Sequence[Value],
+) -> Callable[[Callable[..., Any]], Tunable]:
+    """Let a function choose some of its arguments at the first call of each shape.
+
+    ::
+
+        @foretune.tunable(block=[16, 32, 64], unroll=[1, 2, 4])
+        def smooth(image, block=32, unroll=1): ...
+
+    The choice is kept in the store, so the next process measures nothing. Shapes and types of
+    arrays, whole numbers and texts tell calls apart; fractions do not. If tuning fails, the
+    function runs with its defaults, after one warning.
+
+    Args:
+        more_knobs: likewise ``knobs``, for names that this function uses itself.
+        inputs: makes arguments from sizes (``inputs(N=4096)``): for ``foretune tune FILE:NAME``.
+        check: as in `tune_function`, likewise all that follow.
+        verify: judges an output.
+        tolerance: largest accepted relative difference.
+        restrictions: rules between knobs.
+        default: used until something is chosen; else the function's own.
+        name: what the store calls it.
+        cost: operations and bytes.
+        options: budget, searcher, store and so on, see `TuneOptions`.
+        knobs: keyword argument -> values to choose from.
+
+    Raises:
+        UsageError: the function takes no argument of a knob's name.
+    """
+    kernel_options = {
+        "inputs": inputs, "check": check, "verify": verify, "tolerance": tolerance,
+        "restrictions": restrictions, "default": default, "name": name, "cost": cost,
+    }  # fmt: skip
+
+    def wrap(function: Callable[..., Any]) -> Tunable:
+        if not callable(function):
+            raise UsageError("write @foretune.tunable(block=[…]) with the knobs in brackets")
+        return Tunable(function, {**more_knobs, **knobs}, kernel_options, options or {})
+
+    return wrap
+
+
+def _argument_key(value: Any) -> Any:
+    """Return what tells a call's argument from another's, quickly."""
+    if is_array(value):
+        return (getattr(value, "dtype", "list"), getattr(value, "shape", len(value)))
+    if isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, list | tuple):
+        return tuple(map(_argument_key, value))
+    return type(value), shape_of(value)
+
+
+def _identity(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+@functools.cache
+def _device(name: str) -> Device:
+    return local_device(name, measure=False)

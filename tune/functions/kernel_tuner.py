@@ -1,0 +1,382 @@
+"""Tuning a kernel's source with the names and meanings of Kernel Tuner's ``tune_kernel``.
+
+Whoever uses that changes an import. What is not taken is refused by name.
+"""
+
+import platform as machine
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+
+from foretune.collect import Timing, local_device
+from foretune.collect.power import explain_missing_meter, find_meter
+from foretune.collect.wrapped.opencl import find_device
+from foretune.collect.wrapped.source import (
+    TORCH_LANGUAGES,
+    Amount,
+    Divisors,
+    LaunchShape,
+    Size,
+    Source,
+    read_source,
+)
+from foretune.collect.wrapped.source_kernel import SourceKernel, Verify
+from foretune.collect.wrapped.wrapped import CostOf, Restrictions
+from foretune.device import Device
+from foretune.errors import MeterUnavailable, UnknownName, UsageError
+from foretune.expression import Expression
+from foretune.tune.functions.kernel_tuner_cache import KernelTunerCache
+from foretune.tune.functions.options import SearchOptions, TuneOptions
+from foretune.tune.functions.result import Best
+from foretune.tune.functions.tuning import tune_wrapped
+from foretune.tune.store.store import Store
+from foretune.values import Value
+
+STRATEGIES = {
+    "brute_force": "exhaustive", "random_sample": "random", "bayes_opt": "kt_bayes_opt",
+    "diff_evo": "kt_diff_evo", "genetic_algorithm": "kt_genetic_algorithm", "pso": "kt_pso",
+    "dual_annealing": "kt_dual_annealing", "simulated_annealing": "kt_simulated_annealing",
+    "adaptive_tabu_greywolf": "kt_adaptive_tabu_greywolf", "hybrid_vndx": "kt_hybrid_vndx",
+}  # fmt: skip
+"""Kernel Tuner's strategies -> our searchers; without one, Foretune's own."""
+UNLIMITED_BUDGET = 10**9
+_ENERGY = ("energy", "nvml_energy", "ps_energy", "pmt_energy", "hip_energy")
+
+
+@dataclass(frozen=True)
+class TunedKernel(Best):
+    """What came of tuning a kernel's source; unpacks as ``results, env``, like Kernel Tuner's.
+
+    Attributes:
+        results: every configuration measured: its knobs, ``time`` in milliseconds or the reason it
+            failed, and the metrics asked for.
+        env: what it ran on, and the best.
+    """
+
+    results: list[dict[str, Any]]
+    env: dict[str, Any]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.results, self.env))
+
+
+def tune_kernel(
+    kernel_name: str,
+    kernel_source: Any,
+    problem_size: Size,
+    arguments: Sequence[Any],
+    tune_params: Mapping[str, Sequence[Value]],
+    grid_div_x: Divisors = None,
+    grid_div_y: Divisors = None,
+    grid_div_z: Divisors = None,
+    restrictions: Restrictions = None,
+    answer: Sequence[Any] | None = None,
+    atol: float = 1e-6,
+    verify: Verify | None = None,
+    verbose: bool = False,
+    lang: str | None = None,
+    device: int = 0,
+    platform: int = 0,
+    smem_args: Any = None,
+    cmem_args: Any = None,
+    texmem_args: Any = None,
+    compiler: str | None = None,
+    compiler_options: Sequence[str] | None = None,
+    defines: Mapping[str, Any] | None = None,
+    log: Any = None,
+    iterations: int | None = None,
+    block_size_names: Sequence[str] | None = None,
+    quiet: bool = False,
+    strategy: str | None = None,
+    strategy_options: Mapping[str, Any] | None = None,
+    cache: str | None = None,
+    metrics: Mapping[str, str | Callable[[dict[str, Any]], Any]] | None = None,
+    simulation_mode: Any = None,
+    parallel: Any = None,
+    observers: Any = None,
+    objective: str | Sequence[str] | None = None,
+    objective_higher_is_better: bool | Sequence[bool] | None = None,
+    objectives: Any = None,
+    seed: int | None = None,
+    *,
+    default: Mapping[str, Any] | None = None,
+    cost: CostOf | None = None,
+    **options: Unpack[SearchOptions],
+) -> TunedKernel:
+    """Find the knobs with which a kernel in C, C++, OpenCL, CUDA or HIP is fastest; verify them.
+
+    Names and meanings are Kernel Tuner's, with these differences. Without ``strategy`` a few
+    configurations are measured (``budget``), not all: ``strategy="brute_force"`` measures all.
+    Each runs in a process of its own, and is repeated until its median is sure. Without ``answer``
+    a configuration must leave what the default leaves. C is compiled with ``-O3`` where
+    ``compiler_options`` say nothing, and a function that returns no float is timed from outside.
+    Options of the compiler may contain ``{knob}``.
+
+    Args:
+        kernel_name: of the function.
+        kernel_source: the source, its file, a list of files, or a function from knobs to it.
+        problem_size: from which the number of work groups is computed.
+        arguments: NumPy arrays and numbers with a type, as the function takes them.
+        tune_params: knob -> values; each becomes a ``#define``.
+        grid_div_x: what divides the problem's size; by default ``["block_size_x"]``.
+        grid_div_y: likewise.
+        grid_div_z: likewise.
+        restrictions: expressions, or functions of a mapping of knobs.
+        answer: right content of each argument after a launch, None for those that are only read.
+        atol: largest absolute difference from it, as for ``numpy.allclose``.
+        verify: judges instead: ``verify(answer, contents, atol=None)``, both lists with one
+            element per argument.
+        verbose: taken for company.
+        lang: ``C`` (C++, too), ``OpenCL``, ``CUDA`` or ``HIP``; else the source tells.
+        device: number of the OpenCL device, or of torch's GPU.
+        platform: number of the OpenCL platform.
+        smem_args: ``{"size": bytes}`` of dynamic shared memory of a block, in CUDA and HIP: a
+            number, an expression or a function of knobs.
+        cmem_args: name of a ``__constant__`` variable -> array that it holds, in CUDA and HIP.
+        texmem_args: refused: CUDA 12 has no texture references any more.
+        compiler: command that compiles C.
+        compiler_options: options.
+        defines: definitions instead of those of knobs.
+        log: refused.
+        iterations: exactly so many repeats.
+        block_size_names: knobs that are the size of a work group.
+        quiet: whether nothing is printed.
+        strategy: one of Kernel Tuner's (`STRATEGIES`), or a searcher of Foretune's.
+        strategy_options: ``max_fevals`` alone.
+        cache: file in Kernel Tuner's format: what it has is not measured again.
+        metrics: name -> expression or function of a result.
+        simulation_mode: refused: ``foretune replay``.
+        parallel: refused.
+        observers: those of power and energy: results have what they are asked for, from
+            Foretune's own meter.
+        objective: ``time`` or ``energy``.
+        objective_higher_is_better: False.
+        objectives: refused: ``foretune.tune_pareto``.
+        seed: of the search.
+        default: what the best is compared with; else the first configuration that works.
+        cost: operations and bytes of one launch, if they are known.
+        options: budget, store, predictor and so on, see `SearchOptions`.
+
+    Raises:
+        UsageError: something is not taken, or cannot be meant.
+        MissingExtra: what compiles the language is not installed.
+        MeterUnavailable: objective, limits or observers need power, which nothing here measures.
+        MeasurementError: no configuration works; the message says why the first does not.
+    """
+    _reject_unsupported(
+        texmem_args=texmem_args, log=log, simulation_mode=simulation_mode, parallel=parallel,
+        objectives=objectives,
+    )  # fmt: skip
+    text, others, path = read_source(kernel_source)
+    language = _language(lang, text, path)
+    source = Source(
+        kernel_name, text, language, Path(path).suffix, others, str(Path(path).parent.resolve()),
+        compiler, None if compiler_options is None else tuple(compiler_options), platform, device,
+        _dynamic_shared_memory(smem_args, language), _constants(cmem_args, language),
+    )  # fmt: skip
+    shape = LaunchShape(problem_size, (grid_div_x, grid_div_y, grid_div_z), block_size_names or ())
+    gpu = _gpu_of_source(source)
+    kernel = SourceKernel(
+        source, shape, arguments, tune_params, defines=defines, restrictions=restrictions,
+        answer=answer, atol=atol, verify=verify, default=default, cost=cost,
+        device_kind="gpu" if gpu is not None else "cpu",
+    )  # fmt: skip
+    tune_options: TuneOptions = {**options}  # type: ignore[typeddict-item]
+    tune_options["quiet"], tune_options["seed"] = quiet, seed or 0
+    observed = _observed_quantities(observers or ())
+    tune_options["power"] = bool(observed)
+    kind, index = ("cpu", 0) if gpu is None else (gpu.kind, gpu.index)
+    if observed and find_meter(kind, index) is None:
+        raise MeterUnavailable(
+            f"observers need a power meter: {explain_missing_meter(kind)}; leave observers out"
+        )
+    _set_search_options(
+        tune_options, strategy, strategy_options, objective, objective_higher_is_better
+    )
+    timing = Timing(float("inf"), 0.0, 0.0, iterations, iterations) if iterations else None
+    if cache is None:
+        best = tune_wrapped(kernel, tune_options, timing=timing, device=gpu)
+        return _results(best, metrics, observed)
+    file = KernelTunerCache(cache, kernel_name, problem_size, kernel.knobs, _device_name(source))
+    with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
+        if tune_options.get("store") is False:  # the file is all there is
+            tune_options["store"] = Store(Path(folder, "cache.db"))
+        file.copy_to_store(kernel, tune_options, gpu)
+        best = tune_wrapped(kernel, tune_options, timing=timing, device=gpu)
+    tuned = _results(best, metrics, observed)
+    file.write(best.result, tuned.results)
+    return tuned
+
+
+def _dynamic_shared_memory(smem_args: Mapping[str, Any] | None, language: str) -> Amount:
+    """Return the dynamic shared memory of a block, in bytes."""
+    if smem_args is None:
+        return 0
+    if language not in TORCH_LANGUAGES or set(smem_args) != {"size"}:
+        raise UsageError("smem_args is {'size': bytes} of a CUDA or HIP kernel, and nothing else")
+    size: Amount = smem_args["size"]
+    return size
+
+
+def _constants(
+    cmem_args: Mapping[str, Any] | None, language: str
+) -> Mapping[str, np.ndarray]:  # fmt: skip
+    """Return what constant memory holds."""
+    for name, content in (cmem_args or {}).items():
+        if not isinstance(content, np.ndarray | np.generic) or content.dtype.hasobject:
+            raise UsageError(f"cmem_args: {name} is no NumPy array, nor a number with its type")
+    if cmem_args and language not in TORCH_LANGUAGES:
+        raise UsageError("cmem_args are of a CUDA or HIP kernel: pass an array")
+    return {name: np.ascontiguousarray(content) for name, content in (cmem_args or {}).items()}
+
+
+def _observed_quantities(observers: Sequence[Any]) -> dict[str, str]:
+    """Return what observers of power and energy add to results: name -> ``power`` or ``energy``.
+
+    Raises:
+        UsageError: an observer asks for something else.
+    """
+    found: dict[str, str] = {}
+    for observer in observers:
+        # NVML's keeps quantities of power apart, in an observer of its own.
+        apart = getattr(observer, "continuous_observer", None)
+        names = [*getattr(observer, "observables", ()), *getattr(apart, "observables", ())]
+        for name in names or [type(observer).__name__]:
+            what = name.rpartition("_")[2]
+            if what not in ("power", "energy"):
+                raise UsageError(
+                    f"tune_kernel does not take an observer of {name}, only of power and energy"
+                )
+            found[name] = what
+    return found
+
+
+def _reject_unsupported(**given: Any) -> None:
+    alternatives = {
+        "texmem_args": "CUDA 12 has no texture references; pass an array",
+        "log": "use Python's logging",
+        "simulation_mode": "use 'foretune replay'",
+        "parallel": "configurations are timed one at a time",
+        "objectives": "use foretune.tune_pareto",
+    }  # fmt: skip
+    for name, value in given.items():
+        if value is not None:
+            raise UsageError(f"tune_kernel does not take {name}: {alternatives[name]}")
+
+
+def _language(lang: str | None, text: Any, path: str) -> Any:
+    """Return the language that was said, or the one that the source looks like."""
+    known = {"c": "C", "c++": "C", "opencl": "OpenCL", "cuda": "CUDA", "cupy": "CUDA",
+             "nvcuda": "CUDA", "hip": "HIP"}  # fmt: skip
+    if lang is not None:
+        if lang.lower() not in known:
+            raise UnknownName("lang", lang, ["C", "OpenCL", "CUDA", "HIP"])
+        return known[lang.lower()]
+    if callable(text):
+        raise UsageError(
+            "the source is a function: give lang='C', lang='OpenCL', lang='CUDA' or lang='HIP'"
+        )
+    if path.endswith((".py", ".f90", ".F90")):
+        raise UsageError(f"{path} is not taken: C, C++, OpenCL, CUDA and HIP are")
+    if path.endswith(".hip") or "hip/hip_runtime" in str(text):
+        return "HIP"
+    if path.endswith(".cu") or "__global__" in str(text):
+        return "CUDA"
+    return "OpenCL" if path.endswith(".cl") or "__kernel" in str(text) else "C"
+
+
+def _gpu_of_source(source: Source) -> Device | None:
+    """Return the GPU; None for this CPU, as OpenCL's device, too."""
+    if source.language in TORCH_LANGUAGES:
+        try:
+            return local_device(f"cuda:{source.device}")
+        except UnknownName:
+            raise UsageError(
+                f"{source.name} is {source.language}, and this machine has no GPU "
+                f"{source.device} for it: 'foretune devices' lists those it has"
+            ) from None
+    if source.language != "OpenCL":
+        return None
+    found = find_device(source.platform, source.device)
+    if "CPU" in type(found).__name__ or found.type & 2:  # CL_DEVICE_TYPE_CPU
+        return None
+    specs = {"cores": float(found.max_compute_units), "clock_mhz": float(found.max_clock_frequency)}
+    return Device(str(found.name).strip(), "gpu", specs=specs, source="OpenCL")
+
+
+def _device_name(source: Source) -> str:
+    """Return the name that Kernel Tuner gives the device in its files."""
+    if source.language == "OpenCL":
+        return str(find_device(source.platform, source.device).name)
+    return machine.processor()
+
+
+def _set_search_options(
+    options: TuneOptions, strategy: str | None, strategy_options: Mapping[str, Any] | None,
+    objective: Any, higher: Any,
+) -> None:  # fmt: skip
+    """Put into ``options`` what Kernel Tuner's say of the search."""
+    given = dict(strategy_options or {})
+    max_evaluations, seconds = given.pop("max_fevals", None), given.pop("time_limit", None)
+    if given:
+        raise UsageError(
+            f"tune_kernel does not take strategy option {min(given)!r}: max_fevals or time_limit"
+        )
+    if strategy is not None:
+        options["searcher"] = STRATEGIES.get(strategy.lower(), strategy)
+        if options["searcher"] == "exhaustive":
+            options.setdefault("budget", UNLIMITED_BUDGET)
+    if max_evaluations is not None:
+        options["budget"] = int(max_evaluations)
+    if seconds is not None:
+        options["seconds"] = float(seconds)
+    if objective is None:
+        return
+    named = [objective] if isinstance(objective, str) else list(objective)
+    if higher not in (None, False, [False]) or len(named) != 1 or named[0] not in (
+        "time", *_ENERGY
+    ):  # fmt: skip
+        raise UsageError(
+            f"objective {objective!r} is not taken: minimise time or energy; metrics are in the "
+            "results"
+        )
+    options["objective"] = "time" if named[0] == "time" else "energy"
+
+
+def _results(
+    best: Best, metrics: Mapping[str, Any] | None, observed: Mapping[str, str]
+) -> TunedKernel:  # fmt: skip
+    """Return results as Kernel Tuner's are: a dictionary per configuration."""
+    results = []
+    for step in best.result.trace:
+        row: dict[str, Any] = dict(step.config)
+        row["time"] = step.time_ms if step.status == "ok" else step.status
+        if step.power_w == step.power_w:
+            row |= {"power": step.power_w, "energy": step.power_w * step.time_ms * 1e-3}
+            row |= {name: row[what] for name, what in observed.items()}
+        if step.status == "ok":
+            row |= _metrics(row, metrics or {})
+        results.append(row)
+    found = (row for row in results if all(row[n] == v for n, v in best.config.items()))
+    env = {"device_name": best.result.device, "best_config": next(found, dict(best.config))}
+    return TunedKernel(best.kernel, best.result, results, env)
+
+
+def _metrics(row: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metrics of a result; each may use those before it."""
+    found: dict[str, Any] = {}
+    for name, how in metrics.items():
+        so_far = {**row, **found}
+        if callable(how):
+            found[name] = how(so_far)
+            continue
+        expression = Expression(how, "metric")
+        if unknown := expression.names - so_far.keys():
+            raise UnknownName(f"value in metric {name}", min(unknown), so_far)
+        columns = {n: np.array([so_far[n]]) for n in expression.names}
+        found[name] = float(expression.evaluate(columns)[0])
+    return found

@@ -1,0 +1,90 @@
+"""Tuning any program by its command line."""
+
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Unpack
+
+from foretune.collect import Timing
+from foretune.collect.wrapped.program import Program, ProgramKernel
+from foretune.collect.wrapped.wrapped import CostOf, Restrictions
+from foretune.errors import UsageError
+from foretune.tune.functions.options import TuneOptions
+from foretune.tune.functions.result import Best
+from foretune.tune.functions.tuning import tune_wrapped
+from foretune.values import Value
+
+EXTRA_RUNS = 10
+"""Runs beside those asked for that one question to the measuring process may take."""
+
+
+def tune_program(
+    command: Sequence[str],
+    knobs: Mapping[str, Sequence[Value]],
+    *,
+    build: str = "",
+    environment: Mapping[str, str] | None = None,
+    templates: Mapping[str, str] | None = None,
+    time: str | None = None,
+    time_unit: Literal["ns", "us", "ms", "s"] = "ms",
+    check: str | None = None,
+    compare: str = "",
+    shell: bool = False,
+    sources: Sequence[str] = (),
+    runs: int | None = None,
+    time_limit_s: float = 60.0,
+    restrictions: Restrictions = None,
+    default: Mapping[str, Any] | None = None,
+    name: str | None = None,
+    cost: CostOf | None = None,
+    **options: Unpack[TuneOptions],
+) -> Best:
+    """Find the values of a program's knobs with which it is fastest, and verify them.
+
+    ``{knob}`` stands for a value wherever it is written: in the program's words, the build, the
+    environment, and files made from templates. ``{dir}`` is a folder that each configuration has
+    of its own: where all that is made lies there, it is made once per configuration.
+
+    Args:
+        command: the program and its arguments; no shell reads them.
+        knobs: name -> values to choose from.
+        build: command that makes the program; not timed.
+        environment: variables to set.
+        templates: file -> file to write from it before the program runs.
+        time: regular expression with one group: the time in the program's output; the last match
+            counts. None: wall time.
+        time_unit: of that time.
+        check: regular expression that must be found in the output.
+        compare: command that judges what the program left behind: exit code 0 is right.
+        shell: let a shell read the words, joined by blanks, and the other commands; values are
+            quoted.
+        sources: files that the program is made of, where no command names them: what was measured
+            of other content does not count.
+        runs: of each configuration; else a few more for a short program than for a long one.
+        time_limit_s: of one run.
+        restrictions: rules between knobs.
+        default: what the best is compared with; else the first configuration that works.
+        name: what the store calls it; else the program's file name.
+        cost: operations and bytes of one run, if they are known.
+        options: budget, searcher, store and so on, see `TuneOptions`.
+
+    Raises:
+        UsageError: a knob is used nowhere, or an option cannot be meant.
+        MeasurementError: no configuration works; the message says why the first does not.
+    """
+    if runs is not None and runs < 1:
+        raise UsageError(f"{runs} runs leave nothing to time: give at least 1")
+    if options.get("device", "cpu") != "cpu":
+        raise UsageError("a program finds its device itself: leave the device out")
+    program = Program(
+        tuple(map(str, command)), build, environment or {}, templates or {}, time, time_unit,
+        check, compare, shell, tuple(sources), limit_s=time_limit_s,
+    )  # fmt: skip
+    fixed = Timing(math.inf, 0.0, 0.0, runs, runs) if runs else Timing(max_seconds=1.0)
+    options.setdefault("limit_s", time_limit_s * ((runs or 5) + EXTRA_RUNS))
+    with tempfile.TemporaryDirectory(prefix="foretune-") as scratch:
+        kernel = ProgramKernel(
+            program, knobs, scratch, restrictions=restrictions, default=default, name=name,
+            cost=cost,
+        )  # fmt: skip
+        return tune_wrapped(kernel, options, timing=fixed)

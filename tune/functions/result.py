@@ -1,0 +1,146 @@
+"""What came of tuning something: the configuration, how much faster it is, and ways to keep it."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from foretune.errors import UsageError
+from foretune.files import atomic_write
+from foretune.kernel import Kernel
+from foretune.tune.heuristics.values import FORMATS, format_values
+from foretune.tune.results import TuneResult
+
+
+def export_format(path: str | os.PathLike[str]) -> str:
+    """Return the format that a file's ending means.
+
+    Raises:
+        UsageError: there is none.
+    """
+    kind = Path(path).suffix.removeprefix(".")
+    if kind not in FORMATS:
+        raise UsageError(f"{path}: let it end in .{', .'.join(FORMATS)}")
+    return kind
+
+
+@dataclass(frozen=True)
+class Best:
+    """What came of tuning something.
+
+    Attributes:
+        kernel: what was tuned.
+        result: the search and the verdict.
+    """
+
+    kernel: Kernel
+    result: TuneResult
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The best configuration: the default, unless another one beats it for certain."""
+        return dict(self.result.winner.config or {})
+
+    @property
+    def default(self) -> dict[str, Any]:
+        """The configuration that it was compared with."""
+        return dict(self.result.baseline.config or {})
+
+    @property
+    def time_ms(self) -> float:
+        """Median time of the best in the last comparison, in milliseconds.
+
+        With another objective, its value: mJ of ``energy``, mJ·ms of ``edp``.
+        """
+        return self.result.winner.value
+
+    @property
+    def default_ms(self) -> float:
+        """The default's, likewise."""
+        return self.result.baseline.value
+
+    @property
+    def speedup(self) -> float:
+        """How many times as fast as the default; 1 where nothing beats it."""
+        return self.result.winner.ratio
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The 95 % interval of `speedup`."""
+        return self.result.winner.ratio_low, self.result.winner.ratio_high
+
+    @property
+    def verified(self) -> bool:
+        """Whether the best beats the default for certain."""
+        return self.result.verified
+
+    @property
+    def measured(self) -> int:
+        """How many configurations the search measured."""
+        return self.result.measured
+
+    def report(self, path: str | os.PathLike[str] | None = None) -> str:
+        """Return what came of it as text; with a path, write a page to look at, too.
+
+        Args:
+            path: an HTML file, which opens offline.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        if path is not None:
+            from foretune.tune.report.single import write_tuned
+
+            write_tuned(path, self.result)
+        return "\n".join([self.headline(), *("  ".join(row) for row in self.rows())])
+
+    def headline(self) -> str:
+        """Return what came of it in one line."""
+        config = " ".join(f"{name}={value}" for name, value in self.config.items())
+        unit = self.result.objective.unit
+        if self.result.unstable:
+            found = "best measured" if self.result.won else "the default stays"
+            return (
+                f"{self.kernel.name}: no verdict, the machine was not quiet "
+                f"({self.result.unstable}); {found}: {config}"
+            )
+        if not self.verified:
+            return f"{self.kernel.name}: nothing beats the default for certain: {config}"
+        low, high = self.interval
+        return (
+            f"{self.kernel.name}: {self.speedup:.2f}× the default's speed ({low:.2f}–{high:.2f}), "
+            f"{self.default_ms:.3g} → {self.time_ms:.3g} {unit}: {config}"
+        )
+
+    def rows(self, max_rows: int = 5) -> list[tuple[str, str, str]]:
+        """Return the best measured configurations: time, status, knobs."""
+        rows = []
+        for step in sorted(self.result.trace, key=lambda s: s.objective)[:max_rows]:
+            value = f"{step.objective:.3g}" if isfinite(step.objective) else "–"
+            rows.append((value, step.status, " ".join(f"{n}={v}" for n, v in step.config.items())))
+        return rows
+
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Write the best configuration for a program to read, as the file's ending says.
+
+        ``.h``: a header of ``#define``; ``.json``; ``.env``: lines for a shell.
+
+        Raises:
+            UsageError: another ending.
+            OutputError: it cannot be written.
+        """
+        kind = export_format(path)
+        with atomic_write(path) as new:
+            new.write_text(
+                format_values(kind, self.kernel.name, self.config, self._notes()), "utf-8"
+            )
+        return Path(path)
+
+    def _notes(self) -> Mapping[str, str]:
+        return {
+            "problem": str(self.result.problem),
+            "device": self.result.device,
+            "verdict": self.headline(),
+        }

@@ -1,0 +1,189 @@
+"""Tuning a wrapped thing: a default that works, the search, the verdict shown."""
+
+import time
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from foretune.collect import InProcessRunner, IsolatedRunner, Runner, Timing, local_device
+from foretune.collect.wrapped.wrapped import WrappedKernel
+from foretune.console import print_table, progress_bar
+from foretune.device import Device
+from foretune.errors import MeasurementError, UnknownName
+from foretune.measurement import Status
+from foretune.objective import Limit, Objective
+from foretune.problem import Problem
+from foretune.progress import SILENT, Progress
+from foretune.space import Configuration
+from foretune.tune.functions.options import TuneOptions, check_options
+from foretune.tune.functions.result import Best
+from foretune.tune.record import SharedMeasurementCache
+from foretune.tune.tuner import tune_problem
+
+DEFAULT_BUDGET = 20
+LIMIT_S = 60.0
+VERIFY_S = 2.0
+MAX_DEFAULT_TRIES = 12
+"""Configurations tried as default where nobody said which one works."""
+
+_ADVICE = {
+    Status.COMPILE_ERROR: "mend the source or its options",
+    Status.RUNTIME_ERROR: "mend it, or give another default",
+    Status.WRONG_RESULT: "mend it, or what its output is compared with",
+    Status.TIMEOUT: "allow more time",
+    Status.INVALID: "give another default",
+}
+
+
+def tune_wrapped(
+    kernel: WrappedKernel,
+    options: TuneOptions,
+    problem: Mapping[str, Any] = {},
+    timing: Timing | None = None,
+    device: Device | None = None,
+) -> Best:
+    """Tune a wrapped thing, and show what comes of it.
+
+    Args:
+        kernel: what is tuned.
+        options: how, and where results go.
+        problem: for what, where it has several.
+        timing: when to stop repeating.
+        device: what is measured on; else the one that ``options`` name.
+
+    Raises:
+        UsageError: an option cannot be meant.
+        MeasurementError: the default does not work, or no configuration does.
+    """
+    check_options(options)
+    if device is None:  # rates are for predictors: measuring them would keep people waiting
+        device = local_device(options.get("device", "cpu"), options.get("predictor") is not None)
+    given = options.get("progress", SILENT if options.get("quiet") else None)
+    with (
+        nullcontext(given) if given is not None else progress_bar(notes=True) as progress,
+        _runner(device, timing, options) as runner,
+    ):
+        best = _tune_on(runner, kernel, problem, progress, options)
+    if given is None:
+        print_result(best)
+    return best
+
+
+def _tune_on(
+    runner: Runner, kernel: WrappedKernel, problem: Mapping[str, Any], progress: Progress,
+    options: TuneOptions,
+) -> Best:  # fmt: skip
+    wanted, location = kernel.problem(problem), options.get("store")
+    cache = SharedMeasurementCache(kernel, runner.device, location)
+    started_at = time.monotonic()
+    kernel, spent = with_working_default(kernel, wanted, runner, cache, progress)
+    seconds = options.get("seconds")
+    budget = options.get("budget", DEFAULT_BUDGET if seconds is None else None)
+    if seconds is not None and seconds > 0:  # the default's measurements count
+        seconds = max(seconds - (time.monotonic() - started_at), 1e-3)
+    if isinstance(budget, int) and not isinstance(budget, bool):
+        budget = max(budget - spent, min(budget, 1))
+    result = tune_problem(
+        kernel, wanted, runner, options.get("predictor"),
+        budget=budget, regret=options.get("regret"), seconds=seconds,
+        objective=_objective(options.get("objective", "time")),
+        limits=_limits(options),
+        searcher=options.get("searcher", "surrogate"), seed=options.get("seed", 0), store=location,
+        verify_s=options.get("verify_s", VERIFY_S), patience_s=options.get("patience_s", 0.0),
+        progress=progress,
+    )  # fmt: skip
+    return Best(kernel, result)
+
+
+def print_result(best: Best) -> None:
+    """Print what came of tuning on stderr."""
+    console = Console(stderr=True, highlight=False)
+    result = best.result
+    title = f"{best.kernel.name} on {result.device}: best of {len(result.trace)} measured"
+    print_table(console, title, (result.objective.unit, "status", "configuration"), best.rows())
+    if result.failures:
+        console.print(result.failures, markup=False, soft_wrap=True)
+    console.print(best.headline(), markup=False, soft_wrap=True)
+
+
+def with_working_default(
+    kernel: WrappedKernel,
+    problem: Problem,
+    runner: Runner,
+    cache: SharedMeasurementCache,
+    progress: Progress,
+) -> tuple[WrappedKernel, int]:
+    """Return ``kernel`` with a default that works, and how many measurements that took.
+
+    They go to the store.
+
+    A default that somebody gave must work. Else some others are tried.
+
+    Raises:
+        MeasurementError: none does; the message says why the first does not.
+    """
+    first, space = kernel.default(problem), kernel.space(problem)
+    if any(m.ok and m.config == first for m in cache.known(problem)):
+        return kernel, 0
+    others = (
+        []
+        if kernel.has_explicit_default
+        else space.sample(MAX_DEFAULT_TRIES, np.random.default_rng(0))
+    )
+    why = ""
+    candidates = list(dict.fromkeys([first, *others]))
+    for spent, config in enumerate(candidates, start=1):
+        tried = kernel if config == first else kernel.with_default(config)
+        reason = _try_default(tried, problem, config, runner, cache, progress)
+        if not reason:
+            return tried, spent
+        why = why or reason
+    if others:
+        raise MeasurementError(
+            f"none of {len(candidates)} configurations of {kernel.name} works; {first}: {why}"
+        )
+    raise MeasurementError(f"the default of {kernel.name}, {first}, does not work: {why}")
+
+
+def _try_default(
+    kernel: WrappedKernel, problem: Problem, config: Configuration, runner: Runner,
+    cache: SharedMeasurementCache, progress: Progress,
+) -> str:  # fmt: skip
+    """Return why a configuration does not work as default; nothing if it does."""
+    try:
+        (measured,) = runner.run(kernel, problem, [config])
+    except MeasurementError as e:
+        return str(e)
+    cache.append(measured)
+    if measured.ok:
+        progress.say(f"{kernel.name} takes {measured.time_ms:.3g} ms by default: {config}")
+        return ""
+    status = measured.status
+    return f"{status.value}: {measured.error}; {_ADVICE[status]}"
+
+
+def _runner(device: Device, timing: Timing | None, options: TuneOptions) -> Runner:
+    power = (
+        options.get("power", False)
+        or _objective(options.get("objective", "time")).needs_power
+        or any(limit.needs_power for limit in _limits(options))
+    )
+    if options.get("isolated", True):
+        return IsolatedRunner(device, timing, options.get("limit_s", LIMIT_S), power)
+    return InProcessRunner(device, timing, power)
+
+
+def _limits(options: TuneOptions) -> list[Limit]:
+    given = options.get("limits", ())
+    listed = [given] if isinstance(given, Limit | str) else given
+    return [x if isinstance(x, Limit) else Limit.parse(x) for x in listed]
+
+
+def _objective(named: Objective | str) -> Objective:
+    known = [objective.value for objective in Objective]
+    if named not in known:
+        raise UnknownName("objective", str(named), known)
+    return Objective(named)

@@ -1,0 +1,144 @@
+"""Efficiency of every configuration on every problem."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from foretune.datasets.runs import newest_runs, problems_of, to_measurements
+from foretune.datasets.schema import columns_of
+from foretune.errors import UsageError
+from foretune.measurement import Status
+from foretune.objective import Objective
+from foretune.problem import Problem
+from foretune.space import Configuration
+
+
+@dataclass(frozen=True)
+class EfficiencyTable:
+    """Best value measured on a problem, divided by that of a configuration: 1 is the best one.
+
+    Attributes:
+        kernel: the kernel's name.
+        device: the device's.
+        objective: what is minimised.
+        problems: the rows.
+        configs: the columns.
+        efficiency: shape (problems, configs); 0 where it failed, NaN where it was not measured.
+        excluded_problems: how many problems were left out because no configuration ran on them.
+    """
+
+    kernel: str
+    device: str
+    objective: Objective
+    problems: list[Problem]
+    configs: list[Configuration]
+    efficiency: npt.NDArray[np.float64]
+    excluded_problems: int = 0
+
+    @property
+    def efficiency_or_zero(self) -> npt.NDArray[np.float64]:
+        """`share`, where what was not measured counts as a failure."""
+        return np.nan_to_num(self.efficiency, nan=0.0)
+
+
+def efficiency_table(runs: pd.DataFrame, objective: Objective = Objective.TIME) -> EfficiencyTable:
+    """Return the shares in a run table of one kernel on one device; the newest runs count.
+
+    Raises:
+        UsageError: it holds several kernels or devices, or nothing that ran (or was metered).
+    """
+    kernel, device = (_single_value(runs, column) for column in ("kernel", "device"))
+    runs = newest_runs(runs).reset_index(drop=True)
+    problem, problem_rows = _group_numbers(runs, "problem")
+    config, config_rows = _group_numbers(runs, "config")
+    configs = [m.config for m in to_measurements(runs.iloc[config_rows])]
+    value = np.full((len(problem_rows), len(configs)), np.nan)
+    value[problem, config] = _objective_values(runs, objective)
+    ran = np.isfinite(value).any(axis=1)
+    if not ran.any():
+        why = "no run succeeded" if not objective.needs_power else "no run has a power_w"
+        raise UsageError(f"{why}: there is nothing to choose by {objective.value}")
+    value = value[ran]
+    problems = problems_of(runs.iloc[problem_rows[ran]])
+    best = np.nanmin(value, axis=1, keepdims=True)
+    # Not the order of the file: the same measurements make the same function.
+    rows = sorted(range(len(problems)), key=lambda i: problems[i].id)
+    columns = sorted(range(len(configs)), key=lambda i: configs[i].id)
+    return EfficiencyTable(
+        kernel=kernel,
+        device=device,
+        objective=objective,
+        problems=[problems[i] for i in rows],
+        configs=[configs[i] for i in columns],
+        efficiency=(best / value)[np.ix_(rows, columns)],
+        excluded_problems=int((~ran).sum()),
+    )
+
+
+def _single_value(runs: pd.DataFrame, column: str) -> str:
+    names = sorted(map(str, runs[column].unique()))
+    if len(names) != 1:
+        listed = ", ".join(names) or "none"
+        raise UsageError(f"a function is for one {column}, and these runs have {listed}: name one")
+    return names[0]
+
+
+def _objective_values(runs: pd.DataFrame, objective: Objective) -> npt.NDArray[np.float64]:
+    """Return the objective of each run: infinite if it failed, NaN if it is not known."""
+    ok = (runs["status"].astype(object) == Status.OK.value).to_numpy()
+    time_ms = runs["time_ms"].to_numpy(dtype=float)
+    missing = np.full(len(runs), np.nan)
+    power_w = runs["power_w"].to_numpy(dtype=float) if "power_w" in runs else missing
+    return np.where(ok, objective.compute(time_ms, power_w), np.inf)
+
+
+def _group_numbers(
+    runs: pd.DataFrame, group: str
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+    """Return the number of each row's problem or configuration, and a row that has each number."""
+    columns = columns_of(runs, group)
+    if not columns:
+        return np.zeros(len(runs), dtype=np.intp), np.zeros(1, dtype=np.intp)
+    number = runs.groupby(columns, sort=False, dropna=False, observed=True).ngroup().to_numpy()
+    return number, np.unique(number, return_index=True)[1]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Shares of the best performance over problems.
+
+    Attributes:
+        kept: mean share where the chosen configuration was measured, 0 where it failed; NaN if it
+            was measured nowhere.
+        at_least: the same, where an unmeasured choice counts as a failure: a lower bound.
+        worst: smallest share measured.
+        problems: how many problems were asked for.
+        unmeasured: how many of them did not have the chosen configuration.
+    """
+
+    kept: float
+    at_least: float
+    worst: float
+    problems: int
+    unmeasured: int
+
+
+def score(share: npt.NDArray[np.float64], chosen: Sequence[int] | npt.NDArray[np.intp]) -> Score:
+    """Return what choices keep.
+
+    Args:
+        share: shape (problems, configurations); NaN where a pair was not measured.
+        chosen: the number of a configuration for each problem.
+    """
+    kept = share[np.arange(len(share)), np.asarray(chosen, dtype=np.intp)]
+    measured = kept[~np.isnan(kept)]
+    return Score(
+        kept=float(measured.mean()) if len(measured) else np.nan,
+        at_least=float(measured.sum() / len(kept)),
+        worst=float(measured.min()) if len(measured) else np.nan,
+        problems=len(kept),
+        unmeasured=int(np.isnan(kept).sum()),
+    )

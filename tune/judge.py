@@ -1,0 +1,420 @@
+"""The verifier on somebody else's implementation."""
+
+import math
+import random
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from foretune.collect.isolated_implementation import CallOutputs, Code, IsolatedImplementation
+from foretune.collect.machine_load import LoadMonitor
+from foretune.collect.service import WorkerProcess
+from foretune.collect.wrapped.values import relative_difference
+from foretune.device import Device
+from foretune.errors import ForetuneError, MeasurementError, UsageError
+from foretune.problem import Problem
+from foretune.progress import SILENT, Progress
+from foretune.tune.results import Comparison, NoiseEstimate
+from foretune.tune.verifier import compare, estimate_noise
+
+
+@dataclass(frozen=True)
+class ProblemVerdict:
+    """The comparison on one problem.
+
+    Attributes:
+        problem: what was computed.
+        comparisons: the candidate's best rival first, then the candidate, then other rivals; times
+            in ms, ratios are the best rival's time over theirs.
+        rounds: how many rounds were compared.
+        steadiness: of the machine.
+        relative_error: the candidate's largest, over all outputs that were looked at.
+    """
+
+    problem: Problem
+    comparisons: tuple[Comparison, ...]
+    rounds: int
+    steadiness: NoiseEstimate
+    relative_error: float
+
+    @property
+    def candidate(self) -> Comparison:
+        """The one that is judged."""
+        return self.comparisons[1]
+
+    @property
+    def rival(self) -> Comparison:
+        """The fastest of the others."""
+        return self.comparisons[0]
+
+    @property
+    def unstable(self) -> str:
+        """Why the comparison does not count; empty if it does."""
+        if self.steadiness.disturbed:
+            return self.steadiness.disturbed
+        ratio = max(self.candidate.ratio, 1.0 / self.candidate.ratio)
+        if self.is_significant and self.steadiness.noise_ratio >= ratio:
+            return (
+                f"{self.rival.name} differs from itself by up to {self.steadiness.noise_ratio:.2f}×"
+            )
+        return ""
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the interval of the ratio excludes 1."""
+        return not self.candidate.ratio_low <= 1.0 <= self.candidate.ratio_high
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a candidate is right, and how fast it is beside its best rival.
+
+    Attributes:
+        refused: why it cannot be accepted, with the problem; empty if it can.
+        problem_verdicts: one per problem that was compared; none where it was refused.
+    """
+
+    refused: str
+    problem_verdicts: tuple[ProblemVerdict, ...] = ()
+
+    @property
+    def accepted(self) -> bool:
+        """Whether everything it computed was right, in the time it took."""
+        return not self.refused
+
+    @property
+    def unstable(self) -> str:
+        """Why the times do not count; empty if they do."""
+        return next((r.unstable for r in self.problem_verdicts if r.unstable), "")
+
+    @property
+    def speedup(self) -> float:
+        """Geometric mean over problems of the best rival's time over the candidate's; or NaN."""
+        return _geometric_mean([r.candidate.ratio for r in self.problem_verdicts])
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Geometric means of the ends of the problems' 95 % intervals."""
+        candidates = [r.candidate for r in self.problem_verdicts]
+        return _geometric_mean([c.ratio_low for c in candidates]), _geometric_mean(
+            [c.ratio_high for c in candidates]
+        )
+
+    @property
+    def faster(self) -> bool:
+        """Whether it beats every rival for certain, all problems taken together."""
+        return self.accepted and not self.unstable and self.interval[0] > 1.0
+
+    def __str__(self) -> str:
+        if self.refused:
+            return f"refused: {self.refused}"
+        low, high = self.interval
+        text = f"{self.speedup:.2f}× the best rival ({low:.2f}–{high:.2f})"
+        if self.unstable:
+            return f"right, but unstable ({self.unstable}): {text}"
+        return f"right, and {'faster' if self.faster else 'no faster'}: {text}"
+
+    def summary(self) -> dict[str, Any]:
+        """Return it as the command line's JSON gives it."""
+        low, high = self.interval
+        return {
+            "accepted": self.accepted,
+            "refused": self.refused,
+            "faster": self.faster,
+            "unstable": self.unstable,
+            "speedup": self.speedup,
+            "speedup_interval": [low, high],
+            "problems": [
+                {
+                    "problem": dict(r.problem),
+                    "rounds": r.rounds,
+                    "relative_error": r.relative_error,
+                    "steadiness": asdict(r.steadiness),
+                    "time_ms": {c.name: c.value for c in r.comparisons},
+                    "speedup": r.candidate.ratio,
+                    "speedup_interval": [r.candidate.ratio_low, r.candidate.ratio_high],
+                    "rival": r.rival.name,
+                }
+                for r in self.problem_verdicts
+            ],
+        }
+
+
+def _geometric_mean(values: list[float]) -> float:
+    return float(np.exp(np.mean(np.log(values)))) if values else math.nan
+
+
+CHECK_SEEDS = 3
+"""Seeds on which every output is looked at before anything is timed."""
+MIN_ROUNDS, MAX_ROUNDS = 9, 200
+OUTPUT_CHECK_SHARE = 1 / 3
+"""Share of the timed rounds whose outputs are looked at, too; nobody knows which."""
+MAX_CLOCK_RATIO = 1.5
+"""The judge's clock may show a contestant's time times this: the processes' own work is in it."""
+CLOCK_OVERHEAD_MS = 0.002
+"""What calling and reading a clock takes at most."""
+OVERHEAD_SAMPLES, MAX_BURSTS, BURST_S = 5, 40, 0.02
+CANDIDATE, REFERENCE, REFERENCE_REPEATED = "candidate", "reference", "again"
+
+
+class CandidateRejected(Exception):
+    """Raised where a candidate cannot be accepted; the message says why."""
+
+
+def judge(
+    candidate: Code,
+    reference: Code,
+    problems: Sequence[Mapping[str, Any]],
+    *,
+    inputs: Code,
+    rivals: Mapping[str, Code] | None = None,
+    tolerance: float = 1e-4,
+    max_seconds: float = 2.0,
+    limit_s: float = 30.0,
+    device: Device | None = None,
+    progress: Progress = SILENT,
+) -> Verdict:
+    """Say whether ``candidate`` computes what ``reference`` does, and how much faster.
+
+    Functions of the running script are sent to their processes; ``"FILE.py:NAME"`` is loaded there,
+    so that nothing of a candidate ever runs in this process.
+
+    Args:
+        candidate: the implementation to judge.
+        reference: what is right. Both get the same positional arguments, and return their outputs
+            or write them into arguments.
+        problems: parameters of ``inputs``: several shapes, for what is right for one only.
+        inputs: ``inputs(**problem, seed=…)`` returns the arguments: arrays, tensors, numbers. Other
+            seeds must give other values.
+        rivals: more rivals by name, such as a library's call, ``torch.compile`` of the reference or
+            a tuned kernel; the speed-up is over the fastest, the reference among them.
+        tolerance: largest accepted ``‖output − right‖ / ‖right‖``.
+        max_seconds: seconds of comparison per problem.
+        limit_s: seconds one call may take, loading and compiling included.
+        device: where it runs, to see what disturbs it; the CPU if not given.
+        progress: told about every problem.
+
+    Raises:
+        UsageError: there is no problem, or the reference proves nothing on one.
+        MeasurementError: the reference, a rival or ``inputs`` fails.
+    """
+    wanted = [Problem(p) for p in problems]
+    if not wanted:
+        raise UsageError("there is no problem to judge on: give at least one")
+    # The reference comes first: what is wrong with the inputs is not the candidate's fault.
+    codes = {REFERENCE: reference, CANDIDATE: candidate, **(rivals or {})}
+    for code in (inputs, *codes.values()):
+        file = code.rpartition(":")[0] if isinstance(code, str) else ""
+        if file.endswith(".py") and not Path(file).is_file():
+            raise UsageError(f"there is no file {file}: give FILE.py:NAME or MODULE:NAME")
+    if len(codes) != 2 + len(rivals or {}):
+        raise UsageError(f"{CANDIDATE!r} and {REFERENCE!r} are names of the judge's own")
+    device = device or Device("CPU", "cpu")
+    with ExitStack() as stack:
+        bench = JudgeBenchmark(
+            {
+                name: WorkerProcess(partial(IsolatedImplementation, code, inputs), _PICKLE_ADVICE)
+                for name, code in codes.items()
+            },
+            tolerance,
+            limit_s,
+        )
+        stack.callback(bench.close)
+        try:
+            progress.start("checking", len(wanted))
+            for problem in wanted:
+                bench.check(problem)
+                progress.advance(str(problem))
+            progress.start("comparing", len(wanted))
+            rulings = []
+            for problem in wanted:
+                rulings.append(bench.compare(problem, max_seconds, LoadMonitor(device)))
+                progress.advance(str(problem))
+        except CandidateRejected as e:
+            return Verdict(str(e))
+    return Verdict("", tuple(rulings))
+
+
+class JudgeBenchmark:
+    """The contestants, each in its process.
+
+    Args:
+        implementations: by name.
+        tolerance: largest accepted relative error.
+        limit_s: seconds one call may take.
+    """
+
+    def __init__(
+        self, implementations: Mapping[str, WorkerProcess], tolerance: float, limit_s: float
+    ) -> None:
+        self.implementations = implementations
+        self.tolerance = tolerance
+        self.limit_s = limit_s
+        self.max_error = 0.0
+        self._random = random.Random(secrets.randbits(64))
+
+    def close(self) -> None:
+        """End all processes."""
+        for service in self.implementations.values():
+            service.close()
+
+    def check(self, problem: Problem) -> None:
+        """Look at everything the contestants compute of a problem.
+
+        Raises:
+            Refusal: the candidate is wrong.
+            UsageError: the reference gives the same for all inputs.
+            MeasurementError: a rival fails or is wrong.
+        """
+        rights = []
+        for seed in self._new_seeds(CHECK_SEEDS):
+            for name in self.implementations:
+                self._call(name, problem, "run", seed)
+            rights.append(self._compare_outputs(problem))
+        if _equal_outputs(rights[0], rights[1]):
+            raise UsageError(
+                f"the reference gives the same for different inputs of {problem}: nothing can be "
+                "proved; let inputs() use its seed, or choose another problem"
+            )
+
+    def compare(self, problem: Problem, max_seconds: float, watch: LoadMonitor) -> ProblemVerdict:
+        """Time all contestants in turn, each round on new inputs.
+
+        Raises:
+            Refusal: the candidate is wrong in a round, or its clock is.
+            MeasurementError: a rival fails.
+        """
+        self.max_error = 0.0
+        names = [*self.implementations, REFERENCE_REPEATED]
+        times: dict[str, list[float]] = {name: [] for name in names}
+        with watch:
+            deadline = time.monotonic() + max_seconds
+            while len(times[REFERENCE_REPEATED]) < MAX_ROUNDS and (
+                len(times[REFERENCE_REPEATED]) < MIN_ROUNDS or time.monotonic() < deadline
+            ):
+                (seed,) = self._new_seeds(1)
+                for name in self._random.sample(names, len(names)):
+                    implementation = REFERENCE if name == REFERENCE_REPEATED else name
+                    times[name].append(self._call(implementation, problem, "run", seed))
+                if self._random.random() < OUTPUT_CHECK_SHARE:
+                    self._compare_outputs(problem)
+            self._compare_outputs(problem)
+        self._verify_clock(problem, float(np.median(times[CANDIDATE])))
+        values = {name: np.array(ms) for name, ms in times.items()}
+        repeated = values.pop(REFERENCE_REPEATED)
+        rivals = [name for name in values if name != CANDIDATE]
+        best = min(rivals, key=lambda name: float(np.median(values[name])))
+        order = [best, CANDIDATE, *(name for name in rivals if name != best)]
+        contenders = tuple(compare(n, None, values[best], values[n], 0.95) for n in order)
+        steady = estimate_noise(values[REFERENCE], repeated, watch.load)
+        return ProblemVerdict(problem, contenders, len(repeated), steady, self.max_error)
+
+    def _compare_outputs(self, problem: Problem) -> CallOutputs:
+        """Compare what the last calls left behind; return what is right."""
+        expected: CallOutputs = self._call(REFERENCE, problem, "outputs")
+        for name in self.implementations:
+            if name == REFERENCE:
+                continue
+            output = self._call(name, problem, "outputs")
+            with self._attribute_errors(name, problem):
+                error = _relative_error(output, expected)
+                if not error <= self.tolerance:
+                    raise CandidateRejected(
+                        f"wrong: relative error {error:.2g} is above {self.tolerance:.2g}"
+                    )
+            if name == CANDIDATE:
+                self.max_error = max(self.max_error, error)
+        return expected
+
+    def _verify_clock(self, problem: Problem, time_ms: float) -> None:
+        """Let the candidate run for a while, and look at our own clock."""
+        (seed,), calls, min_ms = self._new_seeds(1), 1, math.inf
+        asking_s = min(self._burst_s(problem, seed, 0) for _ in range(OVERHEAD_SAMPLES))
+        for _ in range(MAX_BURSTS):  # one that others did not disturb is enough
+            seconds = self._burst_s(problem, seed, calls) - asking_s
+            if seconds < BURST_S:  # the noise of asking could hide it
+                calls *= 2
+                continue
+            min_ms = min(min_ms, 1e3 * seconds / calls)
+            if min_ms <= MAX_CLOCK_RATIO * time_ms + CLOCK_OVERHEAD_MS:
+                return
+        raise CandidateRejected(
+            f"its process says {time_ms:.3g} ms, the judge's clock {min_ms:.3g} ms, on {problem}"
+        )
+
+    def _burst_s(self, problem: Problem, seed: int, calls: int) -> float:
+        """Return the seconds that asking for some calls takes by our own clock."""
+        start = time.perf_counter()
+        self._call(CANDIDATE, problem, "run_repeatedly", seed, calls)
+        return time.perf_counter() - start
+
+    def _call(self, name: str, problem: Problem, method: str, *arguments: Any) -> Any:
+        call_arguments = () if method == "outputs" else (dict(problem), *arguments)
+        with self._attribute_errors(name, problem):
+            return self.implementations[name].call(self.limit_s, method, *call_arguments)
+
+    @contextmanager
+    def _attribute_errors(self, name: str, problem: Problem) -> Any:
+        """Refuse the candidate for what goes wrong; of any other it is an error."""
+        try:
+            yield
+        except (CandidateRejected, TimeoutError, ChildProcessError, ForetuneError) as e:
+            message = (
+                f"not done after {self.limit_s:g} s" if isinstance(e, TimeoutError) else str(e)
+            )
+            if name == CANDIDATE:
+                raise CandidateRejected(
+                    message if "on " + str(problem) in message else f"{message}, on {problem}"
+                ) from e
+            raise MeasurementError(f"{name} cannot be compared on {problem}: {message}") from e
+
+    def _new_seeds(self, n: int) -> list[int]:
+        """Return numbers that no earlier judge has used."""
+        return [self._random.getrandbits(32) for _ in range(n)]
+
+
+def _relative_error(output: CallOutputs, expected: CallOutputs) -> float:
+    """Return the largest relative error.
+
+    Raises:
+        Refusal: the outputs are others than the right ones, whatever their values.
+    """
+    for number in sorted(output.written.keys() - expected.written.keys()):
+        raise CandidateRejected(
+            f"it changes its argument {number}, which the reference leaves alone"
+        )
+    for number in sorted(expected.written.keys() - output.written.keys()):
+        raise CandidateRejected(f"it does not write into its argument {number}")
+    if len(output.returned) != len(expected.returned):
+        raise CandidateRejected(
+            f"it returns {len(output.returned)} arrays instead of {len(expected.returned)}"
+        )
+    pairs = [
+        *zip(output.returned, expected.returned, strict=True),
+        *((output.written[i], expected.written[i]) for i in sorted(expected.written)),
+    ]
+    for ours, theirs in pairs:
+        if ours.kind != theirs.kind:
+            raise CandidateRejected(f"it gives {ours.kind} instead of {theirs.kind}")
+        if ours.values.shape != theirs.values.shape:
+            raise CandidateRejected(
+                f"it gives shape {ours.values.shape} instead of {theirs.values.shape}"
+            )
+    return max((relative_difference(o.values, t.values) for o, t in pairs), default=0.0)
+
+
+def _equal_outputs(one: CallOutputs, other: CallOutputs) -> bool:
+    try:
+        return _relative_error(one, other) == 0.0
+    except CandidateRejected:
+        return False
+
+
+_PICKLE_ADVICE = ("the function", "name it FILE.py:NAME")

@@ -1,1 +1,0 @@
-"""Judging an implementation that somebody, or a model, wrote: is it right, and is it faster?"""

@@ -1,0 +1,103 @@
+"""The MLflow flavour: a saved predictor as a model that MLflow loads, serves and compares.
+
+The model's data is the folder that `Predictor.save` wrote, read back by `Predictor.load`: nothing
+is pickled, and loading runs no code but Foretune's. Rows of a run table go in, the prediction table
+comes out.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from foretune.datasets.schema import PLAIN_GROUPS
+from foretune.models import Predictor
+from foretune.models.saved.mlflow_source import ARTIFACT
+
+if TYPE_CHECKING:
+    from mlflow.models import ModelSignature
+    from mlflow.models.model import ModelInfo
+
+MODULE = "foretune.tune.mlflow.flavor"
+EXAMPLE_ROWS = 5
+INPUT_GROUPS = (*PLAIN_GROUPS, "device.", "static.")
+
+
+class PredictorModel:
+    """What `mlflow.pyfunc.load_model` wraps.
+
+    Attributes:
+        predictor: the loaded predictor.
+        python_model: the same, for ``unwrap_python_model``.
+    """
+
+    def __init__(self, predictor: Predictor) -> None:
+        self.predictor = self.python_model = predictor
+
+    def get_raw_model(self) -> Predictor:
+        """Return the predictor, as ``mlflow.pyfunc.PyFuncModel.get_raw_model`` does."""
+        return self.predictor
+
+    def predict(self, model_input: pd.DataFrame, params: Any = None) -> pd.DataFrame:
+        """Return the prediction table (see `Predictor.predict`) of run-table rows.
+
+        Raises:
+            PredictorError: a column that the predictor uses is missing.
+        """
+        return self.predictor.predict(model_input)
+
+
+def log_model(predictor: Predictor, folder: Path, name: str = ARTIFACT) -> "ModelInfo":
+    """Log the predictor saved in ``folder`` to MLflow's active run and return what was logged.
+
+    Raises:
+        MlflowException: the server refuses it.
+    """
+    import mlflow
+
+    from foretune.version import __version__
+
+    example = input_columns(predictor.runs_).head(EXAMPLE_ROWS)
+    return mlflow.pyfunc.log_model(
+        name=name,
+        loader_module=MODULE,
+        data_path=str(folder),
+        signature=infer_model_signature(predictor),
+        input_example=example,
+        pip_requirements=[f"foretune=={__version__}"],
+        metadata={"kernel": predictor.kernel_name_, "model": predictor.model},
+    )
+
+
+def infer_model_signature(predictor: Predictor) -> "ModelSignature":
+    """Return the signature: run-table columns to the prediction table.
+
+    A column that has gaps in training may be missing or empty. Numbers in it come as integers or as
+    floats, depending on where the gaps are, so its type is left open. Text is text: MLflow refuses
+    categorical columns, as `foretune.features.candidate_rows` makes them.
+    """
+    from mlflow.models import ModelSignature, infer_signature
+    from mlflow.types.schema import AnyType, ColSpec, Schema
+
+    rows = input_columns(predictor.runs_)
+    gaps = {c for c in rows if rows[c].isna().any() or c.startswith("static.")}
+    open_ = {c for c in gaps if not pd.api.types.is_string_dtype(rows[c].dropna())}
+    complete = rows.drop(columns=sorted(open_)).dropna()
+    if complete.empty:  # columns of text with a gap in every row
+        complete = rows.drop(columns=sorted(gaps))
+    inferred = {c.name: c.type for c in infer_signature(complete).inputs}
+    undecided = AnyType()  # type: ignore[no-untyped-call]
+    columns = [ColSpec(inferred.get(c, undecided), c, required=c not in gaps) for c in rows]
+    predicted = predictor.predict(predictor.runs_.head(EXAMPLE_ROWS))
+    return ModelSignature(Schema([*columns]), infer_signature(predicted).inputs)
+
+
+def input_columns(runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the columns of ``runs`` that say what ran where, none that say how it went."""
+    known = [c for c in runs if c.startswith(INPUT_GROUPS)]
+    return runs[["kernel", "device", *known]]
+
+
+def _load_pyfunc(path: str) -> PredictorModel:
+    """Return the model in ``path``; MLflow calls this by name."""
+    return PredictorModel(Predictor.load(path))

@@ -1,0 +1,62 @@
+"""Report of one tuned problem; validation page."""
+
+import math
+import os
+from pathlib import Path
+
+import pandas as pd
+
+from foretune.models.validation.evaluation import Validation
+from foretune.tune.report.figures import trace_figure
+from foretune.tune.report.page import render, write_page
+from foretune.tune.report.sections import METRICS, TARGETS, prediction_clouds
+from foretune.tune.results import TuneResult
+
+
+def write_tuned(path: str | os.PathLike[str], result: TuneResult) -> Path:
+    """Write the report of ``result`` to ``path`` and return it.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    winner = result.winner
+    if result.verified:
+        headline = f"{result.kernel}: {winner.ratio:.2f}× the default's speed"
+    else:
+        headline = f"{result.kernel}: {result.verdict}"
+    best = _spaced(winner.config or "the default")
+    text = render(
+        Path(__file__).with_name("tuned.html"),
+        title=f"{result.kernel} on {result.device}",
+        headline=headline,
+        lead=f"Best: {best}. Problem: {_spaced(result.problem)}.",
+        result=result,
+        trace_figure=trace_figure,
+        spaced=_spaced,
+    )
+    return write_page(path, text)
+
+
+def _spaced(named: object) -> str:
+    return str(named).replace(",", ", ")
+
+
+def validation_page(title: str, validation: Validation) -> str:
+    """Return the document: predicted against measured of held-out rows, and all scores.
+
+    Args:
+        title: what the predictor knows, for the heading.
+        validation: of its training.
+    """
+    return render(
+        Path(__file__).with_name("validation.html"), title=title, heading="Foretune",
+        headline=title, clouds=list(prediction_clouds(held_out_rows(validation))),
+        validation=validation, targets=TARGETS, metrics=METRICS, nan=math.nan,
+    )  # fmt: skip
+
+
+def held_out_rows(validation: Validation) -> pd.DataFrame:
+    """Return the held-out rows of all targets, with a column ``target``."""
+    tables = [rows.assign(target=name) for name, rows in validation.held_out.items()]
+    columns = ["target", "problem", "truth", "prediction", "low", "high"]
+    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)

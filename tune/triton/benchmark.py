@@ -1,0 +1,186 @@
+"""Measuring one configuration of a call: with the tuner's own hooks and benchmarker, and safely.
+
+What does not compile, runs out of resources, takes too long to compile or gives other numbers than
+the first configuration is a failed measurement; what breaks the device ends the search, as it ends
+the process, and is remembered.
+"""
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import triton
+from triton.compiler.errors import CompilationError
+from triton.runtime.errors import OutOfResources, PTXASError
+
+from foretune.collect.power import find_meter, measure_power
+from foretune.errors import ForetuneWarning
+from foretune.measurement import Measurement, Status
+from foretune.tune.triton.history import KernelHistory
+from foretune.tune.triton.kernel import DecoratedKernel, to_configuration
+from foretune.tune.triton.output_check import ComparisonError, OutputChecker
+from foretune.tune.triton.problem_key import Call
+from foretune.tune.triton.runtime import device_interface, synchronize
+
+INVALID_CONFIG_ERRORS = (OutOfResources, PTXASError, CompilationError)
+"""What a launch raises, before anything runs, if its configuration is impossible here."""
+MIN_TIME_MS = 1e-6
+"""What a benchmarker that answers 0 must mean."""
+
+
+class UserKernelError(Exception):
+    """An error of the kernel or of its hooks, not of ours: ``cause`` goes to the caller."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+class ConfigurationBenchmark:
+    """Measures configurations of one call.
+
+    Args:
+        kernel: what is measured.
+        args: positional arguments of the call.
+        kwargs: arguments by name, and ``grid``.
+        configs: all candidates; the first that runs is what others are checked against.
+        call: the call, as a problem.
+        history: is told what is under way, and what broke the device.
+        needs_power: whether power is wanted.
+
+    Attributes:
+        timings: what the benchmarker said of those that ran and were right.
+    """
+
+    def __init__(
+        self,
+        kernel: DecoratedKernel,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        configs: Sequence[triton.Config],
+        call: Call,
+        history: KernelHistory,
+        needs_power: bool,
+    ) -> None:
+        self._kernel, self._args, self._kwargs = kernel, args, kwargs
+        self._configs, self._call, self._history = configs, call, history
+        self._needs_power = needs_power
+        self.timings: dict[triton.Config, Any] = {}
+
+    def measure(self, config: triton.Config) -> Measurement:
+        """Return what came of running one candidate.
+
+        Raises:
+            UserKernelError: the device works no more, a hook failed, or the call itself is wrong.
+            ComparisonError: it ran, and nobody can say whether it is right.
+        """
+        with self._history.mark_measuring(self._call, to_configuration(config)):
+            try:
+                timing = self._benchmark(config)
+            except ComparisonError:
+                raise
+            except INVALID_CONFIG_ERRORS as e:
+                return self.failure(config, Status.COMPILE_ERROR, f"{type(e).__name__}: {e}")
+            except Exception as e:
+                failure = self.failure(config, Status.RUNTIME_ERROR, f"{type(e).__name__}: {e}")
+                self._raise_unless_config_error(e, failure)
+                return failure
+            if not math.isfinite(float(np.ravel(timing)[0])):
+                reason = "does not compile, or needs more than the device has"
+                return self.failure(config, Status.INVALID, reason)
+            return self._checked_measurement(config, timing)
+
+    def _benchmark(self, config: triton.Config) -> Any:
+        """Return what the benchmarker says; undeclared arguments that change are put back."""
+        checked = self._kernel.options.check is not None
+        checker = self._checker if checked else None  # copies before anything ran
+        try:
+            return self._kernel.bench(*self._args, config=config, **self._kwargs)
+        finally:
+            if checker is not None and checker.changed:
+                checker.restore_arguments()
+
+    def failure(self, config: triton.Config, status: Status, reason: str) -> Measurement:
+        """Return the measurement of a configuration that did not run."""
+        return self._call.failure(to_configuration(config), status, reason)
+
+    def close(self) -> None:
+        """Let go of copies of the arguments."""
+        self.__dict__.pop("_checker", None)
+
+    def _checked_measurement(self, config: triton.Config, timing: Any) -> Measurement:
+        limit, error = self._kernel.options.check, math.nan
+        if limit is not None:
+            error = self._checker.error(config)
+            if not error <= limit:
+                return self.failure(
+                    config,
+                    Status.WRONG_RESULT,
+                    f"differs from the first configuration by {error:.2g}, more than {limit:.2g}",
+                )
+        self.timings[config] = timing
+        times = [max(float(t), MIN_TIME_MS) for t in np.ravel(timing)]
+        power_w, energy_mj = self._measure_power(config, times[0])
+        return self._call.success(
+            to_configuration(config), times[0], times,
+            power_w=power_w, energy_mj=energy_mj, relative_error=error,
+        )  # fmt: skip
+
+    @cached_property
+    def _checker(self) -> OutputChecker:
+        named = self._kernel.arguments_by_name(self._args) | dict(self._kwargs)
+        checker = OutputChecker(self._launch, named, self._configs)
+        if checker.changed:
+            _warn(
+                f"{self._call.kernel} reads and changes {', '.join(checker.changed)}, which is put "
+                "back after every measurement: name it in restore_value or reset_to_zero"
+            )
+        return checker
+
+    def _launch(self, config: triton.Config) -> None:
+        self._kernel.launch(config, self._args, self._kwargs)
+
+    def _measure_power(self, config: triton.Config, time_ms: float) -> tuple[float, float]:
+        """Return mean power (W) and the energy of one launch (mJ); NaN where nothing tells."""
+        device = self._call.device
+        meter = find_meter(device.kind, device.index) if self._needs_power else None
+        if meter is None:
+            return math.nan, math.nan
+        try:
+            with self._kernel.with_hooks(config, self._args, self._kwargs) as run:
+                return measure_power(meter, run, time_ms, synchronize, device_interface())
+        except Exception as e:
+            _warn(f"power was not metered: {type(e).__name__}: {e}")
+            return math.nan, math.nan
+
+    def _raise_unless_config_error(self, error: Exception, failure: Measurement) -> None:
+        """Raise ``error`` unless it came from this configuration alone.
+
+        The device may work no more: then who did it is remembered. A hook may have failed, or the
+        call be wrong, which no other configuration would mend.
+        """
+        try:
+            synchronize()
+        except Exception:
+            self._history.record(self._call, [failure])
+            raise UserKernelError(error) from error
+        wrong_call = isinstance(error, (TypeError, ValueError)) and not self.timings
+        if wrong_call or not _raised_in_launch(self._kernel.fn, error):
+            raise UserKernelError(error) from error
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, ForetuneWarning, stacklevel=2)
+
+
+def _raised_in_launch(fn: Any, error: BaseException) -> bool:
+    """Whether ``error`` went through the launch of the kernel, not through a hook around it."""
+    trace = error.__traceback__
+    while trace is not None:
+        if trace.tb_frame.f_locals.get("self") is fn:
+            return True
+        trace = trace.tb_next
+    return False

@@ -1,0 +1,125 @@
+"""Decorated kernel, configurations, tensor descriptors."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import triton
+
+from foretune.errors import UnknownName, UsageError
+from foretune.space import Configuration, SearchSpace
+from foretune.tune.triton.options import Options
+from foretune.tune.triton.problem_key import Call, make_call, undecorated_kernel
+
+
+@dataclass(frozen=True)
+class DecoratedKernel:
+    """What tuning takes of a kernel and its decorator.
+
+    Attributes:
+        fn: the kernel below the tuner; there may be other decorators in between.
+        arg_names: of the kernel, in order.
+        keys: the arguments whose values make a problem.
+        bench: measures a configuration of a call: Triton's, with the user's hooks and benchmarker.
+        pre_hook: called before every measured launch.
+        post_hook: called after it.
+        options: how to decide.
+    """
+
+    fn: Any
+    arg_names: Sequence[str]
+    keys: Sequence[str]
+    bench: Callable[..., Any]
+    pre_hook: Callable[..., Any]
+    post_hook: Callable[..., Any]
+    options: Options
+
+    @cached_property
+    def function(self) -> Any:
+        """The kernel below all decorators."""
+        return undecorated_kernel(self.fn)
+
+    def arguments_by_name(self, args: Sequence[Any]) -> dict[str, Any]:
+        """Return positional arguments by name."""
+        return dict(zip(self.arg_names, args, strict=False))
+
+    def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+        """Return a call as what is tuned for."""
+        options = self.options
+        positional = self.arguments_by_name(args)
+        return make_call(self.function, self.keys, positional, kwargs, options.mode, options.bucket)
+
+    def launch(self, config: triton.Config, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Run a configuration once, with the hooks of a measured launch."""
+        with self.with_hooks(config, args, kwargs) as run:
+            run()
+
+    @contextmanager
+    def with_hooks(
+        self, config: triton.Config, args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Iterator[Callable[[], Any]]:
+        """Yield what launches a configuration, between the hooks of a measured launch."""
+        knobs = config.all_kwargs()
+        full = {**self.arguments_by_name(args), **kwargs, **knobs}
+        if config.pre_hook:
+            config.pre_hook(full)
+        self.pre_hook(full)
+        try:
+            yield partial(self.fn.run, *args, **kwargs, **knobs)
+        except Exception as e:
+            self.post_hook(full, exception=e)
+            raise
+        self.post_hook(full, exception=None)
+
+
+LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
+"""Knobs of every Triton kernel; the others are its own constants."""
+
+
+def to_triton_configs(
+    configs: "Sequence[triton.Config] | SearchSpace", arg_names: Sequence[str]
+) -> "list[triton.Config] | Any":
+    """Return what Triton takes: of a search space, all its configurations.
+
+    A list is returned as it is: others may hold on to it.
+
+    Args:
+        configs: what to choose from.
+        arg_names: of the kernel.
+
+    Raises:
+        SpaceError: the space has no configuration.
+        UnknownName: it has a parameter that is no argument of the kernel.
+        UsageError: the list holds something else than configurations.
+    """
+    if isinstance(configs, SearchSpace):
+        for name in configs.names:
+            if name not in (*arg_names, *LAUNCH_OPTIONS):
+                raise UnknownName("parameter of the space", name, (*arg_names, *LAUNCH_OPTIONS))
+        return [_triton_config(dict(config)) for config in configs]
+    wrong = [c for c in configs or () if not isinstance(c, triton.Config)]
+    if wrong or isinstance(configs, Mapping):
+        raise UsageError(
+            f"configs holds {wrong[0] if wrong else configs!r}: give a list of triton.Config, or a "
+            "foretune.SearchSpace"
+        )
+    return configs
+
+
+def to_configuration(config: triton.Config) -> Configuration:
+    """Return ``config`` for a table: what is neither number nor text is written as its `repr`."""
+    values = {n: _plain_value(v) for n, v in config.all_kwargs().items() if v is not None}
+    if config.pre_hook is not None:  # it may set up what the knobs do not say
+        values["pre_hook"] = getattr(config.pre_hook, "__qualname__", repr(config.pre_hook))
+    return Configuration(values)
+
+
+def _triton_config(values: dict[str, Any]) -> triton.Config:
+    launch = {name: values.pop(name) for name in LAUNCH_OPTIONS if name in values}
+    return triton.Config(values, **launch)
+
+
+def _plain_value(value: Any) -> Any:
+    return value if isinstance(value, (bool, int, float, str)) else repr(value)

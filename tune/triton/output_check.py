@@ -1,0 +1,163 @@
+"""Comparing what configurations compute: all of them should do the same.
+
+What cannot be compared is never taken for equal.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import triton
+
+PIECE = 1 << 20
+"""Elements that are compared at a time: that many doubles, a few times, is what it takes of the
+device's memory."""
+RERUN_TOLERANCE = 1e-3
+"""What a second launch may differ by where sums are rounded in any order."""
+
+
+class ComparisonError(Exception):
+    """Outputs cannot be compared; the message says why."""
+
+
+class OutputChecker:
+    """Compares the outputs of configurations with those of the first one that runs.
+
+    All tensors among the arguments are compared, whichever are outputs, those behind tensor
+    descriptors too, and put back after every launch. The copies are in the host's memory.
+
+    Args:
+        launch: runs a configuration once.
+        arguments: of the call, by name.
+        configs: the first of them that runs gives what is right.
+
+    Attributes:
+        changed: names of arguments that a launch reads and changes: of two launches in a row, the
+            second leaves something else in them.
+
+    Raises:
+        ComparisonError: an argument cannot be read, or there is no memory for copies.
+        Exception: what the last of them raises, if none runs.
+    """
+
+    def __init__(
+        self,
+        launch: Callable[[triton.Config], None],
+        arguments: Mapping[str, Any],
+        configs: Sequence[triton.Config],
+    ) -> None:
+        self._launch = launch
+        named = [(name, t) for name, a in arguments.items() for t in _tensors(name, a)]
+        self._names, self._tensors = [n for n, _ in named], [t for _, t in named]
+        self._before = [_copy(t) for t in self._tensors]
+        self.changed: list[str] = []
+        self._expected = self._before
+        self._expected = self._first_outputs(configs)
+
+    def error(self, config: triton.Config) -> float:
+        """Return the largest ``‖tensor − expected‖ / ‖expected‖`` after a launch.
+
+        Raises:
+            ComparisonError: there is no memory for it.
+        """
+        try:
+            self._launch(config)
+            return max(map(_relative_error, self._tensors, self._expected), default=0.0)
+        finally:
+            self.restore_arguments()
+
+    def restore_arguments(self) -> None:
+        """Let all tensors hold again what the caller passed."""
+        for tensor, before in zip(self._tensors, self._before, strict=True):
+            if not _equal(tensor, before):
+                tensor.copy_(before)
+
+    def _first_outputs(self, configs: Sequence[triton.Config]) -> list[Any]:
+        *others, last = configs
+        for config in others:
+            try:
+                return self._outputs(config)
+            except ComparisonError:
+                raise
+            except Exception:  # its own measurement will say so
+                continue
+        return self._outputs(last)
+
+    def _outputs(self, config: triton.Config) -> list[Any]:
+        """Return all tensors after a launch: copies of those that it changed; launch twice."""
+        try:
+            self._launch(config)
+            pairs = zip(self._tensors, self._before, strict=True)
+            outputs = [before if _equal(t, before) else _copy(t) for t, before in pairs]
+            self._launch(config)
+            reruns = zip(self._names, self._tensors, outputs, strict=True)
+            self.changed = [
+                name for name, t, first in reruns if _relative_error(t, first) > RERUN_TOLERANCE
+            ]
+            return outputs
+        finally:
+            self.restore_arguments()
+
+
+def _tensors(name: str, argument: Any) -> Iterator[Any]:
+    """Yield the tensors of one argument.
+
+    Raises:
+        ComparisonError: it stands for memory that cannot be read.
+    """
+    if isinstance(argument, (tuple, list)):
+        for part in argument:
+            yield from _tensors(name, part)
+    elif hasattr(argument, "base"):  # a tensor descriptor, or a tensor seen as another type
+        yield from _tensors(name, argument.base)
+    elif hasattr(argument, "clone"):
+        yield argument
+    elif hasattr(argument, "data_ptr"):
+        raise ComparisonError(f"{name} is a {type(argument).__name__}, which cannot be read")
+
+
+def _copy(tensor: Any) -> Any:
+    """Return a copy in the host's memory."""
+    with _translate_memory_errors():
+        return tensor.new_empty(tensor.shape, device="cpu").copy_(tensor)
+
+
+def _equal(tensor: Any, other: Any) -> bool:
+    """Whether two tensors hold the same numbers, and the same things that are none."""
+    with _translate_memory_errors():
+        return all(((a == b) | (a != a) & (b != b)).all() for a, b in _pieces(tensor, other))
+
+
+def _relative_error(output: Any, expected: Any) -> float:
+    """Return the relative error; memory that holds no numbers on both sides is not compared."""
+    difference = size = 0.0
+    with _translate_memory_errors():
+        for a, b in _pieces(output, expected):
+            numbers = b.isfinite()
+            if not (a.isfinite() == numbers).all():
+                return float("inf")
+            difference += float((a[numbers] - b[numbers]).square().sum())
+            size += float(b[numbers].square().sum())
+    return difference**0.5 / max(size**0.5, 1e-300)
+
+
+def _pieces(tensor: Any, other: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield both a piece at a time, as doubles on the device of the first."""
+    if tensor.numel() <= PIECE:
+        yield tensor.double(), other.to(tensor.device).double()
+        return
+    longest = max(range(tensor.dim()), key=lambda dim: tensor.shape[dim])
+    step = max(1, PIECE * tensor.shape[longest] // tensor.numel())
+    parts = tensor.split(step, longest), other.split(step, longest)
+    for part, same in zip(*parts, strict=True):
+        yield from _pieces(part, same)
+
+
+@contextmanager
+def _translate_memory_errors() -> Iterator[None]:
+    """Within, who runs out of memory raises `ComparisonError`."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as e:  # the allocators of torch raise the latter
+        first = next(iter(str(e).splitlines()), "")
+        raise ComparisonError(f"{type(e).__name__}: {first}") from e

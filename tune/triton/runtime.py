@@ -1,0 +1,183 @@
+"""Device, graph capture, event timer."""
+
+import ctypes
+import platform
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Any
+
+import triton
+
+from foretune.collect.timing import delay_kernel_start
+from foretune.device import Device, find_device_or_none
+from foretune.errors import UsageError
+
+RELAXED_CAPTURE_MODE = 2
+"""CUDA's and HIP's capture mode in which the capturing thread may load code."""
+_CAPTURE_MODE_FUNCTIONS = {
+    "cuda": ("libcuda.so.1", "cuThreadExchangeStreamCaptureMode"),
+    "hip": ("libamdhip64.so", "hipThreadExchangeStreamCaptureMode"),
+}
+
+
+def is_interpreted() -> bool:
+    """Whether kernels run in Triton's interpreter (``TRITON_INTERPRET=1``), on the CPU."""
+    return bool(triton.knobs.runtime.interpret)
+
+
+def require_device() -> None:
+    """Do nothing if there is a device to predict for.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if is_interpreted():
+        return
+    try:
+        triton.runtime.driver.active.get_current_target()
+    except RuntimeError as e:
+        raise UsageError(
+            "Triton finds no GPU here: set TRITON_INTERPRET=1, or let "
+            "foretune.collect.replay_driver.ReplayDriver stand for one"
+        ) from e
+
+
+def device_interface() -> Any:
+    """Return the module that the active driver offers for its device, such as ``torch.cuda``.
+
+    None in the interpreter.
+    """
+    if is_interpreted():
+        return None
+    return triton.runtime.driver.active.get_device_interface()
+
+
+def current_device_index() -> int:
+    """Return which device calls go to."""
+    return 0 if is_interpreted() else int(triton.runtime.driver.active.get_current_device())
+
+
+def is_capturing() -> bool:
+    """Whether launches are being recorded into a graph, so that nothing may be measured."""
+    query = getattr(device_interface(), "is_current_stream_capturing", None)
+    return bool(query and query())
+
+
+@contextmanager
+def allow_code_loading() -> Iterator[None]:
+    """Within, this thread may load code although it captures a graph.
+
+    CUDA forbids it otherwise, and what was captured so far would be lost. Where the driver's
+    library is not found, all stays as it is.
+    """
+    exchange = _exchange()
+    before = exchange(RELAXED_CAPTURE_MODE) if exchange else 0
+    try:
+        yield
+    finally:
+        if exchange:
+            exchange(before)
+
+
+def _exchange() -> Callable[[int], int] | None:
+    """Return what sets this thread's capture mode and returns the one before."""
+    driver = triton.runtime.driver.active
+    replayed: Callable[[int], int] | None = getattr(driver, "exchange_capture_mode", None)
+    return replayed or _library_exchange(driver.get_current_target().backend)
+
+
+@cache
+def _library_exchange(backend: str) -> Callable[[int], int] | None:
+    library, name = _CAPTURE_MODE_FUNCTIONS.get(backend, ("", ""))
+    try:
+        function = getattr(ctypes.CDLL(library), name) if library else None
+    except (OSError, AttributeError):
+        return None
+    if function is None:
+        return None
+
+    def exchange(mode: int) -> int:
+        given = ctypes.c_int(mode)
+        function(ctypes.byref(given))
+        return given.value
+
+    return exchange
+
+
+def synchronize() -> None:
+    """Wait for the device, and raise what went wrong on it."""
+    if (interface := device_interface()) is not None:
+        interface.synchronize()
+
+
+@cache
+def device_at(index: int) -> Device:
+    """Return a device, with specs where the table has it and its own figures where it tells."""
+    if is_interpreted():
+        return Device(f"interpreter on {platform.machine()}", "cpu")
+    driver = triton.runtime.driver.active
+    target = driver.get_current_target()
+    naming = getattr(driver.get_device_interface(), "get_device_name", None)
+    name = str(naming(index)) if naming else f"{target.backend}:{target.arch}"
+    arch = target.arch if isinstance(target.arch, str) else f"sm_{target.arch}"
+    known = find_device_or_none(name) or Device(name, "gpu")
+    properties = driver.utils.get_device_properties(index)
+    cores = float(properties.get("multiprocessor_count", known.specs.get("cores", 0)))
+    specs = {**known.specs, "cores": cores} if cores else known.specs
+    return Device(name, "gpu", arch, specs, known.source, index)
+
+
+class EventTimer:
+    """Times what is launched between `start` and `stop`, by events of the device.
+
+    The device waits before the first: were its queue empty, that event would tick while the launch
+    is still on its way. In the interpreter, where a launch returns when it is done, by the clock.
+    """
+
+    def __init__(self) -> None:
+        self._interface = interface = device_interface()
+        self._events = None
+        if interface is not None:
+            self._events = [interface.Event(enable_timing=True) for _ in range(2)]
+        self._times = [0.0, 0.0]
+
+    def start(self) -> None:
+        """Begin."""
+        delay_kernel_start(self._interface)
+        self._record_event(0)
+
+    def stop(self) -> None:
+        """End; does not wait."""
+        self._record_event(1)
+
+    def elapsed_ms(self) -> float | None:
+        """Return milliseconds in between; None while the device has not got there."""
+        if self._events is None:
+            return (self._times[1] - self._times[0]) * 1e3
+        start, stop = self._events
+        return float(start.elapsed_time(stop)) if stop.query() else None
+
+    def _record_event(self, which: int) -> None:
+        if self._events is None:
+            self._times[which] = time.perf_counter()
+        else:
+            self._events[which].record()
+
+
+def bench_in_interpreter(
+    kernel_call: Callable[[], Any], quantiles: Sequence[float] = (0.5, 0.2, 0.8)
+) -> list[float]:
+    """Return quantiles of three runs in milliseconds; for logic, not for speed."""
+    samples = []
+    for _ in range(3):
+        start = time.perf_counter()
+        kernel_call()
+        samples.append((time.perf_counter() - start) * 1e3)
+    ordered = sorted(samples)
+    return [
+        statistics.median(ordered) if q == 0.5 else ordered[round(q * (len(ordered) - 1))]
+        for q in quantiles
+    ]

@@ -1,0 +1,196 @@
+"""What a call tells of the tiles its candidates launch, whatever the kernel calls its arguments.
+
+Edges of tiles are known by their names, ``BLOCK_M``, ``BLOCK_SIZE_N``, ``BK``, or else by what they
+do: the grid is asked how many programs there would be with a tile of 1, and with an endless one. An
+edge on which that depends divides up the output, and the answer is how long it is. An edge on which
+it does not is what a block walks along.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from foretune.features.launches import TileLaunch
+from foretune.space import Configuration
+from foretune.tune.triton.prior import tile_edges
+from foretune.tune.triton.problem_key import Call
+from foretune.values import FrozenParameters
+
+UNBOUNDED_EDGE = 2**30
+MIN_EDGE = 8
+"""Numbers below are no edges of tiles that matrix units work on."""
+DEFAULT_DEPTH, DEFAULT_HEAD_WIDTH = 1024.0, 64.0
+"""Taken for the inner size of a product, and the width of an attention head, if nothing tells."""
+NON_SIZE_WORDS = {"STRIDE", "BLOCK", "GROUP", "SPLIT", "TOP", "NUM"}
+"""Words in the names of numbers that are no sizes, whatever letter is in them."""
+DATA_BITS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "uint8": 8}
+"""Types of operands; longer integers are indices."""
+
+
+def tile_launches(call: Call, configs: Sequence[Configuration]) -> list[TileLaunch] | None:
+    """Return the launch of every candidate; None if tiles of products are not recognised.
+
+    Args:
+        call: what is called.
+        configs: its candidates, which have the same names.
+    """
+    operands = [t for t in _tensors(call.arguments) if _bits(t)]
+    found = _TileEdges(call, configs, operands)
+    if found.m is None or found.n is None or not operands:
+        return None
+    a, b = operands[0], operands[min(1, len(operands) - 1)]
+    exact = float(_bits(a) == 32 and _is_exact(call.arguments))
+    moved = float(sum(math.prod(t.shape) * _bits(t) / 8 for t in operands))
+    width = _head_width(call.arguments, a)
+    launches = []
+    for config in configs:
+        m, n = float(config[found.m]), float(config[found.n])
+        byte_a, byte_b = _bits(a) / 8, _bits(b) / 8
+        if found.is_attention:  # keys and values pass by, queries stay
+            k, size_k = width, width
+            steps = math.ceil(found.size_n / n) if found.size_n else 1.0
+            flops, step_bytes = 4.0 * m * n * k, 2.0 * byte_b * n * k
+            sums, kept = m * (n + k), byte_a * m * k
+        else:
+            k = float(config[found.k]) if found.k else width
+            size_k = found.size_k or _shared_size(a, b, found) or DEFAULT_DEPTH
+            steps = math.ceil(size_k / k / float(config.get("SPLIT_K", 1)))
+            flops, step_bytes = 2.0 * m * n * k, k * (byte_a * m + byte_b * n)
+            sums, kept = m * n, 0.0
+        launches.append(TileLaunch(
+            tiles=found.tiles(config), tile_m=m, tile_n=n, tile_k=k,
+            size_m=found.size_m or m, size_n=found.size_n or n, size_k=size_k, steps=steps,
+            flops=flops, step_bytes=step_bytes, kept_bytes=kept, sums=sums,
+            moved_bytes=max(moved, 1.0), warps=float(config.get("num_warps", 4)),
+            stages=float(config.get("num_stages", 3)), bits_a=_bits(a), bits_b=_bits(b),
+            exact=exact, transposed_a=_transposed(a), transposed_b=_transposed(b),
+            alignment=min(_alignment(a), _alignment(b)),
+        ))  # fmt: skip
+    return launches
+
+
+class _TileEdges:
+    """Which knobs are the edges of a tile, and what they divide up.
+
+    Attributes:
+        m, n: knobs of the tile of sums; None if there is no such tile.
+        k: knob of a step's depth; None where there is none.
+        is_attention: whether a block walks along n, as attention does, and not along k.
+        size_m, size_n, size_k: what they divide; 0 where nobody knows.
+    """
+
+    def __init__(
+        self, call: Call, configs: Sequence[Configuration], operands: Sequence[Any]
+    ) -> None:
+        self._call = call
+        divided = {
+            name: _divided_size(call, configs[0], name) for name in _edge_candidates(configs)
+        }
+        over_grid = [name for name, size in divided.items() if size > 1]
+        letters = {_edge_letter(name): name for name in divided}
+        if not {"M", "N"} <= letters.keys() and len(over_grid) == 2:
+            inside = [name for name in divided if name not in over_grid]
+            letters = dict(zip("MN", over_grid, strict=True))
+            letters |= {"K": inside[0]} if len(inside) == 1 else {}
+        self.m, self.n, self.k = (letters.get(letter) for letter in "MNK")
+        along = self.m in over_grid and self.n not in over_grid
+        heads = sum(len(t.shape) > 2 for t in operands) >= 3  # queries, keys and values
+        self.is_attention = self.k is None and along and heads
+        self.size_m, self.size_n, self.size_k = (
+            _named_size(call.arguments, letter) or divided.get(knob or "", 0.0)
+            for letter, knob in zip("MNK", (self.m, self.n, self.k), strict=True)
+        )
+        across = (self.size_m,) if self.is_attention else (self.size_m, self.size_n)
+        if (self.k is None and not self.is_attention) or not all(across):
+            self.m = None
+
+    def tiles(self, config: FrozenParameters) -> float:
+        """Return how many tiles there are: as many as programs, unless these take them in turn."""
+        across = [(self.size_m, self.m)] + ([] if self.is_attention else [(self.size_n, self.n)])
+        tiles = math.prod(math.ceil(size / float(config[knob])) for size, knob in across)  # type: ignore[index,arg-type]
+        programs = self._call.programs(config)
+        return max(float(tiles), programs) if programs == programs else float(tiles)
+
+
+def _edge_candidates(configs: Sequence[Configuration]) -> list[str]:
+    """Return knobs that may be edges of tiles: powers of two."""
+    names = []
+    for name in configs[0]:
+        values = [c.get(name) for c in configs]
+        is_power_of_two = all(type(v) is int and v >= MIN_EDGE and v & (v - 1) == 0 for v in values)
+        if is_power_of_two and _edge_letter(name) is not None:
+            names.append(name)
+    return names
+
+
+def _edge_letter(name: str) -> str | None:
+    """Return the letter that says which edge a knob is, "" if none does; None if it is no edge."""
+    if name in ("num_warps", "num_stages", "num_ctas", "maxnreg"):
+        return None
+    if any(word in name.upper() for word in ("GROUP", "SPLIT", "STAGES", "WARPS", "SMS")):
+        return None
+    return next(iter(tile_edges(Configuration({name: 1}))), name)
+
+
+def _divided_size(call: Call, config: Configuration, knob: str) -> float:
+    """Return how long the edge of the output is that a knob divides; 0 or 1 if it divides none."""
+    min_programs = call.programs({**config, knob: UNBOUNDED_EDGE})
+    many = call.programs({**config, knob: 1})
+    return many / min_programs if min_programs > 0 and many > min_programs else 0.0
+
+
+def _named_size(arguments: Mapping[str, Any], letter: str) -> float:
+    """Return the whole number among arguments that is called by a letter; 0 if there is none."""
+    numbers = {n.upper(): float(v) for n, v in arguments.items() if type(v) is int and v > 0}
+    words = {n: n.split("_") for n in numbers}
+    called = [
+        n for n, w in words.items() if letter in (w[0], w[-1]) and not NON_SIZE_WORDS & set(w)
+    ]
+    return numbers.get(letter, numbers[called[0]] if called else 0.0)
+
+
+def _shared_size(a: Any, b: Any, found: _TileEdges) -> float:
+    """Return the size that both operands have beside those of the output; 0 if none is left."""
+    both = [s for s in a.shape if s in b.shape and s not in (found.size_m, found.size_n)]
+    return float(both[-1]) if both else 0.0
+
+
+def _head_width(arguments: Mapping[str, Any], a: Any) -> float:
+    """Return the width of an attention head."""
+    for name, value in arguments.items():
+        if type(value) is int and value >= MIN_EDGE and "DIM" in name.upper():
+            return float(value)
+    return float(a.shape[-1]) if len(a.shape) > 1 and a.shape[-1] <= 512 else DEFAULT_HEAD_WIDTH
+
+
+def _tensors(arguments: Mapping[str, Any]) -> list[Any]:
+    """Return tensors and what descriptors are of, in the order of the arguments."""
+    values = [getattr(v, "base", v) for v in arguments.values()]
+    return [v for v in values if hasattr(v, "dtype") and hasattr(v, "stride")]
+
+
+def _bits(tensor: Any) -> float:
+    """Return the size of an element; 0 of an index."""
+    name = str(tensor.dtype).removeprefix("torch.")
+    return 8.0 if name.startswith("float8") else float(DATA_BITS.get(name, 0))
+
+
+def _is_exact(arguments: Mapping[str, Any]) -> bool:
+    """Whether the kernel is told not to round 32 bits for the matrix units."""
+    precision_values = [
+        v for n, v in arguments.items() if re.search("TF32|PRECISION", n, re.IGNORECASE)
+    ]
+    return any(v is False or v == 0 or v == "ieee" for v in precision_values)
+
+
+def _transposed(tensor: Any) -> float:
+    strides = tuple(tensor.stride())
+    return float(len(strides) > 1 and strides[-1] != 1 and 1 in strides[:-1])
+
+
+def _alignment(tensor: Any) -> float:
+    """Return log2 of the bytes that divide the distance between an operand's rows."""
+    steps = [s for s in tensor.stride() if s > 1] or [16]
+    step = int(min(steps) * _bits(tensor) / 8)
+    return math.log2(min(step & -step, 16)) if step else 0.0

@@ -1,0 +1,66 @@
+"""Choosing for recorded calls before anybody waits for them."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import triton
+
+from foretune.collect.compiled.compile_pool import load_kernel
+from foretune.errors import UsageError
+from foretune.tune.triton.autotuner import Autotuner
+from foretune.tune.triton.call_recorder import RecordedCall, allocate_argument
+from foretune.tune.triton.runtime import is_interpreted, require_device
+
+
+@dataclass(frozen=True)
+class WarmedCall:
+    """What calls of one problem will run with.
+
+    Attributes:
+        call: for which.
+        config: what was chosen.
+        time_ms: what it took when it was measured; NaN if it was not.
+        measured: how many configurations were measured for it, now or before.
+    """
+
+    call: RecordedCall
+    config: triton.Config
+    time_ms: float
+    measured: int
+
+
+def warm_up(calls: Iterable[RecordedCall]) -> Iterator[WarmedCall]:
+    """Choose for calls as if they came: yield what was chosen, one after the other.
+
+    Tensors are made anew, with random numbers; integers are zero, as they may be indices.
+
+    Raises:
+        UsageError: there is no device, or a kernel cannot be imported, or is not decorated with
+            `foretune.autotune`.
+    """
+    require_device()
+    device = "cpu" if is_interpreted() else triton.runtime.driver.active.get_active_torch_device()
+    for call in calls:
+        kernel = _load_decorated(call.kernel)
+        args = [allocate_argument(a, device) for a in call.args]
+        kwargs = {n: allocate_argument(a, device) for n, a in call.kwargs.items()}
+        knobs = list(kernel.configs[0].kwargs)
+
+        def grid(meta: Mapping[str, Any], call: RecordedCall = call, of: Any = knobs) -> Any:
+            return call.programs({name: meta[name] for name in of})
+
+        kernel.configs_timings = {}
+        kernel[grid](*args, **kwargs)
+        timings = kernel.configs_timings
+        taken = timings.get(kernel.best_config, [float("nan")])
+        yield WarmedCall(call, kernel.best_config, float(taken[0]), len(timings))
+
+
+def _load_decorated(reference: str) -> Autotuner:
+    found = load_kernel(reference, compiling=False)
+    while not isinstance(found, Autotuner) and hasattr(found, "fn"):
+        found = found.fn
+    if not isinstance(found, Autotuner):
+        raise UsageError(f"{reference} is not decorated with foretune.autotune: nothing to choose")
+    return found
