@@ -120,6 +120,14 @@ class WorkloadSearcher:
         self.measured[number].append(measurement)
         self._proposed[number].add(measurement.config)
 
+    def expected_regret(self) -> float:
+        """Return infinity: it is unknown."""
+        return math.inf
+
+    def expected_improvement(self) -> float:
+        """Return infinity: it is unknown."""
+        return math.inf
+
     def choice(self, number: int) -> Configuration:
         """Return what a part should run: the best measured, else what is expected to lose least.
 

@@ -230,7 +230,7 @@ def tune_pareto(
     known = len(trace)
     search.tell(trace)
     search_start, stopping = job.clock(), job.stopping
-    while not stopping.is_spent(len(trace) - known, job.clock() - search_start):
+    while not stopping.is_over(search, len(trace) - known, job.clock() - search_start):
         if not (proposed := search.ask(job.next_batch_size(len(trace) - known))):
             break
         for measurement in job.measure(problem, proposed):

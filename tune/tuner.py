@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
@@ -261,9 +262,9 @@ def _search(
             break
         for measurement in job.measure(problem, proposed, _upper_bound_ms(incumbent)):
             measured += 1
-            search.tell([measurement])
             if stopping.seconds is not None:
-                search.tell_costs({measurement.config: job.clock() - asked_at})
+                measurement = replace(measurement, cost_s=job.clock() - asked_at)
+            search.tell([measurement])
             trace.append(make_step(measurement, objective, guide, job.device))
             successful += [measurement] if measurement.ok else []
             if guide is not None and measurement.ok and len(successful) in CORRECTION_COUNTS:

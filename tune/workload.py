@@ -141,7 +141,7 @@ def tune_workload(
     progress.start(f"tuning {len(parts)} problems", total)
     clock, spent = jobs[0].clock, 0
     search_start = clock()
-    while not stopping.is_spent(spent, clock() - search_start):
+    while not stopping.is_over(search, spent, clock() - search_start):
         if (proposed := search.ask()) is None:
             break
         spent += 1
