@@ -55,6 +55,6 @@ class RecordedRunner(Runner):
             self.measured.append(number)
             yield self._recorded.measurement(number)
 
-    def race(self, kernel, problem, configs, box_s=2.0):
+    def compare_interleaved(self, kernel, problem, configs, max_seconds=2.0):
         return {c.id: np.full(20, self._recorded.values[self._recorded.space.index(c)])
                 for c in configs}  # fmt: skip

@@ -327,21 +327,21 @@ def test_a_guess_is_not_recommended_where_a_covered_candidate_keeps_the_limits()
     assert covered.best["keeps"]
     assert covered.best[per_s] < made.best[per_s]
     assert covered.runner_up["guessed"] < 0.5
-    assert covered.best_guess[per_s] == made.best[per_s]
+    assert covered.best_extrapolated[per_s] == made.best[per_s]
 
 
 def test_a_faster_step_is_no_guess_either():
     made = planned(requirements=Requirements(tpot_ms=40.0))
-    covered = with_guesses(made, made.candidates["number"] == made.step_up["number"])
+    covered = with_guesses(made, made.candidates["number"] == made.next_faster["number"])
     assert covered.best["number"] == made.best["number"]
-    assert covered.step_up["guessed"] < 0.5
+    assert covered.next_faster["guessed"] < 0.5
 
 
 def test_where_all_are_guesses_the_best_of_them_is_told():
     made = planned(requirements=Requirements(tpot_ms=40.0))
     guesses = with_guesses(made, np.ones(len(made.candidates), dtype=bool))
     assert guesses.best["number"] == made.best["number"]
-    assert guesses.best_guess is None
+    assert guesses.best_extrapolated is None
 
 
 def test_at_a_rate_what_finishes_too_few_requests_in_time_is_no_choice():
