@@ -29,7 +29,7 @@ def judge(candidate, **options):
 
 
 def test_what_is_right_is_accepted_and_compared_with_its_best_rival():
-    verdict = judge("honest", beside={"sleeper": "cheats:slower"})
+    verdict = judge("honest", rivals={"sleeper": "cheats:slower"})
     assert verdict.accepted
     assert verdict.refused == ""
     assert [r.problem for r in verdict.problem_verdicts] == PROBLEMS
@@ -121,7 +121,7 @@ def test_what_proves_nothing_is_an_error():
     with pytest.raises(UsageError, match="no problem to judge on"):
         judge("honest", problems=[])
     with pytest.raises(UsageError, match="names of the judge's own"):
-        judge("honest", beside={"candidate": "cheats:slower"})
+        judge("honest", rivals={"candidate": "cheats:slower"})
 
 
 def test_inputs_that_fail_are_no_fault_of_the_candidate():
@@ -135,7 +135,7 @@ def test_a_rival_that_fails_is_no_fault_of_the_candidate():
     with pytest.raises(MeasurementError, match=r"reference cannot be compared on n=64: ValueError"):
         judge("honest", reference="cheats:raises")
     with pytest.raises(MeasurementError, match=r"blas cannot be compared on n=9: wrong"):
-        judge("honest", beside={"blas": "cheats:knows_one_shape"}, problems=[{"n": 64}, {"n": 9}])
+        judge("honest", rivals={"blas": "cheats:knows_one_shape"}, problems=[{"n": 64}, {"n": 9}])
 
 
 def test_each_call_gets_new_values_at_the_same_address():
