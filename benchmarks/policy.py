@@ -34,13 +34,10 @@ from foretune.search.policies.encoding import MIN_DISTINCT
 from foretune.search.policies.policy import Policy, name_groups
 from foretune.search.policies.searcher import PolicySearcher
 from foretune.search.policies.tasks import Task, predicted_task, predicted_tasks
-from foretune.search.prior import (
-    prior_from_other_devices,
-    prior_from_predictor,
-    runs_on_other_devices,
-)
+from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.recorded import RecordedSpace, read_spaces
 from foretune.search.replay.replay import replay
+from foretune.search.replay.replay_prior import prior_from_other_devices, runs_on_other_devices
 from foretune.search.searcher import Prior, Searcher
 
 FAMILIES = ("convolution_milo", "convolution_milo_shmem1", "dedispersion_milo")

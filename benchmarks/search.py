@@ -36,7 +36,7 @@ from foretune.errors import PredictorError
 from foretune.files import atomic_write
 from foretune.progress import Progress
 from foretune.registry import load
-from foretune.search.prior import prior_from_other_devices, runs_on_other_devices
+from foretune.search.replay.replay_prior import prior_from_other_devices, runs_on_other_devices
 from foretune.search.replay.curves import draw_curves
 from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.replay.replay import ReplayResult, replay

@@ -1,26 +1,48 @@
-"""Searchers: propose configurations (`ask`), learn from measurements (`tell`)."""
+"""Searchers propose configurations (`ask`) and learn from measurements (`tell`); one loop."""
 
 from typing import TYPE_CHECKING
 
 from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
+    from foretune.search.drivers import run, run_parallel
     from foretune.search.factory import make_searcher
+    from foretune.search.loop import Batch, SearchLoop, SearchResult, search
     from foretune.search.optuna.guided_sampler import GuidedSampler
     from foretune.search.optuna.sampler import SurrogateSampler
-    from foretune.search.searcher import Prior, Searcher
+    from foretune.search.searcher import AskTell, Prior, Searcher
+    from foretune.search.standalone import SearchOutcome, run_search
     from foretune.search.stopping import Stopping
 
-__all__ = ["GuidedSampler", "Prior", "Searcher", "Stopping", "SurrogateSampler", "make_searcher"]
+__all__ = [
+    "AskTell",
+    "Batch",
+    "GuidedSampler",
+    "Prior",
+    "SearchLoop",
+    "SearchOutcome",
+    "SearchResult",
+    "Searcher",
+    "Stopping",
+    "SurrogateSampler",
+    "make_searcher",
+    "run",
+    "run_parallel",
+    "run_search",
+    "search",
+]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "factory": ("make_searcher",),
-            "optuna.sampler": ("SurrogateSampler",),
-            "optuna.guided_sampler": ("GuidedSampler",),
-            "searcher": ("Prior", "Searcher"),
-            "stopping": ("Stopping",),
+            "drivers": ["run", "run_parallel"],
+            "factory": ["make_searcher"],
+            "loop": ["Batch", "SearchLoop", "SearchResult", "search"],
+            "optuna.guided_sampler": ["GuidedSampler"],
+            "optuna.sampler": ["SurrogateSampler"],
+            "standalone": ["SearchOutcome", "run_search"],
+            "searcher": ["AskTell", "Prior", "Searcher"],
+            "stopping": ["Stopping"],
         },
     )

@@ -1,16 +1,17 @@
 """Makes searchers: by name, of a class, or around a sampler of Optuna."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
 from foretune.device import Device
+from foretune.errors import ForetuneError, UsageError
 from foretune.measurement import Measurement
 from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
-from foretune.registry import load
+from foretune.registry import load, registered
 from foretune.search.guided import GuidedSearcher
-from foretune.search.optuna.searchers import OptunaSearcher
 from foretune.search.searcher import Prior, Searcher
 from foretune.space import SearchSpace
 
@@ -59,6 +60,32 @@ def make_searcher(
     elif callable(kind):
         make = kind
     else:
+        from foretune.search.optuna.searchers import OptunaSearcher
+
         make = partial(OptunaSearcher, sampler=kind)
     searcher: Searcher = make(space, objective, seed, prior, problem, device, other_measurements)
     return searcher if prior is None or searcher.uses_prior else GuidedSearcher(searcher)
+
+
+def require_regret_estimate(searcher: Searcher, name: str) -> None:
+    """Raise if ``searcher`` cannot estimate its expected regret.
+
+    Raises:
+        UsageError: it cannot; the message names the searchers that can.
+    """
+    if _estimates_regret(type(searcher)):
+        return
+    able = []
+    for other in registered("searchers"):
+        with suppress(ForetuneError):  # its extra is not installed
+            if _estimates_regret(load("searchers", other)):
+                able.append(other)
+    raise UsageError(
+        f"searcher {name!r} cannot estimate its regret: give a number as budget and no regret, or "
+        f"use searcher {' or '.join(able)}"
+    )
+
+
+def _estimates_regret(kind: object) -> bool:
+    inherited = Searcher.expected_regret
+    return getattr(kind, "expected_regret", inherited) is not inherited

@@ -5,19 +5,22 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.runs import problems_of
-from foretune.device import Device, canonical_name
-from foretune.errors import PredictorError
+from foretune.datasets import from_measurements
+from foretune.device import Device
+from foretune.errors import PredictorError, RunTableError
 from foretune.features.candidates import rows_of
 from foretune.measurement import Measurement
 from foretune.models import Predictor
-from foretune.models.saved.search_predictor import SearchPredictor, require_kernel
+from foretune.models.saved.search_predictor import SearchPredictor
+from foretune.models.targets import MIN_ROWS
 from foretune.objective import Limit, Objective
 from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns
-from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.searcher import Prior
 from foretune.space import SearchSpace
+
+CORRECTION_COUNTS = tuple(round(MIN_ROWS * 1.6**i) for i in range(12))
+"""Numbers of successful measurements after which a predictor from elsewhere is corrected."""
 
 
 def prior_from_predictor(
@@ -60,6 +63,23 @@ def prior_from_predictor(
     return Prior(log_mean, spread, p_valid, bool(guide.mismatch), log_mean_of)
 
 
+def correct_predictor(
+    guide: SearchPredictor, measurements: Sequence[Measurement], device: Device
+) -> SearchPredictor:
+    """Return ``guide`` corrected by measurements on this device, or itself if that fails.
+
+    Only predictors from other devices or code versions are corrected: the others already have
+    calibrated intervals.
+    """
+    ran = [m for m in measurements if m.ok]
+    if not guide.mismatch or len(ran) < MIN_ROWS:
+        return guide
+    try:
+        return guide.calibrated(from_measurements(ran, device))
+    except (PredictorError, RunTableError):  # far off everywhere: the search corrects it, too
+        return guide
+
+
 def predict_runs(
     predictor: Predictor, rows: KernelRuns, device: Device, objective: Objective = Objective.TIME
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -87,83 +107,3 @@ def _log_mean_and_validity(
     power_w = predicted["power_w"].to_numpy() if "power_w" in predicted else np.nan
     value = objective.compute(predicted["time_ms"].to_numpy(), power_w)
     return np.log(value), predicted["p_valid"].to_numpy()
-
-
-def runs_on_other_devices(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.DataFrame:
-    """Return the rows of the same kernel on other devices than ``recorded``'s.
-
-    The device is left out entirely, whatever the problem: nothing of it may be known beforehand.
-
-    Raises:
-        PredictorError: there is none.
-    """
-    here = canonical_name(recorded.device.name)
-    names = {name: canonical_name(str(name)) for name in runs["device"].unique()}
-    is_other_device = runs["device"].map(names).astype(object) != here
-    rows = runs[(runs["kernel"] == recorded.kernel) & is_other_device].dropna(axis=1, how="all")
-    if rows.empty:
-        raise PredictorError(
-            f"no prior for {recorded.name}: the runs given hold none of {recorded.kernel} on a "
-            f"device other than {here}"
-        )
-    return rows.reset_index(drop=True)
-
-
-def check_prior_source(source: Predictor | pd.DataFrame | None, recorded: RecordedSpace) -> None:
-    """Do nothing if `prior_from_source` can tell a prior of ``recorded`` from ``source``.
-
-    Raises:
-        PredictorError: there are no runs of other devices, or the predictor is of another kernel
-            or has learned from the space, in which then nothing is to be found.
-    """
-    if isinstance(source, pd.DataFrame):
-        runs_on_other_devices(source, recorded)
-    if not isinstance(source, Predictor):
-        return
-    require_kernel(source, recorded.kernel)
-    here, runs = canonical_name(recorded.device.name), source.measured_runs()
-    same = [canonical_name(str(name)) == here for name in runs["device"]]
-    if recorded.problem in set(problems_of(runs[same])):
-        raise PredictorError(
-            f"the predictor has learned from {recorded.name}: replay spaces that it does not know"
-        )
-
-
-def prior_from_source(
-    source: Predictor | pd.DataFrame | None, recorded: RecordedSpace, seed: int = 0
-) -> tuple[Prior | None, list[str]]:
-    """Return what a predictor, or one trained on runs of other devices, believes of ``recorded``.
-
-    Returns:
-        the prior, None without a source; and the devices it comes from.
-
-    Raises:
-        PredictorError: see `check_prior_source`; or there are too few runs.
-    """
-    if source is None:
-        return None, []
-    if isinstance(source, pd.DataFrame):
-        return prior_from_other_devices(source, recorded, seed)
-    prior = prior_from_predictor(
-        source, recorded.problem, recorded.space, recorded.device, recorded.objective
-    )
-    return prior, sorted(set(source.measured_runs()["device"].astype(str)))
-
-
-def prior_from_other_devices(
-    runs: pd.DataFrame, recorded: RecordedSpace, seed: int = 0
-) -> tuple[Prior, list[str]]:
-    """Return what a predictor trained on other devices' ``runs`` believes of ``recorded``.
-
-    Returns:
-        the prior, and the devices it comes from.
-
-    Raises:
-        PredictorError: there is no run of the kernel on another device, or too few.
-    """
-    other_runs = runs_on_other_devices(runs, recorded)
-    predictor = Predictor(seed=seed).fit(other_runs)
-    prior = prior_from_predictor(
-        predictor, recorded.problem, recorded.space, recorded.device, recorded.objective
-    )
-    return prior, sorted(map(str, other_runs["device"].unique()))

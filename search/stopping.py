@@ -6,6 +6,10 @@ from typing import Any, Literal
 from foretune.errors import UsageError
 from foretune.search.searcher import AskTell
 
+DEFAULT_BUDGET = 10
+"""Measurements of a search without a budget in measurements or seconds."""
+DEFAULT_REGRET = 0.03
+"""Accepted expected regret of the budget "auto"."""
 StopReason = Literal["budget", "seconds", "regret", "exhausted"]
 
 MIN_GAIN_SHARE = 0.1
@@ -57,3 +61,26 @@ class Stopping:
     def is_over(self, searcher: AskTell[Any], measured: int, elapsed_s: float = 0.0) -> bool:
         """Whether to stop after ``measured`` measurements."""
         return self.reason(searcher, measured, elapsed_s) is not None
+
+
+def make_stopping(
+    budget: int | str | None, regret: float | None, seconds: float | None = None
+) -> Stopping:
+    """Return the stopping rule of a budget.
+
+    Args:
+        budget: maximum number of measurements; "auto" stops at a small expected regret. None is
+            `DEFAULT_BUDGET`, or no limit if ``seconds`` is given.
+        regret: accepted expected regret; with "auto", None is `DEFAULT_REGRET`.
+        seconds: maximum wall time.
+
+    Raises:
+        UsageError: the budget is neither a number nor "auto", or a number is negative.
+    """
+    if budget == "auto":
+        return Stopping(None, DEFAULT_REGRET if regret is None else regret, seconds)
+    if budget is None:
+        return Stopping(DEFAULT_BUDGET if seconds is None else None, regret, seconds)
+    if isinstance(budget, bool) or not isinstance(budget, int):
+        raise UsageError(f"budget is {budget!r}: give a number or 'auto'")
+    return Stopping(budget, regret, seconds)

@@ -153,7 +153,7 @@ class TestStore:
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (["--budget", "auto"], "searcher 'exhaustive' cannot tell its regret: give --budget a"),
+            (["--budget", "auto"], "searcher 'exhaustive' cannot estimate its regret: give a number as"),
             (["--budget", "few"], "--budget few: give a number of measurements, or auto"),
             (["--budget", "0"], "--budget 0 leaves nothing to do"),
             (["--regret", "-1"], "regret -1"),

@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -10,16 +11,25 @@ from foretune.collect import Runner
 from foretune.collect.machine_load import wait_until_idle
 from foretune.collect.power import explain_missing_meter, find_meter
 from foretune.device import Device
-from foretune.errors import MeasurementError, MeterUnavailable, UsageError
+from foretune.errors import (
+    ForetuneWarning,
+    MeasurementError,
+    MeterUnavailable,
+    PredictorError,
+    UsageError,
+)
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
+from foretune.models.saved.lookup import PredictorSource, find_search_predictor
+from foretune.models.saved.search_predictor import PredictorRequest, SearchPredictor
 from foretune.objective import ConstrainedObjective, Limit, Objective, limitable_columns_of
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.search.drivers import run
 from foretune.search.loop import SearchResult, search
-from foretune.search.searcher import AskTell
-from foretune.search.stopping import Stopping
+from foretune.search.prior import prior_from_predictor
+from foretune.search.searcher import AskTell, Prior
+from foretune.search.stopping import DEFAULT_BUDGET, Stopping
 from foretune.space import Configuration, SearchSpace
 from foretune.tune.record import SharedMeasurementCache
 
@@ -28,14 +38,9 @@ if TYPE_CHECKING:
 
 C = TypeVar("C", bound=Hashable)
 
-DEFAULT_BUDGET = 10
-"""Measurements of a search, where nobody says how many, nor how long."""
 DEFAULT_STOPPING = Stopping(DEFAULT_BUDGET)
 MAX_PARALLEL = 4
-"""Configurations of a problem that are measured at the same time at most: what the first of them
-would tell comes too late for the others."""
-DEFAULT_REGRET = 0.03
-"""Accepted where measuring goes on until the regret is small, and nobody says how small."""
+"""Maximum parallel measurements of one problem: later ones cannot learn from earlier ones."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,45 @@ class TuningJob:
         found = self.cache.known(problem)
         return [m for m in found if m.config in space and self._is_complete(m)]
 
+    def find_predictor(self, source: PredictorSource) -> SearchPredictor | None:
+        """Return the predictor that ``source`` names, for searches of this job.
+
+        Raises:
+            PredictorError, TrackingError, UsageError: it cannot be used.
+        """
+        power = any(objective.needs_power for objective in self.objectives)
+        request = PredictorRequest(
+            self.kernel.name, self.kernel.source_hash, self.device,
+            ("time_ms", "power_w") if power else ("time_ms",),
+        )  # fmt: skip
+        return find_search_predictor(source, request, self.progress.say)
+
+    def prior(
+        self,
+        problem: Problem,
+        space: SearchSpace,
+        guide: SearchPredictor | None,
+        objective: Objective,
+    ) -> Prior | None:
+        """Return what ``guide`` predicts of a problem's space; None without a guide.
+
+        Raises:
+            PredictorError: it lacks a target or a column. A shipped predictor only causes a
+                warning.
+        """
+        if guide is None:
+            return None
+        try:
+            return prior_from_predictor(
+                guide, problem, space, self.device, objective, limits=self.limits
+            )
+        except PredictorError as e:
+            if not guide.shipped:
+                raise
+            reason = f"the shipped predictor is not used: {e}"
+            warnings.warn(reason, ForetuneWarning, stacklevel=2)
+            return None
+
     def search(
         self,
         searcher: AskTell[C],
@@ -154,26 +198,3 @@ class TuningJob:
 
     def _is_complete(self, measurement: Measurement) -> bool:
         return all(goal.is_known(measurement) for goal in self.constrained_objectives)
-
-
-def make_stopping(
-    budget: int | str | None, regret: float | None, seconds: float | None = None
-) -> Stopping:
-    """Return when a search is over.
-
-    Args:
-        budget: new measurements at most; ``"auto"``: until the expected regret is small; None is
-            `BUDGET`, or as many as there is time for.
-        regret: accepted, relative; None is `REGRET` with ``"auto"``, else any.
-        seconds: of wall time at most.
-
-    Raises:
-        UsageError: the budget is neither, or a number is negative.
-    """
-    if budget == "auto":
-        return Stopping(None, DEFAULT_REGRET if regret is None else regret, seconds)
-    if budget is None:
-        return Stopping(DEFAULT_BUDGET if seconds is None else None, regret, seconds)
-    if isinstance(budget, bool) or not isinstance(budget, int):
-        raise UsageError(f"budget is {budget!r}: give a number or 'auto'")
-    return Stopping(budget, regret, seconds)

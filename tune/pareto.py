@@ -22,9 +22,9 @@ from foretune.objective import Limit, Objective, violated_limits
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.search.pareto import ParetoSearcher, hypervolume, pareto_front
+from foretune.search.stopping import make_stopping
 from foretune.space import Configuration
-from foretune.tune.guiding import find_predictor, prior_for
-from foretune.tune.job import TuningJob, make_stopping
+from foretune.tune.job import TuningJob
 from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.results import REJECTED, Comparison, step_status
 from foretune.tune.store.optional import StoreLocation
@@ -221,8 +221,8 @@ def tune_pareto(
         runner.device,
         list(job.constrained_objectives),
     )
-    guide = find_predictor(job, predictor)
-    optional_priors = (prior_for(job, problem, space, guide, o) for o in objectives)
+    guide = job.find_predictor(predictor)
+    optional_priors = (job.prior(problem, space, guide, o) for o in objectives)
     priors = [prior for prior in optional_priors if prior is not None]
     search = ParetoSearcher(space, constrained, seed, priors or None, problem, device, searcher)
     job.start_progress(problem, space)

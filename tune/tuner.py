@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
@@ -14,21 +13,19 @@ from foretune.collect import Runner
 from foretune.collect.timing import median_interval
 from foretune.datasets import RunLog
 from foretune.device import Device
-from foretune.errors import ForetuneError, UsageError
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
 from foretune.models.saved.search_predictor import SearchPredictor
 from foretune.objective import ConstrainedObjective, Limit, Objective, violated_limits
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
-from foretune.registry import load, registered
 from foretune.search import make_searcher
-from foretune.search.factory import searcher_name
+from foretune.search.factory import require_regret_estimate, searcher_name
+from foretune.search.prior import CORRECTION_COUNTS, correct_predictor
 from foretune.search.searcher import Prior, Searcher
-from foretune.search.stopping import Stopping
+from foretune.search.stopping import Stopping, make_stopping
 from foretune.space import Configuration
-from foretune.tune.guiding import CORRECTION_COUNTS, correct_predictor, find_predictor, prior_for
-from foretune.tune.job import TuningJob, make_stopping
+from foretune.tune.job import TuningJob
 from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.results import SearchStep, TuneResult, step_status
 from foretune.tune.store.optional import StoreLocation
@@ -107,7 +104,7 @@ def tune_problem(
         kernel, runner, SharedMeasurementCache(kernel, runner.device, store, log), (objective,),
         tuple(limits), searcher, make_stopping(budget, regret, seconds), seed, progress, patience_s,
     )  # fmt: skip
-    return tune_one(job, problem, find_predictor(job, predictor), verify_s)
+    return tune_one(job, problem, job.find_predictor(predictor), verify_s)
 
 
 def tune_one(
@@ -128,7 +125,7 @@ def tune_one(
     other_measurements = job.cache.known_for_other_problems(problem)
     if guide is not None:
         guide = correct_predictor(guide, other_measurements, device)
-    prior = prior_for(job, problem, kernel.space(problem), guide, objective.objective)
+    prior = job.prior(problem, kernel.space(problem), guide, objective.objective)
     search = _make_searcher(job, problem, prior, objective, other_measurements)
     if prior is None:
         guide = None
@@ -211,28 +208,9 @@ def _make_searcher(
     searcher = make_searcher(
         job.searcher, space, objective, job.seed, prior, problem, device, other_measurements
     )  # fmt: skip
-    if (
-        job.stopping.regret is not None
-        and type(searcher).expected_regret is Searcher.expected_regret
-    ):
-        raise UsageError(
-            f"searcher {searcher_name(job.searcher)!r} cannot tell its regret: give --budget a "
-            f"number and no --regret, or --searcher {' or '.join(_searchers_with_regret())}"
-        )
+    if job.stopping.regret is not None:
+        require_regret_estimate(searcher, searcher_name(job.searcher))
     return searcher
-
-
-def _searchers_with_regret() -> list[str]:
-    """Return the names of searchers that know how far off they may be."""
-    found = []
-    for name in registered("searchers"):
-        with suppress(ForetuneError):  # that one needs what is not installed
-            if (
-                getattr(load("searchers", name), "expected_regret", Searcher.expected_regret)
-                is not Searcher.expected_regret
-            ):
-                found.append(name)
-    return found
 
 
 def _search(

@@ -26,9 +26,9 @@ from foretune.search.policies.tasks import Task
 from foretune.space import Configuration
 
 require("gymnasium", "rl", "an environment")
-import gymnasium
-from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, VectorEnv
+import gymnasium  # noqa: E402
+from gymnasium import spaces  # noqa: E402
+from gymnasium.vector import AutoresetMode, VectorEnv  # noqa: E402
 
 Info = dict[str, Any]
 
@@ -43,7 +43,7 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.int64]):
         UsageError: there is nothing to decide.
     """
 
-    metadata: dict[str, Any] = {"render_modes": []}
+    metadata: dict[str, Any] = {"render_modes": []}  # noqa: RUF012
 
     def __init__(self, decisions: Decisions, render_mode: str | None = None) -> None:
         self.decisions = decisions
@@ -84,7 +84,7 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.int64]):
 class DecisionVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     """Many episodes at once; one that has ended begins anew with the next step."""
 
-    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}
+    metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
 
     def __init__(self, decisions: Decisions, num_envs: int = 1) -> None:
         self.decisions = decisions

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from foretune.objective import Limit, Objective
     from foretune.problem import Problem, ProblemParameter
     from foretune.registry import get_kernel
-    from foretune.search import make_searcher
+    from foretune.search import make_searcher, run_search
     from foretune.space import Configuration, SearchSpace
     from foretune.tune import (
         PRESETS,
@@ -111,6 +111,7 @@ __all__ = [
     "powers_of_two",
     "read_runs",
     "run_campaign",
+    "run_search",
     "train_predictor",
     "tunable",
     "tune_function",
@@ -145,7 +146,7 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
             "models": ["Predictor", "RuntimeRegressor", "evaluate_predictor", "train_predictor"],
             "problem": ["Problem", "ProblemParameter"],
             "registry": ["get_kernel"],
-            "search": ["make_searcher"],
+            "search": ["make_searcher", "run_search"],
             "space": ["Configuration", "SearchSpace"],
             "tune": [
                 "PRESETS",

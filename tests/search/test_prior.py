@@ -6,8 +6,9 @@ import pytest
 
 from foretune.errors import PredictorError
 from foretune.models import Predictor
-from foretune.search.prior import prior_from_other_devices, prior_from_predictor
+from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.recorded import recorded_spaces
+from foretune.search.replay.replay_prior import prior_from_other_devices
 
 HERE = "NVIDIA A100-PCIE-40GB"
 

@@ -18,7 +18,7 @@ from foretune.testing.searchers import (
     make_measurement,
     make_prior,
     never_fails,
-    run_search,
+    propose,
 )
 from foretune.testing.searchers import time_ms as toy_ms
 
@@ -55,7 +55,7 @@ def test_there_are_searchers():
 
 @pytest.mark.parametrize("name", ["random", "tpe", "surrogate"])
 def test_another_seed_searches_elsewhere(name):
-    assert run_search(make(name, seed=0), budget=8) != run_search(make(name, seed=1), budget=8)
+    assert propose(make(name, seed=0), budget=8) != propose(make(name, seed=1), budget=8)
 
 
 def test_unknown_searchers():
@@ -86,7 +86,7 @@ def test_a_space_that_cannot_be_listed_is_searched():
     best = {
         name: min(
             vast_ms(c)
-            for c in run_search(make(name, VAST), 60, time_of=vast_ms, is_broken=never_fails)
+            for c in propose(make(name, VAST), 60, time_of=vast_ms, is_broken=never_fails)
         )
         for name in ("surrogate", "random")
     }
@@ -120,7 +120,7 @@ def evaluations_until(asked, within):
 def test_the_surrogate_alone_beats_random():
     needed = {
         name: np.median(
-            [evaluations_until(run_search(make(name, seed=s), 99), 1.05) for s in range(7)]
+            [evaluations_until(propose(make(name, seed=s), 99), 1.05) for s in range(7)]
         )
         for name in ("surrogate", "random")
     }
@@ -135,17 +135,17 @@ def test_a_misleading_prior_costs_but_does_not_trap():
             * (1.5 if config["order"] == "ji" else 1.0)
         )
 
-    asked = run_search(make("surrogate", prior=perfect_prior(law=wrong, spread=0.5)), budget=40)
+    asked = propose(make("surrogate", prior=perfect_prior(law=wrong, spread=0.5)), budget=40)
     assert toy_ms(asked[0]) > 1.5 * toy_ms(BEST)  # it was misled
     chance = np.median(
-        [evaluations_until(run_search(make("random", seed=s), 156), 1.1) for s in range(9)]
+        [evaluations_until(propose(make("random", seed=s), 156), 1.1) for s in range(9)]
     )
     assert evaluations_until(asked, 1.10) < chance
 
 
 def test_a_prior_upside_down_does_not_trap_either():
     upside_down = perfect_prior(law=lambda c: 1 / toy_ms(c), spread=0.5)
-    asked = run_search(make("surrogate", prior=upside_down), budget=len(SPACE) // 2)
+    asked = propose(make("surrogate", prior=upside_down), budget=len(SPACE) // 2)
     assert evaluations_until(asked, 1.10) <= len(SPACE) // 2
 
 
@@ -156,21 +156,21 @@ def test_a_prior_of_another_space_is_refused():
 
 def test_a_constant_prior_is_none():
     flat = Prior(np.zeros(len(SPACE)), 0.1, np.ones(len(SPACE)))
-    asked = run_search(make("surrogate", prior=flat), budget=20)
-    assert asked == run_search(make("surrogate"), budget=20)
+    asked = propose(make("surrogate", prior=flat), budget=20)
+    assert asked == propose(make("surrogate"), budget=20)
 
 
 def test_the_surrogate_forgets_what_is_too_much(monkeypatch):
     monkeypatch.setattr("foretune.search.surrogate_process.MAX_FITTED", 20)
     searcher = make("surrogate")
-    run_search(searcher, budget=60)
+    propose(searcher, budget=60)
     assert len(searcher._posterior) < 30
     assert searcher.best() == BEST
 
 
 def test_a_prior_that_is_off_by_a_factor_does_not_matter():
     tenfold = perfect_prior(law=lambda c: 10 * toy_ms(c))
-    asked = run_search(make("surrogate", prior=tenfold), budget=5)
+    asked = propose(make("surrogate", prior=tenfold), budget=5)
     assert asked[0] == BEST
     assert evaluations_until(asked, 1.0) == 1
 
@@ -186,7 +186,7 @@ def test_the_surrogate_handles_spaces_larger_than_its_pool():
     guided = make("surrogate", space, prior=Prior(mean, 0.1, np.ones(len(space))))
     assert guided.ask() == [best]
     alone = make("surrogate", space)
-    asked = run_search(alone, budget=14, n=7, time_of=law, is_broken=never_fails)
+    asked = propose(alone, budget=14, n=7, time_of=law, is_broken=never_fails)
     assert len(set(asked)) == 14
     assert law(alone.best()) < np.median(np.exp(mean))
 
@@ -195,7 +195,7 @@ def test_the_surrogate_learns_what_fails():
     """The prior is sure of twelve configurations that all fail: some of them are lesson enough."""
     prior = perfect_prior(law=lambda c: 0.7 * toy_ms(c) if fails(c) else toy_ms(c), spread=0.2)
     sure = Prior(prior.log_mean, prior.log_spread, np.full(len(SPACE), 0.9))
-    asked = run_search(make("surrogate", prior=sure), budget=20)
+    asked = propose(make("surrogate", prior=sure), budget=20)
     assert fails(asked[0])
     assert sum(map(fails, asked)) < sum(map(fails, SPACE)) < len(asked)
     assert BEST in asked
@@ -206,7 +206,7 @@ class TestRegret:
     def test_it_is_unknown_at_first_and_small_at_last(self, name):
         searcher = make(name, SMALL)
         assert searcher.expected_regret() == searcher.expected_improvement() == math.inf
-        run_search(searcher, budget=len(SMALL), is_broken=never_fails)
+        propose(searcher, budget=len(SMALL), is_broken=never_fails)
         assert searcher.expected_regret() < 0.03
         assert searcher.expected_improvement() < 0.001
 
@@ -232,18 +232,18 @@ class TestRegret:
 
 def test_a_prior_from_elsewhere_is_checked_before_its_word_counts():
     foreign = make("surrogate", prior=perfect_prior())
-    run_search(foreign, budget=8)
+    propose(foreign, budget=8)
     assert foreign.expected_regret() == math.inf
-    run_search(foreign, budget=1)
+    propose(foreign, budget=1)
     assert foreign.expected_regret() < 0.1
     own = make("surrogate", prior=dataclasses.replace(perfect_prior(), foreign=False))
-    run_search(own, budget=2)
+    propose(own, budget=2)
     assert own.expected_regret() < 0.1
 
 
 def test_others_cannot_tell():
     searcher = make("random")
-    run_search(searcher, budget=5)
+    propose(searcher, budget=5)
     assert searcher.expected_regret() == searcher.expected_improvement() == math.inf
 
 

@@ -11,11 +11,13 @@ from foretune.collect.power import PowerMeter
 from foretune.device import Device
 from foretune.family import Cost
 from foretune.models.trees.forest import ForestModel
+from foretune.search.drivers import run, run_parallel
 from foretune.search.simple import RandomSearcher
 from foretune.space import Configuration, SearchSpace
 from foretune.testing import (
     BrokenContract,
     check_kernel,
+    check_loop_driver,
     check_meter,
     check_regressor,
     check_runner,
@@ -119,7 +121,7 @@ CPU = Device("made up", "cpu")
 class Runner(InProcessRunner):
     """Changes what is measured before it hands it on."""
 
-    change: dict = {}
+    change: dict = {}  # noqa: RUF012
 
     def __init__(self):
         super().__init__(CPU, Timing(max_seconds=0.01, warmup_s=0.0), power=False)
@@ -135,11 +137,11 @@ class SwallowsFailures(Runner):
 
 
 class TooFast(Runner):
-    change = {"time_ms": 1e-6, "time_ms_samples": (1e-6,)}
+    change = {"time_ms": 1e-6, "time_ms_samples": (1e-6,)}  # noqa: RUF012
 
 
 class OfNowhere(Runner):
-    change = {"device": "another"}
+    change = {"device": "another"}  # noqa: RUF012
 
 
 class DoesTwice(Runner):
@@ -272,3 +274,66 @@ class Endless(RandomSearcher):
 def test_searchers_that_break_their_contract(kind, message):
     with pytest.raises(BrokenContract, match=message):
         check_searcher(kind)
+
+
+def one_by_one(loop, measure):
+    return run(loop, lambda configs: map(measure, configs))
+
+
+def newest_first(loop, measure):
+    waiting = []
+    return run_parallel(loop, waiting.append, lambda: measure(waiting.pop()))
+
+
+@pytest.mark.parametrize("drive", [one_by_one, newest_first])
+def test_the_drivers_of_the_loop_keep_its_contract(drive):
+    check_loop_driver(drive)
+
+
+def stops_early(loop, measure):
+    return next(loop)
+
+
+def loses_one(loop, measure):
+    return run(loop, lambda configs: map(measure, configs[:1]))
+
+
+def measures_twice(loop, measure):
+    return run(loop, lambda configs: [measure(c) for c in configs for _ in range(2)][::2])
+
+
+def reports_twice(loop, measure):
+    return run(loop, lambda configs: [measure(c) for c in configs] * 2)
+
+
+def never_reports(loop, measure):
+    batch = next(loop)
+    while True:
+        for config in batch.start:
+            measure(config)
+        batch = loop.send([])
+
+
+def keeps_the_result(loop, measure):
+    one_by_one(loop, measure)
+
+
+def mistakes_one_for_another(loop, measure):
+    return run(loop, lambda configs: [measure(configs[0])] * len(configs))
+
+
+@pytest.mark.parametrize(
+    ("drive", "message"),
+    [
+        (stops_early, "is measured 0 times"),
+        (loses_one, "have no measurement"),
+        (measures_twice, "is measured 2 times"),
+        (reports_twice, "report each started configuration once"),
+        (never_reports, "never reported"),
+        (keeps_the_result, "return the loop's result"),
+        (mistakes_one_for_another, "is measured 0 times"),
+    ],
+)
+def test_drivers_that_break_their_contract(drive, message):
+    with pytest.raises(BrokenContract, match=message):
+        check_loop_driver(drive)

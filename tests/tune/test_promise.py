@@ -17,11 +17,11 @@ ANOTHER_PROCESS = """
 import json, sys
 from toy_kernel import FakeRunner, Toy
 from foretune import registry
-from foretune.collect import conditions
+from foretune.collect import machine_load
 from foretune.tune import tune_problem
 
-conditions.BUSY = conditions.STOLEN = float("inf")  # other tests are at work beside this
-registry._OURS["kernels"]["toy"] = "toy_kernel:Toy"
+machine_load.MAX_OTHER_LOAD = machine_load.MAX_STEAL = float("inf")  # other tests are at work beside this
+registry._BUILTIN["kernels"]["toy"] = "toy_kernel:Toy"
 
 told = {}
 for searcher, n in (("tpe", 1010), ("surrogate", 1030)):

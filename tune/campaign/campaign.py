@@ -29,11 +29,11 @@ from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.registry import get_kernel
+from foretune.search.stopping import make_stopping
 from foretune.space import Configuration
 from foretune.tune.campaign.folder import CampaignFolder, open_folder, read_state
 from foretune.tune.campaign.preset import PRESETS, Preset
-from foretune.tune.guiding import find_predictor
-from foretune.tune.job import TuningJob, make_stopping
+from foretune.tune.job import TuningJob
 from foretune.tune.mlflow.tracking import Tracker
 from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.report import ReportData, headline, write_report
@@ -150,7 +150,7 @@ def run_campaign(
     )  # fmt: skip
     if validate not in VALIDATION_LEVELS:
         raise UnknownName("extent of validation", validate, VALIDATION_LEVELS)
-    guide = find_predictor(job, predictor)
+    guide = job.find_predictor(predictor)
     known, unseen = _problems(kernel, preset, problems, seed)
     request = {
         "kernel": kernel.name,

@@ -60,10 +60,10 @@ def replay(
     of other devices, leaving out the space's own, or names a predictor that never saw the space.
     """
     from foretune.registry import load
-    from foretune.search.prior import check_prior_source, prior_from_source
     from foretune.search.replay.curves import check_figure_name, draw_curves
     from foretune.search.replay.recorded import read_spaces
     from foretune.search.replay.replay import replay as replay_space
+    from foretune.search.replay.replay_prior import check_prior_source, prior_from_source
     from foretune.search.replay.scores import score_replay, summarize
 
     options.require_positive_int(budget, "--budget")

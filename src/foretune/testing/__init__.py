@@ -10,6 +10,7 @@ from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from foretune.testing.contract import BrokenContract
+    from foretune.testing.drivers import check_loop_driver
     from foretune.testing.kernels import check_kernel
     from foretune.testing.meters import check_meter
     from foretune.testing.regressors import check_regressor
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BrokenContract",
     "check_kernel",
+    "check_loop_driver",
     "check_meter",
     "check_regressor",
     "check_runner",
@@ -30,6 +32,7 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
         __name__,
         {
             "contract": ("BrokenContract",),
+            "drivers": ("check_loop_driver",),
             "kernels": ("check_kernel",),
             "meters": ("check_meter",),
             "regressors": ("check_regressor",),

@@ -1,7 +1,7 @@
 """Whether a searcher keeps its contract: never twice, never outside, the same for the same seed."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -10,6 +10,9 @@ from foretune.measurement import Measurement, Status
 from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
 from foretune.search import Prior, Searcher, make_searcher
+from foretune.search.drivers import run
+from foretune.search.loop import search
+from foretune.search.stopping import Stopping
 from foretune.space import Configuration, SearchSpace
 from foretune.testing.contract import BrokenContract, ensure
 
@@ -76,21 +79,21 @@ def make_prior(space: SearchSpace, time_of: TimeModel = time_ms, sigma: float = 
     return Prior(mean, sigma, np.array([0.02 if fails(config) else 0.98 for config in space]))
 
 
-def run_search(
+def propose(
     searcher: Searcher,
     budget: int,
     n: int = 1,
     time_of: TimeModel = time_ms,
     is_broken: Predicate = fails,
 ) -> list[Configuration]:
-    """Ask and tell until ``budget`` is spent or nothing is left; return what was asked for."""
+    """Search with ``n`` measurements at a time; return the configurations that were measured."""
     proposed: list[Configuration] = []
-    while len(proposed) < budget:
-        batch = searcher.ask(min(n, budget - len(proposed)))
-        if not batch:
-            break
-        proposed += batch
-        searcher.tell(make_measurement(config, time_of, is_broken) for config in batch)
+
+    def measure(configs: Sequence[Configuration]) -> list[Measurement]:
+        proposed.extend(configs)
+        return [make_measurement(config, time_of, is_broken) for config in configs]
+
+    run(search(searcher, Stopping(budget), parallel=n), measure)
     return proposed
 
 
@@ -137,9 +140,9 @@ def _check_proposals(kind: Kind, guided: bool) -> None:
     suffix = " with a prior" if guided else ""
     ensure(_make(kind, SPACE, guided).ask(0) == [], "ask(0) proposes something")
     for n in (1, 7):
-        proposed = run_search(_make(kind, SPACE, guided), 28, n)
+        proposed = propose(_make(kind, SPACE, guided), 28, n)
         _ensure_new(proposed, 28, SPACE, f"asked for {n} at a time{suffix}")
-        again = run_search(_make(kind, SPACE, guided), 28, n)
+        again = propose(_make(kind, SPACE, guided), 28, n)
         ensure(proposed == again, f"the same seed proposes others{suffix}")
     unobserved = _make(kind, SPACE, guided)
     proposed = [c for _ in range(4) for c in unobserved.ask(3)]
@@ -151,9 +154,9 @@ def _check_proposals(kind: Kind, guided: bool) -> None:
 
 def _check_failures(kind: Kind, guided: bool) -> None:
     searcher = _make(kind, SPACE, guided)
-    proposed = run_search(searcher, 10, is_broken=always_fails)
+    proposed = propose(searcher, 10, is_broken=always_fails)
     ensure(searcher.best() is None, "best() is a configuration though all failed")
-    later = run_search(searcher, 10)
+    later = propose(searcher, 10)
     _ensure_new(proposed + later, 20, SPACE, "after ten failures")
     ensure(searcher.best() in later, "best() is not among those that ran")
 
@@ -165,7 +168,7 @@ def _check_foreign_measurements(kind: Kind, guided: bool) -> None:
     searcher.tell(make_measurement(config) for config in others)
     best = min(others, key=time_ms)
     ensure(searcher.best() == best, "best() ignores what it did not propose")
-    proposed = run_search(searcher, len(SPACE), n=8)
+    proposed = propose(searcher, len(SPACE), n=8)
     _ensure_new([*others, *proposed], len(SMALL), SMALL, "told of what it did not propose")
     ensure(searcher.best() == best, "best() is not the best of a whole space")
 
@@ -173,7 +176,7 @@ def _check_foreign_measurements(kind: Kind, guided: bool) -> None:
 def _check_exhaustion(kind: Kind) -> None:
     for n in (1, 3):
         searcher = _make(kind, TINY)
-        proposed = run_search(
+        proposed = propose(
             searcher, 99, n, time_of=lambda c: float(c["tile"]), is_broken=never_fails
         )
         _ensure_new(proposed, len(TINY), TINY, "in a space of three")
@@ -205,18 +208,18 @@ def _check_objectives(kind: Kind) -> None:
     watts, times = {1: 10.0, 2: 1000.0}, {1: 2.0, 2: 1.0}
     for objective, best in ((Objective.TIME, 2), (Objective.ENERGY, 1), (Objective.EDP, 1)):
         searcher = _make(kind, TINY, objective=objective)
-        for config in searcher.ask(3):
-            tile = int(config["tile"])
-            searcher.tell(
-                [
-                    make_measurement(
-                        config, lambda c: times[int(c["tile"])], never_fails, watts[tile]
-                    )
-                ]
-            )
+
+        def measure(configs: Sequence[Configuration]) -> list[Measurement]:
+            tiles = [int(config["tile"]) for config in configs]
+            return [
+                make_measurement(config, lambda _, ms=times[tile]: ms, never_fails, watts[tile])
+                for config, tile in zip(configs, tiles, strict=True)
+            ]
+
+        run(search(searcher, Stopping(3), parallel=3), measure)
         ensure(_best_tile(searcher) == best, f"best() is not of least {objective}")
     unmetered = _make(kind, SPACE, objective=Objective.ENERGY)
-    _ensure_new(run_search(unmetered, 8), 8, SPACE, "without a meter")
+    _ensure_new(propose(unmetered, 8), 8, SPACE, "without a meter")
     ensure(unmetered.best() is None, "best() of energy that nobody metered is a configuration")
 
 

@@ -20,7 +20,6 @@ from foretune.models.validation.metrics import score
 from foretune.models.validation.splits import task_numbers
 from foretune.objective import Objective
 from foretune.registry import get_kernel
-from foretune.tune.guiding import find_predictor
 from foretune.tune.job import TuningJob
 from foretune.tune.record import SharedMeasurementCache
 
@@ -158,7 +157,7 @@ class TestAsPrior:
         record = SharedMeasurementCache(kernel, device, store=False)
         runner = InProcessRunner(device)
         session = TuningJob(kernel, runner, record, (objective,), progress=told)
-        return find_predictor(session, predictor), told.said
+        return session.find_predictor(predictor), told.said
 
     @pytest.mark.usefixtures("root")
     def test_auto_takes_the_one_that_fits(self, toy_device, predictor):

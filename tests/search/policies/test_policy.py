@@ -37,11 +37,11 @@ from foretune.search.replay.replay import replay
 from foretune.space import SearchSpace
 
 torch = pytest.importorskip("torch")
-from foretune.search.policies.agents import Agents
-from foretune.search.policies.placement import Placement, PlacementDecisions
-from foretune.search.policies.policy import Policy, name_groups
-from foretune.search.policies.reinforce import TrainingSchedule, reinforce
-from foretune.search.policies.searcher import PolicySearcher
+from foretune.search.policies.agents import Agents  # noqa: E402
+from foretune.search.policies.placement import Placement, PlacementDecisions  # noqa: E402
+from foretune.search.policies.policy import Policy, name_groups  # noqa: E402
+from foretune.search.policies.reinforce import TrainingSchedule, reinforce  # noqa: E402
+from foretune.search.policies.searcher import PolicySearcher  # noqa: E402
 
 SHORT = TrainingSchedule(updates=60, episodes=64, rate=1e-2)
 SPACE = SearchSpace(

@@ -1,0 +1,138 @@
+"""Searches without a kernel: minimize any function of a configuration."""
+
+import math
+import queue
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from foretune.errors import ForetuneError, UsageError
+from foretune.measurement import Measurement, Status
+from foretune.objective import Objective, Scalarization
+from foretune.problem import Problem
+from foretune.search.drivers import run, run_parallel
+from foretune.search.factory import make_searcher, require_regret_estimate, searcher_name
+from foretune.search.loop import SearchResult, search
+from foretune.search.searcher import Searcher
+from foretune.search.stopping import make_stopping
+from foretune.space import Configuration, SearchSpace
+from foretune.values import Value
+
+if TYPE_CHECKING:
+    from foretune.search.factory import SearcherKind
+
+
+@dataclass(frozen=True)
+class SearchOutcome(SearchResult):
+    """What a search found.
+
+    Attributes:
+        best: the best configuration, known ones included; None if none ran.
+        best_value: its objective; infinite if none ran.
+        trace: the new measurements, in the order in which they finished.
+    """
+
+    best: Configuration | None
+    best_value: float
+    trace: tuple[Measurement, ...]
+
+
+def run_search(
+    searcher: "SearcherKind | Searcher",
+    space: SearchSpace | Mapping[str, Sequence[Value]],
+    measure: Callable[[Configuration], Measurement | float],
+    *,
+    budget: int | Literal["auto"] | None = None,
+    seconds: float | None = None,
+    regret: float | None = None,
+    objective: Scalarization = Objective.TIME,
+    seed: int = 0,
+    known: Sequence[Measurement] = (),
+    first: Sequence[Mapping[str, Any]] = (),
+    parallel: int = 1,
+) -> SearchOutcome:
+    """Minimize what ``measure`` returns over a search space.
+
+    Use it for anything that you can run and time. `foretune.tune_function` also isolates each
+    configuration, checks its output and verifies the winner.
+
+    Args:
+        searcher: a registered name, for example "surrogate"; a `Searcher` or its class; or an
+            Optuna sampler.
+        space: a search space, or the values of each parameter.
+        measure: returns a positive number, which is minimized, or a `Measurement`. NaN, infinity
+            and any `ForetuneError` mean that the configuration failed.
+        budget: maximum number of measurements; "auto" stops at a small expected regret. The default
+            is 10, or no limit if ``seconds`` is given.
+        seconds: wall time after which no measurement is started. The search then prefers
+            improvement per second.
+        regret: expected regret at which the search stops, for example 0.03 for 3 %.
+        objective: computes the minimized value of a `Measurement`; a plain number is a time.
+        seed: seed of the searcher.
+        known: earlier measurements; they are not repeated and do not count.
+        first: configurations to measure first, for example the default.
+        parallel: maximum number of measurements at the same time; above 1, each in a thread.
+
+    Raises:
+        UsageError: an argument is invalid, or ``measure`` returns zero or a negative number.
+        SpaceError: a configuration in ``first`` or ``known`` is not in the space.
+        UnknownName: there is no searcher of this name.
+    """
+    if not isinstance(space, SearchSpace):
+        space = SearchSpace(space)
+    if parallel < 1:
+        raise UsageError(f"{parallel} measurements at the same time: give 1 or more")
+    stopping = make_stopping(budget, regret, seconds)
+    if not isinstance(searcher, Searcher):
+        kind, searcher = searcher, make_searcher(searcher, space, objective, seed)
+        if regret is not None or budget == "auto":
+            require_regret_estimate(searcher, searcher_name(kind))
+    done = {m.config for m in known}
+    start = dict.fromkeys(space[space.index(config)] for config in first)
+    new = [config for config in start if config not in done]
+    trace: list[Measurement] = []
+
+    def measure_one(config: Configuration) -> Measurement:
+        trace.append(measured := _measure(measure, config))
+        return measured
+
+    loop = search(searcher, stopping, known=known, first=new, parallel=parallel)
+    if parallel == 1:  # in this thread, as database connections and some drivers need it
+        result = run(loop, lambda configs: map(measure_one, configs))
+    else:
+        finished: queue.SimpleQueue[Future[Measurement]] = queue.SimpleQueue()
+        with ThreadPoolExecutor(parallel) as pool:
+            result = run_parallel(
+                loop,
+                lambda config: pool.submit(measure_one, config).add_done_callback(finished.put),
+                lambda: finished.get().result(),
+            )
+    best = searcher.best()
+    value = math.inf if best is None else searcher.observed[space.index(best)]
+    return SearchOutcome(result.measured, result.reason, result.regret, best, value, tuple(trace))
+
+
+def _measure(
+    measure: Callable[[Configuration], Measurement | float], config: Configuration
+) -> Measurement:
+    name = getattr(measure, "__name__", type(measure).__name__)
+    try:
+        measured = measure(config)
+    except ForetuneError as e:
+        return _failure(name, config, str(e))
+    if isinstance(measured, Measurement):
+        return measured
+    try:
+        value = float(measured)
+    except (TypeError, ValueError):
+        value = 0.0
+    if value <= 0:
+        raise UsageError(f"{name} returned {measured!r} for {config}: return a number above 0")
+    if not math.isfinite(value):
+        return _failure(name, config, f"{name} returned {value}")
+    return Measurement(name, Problem(), config, "", Status.OK, time_ms=value)
+
+
+def _failure(name: str, config: Configuration, reason: str) -> Measurement:
+    return Measurement(name, Problem(), config, "", Status.RUNTIME_ERROR, error=reason)

@@ -1,0 +1,133 @@
+"""`run_search`: any space, any function."""
+
+import math
+import threading
+
+import optuna
+import pytest
+
+import foretune as ft
+from foretune.errors import MeasurementError, SpaceError, UsageError
+from foretune.search import SearchOutcome, make_searcher
+
+KNOBS = {"cache": [1, 2, 4, 8, 16, 32], "index": [False, True], "mode": ["a", "b", "c"]}
+SPACE = ft.SearchSpace(KNOBS)
+BEST = ft.Configuration(cache=8, index=True, mode="b")
+
+
+def cost(config):
+    """Return a cost that is least at `BEST`."""
+    off = abs(math.log2(config["cache"]) - 3)
+    return 1.0 + off + 2.0 * (not config["index"]) + 0.5 * (config["mode"] != "b")
+
+
+def test_it_finds_the_least_value():
+    found = ft.run_search("surrogate", KNOBS, cost, budget=25)
+    assert isinstance(found, SearchOutcome)
+    assert (found.best, found.best_value) == (BEST, 1.0)
+    assert (found.measured, found.reason) == (25, "budget")
+    assert len({m.config for m in found.trace}) == 25
+    assert [m.time_ms for m in found.trace] == [cost(m.config) for m in found.trace]
+
+
+@pytest.mark.parametrize(
+    "searcher",
+    ["random", make_searcher("random", SPACE), optuna.samplers.RandomSampler(seed=0)],
+    ids=["name", "searcher", "sampler"],
+)
+def test_any_searcher_finds_everything_in_the_end(searcher):
+    found = ft.run_search(searcher, SPACE, cost, budget=99)
+    assert (found.best, found.measured, found.reason) == (BEST, len(SPACE), "exhausted")
+
+
+def test_a_seed_repeats_a_search():
+    traces = [
+        [m.config for m in ft.run_search("surrogate", SPACE, cost, budget=8, seed=s).trace]
+        for s in (3, 3, 4)
+    ]
+    assert traces[0] == traces[1] != traces[2]
+
+
+def test_failures_are_measurements_that_never_win():
+    def fails(config):
+        if config["mode"] == "a":
+            raise MeasurementError("mode a crashes")
+        return math.nan if config["mode"] == "b" else cost(config)
+
+    found = ft.run_search("exhaustive", SPACE, fails, budget=99)
+    errors = {m.config["mode"]: m.error for m in found.trace}
+    assert errors == {"a": "mode a crashes", "b": "fails returned nan", "c": ""}
+    assert found.best == {**BEST, "mode": "c"}
+    nothing = ft.run_search("random", SPACE, lambda config: math.inf, budget=3)
+    assert (nothing.best, nothing.best_value) == (None, math.inf)
+
+
+def test_other_errors_are_raised():
+    with pytest.raises(ZeroDivisionError):
+        ft.run_search("random", SPACE, lambda config: 1 / 0)
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, "fast", None])
+def test_what_is_no_positive_number_is_refused(value):
+    with pytest.raises(UsageError, match="return a number above 0"):
+        ft.run_search("random", SPACE, lambda config: value)
+
+
+def test_measurements_are_taken_as_they_are():
+    def measured(config):
+        status = ft.Status.OK
+        watts = 10.0 if config == BEST else 1000.0
+        return ft.Measurement("mine", ft.Problem(), config, "", status, cost(config), power_w=watts)
+
+    found = ft.run_search("exhaustive", SPACE, measured, budget=99, objective=ft.Objective.ENERGY)
+    assert (found.best, found.best_value) == (BEST, 10.0)
+    assert found.trace[0].kernel == "mine"
+
+
+def test_known_and_first_configurations():
+    known = ft.run_search("exhaustive", SPACE, cost, budget=2).trace
+    default = {"cache": 32, "index": False, "mode": "c"}
+    first = [default, dict(known[0].config), default]
+    found = ft.run_search("exhaustive", SPACE, cost, budget=3, known=known, first=first)
+    assert [SPACE.index(m.config) for m in found.trace] == [SPACE.index(default), 2, 3]
+    with pytest.raises(SpaceError):
+        ft.run_search("random", SPACE, cost, first=[{**default, "cache": 3}])
+
+
+def test_the_regret_ends_a_search_that_can_estimate_it():
+    found = ft.run_search("surrogate", SPACE, cost, budget="auto", regret=0.1)
+    assert found.reason == "regret"
+    assert found.measured < len(SPACE)
+    with pytest.raises(UsageError, match="cannot estimate its regret"):
+        ft.run_search("random", SPACE, cost, budget="auto")
+
+
+def test_seconds_end_a_search():
+    found = ft.run_search("exhaustive", SPACE, cost, seconds=1e-9)
+    assert (found.reason, found.measured) == ("seconds", 0)
+    found = ft.run_search("exhaustive", SPACE, cost, seconds=1e9)
+    assert (found.reason, found.measured) == ("exhausted", len(SPACE))
+
+
+def test_parallel_measurements_run_at_the_same_time():
+    both = threading.Barrier(2)
+
+    def waits(config):
+        both.wait(timeout=60)
+        return cost(config)
+
+    found = ft.run_search("surrogate", SPACE, waits, budget=8, parallel=2)
+    assert len({m.config for m in found.trace}) == 8
+    with pytest.raises(UsageError, match="give 1 or more"):
+        ft.run_search("random", SPACE, cost, parallel=0)
+
+
+def test_one_at_a_time_is_measured_in_this_thread():
+    threads = set()
+
+    def noted(config):
+        threads.add(threading.current_thread())
+        return cost(config)
+
+    ft.run_search("random", SPACE, noted, budget=3)
+    assert threads == {threading.current_thread()}
