@@ -38,7 +38,7 @@ class Operator:
     problem: Problem
     count: float
     phase: Phase
-    config: Configuration = Configuration()  # immutable
+    config: Configuration = Configuration()  # noqa: RUF009  # immutable
     name: str = ""
 
 

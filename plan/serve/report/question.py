@@ -43,7 +43,7 @@ class Question:
     tables: bool = True
     corrected: bool = False
     seconds: float = math.nan
-    offload: Offload = Offload()  # immutable
+    offload: Offload = Offload()  # noqa: RUF009  # immutable
 
     def __str__(self) -> str:
         names = " or ".join(system.name for system in self.systems)

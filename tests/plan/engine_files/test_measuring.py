@@ -12,8 +12,9 @@ from foretune.device import find_device
 from foretune.errors import OutputError, ProblemError
 from foretune.measurement import Status
 from foretune.plan import describe_model
+from foretune.plan.engine_files import vllm_kernels
 from foretune.plan.engine_files.folder import check_folder, write_files
-from foretune.plan.engine_files.guesses import BLOCK_SHAPE, EngineFile, engine_files, vllm_kernels
+from foretune.plan.engine_files.guesses import BLOCK_SHAPE, EngineFile, engine_files
 from foretune.plan.engine_files.layer import Layer
 from foretune.plan.engine_files.measuring import measure_file, problem_of
 from foretune.plan.engine_files.tuned_layers import TunedLayerIndex
