@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import UsageError
-from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.memory import GIB
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import supported
 from foretune.plan.describe.system import System

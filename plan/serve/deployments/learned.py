@@ -15,7 +15,7 @@ from foretune.code_hash import packages_hash
 from foretune.collect.devices import cache_directory
 from foretune.errors import MissingExtra, OutputError, PredictorError
 from foretune.operator_package import package_folder
-from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.cost.trained_cache import TrainedPredictorCache
 from foretune.plan.serve.deployments.analytic import analytic_times

@@ -21,8 +21,8 @@ from foretune.plan import (
     mixed_operators,
     step_operators,
 )
+from foretune.plan.cost.attention_families import Mamba2
 from foretune.plan.cost.memory import request_bytes
-from foretune.plan.cost.recurrent_attention import Mamba2
 from foretune.plan.cost.steps import operator_table
 from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.describe.catalog import _shipped

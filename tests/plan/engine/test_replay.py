@@ -93,7 +93,9 @@ def test_steps_that_only_write_are_padded_to_a_graph():
 
 
 def test_drafted_tokens_end_requests_sooner():
-    table = simulate_requests(at_once(1, 10, 9), scheduler(drafted=1, accepted_tokens=1.6), stages())
+    table = simulate_requests(
+        at_once(1, 10, 9), scheduler(drafted=1, accepted_tokens=1.6), stages()
+    )
     assert table["last_ms"][0] == 1 + 5
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from foretune.errors import UsageError
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system
-from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.fleet import Demand, instance_types
 from foretune.plan.fleet import capacity as module
 

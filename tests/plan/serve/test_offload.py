@@ -9,9 +9,9 @@ import pytest
 from foretune.cli import main
 from foretune.errors import UsageError
 from foretune.plan import Formats, Layout, Workload, describe_model, find_system, plan
-from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.host_link import prefix_ms, transfer_ms
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, max_requests, rank_memory
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.workload import Offload
 from foretune.plan.serve.candidates import Candidate
 from foretune.plan.serve.deployments.analytic import analytic_times
@@ -47,7 +47,7 @@ def test_what_does_not_fit_fits_with_offload():
     ) as e:
         planned()
     needed = int(str(e.value).rpartition(" ")[2])
-    with pytest.raises(UsageError, match="fits nowhere"):
+    with pytest.raises(UsageError, match="does not fit"):
         planned(offload=Offload(needed - 1))
     made = planned(offload=Offload(needed))
     assert (made.candidates["offload_gib"] == needed).all()

@@ -10,7 +10,7 @@ import pytest
 
 from foretune.errors import OutputError, UsageError
 from foretune.plan import Formats, Requirements, Workload, find_system, plan
-from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.explanation import describe_candidate, notes
 from foretune.plan.serve.report import Question, write_plan_report
@@ -279,7 +279,7 @@ def test_a_front_that_breaks_limits_has_a_page(tmp_path, small):
 
 def test_impossible_limits_write_nothing(tmp_path, small):
     answer, question = made(small, requirements=Requirements(tpot_ms=1e-9))
-    with pytest.raises(UsageError, match="no deployment keeps to the limits"):
+    with pytest.raises(UsageError, match="no deployment meets the limits"):
         written(tmp_path, answer, question)
     assert list(tmp_path.iterdir()) == []
 

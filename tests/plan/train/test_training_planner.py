@@ -7,7 +7,7 @@ import pytest
 
 from foretune.errors import UsageError
 from foretune.plan import describe_model, find_system
-from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.train import TrainingTask, plan_training
 from foretune.plan.train.memory import USABLE_SHARE
 from foretune.plan.train.planner import STEP_PARTS

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretune.plan import describe_model, find_system
-from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.memory import GIB
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import OperatorTables, default_folders
 from foretune.plan.train import (
     Calibration,
