@@ -1,4 +1,4 @@
-"""Planning the training of language models: parallelism, and what is traded for memory."""
+"""Plans the training of language models: parallelism, and time traded for memory."""
 
 from typing import TYPE_CHECKING
 

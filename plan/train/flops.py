@@ -1,8 +1,7 @@
-"""Operations of training: what a model needs, whatever is computed again.
+"""FLOPs of training, as model FLOPs utilization counts them.
 
-Six per weight and token (two forward, four backward), and attention's two products over all keys of
-a sequence, masked or not: the count that model FLOPs utilisation is stated in (PaLM,
-arXiv:2204.02311, appendix B; Narayanan et al., arXiv:2104.04473).
+Six per weight and token (two forward, four backward), plus attention's two products over all keys,
+masked or not (PaLM, arXiv:2204.02311, appendix B; Narayanan et al., arXiv:2104.04473).
 """
 
 from foretune.device import Device, peak_rate
@@ -12,12 +11,12 @@ from foretune.plan.train.task import TrainingTask
 
 
 def model_flops(model: ModelDescription, task: TrainingTask) -> float:
-    """Return the operations of one step, of all GPUs."""
+    """Return the FLOPs of one step on all GPUs, without recomputation."""
     return 3.0 * task.tokens * (_projections(model) + _attention(model, task) + _head(model))
 
 
 def hardware_flops(model: ModelDescription, task: TrainingTask, recompute: Recompute) -> float:
-    """Return `model_flops` and the operations that are repeated."""
+    """Return `model_flops` plus recomputation."""
     recomputed = 0.0
     if recompute == "full":
         recomputed = _projections(model) + _attention(model, task)
@@ -27,12 +26,12 @@ def hardware_flops(model: ModelDescription, task: TrainingTask, recompute: Recom
 
 
 def peak_flops(device: Device, task: TrainingTask) -> float:
-    """Return the operations per second that one GPU's datasheet promises for products."""
+    """Return one GPU's peak FLOPs per second by its data sheet."""
     return 1e9 * float(peak_rate(task.precision, device.specs))
 
 
 def _projections(model: ModelDescription) -> float:
-    """Return forward operations per token of projections, without the output's."""
+    """Return forward FLOPs per token of projections, without the output's."""
     weights = model.weights()
     tables = weights.embedding if model.tied_embeddings else weights.head
     return 2.0 * (model.active_parameters() - tables)

@@ -1,4 +1,4 @@
-"""Schedules: how long stages of a pipeline take together, and how long they wait.
+"""Pipeline schedules: total time and bubble.
 
 ``m`` micro-batches through ``p`` stages of equal time ``t`` take ``(m + (p - 1) / v) t`` with ``v``
 chunks of layers per stage: a bubble of ``(p - 1) / (v m)`` (Narayanan et al., arXiv:2104.04473).
@@ -12,9 +12,7 @@ from dataclasses import dataclass
 class PipelineTime:
     """Milliseconds of a step's forward and backward passes.
 
-    Attributes:
-        total: from the first to the last.
-        idle: of the average stage, waiting for others.
+    ``idle`` is the average stage's wait for others.
     """
 
     total: float
@@ -22,15 +20,11 @@ class PipelineTime:
 
 
 def pipeline_time(stages: Sequence[float], micro_batches: int, chunks: int = 1) -> PipelineTime:
-    """Return how long ``micro_batches`` take.
+    """Return the time of ``micro_batches`` micro-batches.
 
-    The slowest stage works without a pause once it has begun; the others' share of the first
-    micro-batch, cut into chunks, passes before and after.
-
-    Args:
-        stages: milliseconds of one micro-batch, forward and backward, of each stage.
-        micro_batches: of one step.
-        chunks: runs of layers per stage.
+    The slowest stage is busy once started; the other stages' shares of the first micro-batch,
+    divided by ``chunks``, come before and after. ``stages`` has each stage's forward and backward
+    milliseconds.
     """
     slowest, pass_ms = max(stages), sum(stages)
     total = micro_batches * slowest + (pass_ms - slowest) / chunks

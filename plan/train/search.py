@@ -1,4 +1,4 @@
-"""The recipes worth looking at: every layout that uses all GPUs, every way to trade memory."""
+"""Enumerates training recipes: layouts of all GPUs, and ways to save memory."""
 
 from collections.abc import Iterator
 from itertools import product
@@ -18,9 +18,9 @@ from foretune.plan.train.task import TrainingTask
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
 MIN_PIECE_TOKENS = 4096
-"""Tokens of a sequence's piece below which nobody cuts it further."""
+"""Minimum tokens of a sequence piece in context parallelism."""
 TABLE_LAYERS = 2
-"""Layers that the embedding and the output projection may stand for when stages are filled."""
+"""Layers that the embedding and the output projection may count as when filling stages."""
 
 
 def possible_recipes(
@@ -31,17 +31,17 @@ def possible_recipes(
     offload: bool = False,
     host_gib: float = inf,
 ) -> list[Recipe]:
-    """Return every recipe on exactly ``gpus`` GPUs that is worth looking at, memory apart.
+    """Return every useful recipe on exactly ``gpus`` GPUs, regardless of memory.
 
-    What replicas can split at no cost they split: ZeRO stage 0 is left out where 1 is possible.
+    ZeRO stage 0 is left out if stage 1 is possible, as that costs nothing.
 
     Args:
-        model: what is trained.
-        task: what a step computes.
-        system: on which GPUs.
-        gpus: how many.
-        offload: whether the host holds and updates the optimizer's states.
-        host_gib: most of them that it does, GiB per GPU.
+        model: the model to train.
+        task: the work of a step.
+        system: the GPUs.
+        gpus: number of GPUs.
+        offload: whether the host holds and updates optimizer states.
+        host_gib: maximum GiB of them per GPU.
     """
     return [
         recipe
@@ -74,7 +74,7 @@ def _layouts(
 
 
 def _chunks(model: ModelDescription, pp: int) -> list[int]:
-    """Return into how many chunks a stage can be cut so that all are alike."""
+    """Return the numbers of equal chunks that a stage can be divided into."""
     max_chunks = model.layers // pp if pp > 1 else 1
     filled = (model.layers, model.layers + TABLE_LAYERS)
     return [c for c in range(1, max_chunks + 1) if c == 1 or any(n % (pp * c) == 0 for n in filled)]

@@ -138,7 +138,7 @@ def test_sizes_of_other_kernels_in_the_table_do_not_disturb(tmp_path):
 
 def test_a_folder_in_which_nothing_ran_says_so(tmp_path):
     own = write_own(tmp_path / "own", MINE, status=Status.RUNTIME_ERROR)
-    with pytest.raises(RunTableError, match="no operator that ran"):
+    with pytest.raises(RunTableError, match="no successful measurement"):
         OperatorTables(own).backends("h100_sxm")
 
 

@@ -36,7 +36,7 @@ def test_every_spread_of_experts(sparse):
         (Layout(3, moe_tp=3), "4 heads cannot be split over tp=3"),
         (Layout(pp=3), "2 layers do not fill 3 stages"),
         (Layout(2), "moe_tp x moe_ep = 1 must be tp x dp = 2"),
-        (Layout(dp=8, moe_ep=8), "4 experts cannot be spread over moe_ep=8"),
+        (Layout(dp=8, moe_ep=8), "4 experts cannot be divided over moe_ep=8"),
         (Layout(dp=3, moe_tp=3), "experts 32 wide cannot be split over moe_tp=3"),
         (Layout(0), "positive"),
     ],

@@ -161,5 +161,5 @@ def test_what_is_no_table_is_said(tmp_path, content):
     path = tmp_path / "configs" / f"{LINEAR.name}.csv"
     path.parent.mkdir()
     path.write_text(content)
-    with pytest.raises(StoreError, match=r"cannot read|has no column K, N, us"):
+    with pytest.raises(StoreError, match=r"cannot read|lacks the column K, N, us"):
         TunedTable.read(tmp_path, LINEAR)

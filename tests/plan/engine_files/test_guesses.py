@@ -110,7 +110,7 @@ def test_sglang_keeps_experts_by_version_of_triton(tmp_path, guessed, triton):
 def test_what_was_measured_is_never_replaced(tmp_path, guessed):
     measured = tmp_path / Layer(8, 640, H200).file_name_for("vllm")
     measured.write_text("measured")
-    with pytest.raises(OutputError, match="is not Foretune's"):
+    with pytest.raises(OutputError, match="was not written by Foretune"):
         write_files(tmp_path, guessed, "vllm")
     assert [p.name for p in tmp_path.iterdir()] == [measured.name]
     assert measured.read_text() == "measured"

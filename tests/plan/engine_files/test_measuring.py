@@ -116,7 +116,7 @@ def test_a_folder_is_looked_at_before_anything_is_measured(tmp_path):
     check_folder(tmp_path / "new" / "folder", [LAYER], "vllm")
     assert list((tmp_path / "new" / "folder").iterdir()) == []
     (tmp_path / LAYER.file_name_for("vllm")).write_text("{}")
-    with pytest.raises(OutputError, match="is not Foretune's"):
+    with pytest.raises(OutputError, match="was not written by Foretune"):
         check_folder(tmp_path, [LAYER], "vllm")
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):

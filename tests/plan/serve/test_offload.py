@@ -151,7 +151,7 @@ def test_reports_say_what_lies_in_the_host(tmp_path):
     assert any(held in note for note in notes(made, True, True))
     question = Question(MODEL, (H100,), 1, load, "vllm", offload=offload)
     facts = question.facts(made)
-    assert facts["In the host"] == (
+    assert facts["Host memory"] == (
         "up to 4 GiB of weights per GPU and 20 GiB of cached prefixes per GPU"
     )
     write_plan_report(made, tmp_path / "report.html", question, CLOCKS)

@@ -29,7 +29,7 @@ TASK = TrainingTask(32, 64)
         (TrainingLayout(dp=3), {}, "a batch of 32 is no multiple of dp x micro-batch = 3"),
         (TrainingLayout(dp=2), {"micro_batch": 32}, "no multiple of dp x micro-batch = 64"),
         (TrainingLayout(ep=2), {}, "a stage are no multiple of ep=2"),
-        (TrainingLayout(dp=3, ep=3), {}, "4 experts cannot be spread over ep=3"),
+        (TrainingLayout(dp=3, ep=3), {}, "4 experts cannot be divided over ep=3"),
         (TrainingLayout(cp=64), {}, "sequences of 64 cannot be cut into"),
         (TrainingLayout(), {"zero": 1}, "ZeRO needs replicas"),
         (TrainingLayout(dp=2), {"zero": 4}, "there is no stage 4 of ZeRO"),
