@@ -155,7 +155,7 @@ class VllmExperts(VllmLayer):
         ProblemParameter("top_k", maximum=4096, meaning="experts of a token"),
         ProblemParameter("N", meaning="intermediate size of an expert on this rank"),
         ProblemParameter("K", meaning="width of the tokens"),
-        ProblemParameter("dtype", "bf16", choices=FORMATS, meaning="of the weights"),
+        ProblemParameter("dtype", "bf16", choices=FORMATS, meaning="format of the weights"),
         CACHE,
     )
 

@@ -130,7 +130,7 @@ class Plan:
     Attributes:
         candidates: one row each. Deployment: ``system, gpus, formats, tp, pp, dp, ep, replicas,
             batch`` (requests in flight per replica), ``native`` (whether weights are as published),
-            ``prefill`` (the prefill pool; empty with one pool), ``workers`` (of the decode pool),
+            ``prefill`` (the prefill pool; empty with one pool), ``workers`` (decode workers),
             ``offload_gib`` (weights per GPU in host memory). Predictions: ``ttft_ms`` and
             ``tpot_ms`` (with ``_low`` and ``_high`` if a correction was given),
             ``tokens_per_s_per_gpu``, ``requests_per_s`` of all replicas, ``memory_gib`` and
@@ -138,7 +138,7 @@ class Plan:
             ``accuracy``, ``good`` (share of requests within the latency limits at the given rate).
             Reasons: ``share_…`` of each part of a step, ``limited_by`` (the largest part),
             ``decode_compute_bound`` and ``prefill_compute_bound`` (compute-bound shares),
-            ``decode_power_w``, ``prefill_power_w``, ``prefill_share`` (of the busy time),
+            ``decode_power_w``, ``prefill_power_w``, ``prefill_share`` (share of busy time),
             ``guessed`` and ``energy_guessed`` (extrapolated shares), ``bound_share`` (roofline time
             over ``tpot_ms``). Ranking: ``sure`` (probability of meeting the latency limits),
             ``keeps`` (whether it is feasible), ``pareto`` (on the front of goal and time per token;
@@ -285,29 +285,18 @@ def plan(
         offload: upper limits on weights and prefixes in host memory.
 
     Raises:
-        UsageError: the model does not fit; the message says what it needs.
+        UsageError: the model does not fit; the message gives its memory.
     """
-    if pools and rate is not None:
-        raise UsageError("pools are sized for one load: leave out --pools or --rate")
-    if pools and speculation is not None:
-        raise UsageError("pools cannot draft tokens: leave out --pools or --speculative")
+    if pools:
+        _check_pools(rate, speculation, offload)
     if offload:
-        _check_offload(offload, backend, workload, pools)
+        _check_offload(offload, backend, workload)
     requirements = requirements or Requirements()
     systems = [system] if isinstance(system, System) else list(system)
     candidates, refused = _candidates(
-        model,
-        systems,
-        gpus,
-        workload,
-        timers,
-        backend,
-        formats,
-        pools,
-        speculation,
-        caches,
+        model, systems, gpus, workload, timers, backend, formats, pools, speculation, caches,
         offload,
-    )
+    )  # fmt: skip
     if not candidates:
         raise UsageError("; ".join(refused.values()))
     if len(candidates) > MAX_EXHAUSTIVE:
@@ -316,9 +305,24 @@ def plan(
         )
     else:
         table = predict(candidates, timers, correction, accuracy)
+    table = _with_ranking(table, rate, workload.osl, requirements, correction)
+    result = Plan(table, [c.deployment for c in candidates], requirements, refused)
+    if correction is None:
+        return result
+    return replace(result, probability_best=_probability_best(result, timers, correction))
+
+
+def _with_ranking(
+    table: pd.DataFrame,
+    rate: float | None,
+    osl: int,
+    requirements: Requirements,
+    correction: LatencyPredictor | None,
+) -> pd.DataFrame:
+    """Return predictions with the columns ``number``, ``good``, ``sure``, ``keeps``, ``pareto``."""
     table["number"], table["good"] = np.arange(len(table)), np.nan
     if rate is not None:
-        table = at_rate(table, rate, workload.osl, requirements)
+        table = at_rate(table, rate, osl, requirements)
     table["sure"] = _probability_within_limits(table, requirements)
     table["keeps"] = requirements.feasible(table) & ~(table["good"] < MIN_GOODPUT_SHARE)
     if correction is not None:
@@ -327,12 +331,7 @@ def plan(
         table = fewest_replicas(table).reset_index(drop=True)
     values = np.column_stack([-requirements.front_score(table), table["tpot_ms"]])
     table["pareto"] = pareto_front(np.where(table["keeps"].to_numpy()[:, None], values, np.inf))
-    result = Plan(table, [c.deployment for c in candidates], requirements, refused)
-    return (
-        result
-        if correction is None
-        else replace(result, probability_best=_probability_best(result, timers, correction))
-    )
+    return table
 
 
 def _candidates(
@@ -371,12 +370,20 @@ def _candidates(
     return candidates, excluded
 
 
-def _check_offload(offload: Offload, backend: str, workload: Workload, pools: bool) -> None:
+def _check_pools(rate: float | None, speculation: Speculation | None, offload: Offload) -> None:
+    """Check that the plan's options allow separate prefill workers."""
+    if rate is not None:
+        raise UsageError("pools are sized for one load: leave out --pools or --rate")
+    if speculation is not None:
+        raise UsageError("pools cannot draft tokens: leave out --pools or --speculative")
+    if offload:
+        raise UsageError("pools cannot be planned with offloading: leave out --pools or --offload")
+
+
+def _check_offload(offload: Offload, backend: str, workload: Workload) -> None:
     """Check that the engine and the plan's options support offloading."""
     if reason := unsupported_offload(offload, backend):
         raise UsageError(reason)
-    if pools:
-        raise UsageError("pools cannot be planned with offloading: leave out --pools or --offload")
     if offload.cache_gib and not workload.prefix:
         raise UsageError("--offload-cache keeps prefixes in host memory: add --prefix TOKENS")
 

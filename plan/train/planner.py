@@ -19,8 +19,7 @@ from foretune.plan.train.memory import (
     offloaded_gib,
     training_memory,
 )
-from foretune.plan.train.recipe import Recipe
-from foretune.plan.train.search import possible_recipes
+from foretune.plan.train.recipe import Recipe, possible_recipes
 from foretune.plan.train.step import Calibration, predict_steps
 from foretune.plan.train.task import TrainingTask
 
@@ -34,7 +33,7 @@ STEP_PARTS = {
     "compute_ms": "matrix products and the operations between them",
     "recompute_ms": "recomputation of activations",
     "communication_ms": "exchanges between tensor, expert, sequence or pipeline ranks",
-    "bubble_ms": "waiting for other pipeline stages (the bubble)",
+    "bubble_ms": "other pipeline stages (the bubble)",
     "replicas_ms": "exchanges between replicas",
     "optimizer_ms": "the optimizer",
 }

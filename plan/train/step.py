@@ -6,6 +6,7 @@ from typing import Self
 
 import pandas as pd
 
+from foretune.device import Device, peak_rate
 from foretune.plan.cost.host_link import transfer_ms
 from foretune.plan.cost.steps import StepTimer
 from foretune.plan.describe.description import ModelDescription
@@ -17,7 +18,6 @@ from foretune.plan.train.exchanges import (
     replica_exchanges,
     stage_exchange,
 )
-from foretune.plan.train.flops import hardware_flops, model_flops, peak_flops
 from foretune.plan.train.memory import (
     OPTIMIZER_BYTES,
     StageParameters,
@@ -25,8 +25,7 @@ from foretune.plan.train.memory import (
     stage_parameters,
 )
 from foretune.plan.train.operators import MicroBatch, OperatorList, micro_batch_operators
-from foretune.plan.train.recipe import Recipe, layers_per_stage
-from foretune.plan.train.schedule import pipeline_time
+from foretune.plan.train.recipe import Recipe, Recompute, layers_per_stage
 from foretune.plan.train.task import TrainingTask
 
 ADAM_BYTES = 34.0
@@ -336,3 +335,71 @@ def _exchange_times(
     ]
     ms = timer.times([OperatorList(operators) for operators in domain_operators])["total"]
     return [float(a) + b for a, b in zip(ms, network_ms, strict=True)]
+
+
+@dataclass(frozen=True)
+class PipelineTime:
+    """Milliseconds of a step's forward and backward passes.
+
+    ``idle`` is the average stage's wait for others.
+    """
+
+    total: float
+    idle: float
+
+
+def pipeline_time(stages: Sequence[float], micro_batches: int, chunks: int = 1) -> PipelineTime:
+    """Return the time of ``micro_batches`` micro-batches.
+
+    With ``m`` micro-batches, ``p`` stages of equal time ``t`` take ``(m + (p - 1) / v) t`` with
+    ``v`` chunks of layers per stage: a bubble of ``(p - 1) / (v m)`` (Narayanan et al.,
+    arXiv:2104.04473). In general, the slowest stage is busy once started. The other stages' shares
+    for the first micro-batch, divided by ``chunks``, come before and after. ``stages`` has each
+    stage's forward and backward milliseconds.
+    """
+    slowest, pass_ms = max(stages), sum(stages)
+    total = micro_batches * slowest + (pass_ms - slowest) / chunks
+    return PipelineTime(total, total - micro_batches * pass_ms / len(stages))
+
+
+def model_flops(model: ModelDescription, task: TrainingTask) -> float:
+    """Return the FLOPs of one step on all GPUs, without recomputation.
+
+    Six per weight and token (two forward, four backward), plus attention's two products over all
+    keys, masked or not (PaLM, arXiv:2204.02311, appendix B; Narayanan et al., arXiv:2104.04473).
+    """
+    return 3.0 * task.tokens * (_projections(model) + _attention(model, task) + _head(model))
+
+
+def hardware_flops(model: ModelDescription, task: TrainingTask, recompute: Recompute) -> float:
+    """Return `model_flops` plus recomputation."""
+    recomputed = 0.0
+    if recompute == "full":
+        recomputed = _projections(model) + _attention(model, task)
+    elif recompute == "selective" and task.attention == "unfused":
+        recomputed = _attention(model, task)
+    return model_flops(model, task) + task.tokens * recomputed
+
+
+def peak_flops(device: Device, task: TrainingTask) -> float:
+    """Return one GPU's peak FLOPs per second by its data sheet."""
+    return 1e9 * float(peak_rate(task.precision, device.specs))
+
+
+def _projections(model: ModelDescription) -> float:
+    """Return forward FLOPs per token of projections, without the output's."""
+    weights = model.weights()
+    tables = weights.embedding if model.tied_embeddings else weights.head
+    return 2.0 * (model.active_parameters() - tables)
+
+
+def _attention(model: ModelDescription, task: TrainingTask) -> float:
+    mla = model.mla
+    widths = mla.qk_nope + mla.qk_rope + mla.v_head if mla else 2 * model.head_dim
+    full = model.softmax_layers - model.windowed_layers
+    keys = full * task.sequence + model.windowed_layers * min(task.sequence, model.sliding_window)
+    return 2.0 * model.heads * widths * keys
+
+
+def _head(model: ModelDescription) -> float:
+    return 2.0 * model.hidden * model.vocab

@@ -34,21 +34,8 @@ def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.
     prefix). ``step_prompts`` is the number of prompts that fit in a step. The rest are parallel
     degrees and lengths.
     """
-    # Most deployments differ only in their load: compute the rest once.
-    kinds: dict[tuple[object, ...], int] = {}
-    kind = np.array(
-        [kinds.setdefault(_load_independent_key(d), len(kinds)) for d in deployments], dtype=int
-    )
-    firsts = [deployments[i] for i in np.unique(kind, return_index=True)[1]]
-    fixed = pd.DataFrame([_load_independent_columns(d) for d in firsts])
-    for name, make in (
-        ("alone", _single_request_step),
-        ("prompt", prompt_step),
-        ("full", _full_prefill_step),
-    ):
-        fixed = fixed.join(_step_times(firsts, make, timers).add_prefix(f"{name}."))
+    rows = _load_independent_rows(deployments, timers)
     decode = _step_times(deployments, decode_step, timers)
-    rows = fixed.iloc[kind].reset_index(drop=True)
     # A pipeline prefills one prompt per stage at a time.
     prompts = rows["prompts_per_step"] * np.array([_prefill_layout(d).pp for d in deployments])
     batch = np.array([d.batch for d in deployments])
@@ -130,6 +117,23 @@ def _with_offload(rows: pd.DataFrame, deployments: Sequence[Deployment]) -> pd.D
         ],
         **shares,
     )
+
+
+def _load_independent_rows(deployments: Sequence[Deployment], timers: StepTimers) -> pd.DataFrame:
+    """Return the columns that do not depend on the load, computed once for equal deployments."""
+    kinds: dict[tuple[object, ...], int] = {}
+    kind = np.array(
+        [kinds.setdefault(_load_independent_key(d), len(kinds)) for d in deployments], dtype=int
+    )
+    firsts = [deployments[i] for i in np.unique(kind, return_index=True)[1]]
+    fixed = pd.DataFrame([_load_independent_columns(d) for d in firsts])
+    for name, make in (
+        ("alone", _single_request_step),
+        ("prompt", prompt_step),
+        ("full", _full_prefill_step),
+    ):
+        fixed = fixed.join(_step_times(firsts, make, timers).add_prefix(f"{name}."))
+    return fixed.iloc[kind].reset_index(drop=True)
 
 
 def _load_independent_key(deployment: Deployment) -> tuple[object, ...]:

@@ -45,7 +45,7 @@ class Deployment:
             or one by one, as some benchmarks send them.
         speculative: whether the model drafts tokens; set for measured deployments, which do not say
             how.
-        version: of the engine; empty if unknown.
+        version: engine version; empty if unknown.
         speculation: how a planned deployment drafts tokens.
         offload: weights and cache in host memory.
         max_request_tokens: length of the longest request, if longer than in ``workload``.

@@ -1,6 +1,6 @@
 """Gaussian process with grouped errors (engine, system, model, load).
 
-Two deployments' errors are correlated as far as their labels agree (same engine, same model on the
+Two deployments' errors are correlated if their labels agree (same engine, same model on the
 same system, …), through a constant and smooth functions of sizes and loads. A new label shares
 fewer components, so its mean shrinks to zero and its interval widens.
 """

@@ -1,7 +1,7 @@
 """Probability of meeting a latency limit, and the choice under uncertainty.
 
-The fastest deployment predicted to meet a limit is likely one with an optimistic prediction. A
-limit is therefore a chance constraint, computed from the prediction interval.
+The fastest deployment predicted to meet a limit likely has a prediction that is too good. A limit
+is therefore a chance constraint, computed from the prediction interval.
 """
 
 from collections.abc import Sequence

@@ -171,7 +171,10 @@ def test_problems_may_say_more_and_the_last_choice_counts(store, tmp_path):
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ({"BLOCK_SIZE_M": 16}, r"vLLM needs BLOCK_SIZE_N, .*num_warps, which BLOCK_SIZE_M=16 lacks"),
+        (
+            {"BLOCK_SIZE_M": 16},
+            r"vLLM needs BLOCK_SIZE_N, .*num_warps, which BLOCK_SIZE_M=16 lacks",
+        ),
         ({**config(), "PERSISTENT": True}, "vLLM does not know PERSISTENT"),
     ],
 )

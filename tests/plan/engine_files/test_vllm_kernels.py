@@ -182,7 +182,7 @@ def test_without_vllm_it_says_so(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.setattr(vllm_kernels, "version", missing)
-    with pytest.raises(MeasurementError, match=r"and here it does not: .*vllm"):
+    with pytest.raises(MeasurementError, match=r"vLLM does not run here: .*vllm"):
         _ = vllm_kernels.VllmLinear().source_hash
     with pytest.raises(MeasurementError, match="because vLLM does not run here"):
         vllm_kernels.VllmExperts().default(

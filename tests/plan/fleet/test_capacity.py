@@ -82,13 +82,17 @@ def test_a_floor_of_quality_leaves_formats_out():
 
 
 def test_requests_out_of_reach_say_what_is_nearest():
-    with pytest.raises(UsageError, match=r"requests of 128\+64 tokens: the nearest is \d × h100_sxm"):
+    with pytest.raises(
+        UsageError, match=r"requests of 128\+64 tokens: the nearest is \d × h100_sxm"
+    ):
         kinds(Requirements(tpot_ms=0.1))
 
 
 def test_requests_that_fit_nowhere():
     long = [Demand(Workload(2_000_000, 10), 1.0)]
-    with pytest.raises(UsageError, match=r"2000000\+10 tokens do not fit on an instance of up to 2 GPUs"):
+    with pytest.raises(
+        UsageError, match=r"2000000\+10 tokens do not fit on an instance of up to 2 GPUs"
+    ):
         kinds(demands=long)
 
 

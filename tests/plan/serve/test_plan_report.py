@@ -200,7 +200,9 @@ def test_a_system_without_an_answer_says_why(tmp_path, small):
     answer, question = made(small, systems=("a100_sxm", "h100_sxm"))
     slow = answer.candidates["system"] == "a100_sxm"
     answer.candidates.loc[slow, "keeps"] = False
-    assert "a100_sxm: no deployment meets the limits" in Page(written(tmp_path, answer, question)).text
+    assert (
+        "a100_sxm: no deployment meets the limits" in Page(written(tmp_path, answer, question)).text
+    )
     refused = dataclasses.replace(
         answer, excluded_systems={"a100_sxm": "small fits nowhere on a100_sxm"}
     )
