@@ -26,7 +26,7 @@ from plan_choices import REFERENCES as CHOICES
 from plan_choices import choices
 from plan_reliability import reliability, reliability_lines, sure_limits, sure_pairs
 
-from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.correction import LatencyPredictor

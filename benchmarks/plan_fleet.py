@@ -28,7 +28,7 @@ from machine import markdown
 from scipy.stats import lognorm
 
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
-from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.fleet import (
     Demand,

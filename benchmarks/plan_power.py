@@ -31,7 +31,6 @@ from foretune.datasets.importers.request import Request
 from foretune.features.roofline import row_limits_ms
 from foretune.operator_package import installed_tables
 from foretune.plan import Formats, Layout, ModelDescription, describe_model, find_system
-from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.kinds import KINDS, family_of
 from foretune.plan.cost.power import (
     METERED_SYSTEMS,
@@ -40,7 +39,7 @@ from foretune.plan.cost.power import (
     model_lines,
     shipped_models,
 )
-from foretune.plan.cost.steps import Step
+from foretune.plan.cost.steps import Step, StepTimerFactory
 from foretune.plan.cost.tables import OperatorTables, default_folders
 from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.serve.deployments.power import (

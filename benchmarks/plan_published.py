@@ -28,7 +28,6 @@ import pandas as pd
 from plan_beside import ask
 
 from foretune.errors import ForetuneError, UsageError
-from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.memory import (
     GIB,
     activation_bytes,
@@ -36,6 +35,7 @@ from foretune.plan.cost.memory import (
     request_bytes,
     weight_bytes,
 )
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.describe.catalog import describe_model
 from foretune.plan.describe.description import ModelDescription

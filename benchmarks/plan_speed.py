@@ -13,7 +13,7 @@ from machine import heading, markdown
 
 from foretune.collect import local_device
 from foretune.plan import Workload, describe_model, find_system, plan
-from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.serve.deployments.learned import fit_or_load_correction
 

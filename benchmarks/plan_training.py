@@ -42,8 +42,8 @@ from scipy.stats import spearmanr
 
 from foretune.device import find_device
 from foretune.plan import ModelDescription, System, describe_model, find_system
-from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.memory import GIB
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.describe.huggingface import read_config
 from foretune.plan.train import (

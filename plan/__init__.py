@@ -1,4 +1,4 @@
-"""Planning deployments of language models: formats x parallelism x batch, before any GPU runs."""
+"""Plans deployments of language models: formats, parallelism and batch, without a GPU."""
 
 from typing import TYPE_CHECKING
 

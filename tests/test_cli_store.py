@@ -237,11 +237,11 @@ class TestVllm:
     @pytest.mark.parametrize(
         ("arguments", "code", "message"),
         [
-            (["vllm-import", "other.json"], 2, "is not named as engines name tuned files"),
+            (["vllm-import", "other.json"], 2, "is not named as tuned files of engines"),
             (["vllm-import", B200, "--name", "M"], 2, "--name 'M' is not of the form NAME=VALUE"),
             (["vllm-import", B200, "--device", "NVIDIA H100"], 2, "is for NVIDIA B200, not"),
             (["vllm-export", "fused_moe", "--experts", "1", "--size", "2", "--out", "."], 2,
-             "nothing was chosen for M=1,E=1,N=2 with any M"),
+             "no choice for M=1,E=1,N=2 with any M"),
             (["vllm-export", "fused_moe", "--experts", "1", "--size", "2", "--out", ".",
               "--block-shape", "128"], 2, "--block-shape '128' is not of the form N,K"),
         ],

@@ -1,11 +1,15 @@
-"""Operators of attention: softmax, latent (MLA), sparse, and linear with a state."""
+"""Operators of attention: softmax, latent (MLA), sparse, linear, and compressed (DeepSeek-V4).
+
+The operators of DeepSeek-V4's compressed attention follow vLLM's ``models/deepseek_v4``. Its
+kernels are modeled as latent attention (same key width) in decode steps, and as softmax attention
+with one key head in prefill.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import ceil
 
-from foretune.plan.cost.compressed_attention import SCORE_SHARE, compressed_operators
 from foretune.plan.cost.operator import (
     CACHE_SIZE,
     RECURRENT_OPS,
@@ -18,7 +22,7 @@ from foretune.plan.cost.operator import (
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, table_name
 from foretune.plan.describe.layout import Layout
-from foretune.plan.describe.parts import Heads, Indexer, LinearAttention, Mla
+from foretune.plan.describe.parts import CompressedAttention, Heads, Indexer, LinearAttention, Mla
 from foretune.problem import Problem
 from foretune.space import Configuration
 
@@ -30,9 +34,9 @@ def attention_operators(
     parts: Sequence[Part],
     phase: Phase,
 ) -> Iterator[Operator]:
-    """Give the operators of all layers' attention, from its input projections to its output.
+    """Yield the attention operators of all layers, from input to output projections.
 
-    Projections run on the tokens of all parts at once, attention itself for each part.
+    Projections process the tokens of all parts at once; attention runs per part.
     """
     if model.compressed:
         yield from compressed_operators(model, layout, formats, parts, phase)
@@ -57,9 +61,10 @@ def _indexer(
     parts: Sequence[Part],
     phase: Phase,
 ) -> Iterator[Operator]:
-    """Give the choice of keys: every rank computes all heads, unless these are split as keys are.
+    """Yield the selection of keys.
 
-    An engine computes projections of blocks' indexers with those of attention.
+    Every rank computes all heads, except that block indexers split heads as keys are. An engine
+    fuses a block indexer's projections with those of attention.
     """
     tokens, kind, layers = (
         sum(p.tokens for p in parts),
@@ -109,7 +114,7 @@ def _softmax(
 
 @lru_cache(CACHE_SIZE)
 def _sparse_part(part: Part, top_k: int) -> Part:
-    """Return a part whose queries see at most ``top_k`` keys each: of as much work."""
+    """Return an equivalent part whose queries see at most ``top_k`` keys each."""
     if not top_k:
         return part
     if part.phase == "decode":
@@ -128,8 +133,8 @@ def _attention(
 ) -> Operator:
     """Return softmax attention of one part of a step.
 
-    ``dim`` is the mean of a head's key and value: products and bytes are the same.
-    Several new tokens of a decode step read the cache once, as more heads would.
+    ``dim`` is the mean width of a head's key and value; it gives the same FLOPs and bytes. Several
+    new tokens in a decode step read the cache once, like additional heads.
     """
     shape = {"kv_heads": kv_heads, "head_dim": dim, "window": window}
     if part.phase == "decode":
@@ -156,7 +161,7 @@ def _latent(
     parts: Sequence[Part],
     phase: Phase,
 ) -> Iterator[Operator]:
-    """Give MLA: prompts decompress keys and values, answers are computed on the latent ones."""
+    """Yield MLA's operators: prefill decompresses keys and values, decode uses the latent cache."""
     heads, layers = ceil(model.heads / layout.tp), model.softmax_layers
     tokens, kind = sum(part.tokens for part in parts), table_name(formats.weights)
     down = mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope
@@ -171,7 +176,7 @@ def _latent(
     for part in parts:
         if part.phase == "prefill":
             width = heads * (mla.qk_nope + mla.v_head)
-            # Keys and values of the prefix are decompressed again.
+            # The prefix is decompressed again.
             rows = part.batch * (part.new_tokens + part.context)
             yield gemm("decompress", "prefill", layers, rows, width, mla.kv_lora_rank, kind)
             yield _latent_prefill(part, layers, heads, top_k, layout.tp, formats)
@@ -213,7 +218,7 @@ def _latent_decode(
 
 @lru_cache(CACHE_SIZE)
 def _latent_projection(op: str, count: float, tokens: int, heads: int, kind: str) -> Operator:
-    """Return a product per head, into or out of the latent space."""
+    """Return a batched product per head, into or out of the latent space."""
     problem = Problem(tokens=tokens, heads=heads, op=op)
     return Operator("mla_bmm", problem, count, "decode", Configuration(format=kind), op)
 
@@ -234,7 +239,7 @@ def _linear(
     parts: Sequence[Part],
     phase: Phase,
 ) -> Iterator[Operator]:
-    """Give layers with a state: projections, a short convolution, and the state's update."""
+    """Yield layers with a state: projections, a short convolution, and the state update."""
     tokens, kind, tp = sum(p.tokens for p in parts), table_name(formats.weights), layout.tp
     values = linear.value_heads * linear.value_dim
     width = ceil((linear.channels + values + linear.gate_scalars) / tp) + linear.gate_rank
@@ -263,3 +268,98 @@ def _recurrent(linear: LinearAttention, tp: int, part: Part, op: str) -> Operato
         head_v_dim=linear.value_dim,
     )
     return Operator(linear.kind, problem, linear.layers, part.phase, Configuration(), op)
+
+
+MIX_PASSES = 4
+"""Passes over all residual streams per layer: before and after attention and experts."""
+SCORE_SHARE = 0.5
+"""Work of scoring keys relative to attention with as many heads, which also weighs values."""
+
+
+def compressed_operators(
+    model: ModelDescription,
+    layout: Layout,
+    formats: Formats,
+    parts: Sequence[Part],
+    phase: Phase,
+) -> Iterator[Operator]:
+    """Yield the attention operators of all layers, and the mixing of residual streams."""
+    shape = model.compressed
+    assert shape is not None
+    tokens, kind, tp = sum(p.tokens for p in parts), table_name(formats.weights), layout.tp
+    heads, dim, layers = ceil(model.heads / tp), model.head_dim, model.layers
+    groups = ceil(shape.o_groups / tp)
+    streams = shape.residual_streams * model.hidden
+    yield rowwise("elementwise", "mix", phase, MIX_PASSES * layers, tokens, streams, tp)
+    latent = shape.q_lora_rank + dim
+    yield gemm("latent", phase, layers, tokens, latent, model.hidden, kind)
+    yield gemm("query", phase, layers, tokens, heads * dim, shape.q_lora_rank, kind)
+    for ratio, ratio_layers in shape.ratios:
+        index = model.index if ratio == shape.indexed_ratio else None
+        if width := shape.compressor_width(ratio, dim, index):
+            yield gemm("compress", phase, ratio_layers, tokens, width, model.hidden, "bf16")
+        for part in parts:
+            if index:
+                width = index.heads * index.head_dim
+                yield gemm(
+                    "index_query", phase, ratio_layers, part.tokens, width, shape.q_lora_rank, kind
+                )
+                yield _compressed_scores(index, ratio_layers, ratio, part)
+            top_k = index.top_k if index else 0
+            yield _compressed_attention(
+                shape, ratio, top_k, ratio_layers, heads, dim, part, formats
+            )
+    inner = model.heads * dim // shape.o_groups
+    yield gemm("out_groups", phase, layers, tokens, groups * shape.o_lora_rank, inner, kind)
+    yield gemm(
+        "attention_out", phase, layers, tokens, model.hidden, groups * shape.o_lora_rank, kind
+    )
+
+
+def _visible_keys(shape: CompressedAttention, ratio: int, top_k: int, seen: float) -> float:
+    """Return the number of keys that a query with ``seen`` earlier tokens attends to."""
+    compressed = seen / ratio if ratio else 0.0
+    return min(seen, shape.window) + (min(compressed, top_k) if top_k else compressed)
+
+
+@lru_cache(CACHE_SIZE)
+def _compressed_attention(
+    shape: CompressedAttention,
+    ratio: int,
+    top_k: int,
+    count: int,
+    heads: int,
+    dim: int,
+    part: Part,
+    formats: Formats,
+) -> Operator:
+    if part.phase == "decode":
+        keys = _visible_keys(shape, ratio, top_k, part.context + part.new_tokens)
+        problem = Problem(batch=part.batch, kv_len=keys, heads=heads * part.new_tokens)
+        config = Configuration(format="bf16", kv_format=formats.kv)
+        return Operator("mla_decode", problem, count, "decode", config, "attention")
+    # As many queries, each with as many keys: prompts of which every key before is seen.
+    keys = max(_visible_keys(shape, ratio, top_k, part.context + part.new_tokens / 2), 1.0)
+    problem = Problem(
+        batch=max(round(part.tokens / (2 * keys)), 1), seq_len=min(2 * keys, part.tokens),
+        prefix_len=0, heads=heads, kv_heads=1, head_dim=dim, window=0,
+    )  # fmt: skip
+    config = Configuration(format=formats.attention, kv_format=formats.kv)
+    return Operator("attention_prefill", problem, count, "prefill", config, "attention")
+
+
+@lru_cache(CACHE_SIZE)
+def _compressed_scores(index: Indexer, layers: int, ratio: int, part: Part) -> Operator:
+    """Return the indexer's scores of compressed keys as attention with one key head."""
+    shape = {"heads": index.heads, "kv_heads": 1, "head_dim": index.head_dim, "window": 0}
+    config = Configuration(format="bf16", kv_format="fp8")
+    if part.phase == "decode":
+        keys = (part.context + part.new_tokens) / ratio
+        heads = index.heads * part.new_tokens
+        problem = Problem(batch=part.batch, kv_len=max(keys, 1.0), **(shape | {"heads": heads}))
+        return Operator(
+            "attention_decode", problem, SCORE_SHARE * layers, "decode", config, "index_scores"
+        )
+    problem = Problem(batch=part.batch, seq_len=part.new_tokens, prefix_len=part.context, **shape)
+    count = SCORE_SHARE * layers / ratio
+    return Operator("attention_prefill", problem, count, "prefill", config, "index_scores")

@@ -1,9 +1,9 @@
-"""Attention as engines' tables have it in one piece: its projections, the choice of keys, and all.
+"""Sparse attention measured in one piece: projections, selection of keys, and attention.
 
-Tables have sparse latent attention (DeepSeek-V3.2, arXiv:2512.02556, and GLM-5) so only. Summed up,
-its parts are far shorter than what engines take to read a prompt: their kernels gather chosen keys
-on the latent vectors, and between kernels there are gaps. So the piece counts where it was
-measured, and the parts elsewhere.
+Engines' tables have sparse latent attention (DeepSeek-V3.2, arXiv:2512.02556, and GLM-5) only in
+this form. Its parts add up to much less than the measured prefill time: the kernels gather selected
+keys from latent vectors, with gaps between kernels. So plans use the piece if measured, else the
+parts.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,21 +27,14 @@ from foretune.values import Value
 
 PREFILL, DECODE = "dsa_context_module", "dsa_generation_module"
 MODELS = ("deepseek-ai/DeepSeek-V3.2", "zai-org/GLM-5", "zai-org/GLM-5-FP8")
-"""Tables are by model. GLM-5.2 is left out: its layers share what one of them chose."""
+"""Models in the tables. GLM-5.2 is left out: its layers share the selection of one layer."""
 SKIP_INDEXER = "skip_indexer"
-"""In the name of an implementation that chooses no keys."""
+"""Marks implementations without selection of keys."""
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """Sizes of a model with such attention.
-
-    Attributes:
-        hidden: width of the residual stream.
-        query_rank: rank of the queries' latent vector.
-        keys, values: elements of a head's key without its rotary part, and of its value.
-        indexer_heads: heads of the scorer of keys, each of 128 elements.
-    """
+    """Sizes of a model with sparse attention."""
 
     hidden: int
     query_rank: int
@@ -56,18 +49,18 @@ _SHAPES = {
 _SHAPE_NAMES = {shape: name for name, shape in _SHAPES.items()}
 _SHAPE_OF_MODEL = dict(zip(MODELS, ("deepseek", "glm", "glm"), strict=True))
 LATENT_DIM, ROPE_DIM, INDEXER_DIM, TOP_K = 512, 64, 128, 2048
-"""Elements of the cached latent vector, of its rotary part, and of a scorer's key; chosen keys."""
+"""Elements of the cached latent vector, its rotary part, and an indexer's key; selected keys."""
 
 
 class _SparseAttention(Family):
-    """Columns: problem.batch, heads, and shape, a name of `_SHAPES`."""
+    """Columns: problem.batch, heads, and shape, a name in `_SHAPES`."""
 
     accepts_scalars = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return projections, scores of all keys and products with the chosen ones.
+        """Return projections, scores of all keys, and products with the selected ones.
 
-        Weights and what was kept of tokens are moved once.
+        Weights and cached values move once.
         """
         batch, new, seen = self._tokens(problem)
         heads, tokens = 1.0 * problem["heads"], batch * new
@@ -93,7 +86,7 @@ class _SparseAttention(Family):
         )
 
     def _tokens(self, problem: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-        """Return requests, new tokens of each, and the keys that a token has before it."""
+        """Return requests, new tokens of each, and the keys before a token."""
         raise NotImplementedError
 
 
@@ -120,7 +113,7 @@ MODULES: tuple[type[Family], ...] = (SparsePrefill, SparseDecode)
 
 
 def to_module_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return an engine's table with the columns of `MODULES`, without models of other kinds."""
+    """Return an engine's table with the columns of `MODULES`, without other models."""
     rows = rows[rows["problem.model"].isin(MODELS)]
     rows = rows[~rows["config.implementation"].astype(str).str.contains(SKIP_INDEXER)]
     shapes = rows["problem.model"].astype(str).map(_SHAPE_OF_MODEL)
@@ -130,9 +123,9 @@ def to_module_rows(rows: pd.DataFrame) -> pd.DataFrame:
 def attention_modules(
     model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part]
 ) -> list[Operator]:
-    """Return what stands for a model's attention where it was measured in one piece.
+    """Return the single-piece operators of a model's attention.
 
-    Empty where no table has it so, or where several tokens of a request are checked at once.
+    Empty for models without such tables, and for decode steps with several tokens per request.
     """
     shape = _shape_of(model)
     if shape is None or any(p.phase == "decode" and p.new_tokens > 1 for p in parts):
@@ -142,13 +135,13 @@ def attention_modules(
 
 
 def _size(shapes: Any, field: str) -> Any:
-    """Return a size of a shape by its name, or of a column of names."""
+    """Return a size of a shape given by name, or of a column of names."""
     found = [np.equal(shapes, name) * float(getattr(s, field)) for name, s in _SHAPES.items()]
     return sum(found)
 
 
 def _shape_of(model: ModelDescription) -> str | None:
-    """Return the name of a model's shape; None if no table has it."""
+    """Return the name of a model's shape; None if it is not in the tables."""
     mla, index = model.mla, model.index
     if not mla or not index or model.compressed or model.linear:
         return None

@@ -1,4 +1,4 @@
-"""Operators of a step: everything that one rank runs while a deployment computes some tokens."""
+"""Operators of a step: all kernels that one rank runs."""
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
@@ -25,9 +25,9 @@ from foretune.space import Configuration
 __all__ = ["DEFAULT_ROUTING", "Operator", "Part", "mixed_operators", "step_operators"]
 
 DEFAULT_ROUTING = "power_law_1.2"
-"""How measured tables spread tokens over experts where real routers were imitated."""
+"""How measured tables distribute tokens over experts to imitate real routers."""
 EXPERT_KINDS = {2: "plain", 3: "gated"}
-"""Matrices of an expert -> what tables call it."""
+"""Matrices of an expert -> its name in tables."""
 
 
 def step_operators(
@@ -40,17 +40,17 @@ def step_operators(
     phase: Literal["prefill", "decode"],
     routing: str = DEFAULT_ROUTING,
 ) -> list[Operator]:
-    """Return what one rank runs in a step of requests that are all in the same situation.
+    """Return what one rank runs in a step of requests with the same lengths.
 
     Args:
-        model: what computes.
-        layout: over which ranks.
-        formats: in which formats.
-        batch: requests of each attention-DP group.
-        new_tokens: that each request computes; in a decode step 1.
-        context: tokens that each request has in the cache before.
+        model: the model.
+        layout: ranks of a replica.
+        formats: number formats.
+        batch: requests per attention-DP group.
+        new_tokens: computed per request; 1 in a decode step.
+        context: cached tokens per request.
         phase: ``prefill`` or ``decode``.
-        routing: how tokens spread over experts, as in ``problem.distribution``.
+        routing: distribution of tokens over experts, as in ``problem.distribution``.
     """
     part = Part(batch, new_tokens, context, phase)
     return mixed_operators(model, layout, formats, [part], routing)
@@ -63,16 +63,16 @@ def mixed_operators(
     parts: Sequence[Part],
     routing: str = DEFAULT_ROUTING,
 ) -> list[Operator]:
-    """Return what one rank runs in a step that reads prompts and writes answers at once.
+    """Return what one rank runs in a step with prefill and decode parts.
 
-    Projections see the tokens of all parts together; attention runs for each part.
+    Projections process the tokens of all parts together; attention runs per part.
     """
     parts = [part for part in parts if part.tokens > 0]
     if not parts:
         return []
     phase = phase_of(parts)
     tokens = sum(part.tokens for part in parts)
-    # Of a prompt only the last token gets logits.
+    # Only the last token of a prompt gets logits.
     rows = sum(p.batch if p.phase == "prefill" else p.tokens for p in parts)
     hidden, tp = model.hidden, layout.tp
     operators = [rowwise("elementwise", "embedding", phase, 1, tokens, hidden, tp)]
@@ -86,14 +86,14 @@ def mixed_operators(
 
 
 def phase_of(parts: Sequence[Part]) -> Phase:
-    """Return the phase of a step with these parts, of which there is at least one."""
+    """Return the phase of a step with at least one part."""
     return parts[0].phase if len({part.phase for part in parts}) == 1 else "mixed"
 
 
 def _dense(
     model: ModelDescription, layout: Layout, formats: Formats, tokens: int, phase: Phase
 ) -> Iterator[Operator]:
-    """Give the dense MLPs, and the shared experts, which are the same to every token."""
+    """Yield the dense MLPs and the shared experts."""
     kind = table_name(formats.weights)
     for name, layers, width, matrices in (
         *(("mlp", layers, width, model.mlp_matrices) for width, layers in model.dense_widths),
@@ -136,7 +136,7 @@ def _moe(
     tokens: int, tp: int, ep: int, kind: str, routing: str, count: int, phase: Phase,
     matrices: int,
 ) -> Operator:  # fmt: skip
-    """Return the routed experts: tables count the tokens of all ranks, and the whole expert."""
+    """Return the routed experts; tables count the tokens of all ranks and the whole expert."""
     problem = Problem(
         tokens=tokens,
         hidden=hidden,
@@ -157,12 +157,11 @@ def _communication(
     rows: int,
     phase: Phase,
 ) -> Iterator[Operator]:
-    """Give the exchanges: after attention, around MLPs and experts, at both ends, between stages.
+    """Yield the exchanges: after attention, around MLPs and experts, at both ends, between stages.
 
-    A rank's share of attention or of an MLP is a sum that an all-reduce completes. With
-    attention-DP, ranks need each other's tokens: they gather all of them and scatter the sums, or
-    send each token to its experts where it has fewer of these than there are ranks; on the way to
-    experts, tokens have the format that these multiply.
+    A rank's share of attention or of an MLP is completed by an all-reduce. With attention-DP, ranks
+    gather all tokens and scatter the sums. If a token has fewer experts than there are ranks, it is
+    sent to its experts only, in the format they multiply.
     """
     message, tp = float(tokens * model.hidden), layout.tp
     sums = model.attention_layers + model.mlp_layers

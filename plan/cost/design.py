@@ -1,7 +1,7 @@
-"""Which operators to measure for planning a model, and in which order.
+"""Chooses which operators to measure for planning a model, and their order.
 
-All sizes that a plan could ask for are too many to measure, and interpolation does not need them.
-So each operator comes in the order in which it tells most: the one farthest from all before it.
+There are too many sizes to measure all, and interpolation does not need them. Each operator is the
+one farthest from all before it.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,28 +22,27 @@ from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout, illegal_because
 
 CONTEXTS = (0, 64, 256, 1024, 4096, 16384, 65536)
-"""Tokens in the cache: before the one that a decode step computes, or before a prompt's chunk."""
+"""Cached tokens before a decode step's token or a prompt's chunk."""
 MAX_REQUESTS = 1024
-"""Of a decode step; larger steps read prompts."""
+"""Maximum requests of a decode step; larger steps are prefill."""
 MIN_PROMPT_TOKENS = 16
 DEFAULT_MODELS = ("meta-llama/Meta-Llama-3.1-8B", "Qwen/Qwen3-32B", "meta-llama/Meta-Llama-3.1-70B",
            "Qwen/Qwen3-30B-A3B", "mistralai/Mixtral-8x7B-v0.1")  # fmt: skip
-"""Models whose operators are measured where nobody says which."""
+"""Models whose operators are measured by default."""
 
 
 def plan_operators(
     model: ModelDescription, degrees: Sequence[int], kinds: Sequence[str], tokens: Sequence[int]
 ) -> list[Operator]:
-    """Return the operators, each once, that plans of a model ask for.
+    """Return the distinct operators that plans of a model need.
+
+    Raises UsageError if the model cannot be split in any of ``degrees``.
 
     Args:
-        model: what is served.
-        degrees: of tensor parallelism; experts are sliced, or spread, over as many ranks.
-        kinds: number formats of the weights.
-        tokens: that a step computes: requests of a decode step, or tokens of a prompt.
-
-    Raises:
-        UsageError: the model cannot be split in any of ``degrees``.
+        model: the model to serve.
+        degrees: tensor-parallel degrees; experts are split the same way.
+        kinds: weight formats.
+        tokens: tokens of a step: requests to decode, or tokens of a prompt.
     """
     found: list[Operator] = []
     layouts = [layout for tp in degrees for layout in _layouts(model, tp)]
@@ -60,15 +59,9 @@ def plan_operators(
 def measurable(
     operators: Iterable[Operator], device: Device, max_ms: float
 ) -> tuple[list[Operator], dict[str, int]]:
-    """Return the operators that this machine can run in time, and how many cannot, by reason.
+    """Return the operators that this machine can run in time, and counts of the others by reason.
 
-    Args:
-        operators: what a plan needs.
-        device: of this machine.
-        max_ms: that one run may take by the device's roofline.
-
-    Raises:
-        MissingExtra: torch is not installed.
+    ``max_ms`` is the maximum roofline time of one run.
     """
     reasons: dict[str, int] = {}
     possible = []
@@ -88,10 +81,10 @@ def measurable(
 
 
 def farthest_first(operators: Sequence[Operator]) -> list[Operator]:
-    """Return ``operators`` so that each is the one farthest from all before it.
+    """Return ``operators`` in an order where each is the farthest from all before it.
 
-    Distances are those of interpolation, in octaves of sizes; operators of other kernels or in
-    other formats tell nothing, so of each the first comes before the second of any.
+    Distances are octaves of sizes, as in interpolation. Other kernels and formats are infinitely
+    far, so each gets its first operator before any gets a second.
     """
     if not operators:
         return []
@@ -107,11 +100,11 @@ def farthest_first(operators: Sequence[Operator]) -> list[Operator]:
 
 
 def _farthest_first_gaps(coordinates: np.ndarray) -> np.ndarray:
-    """Return how far each place is from those chosen before it, the farthest chosen next."""
+    """Return each point's distance to those chosen before it, in farthest-first order."""
     gaps = np.zeros(len(coordinates))
     nearest = np.full(len(coordinates), np.inf)
     remaining = np.ones(len(coordinates), dtype=bool)
-    best = int(coordinates.sum(axis=1).argmin())  # the smallest, which is quick, comes first
+    best = int(coordinates.sum(axis=1).argmin())  # start with the smallest, which is quick
     for _ in range(len(coordinates)):
         gaps[best], remaining[best] = nearest[best], False
         nearest = np.minimum(nearest, np.linalg.norm(coordinates - coordinates[best], axis=1))

@@ -1,4 +1,4 @@
-"""Kinds of operators: the run-table columns that say where a measurement of one lies."""
+"""Operator kinds and the columns that identify a measurement."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,13 +8,13 @@ import pandas as pd
 
 from foretune.family import Family
 from foretune.features.arrays import as_array
-from foretune.plan.cost.attention_modules import DECODE, MODULES, PREFILL
-from foretune.plan.cost.latent_attention import (
+from foretune.plan.cost.attention_families import (
+    RECURRENT,
     LatentDecode,
     LatentPrefill,
     LatentProjection,
 )
-from foretune.plan.cost.recurrent_attention import RECURRENT
+from foretune.plan.cost.attention_modules import DECODE, MODULES, PREFILL
 from foretune.registry import load, registered
 
 
@@ -23,12 +23,12 @@ class OperatorKind:
     """How operators of one kernel are told apart.
 
     Attributes:
-        axes: run-table columns of sizes -> the value that stands where a table lacks them.
-        exact: columns of text that must agree with a measurement, the most telling one first.
-        tiled_axis: an axis along which kernels compute whole tiles, or none.
-        split_axis: an axis along which work may be cut: many of them take as long as one as large.
-        strict: whether others that do not agree tell nothing: they are different work.
-        load_axis: an axis along which times should not fall, or none.
+        axes: size columns -> default for tables that lack them.
+        exact: text columns that must match, most informative first -> default.
+        tiled_axis: axis along which kernels compute whole tiles, if any.
+        split_axis: axis along which work can be split into equal parts, if any.
+        strict: whether measurements with other ``exact`` values are unrelated work.
+        load_axis: axis along which times should not fall, if any.
     """
 
     axes: Mapping[str, float]
@@ -39,7 +39,7 @@ class OperatorKind:
     load_axis: str = ""
 
     def coordinates(self, rows: pd.DataFrame) -> np.ndarray:
-        """Return where operators lie (rows, axes)."""
+        """Return the coordinates of operators in octaves (rows, axes)."""
         columns = []
         for column, missing in self.axes.items():
             known = column in rows
@@ -48,7 +48,7 @@ class OperatorKind:
         return np.stack(columns, axis=1) if columns else np.zeros((len(rows), 0))
 
     def keys(self, rows: pd.DataFrame) -> "pd.Series[str]":
-        """Return the text of the exact columns, joined; what a table lacks is its default."""
+        """Return the joined text of the exact columns, with defaults."""
         total = None
         for column, missing in self.exact.items():
             if column in rows:
@@ -60,7 +60,7 @@ class OperatorKind:
         return pd.Series("", index=rows.index, dtype=object) if total is None else total
 
     def fill_missing(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Return ``rows`` with all columns of the kind, what a table lacks filled in."""
+        """Return ``rows`` with all columns of the kind, with defaults."""
         filled = dict[str, object]()
         for column, missing in self.axes.items():
             known = column in rows
@@ -71,10 +71,10 @@ class OperatorKind:
         return rows.assign(**filled)
 
     def round_up_to_tiles(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Return ``rows`` with large sizes along the tiled axis rounded up to whole tiles.
+        """Return ``rows`` with large sizes rounded up to whole tiles.
 
-        There, tables hold the sizes that fill tiles and those that begin another one. A predictor
-        would read a size between as one of the latter, which are the slowest.
+        Tables hold sizes that fill tiles, and sizes just above them. A predictor would treat sizes
+        in between as the latter, which are the slowest.
         """
         if not self.tiled_axis:
             return rows
@@ -84,20 +84,20 @@ class OperatorKind:
 
     @staticmethod
     def _log_offset(column: str) -> float:
-        """Sizes that may be 0 lie a place apart from 1, others where their logarithm is."""
+        """Return the offset of a size that may be 0."""
         return LOG_OFFSETS.get(column, 0.0)
 
 
 LOG_OFFSETS = {"problem.prefix_len": 64.0, "problem.window": 64.0}
-"""What is added to sizes that may be 0: differences far below it do not count."""
+"""Added to sizes that may be 0, so that small differences do not matter."""
 TILE = 128
 MIN_TILED_SIZE = 8 * TILE
-"""Sizes from which tiles are rounded up to."""
+"""Smallest size that is rounded up to tiles."""
 UNGATED_NAME = "nongated"
-"""In the name of an implementation whose experts have no gate."""
+"""Marks implementations whose experts have no gate."""
 MIN_LATENCY_NAME = "min_latency"
-"""In the name of an implementation that TensorRT-LLM runs only where it is asked to
-(``enable_min_latency``, off by default)."""
+"""Marks implementations that TensorRT-LLM runs only on request (``enable_min_latency``, off by
+default)."""
 FORMAT_COLUMNS = ("config.format", "config.kv_format")
 _FORMAT = {"config.format": "bf16"}
 _FORMAT_AND_KV = {"config.format": "bf16", "config.kv_format": "bf16"}
@@ -126,7 +126,8 @@ KINDS: dict[str, OperatorKind] = {
         load_axis="problem.M",
     ),
     "attention_prefill": OperatorKind(
-        {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0, **_HEADS}, _FORMAT_AND_KV,
+        {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0, **_HEADS},
+        _FORMAT_AND_KV,
         split_axis="problem.batch", load_axis="problem.batch",
     ),
     "attention_decode": OperatorKind(
@@ -172,7 +173,7 @@ KINDS: dict[str, OperatorKind] = {
     "norm": _ROWS,
     "elementwise": _ROWS,
 }  # fmt: skip
-"""Kernel -> its kind; operators of other kernels take their roofline."""
+"""Kernel -> its kind; other kernels use the roofline."""
 
 _PLAN_FAMILIES: tuple[type[Family], ...] = (
     LatentPrefill, LatentDecode, LatentProjection, *RECURRENT, *MODULES,
@@ -180,10 +181,10 @@ _PLAN_FAMILIES: tuple[type[Family], ...] = (
 
 
 def with_expert_kind(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return ``rows`` and whether their experts are gated, if they are of implementations.
+    """Return ``rows`` with ``config.experts``: gated (three matrices) or plain (two).
 
-    A gated expert has three matrices, any other two: what engines' tables tell by the name alone.
-    Rows of kernels that engines do not run by themselves (`MIN_LATENCY_NAME`) are left out.
+    Engines' tables mark this only in the implementation's name. Implementations that engines do not
+    run by default (`MIN_LATENCY_NAME`) are dropped.
     """
     if "config.implementation" not in rows:
         return rows
@@ -193,17 +194,17 @@ def with_expert_kind(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def work_share(rows: pd.DataFrame) -> np.ndarray:
-    """Return which share of what its family says each operator's work is.
+    """Return each operator's work relative to its family's cost.
 
-    Two thirds for experts without a gate, which the family of experts does not tell apart: their
-    predictors learn the difference, and learn worse from a cost that knows it.
+    It is two thirds for experts without a gate. Their predictors learn the difference better
+    without knowing it.
     """
     plain = rows["config.experts"] == "plain" if "config.experts" in rows else np.zeros(len(rows))
     return 1.0 - np.asarray(plain, dtype=float) / 3.0
 
 
 def family_of(kernel: str) -> Family | None:
-    """Return what is known about the work of operators of ``kernel``, or None."""
+    """Return the family that computes the work of ``kernel``, or None."""
     for family in _PLAN_FAMILIES:
         if family.name == kernel:
             return family()

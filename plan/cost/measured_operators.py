@@ -1,4 +1,4 @@
-"""What was measured of one kernel with one engine on one system, and who predicts the rest."""
+"""Measured operators of one (kernel, engine, system), and estimates of all others."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,32 +26,32 @@ if TYPE_CHECKING:
     from scipy.spatial import KDTree
 
 MIN_ROWS = 8
-"""Of a format, to speak of operators in it."""
+"""Minimum rows of a format to predict operators in it."""
 MIN_ROOFLINE_SHARE = 0.3
-"""Share of the roofline below which a recorded time is an error of its table."""
+"""A time below this share of the roofline is an error in the table."""
 LAUNCH_MS = 0.002
-"""What an operator takes that does nothing, replayed from a graph."""
+"""Time of an empty operator replayed from a graph."""
 MIN_MEASURED_MS = LAUNCH_MS / 4
-"""What tables hold that is shorter was not measured."""
+"""Shorter times in tables are not measurements."""
 EXACT_DISTANCE = 1e-6
 """Octaves within which a measurement is of the operator itself."""
 SPLIT_COUNTS = (1, 2, 4, 8, 16, 32, 64)
-"""Parts that an operator beyond what was measured may be read as."""
+"""Numbers of parts that an operator beyond the measured range may be split into."""
 MAX_TABLE_GAP = 0.75
-"""Octaves to the nearest measurement up to which it is not: inside a table it is never more."""
+"""Octaves between neighboring measurements inside a table; nearer points count as equal."""
 REPEAT_WIDTH = 0.03
-"""Half a 90 % interval in logarithms, at a measurement: what repeating it would change."""
+"""Half a 90 % interval of log time at a measurement: the repeatability."""
 
 
 @dataclass(frozen=True)
 class OperatorEstimate:
-    """What is known of operators, one entry each.
+    """Estimates of operators, one entry each.
 
     Attributes:
         log_ms: logarithm of the time.
         width: half the 90 % interval of ``log_ms``.
-        watts: mean power; NaN where that of such operators was not measured.
-        distance: to the nearest measurement, in octaves.
+        watts: mean power; NaN if not measured for such operators.
+        distance: octaves to the nearest measurement.
     """
 
     log_ms: np.ndarray
@@ -61,20 +61,12 @@ class OperatorEstimate:
 
 
 class MeasuredOperators:
-    """The measurements of one kernel with one engine on one system.
+    """Measurements of one kernel with one engine on one system.
 
-    Several implementations may have been measured of an operator: an engine runs the fastest, and
-    only that is kept. Rows that cannot be true are left out (`foretune.plan.cost.screening`).
-
-    Args:
-        kernel: of all rows.
-        rows: a run table.
-        name: of the kernel, the system and the engine.
-        shared_predictor: whether one predictor learns all formats, which is for tables that are
-            asked about most of them; else each has its own.
-
-    Attributes:
-        dropped: how many rows were left out of `runs`, by reason.
+    If several implementations of an operator were measured, the fastest is kept, as engines choose
+    it. Impossible rows are dropped (`foretune.plan.cost.screening`) and counted by reason in
+    ``dropped``. With ``shared_predictor``, one predictor learns all formats, which suits tables
+    used for most of them.
     """
 
     def __init__(
@@ -93,7 +85,7 @@ class MeasuredOperators:
 
     @cached_property
     def keys(self) -> list[str]:
-        """Formats of which enough was measured, that of most rows first."""
+        """Formats with enough measurements, most rows first."""
         timed_keys = (
             set(self.runs.loc[self.runs["time_ms"].notna(), "key"]) if self._frequent_keys else ()
         )
@@ -101,16 +93,13 @@ class MeasuredOperators:
 
     @cached_property
     def runs(self) -> pd.DataFrame:
-        """The fastest measurement of every operator, in the columns that operators have.
-
-        With ``key``, its formats, and its power where that was measured.
-        """
+        """The fastest measurement of every operator, with formats ``key`` and measured power."""
         kind = KINDS[self.kernel]
         rows = kind.fill_missing(self._rows)
         del self._rows  # tables are large
         rows = rows.assign(key=self._row_keys)
         columns = [*kind.axes, *kind.exact]
-        # Work may depend on sizes that all rows share.
+        # The work may depend on sizes that are constant in the table.
         sizes = [c for c in columns_of(rows, "problem") if c not in columns]
         same = ["device", *columns_of(rows, "device")]
         same += [c for c in sizes if rows[c].nunique(dropna=False) == 1]
@@ -129,7 +118,7 @@ class MeasuredOperators:
         return found.assign(kernel=self.kernel, status="ok", **shared).reset_index(drop=True)
 
     def _plausible_rows(self, rows: pd.DataFrame) -> np.ndarray:
-        """Return which rows no others of their source contradict, and are no copies."""
+        """Return which rows are consistent with their curve and not copied from another format."""
         kind = KINDS[self.kernel]
         format_columns = [c for c in kind.exact if c in FORMAT_COLUMNS]
         plausible = np.full(len(rows), True)
@@ -155,7 +144,7 @@ class MeasuredOperators:
             self.dropped[reason] = self.dropped.get(reason, 0) + count
 
     def _physically_possible(self, rows: pd.DataFrame) -> np.ndarray:
-        """Return which rows took as long as they must; all of a format with few such rows."""
+        """Return which rows are not far below the roofline; all of a format with few others."""
         min_ms = MIN_ROOFLINE_SHARE * row_limits_ms(self.family, rows).max(axis=1)
         slow_enough = ~(rows["time_ms"].to_numpy(dtype=float) < min_ms)
         enough = pd.Series(slow_enough).groupby(rows["key"].to_numpy()).transform("sum") >= MIN_ROWS
@@ -163,11 +152,11 @@ class MeasuredOperators:
         return possible
 
     def predictor_name(self, key: str) -> str:
-        """Return the name of the predictor of operators in formats ``key``."""
+        """Return the name of the predictor of formats ``key``."""
         return self.name if self._shared_predictor else f"{self.name}-{key}"
 
     def training_set(self, predictor_name: str) -> TrainingSet:
-        """Return what the predictor of that name learns from."""
+        """Return the training set of a predictor."""
         keys = [key for key in self.keys if self.predictor_name(key) == predictor_name]
         rows = self.runs[self.runs["key"].isin(keys)].drop(columns="key")
         return TrainingSet(predictor_name, rows.reset_index(drop=True), self.family)
@@ -175,13 +164,13 @@ class MeasuredOperators:
     def estimate(
         self, key: str, rows: pd.DataFrame, limits: np.ndarray, predictor: Predictor
     ) -> OperatorEstimate:
-        """Return the times of operators as if they were in formats ``key``.
+        """Return the times of operators as if they had formats ``key``.
 
         Args:
-            key: formats that were measured.
-            rows: operators, `OperatorKind.complete`.
-            limits: log compute and memory time of each where and how it is to run.
-            predictor: that of their `topic`.
+            key: formats with measurements.
+            rows: operators, filled by `OperatorKind.fill_missing`.
+            limits: log compute and memory roofline times in their real formats (rows, 2).
+            predictor: of their `predictor_name`.
         """
         known, kind = self._rows_of(key), KINDS[self.kernel]
         reference = known.iloc[0]
@@ -201,9 +190,9 @@ class MeasuredOperators:
         return OperatorEstimate(log_ms, width, watts, distance)
 
     def _split_large(self, key: str, rows: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
-        """Return operators larger than all measured ones as parts of them, and how many parts.
+        """Return operators beyond the measured range split into parts, and the numbers of parts.
 
-        Beyond what was measured, attention of twice as many requests takes twice as long.
+        There, attention over twice the requests takes twice the time.
         """
         kind, parts = KINDS[self.kernel], np.ones(len(rows))
         if not kind.split_axis:
@@ -220,7 +209,7 @@ class MeasuredOperators:
     def _limit_correction(
         self, key: str, queries: pd.DataFrame, limits: np.ndarray
     ) -> np.ndarray | float:
-        """Return the log of how much longer operators take with other ``limits``, as efficient."""
+        """Return the log ratio of times at other roofline ``limits``, at equal efficiency."""
         reference_limits = np.log(row_limits_ms(self.family, queries))
         if np.allclose(reference_limits, limits, equal_nan=True) or not np.isfinite(limits).all():
             return 0.0
@@ -233,7 +222,7 @@ class MeasuredOperators:
         )
 
     def _rows_of(self, key: str) -> pd.DataFrame:
-        """Return the times that were measured in formats ``key``."""
+        """Return the timed rows of formats ``key``."""
         if key not in self._rows_by_key:
             here = (self.runs["key"] == key) & self.runs["time_ms"].notna()
             self._rows_by_key[key] = self.runs[here].reset_index(drop=True)

@@ -1,7 +1,6 @@
-"""Memory: the bytes that each rank of a deployment must hold.
+"""Memory of a rank: weights, cache, activations and communication buffers.
 
-Counted are weights, the cache, what a step computes and what collectives exchange. What an engine
-and its driver take beside (code, graphs, allocator) is the share that `USABLE` leaves.
+`USABLE_SHARE` leaves the rest to the engine and its driver (code, graphs, allocator).
 """
 
 import math
@@ -22,17 +21,16 @@ from foretune.plan.describe.workload import Workload
 
 GIB = 2**30
 USABLE_SHARE = 0.9
-"""Share of a GPU's memory that engines fill (vLLM's ``gpu_memory_utilization``)."""
+"""Share of GPU memory that engines fill (vLLM's ``gpu_memory_utilization``)."""
 MAX_STEP_TOKENS = 8192
-"""Most tokens of one step: prompts that are longer are read in chunks (vLLM's
-``max_num_batched_tokens``)."""
+"""Maximum tokens of a step; longer prompts are chunked (vLLM's ``max_num_batched_tokens``)."""
 BF16_BYTES = 2.0
 """Bytes of an activation between kernels."""
 STATE_BYTES = 4.0
-"""Of one number of a linear layer's state."""
+"""Bytes per number of a linear layer's state."""
 COLLECTIVE_BYTES = {1: 0.0, 2: 342 * 2**20}
 MANY_RANKS_BYTES = 392 * 2**20
-"""What NCCL sets up per rank, by ranks: as AIConfigurator's systems table gives it (Apache-2.0)."""
+"""Bytes of NCCL's buffers per rank, by ranks, from AIConfigurator's systems table (Apache-2.0)."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +38,9 @@ class RankMemory:
     """Bytes on the fullest rank.
 
     Attributes:
-        weights: of its share of the model.
-        kv_cache: keys, values and states of the requests it serves.
-        activations: of the widest moment of a step, and the logits.
+        weights: its share of the model.
+        kv_cache: keys, values and states of its requests.
+        activations: peak of a step, and the logits.
         communication: buffers of collectives.
     """
 
@@ -53,12 +51,12 @@ class RankMemory:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """Sum in bytes."""
         return self.weights + self.kv_cache + self.activations + self.communication
 
     @property
     def gib(self) -> float:
-        """All of them, in GiB."""
+        """Sum in GiB."""
         return self.total / GIB
 
 
@@ -71,17 +69,16 @@ def rank_memory(
     step_tokens: int = MAX_STEP_TOKENS,
     offloaded_bytes: float = 0.0,
 ) -> RankMemory:
-    """Return what the fullest rank holds while ``concurrency`` requests run, all at full length.
+    """Return the memory of the fullest rank with ``concurrency`` requests at full length.
 
     Args:
-        model: what is deployed.
-        layout: over which ranks.
-        formats: in which formats.
-        workload: how long its requests get.
-        concurrency: requests at a time, of one replica with all its attention-DP groups; an array
-            of several makes the parts of the memory arrays.
-        step_tokens: most tokens of one step and attention-DP group.
-        offloaded_bytes: bytes of its weights that lie in the host's memory.
+        model: the model.
+        layout: ranks of a replica.
+        formats: number formats.
+        workload: request lengths.
+        concurrency: requests in flight of one replica; an array returns arrays.
+        step_tokens: maximum tokens per step and attention-DP group.
+        offloaded_bytes: bytes of the weights in host memory.
     """
     requests: Any = np.ceil(concurrency / layout.dp)
     tokens: Any = np.maximum(np.minimum(step_tokens, requests * workload.isl), requests)
@@ -103,7 +100,7 @@ def fits(
     usable: float = USABLE_SHARE,
     step_tokens: int = MAX_STEP_TOKENS,
 ) -> bool:
-    """Return whether `rank_memory` fits into the share ``usable`` of a GPU's memory."""
+    """Return whether `rank_memory` fits in the share ``usable`` of a GPU's memory."""
     needed = rank_memory(model, layout, formats, workload, concurrency, step_tokens)
     return needed.total <= usable * system.memory_gib * GIB
 
@@ -118,9 +115,9 @@ def max_requests(
     step_tokens: int = MAX_STEP_TOKENS,
     offloaded_bytes: float = 0.0,
 ) -> int:
-    """Return how many requests fit at a time, of one replica; 0 if not even the model does.
+    """Return how many requests of one replica fit in memory; 0 if the model does not.
 
-    ``offloaded_bytes`` bytes of each rank's weights lie in the host's memory.
+    ``offloaded_bytes`` of each rank's weights are in host memory.
     """
     capacity = usable * system.memory_gib * GIB + offloaded_bytes
     return _max_requests(model, layout, formats, workload, capacity, step_tokens)
@@ -135,7 +132,7 @@ def _max_requests(
     capacity: float,
     step_tokens: int,
 ) -> int:
-    """Return the same for ``capacity`` bytes: asked again for every load of a layout."""
+    """Return `max_requests` for ``capacity`` bytes; cached, as all loads of a layout ask."""
 
     def fit(each: int) -> bool:
         requests = each * layout.dp
@@ -152,7 +149,7 @@ def _max_requests(
 
 @lru_cache(maxsize=4096)
 def weight_bytes(model: ModelDescription, layout: Layout, formats: Formats) -> float:
-    """Return the weights of the fullest stage's ranks, in bytes."""
+    """Return the weight bytes per rank of the fullest stage."""
     draft_model = model.draft_model
     drafts = (
         _stage_bytes(draft_model, Layout(layout.tp), _draft_formats(draft_model, formats), 0)
@@ -163,7 +160,7 @@ def weight_bytes(model: ModelDescription, layout: Layout, formats: Formats) -> f
 
 
 def _draft_formats(draft_model: ModelDescription, formats: Formats) -> Formats:
-    """Return the formats of a model that drafts tokens: as published, with the other's cache."""
+    """Return a draft model's formats: as published, with the main model's cache format."""
     published = checkpoint_formats(draft_model)
     return Formats(published.weights, kv=formats.kv, moe=published.moe)
 
@@ -171,7 +168,7 @@ def _draft_formats(draft_model: ModelDescription, formats: Formats) -> Formats:
 def stage_layer_range(model: ModelDescription, layout: Layout, stage: int) -> tuple[int, int]:
     """Return the first layer of a pipeline stage and the one after its last.
 
-    Stages differ by one layer at most; the first ones have more.
+    Stages differ by at most one layer; the first ones have more.
     """
     each, more = divmod(model.layers, layout.pp)
     start = stage * each + min(stage, more)
@@ -179,7 +176,7 @@ def stage_layer_range(model: ModelDescription, layout: Layout, stage: int) -> tu
 
 
 class _StageBytes(NamedTuple):
-    """What one rank of a stage holds of the weights: of its layers all but experts, and tables."""
+    """Weight bytes of one rank of a stage: layers without experts, experts, tables."""
 
     dense: float
     experts: float
@@ -188,10 +185,7 @@ class _StageBytes(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def layer_bytes(model: ModelDescription, layout: Layout, formats: Formats) -> tuple[float, float]:
-    """Return the weights of the layers of the fullest stage's ranks: of experts, and of the rest.
-
-    Bytes, the rest first.
-    """
+    """Return the layer weights in bytes per rank of the fullest stage: (dense, experts)."""
     stages = [_stage_weights(model, layout, formats, stage) for stage in range(layout.pp)]
     fullest = max(stages, key=lambda stage: stage.dense + stage.experts)
     return fullest.dense, fullest.experts
@@ -204,9 +198,9 @@ def _stage_bytes(model: ModelDescription, layout: Layout, formats: Formats, stag
 def _stage_weights(
     model: ModelDescription, layout: Layout, formats: Formats, stage: int
 ) -> _StageBytes:
-    """Return what one rank of a stage holds of the weights.
+    """Return the weights of one rank of a stage.
 
-    Kinds of attention alternate, so that a stage has the model's mixture of them.
+    Attention kinds alternate, so each stage has the model's mixture.
     """
     weights = model.weights()
     start, end = stage_layer_range(model, layout, stage)
@@ -238,14 +232,14 @@ def _stage_weights(
 
 
 def _kv_parts(model: ModelDescription, layout: Layout) -> int:
-    """Return into how many different parts the key heads are split; the rest are copies."""
+    """Return how many parts the key heads are split into; further ranks hold copies."""
     return min(layout.tp, model.kv_heads)
 
 
 def request_bytes(
     model: ModelDescription, layout: Layout, formats: Formats, tokens: float
 ) -> float:
-    """Return what one request of ``tokens`` takes in the cache of one rank of the fullest stage."""
+    """Return the cache bytes of a request of ``tokens`` on one rank of the fullest stage."""
     share = math.ceil(model.layers / layout.pp) / model.layers
     kind = find_cache_format(formats.kv)
     if model.compressed:
@@ -265,19 +259,19 @@ def request_bytes(
 
 
 def _cached_values(mla: Mla | None, heads: Heads, layout: Layout) -> int:
-    """Return the numbers per token and layer: MLA's are the same on all ranks."""
+    """Return cached values per token and layer; MLA's are replicated on all ranks."""
     if mla:
         return mla.kv_lora_rank + mla.qk_rope
     return math.ceil(heads.kv_heads / layout.tp) * heads.cached_width
 
 
 def _width(mla: Mla | None, heads: Heads) -> float:
-    """Return the numbers that share a head's scale: of its key or its value, whose mean it is."""
+    """Return the numbers that share a head's scale: the mean of key and value."""
     return mla.kv_lora_rank + mla.qk_rope if mla else heads.cached_width / 2
 
 
 def _state_bytes(model: ModelDescription, layout: Layout) -> float:
-    """Return the states of a request's linear layers."""
+    """Return the bytes of a request's linear-layer states."""
     linear = model.linear
     if linear is None:
         return 0.0
@@ -289,12 +283,11 @@ def _state_bytes(model: ModelDescription, layout: Layout) -> float:
 def activation_bytes(
     model: ModelDescription, layout: Layout, tokens: float, requests: float
 ) -> float:
-    """Return the activations of the widest moment of a step with ``tokens`` tokens.
+    """Return the peak activation bytes of a step with ``tokens`` tokens.
 
-    The residual stream, its normalized copy, and the widest of: queries, keys, values and what
-    comes out of attention; an MLP's gate and up projections and their product; the same of the
-    experts, for every pair of a token and an expert, with the outputs of each pair. And one
-    32-bit logit per entry of the vocabulary for each of ``requests``.
+    The peak has the residual stream, its normalized copy, and the widest of attention (queries,
+    keys, values, output), an MLP (gate, up, product) and the experts (the same per pair of token
+    and expert, with outputs). Each of ``requests`` adds 32-bit logits over the vocabulary.
     """
     if model.mla:
         heads = model.heads / layout.tp
@@ -306,7 +299,7 @@ def activation_bytes(
         )
     dense = 3 * max(model.intermediate if model.mlp_layers else 0, model.shared_width) / layout.tp
     inner = 3 * model.moe_intermediate / layout.moe_tp + (model.expert_hidden or model.hidden)
-    # Experts see the tokens of all attention-DP groups.
+    # Experts process the tokens of all attention-DP groups.
     pairs = layout.dp * model.experts_per_token / layout.moe_ep
     gathered = model.hidden * layout.dp if layout.dp > 1 else 0
     widest = max(width, dense, pairs * inner + gathered)
@@ -315,7 +308,7 @@ def activation_bytes(
 
 
 def communication_bytes(model: ModelDescription, layout: Layout, tokens: float) -> float:
-    """Return the buffers of a rank's collectives: NCCL's own, and a message in and out."""
+    """Return the collective buffers of a rank: NCCL's, and a message in and out."""
     ranks = layout.gpus
     if ranks == 1:
         return 0.0

@@ -1,7 +1,7 @@
-"""One operator: a run of the run table that nobody needs to have measured.
+"""An operator: a kernel run with the columns of a run table.
 
-Columns are those that the importers of measured operators write, so that whatever learned from
-these can answer. Searching asks for the same operators again and again: they are made once.
+Columns match the importers of measured operators, so that predictors trained on them can answer.
+Operators are cached, because plans ask for the same ones repeatedly.
 """
 
 from dataclasses import dataclass
@@ -13,44 +13,44 @@ from foretune.space import Configuration
 
 Phase = Literal["prefill", "decode", "mixed"]
 CACHE_SIZE = 2**17
-"""Operators of each kind that are kept for the next time."""
+"""Cached operators of each kind."""
 RECURRENT_OPS = ("convolution", "recurrence")
-"""Kernels of a layer with a state, as their ``problem.op`` says."""
+"""Values of ``problem.op`` for kernels of a layer with a state."""
 BF16_BYTES = 2.0
-"""Bytes of an activation that ranks exchange."""
+"""Bytes of an activation exchanged between ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A kernel that a step of a deployment runs on every rank.
+    """A kernel that a step runs on every rank.
 
     Attributes:
-        kernel: as in the run table.
+        kernel: its name in the run table.
         problem: its ``problem.*`` columns, with the sizes on one rank.
-        count: how often a step runs it, all layers and pipeline stages together.
-        phase: of the step, or of its part that needs this one.
-        config: its ``config.*`` columns, apart from those that an engine chooses
-            (``backend``, ``implementation``).
-        name: which part of the model it is, ``qkv``, ``experts``, …
+        count: runs per step, over all layers and pipeline stages.
+        phase: that of the step or its part.
+        config: its ``config.*`` columns, without those that an engine chooses (``backend``,
+            ``implementation``).
+        name: its role in the model: ``qkv``, ``experts``, …
     """
 
     kernel: str
     problem: Problem
     count: float
     phase: Phase
-    config: Configuration = Configuration()  # immutable
+    config: Configuration = Configuration()  # noqa: RUF009  # immutable
     name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Requests that are in the same situation during a step, of one attention-DP group.
+    """Requests of one attention-DP group with the same lengths in a step.
 
     Attributes:
-        batch: how many.
-        new_tokens: that each of them computes.
-        context: tokens that each has in the cache already.
-        phase: whether they read their prompt or write their answer.
+        batch: number of requests.
+        new_tokens: computed per request.
+        context: cached tokens per request.
+        phase: ``prefill`` or ``decode``.
     """
 
     batch: int
@@ -60,7 +60,7 @@ class Part:
 
     @property
     def tokens(self) -> int:
-        """Tokens that are computed."""
+        """Tokens computed in the step."""
         return self.batch * self.new_tokens
 
 
@@ -76,7 +76,7 @@ def gemm(
 def rowwise(
     kernel: str, name: str, phase: Phase, count: float, rows: float, columns: float, tp: int
 ) -> Operator:
-    """Return a norm or an elementwise operation, ``name`` of ``rows`` tokens."""
+    """Return a norm or elementwise operation on ``rows`` tokens."""
     return Operator(
         kernel,
         Problem(rows=rows, columns=columns, op=name),
@@ -93,7 +93,7 @@ def collective(
 ) -> Operator:
     """Return an exchange of activations between ranks.
 
-    All-reduces were measured in bf16, the others in fp16: equally many bytes.
+    All-reduces were measured in bf16, others in fp16: the bytes are equal.
     """
     kind = "bf16" if kernel == "all_reduce" else "fp16"
     problem = Problem(message_bytes=BF16_BYTES * elements, devices=devices)

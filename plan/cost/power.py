@@ -1,10 +1,10 @@
-"""Watts that operators draw, from how much of their GPU they use.
+"""Power of operators, from their use of the GPU's compute and memory.
 
-Power is a share of the board's limit: what a GPU draws that is awake, plus what computing and
-reading memory add, each by how much of its peak rate is used, never more than the limit. Boards
-differ in their limits far more than in these shares: GPUs whose power nobody measured take those of
-their generation, else the mean of all. Learners that know the sizes of operators come nearer to the
-recorded powers of the same GPU; on another one most are further off (`benchmarks/plan_power.py`).
+Power is a share of the board's limit: the active idle share plus terms for the utilization of
+compute and memory, capped at the limit. Boards differ more in their limits than in these shares.
+GPUs without power measurements take the shares of their generation, else the mean of all.
+Predictors trained on operator sizes are more accurate on the same GPU, and usually worse on another
+(`benchmarks/plan_power.py`).
 """
 
 import csv
@@ -24,12 +24,9 @@ from foretune.plan.cost.kinds import family_of
 
 @dataclass(frozen=True)
 class MeteredSystem:
-    """A system whose power was measured.
+    """A system with measured power.
 
-    Attributes:
-        architecture: of its GPU.
-        active_idle_share: share of the limit that the GPU draws awake but with next to nothing to
-            do.
+    ``active_idle_share`` is the share of the limit that an awake GPU draws with almost no load.
     """
 
     architecture: str
@@ -40,30 +37,28 @@ METERED_SYSTEMS = {
     "h200_sxm": MeteredSystem("sm_90", 0.187),
     "b200_sxm": MeteredSystem("sm_100", 0.254),
 }
-"""Awake is the lowest hundredth of all powers measured on a system (`benchmarks/plan_power.py`
-prints them)."""
+"""System -> architecture and active idle share. The latter is the 1st percentile of all measured
+powers (printed by `benchmarks/plan_power.py`)."""
 SIMILAR_KERNELS = {
     "mla_prefill": "attention_prefill",
     "gdn": "attention_prefill",
     "mla_decode": "attention_decode",
 }
-"""Kernel -> the one whose form it takes; others without one of their own take that of ``gemm``."""
+"""Kernel -> kernel whose power model it uses; others without one use that of ``gemm``."""
 OUTLIER_SCALE = 0.05
-"""Log error beyond which a measurement counts less and less: several per cent of the recorded
-powers are not of the operator that they are recorded for."""
+"""Log error beyond which a measurement is down-weighted; several percent of the recorded powers
+belong to other operators."""
 LOWER_BOUNDS, UPPER_BOUNDS = (0.0, 0.2, 0.0, 0.2), (6.0, 3.0, 6.0, 3.0)
 INITIAL_VALUES = ((0.8, 0.8, 0.6, 0.8), (0.3, 0.5, 0.3, 0.5), (1.0, 0.5, 0.1, 1.0))
 
 
 @dataclass(frozen=True)
 class PowerModel:
-    """What operators of one kernel draw beyond an awake GPU, as a share of the board's limit.
+    """Power of one kernel's operators beyond active idle, as a share of the board's limit.
 
     Attributes:
-        compute: added where computing goes at its peak rate.
-        compute_exponent: of the share of that rate which is used.
-        memory: added where memory is read at its peak rate.
-        memory_exponent: of the share of that rate which is used.
+        compute, memory: added at the peak rate of compute and of memory.
+        compute_exponent, memory_exponent: exponents of the utilization.
     """
 
     compute: float
@@ -72,12 +67,7 @@ class PowerModel:
     memory_exponent: float
 
     def share(self, utilization: np.ndarray, active_idle_share: np.ndarray | float) -> np.ndarray:
-        """Return the shares of the limit that are drawn.
-
-        Args:
-            utilization: shares of the peak rates of computing and of memory (rows, 2).
-            active_idle_share: share of the limit that an awake GPU draws.
-        """
+        """Return the drawn share of the limit, for utilizations of compute and memory (rows, 2)."""
         clipped = np.clip(np.nan_to_num(utilization), 0.0, 1.0)
         computing = self.compute * clipped[:, 0] ** self.compute_exponent
         reading = self.memory * clipped[:, 1] ** self.memory_exponent
@@ -87,13 +77,7 @@ class PowerModel:
     def fit(
         cls, utilization: np.ndarray, active_idle_share: np.ndarray | float, measured: np.ndarray
     ) -> Self:
-        """Return the form nearest to most of the measured shares.
-
-        Args:
-            utilization: as in `share`.
-            active_idle_share: as in `share`.
-            measured: shares of the limit; those far from what most say hardly count.
-        """
+        """Return the robust fit to ``measured`` shares of the limit."""
         from scipy.optimize import least_squares
 
         found = [
@@ -112,17 +96,17 @@ class PowerModel:
 
 
 PowerModels = Mapping[str, Mapping[str, PowerModel]]
-"""Kernel -> system -> the form that fits what was measured there."""
+"""Kernel -> system -> fitted power model."""
 
 
 @dataclass(frozen=True)
 class OperatorWatts:
-    """What operators draw, one entry per row of the table that was asked about.
+    """Power of operators, one entry per row.
 
     Attributes:
-        watts: mean over an operator's time; NaN on a GPU whose limit is not known.
-        measured: whether the power of its kernel was measured on this system.
-        compute_bound: whether computing limits it, not memory.
+        watts: mean over the operator's time; NaN without a known limit.
+        measured: whether the kernel's power was measured on this system.
+        compute_bound: whether compute limits it, not memory.
     """
 
     watts: np.ndarray
@@ -131,12 +115,9 @@ class OperatorWatts:
 
 
 class OperatorPower:
-    """Answers what operators draw on a system.
+    """Predicts the power of operators on a system.
 
-    Args:
-        device: of the system.
-        system: its short name.
-        models: those that were measured; None takes the shipped ones.
+    ``models`` defaults to the shipped ones.
     """
 
     def __init__(self, device: Device, system: str = "", models: PowerModels | None = None) -> None:
@@ -154,21 +135,16 @@ class OperatorPower:
 
     @property
     def limit_w(self) -> float:
-        """The limit of the board, watts; NaN where it is not known."""
+        """Power limit of the board in watts; NaN if unknown."""
         return self.device.specs.get("power_limit_w", float("nan"))
 
     @property
     def active_idle_w(self) -> float:
-        """What a GPU draws that waits for its next operator, watts."""
+        """Power of an awake idle GPU, in watts."""
         return self.limit_w * self.active_idle_share
 
     def watts(self, operators: pd.DataFrame, ms: np.ndarray) -> OperatorWatts:
-        """Return what operators draw that take ``ms`` milliseconds.
-
-        Args:
-            operators: in run-table columns, as `OperatorTimer.times` takes them.
-            ms: of each.
-        """
+        """Return the power of operators (run-table rows) that take ``ms`` milliseconds."""
         share, measured = np.empty(len(operators)), np.empty(len(operators), dtype=bool)
         compute_bound = np.empty(len(operators), dtype=bool)
         specs = {f"device.{name}": value for name, value in self.device.specs.items()}
@@ -186,7 +162,7 @@ class OperatorPower:
         return OperatorWatts(share * self.limit_w, measured, compute_bound)
 
     def _similar_systems(self, systems: Iterable[str]) -> list[str]:
-        """Return the measured systems most like this: itself, its generation's, else all."""
+        """Return the measured systems to use: this one, its generation, else all."""
         names = list(systems)
         mine = _generation(self.device.architecture)
         same_generation = [n for n in names if _generation(METERED_SYSTEMS[n].architecture) == mine]
@@ -194,14 +170,14 @@ class OperatorPower:
 
 
 def model_kernel(kernel: str, models: PowerModels) -> str:
-    """Return the kernel whose form operators of ``kernel`` take."""
+    """Return the kernel whose power model ``kernel`` uses."""
     similar = SIMILAR_KERNELS.get(kernel, kernel)
     return similar if similar in models else "gemm"
 
 
 @cache
 def shipped_models() -> dict[str, dict[str, PowerModel]]:
-    """Return the shipped forms."""
+    """Return the shipped power models."""
     text = files("foretune.plan.cost").joinpath("power.csv").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     found: dict[str, dict[str, PowerModel]] = {}
@@ -212,7 +188,7 @@ def shipped_models() -> dict[str, dict[str, PowerModel]]:
 
 
 def model_lines(models: PowerModels) -> list[str]:
-    """Return the lines of a table that `shipped_models` reads."""
+    """Return power models as CSV lines that `shipped_models` reads."""
     rows = [
         [kernel, system, *(f"{value:.3f}" for value in astuple(form))]
         for kernel, several in models.items()
@@ -223,5 +199,5 @@ def model_lines(models: PowerModels) -> list[str]:
 
 
 def _generation(architecture: str) -> str:
-    """Return what GPUs of one generation share: ``sm_10`` of ``sm_100`` and ``sm_103``."""
+    """Return the generation of an architecture: ``sm_10`` for ``sm_100`` and ``sm_103``."""
     return architecture[:-1]

@@ -1,8 +1,7 @@
-"""Screening measured operators before they are believed: what tables hold that cannot be true.
+"""Screens measured operators for impossible rows.
 
-Three kinds of rows are left out, and counted: times below what the hardware allows; times that fall
-much when the load grows, where one row contradicts the others of its curve; and formats whose times
-are those of another one, copied.
+Three kinds of rows are dropped and counted: times below the hardware's limit; times that contradict
+their curve by falling as the load grows; and formats whose times are copies of another's.
 """
 
 from collections.abc import Sequence
@@ -13,28 +12,23 @@ import numpy as np
 import pandas as pd
 
 TOO_FAST = "faster than the hardware allows"
-NON_MONOTONIC = "that contradict times at other loads"
+NON_MONOTONIC = "inconsistent with times at other loads"
 DUPLICATED = "copied from another format"
 MAX_TIME_RATIO = 2.0
-"""How many times as long as at a larger load a time may be: kernels that change between sizes, and
-tiles that are filled badly, explain less. Chosen on tables of an H100, an A100 and an L40S, where
-most lose less than 0.6 % of their rows. Predictors err as much with screening as without; at 1.5
-they err more, for what is dropped then is true."""
+"""Maximum ratio of a time to that at a larger load.
+
+Kernel switches and tile quantization explain smaller ratios. Chosen on tables of an H100, an A100
+and an L40S, most of which lose less than 0.6 % of their rows. Screening does not change predictor
+errors; at 1.5, errors grow, as valid rows are dropped.
+"""
 MIN_EQUAL_SHARE = 0.5
-"""Share of the operators measured in two formats whose times are equal, from which on one format
-is a copy."""
+"""Share of equal times in two formats above which one is a copy."""
 MIN_SHARED_ROWS = 20
 EQUAL_TOLERANCE = 1e-9
 
 
 class RejectedRows(NamedTuple):
-    """Rows that were left out of a table.
-
-    Attributes:
-        kernel, system, engine: of the table.
-        reason: why.
-        rows: how many.
-    """
+    """Number of rows dropped from a table, by reason."""
 
     kernel: str
     system: str
@@ -44,26 +38,24 @@ class RejectedRows(NamedTuple):
 
 
 def describe_rejected(rejected: Sequence[RejectedRows]) -> str:
-    """Return what was left out in one line, by reason; empty if nothing was."""
+    """Return the dropped rows by reason in one line; empty if none."""
     counts: dict[str, dict[str, int]] = {}
     for one in rejected:
         rows_by_kernel = counts.setdefault(one.reason, {})
         rows_by_kernel[one.kernel] = rows_by_kernel.get(one.kernel, 0) + one.rows
-    return "; ".join(
-        f"{sum(rows_by_kernel.values()):,} {reason} ({', '.join(f'{k} {n:,}' for k, n in rows_by_kernel.items())})"
-        for reason, rows_by_kernel in counts.items()
-    )
+    parts = []
+    for reason, rows_by_kernel in counts.items():
+        kernels = ", ".join(f"{kernel} {rows:,}" for kernel, rows in rows_by_kernel.items())
+        parts.append(f"{sum(rows_by_kernel.values()):,} {reason} ({kernels})")
+    return "; ".join(parts)
 
 
 def non_monotonic_rows(rows: pd.DataFrame, load: str, others: Sequence[str]) -> np.ndarray:
-    """Return which rows contradict their curve: removed until no time falls more than `FALL`.
+    """Return which rows contradict their curve.
 
-    Of a curve, the row that contradicts most others is the first to go.
-
-    Args:
-        rows: with the column ``time_ms``.
-        load: column of the sizes along which a time should grow.
-        others: columns that rows of a curve share.
+    Rows are dropped until no time exceeds `MAX_TIME_RATIO` times one at a larger load; the row with
+    most conflicts goes first. ``load`` is the column along which times should grow; rows of a curve
+    agree in the ``others``.
     """
     rejected = np.zeros(len(rows), dtype=bool)
     curves = rows.groupby(list(others), sort=False, dropna=False).ngroup().to_numpy()
@@ -79,7 +71,7 @@ def non_monotonic_rows(rows: pd.DataFrame, load: str, others: Sequence[str]) -> 
 
 
 def _contradicting(ms: np.ndarray) -> np.ndarray:
-    """Return which of a curve's times, by growing load, must go."""
+    """Return which times of a curve, ordered by load, are dropped."""
     conflicts = np.triu(ms[:, None] > MAX_TIME_RATIO * ms[None, :], 1)
     rejected = np.zeros(len(ms), dtype=bool)
     while conflicts.any():
@@ -92,12 +84,10 @@ def _contradicting(ms: np.ndarray) -> np.ndarray:
 def duplicated_formats(
     rows: pd.DataFrame, formats: "pd.Series[str]", columns: Sequence[str]
 ) -> list[str]:
-    """Return formats whose times are those of another: of each two, the one with fewer rows.
+    """Return formats whose rows are copies of another format's.
 
-    Args:
-        rows: with the column ``time_ms``.
-        formats: of each row.
-        columns: that say which operator a row is of, its formats apart.
+    If two formats are equal, the one with fewer rows is returned. ``columns`` identify an operator
+    apart from its format.
     """
     found: list[str] = []
     names = formats.value_counts().index if formats.nunique() > 1 else ()

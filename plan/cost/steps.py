@@ -1,4 +1,4 @@
-"""Times and energy of a deployment's steps: the operators of one rank, summed."""
+"""Time and energy of a step: the operators of one rank, summed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -8,19 +8,22 @@ import numpy as np
 import pandas as pd
 
 from foretune.plan.cost.attention import attention_operators
+from foretune.plan.cost.attention_families import RECURRENT
 from foretune.plan.cost.attention_modules import MODULES, attention_modules
 from foretune.plan.cost.decoder import mixed_operators, phase_of, step_operators
 from foretune.plan.cost.operator import Operator, Part
 from foretune.plan.cost.power import OperatorPower
-from foretune.plan.cost.recurrent_attention import RECURRENT
 from foretune.plan.cost.screening import RejectedRows
+from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import SOURCES, OperatorTimer
+from foretune.plan.cost.trained_cache import TrainedPredictorCache
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.system import System, find_system
 
 PARTS = ("projections", "attention", "experts", "communication", "rest")
-"""What a step's time is made of, as columns of `StepTimer.times`."""
+"""Parts of a step's time; columns of `StepTimer.times`."""
 _PART_OF = {
     "gemm": 0,
     "attention_prefill": 1, "attention_decode": 1, "mla_prefill": 1, "mla_decode": 1,
@@ -33,12 +36,9 @@ _REST = len(PARTS) - 1
 
 @dataclass(frozen=True)
 class SpeculativeStep:
-    """A step that checks drafted tokens, and the steps that drafted them.
+    """A verification step, and the draft steps before it.
 
-    Attributes:
-        verification: of the model.
-        draft: of what drafts.
-        draft_steps: how many tokens were drafted, one after the other.
+    ``draft_steps`` counts the tokens drafted one after the other.
     """
 
     verification: "Step"
@@ -46,28 +46,26 @@ class SpeculativeStep:
     draft_steps: int
 
     def operators(self) -> list[Operator]:
-        """Return what one rank runs."""
+        """Return the operators of one rank."""
         drafts = (replace(o, count=self.draft_steps * o.count) for o in self.draft.operators())
         return [*self.verification.operators(), *drafts]
 
 
 class HasOperators(Protocol):
-    """Anything that is made of operators."""
+    """Anything with operators."""
 
     def operators(self) -> Sequence[Operator]:
-        """Return what one rank runs."""
+        """Return the operators of one rank."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a deployment in which all requests are in the same situation.
+    """One step of a deployment in which all requests have the same lengths.
 
     Attributes:
-        model, layout, formats: what computes, over which ranks, in which formats.
-        batch: requests of each attention-DP group.
-        new_tokens: that each computes.
-        context: tokens that each has in the cache already.
-        phase: ``prefill`` or ``decode``.
+        batch: requests per attention-DP group.
+        new_tokens: computed per request.
+        context: cached tokens per request.
     """
 
     model: ModelDescription
@@ -79,7 +77,7 @@ class Step:
     phase: Literal["prefill", "decode"]
 
     def operators(self) -> list[Operator]:
-        """Return what one rank runs."""
+        """Return the operators of one rank."""
         return step_operators(
             self.model, self.layout, self.formats, self.batch, self.new_tokens, self.context,
             self.phase,
@@ -88,15 +86,10 @@ class Step:
 
 @dataclass(frozen=True)
 class _OperatorEstimates:
-    """What is known of the operators that were looked up, one entry each.
+    """Times and powers of the operators looked up so far, one entry each.
 
-    Attributes:
-        ms, width: how long, and half the 90 % interval of its logarithm.
-        extrapolated: whether the time lies outside what was measured.
-        compute_bound: whether computing limits it, not memory.
-        watts: what it draws.
-        metered: whether the power of such operators was measured on this system.
-        bound_ms: milliseconds that the hardware's peak rates allow.
+    ``width`` is half the 90 % interval of log ``ms``; ``metered`` tells whether power was measured
+    on this system; ``bound_ms`` is the roofline time.
     """
 
     ms: np.ndarray
@@ -110,7 +103,7 @@ class _OperatorEstimates:
     def extended(
         self, timer: OperatorTimer, power: OperatorPower, table: pd.DataFrame
     ) -> "_OperatorEstimates":
-        """Return this and what is known of the operators of ``table``."""
+        """Return these estimates and those of the operators of ``table``."""
         times = timer.times(table, fastest_format=True)
         modeled = power.watts(table, times.ms)
         width = np.log(times.high / times.ms)
@@ -128,11 +121,7 @@ class _OperatorEstimates:
 
 
 class StepTimer:
-    """Answers how long steps take and what they draw; every operator is looked up once.
-
-    Args:
-        operator_timer: answers how long operators take.
-    """
+    """Predicts time and energy of steps; each operator is looked up once."""
 
     def __init__(self, operator_timer: OperatorTimer) -> None:
         self._operator_timer = operator_timer
@@ -143,11 +132,11 @@ class StepTimer:
 
     @property
     def rejected_rows(self) -> list[RejectedRows]:
-        """What was left out of measured tables, as far as they were read."""
+        """Rows dropped from the measured tables read so far."""
         return self._operator_timer.rejected_rows
 
     def operators(self, step: HasOperators) -> Sequence[Operator]:
-        """Return what one rank runs in a step, see `mixed_operators`."""
+        """Return the operators of one rank in a step, see `mixed_operators`."""
         if not isinstance(step, Step):
             return step.operators()
         part = Part(step.batch, step.new_tokens, step.context, step.phase)
@@ -160,7 +149,7 @@ class StepTimer:
         formats: Formats,
         parts: Sequence[Part],
     ) -> list[Operator]:
-        """Return what one rank runs, attention in one piece where it was measured so here."""
+        """Return the operators of one rank, with attention in one piece if measured so."""
         operators = mixed_operators(model, layout, formats, parts)
         modules = attention_modules(model, layout, formats, parts)
         if not modules or not all(
@@ -169,19 +158,18 @@ class StepTimer:
         ):
             return operators
         pieces = attention_operators(model, layout, formats, parts, phase_of(parts))
-        # Operators are made once, so that these are the same objects.
+        # Operators are cached, so equal ones are the same object.
         inside = {id(operator) for operator in pieces}
         return [op for op in operators if id(op) not in inside] + modules
 
     def times(self, steps: Sequence[HasOperators]) -> pd.DataFrame:
         """Return milliseconds and energy per step, one row each.
 
-        Columns: those of `PARTS`, ``total``, ``width`` (half the 90 % interval of log ``total``,
-        were all its operators wrong in the same direction), ``guessed``: the share of ``total``
-        whose operators lie outside what was measured, ``compute_bound``: the share of it that
-        computing limits, ``energy_mj``: of the GPU of one rank, NaN where its board's limit is not
-        known, ``energy_guessed``: the share of that whose operators' power nobody measured on this
-        system, and ``bound``: milliseconds that peak rates allow.
+        Columns: those of `PARTS`; ``total``; ``width``, half the 90 % interval of log ``total``
+        with fully correlated errors; ``guessed``, the share of ``total`` that is extrapolated;
+        ``compute_bound``, a share of ``total``; ``bound``, the roofline milliseconds; ``energy_mj``
+        of one rank's GPU, NaN without a known power limit; ``energy_guessed``, the share of energy
+        whose power was not measured on this system.
         """
         operators = [self.operators(step) for step in steps]
         indices = self._lookup_indices([op for ops in operators for op in ops])
@@ -210,11 +198,11 @@ class StepTimer:
         )
 
     def _lookup_indices(self, operators: Sequence[Operator]) -> np.ndarray:
-        """Return where each operator's time is kept, looking up those that are new."""
+        """Return each operator's index in the estimates, adding new operators."""
         new: list[Operator] = []
         indices = np.empty(len(operators), dtype=np.int64)
         for i, operator in enumerate(operators):
-            # The same object comes again and again: its address is faster than its hash.
+            # The same objects recur: their address is faster than their hash.
             cached = self._index_of_object.get(id(operator))
             if cached is None or cached[0] is not operator:
                 key = (operator.kernel, operator.problem, operator.config)
@@ -240,4 +228,58 @@ def operator_table(operators: Sequence[Operator]) -> pd.DataFrame:
             | {f"config.{name}": value for name, value in operator.config.items()}
             for operator in operators
         ]
+    )
+
+
+MAX_SIMILAR_SYSTEMS = 2
+"""Measured systems that a system without measurements borrows from."""
+
+
+class StepTimerFactory:
+    """Returns the step timer of a system and an engine.
+
+    A system without measurements borrows from those with the most similar GPUs. Without ``tables``,
+    times are rooflines. Without ``predictors``, the user's cache is used and no progress is shown.
+    """
+
+    def __init__(
+        self, tables: OperatorTables | None, predictors: TrainedPredictorCache | None = None
+    ) -> None:
+        self._tables = tables
+        self.predictors = predictors or TrainedPredictorCache()
+        self._timers: dict[tuple[str, str], StepTimer] = {}
+
+    def __call__(self, system: System, backend: str) -> StepTimer:
+        """Return the timer of ``backend`` on ``system``."""
+        key = system.name, backend
+        if key not in self._timers:
+            similar = self._similar_systems(system)
+            operator_timer = OperatorTimer(
+                system.device, self._tables, system.name, backend, similar, self.predictors
+            )
+            self._timers[key] = StepTimer(operator_timer)
+        return self._timers[key]
+
+    @property
+    def rejected_rows(self) -> list[RejectedRows]:
+        """Rows dropped from the measured tables read so far."""
+        return [one for timer in self._timers.values() for one in timer.rejected_rows]
+
+    def _similar_systems(self, system: System) -> list[str]:
+        """Return measured systems, the most similar GPU first; empty if this one is measured."""
+        if self._tables is None or system.name in self._tables.systems:
+            return []
+        found = [(name, find_system(name)) for name in self._tables.systems]
+        found.sort(key=lambda pair: _dissimilarity(system, pair[1]))
+        return [name for name, _ in found[:MAX_SIMILAR_SYSTEMS]]
+
+
+def _dissimilarity(system: System, other: System) -> tuple[bool, bool, float]:
+    mine, theirs = system.device, other.device
+    bandwidth_ratio = theirs.specs.get("memory_gbps", 1.0) / mine.specs.get("memory_gbps", 1.0)
+    makers = (device.name.split()[0] for device in (mine, theirs))
+    return (
+        len(set(makers)) > 1,
+        theirs.architecture != mine.architecture,
+        max(bandwidth_ratio, 1.0 / bandwidth_ratio),
     )

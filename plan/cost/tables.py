@@ -1,6 +1,7 @@
-"""Measured operators from several folders: the user's own first, then those of engines."""
+"""Measured operators: the user's run table first, then the engines' tables."""
 
 import os
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -8,18 +9,219 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from foretune.errors import UsageError
+from foretune.datasets.importers import vidur
+from foretune.datasets.importers.aiconfigurator import KERNELS, operation_of, read
+from foretune.datasets.importers.request import Request
+from foretune.datasets.importers.systems import device_of_system
+from foretune.datasets.journal import journal_path
+from foretune.datasets.runs import newest_runs, read_runs
+from foretune.device import find_device_or_none
+from foretune.errors import RunTableError, UsageError
+from foretune.measurement import Status
 from foretune.operator_package import installed_tables
-from foretune.plan.cost.engine_tables import EngineTables
-from foretune.plan.cost.kinds import KINDS
-from foretune.plan.cost.own_tables import UserTables, has_user_operators
+from foretune.plan.cost.attention_families import RECURRENT, to_recurrent_rows
+from foretune.plan.cost.attention_modules import DECODE, MODULES, PREFILL, to_module_rows
+from foretune.plan.cost.kinds import KINDS, with_expert_kind
+from foretune.plan.serve.deployments.deployment import ENGINES
+
+MIN_COMPLETE_SHARE = 0.4
+"""A version counts as complete if it has this share of the largest version's rows."""
+COLLECTIVE_BACKENDS = ("nccl", "oneccl")
+"""Libraries whose tables are shared by all engines."""
+OPERATIONS = (
+    *(op for op, kernel in KERNELS.items() if kernel in KINDS or op in COLLECTIVE_BACKENDS),
+    "mla_bmm",
+    *(family.name for family in MODULES),
+    *(family.name for family in RECURRENT),
+)
+NETWORK_FILE = "vidur_network.parquet"
+"""Messages between neighboring GPUs, which engines' tables lack."""
+NODE_GPUS = 8
+"""GPUs of the servers whose messages are used; all are joined by the same links."""
+
+
+class EngineTables:
+    """Measured operators of engines in a folder.
+
+    The folder has one file per system, backend and version
+    (``SYSTEM/…/BACKEND/VERSION/OP_perf.parquet``), or one per operation (``OP.parquet``).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @cached_property
+    def systems(self) -> list[str]:
+        """Short names of the measured systems."""
+        if self._nested:
+            found = {path.relative_to(self.folder).parts[0] for path in self._nested}
+            return sorted(found)
+        named = [pd.read_parquet(path, columns=["system"])["system"] for path in self._flat]
+        return sorted(set(pd.concat(named))) if named else []
+
+    def backends(self, system: str) -> list[str]:
+        """Return the engines measured on ``system``."""
+        if self._nested:
+            found = {p.parts[-3] for p in self._nested if system in p.parts}
+        else:
+            found = {b for path in self._flat for b in self._backends_in(path, system)}
+        return sorted(found - set(COLLECTIVE_BACKENDS))
+
+    def rows(self, kernel: str, system: str, backend: str) -> pd.DataFrame | None:
+        """Return the run table of ``kernel`` on ``system`` with ``backend``, or None.
+
+        The newest complete version is used. Older versions add the formats that it lacks, and power
+        (without times) if newer ones have none. Collectives missing for the engine come from the
+        library.
+        """
+        if kernel == "send_recv":
+            return self._send_recv_rows(system)
+        for op in OPERATIONS:
+            if KERNELS.get(op, op) not in (kernel, ""):
+                continue
+            backends = COLLECTIVE_BACKENDS if op in COLLECTIVE_BACKENDS else (backend,)
+            versions = self._versions(op, kernel, system, backends)
+            if versions:
+                rows = _with_device(_merge_versions(versions).assign(kernel=kernel), system)
+                if op in OPERATIONS[-len(RECURRENT) :]:
+                    return to_recurrent_rows(rows)
+                if op in (PREFILL, DECODE):
+                    return to_module_rows(rows)
+                return with_expert_kind(rows) if kernel == "moe" else rows
+        return None
+
+    def _send_recv_rows(self, system: str) -> pd.DataFrame | None:
+        """Return the messages between neighbors in a node."""
+        path = self.folder / NETWORK_FILE
+        if not path.is_file():
+            return None
+        rows = vidur.read(path, Request(kernel="send_recv"))
+        here = rows["device"].astype(str) == device_of_system(system)
+        here &= rows["problem.devices_per_node"] == rows["problem.devices"]
+        here &= rows["problem.max_devices_per_node"] == NODE_GPUS
+        return _with_device(rows[here].reset_index(drop=True), system) if here.any() else None
+
+    @cached_property
+    def _nested(self) -> list[Path]:
+        files = self.folder.rglob("*_perf.parquet")
+        return sorted(p for p in files if operation_of(p) in OPERATIONS)
+
+    @cached_property
+    def _flat(self) -> list[Path]:
+        return [p for op in OPERATIONS if (p := self.folder / f"{op}.parquet").is_file()]
+
+    def _backends_in(self, path: Path, system: str) -> set[str]:
+        table = pd.read_parquet(path, columns=["system", "backend"])
+        return set(table.loc[table["system"] == system, "backend"])
+
+    def _versions(
+        self, op: str, kernel: str, system: str, backends: tuple[str, ...]
+    ) -> list[pd.DataFrame]:
+        """Return the tables of every version, oldest first."""
+        if self._nested:
+            found = [
+                p for p in self._nested
+                if operation_of(p) == op and system in p.parts and p.parts[-3] in backends
+            ]  # fmt: skip
+            found.sort(key=lambda p: _version_key(p.parts[-2]))
+            tables = [read(path, Request(kernel=kernel)) for path in found]
+            return [rows for rows in tables if len(rows)]
+        path = self.folder / f"{op}.parquet"
+        if not path.is_file():
+            return []
+        table = self._flat_tables(op)
+        mine = (table["device"] == device_of_system(system)) & table["config.backend"].isin(
+            backends
+        )
+        mine &= table["kernel"] == kernel
+        groups = table[mine].groupby("environment", observed=True)
+        return [rows for _, rows in sorted(groups, key=lambda pair: _version_key(str(pair[0])))]
+
+    def _flat_tables(self, op: str) -> pd.DataFrame:
+        if op not in self._tables_by_operation:
+            self._tables_by_operation[op] = read(self.folder / f"{op}.parquet", Request())
+        return self._tables_by_operation[op]
+
+    @cached_property
+    def _tables_by_operation(self) -> dict[str, pd.DataFrame]:
+        return {}
+
+
+def _merge_versions(versions: list[pd.DataFrame]) -> pd.DataFrame:
+    largest = max(len(rows) for rows in versions)
+    complete = [rows for rows in versions if len(rows) >= MIN_COMPLETE_SHARE * largest]
+    kept: list[pd.DataFrame] = []
+    seen: set[str] = set()
+    for rows in [complete[-1], *reversed([v for v in versions if v is not complete[-1]])]:
+        new = rows[~rows["config.format"].isin(seen)] if "config.format" in rows else rows
+        seen |= set(new["config.format"]) if "config.format" in rows else set()
+        kept.append(new)
+    metered = [v for v in versions if "power_w" in v and v["power_w"].notna().any()]
+    if metered and metered[-1] is not complete[-1]:
+        kept.append(metered[-1].assign(time_ms=np.nan))
+    return pd.concat([rows for rows in kept if len(rows)], ignore_index=True)
+
+
+def _with_device(rows: pd.DataFrame, system: str) -> pd.DataFrame:
+    device = find_device_or_none(device_of_system(system))
+    specs = device.specs if device else {}
+    return rows.assign(**{f"device.{name}": value for name, value in specs.items()})
+
+
+def _version_key(version: str) -> tuple[tuple[int, str], ...]:
+    """Return the sort key of a version: 1.3.0rc9 before 1.3.0rc10."""
+    parts = re.findall(r"\d+|[a-z]+", version.lower())
+    return tuple((int(p), "") if p.isdigit() else (-1, p) for p in parts)
+
+
+OPERATORS_FILE = "operators.parquet"
+"""Name of the run table in its folder."""
+
+
+def has_user_operators(folder: Path) -> bool:
+    """Return whether ``folder`` holds operators that the user measured, also partly."""
+    path = folder / OPERATORS_FILE
+    return path.is_file() or journal_path(path).is_file()
+
+
+class UserTables:
+    """The run table written by ``foretune collect llm-ops``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def backends(self, system: str) -> list[str]:
+        """Return all engines if ``system`` was measured, else none."""
+        return sorted(ENGINES) if (self._runs["device"] == device_of_system(system)).any() else []
+
+    def rows(self, kernel: str, system: str, backend: str) -> pd.DataFrame | None:
+        """Return the rows of ``kernel`` on ``system`` for any engine, or None.
+
+        All-empty columns of other kernels are dropped, so that they do not count as sizes.
+        """
+        runs = self._runs
+        here = (runs["kernel"] == kernel) & (runs["device"] == device_of_system(system))
+        if not here.any():
+            return None
+        return runs[here].dropna(axis=1, how="all").reset_index(drop=True)
+
+    @cached_property
+    def _runs(self) -> pd.DataFrame:
+        """Successful runs, each operator once."""
+        path = self.folder / OPERATORS_FILE
+        runs = newest_runs(read_runs(path))
+        succeeded = runs[runs["status"] == Status.OK.value]
+        if succeeded.empty:
+            raise RunTableError(f"{path} has no successful measurement: see its column 'error'")
+        return succeeded.reset_index(drop=True)
+
 
 MAX_COVERED_DISTANCE = 1.0
-"""Octaves around a measurement within which later folders are not asked."""
+"""Octaves around a measurement in which later folders are ignored."""
 
 
 def default_folders() -> list[Path]:
-    """Return where tables are looked for: the package, else ``$FORETUNE_SHARED_DATA/llm``."""
+    """Return where tables are searched: the package, else ``$FORETUNE_SHARED_DATA/llm``."""
     package = installed_tables()
     shared = Path(os.environ.get("FORETUNE_SHARED_DATA", "")) / "llm"
     candidates = [package] if package else [shared]
@@ -27,14 +229,10 @@ def default_folders() -> list[Path]:
 
 
 def find_tables(folder: Path | None = None) -> "OperatorTables | None":
-    """Return the measured operators to plan with; None if there are none anywhere.
+    """Return the measured operators to plan with; None if there are none.
 
-    Args:
-        folder: of the user. What ``foretune collect llm-ops`` wrote there comes before the tables
-            of engines, which complete it; engines' tables there stand for themselves.
-
-    Raises:
-        UsageError: there is nothing in ``folder``.
+    If ``folder`` was written by ``foretune collect llm-ops``, the engines' tables complete it. If
+    it has engines' tables, they are used alone. Raises UsageError if it has neither.
     """
     if folder is None:
         found = default_folders()
@@ -44,21 +242,18 @@ def find_tables(folder: Path | None = None) -> "OperatorTables | None":
         found = [folder]
     else:
         raise UsageError(
-            f"{folder} holds no measured operators: "
-            f"'foretune collect llm-ops --out {folder}' measures some"
+            f"no measured operators in {folder}: "
+            f"run 'foretune collect llm-ops MODEL --out {folder}'"
         )
     return OperatorTables(*found) if found else None
 
 
 class OperatorTables:
-    """The measured operators of several folders, the first of which counts most.
+    """The measured operators of several folders; earlier folders take precedence.
 
-    Rows of a folder count unless an earlier one has the operator in the same formats within an
-    octave (`NEAR`): what was measured on the user's own GPU is taken from there, and everything
-    farther away from the tables that have it.
-
-    Args:
-        folders: written by ``foretune collect llm-ops``, or of engines' tables.
+    A row is dropped if an earlier folder has the operator in the same formats within
+    `MAX_COVERED_DISTANCE`. So the user's measurements on their own GPU replace nearby rows of the
+    engines' tables.
     """
 
     def __init__(self, *folders: Path) -> None:
@@ -66,15 +261,15 @@ class OperatorTables:
 
     @cached_property
     def systems(self) -> list[str]:
-        """The systems that engines were measured on, by their short names."""
+        """Short names of the systems in the engines' tables."""
         return sorted({name for tables in self._engine_tables for name in tables.systems})
 
     def backends(self, system: str) -> list[str]:
-        """Return the engines measured on ``system``; the user's own operators serve all."""
+        """Return the engines measured on ``system``; the user's operators count for all."""
         return sorted({b for tables in self._sources for b in tables.backends(system)})
 
     def rows(self, kernel: str, system: str, backend: str) -> pd.DataFrame | None:
-        """Return the run table of ``kernel`` measured on ``system`` with ``backend``, or None."""
+        """Return the run table of ``kernel`` on ``system`` with ``backend``, or None."""
         found = (tables.rows(kernel, system, backend) for tables in self._sources)
         return merge_tables(kernel, [rows for rows in found if rows is not None])
 
@@ -91,7 +286,7 @@ class OperatorTables:
 
 
 def merge_tables(kernel: str, tables: Sequence[pd.DataFrame]) -> pd.DataFrame | None:
-    """Return the rows of all ``tables`` but those near to rows of an earlier one; None if none."""
+    """Return the rows of all ``tables``, except those near rows of an earlier one."""
     if not tables:
         return None
     kept = tables[0]
@@ -102,7 +297,7 @@ def merge_tables(kernel: str, tables: Sequence[pd.DataFrame]) -> pd.DataFrame | 
 
 
 def _covered(kernel: str, rows: pd.DataFrame, earlier: pd.DataFrame) -> np.ndarray:
-    """Return which of ``rows`` have one of ``earlier`` in the same formats nearby."""
+    """Return which of ``rows`` have a row of ``earlier`` nearby in the same formats."""
     from scipy.spatial import KDTree
 
     kind = KINDS[kernel]

@@ -1,4 +1,4 @@
-"""How long operators take on a system: measured, interpolated, predicted or by their roofline."""
+"""Operator times: measured, interpolated, predicted, or from the roofline."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,9 +20,9 @@ from foretune.plan.cost.trained_cache import TrainedPredictorCache
 Source = Literal["measured", "interpolated", "predicted", "roofline"]
 SOURCES: tuple[Source, ...] = ("measured", "interpolated", "predicted", "roofline")
 MAX_INTERPOLATION_DISTANCE = 1.0
-"""Octaves to the nearest measurement beyond which a time is predicted, not interpolated."""
+"""Octaves to the nearest measurement up to which a time counts as interpolated."""
 DEFAULT_EFFICIENCY = 0.7
-"""Of peak rates, where nothing was measured."""
+"""Assumed share of peak rates without measurements."""
 ROOFLINE_WIDTH = 0.7
 BORROWED_WIDTH = 0.25
 SIMILAR_FORMATS = {
@@ -42,26 +42,26 @@ SIMILAR_FORMATS = {
     "kivi2": ("fp8",),
     "kvquant3": ("fp8",),
 }
-"""Format -> those whose efficiency it borrows where its own was not measured, nearest first."""
+"""Format -> formats whose efficiency it borrows if unmeasured, nearest first."""
 
 SIMILAR_KERNELS = {"mamba2": ("gdn",), "kda": ("gdn",)}
-"""Kernel -> those of as much work on the same sizes, whose efficiency it borrows where it was not
-measured itself: engines' tables have Mamba-2's convolutions, but not the update of its state."""
+"""Kernel -> kernels with equal work on equal sizes, whose efficiency it borrows if unmeasured.
+Engines' tables have Mamba-2's convolutions, but not its state update."""
 
 EQUAL_COST_FORMATS = ("fp8", "fp8_block")
-"""Formats of experts that cost the same work. The tables hold kernels nobody tuned among them, up
-to three times slower than the other's, which no engine would choose."""
+"""Expert formats with equal work. The tables include untuned kernels of one, up to three times
+slower than the other's, which no engine would choose."""
 
 
 @dataclass(frozen=True)
 class OperatorTimes:
-    """Times of operators, one entry per row of the table that was asked about.
+    """Times of operators, one entry per row.
 
     Attributes:
-        ms, low, high: milliseconds, and their 90 % interval.
-        source: where each is from.
-        watts: mean power; NaN where that of such operators was not measured here.
-        bound_ms: what the GPU's peak rates and its memory's bandwidth allow; 0 where unknown.
+        ms, low, high: milliseconds and their 90 % interval.
+        source: one of `SOURCES`.
+        watts: mean power; NaN if not measured here for such operators.
+        bound_ms: roofline time; 0 if unknown.
     """
 
     ms: np.ndarray
@@ -73,17 +73,17 @@ class OperatorTimes:
 
 
 class OperatorTimer:
-    """Answers how long operators take with one engine on one system; never refuses.
+    """Predicts operator times with one engine on one system; always returns an answer.
 
-    Tables are read, and predictors trained on them, when an operator first needs them.
+    Tables are read, and predictors trained, when first needed.
 
     Args:
-        device: of the system; its rates are the roofline.
+        device: its rates are the roofline.
         tables: measured operators, or None.
         system: its short name in ``tables``.
-        backend: the engine; others on the same system stand in for what it lacks.
-        similar_systems: systems whose efficiency is borrowed where this one was not measured.
-        predictors: where predictors are kept; None takes the user's cache.
+        backend: the engine; others on the same system fill its gaps.
+        similar_systems: systems to borrow efficiency from if this one was not measured.
+        predictors: cache of predictors; None takes the user's.
     """
 
     def __init__(
@@ -109,13 +109,10 @@ class OperatorTimer:
         self._predictors: dict[str, Predictor] = {}
 
     def times(self, operators: pd.DataFrame, fastest_format: bool = False) -> OperatorTimes:
-        """Return how long operators take, a table in run-table columns.
+        """Return the times of operators, given as rows of a run table.
 
-        Args:
-            fastest_format: whether experts may run in any format of the same work
-                (`EQUAL_COST_FORMATS`), the fastest that was measured, as engines choose.
-            operators: ``kernel``, ``problem.…``, ``config.format``, ``config.kv_format``,
-                ``config.tp``, ``config.ep``; columns that do not concern a kernel are ignored.
+        Irrelevant columns are ignored. With ``fastest_format``, experts may run in any measured
+        format of equal work (`EQUAL_COST_FORMATS`), as engines choose.
         """
         n = len(operators)
         log_ms, width, watts = np.empty(n), np.empty(n), np.full(n, np.nan)
@@ -150,7 +147,7 @@ class OperatorTimer:
 
     @property
     def rejected_rows(self) -> list[RejectedRows]:
-        """What was left out of the tables that were read so far."""
+        """Rows dropped from the tables read so far."""
         return [
             RejectedRows(*key, reason, rows)
             for key, table in self._measured.items() if table is not None
@@ -165,7 +162,7 @@ class OperatorTimer:
         index: np.ndarray,
         fastest_format: bool,
     ) -> "Iterator[_Query]":
-        """Give what is to be asked about operators of one kernel, format by format."""
+        """Yield the queries about operators of one kernel, one per format."""
         if kernel not in KINDS:
             return
         keys = KINDS[kernel].keys(rows)
@@ -181,11 +178,9 @@ class OperatorTimer:
                     )
 
     def has_measurements(self, kernel: str, leading_key: str) -> bool:
-        """Return whether an engine on this very system was measured running a kernel.
+        """Return whether a kernel was measured on this system.
 
-        Args:
-            kernel: as in the run table.
-            leading_key: the most telling of its exact columns.
+        ``leading_key`` is the first of its exact columns.
         """
         for pair in self._system_engines:
             if pair[0] != self.system:
@@ -196,9 +191,9 @@ class OperatorTimer:
         return False
 
     def _nearest_table(self, kernel: str, key: str) -> tuple[MeasuredOperators | None, str, bool]:
-        """Return who measured formats ``key``, or those most like it; which; whether its own.
+        """Return the nearest measurements to formats ``key``, their formats, and if they match.
 
-        Another engine's measurements of the same format tell more than this one's of another.
+        Another engine's measurements of the same format precede this engine's of another.
         """
         wanted = key.split("/")
         levels = (0,) if KINDS[kernel].strict else (0, 1)
@@ -215,7 +210,7 @@ class OperatorTimer:
         return None, "", False
 
     def _table(self, kernel: str, system: str, backend: str) -> MeasuredOperators | None:
-        """Return the measurements of a kernel; None where there are not enough in any format."""
+        """Return the measurements of a kernel; None if no format has enough."""
         key = (kernel, system, backend)
         if key not in self._measured:
             rows = self._tables.rows(*key) if self._tables else None
@@ -227,7 +222,7 @@ class OperatorTimer:
         return self._measured[key]
 
     def _load_predictors(self, queries: "Sequence[_Query]") -> None:
-        """Have the predictors at hand that answer questions."""
+        """Load or train the predictors that the queries need."""
         tables = {q.table.predictor_name(q.key): q.table for q in queries}
         new = [name for name in tables if name not in self._predictors]
         found = self._predictor_cache.load_or_train(
@@ -236,7 +231,7 @@ class OperatorTimer:
         self._predictors |= dict(zip(new, found, strict=True))
 
     def _answer(self, query: "_Query") -> tuple[np.ndarray, ...]:
-        """Return log times, their half-widths, the numbers of their sources, and watts."""
+        """Return log times, half-widths, source indices, and watts."""
         table, key, exact_match = query.table, query.key, query.exact_match
         predictor = self._predictors[table.predictor_name(key)]
         estimate = table.estimate(key, query.rows, query.limits, predictor)
@@ -253,13 +248,10 @@ class OperatorTimer:
 
 @dataclass(frozen=True)
 class _Query:
-    """Operators of one kernel in one format, and whose measurements answer for them.
+    """Operators of one kernel in one format, and the measurements to use.
 
-    Attributes:
-        table, key: the measurements, and the formats among them.
-        exact_match: whether they are of the operators' format with this engine here.
-        only_if_faster: whether an engine would run these only where they are faster.
-        rows, limits, index: the operators, their limits and their numbers.
+    ``exact_match`` tells whether these are of the same format, engine and system. With
+    ``only_if_faster``, the answer is used only where it is faster.
     """
 
     table: MeasuredOperators
@@ -272,7 +264,7 @@ class _Query:
 
 
 def _equal_cost_keys(kernel: str, key: str) -> list[str]:
-    """Return formats of which an engine runs the faster one in place of ``key``."""
+    """Return formats that an engine may run in place of ``key`` if faster."""
     kind, _, rest = key.partition("/")
     if kernel != "moe" or kind not in EQUAL_COST_FORMATS:
         return []
@@ -286,7 +278,7 @@ def _roofline(limits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _key_distance(wanted: Sequence[str], other: Sequence[str]) -> tuple[int, ...]:
-    """Return how unlike two keys are, the first part counting most."""
+    """Return the distance of two keys, compared part by part."""
     return tuple(_format_distance(a, b) for a, b in zip(wanted, other, strict=True))
 
 

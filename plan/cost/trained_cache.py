@@ -1,7 +1,7 @@
-"""Predictors of measured operators: trained when first needed, and kept for the next plan.
+"""Trains predictors of measured operators once, and caches them.
 
-They lie in the user's cache directory, named after all that they follow from: the rows they were
-trained on and the code of features and models. When either changes, another one is trained.
+They are stored in the user's cache directory under a hash of their training rows and of the code of
+features and models.
 """
 
 import hashlib
@@ -25,21 +25,18 @@ from foretune.models.trees.regressor import parallel_map
 from foretune.progress import SILENT, Progress
 
 ShowProgress = Callable[[], AbstractContextManager[Progress]]
-"""Begins to show progress, until the context ends."""
+"""Context manager that shows progress."""
 CACHE_FOLDER = "operators"
-"""Below the user's cache directory."""
+"""Folder below the user's cache directory."""
 MAX_PREDICTORS = 2
-"""Predictors of one name: of the newest tables, and of those before or of the user's own."""
+"""Cached predictors per name, so that two sets of tables can alternate."""
 
 
 @dataclass(frozen=True)
 class TrainingSet:
-    """What a predictor is trained on.
+    """Training data of a predictor.
 
-    Attributes:
-        name: of what it predicts: ``gemm-h100_sxm-vllm``.
-        runs: a run table of one kernel.
-        family: knows the work of its operators; None where nobody does.
+    ``name`` is like ``gemm-h100_sxm-vllm``; ``family`` computes the operators' work, if known.
     """
 
     name: str
@@ -48,7 +45,7 @@ class TrainingSet:
 
     @property
     def folder(self) -> str:
-        """Where the predictor is kept: changes with the rows and with the code."""
+        """Cache folder of the predictor; changes with the rows and the code."""
         digest = hashlib.sha256(packages_hash(foretune.features, foretune.models).encode())
         digest.update(repr(list(self.runs)).encode())
         digest.update(pd.util.hash_pandas_object(self.runs, index=False).to_numpy().tobytes())
@@ -56,14 +53,10 @@ class TrainingSet:
 
 
 class TrainedPredictorCache:
-    """Finds the predictors of operators, and trains those that are not there.
+    """Loads the predictors of operators, and trains missing ones.
 
-    Where the cache cannot be written, they serve this process alone.
-
-    Args:
-        show_progress: shows the progress of training, which takes minutes for the first plan of a
-            system.
-        folder: where they are kept; None takes the user's cache directory.
+    If the cache cannot be written, predictors live in this process only. ``folder`` defaults to the
+    user's cache directory.
     """
 
     def __init__(
@@ -73,11 +66,7 @@ class TrainedPredictorCache:
         self._folder = folder or cache_directory() / CACHE_FOLDER
 
     def load_or_train(self, training_sets: Sequence[TrainingSet]) -> list[Predictor]:
-        """Return the predictor of each lesson, trained if nobody did before.
-
-        Raises:
-            PredictorError: a table cannot be learned from.
-        """
+        """Return the predictor of each training set, trained if not cached."""
         folders = [self._folder / training_set.folder for training_set in training_sets]
         found = [_read(*pair) for pair in zip(folders, training_sets, strict=True)]
         missing = [i for i, predictor in enumerate(found) if predictor is None]
@@ -94,7 +83,7 @@ class TrainedPredictorCache:
     ) -> list[Predictor]:
         def train(index: int) -> Predictor:
             predictor = Predictor(kernel=training_sets[index].family).fit(training_sets[index].runs)
-            with suppress(OutputError, OSError):  # this plan is worth more than a quick next one
+            with suppress(OutputError, OSError):  # a cache that fails must not stop the plan
                 predictor.save(folders[index])
                 _remove_older(folders[index])
             progress.advance(training_sets[index].name)
@@ -102,9 +91,9 @@ class TrainedPredictorCache:
 
         rows = sum(len(training_set.runs) for training_set in training_sets)
         with self._show_progress() as progress:
-            progress.start(f"learning from {rows:,} measured operators, once", len(training_sets))
+            progress.start(f"training on {rows:,} measured operators (once)", len(training_sets))
             trained = parallel_map(train, range(len(training_sets)))
-            progress.say(f"predictors of operators: {self._folder}")
+            progress.say(f"operator predictors saved in {self._folder}")
         return trained
 
 
@@ -113,12 +102,12 @@ def _read(folder: Path, training_set: TrainingSet) -> Predictor | None:
         return None
     with suppress(PredictorError):
         return Predictor.load(folder, training_set.family)
-    shutil.rmtree(folder, ignore_errors=True)  # damaged: nothing can be saved over it
+    shutil.rmtree(folder, ignore_errors=True)  # a damaged folder could not be overwritten
     return None
 
 
 def _remove_older(folder: Path) -> None:
-    """Remove predictors of the same name but those trained last."""
+    """Remove all but the newest predictors of the same name."""
     name = folder.name.rpartition("-")[0]
     same = [
         path for path in folder.parent.glob(f"{name}-*") if path.name.rpartition("-")[0] == name

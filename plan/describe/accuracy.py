@@ -1,4 +1,4 @@
-"""What formats cost in quality: published results, and how much of the baseline they keep."""
+"""Quality of number formats: published results relative to the unquantized baseline."""
 
 import csv
 import os
@@ -17,7 +17,7 @@ from foretune.plan.describe.formats import FORMATS, Formats
 
 COLUMNS = ("format", "method", "model", "benchmark", "baseline", "quantized", "better", "source")
 EQUIVALENT_FORMATS = {"fp8_static": "fp8", "fp8_block": "fp8"}
-"""Format -> the one whose results stand for it: finer scales lose no more."""
+"""Format -> format whose results it shares: finer scales lose no more."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +25,12 @@ class AccuracyResult:
     """One benchmark of one model in one format.
 
     Attributes:
-        format: of the weights, as in `FORMATS`; a cache's is written ``kv:fp8``.
-        method: by which it was quantized.
-        model, benchmark: what was measured.
+        format: weight format, as in `FORMATS`; cache formats are written ``kv:fp8``.
+        method: the quantization method.
+        model, benchmark: the measured model and benchmark.
         baseline, quantized: the scores.
         better: ``higher`` or ``lower``.
-        source: where it was published.
+        source: the publication.
     """
 
     format: str
@@ -44,23 +44,23 @@ class AccuracyResult:
 
     @property
     def recovery(self) -> float:
-        """Share of the baseline's quality that is left; 1 is all of it."""
+        """Share of the baseline's quality that is kept; 1 is all."""
         share = self.quantized / self.baseline
         return share if self.better == "higher" else 1 / share
 
 
 @cache
 def published_accuracy() -> tuple[AccuracyResult, ...]:
-    """Return the results that ship with the package."""
+    """Return the results shipped with the package."""
     text = files("foretune.plan.describe").joinpath("accuracy.csv").read_text(encoding="utf-8")
     return _parse(text, "accuracy.csv")
 
 
 def read_accuracy(path: str | os.PathLike[str]) -> tuple[AccuracyResult, ...]:
-    """Return a user's own results: a CSV file with the columns of the shipped one.
+    """Return a user's results: a CSV file with the shipped table's columns.
 
     Raises:
-        RunTableError: it cannot be read, lacks a column, or a row is impossible.
+        RunTableError: the file cannot be read, lacks a column, or has an invalid row.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -74,15 +74,15 @@ def recovery(
     model: ModelDescription | None = None,
     results: Sequence[AccuracyResult] | None = None,
 ) -> float | None:
-    """Return the share of quality that a deployment's formats keep; None where nobody published.
+    """Return the share of quality that a deployment's formats keep; None if unpublished.
 
-    The product over the formats of weights and cache of the median over results: those of this
-    model where there are any, else of all. Formats that the model was published in cost nothing.
+    It multiplies, over weight and cache formats, the median over results: of this model if there
+    are any, else of all models. Formats that the model was published in lose nothing.
 
     Args:
-        formats: of the deployment.
-        model: what is deployed.
-        results: measured ones; None takes the published ones.
+        formats: the deployment's formats.
+        model: the model.
+        results: measured results; None takes the published ones.
     """
     known = published_accuracy() if results is None else results
     total = 1.0
@@ -96,7 +96,7 @@ def recovery(
 
 
 def _lossy_formats(formats: Formats, model: ModelDescription | None) -> list[str]:
-    """Return the formats in which something is lost: the narrowest of weights, and the cache's."""
+    """Return the lossy formats: the narrowest of weights, and that of the cache."""
     native, cache_native = {"bf16"}, {"bf16"}
     if model:
         native |= {model.weight_format, model.moe_format}
@@ -113,7 +113,7 @@ def _lossy_formats(formats: Formats, model: ModelDescription | None) -> list[str
 
 
 def _base_name(name: str) -> str:
-    """Return a model's name without its publisher and what it was stored in."""
+    """Return a model's name without its publisher and format."""
     words = name.rpartition("/")[2].lower().split("-")
     return "-".join(w for w in words if w not in {"meta", "instruct", *FORMAT_OF_SUFFIX})
 

@@ -1,11 +1,11 @@
-"""Number formats of keys and values in the cache: what they weigh, scales included.
+"""Number formats of the KV cache and their sizes, including scales.
 
-Layouts as their makers have them: NVFP4 (an e4m3 scale for 16 numbers; TensorRT-LLM, and vLLM's
-``nvfp4_kv_cache_full_dim``); SGLang's ``fp4_e2m1`` (an exponent of 8 bits for 16 numbers, where OCP
-has it for 32); vLLM's ``int4_per_token_head`` (an fp32 word per token, head, and key or value);
-KIVI (arXiv:2402.02750: a 16-bit scale and a zero point for 32 numbers, the last 128 tokens in 16
-bits, 3.05 bits on average over 32k tokens); KVQuant's ``nuq3-1%`` (arXiv:2401.18079: 3 bits, and
-for each of the hundredth that are outliers 32, for tables and pointers the rest of 3.33).
+Layouts follow the implementations: NVFP4 (an e4m3 scale per 16 numbers; TensorRT-LLM, and vLLM's
+``nvfp4_kv_cache_full_dim``); SGLang's ``fp4_e2m1`` (an 8-bit exponent per 16 numbers; OCP has 32);
+vLLM's ``int4_per_token_head`` (an fp32 word per token, head, and key or value); KIVI
+(arXiv:2402.02750: a 16-bit scale and a zero point per 32 numbers, the last 128 tokens in 16 bits;
+3.05 bits on average over 32k tokens); KVQuant's ``nuq3-1%`` (arXiv:2401.18079: 3 bits, 32 for the 1
+% outliers, the rest of 3.33 for tables and pointers).
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from foretune.errors import UnknownName
 
 BF16_BYTES = 2.0
-"""Bytes of a number that is not quantized."""
+"""Bytes of an unquantized number."""
 
 
 @dataclass(frozen=True)
@@ -22,11 +22,11 @@ class CacheFormat:
 
     Attributes:
         name: as in the run table's ``config.kv_format``.
-        bits: of one number.
-        group: numbers that share a scale; 0 where scales weigh nothing (one per tensor).
-        scale_bits: of one scale with its zero point.
-        head_bits: of a scale per token, head, and key or value.
-        residual: last tokens of a request that are kept in 16 bits.
+        bits: per number.
+        group: numbers that share a scale; 0 for one scale per tensor.
+        scale_bits: per scale, including its zero point.
+        head_bits: per scale of a token, head, and key or value.
+        residual: latest tokens of a request kept in 16 bits.
     """
 
     name: str
@@ -37,17 +37,14 @@ class CacheFormat:
     residual: int = 0
 
     def bytes_per_value(self, width: float) -> float:
-        """Return bytes per number, where heads are ``width`` numbers wide."""
+        """Return bytes per number for heads of ``width`` numbers."""
         scales = self.scale_bits / self.group if self.group else 0.0
         return (self.bits + scales + self.head_bits / width) / 8
 
     def cache_bytes(self, tokens: float, numbers: float, width: float) -> float:
-        """Return bytes of a layer's cache of one request.
+        """Return the cache bytes of a layer and request.
 
-        Args:
-            tokens: in it.
-            numbers: of each token.
-            width: numbers of a head's key or value.
+        ``numbers`` is per token; ``width`` is that of a head's key or value.
         """
         recent = min(tokens, self.residual)
         older = tokens - recent
@@ -66,16 +63,15 @@ CACHE_FORMATS: dict[str, CacheFormat] = {
         CacheFormat("kvquant3", 3.33),
     )
 }
-"""Formats of the cache; fp8 with one scale per tensor."""
+"""Cache formats; fp8 has one scale per tensor."""
 DEFAULT_CACHE_FORMATS = ("bf16", "fp8")
-"""Those that plans look at by themselves; others are guesses, and looked at where asked for."""
+"""Formats planned by default; others are extrapolated and planned on request."""
 
 
 def find_cache_format(name: str) -> CacheFormat:
-    """Return the format of the cache called ``name``.
+    """Return the cache format called ``name``.
 
-    Raises:
-        UnknownName: there is none.
+    Raises UnknownName.
     """
     if name not in CACHE_FORMATS:
         raise UnknownName("format of the cache", name, CACHE_FORMATS)
@@ -83,5 +79,5 @@ def find_cache_format(name: str) -> CacheFormat:
 
 
 def support_key(name: str) -> str:
-    """Return what a table of hardware calls a cache's format: usual ones are those of weights."""
+    """Return a cache format's name in the hardware table; usual ones share that of weights."""
     return name if name in DEFAULT_CACHE_FORMATS else f"kv:{name}"

@@ -1,4 +1,4 @@
-"""Finding models: by folder, or by name among those that are known without a network."""
+"""Finds models by folder, or by name without a network."""
 
 import csv
 from collections.abc import Callable, Iterable
@@ -24,24 +24,25 @@ from foretune.plan.describe.parts import Indexer, LinearAttention, Mla
 __all__ = ["ModelDescription", "describe_model", "known_models"]
 
 _VARIANTS = {"instruct", "chat", "base", "it", "hf", "dynamic", "meta", *FORMAT_OF_SUFFIX}
-"""Words of names that say how a model was trained on or stored, not how it is built."""
+"""Words in names that describe training or storage, not architecture."""
 
 
 MIN_PUBLISHER_SIMILARITY = 0.85
-"""How alike publishers are of which one is misspelt, 0 … 1."""
+"""Minimum similarity to correct a misspelled publisher, 0 … 1."""
 
 
 def describe_model(name: str) -> ModelDescription:
-    """Return the model in the folder ``name``, or the one called so.
+    """Return the model in the folder ``name``, or the model with that name.
 
-    A name is one of the shipped table's, or of those whose ``config.json`` aiconfigurator-core
-    holds; the publisher, and words like ``Instruct`` or ``FP8``, need not match. A format in the
-    name is that of the description. A publisher that is nearly a known one is taken for that.
+    Known names are those of the shipped table and of aiconfigurator-core's ``config.json`` files.
+    The publisher, and words like ``Instruct`` or ``FP8``, may differ. A format in the name becomes
+    the description's. A misspelled publisher is corrected.
 
     Raises:
         UsageError: the folder's ``config.json`` is missing or incomplete.
-        UnknownName: nobody knows it; the nearest names are offered.
-        MissingExtra: it is not in the shipped table, and aiconfigurator-core is not installed.
+        UnknownName: the name is unknown; the message suggests similar ones.
+        MissingExtra: the name is not in the shipped table, and aiconfigurator-core is not
+            installed.
     """
     folder = Path(name).expanduser()
     if folder.name == CONFIG_FILE:
@@ -70,12 +71,12 @@ def known_models() -> list[str]:
 
 
 def _match(name: str, known: Iterable[str], normalize: Callable[[str], str]) -> str | None:
-    """Return which of ``known`` a name means, of which ``normalize`` has what must agree."""
+    """Return the known name equal to ``name`` after ``normalize``, if any."""
     return next((candidate for candidate in known if normalize(candidate) == normalize(name)), None)
 
 
 def _correct_publisher(name: str, known: Iterable[str]) -> str:
-    """Return a name with its publisher as it is known, where that is nearly so."""
+    """Return a name with a misspelled publisher corrected."""
     publisher, slash, model = name.partition("/")
     publishers = {k.partition("/")[0].lower(): k.partition("/")[0] for k in known}
     close = get_close_matches(publisher.lower(), publishers, n=1, cutoff=MIN_PUBLISHER_SIMILARITY)
@@ -83,15 +84,15 @@ def _correct_publisher(name: str, known: Iterable[str]) -> str:
 
 
 def _architecture_key(name: str) -> str:
-    """Return what of a name says how the model is built."""
+    """Return the part of a name that identifies the architecture."""
     words = name.rpartition("/")[2].lower().replace("_", "-").split("-")
     return "-".join(word for word in words if word not in _VARIANTS)
 
 
 def _with_requested_name(model: ModelDescription, name: str, found: str) -> ModelDescription:
-    """Return ``model`` under the name it was asked for, in the format which that says.
+    """Return ``model`` under the requested name, in the format that it contains.
 
-    Checkpoints of four bits keep attention in sixteen where there are experts to be small.
+    Four-bit checkpoints with experts keep attention in 16 bits.
     """
     if name.lower() == found.lower():
         return model
@@ -113,7 +114,7 @@ def _shipped() -> dict[str, ModelDescription]:
 
 
 def _from_row(row: dict[str, str]) -> ModelDescription:
-    """Return the model of one row; ``mla``, ``linear`` and ``index`` hold their numbers, spaced."""
+    """Return the model of a row; ``mla``, ``linear`` and ``index`` are space-separated numbers."""
     values: dict[str, object] = {}
     parts = {"mla": Mla, "linear": LinearAttention, "index": Indexer}
     for field in fields(ModelDescription):
@@ -137,7 +138,7 @@ def _package() -> Path | None:
 
 @cache
 def _configs() -> dict[str, Path]:
-    """Return the configurations that aiconfigurator-core holds, by the model's name."""
+    """Return aiconfigurator-core's configurations by model name."""
     folder = _package()
     paths = sorted(folder.glob(f"*_{CONFIG_FILE}")) if folder else []
     return {_model_id(path): path for path in paths if not path.name.endswith(QUANTIZATION_FILE)}

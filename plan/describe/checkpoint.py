@@ -1,4 +1,4 @@
-"""Checkpoints: in which number formats a model's weights and cache are published."""
+"""Number formats of published checkpoints' weights and cache."""
 
 import re
 from collections import Counter
@@ -20,9 +20,9 @@ FORMAT_OF_SUFFIX = {
     "w8a16": "int8_wo",
     "bf16": "bf16",
 }
-"""Last word of a checkpoint's name -> the format of its projections and experts."""
+"""Last word of a checkpoint's name -> format of its projections and experts."""
 BLOCKWISE_FP8_PUBLISHER = "qwen/"
-"""Who publishes fp8 with a scale per block: ``weight_block_size`` in its ``config.json``."""
+"""Publisher of blockwise fp8 checkpoints (``weight_block_size`` in ``config.json``)."""
 
 FOUR_BIT_FORMATS = ("nvfp4", "mxfp4", "int4_wo")
 
@@ -44,11 +44,11 @@ _UNQUANTIZED_MODULE_KEYS = ("modules_to_not_convert", "ignore", "exclude_modules
 _PROJECTION = re.compile(r"self_attn(\*|\.\*|$|\.(q|k|v|o|qkv|q_a|q_b|kv_b)_proj)")
 _LAYER = re.compile(r"layers\.(\d+)\.")
 MAX_UNQUANTIZED_LAYERS = 2
-"""Layers whose attention is spared, from which on that of all is: engines spare the first few."""
+"""If more layers keep attention unquantized, all do: engines skip the first few anyway."""
 
 
 class StoredFormats(NamedTuple):
-    """Formats of a checkpoint's projections, routed experts, and cache; ``bf16`` as a rule."""
+    """Formats of a checkpoint's projections, routed experts and cache."""
 
     weights: str = "bf16"
     moe: str = "bf16"
@@ -56,7 +56,7 @@ class StoredFormats(NamedTuple):
 
 
 def format_in_name(name: str) -> str:
-    """Return the format that a name like ``nvidia/Qwen3-32B-NVFP4`` says; empty without one."""
+    """Return the format in a name like ``nvidia/Qwen3-32B-NVFP4``; empty if none."""
     for word in reversed(name.lower().replace(".", "-").replace("_", "-").split("-")):
         if word in FORMAT_OF_SUFFIX:
             blockwise = word == "fp8" and name.lower().startswith(BLOCKWISE_FP8_PUBLISHER)
@@ -65,12 +65,7 @@ def format_in_name(name: str) -> str:
 
 
 def stored_formats(config: Fields, quantization: Fields) -> StoredFormats:
-    """Return the formats of a checkpoint.
-
-    Args:
-        config: the content of ``config.json``.
-        quantization: that of ``hf_quant_config.json`` beside it, or nothing.
-    """
+    """Return the formats of a checkpoint from ``config.json`` and ``hf_quant_config.json``."""
     stored = quantization.get("quantization") or config.get("quantization_config")
     if not isinstance(stored, Mapping):
         return StoredFormats()
@@ -85,7 +80,7 @@ def stored_formats(config: Fields, quantization: Fields) -> StoredFormats:
 
 
 def _attention_unquantized(modules: Iterable[str]) -> bool:
-    """Return whether attention's projections are among the modules that are not quantized."""
+    """Return whether attention's projections are among the unquantized modules."""
     layers = set()
     for module in modules:
         if not _PROJECTION.search(module):
@@ -98,7 +93,7 @@ def _attention_unquantized(modules: Iterable[str]) -> bool:
 
 
 def _by_algorithm(stored: Fields) -> str:
-    """Return the format that ModelOpt names; of a mixture, the most frequent."""
+    """Return the format in ModelOpt's configuration; the most frequent of a mixture."""
     layers = stored.get("quantized_layers")
     if isinstance(layers, Mapping) and layers:
         counts = Counter(

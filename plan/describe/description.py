@@ -1,7 +1,7 @@
-"""Language models as numbers: layers, heads, experts, and the parameters that follow from them.
+"""Language models as numbers: layers, heads, experts, and their parameters.
 
-What counts is what a serving engine loads and computes: the text decoder. Vision towers, modules
-that predict several tokens at once and biases (under a thousandth of the weights) are left out.
+Only what a serving engine loads and computes for text is counted. Vision encoders, multi-token
+prediction modules and biases (under 0.1 % of the weights) are left out.
 """
 
 from collections.abc import Iterator
@@ -26,46 +26,46 @@ class ModelDescription:
     """A transformer that generates text.
 
     Attributes:
-        name: as users and model hubs call it.
-        layers: of the decoder.
+        name: as on model hubs.
+        layers: decoder layers.
         hidden: width of the residual stream.
-        heads, kv_heads, head_dim: of softmax attention; with ``mla`` the heads only.
-        vocab: entries of the vocabulary.
-        intermediate: width of a dense MLP; 0 where no layer has one.
+        heads, kv_heads, head_dim: of softmax attention; with ``mla`` only the heads.
+        vocab: vocabulary size.
+        intermediate: width of a dense MLP; 0 if no layer has one.
         experts: routed experts per layer; 0 for a dense model.
-        experts_per_token: that each token passes.
-        shared_experts: that every token passes.
+        experts_per_token: routed experts per token.
+        shared_experts: experts used by every token.
         moe_intermediate: width of one routed expert.
-        dense_layers: leading layers with a dense MLP, of a model with experts.
-        mla: its shape, where attention is of that kind.
+        dense_layers: leading layers with a dense MLP, in a model with experts.
+        mla: shape of latent attention, if any.
         tied_embeddings: whether the output projection is the embedding table.
-        sliding_window: keys that layers with a window see; 0 where none has one.
-        windowed_layers: how many layers have it.
+        sliding_window: keys visible in layers with a window; 0 without.
+        windowed_layers: number of layers with a window.
         shared_intermediate: width of all shared experts together; 0 means that of as many routed
-            ones.
+            experts.
         gated_attention: whether a gate as wide as the queries multiplies attention's output.
-        mlp_matrices: of a dense MLP: 3 where one of them gates, 2 in models like GPT-3.
-        linear: layers without a cache, where there are any.
-        index: the scorer of sparse attention, where there is one.
+        mlp_matrices: per dense MLP: 3 with a gate, 2 without (like GPT-3).
+        linear: recurrent layers, if any.
+        index: the indexer of sparse attention, if any.
         weight_format: number format of the checkpoint's projections, as in `FORMATS`.
         moe_format: of its routed experts.
-        kv_format: of the cache that it was calibrated for.
-        longest: tokens of prompt and answer together that it was made for; 0 if unknown.
-        images: whether it reads images too, whose encoder is left out here.
+        kv_format: cache format it was calibrated for.
+        longest: maximum tokens of prompt and answer; 0 if unknown.
+        images: whether it also reads images; the encoder is left out.
         value_dim: width of a head's value; 0 means that of its key.
-        shared_values: whether keys are projected alone, and values are made of them.
-        windowed: heads of the layers with a window, where they differ from the others.
-        without_attention, without_mlp: layers that are an MLP alone, or attention alone.
-        mlp_widths: (width, layers) of dense MLPs that differ; empty means ``intermediate`` in all.
-        expert_hidden: width of what experts read and write; 0 means ``hidden``.
-        expert_matrices: of an expert: 3 where one of them gates.
-        compressed: its shape, where attention is DeepSeek-V4's.
-        drafting_layers: that draft tokens beyond the next (multi-token prediction), and are left
-            out elsewhere.
-        draft_model: a smaller model that drafts tokens for it, and is loaded beside it.
+        shared_values: whether values are derived from the projected keys.
+        windowed: heads of layers with a window, if different.
+        without_attention, without_mlp: layers with only an MLP, or only attention.
+        mlp_widths: (width, layers) of dense MLPs with different widths; empty means
+            ``intermediate``.
+        expert_hidden: width of the experts' input and output; 0 means ``hidden``.
+        expert_matrices: per expert: 3 with a gate, 2 without.
+        compressed: shape of DeepSeek-V4's attention, if used.
+        drafting_layers: layers that draft tokens (multi-token prediction); not counted elsewhere.
+        draft_model: a smaller model loaded to draft tokens.
 
     Raises:
-        ProblemError: sizes that contradict each other.
+        ProblemError: the sizes are inconsistent.
     """
 
     name: str
@@ -141,7 +141,7 @@ class ModelDescription:
 
     @property
     def linear_layers(self) -> int:
-        """Layers whose attention has a state instead of a cache."""
+        """Layers with a recurrent state instead of a cache."""
         return self.linear.layers if self.linear else 0
 
     @property
@@ -156,12 +156,12 @@ class ModelDescription:
 
     @property
     def norms(self) -> int:
-        """Norms on the residual stream: before each attention, each MLP, and the head."""
+        """Norms on the residual stream: before each attention and MLP, and the head."""
         return 2 * self.layers - self.without_attention - self.without_mlp + 1
 
     @property
     def has_mixed_layers(self) -> bool:
-        """Whether layers differ in more than what their attention sees."""
+        """Whether layers differ in more than their window or sparsity."""
         linear = self.linear is not None and self.linear.kind != "gdn"
         if self.compressed:
             return True
@@ -174,7 +174,7 @@ class ModelDescription:
         return self.mlp_widths or ((self.intermediate, self.mlp_layers),)
 
     def softmax_groups(self) -> Iterator[tuple[int, int, Heads]]:
-        """Give the kinds of softmax attention: layers, keys of the window (0: all), heads."""
+        """Yield the kinds of softmax attention: layers, window (0: all keys), heads."""
         width = self.value_dim or self.head_dim
         full = Heads(self.heads, self.kv_heads, self.head_dim, width, self.shared_values)
         if rest := self.softmax_layers - self.windowed_layers:
@@ -184,7 +184,7 @@ class ModelDescription:
 
     @property
     def indexed_layers(self) -> int:
-        """Layers whose attention sees chosen keys alone."""
+        """Layers with sparse attention."""
         return (self.index.layers or self.softmax_layers) if self.index else 0
 
     @property
@@ -225,10 +225,10 @@ class ModelDescription:
         return self.weights().total
 
     def active_parameters(self) -> int:
-        """Return the weights that one token is multiplied with.
+        """Return the number of weights used per token.
 
-        Those of its experts, and the output projection, but not the embedding table, of which it
-        reads one row. Some publishers count that too.
+        Experts that the token is not routed to and the embedding table are not counted. Some
+        publishers count the table.
         """
         weights = self.weights()
         idle = self.moe_layers * (self.experts - self.experts_per_token) * self.expert_parameters
@@ -236,7 +236,7 @@ class ModelDescription:
         return weights.total - idle - unused_embedding
 
     def _softmax(self) -> tuple[int, int, int]:
-        """Return weights of all softmax layers: split by heads, by key heads, and not at all."""
+        """Return weights of softmax layers: split by heads, by key heads, replicated."""
         attention = key_value = 0
         for layers, _, heads in self.softmax_groups():
             gates = heads.value_dim if self.gated_attention else 0
@@ -245,7 +245,7 @@ class ModelDescription:
         return self.hidden * attention, self.hidden * key_value, 0
 
     def _latent(self) -> tuple[int, int, int]:
-        """Return the same for latent attention."""
+        """Return weights of latent attention, split likewise."""
         assert self.mla is not None
         mla, layers = self.mla, self.softmax_layers
         gates = self.hidden * mla.v_head if self.gated_attention else 0
@@ -259,7 +259,7 @@ class ModelDescription:
         return layers * attention, 0, layers * latent
 
     def _compressed(self) -> tuple[int, int, int]:
-        """Return the same for compressed attention, with its indexers."""
+        """Return weights of compressed attention and its indexers, split likewise."""
         assert self.compressed is not None
         shape, width = self.compressed, self.heads * self.head_dim
         each = width * (shape.q_lora_rank + shape.o_lora_rank)
@@ -273,7 +273,7 @@ class ModelDescription:
         return self.layers * each, 0, replicated
 
     def _index(self) -> tuple[int, int]:
-        """Return weights of all indexers: split by key heads, and not at all."""
+        """Return weights of all indexers: split by key heads, replicated."""
         if self.index is None or self.compressed:
             return 0, 0
         index, layers = self.index, self.indexed_layers
@@ -283,7 +283,7 @@ class ModelDescription:
         return (queries, keys) if index.selects_blocks else (0, queries + keys)
 
     def _linear(self) -> tuple[int, int, int]:
-        """Return weights of linear layers: split by heads, not at all, and their other scales."""
+        """Return weights of linear layers: split by heads, replicated, other scales."""
         if self.linear is None:
             return 0, 0, 0
         linear = self.linear

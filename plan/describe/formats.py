@@ -1,7 +1,7 @@
-"""Number formats of a deployment: what they are called, what they weigh, where they run.
+"""Number formats of a deployment: names, sizes, hardware support.
 
-Names are those of the run table. A format belongs to weights and says what activations they are
-multiplied with; the cache of keys and values has its own.
+Names are those of the run table. A weight format implies the activations it is multiplied with. The
+KV cache has separate formats.
 """
 
 import csv
@@ -24,11 +24,11 @@ class Format:
 
     Attributes:
         name: as in the run table's ``config.format``.
-        bits: of one number.
-        group: numbers that share a scale; 0 where scales weigh nothing (one per tensor or row).
-        scale_bits: of one scale.
-        activations: the format of what weights in this one are multiplied with.
-        block: columns of weights that engines refuse to cut; 1 where they pad or do not care.
+        bits: per number.
+        group: numbers that share a scale; 0 for one scale per tensor or row.
+        scale_bits: per scale.
+        activations: format of the activations multiplied with it.
+        block: columns of weights that engines cannot split; 1 if they pad.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Format:
 
     @property
     def bytes(self) -> float:
-        """Bytes per number, scales included."""
+        """Bytes per number, including scales."""
         scales = self.scale_bits / self.group if self.group else 0.0
         return (self.bits + scales) / 8
 
@@ -62,15 +62,15 @@ FORMATS: dict[str, Format] = {
         Format("w4afp8", 4, 128, 16, "fp8", block=128),
     )
 }
-"""Formats of weights: fp8 has a scale per tensor or row, fp8_static also of activations in
-advance; int8 is W8A8, ``…_wo`` stores weights only; mxfp4 is multiplied with 16 bits."""
+"""Weight formats. fp8 has a scale per tensor or row, fp8_static also static activation scales; int8
+is W8A8; ``…_wo`` is weight-only; mxfp4 is multiplied with 16 bits."""
 
 ACTIVATION_BYTES = {
     "bf16": 2.0, "fp8": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "int8": 1.0, "nvfp4": 0.5 + 1 / 16
 }  # fmt: skip
-"""Format of activations -> bytes per number, scales included."""
+"""Format of activations -> bytes per number, including scales."""
 TABLE_NAMES = {"mxfp4": "w4a16_mxfp4"}
-"""Our name -> that in measured tables, where it differs."""
+"""Our name -> name in measured tables, if different."""
 
 
 @dataclass(frozen=True)
@@ -80,13 +80,13 @@ class Formats:
     Attributes:
         weights: of attention's and dense projections; embeddings, routers, norms and the output
             projection stay in bf16, as in published checkpoints.
-        activations: that weights are multiplied with; empty means those of the weights' format.
-        kv: of the cache, as in `foretune.plan.describe.cache_formats`.
+        activations: multiplied with weights; empty means those of the weight format.
+        kv: cache format, as in `foretune.plan.describe.cache_formats`.
         moe: of routed experts; empty means that of the weights.
 
     Raises:
-        UnknownName: there is no such format.
-        UsageError: no kernel multiplies such weights with such activations.
+        UnknownName: a format is unknown.
+        UsageError: no kernel multiplies these weights with these activations.
     """
 
     weights: str = "bf16"
@@ -112,24 +112,24 @@ class Formats:
 
     @property
     def attention(self) -> str:
-        """The format that attention computes in when it reads a prompt.
+        """The format that prefill attention computes in.
 
-        Eight bits where the cache and the activations around it have no more (NVFP4 caches are
-        converted to eight); a decode step waits for memory, and computes in sixteen.
+        It is fp8 if cache and activations have at most 8 bits (NVFP4 caches are converted to 8).
+        Decode is memory-bound and computes in bf16.
         """
         eight_bits = self.kv in ("fp8", "nvfp4") and self.activations in ("fp8", "nvfp4")
         return "fp8" if eight_bits else "bf16"
 
     @property
     def dispatch_bytes(self) -> float:
-        """Bytes per number of tokens on their way to experts of other ranks.
+        """Bytes per number of tokens sent to experts on other ranks.
 
-        They are quantized before, not after: TensorRT-LLM's post-quant all-gather, DeepEP.
+        They are quantized before sending: TensorRT-LLM's post-quant all-gather, DeepEP.
         """
         return ACTIVATION_BYTES[find_format(self.moe).activations]
 
     def support(self, architecture: str) -> Support:
-        """Return how a device works with them: as with the one that it works with worst."""
+        """Return the support of a device: that of the least supported format."""
         names = (self.weights, self.moe, support_key(self.kv))
         found = {supported(name, architecture) for name in names}
         return next(support for support in WORST_FIRST if support in found)
@@ -143,8 +143,7 @@ def checkpoint_formats(model: ModelDescription) -> Formats:
 def find_format(name: str) -> Format:
     """Return the format called ``name``.
 
-    Raises:
-        UnknownName: there is none.
+    Raises UnknownName.
     """
     if name not in FORMATS:
         raise UnknownName("number format", name, FORMATS)
@@ -152,22 +151,22 @@ def find_format(name: str) -> Format:
 
 
 def table_name(name: str) -> str:
-    """Return what measured tables call a format."""
+    """Return a format's name in measured tables."""
     return TABLE_NAMES.get(name, name)
 
 
 def supported(name: str, architecture: str) -> Support:
-    """Return how a device works with a format.
+    """Return how a device supports a format.
 
-    ``native``: its matrix units, or kernels made for it, do. ``emulated``: kernels convert to a
-    wider format first, which costs time and saves memory only. ``no``: nobody has written any.
+    ``native``: by matrix units or dedicated kernels. ``emulated``: kernels convert to a wider
+    format first, which saves memory but costs time. ``no``: there are no kernels.
 
     Args:
-        name: of the format of weights; ``kv:…`` of a cache's that plans do not usually look at.
+        name: a weight format; ``kv:…`` is an unusual cache format.
         architecture: as in `Device.architecture`: ``sm_90``, ``gfx942``, ``x86_64+avx512``.
 
     Raises:
-        UnknownName: there is no such format.
+        UnknownName: the format is unknown.
     """
     if name.startswith("kv:"):
         find_cache_format(name.removeprefix("kv:"))

@@ -1,7 +1,6 @@
-"""``config.json`` of Hugging Face: what it says about a model.
+"""Reads a model from Hugging Face's ``config.json``.
 
-Names of fields differ between families; those that mean the same are read alike. What a field has
-to say about vision, speech or training is not read.
+Families name equivalent fields differently. Fields about vision, speech or training are ignored.
 """
 
 import json
@@ -19,30 +18,29 @@ CONFIG_FILE = "config.json"
 QUANTIZATION_FILE = "hf_quant_config.json"
 
 GENERATIVE_ARCHITECTURES = ("CausalLM", "ConditionalGeneration", "LMHead")
-"""What architectures that generate text have in their names."""
+"""Parts of the names of architectures that generate text."""
 MULTIMODAL_ARCHITECTURE = "ConditionalGeneration"
-"""What architectures that read images beside text have in theirs."""
+"""Part of the names of architectures that also read images."""
 UNSUPPORTED_FIELDS = {
     "encoder_layers": "an encoder",
 }
-"""Field -> the kind of layer it stands for, which no operator list is known for."""
+"""Field -> unsupported kind of layer."""
 
 UNGATED_FAMILIES = ("gpt_neox", "nemotron", "nemotron_h", "phi", "starcoder2")
 """Families (``model_type``) whose MLPs and experts have no gate: two matrices, not three."""
 
 DRAFT_LAYER_FIELDS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
-"""What families call the number of layers that draft tokens."""
+"""Families' fields for the number of layers that draft tokens."""
 KEY_HEADS_FIELD = "num_attention_groups"
-"""What StepFun's models call their key heads."""
+"""StepFun's field for key heads."""
 
 Fields = Mapping[str, Any]
 
 
 def read_folder(folder: Path, name: str = "") -> ModelDescription:
-    """Return the model whose configuration lies in ``folder``.
+    """Return the model described in a folder.
 
-    Raises:
-        UsageError: there is no ``config.json``, or it does not describe a model completely.
+    Raises UsageError if ``config.json`` is missing or incomplete.
     """
     config = read_json(folder / CONFIG_FILE)
     quantization = folder / QUANTIZATION_FILE
@@ -53,18 +51,13 @@ def read_folder(folder: Path, name: str = "") -> ModelDescription:
 def read_config(config: Fields, name: str, quantization: Fields | None = None) -> ModelDescription:
     """Return the model that a ``config.json`` describes.
 
-    Args:
-        config: its content.
-        name: what to call it.
-        quantization: the content of ``hf_quant_config.json``, where there is one.
-
-    Raises:
-        UsageError: a field is missing, or stands for layers that are not understood.
+    ``quantization`` is the content of ``hf_quant_config.json``, if any. Raises UsageError for
+    missing fields and unsupported layers.
     """
     text = _text_config(config)
     kinds = config.get("architectures") or []
     if kinds and not any(word in kind for kind in kinds for word in GENERATIVE_ARCHITECTURES):
-        raise UsageError(f"{name}: {kinds[0]} generates no text: there is nothing to serve")
+        raise UsageError(f"{name}: {kinds[0]} does not generate text: choose another model")
     for field, layers in UNSUPPORTED_FIELDS.items():
         if text.get(field):
             raise UsageError(f"{name}: {layers} ({field} in {CONFIG_FILE}) cannot be planned yet")
@@ -113,7 +106,7 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
 
 
 def _text_config(config: Fields) -> Fields:
-    """Return the part on the text decoder: models that also see or hear have one for each."""
+    """Return the part about the text decoder of a multimodal configuration."""
     for part in ("text_config", "llm_config", "language_config"):
         if isinstance(config.get(part), Mapping):
             found: Fields = config[part]
@@ -122,7 +115,7 @@ def _text_config(config: Fields) -> Fields:
 
 
 def _experts(text: Fields, name: str) -> dict[str, int]:
-    """Return the fields on MLPs, dense ones and experts."""
+    """Return the fields of MLPs and experts."""
     experts = _positive_int(
         text, "num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts"
     )
@@ -147,7 +140,7 @@ def _experts(text: Fields, name: str) -> dict[str, int]:
 
 
 def _shared(text: Fields) -> tuple[int, int]:
-    """Return how many shared experts there are, and their width where that is given."""
+    """Return the number of shared experts, and their width if given."""
     if _is_llama4(text):
         return 1, 0
     width = _positive_int(text, "shared_expert_intermediate_size", "shared_intermediate_size")
@@ -172,9 +165,9 @@ def _dense_layers(text: Fields, layers: int) -> int:
 
 
 def _windows(text: Fields) -> tuple[int, int]:
-    """Return the keys a window has, and in how many layers."""
+    """Return the window's keys, and the number of layers with a window."""
     layers = _positive_int(text, "num_hidden_layers")
-    if _is_llama4(text):  # chunks, in three layers of four
+    if _is_llama4(text):  # chunks in three of four layers
         return _positive_int(text, "attention_chunk_size"), layers - layers // 4
     window = _positive_int(text, "sliding_window")
     if kinds := text.get("layer_types"):
@@ -183,7 +176,7 @@ def _windows(text: Fields) -> tuple[int, int]:
         return 0, 0
     if pattern := _positive_int(text, "sliding_window_pattern"):
         return window, layers - layers // pattern
-    if "use_sliding_window" in text:  # Qwen2: the layers after those without
+    if "use_sliding_window" in text:  # Qwen2: the last layers have windows
         return window, max(layers - _positive_int(text, "max_window_layers"), 0)
     return window, layers
 
@@ -230,7 +223,7 @@ def _index(text: Fields) -> Indexer | None:
 
 def _tied(text: Fields, config: Fields) -> bool:
     tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings"))
-    if tied is None:  # transformers leaves out a family's default
+    if tied is None:  # transformers omits a family's default
         return str(text.get("model_type", "")).startswith("gemma")
     return bool(tied)
 
@@ -244,7 +237,7 @@ def _is_qwen3_next(text: Fields) -> bool:
 
 
 def _positive_int(text: Fields, *names: str) -> int:
-    """Return the first of the fields that is a positive whole number; 0 without one."""
+    """Return the first of the fields that is a positive integer; else 0."""
     for name in names:
         value = text.get(name)
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -255,14 +248,13 @@ def _positive_int(text: Fields, *names: str) -> int:
 def _required_int(text: Fields, owner: str, *names: str) -> int:
     if value := _positive_int(text, *names):
         return value
-    raise UsageError(f"{owner}: {CONFIG_FILE} has no {names[0]} that is a positive number: add it")
+    raise UsageError(f"{owner}: {CONFIG_FILE} needs a positive {names[0]}: add it")
 
 
 def read_json(path: Path) -> Fields:
     """Return the JSON object in a file.
 
-    Raises:
-        UsageError: it cannot be read, or holds something else.
+    Raises UsageError if there is none.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -271,5 +263,5 @@ def read_json(path: Path) -> Fields:
     except ValueError as e:
         raise UsageError(f"{path} is not JSON: {e}") from e
     if not isinstance(content, dict):
-        raise UsageError(f"{path} holds no JSON object")
+        raise UsageError(f"{path} is not a JSON object")
     return content

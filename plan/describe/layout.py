@@ -1,8 +1,8 @@
-"""Layouts: how a model is spread over GPUs, and which spreads are possible.
+"""Layouts: how a model is split over GPUs, and which splits are legal.
 
-Attention runs in ``dp`` groups of ``tp`` ranks, each with requests of its own; the experts of a
-layer are spread over the same ranks, ``moe_ep`` groups of experts, each split into ``moe_tp``
-slices; ``pp`` stages hold consecutive layers.
+Attention runs in ``dp`` groups of ``tp`` ranks, each group with different requests. The experts of
+a layer use the same ranks: ``moe_ep`` groups of experts, each split into ``moe_tp`` slices. ``pp``
+stages hold consecutive layers.
 """
 
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, find_format
 
 UNEVEN_EXPERTS_ABOVE = 8
-"""Groups of experts from more of which on copies of some experts fill the ranks: engines balance
-the load of many ranks with copies anyway."""
+"""With more groups of experts than this, ranks are filled with redundant experts: engines balance
+many ranks with copies anyway."""
 
 
 @dataclass(frozen=True, order=True)
@@ -22,8 +22,8 @@ class Layout:
     """Degrees of parallelism.
 
     Attributes:
-        tp: ranks that share each attention head group and dense projection.
-        pp: stages of layers.
+        tp: ranks that split heads and dense projections.
+        pp: pipeline stages.
         dp: groups that serve different requests with the same experts (attention-DP).
         moe_tp: slices of an expert.
         moe_ep: groups of experts.
@@ -47,25 +47,24 @@ class Layout:
 
     @property
     def expert_ranks(self) -> int:
-        """Ranks that the experts of a layer are spread over."""
+        """Ranks over which a layer's experts are split."""
         return self.moe_tp * self.moe_ep
 
     def redundant_experts(self, model: ModelDescription) -> int:
-        """Return the experts that some ranks hold a second time, so that all hold equally many."""
+        """Return the number of copied experts needed for equally many per rank."""
         return -model.experts % self.moe_ep
 
     @classmethod
     def from_labels(cls, model: ModelDescription, tp: int, pp: int, dp: int, moe_tp: int,
                     moe_ep: int) -> Self:  # fmt: skip
-        """Return the layout that labels of a measured deployment mean.
+        """Return the layout of a measured deployment's labels.
 
-        Labels may leave out what an engine chooses by itself: experts are then split like dense
-        projections, and what the ranks of the experts exceed those of attention is attention-DP.
-        A dense model has no experts to spread.
+        Labels may omit what an engine derives: experts are then split like dense projections, and
+        excess expert ranks are attention-DP. Dense models have no experts to split.
 
-        Where both degrees of the experts are the same and their product is that of attention's,
-        the label of ``g`` ranks in ``g`` groups of experts was multiplied with itself: deployments
-        recorded on 16 ranks, 4 x 4, are as fast as those on 4 and slower than those on 8.
+        If both expert degrees are equal and their product is that of attention's, the label of
+        ``g`` ranks in ``g`` expert groups was squared: deployments labeled 16 ranks, 4 x 4, are as
+        fast as those on 4, and slower than those on 8.
         """
         tp, pp, dp = max(tp, 1), max(pp, 1), max(dp, 1)
         if not model.is_moe:
@@ -85,15 +84,15 @@ class Layout:
 def illegal_because(
     model: ModelDescription, layout: Layout, formats: Formats | None = None
 ) -> str | None:
-    """Return why a model cannot be spread like this; None if it can.
+    """Return why a model does not allow a layout; None if it does.
 
     Args:
-        model: what is spread.
-        layout: how.
-        formats: whose blocks of weights must stay whole; None leaves them out of account.
+        model: the model.
+        layout: the layout.
+        formats: formats whose weight blocks must not be split; None ignores them.
     """
     if min(vars(layout).values()) < 1:
-        return "degrees of parallelism are positive"
+        return "degrees of parallelism must be positive"
     for reason in (_attention(model, layout), _experts(model, layout)):
         if reason:
             return reason
@@ -105,9 +104,9 @@ def illegal_because(
 def legal_layouts(
     model: ModelDescription, gpus: int, formats: Formats | None = None
 ) -> list[Layout]:
-    """Return every way to spread one replica of a model over exactly ``gpus`` GPUs.
+    """Return every legal layout of one replica on exactly ``gpus`` GPUs.
 
-    Dense models have no attention-DP: serving them in parallel is several replicas.
+    Dense models have no attention-DP: it would equal several replicas.
     """
     return [
         layout
@@ -149,12 +148,12 @@ def _experts(model: ModelDescription, layout: Layout) -> str | None:
         if layout.dp > 1:
             return "a dense model has no experts to share: deploy dp replicas instead"
         if layout.expert_ranks > 1:
-            return "a dense model has no experts to spread"
+            return "a dense model has no experts to divide"
         return None
     if layout.expert_ranks != layout.tp * layout.dp:
         return f"moe_tp x moe_ep = {layout.expert_ranks} must be tp x dp = {layout.tp * layout.dp}"
     if model.experts % layout.moe_ep and not UNEVEN_EXPERTS_ABOVE < layout.moe_ep <= model.experts:
-        return f"{model.experts} experts cannot be spread over moe_ep={layout.moe_ep}"
+        return f"{model.experts} experts cannot be divided over moe_ep={layout.moe_ep}"
     if model.moe_intermediate % layout.moe_tp:
         return f"experts {model.moe_intermediate} wide cannot be split over moe_tp={layout.moe_tp}"
     if model.shared_width % layout.tp:
@@ -163,14 +162,14 @@ def _experts(model: ModelDescription, layout: Layout) -> str | None:
 
 
 def _blocks(model: ModelDescription, layout: Layout, formats: Formats) -> str | None:
-    """Return which cut goes through a block of weights that has one scale."""
+    """Return which split divides a weight block with a common scale."""
     cuts = [(formats.weights, width, layout.tp, layers > 0) for width, layers in model.dense_widths]
-    # Shared experts are small: engines give every rank all of them where they cannot be cut.
+    # Shared experts are small: engines replicate them if they cannot be split.
     cuts.append((formats.moe, model.moe_intermediate, layout.moe_tp, model.is_moe))
     for name, width, parts, used in cuts:
         block = find_format(name).block
         if used and parts > 1 and width // parts % block:
-            return f"{width} / {parts} columns cut the blocks of {block} that {name} has"
+            return f"{width} / {parts} columns split {name}'s blocks of {block}"
     return None
 
 

@@ -1,8 +1,7 @@
-"""``config.json`` of models whose layers differ from each other: which there are, and how many.
+"""Reads ``config.json`` of models with different kinds of layers.
 
-What each family's fields mean is as vLLM and transformers read them: ``nemotron_h``,
-``nemotron_nas`` (DeciLM), ``gemma4``, ``mimo_v2_flash``, ``step3p5``, ``kimi_linear``,
-``minimax_m3``, ``deepseek_v4``.
+Fields are interpreted as in vLLM and transformers: ``nemotron_h``, ``nemotron_nas`` (DeciLM),
+``gemma4``, ``mimo_v2_flash``, ``step3p5``, ``kimi_linear``, ``minimax_m3``, ``deepseek_v4``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,19 +14,15 @@ from foretune.plan.describe.parts import CompressedAttention, Heads, Indexer, Li
 Fields = Mapping[str, Any]
 
 LAYER_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
-"""Nemotron-H's pattern -> kinds of layers, as newer configurations spell them."""
+"""Letter in Nemotron-H's pattern -> kind of layer."""
 COMPRESSION_RATIOS = {0, 4, 128}
-"""Tokens that a key of DeepSeek-V4 stands for, by layer."""
+"""Tokens per compressed key in DeepSeek-V4, by layer."""
 DECI_MULTIPLE = 256
-"""DeciLM's MLPs are as wide as the next multiple of this."""
+"""DeciLM's MLP widths are rounded up to multiples of this."""
 
 
 def nemotron_h(text: Fields, name: str) -> dict[str, Any]:
-    """Return the fields of Nemotron-H: each layer is a state space, attention, an MLP or experts.
-
-    Raises:
-        UsageError: a layer is of another kind.
-    """
+    """Return the fields of Nemotron-H: layers are state spaces, attention, MLPs or experts."""
     kinds = text.get("layers_block_type") or [
         LAYER_LETTERS.get(letter, letter) for letter in str(text.get("hybrid_override_pattern", ""))
     ]
@@ -56,11 +51,7 @@ def nemotron_h(text: Fields, name: str) -> dict[str, Any]:
 
 
 def deci_lm(text: Fields, name: str) -> dict[str, Any]:
-    """Return the fields of DeciLM: layers without attention, and MLPs of many widths.
-
-    Raises:
-        UsageError: attention is replaced by something else, or has heads that differ.
-    """
+    """Return the fields of DeciLM: some layers have no attention, and MLP widths vary."""
     layers: Sequence[Fields] = text["block_configs"]
     attention = [layer["attention"] for layer in layers if not layer["attention"]["no_op"]]
     groups = {part["n_heads_in_group"] for part in attention}
@@ -69,7 +60,7 @@ def deci_lm(text: Fields, name: str) -> dict[str, Any]:
     )
     replaced |= any(layer["ffn"].get("replace_with_linear") for layer in layers)
     if replaced or len(groups) != 1:
-        raise UsageError(f"{name}: layers that differ in their heads cannot be planned yet")
+        raise UsageError(f"{name}: layers with different heads cannot be planned yet")
     hidden = text["hidden_size"]
     widths = [_deci_width(layer["ffn"]["ffn_mult"], hidden) for layer in layers
               if not layer["ffn"]["no_op"]]  # fmt: skip
@@ -87,11 +78,7 @@ def _deci_width(multiple: float, hidden: int) -> int:
 
 
 def gemma4(text: Fields, name: str) -> dict[str, Any]:
-    """Return the fields of Gemma 4: wide heads that see all, and experts beside a dense MLP.
-
-    Raises:
-        UsageError: layers share caches, or have embeddings of their own.
-    """
+    """Return the fields of Gemma 4: wide full-attention heads, and experts plus a dense MLP."""
     for field, what in (
         ("hidden_size_per_layer_input", "embeddings of every layer"),
         ("num_kv_shared_layers", "layers that share a cache"),
@@ -111,7 +98,7 @@ def gemma4(text: Fields, name: str) -> dict[str, Any]:
 
 
 def mimo_v2(text: Fields, name: str) -> dict[str, Any]:
-    """Return the fields of MiMo-V2: layers with a window have heads of their own."""
+    """Return the fields of MiMo-V2: layers with a window have different heads."""
     del name
     return {
         "value_dim": text.get("v_head_dim") or 0,
@@ -126,16 +113,12 @@ def mimo_v2(text: Fields, name: str) -> dict[str, Any]:
 
 
 def step3(text: Fields, name: str) -> dict[str, Any]:
-    """Return the fields of Step 3.5 and later: layers with a window have more heads.
-
-    Raises:
-        UsageError: it is not said how many.
-    """
+    """Return the fields of Step 3.5 and later: layers with a window have more heads."""
     other = text.get("attention_other_setting")
     if not other:
         raise UsageError(
-            f"{name}: the heads of layers with a window (attention_other_setting) are not in this "
-            "copy of config.json: give the folder of the published one"
+            f"{name}: the heads of windowed layers (attention_other_setting) are missing in this "
+            "config.json: use the folder of the published model"
         )
     dim = other["head_dim"]
     return {
@@ -146,11 +129,7 @@ def step3(text: Fields, name: str) -> dict[str, Any]:
 
 
 def kimi_delta(text: Fields, name: str) -> dict[str, Any]:
-    """Return the fields of Kimi's models with delta attention in most layers.
-
-    Raises:
-        UsageError: the output's gate is compressed, too.
-    """
+    """Return the fields of Kimi's models with delta attention in most layers."""
     linear = text["linear_attn_config"]
     if not linear.get("use_full_rank_gate"):
         raise UsageError(f"{name}: delta attention with a compressed gate cannot be planned yet")
@@ -166,7 +145,7 @@ def kimi_delta(text: Fields, name: str) -> dict[str, Any]:
 
 
 def minimax_sparse(text: Fields, name: str) -> dict[str, Any]:
-    """Return the fields of MiniMax-M3: most layers choose blocks of keys."""
+    """Return the fields of MiniMax-M3: most layers select blocks of keys."""
     del name
     sparse = text["sparse_attention_config"]
     if not sparse.get("use_sparse_attention"):
@@ -184,12 +163,8 @@ def minimax_sparse(text: Fields, name: str) -> dict[str, Any]:
 
 
 def deepseek_v4(text: Fields, name: str) -> dict[str, Any]:
-    """Return the fields of DeepSeek-V4: all layers compress keys, at ratios of their own.
-
-    Raises:
-        UsageError: a ratio is none of those that engines know.
-    """
-    ratios = text["compress_ratios"][: text["num_hidden_layers"]]  # one more drafts tokens
+    """Return the fields of DeepSeek-V4: layers compress keys at different ratios."""
+    ratios = text["compress_ratios"][: text["num_hidden_layers"]]  # the last one drafts tokens
     if not set(ratios) <= COMPRESSION_RATIOS:
         raise UsageError(f"{name}: compression of {max(ratios)} tokens cannot be planned yet")
     fields: dict[str, Any] = {
@@ -219,18 +194,13 @@ FAMILY_READERS = {
     "linear_attn_config": kimi_delta,
     "sparse_attention_config": minimax_sparse,
 }
-"""Field that a family alone has -> what reads its fields."""
+"""Field unique to a family -> function that reads the family's fields."""
 
 
 def mixed_layers(text: Fields, name: str) -> dict[str, Any]:
-    """Return the fields of a `ModelDescription` that say how its layers differ; none as a rule.
+    """Return the fields of a `ModelDescription` about different layers; usually empty.
 
-    Args:
-        text: a ``config.json``, or its part on text.
-        name: of the model.
-
-    Raises:
-        UsageError: a field is missing or means nothing, or layers cannot be planned.
+    Raises UsageError for missing fields and unsupported layers.
     """
     for field, reader in FAMILY_READERS.items():
         if text.get(field):

@@ -1,18 +1,18 @@
-"""Parts of language models: kinds of attention, and weights by how they are split."""
+"""Parts of language models: kinds of attention, and numbers of weights."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Mla:
-    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434): a compressed cache.
+    """Multi-head latent attention (DeepSeek-V2, arXiv:2405.04434), with a compressed cache.
 
     Attributes:
-        q_lora_rank: width of the compressed queries; 0 where queries are not compressed.
-        kv_lora_rank: width of the compressed keys and values: what the cache holds per token,
-            with ``qk_rope`` more.
+        q_lora_rank: width of the compressed queries; 0 if not compressed.
+        kv_lora_rank: width of the compressed keys and values; the cache holds this plus ``qk_rope``
+            per token.
         qk_nope: width of a head's query without position.
-        qk_rope: width of the part with rotary position, shared by all heads.
+        qk_rope: width of the rotary part, shared by all heads.
         v_head: width of a head's value.
     """
 
@@ -28,9 +28,9 @@ class Heads:
     """Heads of softmax attention.
 
     Attributes:
-        heads, kv_heads: of queries, and of keys and values.
+        heads, kv_heads: query heads, and key-value heads.
         head_dim, value_dim: width of a head's query and key, and of its value.
-        shared_values: whether keys are projected alone, and values are made of them (Gemma 4).
+        shared_values: whether values are derived from the projected keys (Gemma 4).
     """
 
     heads: int
@@ -41,31 +41,31 @@ class Heads:
 
     @property
     def cached_width(self) -> int:
-        """Numbers of a key head's key and value."""
+        """Cached numbers per key head: key and value."""
         return self.head_dim + self.value_dim
 
     @property
     def projected_width(self) -> int:
-        """Numbers that are projected for a key head."""
+        """Projected numbers per key head."""
         return self.head_dim if self.shared_values else self.cached_width
 
 
 @dataclass(frozen=True)
 class LinearAttention:
-    """Layers with a state of fixed size instead of a cache.
+    """Layers with a fixed-size state instead of a cache.
 
-    Three kinds have the same parts: an input projection, a short convolution, a state per value
-    head that each token updates, and an output projection. ``gdn`` is the gated delta rule
-    (arXiv:2412.06464), ``kda`` Kimi's, whose gate has a number per channel (arXiv:2510.26692),
-    ``mamba2`` a state-space layer (arXiv:2405.21060): its groups are the key heads, the size of its
-    state is the width of a key, and its heads are the value heads.
+    All kinds have an input projection, a short convolution, a state per value head that each token
+    updates, and an output projection. ``gdn`` is the gated delta rule (arXiv:2412.06464), ``kda``
+    Kimi's with a gate per channel (arXiv:2510.26692), ``mamba2`` a state-space layer
+    (arXiv:2405.21060): its groups are key heads, its state size is the key width, its heads are
+    value heads.
 
     Attributes:
-        layers: how many of the model's layers are of this kind.
+        layers: number of layers of this kind.
         key_heads, key_dim, value_heads, value_dim: shape of the state.
-        convolution: length of the convolution before it.
+        convolution: length of the convolution.
         kind: ``gdn``, ``kda`` or ``mamba2``: the kernel that updates the state.
-        gate_rank: width that a gate per channel is compressed to; 0 for one number per head.
+        gate_rank: width that a per-channel gate is compressed to; 0 for one number per head.
     """
 
     layers: int
@@ -79,27 +79,27 @@ class LinearAttention:
 
     @property
     def channels(self) -> int:
-        """Width of queries, keys and values together: what the convolution runs over."""
+        """Width of queries, keys and values together: the convolution's channels."""
         return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
 
     @property
     def gate_scalars(self) -> int:
-        """Numbers per token that steer the update, one per value head: decay, and its strength."""
+        """Numbers per token that control the update: decay and strength per value head."""
         return self.value_heads * (2 if self.kind == "gdn" else 1)
 
 
 @dataclass(frozen=True)
 class Indexer:
-    """Sparse attention's small scorer, which chooses the keys that a query sees.
+    """Scorer of sparse attention that selects the keys of a query.
 
-    DeepSeek-V3.2 chooses single keys, and weighs the scores of the heads; MiniMax-M3 chooses
-    blocks, by the largest score in them (vLLM, ``models/minimax_m3``).
+    DeepSeek-V3.2 selects single keys by weighted head scores. MiniMax-M3 selects blocks by their
+    largest score (vLLM, ``models/minimax_m3``).
 
     Attributes:
-        heads, head_dim: of the scores; one key per token, shared by the heads.
-        top_k: keys that are chosen.
-        layers: that have it; 0 means all with softmax attention.
-        block: keys that are chosen together.
+        heads, head_dim: scoring heads, which share one key per token.
+        top_k: number of selected keys.
+        layers: layers with an indexer; 0 means all with softmax attention.
+        block: keys per block.
     """
 
     heads: int
@@ -110,7 +110,7 @@ class Indexer:
 
     @property
     def selects_blocks(self) -> bool:
-        """Whether it chooses blocks: its heads are then split as key heads are, without weights."""
+        """Whether it selects blocks; its heads are then split as key heads, without weights."""
         return self.block > 1
 
     @property
@@ -120,25 +120,26 @@ class Indexer:
 
     @property
     def token_bytes(self) -> float:
-        """Bytes of a key: eight bits with a scale for every 128, or sixteen bits for blocks."""
+        """Bytes of a key: 8 bits with a scale per 128, or 16 bits for blocks."""
         return self.head_dim * (2.0 if self.selects_blocks else 1 + 4 / 128)
 
 
 @dataclass(frozen=True)
 class CompressedAttention:
-    """DeepSeek-V4's attention: keys in a window as they are, all before them compressed.
+    """DeepSeek-V4's attention: uncompressed keys in a window, compressed keys before it.
 
-    All heads share one vector per key, which is its value too. Layers compress ``ratio`` tokens
-    into a key; where an indexer chooses among these keys (``indexed_ratio``), windows of
-    compression overlap (vLLM, ``models/deepseek_v4``).
+    All heads share one vector per key, which is also its value. Layers compress ``ratio`` tokens
+    into a key. Where an indexer selects keys (``indexed_ratio``), compression windows overlap
+    (vLLM, ``models/deepseek_v4``).
 
     Attributes:
         q_lora_rank: width of the compressed queries.
-        o_groups, o_lora_rank: groups of heads whose outputs are compressed, and to which width.
-        window: keys that are seen as they are.
-        ratios: (tokens per compressed key, layers); 0 tokens for layers with the window alone.
-        residual_streams: residual streams that are mixed around each layer.
-        indexed_ratio: the ratio of the layers with an indexer.
+        o_groups, o_lora_rank: groups of heads whose outputs are compressed, and the compressed
+            width.
+        window: uncompressed keys.
+        ratios: (tokens per compressed key, layers); 0 tokens for layers with only the window.
+        residual_streams: residual streams mixed around each layer.
+        indexed_ratio: ratio of the layers with an indexer.
     """
 
     q_lora_rank: int
@@ -150,7 +151,7 @@ class CompressedAttention:
     indexed_ratio: int = 4
 
     def overlap(self, ratio: int) -> int:
-        """Return how many compressed keys a token is part of."""
+        """Return the number of compressed keys that a token contributes to."""
         return 2 if ratio == self.indexed_ratio else 1
 
     def compressor_width(self, ratio: int, dim: int, index: "Indexer | None") -> int:
@@ -161,13 +162,9 @@ class CompressedAttention:
         return keys + (2 * self.overlap(ratio) * index.head_dim + index.heads if index else 0)
 
     def request_bytes(self, tokens: float, dim: int, size: float, index: "Indexer | None") -> float:
-        """Return what all layers' caches take for a request: keys, and states of compression.
+        """Return the cache bytes of a request in all layers: keys and compression states.
 
-        Args:
-            tokens: of the request.
-            dim: width of a key.
-            size: bytes of a number in the cache; states have 32 bits.
-            index: what chooses keys.
+        ``dim`` is the width of a key, ``size`` the bytes of a cached number; states have 32 bits.
         """
         total = 0.0
         for ratio, layers in self.ratios:
@@ -183,20 +180,20 @@ class CompressedAttention:
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Numbers of weights by what happens to them when a model is split, all layers together.
+    """Numbers of weights in all layers, by how they are split.
 
     Attributes:
-        attention: projections that are split by heads, except those of keys and values.
-        key_value: projections to keys and values: split by key heads, copied beyond them.
-        replicated: projections that every rank has as a whole (MLA's compression, indexers, those
-            into and out of the narrower space of experts).
+        attention: projections split by heads, except keys and values.
+        key_value: key and value projections: split by key heads, replicated beyond.
+        replicated: projections replicated on every rank (MLA's compression, indexers, experts'
+            input and output projections).
         mlp: dense MLPs.
         shared: shared experts.
         experts: routed experts.
-        router: what scores the experts.
+        router: routers.
         norms: scales of the norms.
-        embedding: the table of the vocabulary.
-        head: the output projection; 0 where it is the table again.
+        embedding: embedding table.
+        head: output projection; 0 if it is the embedding table.
     """
 
     attention: int
@@ -212,5 +209,5 @@ class ParameterCounts:
 
     @property
     def total(self) -> int:
-        """All of them."""
+        """Number of all weights."""
         return sum(vars(self).values())

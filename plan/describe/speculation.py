@@ -1,4 +1,4 @@
-"""Speculative decoding: tokens that are drafted cheaply, and checked together in the next step."""
+"""Speculative decoding: drafted tokens, verified together in the next step."""
 
 from dataclasses import dataclass, replace
 
@@ -13,14 +13,13 @@ class Speculation:
     """How tokens are drafted.
 
     Attributes:
-        drafted: tokens that are drafted per request and step, one after the other.
-        acceptance: the share of drafted tokens that the model would have written itself, given
-            that those before were accepted: a property of model, draft and text that must be
-            measured.
-        draft: the model that drafts; None takes the model's own layers for that.
+        drafted: tokens drafted one after the other, per request and step.
+        acceptance: probability that a drafted token is accepted, given that those before were. It
+            depends on model, draft and text, and must be measured.
+        draft: the draft model; None uses the model's own layers.
 
     Raises:
-        UsageError: a number that means nothing.
+        UsageError: a number is out of range.
     """
 
     drafted: int
@@ -29,10 +28,10 @@ class Speculation:
 
     def __post_init__(self) -> None:
         if self.drafted < 1:
-            raise UsageError(f"{self.drafted} drafted tokens: draft 1 at least")
+            raise UsageError(f"{self.drafted} drafted tokens: draft at least 1")
         if not 0 <= self.acceptance < 1:
             raise UsageError(
-                f"acceptance {self.acceptance:g}: give the share of drafted tokens that are kept, "
+                f"acceptance {self.acceptance:g}: give the share of accepted drafted tokens, "
                 "from 0 to below 1"
             )
 
@@ -44,26 +43,26 @@ class Speculation:
 
     @property
     def accepted_tokens(self) -> float:
-        """Tokens per request and step: those before the first wrong one, and one of the model.
+        """Mean tokens per request and step: accepted drafts, and one of the model.
 
         The mean of a capped geometric distribution (Leviathan et al., arXiv:2211.17192).
         """
         return (1.0 - self.acceptance ** (self.drafted + 1)) / (1.0 - self.acceptance)
 
     def drafter(self, model: ModelDescription) -> ModelDescription:
-        """Return what computes a drafted token.
+        """Return the model that drafts.
 
         Raises:
-            UsageError: ``model`` has no layers of its own for that.
+            UsageError: ``model`` has no layers for drafting.
         """
         if self.draft:
             return self.draft
         if not model.drafting_layers:
             raise UsageError(
-                f"{model.name} has no layers that draft tokens: name another model with "
+                f"{model.name} has no layers that draft tokens: choose a draft model with "
                 "--draft-model"
             )
-        parts = int(model.without_mlp > 0)  # attention and MLP are layers of their own
+        parts = int(model.without_mlp > 0)  # attention and MLP are separate layers
         return replace(
             model, layers=1 + parts, without_attention=parts, without_mlp=parts, dense_layers=0,
             linear=None, sliding_window=0, windowed_layers=0, windowed=None, mlp_widths=(),
@@ -72,24 +71,24 @@ class Speculation:
         )  # fmt: skip
 
     def layout(self, layout: Layout) -> Layout:
-        """Return how the drafter is spread where the model is spread like ``layout``."""
+        """Return the drafter's layout for the model's ``layout``."""
         return Layout(layout.tp) if self.draft else layout
 
     def formats(self, formats: Formats) -> Formats:
-        """Return the drafter's formats where those of the model are ``formats``."""
+        """Return the drafter's formats for the model's ``formats``."""
         if self.draft is None:
             return formats
         published = checkpoint_formats(self.draft)
         return Formats(published.weights, kv=formats.kv, moe=published.moe)
 
     def illegal_because(self, layout: Layout) -> str | None:
-        """Return why no tokens can be drafted where the model is spread like this."""
+        """Return why a layout does not allow drafting; None if it does."""
         if layout.pp > 1:
-            return "pipelines draft no tokens"
+            return "pipelines do not draft tokens"
         return illegal_because(self.draft, Layout(layout.tp)) if self.draft else None
 
     def with_drafter(self, model: ModelDescription) -> ModelDescription:
-        """Return ``model`` with what is loaded beside it: its own layers, or another model."""
+        """Return ``model`` with the drafter loaded: its own layers, or another model."""
         if self.draft:
             return replace(model, draft_model=self.draft)
         added = model.drafting_layers

@@ -1,4 +1,4 @@
-"""System, this machine."""
+"""GPU systems to deploy on, and this machine."""
 
 import csv
 import importlib
@@ -16,7 +16,7 @@ from foretune.errors import RunTableError, UnknownName
 from foretune.operator_package import installed_tables
 
 PCIE_GBPS = 32.0
-"""PCIe 4.0 x16 in one direction: what is taken for links that nobody described."""
+"""PCIe 4.0 x16 in one direction; assumed for unknown links."""
 NETWORK_GBPS = 50.0
 """A 400 Gb/s network adapter, in one direction."""
 
@@ -25,19 +25,19 @@ NETWORK_GBPS = 50.0
 class System:
     """Nodes of GPUs to deploy on.
 
-    Bandwidths are per GPU and in one direction.
+    Bandwidths are per GPU and direction.
 
     Attributes:
-        name: short, as ``h100_sxm``.
+        name: short, like ``h100_sxm``.
         device: the GPU.
-        gpus_per_node: in one server.
-        intra_node_gbps: between GPUs of a node (or of what `domain_gpus` says), GB/s.
-        inter_node_gbps: between GPUs beyond that, GB/s.
-        memory_gib: of one GPU.
-        price_per_hour: of one GPU, USD; None where no price is known.
-        power_limit_w: of one GPU, watts; NaN where unknown.
-        host_gbps: between a GPU and the host's memory, GB/s.
-        domain_gpus: joined by the links inside: a node, or a rack of 72.
+        gpus_per_node: GPUs per server.
+        intra_node_gbps: between GPUs of a node or domain, GB/s.
+        inter_node_gbps: between nodes or domains, GB/s.
+        memory_gib: per GPU.
+        price_per_hour: USD per GPU; None if unknown.
+        power_limit_w: watts per GPU; NaN if unknown.
+        domain_gpus: GPUs joined by fast links, if more than a node (a rack of 72).
+        host_gbps: between a GPU and host memory, GB/s.
     """
 
     name: str
@@ -53,10 +53,10 @@ class System:
 
     @classmethod
     def from_device(cls, device: Device, gpus_per_node: int = 1, name: str = "") -> Self:
-        """Return a system of GPUs (or of one CPU) about whose links nothing is known.
+        """Return a system of GPUs (or one CPU) with unknown links.
 
-        What a CPU has elsewhere it copies within its memory, each byte read and written: half the
-        bandwidth that was measured (`foretune.collect.devices`).
+        A CPU copies to other ranks within its memory at half the measured bandwidth, since each
+        byte is read and written (`foretune.collect.devices`).
         """
         copy_gbps = device.specs.get("memory_gbps", 0.0) / 2 if device.kind == "cpu" else 0.0
         return cls(
@@ -73,21 +73,21 @@ class System:
 
     @property
     def fast_domain_gpus(self) -> int:
-        """How many GPUs the links inside join."""
+        """Number of GPUs joined by fast links."""
         return self.domain_gpus or self.gpus_per_node
 
 
 def find_system(name: str, prices: Mapping[str, float] | None = None) -> System:
-    """Return a system by its short name, ``h100_sxm``; ``h100`` and a device's name will do.
+    """Return a system by short name (``h100_sxm``), abbreviation (``h100``) or device name.
 
-    Descriptors are those of the shipped table, else of aiconfigurator-core where it is installed.
+    Descriptors come from the shipped table, or from aiconfigurator-core if installed.
 
     Args:
-        name: of the system.
+        name: the system's name.
         prices: USD per GPU and hour, by system; None takes the shipped ones.
 
     Raises:
-        UnknownName: nobody knows it; the nearest names are offered.
+        UnknownName: the system is unknown; the message suggests similar names.
     """
     known = _shipped()
     short = _short_name(name, known)
@@ -117,7 +117,7 @@ def known_systems() -> list[str]:
 
 @cache
 def published_prices() -> dict[str, float]:
-    """Return the shipped prices, USD per GPU and hour, by system."""
+    """Return the shipped prices in USD per GPU and hour, by system."""
     text = files("foretune.plan.describe").joinpath("prices.csv").read_text(encoding="utf-8")
     return _parse_prices(text, "prices.csv")
 
@@ -126,7 +126,7 @@ def read_prices(path: str | os.PathLike[str]) -> dict[str, float]:
     """Return a user's prices: a CSV file with columns ``system`` and ``usd_per_gpu_hour``.
 
     Raises:
-        RunTableError: it cannot be read, lacks a column, or a price is none.
+        RunTableError: the file cannot be read, lacks a column, or has an invalid price.
     """
     try:
         return _parse_prices(Path(path).read_text(encoding="utf-8"), str(path))
@@ -142,15 +142,15 @@ def _parse_prices(text: str, name: str) -> dict[str, float]:
         except KeyError as e:
             raise RunTableError(f"{name} has no column {e}: system,usd_per_gpu_hour") from e
         except (TypeError, ValueError) as e:
-            raise RunTableError(f"{name}, row {i}: the price is no number ({e})") from e
+            raise RunTableError(f"{name}, row {i}: the price is not a number ({e})") from e
         if not 0 < price < float("inf"):
-            raise RunTableError(f"{name}, row {i}: a price of {price} USD per hour")
+            raise RunTableError(f"{name}, row {i}: the price must be positive, not {price}")
         prices[system] = price
     return prices
 
 
 def _short_name(name: str, known: Mapping[str, Any]) -> str | None:
-    """Return the known short name that ``name`` means."""
+    """Return the short name of a system, if known."""
     plain = name.lower().replace("-", "_").replace(" ", "_")
     names = {*known, *_yaml_files()}
     for candidate in (plain, f"{plain}_sxm", f"{plain}_server", plain.removesuffix("_sxm")):
@@ -176,8 +176,8 @@ def _yaml_files() -> dict[str, Path]:
 
 
 def _read_descriptor(name: str) -> dict[str, Any]:
-    """Return aiconfigurator-core's descriptor of a system, in the columns of our table."""
-    from foretune.datasets.importers.systems import SYSTEMS  # with it come tables and pandas
+    """Return aiconfigurator-core's descriptor of a system, with our table's columns."""
+    from foretune.datasets.importers.systems import SYSTEMS  # imports pandas
 
     yaml = importlib.import_module("yaml")  # comes with the package
     content = yaml.safe_load(_yaml_files()[name].read_text(encoding="utf-8"))
@@ -195,7 +195,7 @@ def _read_descriptor(name: str) -> dict[str, Any]:
 
 
 def _descriptor_device(name: str, gpu: Mapping[str, Any]) -> Device:
-    """Return the device that a descriptor describes."""
+    """Return the device of a descriptor."""
     rates = {"bfloat16": "bf16", "int8": "int8", "fp8": "fp8", "fp4": "fp4", "float32": "fp32"}
     specs = {
         f"{ours}_gflops": gpu[f"{theirs}_tc_flops"] / 1e9
@@ -213,23 +213,18 @@ LOCAL = "local"
 
 
 def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> System:
-    """Return the system that ``name`` means: ``local`` is this machine, others as `find_system`.
+    """Return the system called ``name``; ``local`` is this machine.
 
-    Args:
-        name: ``local``, or of a system.
-        prices: USD per GPU and hour, by system; None takes the shipped ones.
-
-    Raises:
-        UnknownName: nobody knows it; the nearest names are offered.
+    See `find_system`.
     """
     return local_system(prices) if name.lower() == LOCAL else find_system(name, prices)
 
 
 def local_system(prices: Mapping[str, float] | None = None) -> System:
-    """Return this machine: its GPUs of the first kind, or its CPU where it has none.
+    """Return this machine: its GPUs of the first kind, or its CPU.
 
-    A GPU that descriptors know is the system they describe, with its links and price. Of others
-    nothing is known about links: they are taken to be PCIe.
+    A known GPU gives the known system with its links and price. The links of others are assumed to
+    be PCIe.
     """
     gpus = local_gpus()
     if not gpus:

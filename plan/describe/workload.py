@@ -1,4 +1,4 @@
-"""Request lengths, offload."""
+"""Request lengths and offloading."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ class Workload:
     """Requests of one length.
 
     Attributes:
-        isl: input tokens per request, ``prefix`` among them.
+        isl: input tokens per request, including ``prefix``.
         osl: output tokens per request.
-        prefix: input tokens whose keys and values are in the cache already.
+        prefix: input tokens already cached.
 
     Raises:
-        ProblemError: a length that no request can have.
+        ProblemError: a length is out of range.
     """
 
     isl: int
@@ -33,30 +33,30 @@ class Workload:
 
     @property
     def new_tokens(self) -> int:
-        """Input tokens that a prefill must compute."""
+        """Input tokens to prefill."""
         return self.isl - self.prefix
 
     @property
     def last_context(self) -> int:
-        """Tokens in the cache when a request ends."""
+        """Cached tokens when a request ends."""
         return self.isl + self.osl
 
     @property
     def mean_context(self) -> float:
-        """Tokens in the cache of a request halfway through its output."""
+        """Cached tokens of a request halfway through its output."""
         return self.isl + self.osl / 2
 
 
 @dataclass(frozen=True)
 class Offload:
-    """What lies in the host's memory while a deployment serves, GiB per GPU.
+    """Data in host memory while a deployment serves, in GiB per GPU.
 
     Attributes:
-        weights_gib: most of a GPU's weights of layers; they are read again in every step.
-        cache_gib: of keys and values of prefixes, which come back when a request needs them.
+        weights_gib: maximum of a GPU's layer weights; they are read in every step.
+        cache_gib: cache of prefixes, fetched when a request needs them.
 
     Raises:
-        UsageError: less than nothing, or no number.
+        UsageError: a value is negative or not finite.
     """
 
     weights_gib: float = 0.0
@@ -65,7 +65,7 @@ class Offload:
     def __post_init__(self) -> None:
         for value in (self.weights_gib, self.cache_gib):
             if not 0 <= value < float("inf"):
-                raise UsageError(f"{value:g} GiB in the host's memory: give 0 or more")
+                raise UsageError(f"cannot offload {value:g} GiB to host memory: give 0 or more")
 
     def __str__(self) -> str:
         kinds = ((self.weights_gib, "weights"), (self.cache_gib, "cached prefixes"))

@@ -1,4 +1,4 @@
-"""Requests that an engine is sent: when each arrives, and how long it is."""
+"""Requests sent to an engine: arrival times and lengths."""
 
 import os
 from dataclasses import dataclass
@@ -10,21 +10,21 @@ import pandas as pd
 from foretune.errors import RunTableError
 
 COLUMNS = ("at_s", "isl", "osl")
-"""Of a trace: seconds of arrival, tokens of the prompt and of the answer."""
+"""Columns of a trace: arrival in seconds, tokens of the prompt and of the answer."""
 CACHED = "cached"
-"""Optional column: tokens of the prompt that the cache holds already."""
+"""Optional column: cached tokens of the prompt."""
 
 
 @dataclass(frozen=True)
 class Requests:
-    """What is sent, in the order of arrival.
+    """Requests in order of arrival.
 
     Attributes:
-        arrival_ms: when each arrives.
-        isl, osl: tokens of its prompt and of its answer.
-        cached: tokens of its prompt whose keys and values are in the cache already.
-        in_flight: requests at a time, the next arriving when one ends; 0 where they arrive at
-            ``arrival_ms`` whatever happens.
+        arrival_ms: arrival times.
+        isl, osl: tokens of prompts and answers.
+        cached: cached tokens of the prompts.
+        in_flight: requests in flight; the next arrives when one ends. With 0, they arrive at
+            ``arrival_ms``.
     """
 
     arrival_ms: np.ndarray
@@ -40,7 +40,7 @@ class Requests:
     def uniform(
         cls, arrival_ms: np.ndarray, isl: int, osl: int, cached: int = 0, in_flight: int = 0
     ) -> "Requests":
-        """Return equal requests that arrive at given times."""
+        """Return equal requests with given arrival times."""
         isls, osls, cached_ = (np.full(len(arrival_ms), n) for n in (isl, osl, cached))
         return cls(np.asarray(arrival_ms, dtype=float), isls, osls, cached_, in_flight)
 
@@ -48,12 +48,12 @@ class Requests:
     def poisson(
         cls, per_s: float, count: int, isl: int, osl: int, cached: int = 0, seed: int = 0
     ) -> "Requests":
-        """Return equal requests that arrive at random (Poisson), ``per_s`` a second."""
+        """Return equal requests with Poisson arrivals, ``per_s`` per second."""
         gaps = np.random.default_rng(seed).exponential(1e3 / per_s, count)
         return cls.uniform(np.cumsum(gaps), isl, osl, cached)
 
     def shard(self, part: int, parts: int) -> "Requests":
-        """Return every ``parts``-th request, from ``part`` on: what one of equal servers gets."""
+        """Return every ``parts``-th request from ``part`` on: the share of one server."""
         selected = slice(part, None, parts)
         return Requests(
             self.arrival_ms[selected],
@@ -65,10 +65,10 @@ class Requests:
 
 
 def read_trace(path: str | os.PathLike[str]) -> Requests:
-    """Return the requests of a CSV or Parquet file with columns ``at_s, isl, osl``, or ``cached``.
+    """Return the requests of a CSV or Parquet file.
 
-    Raises:
-        RunTableError: it cannot be read, lacks a column, or a row means nothing.
+    Columns are ``at_s``, ``isl``, ``osl`` and optionally ``cached``. Raises RunTableError if the
+    file cannot be read, lacks a column, or has an invalid row.
     """
     source = Path(path)
     try:
@@ -88,8 +88,8 @@ def read_trace(path: str | os.PathLike[str]) -> Requests:
     if not valid.all():
         row = int(np.flatnonzero(~valid.to_numpy())[0]) + 1
         raise RunTableError(
-            f"{path}, row {row}: at_s must be seconds from 0 on, isl and osl whole numbers of "
-            "tokens from 1 on, cached fewer than isl"
+            f"{path}, row {row}: at_s must be 0 or more seconds, isl and osl whole numbers of "
+            "at least 1 token, cached less than isl"
         )
     sorted_ = numbers.sort_values("at_s", kind="stable")
     isl, osl, cached = (sorted_[name].to_numpy(dtype=int) for name in ("isl", "osl", CACHED))

@@ -1,4 +1,4 @@
-"""How an engine fills its steps, and what its own work costs."""
+"""How an engine fills its steps, and its CPU time."""
 
 from dataclasses import dataclass, fields
 from typing import Self
@@ -6,30 +6,32 @@ from typing import Self
 from foretune.plan.describe.system import System
 
 CUDA_GRAPH_SIZES = (1, 2, 4, *range(8, 513, 8))
-"""Sizes of decode steps that engines capture by themselves (vLLM's ``cudagraph_capture_sizes``)."""
+"""Decode batch sizes captured by default (vLLM's ``cudagraph_capture_sizes``)."""
 
 
 HOST_SLOWDOWN = {"gb200": 1.65, "gb300": 1.65}
-"""Systems whose processor (Grace) takes longer for the same Python than x86 servers' do -> how many
-times as long: Qwen3-30B-A3B, which the processor limits, on GB200 and on B200 beside x86."""
+"""System -> CPU time relative to x86 servers.
+
+Grace is slower at the engines' Python code: measured on CPU-bound Qwen3-30B-A3B, GB200 against B200
+with x86.
+"""
 
 
 @dataclass(frozen=True)
 class Host:
-    """What the processor does for every step, on each stage: Python in all three engines.
+    """CPU time per step and stage; all three engines schedule in Python.
 
-    The defaults are those of TensorRT-LLM 1.0 (PyTorch flow): chosen on the published throughput
-    of Llama-3.1-70B in pipelines and of Qwen3-30B-A3B on one GPU.
+    Defaults are those of TensorRT-LLM 1.0 (PyTorch flow), fitted to published throughputs of
+    Llama-3.1-70B in pipelines and Qwen3-30B-A3B on one GPU.
 
     Attributes:
-        step_ms: of a step.
-        request_ms: of each request in it: its inputs, and what comes of its token.
-        token_ms: of each token of a prompt in it.
-        active_ms: of each request that was let in, in whichever step: an engine goes through all
-            of them to choose.
-        layer_ms: to launch a layer's kernels where no graph does.
-        overlaps: whether it prepares a step while the GPU computes the one before (overlap
-            scheduling). Kernels are launched while the GPU computes those before in either case.
+        step_ms: per step.
+        request_ms: per request in the step, for inputs and outputs.
+        token_ms: per prompt token in the step.
+        active_ms: per admitted request, in the step or not: engines scan them all.
+        layer_ms: to launch a layer's kernels without a CUDA graph.
+        overlaps: whether a step is prepared while the GPU computes the previous one (overlap
+            scheduling). Kernel launches overlap in either case.
     """
 
     step_ms: float = 1.0
@@ -41,9 +43,9 @@ class Host:
 
     @classmethod
     def for_system(cls, system: System, depth: int = 1) -> Self:
-        """Return that of a system's servers, with a pipeline of ``depth`` stages.
+        """Return the host times of a system's servers.
 
-        In pipelines engines do not overlap a step with the one before.
+        In pipelines of ``depth`` stages, engines do not overlap steps.
         """
         slowdown = HOST_SLOWDOWN.get(system.name, 1.0)
         default = cls()
@@ -55,14 +57,14 @@ class Host:
     def step_time_ms(
         self, gpu_ms: float, requests: int, tokens: int, active: int, launched: float
     ) -> float:
-        """Return how long a step takes.
+        """Return the duration of a step.
 
         Args:
-            gpu_ms: that the GPU needs for it.
-            requests: in the step.
-            tokens: of their prompts that it reads.
-            active: requests that were let in.
-            launched: layers without a graph.
+            gpu_ms: GPU time.
+            requests: requests in the step.
+            tokens: prompt tokens in the step.
+            active: admitted requests.
+            launched: layers without a CUDA graph.
         """
         host_ms = self.step_ms + self.request_ms * requests
         host_ms += self.token_ms * tokens + self.active_ms * active
@@ -77,15 +79,14 @@ class Scheduler:
     """Limits of one attention-DP group.
 
     Attributes:
-        step_tokens: most tokens of a step.
-        max_batch: most requests of a step; a pipeline has one step per stage under way.
-        cache_tokens: that the cache holds, of all requests in flight.
-        chunked: whether a prompt may be read in several steps; else it waits for one with room.
-        host: what its own work costs.
-        graph_sizes: sizes of captured graphs, which run steps that only write answers, padded to
-            the next size, or to the most requests.
-        drafted: tokens that are guessed per request and step, and checked in the next.
-        accepted_tokens: tokens that a request gains per step, on average.
+        step_tokens: maximum tokens per step.
+        max_batch: maximum requests per step; a pipeline has one step per stage in flight.
+        cache_tokens: capacity of the cache, over all requests in flight.
+        chunked: whether prompts may be split over steps; else they wait for a step with room.
+        host: CPU times.
+        graph_sizes: captured batch sizes; decode steps are padded to the next one.
+        drafted: tokens drafted per request and step, verified in the next.
+        accepted_tokens: mean tokens per request and step.
     """
 
     step_tokens: int
@@ -98,6 +99,6 @@ class Scheduler:
     accepted_tokens: float = 1.0
 
     def graph_size(self, requests: int) -> int:
-        """Return the size of the graph that runs ``requests`` answers; 0 if none does."""
+        """Return the size of the CUDA graph for ``requests`` answers; 0 if none fits."""
         size = min((size for size in self.graph_sizes if size >= requests), default=0)
         return min(size, max(self.max_batch, requests))

@@ -1,10 +1,9 @@
-"""Requests replayed step by step: who waits, who is read, who writes, and how long that takes.
+"""Simulates requests step by step: queueing, prefill, decode.
 
-As many batches are under way as a pipeline has stages. Whenever one comes back from the last stage,
-requests that ended leave it, those that wait fill it, and it goes to the first stage again. Where a
-step is prepared while the one before runs (overlap scheduling), a request that ends is still part
-of the next. Requests are let in only if the cache has room for all their tokens, so that none is
-ever evicted.
+A pipeline has one batch per stage in flight. When a batch returns from the last stage, finished
+requests leave, waiting ones fill it, and it starts again. With overlap scheduling, a finished
+request is still part of the next step. Requests are admitted only if the cache has room for all
+their tokens, so none is evicted.
 """
 
 from collections import deque
@@ -24,20 +23,12 @@ from foretune.plan.engine.stage_times import Stages, StepLoad
 def simulate_requests(
     requests: Requests, scheduler: Scheduler, stages: Stages, depth: int = 1
 ) -> pd.DataFrame:
-    """Return when each request got its first and its last token.
+    """Return when each request got its first and last token.
 
-    Args:
-        requests: of one attention-DP group.
-        scheduler: its limits.
-        stages: says the work of every stage for a step.
-        depth: stages of the pipeline.
-
-    Returns:
-        One row per request, in their order: ``arrived_ms``, ``first_ms``, ``last_ms``, ``ttft_ms``
-        and ``tpot_ms`` (0 for an answer of one token).
-
-    Raises:
-        UsageError: a request alone exceeds the cache, or a step that must read a prompt as a whole.
+    The table has one row per request: ``arrived_ms``, ``first_ms``, ``last_ms``, ``ttft_ms`` and
+    ``tpot_ms`` (0 for one-token answers). ``stages`` returns the work of every stage for a step,
+    ``depth`` is their number. Raises UsageError if a request exceeds the cache, or an unchunked
+    prompt exceeds a step.
     """
     engine = _Engine(requests, scheduler)
     batches, stage_free_ms = [_Batch() for _ in range(depth)], [0.0] * depth
@@ -49,7 +40,7 @@ def simulate_requests(
         now = max(batch.ready_ms, stage_free_ms[0])
         prompts = engine.schedule_prompts(batch, now)
         if not prompts and not batch.answers:
-            # Nothing to do: come back when another batch may have made room, or one arrives.
+            # Idle: retry when another batch may have freed memory, or a request arrives.
             next_ready = [b.ready_ms for b in batches if b.ready_ms > now]
             batch.ready_ms = min([engine.next_arrival(now), *next_ready])
             continue
@@ -75,18 +66,17 @@ def simulate_requests(
 
 @dataclass
 class _Batch:
-    """Requests that are computed together.
+    """Requests computed together.
 
     Attributes:
-        ready_ms: when it is back from the last stage.
-        answers: requests that write.
-        context: tokens in their caches.
-        step: how many steps it has made.
-        completions: (step, request) of those that write, the first to end first.
-        partial_prompts: requests whose prompts are read in part, and how many of their tokens are.
-        finished_prompts: requests whose prompts the present step ends.
-        pending_removal: requests that have their last token, and still are in the step that was
-            prepared before it was there.
+        ready_ms: when it returns from the last stage.
+        answers: decoding requests.
+        context: their cached tokens.
+        step: completed steps.
+        completions: (last step, request) of decoding requests, as a heap.
+        partial_prompts: partly prefilled requests, with their prefilled tokens.
+        finished_prompts: requests whose prefill ends in this step.
+        pending_removal: finished requests that are still in the next, already prepared step.
     """
 
     ready_ms: float = 0.0
@@ -104,7 +94,7 @@ class _Batch:
 
 
 class _Engine:
-    """Requests on their way: those to come, those that wait, and room in the cache."""
+    """Future and waiting requests, and free cache."""
 
     def __init__(self, requests: Requests, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -121,14 +111,14 @@ class _Engine:
         self._arrival_ms[self._next_request :] = [inf] * (self.remaining - self._next_request)
 
     def next_arrival(self, now: float) -> float:
-        """Return when the next request arrives; ``now`` if none is to come."""
+        """Return when the next request arrives; ``now`` if none is left."""
         pending = self._arrived < len(self._arrival_ms) and self._arrival_ms[self._arrived] < inf
         return max(self._arrival_ms[self._arrived], now) if pending else now
 
     def schedule_prompts(self, batch: _Batch, now: float) -> list[tuple[int, int]]:
-        """Choose the prompts of the batch's next step: new tokens and tokens before, of each.
+        """Choose the next step's prompts: (new tokens, earlier tokens) of each.
 
-        Answers come first, then prompts that were begun, then those that wait.
+        Decoding requests come first, then partly prefilled prompts, then waiting ones.
         """
         while self._arrived < len(self._arrival_ms) and self._arrival_ms[self._arrived] <= now:
             self.waiting.append(self._arrived)
@@ -154,7 +144,7 @@ class _Engine:
         return prompts
 
     def finish_step(self, batch: _Batch, now: float) -> None:
-        """Give the step's tokens to their requests, and let those that ended go."""
+        """Assign the step's tokens to requests, and remove finished ones."""
         accepted_tokens = self._scheduler.accepted_tokens
         batch.step += 1
         batch.context += batch.answers * accepted_tokens
@@ -181,7 +171,7 @@ class _Engine:
         batch.finished_prompts = []
 
     def table(self) -> pd.DataFrame:
-        """Return what happened to every request."""
+        """Return the times of every request."""
         arrived, first, last = (np.array(v) for v in (self._arrival_ms, self._first, self._last))
         tpot = (last - first) / np.maximum(np.array(self._osl) - 1, 1)
         return pd.DataFrame(
@@ -197,7 +187,7 @@ class _Engine:
         budget: int,
         prompts: list[tuple[int, int]],
     ) -> int:
-        """Read as much of a prompt as the budget allows, and return how much."""
+        """Prefill as much of a prompt as the budget allows; return the number of tokens."""
         new = max(min(self._isl[request] - before, budget), 0)
         if new:
             prompts.append((new, before))
@@ -208,7 +198,7 @@ class _Engine:
         return new
 
     def _finish_request(self, request: int, now: float) -> None:
-        """Note a request's last token; where requests follow each other, the next arrives."""
+        """Record a request's last token; with a fixed number in flight, the next arrives."""
         self._last[request] = now
         self.remaining -= 1
         if self._next_request < len(self._arrival_ms):
@@ -221,7 +211,7 @@ class _Engine:
         self._free_tokens += self._final_tokens(request)
 
     def _final_tokens(self, request: int) -> int:
-        """Return what a request takes in the cache when it ends."""
+        """Return a request's cached tokens when it ends."""
         return self._isl[request] + self._osl[request]
 
     def _check(self) -> None:
@@ -230,7 +220,7 @@ class _Engine:
         if longest > limits.cache_tokens:
             raise UsageError(
                 f"a request of {longest:,} tokens exceeds the cache of {limits.cache_tokens:,.0f}: "
-                "take more GPUs or a smaller format of the cache"
+                "use more GPUs or a smaller cache format"
             )
         new = max((i - c for i, c in zip(self._isl, self._cached, strict=True)), default=0)
         if not limits.chunked and new > limits.step_tokens:

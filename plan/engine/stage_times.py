@@ -1,7 +1,7 @@
-"""How long the stages of a pipeline take for a step: looked up once, read between in no time.
+"""Step times of pipeline stages, interpolated on a grid.
 
-A step's operators are of three kinds: those that see all tokens together, attention of the prompts
-and attention of the answers. Each depends on one or two sizes, and is known on a grid of them.
+A step's operators are those that process all tokens together, attention of prompts, and attention
+of answers. Each depends on one or two sizes.
 """
 
 from bisect import bisect_right
@@ -22,11 +22,11 @@ from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
 
 LAST_STAGE_OPERATORS = ("head", "logits")
-"""Operators of the last stage alone; they see one token of a prompt."""
+"""Operators of the last stage only; they process one token per prompt."""
 STAGE_TRANSFER = "stage"
-"""What goes from one stage to the next."""
+"""Operator that sends activations to the next stage."""
 PROMPT_BATCH_TOKENS = 8192
-"""Tokens of prompts that are read together where attention's time of one is looked up."""
+"""Prompt tokens per step when attention's time of one prompt is looked up."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +34,11 @@ class StepLoad:
     """What one step of an attention-DP group computes.
 
     Attributes:
-        answers: requests that write; ``tokens_per_answer`` tokens of each are computed.
-        context: tokens in their caches, of all together.
-        prompts: new tokens and tokens in the cache before, of each prompt that is read.
-        finished_prompts: prompts whose last token is among them.
-        tokens_per_answer: tokens per answer.
+        answers: decoding requests.
+        context: total cached tokens of the decoding requests.
+        prompts: (new tokens, cached tokens) of each prompt in the step.
+        finished_prompts: prompts whose last token is computed.
+        tokens_per_answer: computed tokens per decoding request.
     """
 
     answers: int
@@ -49,33 +49,27 @@ class StepLoad:
 
     @property
     def tokens(self) -> int:
-        """Tokens that are computed."""
+        """Computed tokens."""
         return self.answers * self.tokens_per_answer + sum(new for new, _ in self.prompts)
 
 
 class StageWork(NamedTuple):
-    """What a stage does in a step: milliseconds of its GPUs, and layers."""
+    """Work of a stage in a step: GPU milliseconds and layers."""
 
     ms: float
     layers: int
 
 
 Stages = Callable[[StepLoad, int], list[StageWork]]
-"""Says the work of every stage for a step padded by so many answers."""
+"""Returns the work of every stage for a step with a number of padded answers."""
 
 
 class StageTimes:
     """Milliseconds of each pipeline stage for any step of a deployment.
 
-    Args:
-        model, layout, formats: what computes, over which ranks, in which formats.
-        timer: says what operators take.
-        max_tokens: of a step.
-        max_context: of a request.
-        max_answers: of a step.
-        tokens_per_answer: tokens that an answer computes per step: one, and those that were
-            drafted.
-        draft_times: the work of what drafts them, one token at a time; None where nothing does.
+    ``max_tokens`` and ``max_answers`` are per step, ``max_context`` per request.
+    ``tokens_per_answer`` is one plus the drafted tokens; ``draft_times`` are those of the drafter,
+    if any.
     """
 
     def __init__(
@@ -92,7 +86,7 @@ class StageTimes:
     ) -> None:
         self._draft_times = draft_times
         self._model, self._layout, self._formats, self._timer = model, layout, formats, timer
-        # Of attention in one piece, tables have no steps that check several tokens of a request.
+        # Single-piece attention was not measured with several tokens per request.
         self._operators = timer.mixed_operators if tokens_per_answer == 1 else mixed_operators
         tokens, context = _sizes(max_tokens, halves=True), _sizes(max_context)
         answers = _sizes(max_answers)
@@ -117,11 +111,9 @@ class StageTimes:
         self._layers = [end - start for start, end in ends]
 
     def __call__(self, load: StepLoad, padded: int = 0) -> list[StageWork]:
-        """Return the work of each stage, with what it sends to the next.
+        """Return the work of each stage, including transfers to the next.
 
-        Args:
-            load: what is computed.
-            padded: answers that are computed beside, for nothing.
+        ``padded`` answers are computed to fill a CUDA graph.
         """
         tokens = load.tokens + padded * load.tokens_per_answer
         layers = self._shared(tokens)
@@ -144,7 +136,7 @@ class StageTimes:
 
     @staticmethod
     def _drafted_ms(load: StepLoad, padded: int, draft_times: "StageTimes") -> float:
-        """Return what drafting takes: prompts are read once, answers go on token by token."""
+        """Return the drafting time: prompts once, answers token by token."""
         prompts_only = replace(load, answers=0, context=0.0, tokens_per_answer=1)
         answers_only = replace(load, prompts=(), finished_prompts=0, tokens_per_answer=1)
         ms = draft_times(prompts_only)[0].ms if load.prompts else 0.0
@@ -154,12 +146,12 @@ class StageTimes:
 
     @cached_property
     def _prompt_after_prefix(self) -> "_Surface":
-        """Attention of a prompt that has tokens in the cache already."""
+        """Attention of a prompt with cached tokens."""
         tokens, context = self._sizes
         return _Surface(tokens, context, self._prompt_ms(context).ravel())
 
     def _prompt_ms(self, context: Sequence[int]) -> np.ndarray:
-        """Return the milliseconds of each of the prompts that are read together (new, before)."""
+        """Return the milliseconds of attention per prompt (new tokens, cached tokens)."""
         tokens, _ = self._sizes
         prompts_per_batch = [max(round(PROMPT_BATCH_TOKENS / new), 1) for new in tokens]
         known = self._ms(
@@ -181,7 +173,7 @@ class StageTimes:
         return [o for o in found if o.name in LAST_STAGE_OPERATORS]
 
     def _part(self, batch: int, new: int, context: int, phase: str) -> list[Operator]:
-        """Return what runs for requests of one phase alone, beside others or not."""
+        """Return the operators specific to requests of one phase."""
         part = Part(batch, new, context, phase)  # type: ignore[arg-type]
         other = Part(1, 1, 0, "decode" if phase == "prefill" else "prefill")
         found = self._operators(self._model, self._layout, self._formats, [part, other])
@@ -202,7 +194,7 @@ def _shared(operators: Iterable[Operator]) -> list[Operator]:
 
 @dataclass(frozen=True)
 class _OperatorList:
-    """Operators that are looked up together."""
+    """Operators looked up together."""
 
     items: Sequence[Operator]
 
@@ -211,19 +203,14 @@ class _OperatorList:
 
 
 def _sizes(last: int, halves: bool = False) -> list[int]:
-    """Return the powers of two up to ``last`` or the next, which is what tables hold.
-
-    Args:
-        last: the largest size that is asked for.
-        halves: whether those half-way between two of them are there too.
-    """
+    """Return the powers of two up to ``last`` or the next, optionally with midpoints."""
     powers = [2**i for i in range(1, max(ceil(log2(last)), 1) + 1)]
     between = [3 * p // 4 for p in powers[1:]] if halves else []
     return sorted({1, *powers, *between})
 
 
 class _Curve:
-    """A time by one size: straight between neighbours, through the origin's side beyond."""
+    """A time as a function of one size: piecewise linear, extrapolated beyond the last."""
 
     def __init__(self, sizes: Sequence[int], ms: np.ndarray) -> None:
         self._sizes, self._ms = list(sizes), ms.tolist()
@@ -234,7 +221,7 @@ class _Curve:
 
 
 class _Surface:
-    """A time by two sizes, straight between neighbours along both."""
+    """A time as a function of two sizes: bilinear between neighbors."""
 
     def __init__(self, first: Sequence[int], second: Sequence[int], ms: np.ndarray) -> None:
         self._first, self._second = list(first), list(second)
@@ -250,6 +237,6 @@ class _Surface:
 
 
 def _bracket(sizes: Sequence[int], size: float) -> tuple[int, float]:
-    """Return the neighbour below, and how far above it a size lies (0 … 1; more beyond)."""
+    """Return the index of the neighbor below, and the fraction to the next (above 1 beyond)."""
     i = min(max(bisect_right(sizes, size) - 1, 0), len(sizes) - 2)
     return i, max((size - sizes[i]) / (sizes[i + 1] - sizes[i]), 0.0)

@@ -1,9 +1,9 @@
-"""AITER's tuned tables: which kernel multiplies how many tokens with which weights.
+"""AITER's tuned tables: the kernel for a number of tokens and a layer's weights.
 
 ROCm's engines look kernels up in tables of the library AITER (``aiter/configs/*tuned*.csv``, read
 by ``aiter.ops.gemm_op_a8w8`` and ``aiter.fused_moe``). A row is for a number of compute units,
-sizes and number formats. A layer without rows gets AITER's default; or, here, what rows of similar
-layers say, which vote as in `foretune.plan.engine_files.tuned_layers`.
+sizes and formats. A layer without rows gets AITER's default. Here it gets the vote of similar
+layers, as in `foretune.plan.engine_files.tuned_layers`.
 """
 
 import math
@@ -30,11 +30,11 @@ __all__ = ["TABLE_KINDS", "KernelChoice", "TableKind", "TunedTable"]
 CATEGORY_COLUMNS = (
     "q_dtype_w", "act_type", "dtype", "q_dtype_a", "q_type", "use_g1u1", "doweight_stage1",
 )  # fmt: skip
-"""Columns that say what a layer is, beside its sizes."""
+"""Columns that define a layer, besides its sizes."""
 RESULT_COLUMNS = {"us", "us1", "us2", "err1", "err2", "errRatio", "err_ratio", "tflops", "bw"}
-"""Columns that say how fast and how exact a winner was; all others are its choice."""
+"""Columns with a winner's time and error; all others are its choice."""
 ARCHITECTURES = {80: "gfx942", 228: "gfx942", 304: "gfx942", 128: "gfx950", 256: "gfx950"}
-"""Compute units -> architecture, in tables of versions that have no column for it."""
+"""Compute units -> architecture, for versions of the tables without that column."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +42,11 @@ class TableKind:
     """One of AITER's tables.
 
     Attributes:
-        name: of its file, which names of files for single models contain.
-        variable: of the environment, that names the file to use instead.
-        tokens: the column with the number of tokens.
-        sizes: the columns with a layer's sizes -> what a doubling adds to the distance of layers.
+        name: of its file; files for single models contain it.
+        variable: environment variable that names a replacement file.
+        tokens: column with the number of tokens.
+        sizes: columns with a layer's sizes -> distance between layers that differ by a factor of
+            two.
     """
 
     name: str
@@ -72,11 +73,11 @@ TABLE_KINDS = {
 
 @dataclass(frozen=True)
 class KernelChoice:
-    """The kernel that rows of similar layers agree on.
+    """The kernel that similar layers' rows vote for.
 
     Attributes:
-        values: of the table's columns that name it.
-        agreement: share of the votes that are for it.
+        values: columns that name it.
+        agreement: its share of the votes.
         nearest: the most similar layer.
     """
 
@@ -88,24 +89,13 @@ class KernelChoice:
 class TunedTable:
     """The rows of one table, for all devices.
 
-    A layer is a `Problem`: its sizes, and the formats that the table tells apart.
-
-    Args:
-        kind: of the table.
-        rows: with AITER's columns; of several for the same call, the fastest counts.
-
-    Attributes:
-        rows: that count.
-        kernel_columns: columns that name a kernel.
-        architectures: that rows are for.
-
-    Raises:
-        StoreError: a column is missing.
+    A layer is a `Problem` with the sizes and formats in the table. If several rows are for the same
+    call, the fastest counts. Raises StoreError if a column is missing.
     """
 
     def __init__(self, kind: TableKind, rows: pd.DataFrame) -> None:
         if missing := {kind.tokens, *kind.sizes, "cu_num", "us"} - set(rows.columns):
-            raise StoreError(f"a table {kind.name} has no column {', '.join(sorted(missing))}")
+            raise StoreError(f"table {kind.name} lacks the column {', '.join(sorted(missing))}")
         self.kind = kind
         self._layer_columns = [c for c in (*kind.sizes, *CATEGORY_COLUMNS) if c in rows.columns]
         self._device_columns = [c for c in ("gfx", "cu_num") if c in rows.columns]
@@ -129,12 +119,9 @@ class TunedTable:
 
     @classmethod
     def read(cls, folder: Path, kind: TableKind) -> Self | None:
-        """Return a table of an installed AITER, or of its unpacked wheel; None if it has none.
+        """Return the table of an installed AITER or its unpacked wheel; None if it has none.
 
-        As AITER does, rows for single models (``model_configs``) join those for all.
-
-        Raises:
-            StoreError: it cannot be read.
+        Like AITER, it merges the rows for single models (``model_configs``).
         """
         paths = [
             extra
@@ -150,11 +137,11 @@ class TunedTable:
         return cls(kind, pd.concat(alike, ignore_index=True)) if alike else None
 
     def layer_of(self, row: Mapping[str, Value]) -> Problem:
-        """Return the layer of a row, or what this table tells apart of a layer."""
+        """Return the layer of a row, reduced to the columns of this table."""
         return Problem({name: row[name] for name in self._layer_columns})
 
     def tuned(self, architecture: str, units: int) -> dict[Problem, list[int]]:
-        """Return the layers tuned on a device, and for which numbers of tokens."""
+        """Return the layers tuned on a device, with their numbers of tokens."""
         found: dict[Problem, list[int]] = defaultdict(list)
         for i in np.flatnonzero(self._architecture_mask(architecture) & (self._units == units)):
             found[self._layers[i]].append(int(self.rows[self.kind.tokens].iat[i]))
@@ -163,7 +150,7 @@ class TunedTable:
     def common_token_counts(self, architecture: str) -> list[int]:
         """Return the numbers of tokens that most layers of an architecture are tuned for.
 
-        AITER rounds others up to these.
+        AITER rounds other numbers up to these.
         """
         counts = self.rows[self._architecture_mask(architecture)][self.kind.tokens].value_counts()
         return sorted(int(n) for n in counts.index[counts >= counts.max() / 2])
@@ -176,17 +163,11 @@ class TunedTable:
         units: int,
         without: Iterable[Problem] = (),
     ) -> KernelChoice | None:
-        """Return the kernel that rows of similar layers agree on; None if there is none similar.
+        """Return the kernel that similar layers vote for; None if no layer is similar.
 
-        A kernel has a vote only where the layer's sizes are as divisible as all those that it was
-        chosen for: others may be refused by the kernel, and an engine stops.
-
-        Args:
-            layer: that nobody has tuned.
-            tokens: of the call.
-            architecture: of the GPU, like ``gfx942``.
-            units: compute units of the GPU.
-            without: layers that have no vote.
+        A kernel gets votes only if the layer's sizes are divisible by the powers of two that divide
+        all sizes it was chosen for. Other sizes may make the kernel fail and the engine stop.
+        Layers in ``without`` have no vote; ``units`` are the GPU's compute units.
         """
         excluded_layers = set(without)
         of_kind = self._categories(layer)
@@ -213,10 +194,9 @@ class TunedTable:
     def with_guesses(
         self, architecture: str, units: int, guesses: Mapping[tuple[Problem, int], KernelChoice]
     ) -> pd.DataFrame:
-        """Return a device's rows, and one for each guess, without a time.
+        """Return a device's rows, plus one row without a time per guess.
 
-        It is a whole table: AITER drops rows as repeated that only another device has where it
-        reads several.
+        The table is complete, because AITER drops rows as duplicates when it reads several files.
         """
         known = self.rows[self._architecture_mask(architecture) & (self._units == units)]
         device: dict[str, Value] = {"gfx": architecture, "cu_num": units}
@@ -240,14 +220,14 @@ class TunedTable:
         return tuple(layer.get(name) for name in self._layer_columns if name not in self.kind.sizes)
 
     def _find_size_divisors(self) -> dict[tuple[object, ...], dict[str, int]]:
-        """Return what divides all sizes that each kernel was chosen for, as a power of two."""
+        """Return the largest power of two that divides all sizes each kernel was chosen for."""
         steps: dict[tuple[object, ...], dict[str, int]] = {}
         for kernel, layer in zip(self._kernels, self._layers, strict=True):
             known = steps.setdefault(kernel, dict.fromkeys(self.kind.sizes, 0))
             for name, step in known.items():
                 common = math.gcd(step, int(layer[name]))
                 known[name] = common & -common
-        for known in steps.values():  # numbers of experts are not cut into tiles
+        for known in steps.values():  # numbers of experts are not tiled
             for name in {"expert", "topk"} & set(known):
                 known[name] = 1
         return steps

@@ -1,8 +1,7 @@
-"""What AITER's tables lack of a model's layers, filled with what similar layers agree on.
+"""Completes AITER's tables for a model's layers with the votes of similar layers.
 
-Where ROCm's engines let AITER multiply, a layer that its tables lack gets a default. This says
-which layers a model has, in which table each is looked up, and completes these tables
-(`foretune.plan.engine_files.aiter`).
+A layer that AITER's tables lack gets a default. This module lists the layers of a model and their
+tables, and fills the gaps (`foretune.plan.engine_files.aiter`).
 """
 
 import json
@@ -28,12 +27,12 @@ LINEAR_TABLES = {
     "fp8": ("a8w8_bpreshuffle_tuned_gemm",),
     "int8": ("a8w8_tuned_gemm",),
 }
-"""Format of linear layers -> tables that engines look them up in, by version."""
+"""Format of linear layers -> tables of the different engine versions."""
 EXPERT_TABLE = "tuned_fmoe"
 QUANTIZATION_TYPES = {
     "bf16": "No", "fp8": "per_Token", "fp8_static": "per_Tensor", "fp8_block": "per_1x128",
 }  # fmt: skip
-"""Format of experts -> what the table calls how they are quantized."""
+"""Format of experts -> the table's quantization type."""
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,10 @@ class TableLayer:
 
     Attributes:
         table: its name.
-        layer: sizes and formats, as its columns say.
-        parts: of the model that use it.
-        tuned_tokens: numbers of tokens that the table has.
-        guesses: number of tokens -> kernel, where it has none.
+        layer: sizes and formats, as in its columns.
+        parts: parts of the model that use it.
+        tuned_tokens: numbers of tokens in the table.
+        guesses: number of tokens -> kernel, if the table has none.
     """
 
     table: str
@@ -56,24 +55,22 @@ class TableLayer:
 
     @property
     def status(self) -> str:
-        """Whether the table has it, or what can be said without it."""
+        """Whether the table has the layer, or a guess was found."""
         if self.tuned_tokens:
             return "there"
         return "guessed" if self.guesses else "nothing similar"
 
     @property
     def agreement(self) -> float:
-        """Mean share of the votes; NaN where nothing is guessed."""
+        """Mean share of the votes; NaN without guesses."""
         shares = [choice.agreement for choice in self.guesses.values()]
         return sum(shares) / len(shares) if shares else float("nan")
 
 
 def read_tables(folders: Sequence[Path]) -> dict[str, TunedTable]:
-    """Return the tables of the first folder that has each.
+    """Return each table from the first folder that has it.
 
-    Raises:
-        UsageError: there is none.
-        StoreError: one cannot be read.
+    Raises UsageError if there is none.
     """
     found: dict[str, TunedTable] = {}
     for folder in folders:
@@ -83,7 +80,7 @@ def read_tables(folders: Sequence[Path]) -> dict[str, TunedTable]:
     if not found:
         names = ", ".join(map(str, folders)) or "no folder"
         raise UsageError(
-            f"no tuned table in {names}: give the folder of an installed AITER, or of its wheel"
+            f"no tuned table in {names}: set --tuned to an installed AITER or its wheel"
         )
     return found
 
@@ -93,16 +90,8 @@ def layers_in_tables(
 ) -> list[TableLayer]:
     """Return the layers of a model that engines look up in AITER's tables.
 
-    Products of 16-bit weights are left out: their table names a library's solutions by number.
-
-    Args:
-        model: that is served.
-        layout: over which ranks.
-        formats: of its weights.
-        architecture: of the GPU, like ``gfx942``.
-
-    Raises:
-        UsageError: the model cannot be spread like this.
+    Products of 16-bit weights are left out: their table identifies a library's solutions by number.
+    Raises UsageError if the model does not allow the layout.
     """
     if reason := illegal_because(model, layout, formats):
         raise UsageError(f"{model.name} cannot be served on {layout}: {reason}")
@@ -120,21 +109,17 @@ def fill_tables(
     architecture: str,
     compute_units: int,
 ) -> list[TableLayer]:
-    """Return the layers with what their tables have, and guesses where these have nothing.
+    """Return the layers with their table entries, and guesses for layers without.
 
-    Args:
-        layers: see `layers_in_tables`; left out are those of tables that are not installed, or
-            have nothing for the architecture.
-        tables: that are installed.
-        architecture: of the GPU.
-        compute_units: its compute units, by which AITER looks rows up.
+    Layers of tables that are not installed or lack the architecture are left out. ``compute_units``
+    is AITER's key for a GPU.
     """
     filled = []
     for each in layers:
         table = tables.get(each.table)
         if table is None or architecture not in table.architectures:
             continue
-        layer = table.layer_of(each.layer)  # older tables tell fewer formats apart
+        layer = table.layer_of(each.layer)  # older tables have fewer format columns
         tuned_tokens = table.tuned(architecture, compute_units).get(layer, [])
         tokens = [] if tuned_tokens else table.common_token_counts(architecture)
         found = {n: table.guess(layer, n, architecture, compute_units) for n in tokens}
@@ -150,13 +135,10 @@ def write_tables(
     architecture: str,
     compute_units: int,
 ) -> dict[str, Path]:
-    """Write each table that gets rows, whole, and a card that says which are guessed.
+    """Write each completed table and a card of the guessed rows.
 
-    Returns:
-        The variable of the environment for each file -> the file.
-
-    Raises:
-        OutputError: they cannot be written, or would replace what is not ours.
+    Returns environment variable -> file. Raises OutputError if a file cannot be written or is not
+    Foretune's.
     """
     new = {name: [each for each in layers if each.table == name and each.guesses]
            for name in tables}  # fmt: skip
@@ -200,10 +182,11 @@ def _table_lookups(
             "model_dim": model.hidden, "inter_dim": model.moe_intermediate // layout.moe_tp,
             "expert": model.experts, "topk": model.experts_per_token, "q_dtype_w": weights,
             "act_type": "ActivationType.Silu", "dtype": "torch.bfloat16", "q_dtype_a": weights,
-            "q_type": f"QuantType.{QUANTIZATION_TYPES[formats.moe]}", "use_g1u1": 1, "doweight_stage1": 0,
+            "q_type": f"QuantType.{QUANTIZATION_TYPES[formats.moe]}", "use_g1u1": 1,
+            "doweight_stage1": 0,
         }  # fmt: skip
         yield EXPERT_TABLE, Problem(layer), "experts"
-        if model.shared_width == model.moe_intermediate:  # engines may make it one of the others
+        if model.shared_width == model.moe_intermediate:  # engines may fuse it with the others
             layer |= {"expert": model.experts + 1, "topk": model.experts_per_token + 1}
             yield EXPERT_TABLE, Problem(layer), "with the shared expert"
 

@@ -1,10 +1,10 @@
-"""A graph for NVIDIA Dynamo of a planned deployment: a frontend, and workers of one engine.
+"""NVIDIA Dynamo graph of a planned deployment: a frontend, and workers of one engine.
 
-A ``DynamoGraphDeployment`` of ``nvidia.com/v1alpha1`` as the types of Dynamo's operator and its
-examples for each engine have it (github.com/ai-dynamo/dynamo 1.3.1: ``deploy/operator/api``,
-``examples/backends/*/deploy``; names of workers' options: ``components/src/dynamo``). Workers take
-the engine's own flags: those of the commands that a plan prints, but for ports and for what an
-engine's server and Dynamo's worker call differently. JSON, which ``kubectl apply -f`` reads too.
+The ``DynamoGraphDeployment`` of ``nvidia.com/v1alpha1`` follows the operator's types and the engine
+examples (github.com/ai-dynamo/dynamo 1.3.1: ``deploy/operator/api``,
+``examples/backends/*/deploy``; worker options: ``components/src/dynamo``). Workers get the flags of
+the plan's commands, without ports and with Dynamo's option names. The output is JSON, which
+``kubectl apply -f`` reads.
 """
 
 import json
@@ -18,14 +18,14 @@ from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.launching import Launch, launch
 
 DYNAMO_VERSION = "1.3.1"
-"""Of Dynamo's images."""
+"""Version of Dynamo's images."""
 IMAGES = {"vllm": "vllm-runtime", "sglang": "sglang-runtime", "trtllm": "tensorrtllm-runtime"}
-"""Engine -> what Dynamo's image of it is called."""
+"""Engine -> name of Dynamo's image."""
 MAX_NAME_LENGTH = 30
-"""Characters of a graph's name: the operator appends those of services and pods, and Grove, which
-it may start them with, allows 45 in all."""
+"""Maximum length of a graph's name: the operator appends names of services and pods, and Grove,
+which it may use, allows 45 characters in total."""
 BOOTSTRAP_PORT = "12345"
-"""Where SGLang's pools meet; of the pod's own network, so that any would do."""
+"""Port where SGLang's pools connect, in the pod's network."""
 WORKER_OPTIONS = {
     "--tp_size": "--tensor-parallel-size",
     "--pp_size": "--pipeline-parallel-size",
@@ -35,22 +35,14 @@ WORKER_OPTIONS = {
     "--max_seq_len": "--max-seq-len",
     "--config": "--extra-engine-args",
 }
-"""Options of ``trtllm-serve`` -> of Dynamo's worker."""
+"""``trtllm-serve`` option -> option of Dynamo's worker."""
 
 
 def graph(deployment: Deployment, engine: str, replicas: int = 1) -> str:
-    """Return a graph for Dynamo, as JSON.
+    """Return a Dynamo graph as JSON.
 
-    Where the engine reads options from files, it is a list of a ``ConfigMap`` and the graph.
-
-    Args:
-        deployment: what one replica is.
-        engine: that serves.
-        replicas: how many there are.
-
-    Raises:
-        UsageError: the engine does not run it, or no number of whole nodes holds a worker.
-        UnknownName: there is no such engine.
+    If the engine reads options from files, it is a list of a ``ConfigMap`` and the graph. Raises
+    UsageError if the engine cannot run the deployment or a worker does not fill whole nodes.
     """
     launched, pools = launch(deployment, engine), deployment.pools
     layouts = [deployment.layout, *([pools.prefill] if pools else [])]
@@ -83,15 +75,15 @@ def graph(deployment: Deployment, engine: str, replicas: int = 1) -> str:
 
 
 def _unsupported(deployment: Deployment, layouts: Sequence[Layout]) -> str:
-    """Return why Dynamo's operator cannot start it; empty if it can."""
+    """Return why Dynamo's operator cannot start the deployment; empty if it can."""
     system = deployment.system
     if not system.device.architecture.startswith("sm_"):
-        return f"Dynamo's images are for NVIDIA's GPUs, not for {system.name}"
+        return f"Dynamo's images are for NVIDIA GPUs, not for {system.name}"
     for layout in layouts:
         if layout.gpus > system.gpus_per_node and layout.gpus % system.gpus_per_node:
             return (
                 f"a worker of {layout.gpus} GPUs does not fill nodes of {system.gpus_per_node}: "
-                "plan with a multiple of them"
+                "use a multiple for --gpus"
             )
     return ""
 
@@ -99,7 +91,7 @@ def _unsupported(deployment: Deployment, layouts: Sequence[Layout]) -> str:
 def _workers(
     deployment: Deployment, launched: Launch
 ) -> list[tuple[str, Layout, int, Sequence[str]]]:
-    """Return each kind of worker: its role, layout, how many there are, and the first's command."""
+    """Return each kind of worker: role, layout, count, and the command of the first."""
     pools = deployment.pools
     if pools is None:
         return [("", deployment.layout, 1, launched.commands[0])]
@@ -111,15 +103,15 @@ def _workers(
 
 
 def _args(command: Sequence[str], engine: str, role: str) -> list[str]:
-    """Return the arguments of Dynamo's worker for a command that starts the engine's server.
+    """Return the arguments of Dynamo's worker for an engine's server command.
 
-    A worker has no port of its own: the frontend answers.
+    Workers have no port: the frontend serves requests.
     """
     port = command.index("--port")
     words = [*command[:port], *command[port + 2 :]]
     start = next(i for i, word in enumerate(words) if word.startswith("--"))
     flags = [WORKER_OPTIONS.get(word, word) for word in words[start:]]
-    if engine == "sglang":  # which has the model among its flags, and the role
+    if engine == "sglang":  # its flags include the model and the role
         bootstrap = ["--disaggregation-bootstrap-port", BOOTSTRAP_PORT, "--host", "0.0.0.0"]
         return [*flags, *(bootstrap if role else [])]
     if engine == "trtllm":
@@ -129,7 +121,7 @@ def _args(command: Sequence[str], engine: str, role: str) -> list[str]:
 
 
 def _gpus(deployment: Deployment, layout: Layout) -> dict[str, Any]:
-    """Return what a worker asks for: GPUs of each of its nodes."""
+    """Return a worker's resources: GPUs per node, and nodes."""
     node = deployment.system.gpus_per_node
     multinode = {"multinode": {"nodeCount": layout.gpus // node}} if layout.gpus > node else {}
     return {**multinode, "resources": {"limits": {"gpu": str(min(layout.gpus, node))}}}
@@ -152,7 +144,7 @@ def _pod(
 
 
 def _worker_files(launched: Launch) -> dict[str, str]:
-    """Return the files that workers read: what joins pools without Dynamo is not needed."""
+    """Return the files that workers read; the router's file is not needed."""
     config_files = {
         word for command in launched.commands for word in command if "--config" in command
     }
@@ -160,11 +152,11 @@ def _worker_files(launched: Launch) -> dict[str, str]:
 
 
 def _notes(launched: Launch) -> str:
-    """Return what to do before: make a checkpoint. Dynamo places and joins servers itself."""
+    """Return the notes about checkpoints; Dynamo places and connects servers itself."""
     return "; ".join(note for note in launched.notes if note.startswith("CHECKPOINT_IN"))
 
 
 def _hf_token() -> dict[str, Any]:
-    """Return the token of Hugging Face, from the secret that Dynamo's guides make."""
+    """Return the Hugging Face token from the secret of Dynamo's guides."""
     key = {"name": "hf-token-secret", "key": "HF_TOKEN", "optional": True}
     return {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": key}}

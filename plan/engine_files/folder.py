@@ -1,7 +1,7 @@
-"""A folder of tuned files for an engine, and the card that says where each is from.
+"""Folder of tuned files for an engine, and the card with their origin.
 
-The card holds all that was measured, also where the engine's default is best and no file is needed:
-a later run with other numbers of tokens adds to it.
+The card holds all measurements, also where the engine's default is best and no file is written.
+Later runs with other numbers of tokens extend it.
 """
 
 import json
@@ -23,18 +23,16 @@ from foretune.space import Configuration
 __all__ = ["LINEAR_FOLDER", "check_folder", "write_files"]
 
 LINEAR_FOLDER = "linear"
-"""Folder of files that engines look for in their own package only."""
+"""Folder for files that engines read only from their own package."""
 VERSION = re.compile(r"\d+(\.\d+)*")
 
 
 def check_folder(
     folder: Path, layers: Iterable[Layer], engine: Engine, triton: str = ""
 ) -> None:  # fmt: skip
-    """Return if files of these layers can be written; make the folder where there is none.
+    """Check that files of these layers can be written; create the folder if needed.
 
-    Raises:
-        OutputError: it cannot be written into, or has files of these layers that are not ours.
-        UsageError: see `write_files`.
+    Raises OutputError if the folder is not writable or has other files of these layers.
     """
     card = read_card(folder / MANIFEST_NAME)
     for path in (_relative_path(layer, engine, triton) for layer in layers):
@@ -50,24 +48,12 @@ def check_folder(
 def write_files(
     folder: Path, files: Sequence[EngineFile], engine: Engine, triton: str = ""
 ) -> dict[Path, EngineFile]:
-    """Write files as the engine reads them, and the card.
+    """Write tuned files as the engine reads them, and the card; return the written files.
 
-    Files of linear layers go to `LINEAR` in the folder: engines read these in their own package
-    only. What was measured before stays, and no guess replaces it; a guess goes where nothing
-    beats the default.
-
-    Args:
-        folder: vLLM reads ``VLLM_TUNED_CONFIG_FOLDER``.
-        files: with guesses, or with what was measured.
-        engine: that reads them.
-        triton: the version of Triton that SGLang's files are for.
-
-    Returns:
-        The files that were written, with what they hold.
-
-    Raises:
-        OutputError, StoreError: they cannot be written, or would replace what is not ours.
-        UsageError: SGLang keeps files by the version of Triton, which is not given.
+    Files of linear layers go to `LINEAR_FOLDER`, since engines read them only from their own
+    package. Earlier measurements are kept, and no guess replaces them. A guessed file is removed if
+    nothing beats the default. SGLang keeps expert files by ``triton`` version; without one,
+    UsageError is raised.
     """
     card = read_card(folder / MANIFEST_NAME)
     found: dict[Path, EngineFile] = {}
@@ -93,24 +79,28 @@ def write_files(
 
 
 def _relative_path(layer: Layer, engine: Engine, triton: str) -> Path:
-    """Return where the file of a layer lies in the folder."""
+    """Return the path of a layer's file in the folder."""
     name = layer.file_name_for(engine)
     if not layer.experts:
         return Path(LINEAR_FOLDER) / name
     if engine == "vllm":
         return Path(name)
     if not VERSION.fullmatch(triton):
-        raise UsageError("SGLang keeps tuned files by version of Triton: give --triton, like 3.5.1")
+        raise UsageError(
+            "SGLang keeps tuned files by Triton version: add --triton VERSION, like 3.5.1"
+        )
     return Path("configs") / f"triton_{triton.replace('.', '_')}" / name
 
 
 def refuse_foreign_file(folder: Path, path: Path, card: dict[str, Any]) -> None:
     if (folder / path).exists() and path.as_posix() not in card:
-        raise OutputError(f"{folder / path} is not Foretune's: give --out another folder")
+        raise OutputError(
+            f"{folder / path} was not written by Foretune: choose another --out folder"
+        )
 
 
 def read_card(path: Path) -> dict[str, Any]:
-    """Return what earlier runs wrote; nothing where there is no card."""
+    """Return the card's files; empty if there is no card."""
     try:
         return dict(json.loads(path.read_text(encoding="utf-8"))["files"])
     except FileNotFoundError:
@@ -118,7 +108,9 @@ def read_card(path: Path) -> dict[str, Any]:
     except OSError as e:
         raise OutputError(f"cannot read {path}: {e.strerror or e}") from e
     except (ValueError, KeyError, TypeError) as e:
-        raise OutputError(f"{path} is no card of such files: give --out another folder") from e
+        raise OutputError(
+            f"{path} is not a card of tuned files: choose another --out folder"
+        ) from e
 
 
 def _card_entry(file: EngineFile) -> dict[str, object]:
@@ -137,7 +129,7 @@ def _card_entry(file: EngineFile) -> dict[str, object]:
 
 
 def _read_entries(about: dict[str, Any]) -> dict[int, MeasuredEntry]:
-    """Return what a card says was measured."""
+    """Return the measured entries of a card."""
     return {
         int(tokens): MeasuredEntry(Configuration(entry["config"]), *entry["gain"])
         for tokens, entry in about.get("entries", {}).items()

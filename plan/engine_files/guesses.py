@@ -1,8 +1,8 @@
-"""The tuned files that a serving engine would look for and miss, guessed from similar layers.
+"""Tuned files that a serving engine lacks, guessed from similar layers.
 
-Engines warn that no tuned file exists for a model's layers on a GPU, and take defaults. Which files
-they look for follows from the model, its layout and its formats; what goes into them is what tuned
-files of similar layers agree on (`foretune.plan.engine_files.tuned_layers`), or what was measured
+Engines warn if no tuned file exists for a model's layers on a GPU, and use defaults. The model, its
+layout and its formats determine the files. Their content is the vote of similar layers
+(`foretune.plan.engine_files.tuned_layers`) or a measurement
 (`foretune.plan.engine_files.measuring`).
 """
 
@@ -22,28 +22,27 @@ from foretune.space import Configuration
 __all__ = ["EngineFile", "MeasuredEntry", "engine_files", "tuned_file_layers"]
 
 TOKEN_COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
-"""Numbers of tokens that most tuned files have an entry for."""
+"""Numbers of tokens in most tuned files."""
 BLOCKWISE_FP8 = "fp8_block"
-"""The one format of linear layers that engines multiply with tuned Triton kernels."""
+"""The only format of linear layers with tuned Triton kernels."""
 BLOCK_SHAPE = (128, 128)
 PACKED_INT4 = "int4_w4a16"
 EXPERT_DTYPES = {
     "bf16": "", "fp8": "fp8_w8a8", "fp8_static": "fp8_w8a8", BLOCKWISE_FP8: "fp8_w8a8",
     "int8_wo": "int8_w8a16", "int4_wo": PACKED_INT4,
 }  # fmt: skip
-"""Format of routed experts -> what file names call it, where a Triton kernel multiplies them."""
+"""Format of routed experts -> its name in file names, for Triton kernels."""
 Status = Literal["there", "guessed", "nothing similar", "measured", "default is best"]
 
 
 @dataclass(frozen=True)
 class MeasuredEntry:
-    """What was measured for one number of tokens.
+    """Measured winner for one number of tokens.
 
     Attributes:
-        config: the winner; the engine's default where nothing beats it for certain.
-        speedup: the default's time over the winner's, median over rounds side by side.
-        speedup_low: lower end of its 95 % interval.
-        speedup_high: upper end.
+        config: the winner; the engine's default if nothing verifiably beats it.
+        speedup: the default's time over the winner's, median over interleaved rounds.
+        speedup_low, speedup_high: its 95 % interval.
     """
 
     config: Configuration
@@ -53,7 +52,7 @@ class MeasuredEntry:
 
     @property
     def beats_default(self) -> bool:
-        """Whether it beats the engine's default for certain."""
+        """Whether the speed-up's 95 % interval excludes 1."""
         return self.speedup_low > 1.0
 
 
@@ -62,12 +61,12 @@ class EngineFile:
     """A file that an engine looks for.
 
     Attributes:
-        layer: which its name says.
-        parts: of the model that use it.
-        status: whether the engine has it, or what can be said without it.
-        guesses: number of tokens -> configuration, where it is guessed.
-        measured: number of tokens -> what was measured.
-        failed: number of tokens -> why it could not be measured.
+        layer: the layer in its name.
+        parts: parts of the model that use it.
+        status: whether the engine has it, or the result of guessing or measuring.
+        guesses: number of tokens -> guess.
+        measured: number of tokens -> measured winner.
+        failed: number of tokens -> reason of the failure.
     """
 
     layer: Layer
@@ -79,10 +78,10 @@ class EngineFile:
 
     @property
     def configs(self) -> dict[int, Configuration]:
-        """What a file of it holds; empty where none is written.
+        """Content of the file to write; empty if none is written.
 
-        Engines take the entry of the nearest number of tokens. So a measured file has the default,
-        too, where that is best, and a file is written only if some entry beats it.
+        Engines use the entry of the nearest number of tokens. So a measured file includes the
+        default where it is best, and is written only if some entry beats it.
         """
         if any(entry.beats_default for entry in self.measured.values()):
             return {tokens: entry.config for tokens, entry in self.measured.items()}
@@ -92,7 +91,7 @@ class EngineFile:
 
     @property
     def agreement(self) -> float:
-        """Mean agreement of the votes; NaN where nothing is guessed."""
+        """Mean agreement of the guesses; NaN without guesses."""
         found = [guess.agreement for guess in self.guesses.values()]
         return sum(found) / len(found) if found else float("nan")
 
@@ -102,15 +101,8 @@ def tuned_file_layers(
 ) -> dict[Layer, tuple[str, ...]]:
     """Return the layers that an engine looks up tuned files for, and the parts that use each.
 
-    Args:
-        model: that is served.
-        layout: over which ranks.
-        formats: of its weights.
-        device: the GPU's name, as its driver gives it.
-        engine: that serves it.
-
-    Raises:
-        UsageError: the model cannot be spread like this.
+    ``device`` is the driver's name of the GPU. Raises UsageError if the model does not allow the
+    layout.
     """
     if reason := illegal_because(model, layout, formats):
         raise UsageError(f"{model.name} cannot be served on {layout}: {reason}")
@@ -125,12 +117,9 @@ def tuned_file_layers(
 def engine_files(
     layers: Mapping[Layer, tuple[str, ...]], existing: TunedLayerIndex, known: TunedLayerIndex
 ) -> list[EngineFile]:
-    """Return the file of each layer, with what to write where the engine lacks it.
+    """Return the file of each layer, with guesses where the engine has none.
 
-    Args:
-        layers: see `tuned_file_layers`.
-        existing: the engine's tuned files.
-        known: those that have a vote.
+    ``existing`` has the engine's tuned files, ``known`` those that vote.
     """
     files = []
     for layer, parts in layers.items():
@@ -162,7 +151,7 @@ def _layer_lookups(
         experts = -(-model.experts // layout.moe_ep)
         size = model.moe_intermediate // layout.moe_tp
         if engine == "sglang" and dtype == PACKED_INT4:
-            size //= 2  # of bytes, each of which holds two
+            size //= 2  # counted in bytes of two values each
         yield Layer(experts, size, device, dtype, block), "experts"
         same_width = model.shared_width == model.moe_intermediate
         if engine == "sglang" and layout.moe_ep == 1 and same_width:

@@ -1,8 +1,8 @@
-"""A Kubernetes manifest of a planned deployment: servers of one engine behind a service.
+"""Kubernetes manifest of a planned deployment: servers of one engine behind a service.
 
-As the engines' documentation of Kubernetes has it: GPUs as a limit, memory shared between ranks, a
-probe of ``/health``, and a token of Hugging Face from the secret ``hf-token-secret`` where there is
-one. JSON, which ``kubectl apply -f`` reads as it reads YAML.
+It follows the engines' Kubernetes guides: GPU limits, memory shared between ranks, a probe of
+``/health``, and the Hugging Face token from the secret ``hf-token-secret`` if it exists. The output
+is JSON, which ``kubectl apply -f`` reads like YAML.
 """
 
 import json
@@ -18,34 +18,28 @@ IMAGES = {
     "sglang": "lmsysorg/sglang:latest",
     "trtllm": f"nvcr.io/nvidia/tensorrt-llm/release:{TRTLLM_VERSION}",
 }
-"""Engine -> its published image for NVIDIA's GPUs."""
+"""Engine -> its published image for NVIDIA GPUs."""
 CONFIG_DIRECTORY = "/etc/engine"
-"""Where the files that commands name are mounted."""
+"""Mount path of the files that commands read."""
 MAX_NAME_LENGTH = 52
-"""Characters of a name, so that Kubernetes can append its own to it."""
+"""Maximum length of a name, so that Kubernetes can append to it."""
 
 
 def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
-    """Return a Kubernetes manifest, as JSON: a ``Deployment`` and its ``WorkerProcess``.
+    """Return a Kubernetes manifest as JSON: a ``Deployment`` and its ``Service``.
 
-    Args:
-        deployment: what one replica is: one pod.
-        engine: that serves.
-        replicas: how many there are.
-
-    Raises:
-        UsageError: the engine does not run it, or one pod cannot hold it.
-        UnknownName: there is no such engine.
+    Each replica is one pod. Raises UsageError if the engine cannot run the deployment or one pod
+    cannot hold it.
     """
     system, gpus = deployment.system, deployment.layout.gpus
     launched = launch(deployment, engine)
     reason = launched.unsupported
     if deployment.pools:
-        reason = "a manifest is written for one pool of workers: plan without --pools"
+        reason = "separate pools are not supported: leave out --pools"
     elif gpus > system.gpus_per_node:
-        reason = f"{gpus} GPUs span nodes: one pod cannot hold them; start them as printed"
+        reason = f"{gpus} GPUs span several nodes, but a pod has one: use the printed commands"
     elif not system.device.architecture.startswith("sm_"):
-        reason = f"a manifest is written for NVIDIA's GPUs, not for {system.name}"
+        reason = f"only NVIDIA GPUs are supported, not {system.name}"
     if reason:
         raise UsageError(f"no Kubernetes manifest: {reason}")
     name = object_name(deployment.model.name, engine)
@@ -64,7 +58,7 @@ def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
     container = {
         "name": engine,
         "image": IMAGES[engine],
-        "command": [*command, "--host", "0.0.0.0"],  # a pod's own network
+        "command": [*command, "--host", "0.0.0.0"],  # inside the pod's network
         "env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {
             "name": "hf-token-secret", "key": "token", "optional": True}}}],
         "ports": [port],
@@ -83,7 +77,7 @@ def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
 
 
 def config_map(name: str, files: dict[str, str]) -> dict[str, Any]:
-    """Return the object that holds files."""
+    """Return a ``ConfigMap`` with files."""
     return _object("v1", "ConfigMap", name, data=files)
 
 
@@ -96,13 +90,11 @@ def _object(
 
 
 def _shared_memory_volume() -> dict[str, Any]:
-    """Return the volume through which ranks exchange tensors: a container's own is 64 MiB."""
+    """Return the volume for tensors shared between ranks; the default is 64 MiB."""
     return {"name": "shm", "emptyDir": {"medium": "Memory"}}
 
 
 def object_name(model: str, engine: str, max_length: int = MAX_NAME_LENGTH) -> str:
-    """Return a name that Kubernetes takes: small letters, digits, dashes, ``max_length`` at
-    most.
-    """
+    """Return a valid Kubernetes name: lowercase letters, digits and dashes."""
     short = re.sub(r"[^a-z0-9]+", "-", model.rstrip("/").rpartition("/")[2].lower())
     return f"{engine}-{short}"[:max_length].strip("-")

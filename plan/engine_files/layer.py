@@ -1,15 +1,15 @@
-"""A layer of a model whose tuned configurations serving engines find by the name of a file.
+"""A model layer whose tuned configurations engines find by file name.
 
 vLLM (``fused_moe.get_config_file_name``, ``fp8_utils.get_w8a8_block_fp8_configs``) and SGLang
-(``fused_moe_triton_config``, ``fp8_kernel``) name them alike::
+(``fused_moe_triton_config``, ``fp8_kernel``) use the same names::
 
     E=…,N=…,device_name=…[,dtype=…][,block_shape=[n,k]].json    experts
     N=…,K=…,device_name=…,dtype=…,block_shape=[n,k].json        linear layers, quantized in blocks
 
-E is the number of experts, N a rank's share of an expert's intermediate size, or the columns of a
-rank's weights; K is the rows of weights. ``dtype`` says how weights and activations are quantized
-(``fp8_w8a8``; left out for 16-bit ones). A problem of a layer has M, the number of tokens, and what
-the name has: E or K, N, ``dtype``, ``block_n`` and ``block_k``.
+E is the number of experts. N is a rank's share of an expert's intermediate size, or the columns of
+a rank's weights; K is the rows of weights. ``dtype`` is the quantization of weights and activations
+(``fp8_w8a8``; omitted for 16 bits). A layer's problem has M, the number of tokens, and the values
+in the name: E or K, N, ``dtype``, ``block_n`` and ``block_k``.
 """
 
 import os
@@ -32,14 +32,14 @@ _NAME = re.compile(
 
 @dataclass(frozen=True)
 class Layer:
-    """What the name of such a file says.
+    """A layer, as encoded in a tuned file's name.
 
     Attributes:
-        experts: E, experts on one rank; 0 for a linear layer.
-        size: N, intermediate size of an expert on one rank, or columns of its weights.
-        device: the device's full name, as its driver gives it.
+        experts: E, experts per rank; 0 for a linear layer.
+        size: N, an expert's intermediate size per rank, or columns of a rank's weights.
+        device: the driver's full device name.
         dtype: quantization, e.g. ``fp8_w8a8``; empty for 16-bit weights.
-        block_shape: (n, k) of the quantization's blocks.
+        block_shape: (n, k) of the quantization blocks.
         depth: K of a linear layer; 0 for experts.
     """
 
@@ -52,16 +52,15 @@ class Layer:
 
     @classmethod
     def from_file(cls, path: str | os.PathLike[str]) -> Self:
-        """Return what a file's name says.
+        """Return the layer of a file name.
 
-        Raises:
-            UsageError: it is not named as engines name them.
+        Raises UsageError for other names.
         """
         name = Path(path).name
         found = _NAME.fullmatch(name)
         if found is None or bool(found["E"]) == bool(found["K"]):
             raise UsageError(
-                f"{name!r} is not named as engines name tuned files: E=…,N=… or N=…,K=…, then "
+                f"{name!r} is not named as tuned files of engines: E=…,N=… or N=…,K=…, then "
                 ",device_name=…[,dtype=…][,block_shape=[n,k]].json"
             )
         block = (int(found["n"]), int(found["k"])) if found["n"] else None
@@ -71,18 +70,18 @@ class Layer:
 
     @property
     def file_name(self) -> str:
-        """The name vLLM looks for."""
+        """The file name that vLLM looks for."""
         return self.file_name_for("vllm")
 
     @property
     def sizes(self) -> str:
-        """What its name starts with: ``E=…,N=…`` or ``N=…,K=…``."""
+        """The start of its name: ``E=…,N=…`` or ``N=…,K=…``."""
         if self.experts:
             return f"E={self.experts},N={self.size}"
         return f"N={self.size},K={self.depth}"
 
     def file_name_for(self, engine: Engine) -> str:
-        """Return the name an engine looks for."""
+        """Return the file name that an engine looks for."""
         device, between = self.device.replace(" ", "_"), ","
         if engine == "sglang":
             between = ", "
@@ -94,7 +93,7 @@ class Layer:
         return f"{self.sizes},device_name={device}{dtype}{block}.json"
 
     def problem(self, tokens: int) -> Problem:
-        """Return the problem of a number of tokens."""
+        """Return the problem for a number of tokens."""
         values: dict[str, Value] = {TOKENS: tokens}
         values |= {"E": self.experts} if self.experts else {"K": self.depth}
         values["N"] = self.size

@@ -1,7 +1,7 @@
-"""Measuring what a serving engine's tuned files should hold, with the engine's own kernels.
+"""Measures the content of an engine's tuned files with the engine's own kernels.
 
-For each layer and number of tokens the guess and the default are measured first, then the search
-goes on, and its best is compared with the default side by side. All goes to the store, so an
+For each layer and number of tokens, the guess and the default are measured first. Then the search
+runs, and its best is verified against the default. All measurements go to the store, so an
 interrupted run resumes.
 """
 
@@ -35,19 +35,14 @@ from foretune.tune.tuner import tune_problem
 __all__ = ["measure_file", "problem_of"]
 
 DEFAULT_BUDGET = 16
-"""Configurations measured for each number of tokens."""
+"""Configurations measured per number of tokens."""
 
 
 def problem_of(layer: Layer, model: ModelDescription, tokens: int) -> tuple[VllmLayer, Problem]:
     """Return vLLM's kernel of a layer, and its problem.
 
-    Args:
-        layer: which a file's name says.
-        model: that it belongs to: the name lacks the width of the tokens and their experts.
-        tokens: of the call.
-
-    Raises:
-        ProblemError: the format of the layer is not measured.
+    ``model`` supplies the token width and experts per token, which file names lack. Raises
+    ProblemError for unsupported formats.
     """
     known = {("", None): "bf16", ("fp8_w8a8", None): "fp8", ("fp8_w8a8", BLOCK_SHAPE): FP8_BLOCK}
     kind = known.get((layer.dtype, layer.block_shape))
@@ -73,16 +68,9 @@ def measure_file(
     store: StoreLocation = None,
     progress: Progress = SILENT,
 ) -> EngineFile:
-    """Return a file with what was measured; numbers of tokens that fail are named in it.
+    """Return a file with its measured entries; failures are recorded per number of tokens.
 
-    Args:
-        file: that the engine lacks.
-        model: that is served.
-        runner: measures, on the device that the file is for.
-        tokens: numbers of tokens that get an entry.
-        budget: configurations for each of them.
-        store: where measurements are kept; see `foretune.tune_problem`.
-        progress: told about each measurement.
+    ``runner`` measures on the file's device, ``budget`` configurations for each of the ``tokens``.
     """
     measured: dict[int, MeasuredEntry] = {}
     failed: dict[int, str] = {}

@@ -1,8 +1,8 @@
-"""Winners: what engines' tuned files say of a layer that nobody has tuned.
+"""Votes of engines' tuned files on the configuration of an untuned layer.
 
-A file tells which configuration won, not by how much. So a layer gets the configuration that the
-most similar layers agree on: of the same kind, number format and architecture, near in size and in
-the number of tokens.
+A tuned file has the winning configuration, but not its margin. So a layer gets the configuration
+that the most similar layers agree on: same kind, format and architecture, similar sizes and number
+of tokens.
 """
 
 import re
@@ -25,17 +25,17 @@ from foretune.space import Configuration
 __all__ = ["MANIFEST_NAME", "PARAMETERS", "Guess", "TunedLayerIndex", "architecture_of"]
 
 PARAMETERS = (*REQUIRED, "num_stages")
-"""What is voted on."""
+"""Parameters that are voted on."""
 MAX_NEIGHBORS = 15
-"""Winners that vote."""
+"""Number of winners that vote."""
 DISTANCE_WEIGHTS = np.array([1.0, 1.0, 0.5, 0.5])
-"""What a doubling of tokens, experts, N and K adds to the distance between two layers."""
+"""Distance between layers that differ by a factor of two in tokens, experts, N and K."""
 OTHER_DEVICE_DISTANCE = 1.0
-"""What another device of the same architecture adds."""
+"""Distance added for another device of the same architecture."""
 DISTANCE_OFFSET = 0.5
-"""A vote counts ``1 / (distance + NEAR)²``."""
+"""A vote's weight is ``1 / (distance + DISTANCE_OFFSET)²``."""
 MANIFEST_NAME = "foretune.json"
-"""Lies beside files that were guessed: they have no vote."""
+"""Name of the card next to guessed files, which have no vote."""
 ARCHITECTURES = {
     "NVIDIA H100": "sm_90", "NVIDIA H20": "sm_90", "NVIDIA H20-3e": "sm_90",
     "NVIDIA H800": "sm_90", "NVIDIA A800-SXM4-80GB": "sm_80", "NVIDIA L20": "sm_89",
@@ -43,9 +43,9 @@ ARCHITECTURES = {
     "AMD Instinct MI350 OAM": "gfx950", "AMD Instinct MI350X": "gfx950",
     "AMD Instinct MI355 OAM": "gfx950",
 }  # fmt: skip
-"""Of GPUs in names of files that the spec table lacks."""
+"""Architectures of GPUs in file names that the spec table lacks."""
 Group = tuple[bool, str, tuple[int, int] | None, str]
-"""Experts or not, quantization, its blocks, the architecture."""
+"""Whether experts, quantization, its blocks, the architecture."""
 _TunedEntry = tuple[Layer, npt.NDArray[np.float64], Configuration]
 
 
@@ -55,7 +55,7 @@ class Guess:
 
     Attributes:
         config: for one number of tokens.
-        agreement: share of the voters' parameters that are the same, by the weight of their votes.
+        agreement: weighted share of the voters' parameters that equal it.
         nearest: the most similar layer.
     """
 
@@ -66,7 +66,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class _Table:
-    """All winners of one group: the layer, size and configuration of each."""
+    """All winners of one group: layer, sizes and configuration of each."""
 
     layers: list[Layer]
     sizes: npt.NDArray[np.float64]
@@ -79,14 +79,9 @@ class _Table:
 
 
 class TunedLayerIndex:
-    """Tuned layers to learn from.
+    """Tuned layers that vote.
 
-    Args:
-        tuned: of several files for the same layer, the first counts.
-        skipped: files that could not be read.
-
-    Attributes:
-        layers: that are known.
+    If several files are for one layer, the first counts. ``skipped`` counts unreadable files.
     """
 
     def __init__(self, tuned: Iterable[TunedLayer], skipped: int = 0) -> None:
@@ -103,13 +98,11 @@ class TunedLayerIndex:
 
     @classmethod
     def read(cls, folders: Iterable[Path]) -> Self:
-        """Read all tuned files in folders, and the folders in these.
+        """Read all tuned files in folders and their subfolders.
 
-        Of the same layer, the file in the first folder counts, and there the one for the newest
-        Triton, where its folder says which (``triton_3_5_1``). What Foretune guessed is left out.
-
-        Raises:
-            UsageError: there is none.
+        For each layer, the first folder's file counts, and in it the one for the newest Triton
+        (``triton_3_5_1``). Files guessed by Foretune are skipped. Raises UsageError if there are no
+        files.
         """
         folders, tuned, skipped = list(folders), [], 0
         for path in (path for folder in folders for path in _paths(folder)):
@@ -122,17 +115,14 @@ class TunedLayerIndex:
         if not any(each.configs for each in tuned):
             names = ", ".join(map(str, folders)) or "no folder"
             raise UsageError(
-                f"no tuned file in {names}: give the folder of an installed engine, or of its wheel"
+                f"no tuned file in {names}: set --tuned to an installed engine or its wheel"
             )
         return cls((each for each in tuned if each.configs), skipped)
 
     def guess(self, layer: Layer, tokens: int, without: Iterable[Layer] = ()) -> Guess | None:
-        """Return the configuration that similar layers agree on; None if there is none similar.
+        """Return the configuration that similar layers agree on; None if no layer is similar.
 
-        Args:
-            layer: that nobody has tuned.
-            tokens: of the call.
-            without: layers that have no vote.
+        Layers in ``without`` have no vote.
         """
         table = self._tables.get(_group(layer))
         if table is None:
@@ -156,13 +146,13 @@ class TunedLayerIndex:
 
 
 def architecture_of(device: str) -> str | None:
-    """Return the architecture of a GPU by its driver's name; None if it is not known."""
+    """Return the architecture of a GPU by its driver's name; None if unknown."""
     known = find_device_or_none(device)
     return known.architecture if known else ARCHITECTURES.get(device)
 
 
 def _paths(folder: Path) -> list[Path]:
-    """Return the files in a folder, those for the newest Triton first, without what was guessed."""
+    """Return the tuned files in a folder, newest Triton first, without guessed ones."""
     guessed_folders = {card.parent for card in folder.rglob(MANIFEST_NAME)}
     paths = [
         p
@@ -178,10 +168,10 @@ def _triton_of(path: Path) -> tuple[int, ...]:
 
 
 def _runnable(layer: Layer, config: Configuration) -> Configuration | None:
-    """Return what engines' kernels take of a configuration; None if it cannot run.
+    """Return the kernel parameters of a configuration; None if it cannot run.
 
-    A step along K must lie in one block of the quantization, which has one scale: vLLM cuts longer
-    ones, SGLang does not and computes something else.
+    A step along K must lie in one quantization block, which has one scale. vLLM shortens longer
+    steps; SGLang does not, and computes a wrong result.
     """
     values = {name: config[name] for name in (*REQUIRED, *OPTIONAL) if name in config}
     if layer.block_shape:

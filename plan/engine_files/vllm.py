@@ -1,7 +1,6 @@
-"""vLLM's tuned configurations of its fused mixture-of-experts kernel, in and out of a store.
+"""vLLM's tuned configurations of its fused mixture-of-experts kernel.
 
-vLLM looks up a file by the name of a `Layer`, and in it the number of tokens M nearest to the
-call's::
+vLLM finds a file by the name of a `Layer`, and in it the number of tokens M nearest to the call's::
 
     {"triton_version": "3.5.0", "1": {"BLOCK_SIZE_M": 16, …, "num_warps": 4, "num_stages": 5}, …}
 """
@@ -27,10 +26,9 @@ from foretune.values import Value
 
 REQUIRED = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_warps")
 OPTIONAL = ("num_stages", "SPLIT_K", "waves_per_eu", "matrix_instr_nonkdim", "kpack")
-"""What most files, or some, hold beside: Triton has a default of stages; the last three are for
-AMD GPUs."""
+"""Optional parameters. Triton has a default for ``num_stages``; the last three are for AMD GPUs."""
 MAX_SIZE = 2**31
-"""No size in a file reaches it."""
+"""Sizes in a file must be smaller."""
 _ALIASES = {"BLOCK_M": "BLOCK_SIZE_M", "BLOCK_N": "BLOCK_SIZE_N", "BLOCK_K": "BLOCK_SIZE_K",
             "GROUP_M": "GROUP_SIZE_M"}  # fmt: skip
 _VERSION = "triton_version"
@@ -38,24 +36,24 @@ _VERSION = "triton_version"
 
 @dataclass(frozen=True)
 class ParameterNames:
-    """How a kernel's problems call what vLLM's files speak of.
+    """Maps the names in vLLM's files to a kernel's problem parameters.
 
     Attributes:
         names: our name (``M``, ``E``, ``N``, ``dtype``, ``block_n``, ``block_k``) -> the kernel's.
-        extra: what else every problem of the kernel holds, e.g. ``{"top_k": 8}``.
+        extra: further parameters of every problem, e.g. ``{"top_k": 8}``.
     """
 
     names: Mapping[str, str] = field(default_factory=dict)
     extra: Mapping[str, Value] = field(default_factory=dict)
 
     def to_kernel_problem(self, problem: Problem) -> Problem:
-        """Return one of our problems as the kernel's."""
+        """Return one of our problems with the kernel's names."""
         return Problem({**{self.names.get(n, n): v for n, v in problem.items()}, **self.extra})
 
     def tokens(self, problem: Problem, layer: Layer) -> int | None:
-        """Return the number of tokens of a kernel's problem; None if it is of another layer.
+        """Return the number of tokens of a kernel's problem; None for another layer.
 
-        The problem may say more than a file of vLLM's can: strides, alignment, candidates.
+        The problem may have parameters that vLLM's files lack: strides, alignment, candidates.
         """
         tokens = problem.get(self.names.get(TOKENS, TOKENS))
         if tokens is None or isinstance(tokens, str):
@@ -69,12 +67,12 @@ class ParameterNames:
 
 @dataclass(frozen=True)
 class TunedLayer:
-    """The content of one file: a layer and its configurations by number of tokens.
+    """Content of one file: a layer and its configurations by number of tokens.
 
     Attributes:
-        layer: what its name says.
+        layer: the layer in its name.
         configs: number of tokens -> configuration.
-        triton: the version of Triton it was tuned with; empty if it is not known.
+        triton: the Triton version it was tuned with; empty if unknown.
     """
 
     layer: Layer
@@ -83,23 +81,20 @@ class TunedLayer:
 
 
 def read_vllm(path: str | os.PathLike[str]) -> TunedLayer:
-    """Return one of vLLM's files.
+    """Return the content of one of vLLM's expert files.
 
-    Raises:
-        UsageError: it is not named as vLLM names them.
-        StoreError: it cannot be read, or holds something else.
+    Raises UsageError for other file names, StoreError for other content.
     """
     layer, path = Layer.from_file(path), Path(path)
     if not layer.experts:
-        raise UsageError(f"{path.name} is of a linear layer, not of experts: its name has no E=…")
+        raise UsageError(f"{path.name} is for a linear layer, not for experts: its name has no E=…")
     return read_layer(layer, path)
 
 
 def read_layer(layer: Layer, path: Path) -> TunedLayer:
-    """Return what the file of a layer holds.
+    """Return the content of a layer's file.
 
-    Raises:
-        StoreError: it cannot be read, or holds something else.
+    Raises StoreError if it cannot be read.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -115,26 +110,20 @@ def read_layer(layer: Layer, path: Path) -> TunedLayer:
         sizes = {TOKENS: tokens, **{n: config[n] for n in (*REQUIRED, "num_stages") if n in config}}
         for name, value in sizes.items():
             if type(value) is not int or not 0 < value < MAX_SIZE:
-                raise StoreError(f"{path}: {name} is {value!r}, which is no size")
+                raise StoreError(f"{path}: {name} is {value!r}, which is not a valid size")
     return TunedLayer(layer, configs, triton)
 
 
 def write_vllm(folder: str | os.PathLike[str], tuned: TunedLayer) -> Path:
-    """Write a file that vLLM finds (``VLLM_TUNED_CONFIG_FOLDER``), all or nothing; return its path.
+    """Write a file that vLLM finds (``VLLM_TUNED_CONFIG_FOLDER``); return its path.
 
-    Raises:
-        UsageError: a configuration lacks what vLLM needs, or holds what it does not know.
-        StoreError: the file cannot be written.
+    Raises UsageError if a configuration lacks a parameter or has an unknown one.
     """
     return write_layer(Path(folder) / tuned.layer.file_name, tuned)
 
 
 def write_layer(path: Path, tuned: TunedLayer) -> Path:
-    """Write the file of a layer, all or nothing; return its path.
-
-    Raises:
-        UsageError, StoreError: see `write_vllm`.
-    """
+    """Write the file of a layer; return its path."""
     head = {_VERSION: tuned.triton} if tuned.triton else {}
     configs = {str(m): _to_vllm(tuned.configs[m]) for m in sorted(tuned.configs)}
     with atomic_write(path, StoreError) as new:
@@ -149,24 +138,11 @@ def import_vllm(
     subject: Subject | None = None,
     naming: ParameterNames | None = None,
 ) -> tuple[Subject, int, int]:
-    """Take the configurations of one of vLLM's files as choices; what was chosen before stands.
+    """Store the configurations of one of vLLM's files as choices; existing choices stay.
 
-    They were measured when they were tuned, how long they took is not in the file, and how far
-    they are from the best is not known.
-
-    Args:
-        store: where to.
-        path: the file.
-        kernel: name of the kernel they are for.
-        subject: whose choices they become; by default those of any code of ``kernel`` tuned with
-            the file's version of Triton on the file's device.
-        naming: what the kernel's problems call things.
-
-    Returns:
-        The subject, how many choices are new, and how many problems had one.
-
-    Raises:
-        UsageError, StoreError: see `read_vllm`; or the subject is of another device.
+    Their times and regrets are unknown. ``subject`` defaults to any code of ``kernel`` tuned with
+    the file's Triton version on the file's device. Returns the subject, the number of new choices,
+    and the number of problems that had one.
     """
     tuned, naming = read_vllm(path), naming or ParameterNames()
     versions = f"triton {tuned.triton}" if tuned.triton else ""
@@ -190,23 +166,9 @@ def export_vllm(
     layer: Layer,
     naming: ParameterNames | None = None,
 ) -> tuple[Path, int]:
-    """Write a subject's choices for one layer as a file of vLLM's.
+    """Write a subject's choices for one layer as one of vLLM's files.
 
-    Of several choices for the same number of tokens the last one counts.
-
-    Args:
-        tuned: where the choices are.
-        folder: where the file goes.
-        subject: whose choices.
-        layer: which experts.
-        naming: what the kernel's problems call things.
-
-    Returns:
-        The file, and how many numbers of tokens it holds.
-
-    Raises:
-        UsageError: there is no choice for that layer, or one that vLLM cannot use.
-        StoreError: the store cannot be read, or the file not be written.
+    The last choice for a number of tokens counts. Returns the file and its number of entries.
     """
     naming = naming or ParameterNames()
     configs = {
@@ -216,7 +178,7 @@ def export_vllm(
     }
     if not configs:
         raise UsageError(
-            f"nothing was chosen for {naming.to_kernel_problem(layer.problem(1))} with any {TOKENS}: "
+            f"no choice for {naming.to_kernel_problem(layer.problem(1))} with any {TOKENS}: "
             "'foretune store show' lists the choices"
         )
     found = re.search(r"triton ([^\s,]+)", subject.versions)
@@ -227,7 +189,7 @@ def export_vllm(
 def _to_vllm(config: Configuration) -> dict[str, Any]:
     renamed = {_ALIASES.get(name, name): value for name, value in config.items()}
     if missing := [name for name in REQUIRED if name not in renamed]:
-        raise UsageError(f"vLLM needs {', '.join(missing)}, and {config} has none")
+        raise UsageError(f"vLLM needs {', '.join(missing)}, which {config} lacks")
     if unknown := renamed.keys() - {*REQUIRED, *OPTIONAL}:
-        raise UsageError(f"vLLM knows no {', '.join(sorted(unknown))}, and {config} has it")
+        raise UsageError(f"vLLM does not know {', '.join(sorted(unknown))}, which {config} has")
     return {name: renamed[name] for name in (*REQUIRED, *OPTIONAL) if name in renamed}

@@ -1,7 +1,7 @@
-"""vLLM's own Triton kernels, with the knobs that its tuned files hold.
+"""vLLM's own Triton kernels, with the parameters of its tuned files.
 
-They are called as vLLM calls them, and right is what vLLM's default computes. Names and arguments
-are those of vLLM 0.33 (``fused_moe/fused_moe.py``, ``quantization/utils/fp8_utils.py``).
+They are called as in vLLM, and the reference is the result of vLLM's default. Names and arguments
+follow vLLM 0.33 (``fused_moe/fused_moe.py``, ``quantization/utils/fp8_utils.py``).
 """
 
 import hashlib
@@ -35,7 +35,7 @@ from foretune.space import Configuration, SearchSpace
 from foretune.values import Value
 
 BLOCK = 128
-"""Rows and columns of weights that share a scale where they are quantized in blocks."""
+"""Rows and columns of weights that share a scale in block quantization."""
 FP8_BLOCK = "fp8_block"
 FORMATS = ("bf16", "fp8", FP8_BLOCK)
 KNOBS: dict[str, tuple[Value, ...]] = {
@@ -43,31 +43,32 @@ KNOBS: dict[str, tuple[Value, ...]] = {
     "BLOCK_SIZE_K": (64, 128, 256), "GROUP_SIZE_M": (1, 16, 32, 64), "num_warps": (4, 8),
     "num_stages": (2, 3, 4, 5),
 }  # fmt: skip
-"""What vLLM's own tuner tries."""
+"""Search space of vLLM's own tuner."""
 LINEAR_DEFAULT = {
     "BLOCK_SIZE_M": 64, "BLOCK_SIZE_N": BLOCK, "BLOCK_SIZE_K": BLOCK, "GROUP_SIZE_M": 32,
     "num_warps": 4, "num_stages": 2,
 }  # fmt: skip
-"""Of ``w8a8_triton_block_scaled_mm`` where there is no file."""
+"""Default of ``w8a8_triton_block_scaled_mm`` without a file."""
 TOLERANCE = {"bf16": 2e-2, "fp8": 4e-2, FP8_BLOCK: 2e-2}
-"""Sums of the same products in another order, rounded between two of them; with one scale for a
-whole matrix in 8 bits, another largest element changes how all are rounded."""
+"""Tolerance for a different summation order, with rounding between the two products.
+
+With one 8-bit scale per matrix, a different maximum changes the rounding of all values.
+"""
 _LAYERS = "vllm.model_executor.layers."
 M = ProblemParameter("M", meaning="tokens of a batch")
 TOKENS = (1, 4, 16, 64, 256, 1024, 4096)
 
 
 class VllmLayer(TensorKernel):
-    """A layer as vLLM multiplies it: subclasses say what is called with which inputs."""
+    """A layer as vLLM computes it; subclasses define the call and its inputs."""
 
     accepts_scalars = True
 
     @cached_property
     def source_hash(self) -> str:
-        """Identifies this code and the version of vLLM, whose code it calls.
+        """Hash of this code and the version of vLLM, whose code it calls.
 
-        Raises:
-            MeasurementError: vLLM is not installed.
+        Raises MeasurementError if vLLM is not installed.
         """
         try:
             code = f"{super().source_hash} vllm {version('vllm')}"
@@ -77,19 +78,19 @@ class VllmLayer(TensorKernel):
 
     @abstractmethod
     def call(self, problem: Problem, inputs: Inputs) -> Callable[[], Any]:
-        """Return what vLLM calls."""
+        """Return the call into vLLM."""
 
     @abstractmethod
     def use_config(
         self, problem: Problem, config: Configuration | None
     ) -> AbstractContextManager[None]:  # fmt: skip
-        """Return what makes vLLM take a configuration; its own default for None."""
+        """Return a context in which vLLM uses a configuration; None is its default."""
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
-        """Return the call under a configuration; it ran once, so it compiles and fits.
+        """Return the call under a configuration, after one run to compile and check it.
 
-        On a GPU it is a replay of what vLLM launches, as engines replay a step: Python between the
-        launches of one layer would take longer than they do.
+        On a GPU it replays a CUDA graph, as engines do: Python between the launches of one layer
+        would take longer than the kernels.
         """
         torch = require("torch", "gpu", "a layer of vLLM")
         call = self.call(problem, inputs)
@@ -113,36 +114,38 @@ class VllmLayer(TensorKernel):
         return replay
 
     def reference(self, inputs: Inputs) -> Any:
-        """Return what the layer gives under vLLM's default."""
+        """Return the layer's result under vLLM's default."""
         problem = Problem(inputs["problem"])
         call = self.call(problem, inputs)
         with self.use_config(problem, None):
             return call().clone()
 
     def error_limit(self, problem: Problem, config: Configuration) -> float:
-        """Return what another order of sums accounts for: weights are quantized alike."""
+        """Return the tolerance for another summation order; the quantization is the same."""
         return TOLERANCE[self.format_of(problem)]
 
     def space(self, problem: Problem) -> SearchSpace:
-        """Return what vLLM's tuner tries and the default, as far as a block's memory goes."""
+        """Return the space of vLLM's tuner and the default, limited by shared memory."""
         default = self.default(problem)
         knobs = {k: tuple(sorted({*values, default[k]})) for k, values in KNOBS.items()}
         size = 2 if self.format_of(problem) == "bf16" else 1
         tiles = f"(BLOCK_SIZE_M + BLOCK_SIZE_N) * BLOCK_SIZE_K * {size}"
         rules = [f"{tiles} * (num_stages - 1) <= {shared_memory_limit()}"]
-        if self.format_of(problem) == FP8_BLOCK:  # a step lies in one block, which has one scale
+        if (
+            self.format_of(problem) == FP8_BLOCK
+        ):  # a step must lie in one block, which has one scale
             rules.append(f"BLOCK_SIZE_K <= {BLOCK}")
         return SearchSpace(knobs, rules)
 
     def format_of(self, problem: Problem) -> str:
-        """Return the format of the weights, of `FORMATS`."""
+        """Return the format of the weights, one of `FORMATS`."""
         return str(problem.get("dtype", FP8_BLOCK))
 
 
 class VllmExperts(VllmLayer):
-    """Routed experts of one rank: ``fused_experts``, both products and what is between them.
+    """Routed experts of one rank: ``fused_experts``, with both products.
 
-    Every token goes to ``top_k`` experts of this rank, drawn evenly.
+    Every token goes to ``top_k`` experts of this rank, drawn uniformly.
     """
 
     name = "vllm_experts"
@@ -152,15 +155,14 @@ class VllmExperts(VllmLayer):
         ProblemParameter("top_k", maximum=4096, meaning="experts of a token"),
         ProblemParameter("N", meaning="intermediate size of an expert on this rank"),
         ProblemParameter("K", meaning="width of the tokens"),
-        ProblemParameter("dtype", "bf16", choices=FORMATS, meaning="of the weights"),
+        ProblemParameter("dtype", "bf16", choices=FORMATS, meaning="format of the weights"),
         CACHE,
     )
 
     def default(self, problem: Problem) -> Configuration:
-        """Return what vLLM takes without a file.
+        """Return vLLM's configuration without a file.
 
-        Raises:
-            MeasurementError: vLLM is not installed, or reads no files.
+        Raises MeasurementError if vLLM is not installed or ignores files.
         """
         quantized, block = problem["dtype"] != "bf16", problem["dtype"] == FP8_BLOCK
         sizes = (int(problem[name]) for name in ("M", "E", "N", "K", "top_k"))
@@ -169,13 +171,13 @@ class VllmExperts(VllmLayer):
         )
         if missing := KNOBS.keys() - found.keys():
             raise MeasurementError(
-                f"vLLM's default has no {min(missing)}, and reads no tuned files: unset "
+                f"vLLM's default has no {min(missing)}, so it ignores tuned files: unset "
                 "VLLM_BATCH_INVARIANT"
             )
         return Configuration({knob: found[knob] for knob in KNOBS})
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
-        """Return tokens, weights with their scales, and which experts each token goes to."""
+        """Return tokens, weights with scales, and the routing."""
         torch = require("torch", "gpu", "a layer of vLLM")
         tokens, experts, top_k, n, k = (int(problem[p]) for p in ("M", "E", "top_k", "N", "K"))
         kind = str(problem["dtype"])
@@ -215,7 +217,7 @@ class VllmExperts(VllmLayer):
         return context
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return 6·N·K operations per token and expert; weights of wanted experts moved once."""
+        """Return 6·N·K FLOPs per token and expert; weights of used experts move once."""
         tokens, experts, top_k, n, k = (1.0 * problem[p] for p in ("M", "E", "top_k", "N", "K"))
         pairs = tokens * top_k
         wanted = experts * (1.0 - (1.0 - top_k / experts) ** tokens)
@@ -227,7 +229,7 @@ class VllmExperts(VllmLayer):
         )
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
-        """Return layers of mixtures of experts, for one token to a long prompt."""
+        """Return mixture-of-experts layers, from one token to a long prompt."""
         layers = [(8, 2, 1792, 4096), (64, 6, 352, 2048), (128, 8, 192, 2048), (256, 8, 256, 7168)]
         rng = np.random.default_rng(seed)
         every = [(m, *layer, f) for m in TOKENS for layer in layers for f in FORMATS]
@@ -238,7 +240,7 @@ class VllmExperts(VllmLayer):
 
 
 class VllmLinear(VllmLayer):
-    """A linear layer quantized in blocks: ``w8a8_triton_block_scaled_mm``."""
+    """A block-quantized linear layer: ``w8a8_triton_block_scaled_mm``."""
 
     name = "vllm_linear"
     problem_parameters = (
@@ -249,11 +251,11 @@ class VllmLinear(VllmLayer):
     )
 
     def default(self, problem: Problem) -> Configuration:
-        """Return what vLLM takes without a file."""
+        """Return vLLM's configuration without a file."""
         return Configuration(LINEAR_DEFAULT)
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
-        """Return tokens and weights, both with their scales."""
+        """Return tokens and weights, both with scales."""
         check_support("fp8")
         m, n, k = (int(problem[p]) for p in ("M", "N", "K"))
         tokens = _quantized_rows(normal((m, k), "bf16", self, 2 * seed))
@@ -272,17 +274,17 @@ class VllmLinear(VllmLayer):
     def use_config(
         self, problem: Problem, config: Configuration | None
     ) -> AbstractContextManager[None]:  # fmt: skip
-        """Return what stands for a file with this configuration."""
+        """Return a context in which vLLM reads this configuration as its file."""
         file = None if config is None else {int(problem["M"]): dict(config)}
         return _patched_configs(_vllm("quantization.utils.fp8_utils"), file)
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return 2·M·N·K operations; all matrices moved once."""
+        """Return 2·M·N·K FLOPs; all matrices move once."""
         m, n, k = (1.0 * problem[p] for p in ("M", "N", "K"))
         return Cost(flops=2.0 * m * n * k, bytes_moved=m * k + n * k + 2.0 * m * n, dtype="fp8")
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
-        """Return projections of models, for one token to a long prompt."""
+        """Return projections of models, from one token to a long prompt."""
         choices = {"M": TOKENS, "N": (512, 1536, 2112, 4096, 7168), "K": (256, 2048, 4096, 7168)}
         return latin_hypercube_problems(self, choices, n, seed)
 
@@ -298,11 +300,10 @@ def _patched_configs(module: Any, file: dict[int, Any] | None) -> Iterator[None]
 
 
 def _quantized(weights: Any, kind: str) -> tuple[Any, Any]:
-    """Return weights in a format with the scales that vLLM takes; None in 16 bits.
+    """Return weights in a format, with vLLM's scales; None as scale in 16 bits.
 
-    Args:
-        weights: (…, rows, columns) in 16 bits.
-        kind: of `FORMATS`: one scale per expert, or one per block.
+    ``weights`` has shape (…, rows, columns); ``kind`` is one of `FORMATS`: one scale per expert or
+    per block.
     """
     if kind == "bf16":
         return weights, None
@@ -321,7 +322,7 @@ def _quantized(weights: Any, kind: str) -> tuple[Any, Any]:
 
 
 def _quantized_rows(tokens: Any) -> tuple[Any, Any]:
-    """Return tokens in 8 bits with a scale for each 128 columns of each."""
+    """Return 8-bit tokens with a scale per 128 columns."""
     torch = require("torch", "gpu", "a layer of vLLM")
     rows, columns = tokens.shape
     padded = torch.nn.functional.pad(tokens, (0, -columns % BLOCK))
@@ -335,20 +336,20 @@ def _to_fp8(numbers: Any, scale: Any) -> Any:
 
 
 def _largest() -> float:
-    """Return the largest number in 8 bits."""
+    """Return the largest 8-bit number."""
     torch = require("torch", "gpu", "a layer of vLLM")
     return float(torch.finfo(torch_dtype("fp8")).max)
 
 
 def _product_dtype(dtypes: Any) -> Any:
-    """Return the formats in which products are taken."""
+    """Return the formats of the products."""
     if isinstance(dtypes, str):
         return "bf16" if dtypes == "bf16" else "fp8"
     return np.where(np.equal(dtypes, "bf16"), "bf16", "fp8")
 
 
 def _vllm(module: str) -> Any:
-    # Its messages would go to stdout, which is for results.
+    # vLLM logs to stdout, which is reserved for results.
     os.environ.setdefault("VLLM_LOGGING_STREAM", "ext://sys.stderr")
     try:
         return importlib.import_module(_LAYERS + module)
@@ -357,6 +358,4 @@ def _vllm(module: str) -> Any:
 
 
 def _vllm_missing(why: Exception) -> MeasurementError:
-    return MeasurementError(
-        f"vLLM's own kernels are measured where it runs, and here it does not: {why}"
-    )
+    return MeasurementError(f"cannot measure vLLM's kernels, because vLLM does not run here: {why}")

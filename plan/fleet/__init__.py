@@ -1,4 +1,4 @@
-"""Choosing hardware: the cheapest mix of GPUs for given requests, and servers in a power budget."""
+"""Chooses hardware: the cheapest mix of GPUs for a demand, and servers in a power budget."""
 
 from typing import TYPE_CHECKING
 

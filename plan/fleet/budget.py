@@ -1,10 +1,9 @@
-"""How many servers a power budget feeds, and what caps on their power cost (the POLCA question).
+"""Servers in a power budget, and the cost of power caps (POLCA's question).
 
-Those who set aside the limit of every board feed few servers, which hardly ever draw that at once.
-Servers that serve different requests are independent, so that the power of many is nearly normal
-about the sum of their means; as many fit as stay within the budget but for a small share of the
-time, in which caps that act for a moment (arXiv:2308.12908) must keep the site within it. A cap
-that is always on lets more servers in, each of which is slower.
+Provisioning every board's limit allows few servers, which rarely draw it at once. Servers with
+different requests are independent, so their total power is nearly normal. As many fit as exceed the
+budget only for a small share of the time, during which momentary caps (arXiv:2308.12908) keep the
+site within it. A permanent cap allows more servers, each of them slower.
 """
 
 from collections.abc import Sequence
@@ -17,22 +16,22 @@ from foretune.errors import UsageError
 from foretune.plan.fleet.server import Server
 
 OVERLOAD_SHARE = 1e-3
-"""Share of the time in which the servers may want more than the budget."""
+"""Share of the time in which the servers may demand more than the budget."""
 CAP_SHARES = tuple(round(1.0 - 0.05 * i, 2) for i in range(13))
-"""Caps that are looked at, as shares of the board's limit."""
+"""Caps to try, as shares of the board's limit."""
 
 
 @dataclass(frozen=True)
 class Oversubscription:
-    """Servers that share a budget, every GPU capped alike.
+    """Servers that share a budget, with equally capped GPUs.
 
     Attributes:
-        cap_w: of a GPU.
-        servers: how many.
-        provisioned: how many there would be if the limit of every board were set aside.
-        slowdown: of each server's work, 1 where the cap costs nothing.
+        cap_w: cap per GPU.
+        servers: number of servers.
+        provisioned: number of servers if every board's limit were provisioned.
+        slowdown: relative time of each server's work; 1 if the cap costs nothing.
         tokens_per_s: of all servers.
-        mean_w: of all servers.
+        mean_w: mean power of all servers.
     """
 
     cap_w: float
@@ -44,7 +43,7 @@ class Oversubscription:
 
     @property
     def extra_share(self) -> float:
-        """How many more servers there are than without prediction, as a share."""
+        """Additional servers relative to provisioning every board's limit."""
         return self.servers / self.provisioned - 1.0 if self.provisioned else np.inf
 
 
@@ -54,16 +53,16 @@ def oversubscriptions(
     shares: Sequence[float] = CAP_SHARES,
     overload_share: float = OVERLOAD_SHARE,
 ) -> list[Oversubscription]:
-    """Return what a budget feeds at every cap, the highest cap first.
+    """Return the servers in a budget at every cap, highest cap first.
 
     Args:
-        server: that there are to be many of.
-        budget_w: of the site, watts.
-        shares: caps, as shares of the board's limit.
+        server: the kind of server.
+        budget_w: power budget of the site.
+        shares: caps as shares of the board's limit.
         overload_share: share of the time in which the budget may be exceeded, 0 … 0.5.
 
     Raises:
-        UsageError: not one server fits.
+        UsageError: not even one server fits.
     """
     found = []
     for share in shares:
@@ -87,19 +86,18 @@ def oversubscriptions(
     if not any(one.servers for one in found):
         min_mean_w = min(server.under_cap(s * server.limit_w).mean_w for s in shares)
         raise UsageError(
-            f"{budget_w / 1e3:g} kW feed not one server, which draws {min_mean_w / 1e3:.1f} kW and "
-            "more: raise --power-kw or take fewer --gpus"
+            f"{budget_w / 1e3:g} kW is not enough for a server of {min_mean_w / 1e3:.1f} kW: "
+            "raise --power-kw or use fewer --gpus"
         )
     return found
 
 
 def best(found: Sequence[Oversubscription], max_slowdown: float = np.inf) -> Oversubscription:
-    """Return the one of most tokens per second; of several the one of the highest cap.
+    """Return the option with the most tokens per second; ties go to the highest cap.
 
     Args:
-        found: what `oversubscriptions` returned.
-        max_slowdown: the most slowdown that is allowed; where all exceed it, the least slow is
-            taken.
+        found: from `oversubscriptions`.
+        max_slowdown: maximum slowdown; if all exceed it, the least slow is returned.
     """
     allowed = [one for one in found if one.slowdown <= max_slowdown] or [
         min(found, key=lambda one: one.slowdown)
@@ -110,11 +108,10 @@ def best(found: Sequence[Oversubscription], max_slowdown: float = np.inf) -> Ove
 def _max_servers(
     mean_w: float, spread_w: float, peak_w: float, budget_w: float, overload_share: float
 ) -> int:
-    """Return the most servers whose power stays within the budget but for ``overload_share`` of
-    the time.
+    """Return how many servers stay within the budget except for ``overload_share``.
 
-    ``n·mean + z·√n·spread <= budget`` is solved for √n. Few servers may all peak at once: then as
-    many fit as the budget holds peaks.
+    ``n·mean + z·√n·spread <= budget`` is solved for √n. For few servers, the sum of their peaks
+    decides.
     """
     z = norm.isf(overload_share)
     root = (np.sqrt((z * spread_w) ** 2 + 4.0 * mean_w * budget_w) - z * spread_w) / (2.0 * mean_w)

@@ -1,7 +1,7 @@
-"""What instances of GPUs sustain: requests per second of each length, within limits of latency.
+"""Requests per second that an instance sustains within the latency limits.
 
-An instance is rented as a whole and serves in one layout and one format whatever it is sent; only
-the number of requests in flight follows the requests, which arrive at random.
+An instance is rented as a whole and serves with one layout and one format. Only the number of
+requests in flight follows the randomly arriving requests.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -27,26 +27,26 @@ from foretune.plan.serve.prediction import predict
 from foretune.plan.serve.requirements import Requirements
 
 DOMINANCE_RATIO = 1.25
-"""How many times as many requests, arriving evenly, keep a way ahead where they arrive at random:
-who serves more has more in flight, whose times chance disturbs less."""
+"""A setup with this ratio of another's steady rate also wins with random arrivals: at higher rates,
+latencies vary less."""
 Setup = tuple[Layout, Formats]
-"""How one replica serves."""
+"""Layout and formats of a replica."""
 
 
 @dataclass(frozen=True)
 class InstanceType:
-    """GPUs that are rented together, and how a model is served on them.
+    """GPUs rented together, and how a model is served on them.
 
     Attributes:
         system: the GPUs' short name.
-        gpus: how many.
-        layout: over which GPUs of one replica.
-        formats: in which formats.
-        usd_per_hour: of the instance.
-        power_w: provisioned for it, watts: GPUs at the limit of their boards, and their host.
-        rates: the most requests per second of each length of which nine in ten keep to the limits;
-            0 where they do not even one by one.
-        in_flight: requests in flight per replica at those rates, on average.
+        gpus: number of GPUs.
+        layout: of one replica.
+        formats: number formats.
+        usd_per_hour: price of the instance.
+        power_w: provisioned watts: GPUs at their boards' limits, and the host.
+        rates: per request length, the highest requests per second of which 90 % meet the limits; 0
+            if even single requests do not.
+        in_flight: mean requests in flight per replica at those rates.
     """
 
     system: str
@@ -60,7 +60,7 @@ class InstanceType:
 
     @property
     def replicas(self) -> int:
-        """How many copies of the model it serves."""
+        """Number of replicas."""
         return self.gpus // self.layout.gpus
 
 
@@ -76,27 +76,27 @@ def instance_types(
     correction: LatencyPredictor | None = None,
     on_system: Callable[[str], None] = lambda name: None,
 ) -> list[InstanceType]:
-    """Return what can be rented and what it sustains, without types that others make needless.
+    """Return the rentable types and their sustained rates, without dominated ones.
 
     Args:
-        model: what is served.
-        systems: the GPUs to choose from; each has a price.
+        model: the model to serve.
+        systems: GPU systems to choose from, with prices.
         sizes: GPUs per instance to choose from.
         demands: the requests.
-        timers: say what operators take.
-        requirements: limits on times and quality; None has none.
+        timers: operator times.
+        requirements: limits on latency and quality; None has none.
         backend: the engine.
-        formats: to choose from; None takes what each GPU supports.
+        formats: choices of formats; None takes those each GPU supports.
         correction: trained on measured deployments; None predicts by formulas.
-        on_system: is told each system's name as its turn comes.
+        on_system: called with each system's name before its prediction.
 
     Raises:
         UsageError: a system has no price, or no instance serves one of the demands; the message
-            says what would.
+            suggests a fix.
     """
     for system in systems:
         if system.price_per_hour is None:
-            raise UsageError(f"{system.name} has no price: give --prices FILE with one")
+            raise UsageError(f"{system.name} has no price: add one with --prices FILE")
     requirements = requirements or Requirements()
     found: list[InstanceType] = []
     tables: list[pd.DataFrame] = []
@@ -116,12 +116,9 @@ def instance_types(
 
 @dataclass(frozen=True)
 class _Replicas:
-    """One replica on a system: in every way of serving, under every demand, at every load.
+    """One replica on a system: every setup, demand and load.
 
-    Attributes:
-        setups: all of them.
-        candidates: what is predicted.
-        labels: the numbers of each candidate's way and demand.
+    ``labels`` has each candidate's (setup, demand).
     """
 
     setups: list[Setup]
@@ -139,7 +136,7 @@ class _Replicas:
         formats: Sequence[Formats] | None,
         requirements: Requirements,
     ) -> Self:
-        """Return those that are legal, fit memory, and keep enough of the quality."""
+        """Return the legal replicas that fit memory and meet the accuracy limit."""
         setups: dict[Setup, int] = {}
         candidates: list[Candidate] = []
         labels: list[tuple[int, int]] = []
@@ -161,13 +158,13 @@ class _Replicas:
         return cls(list(setups), candidates, labels)
 
     def predictions(self, timers: StepTimers, correction: LatencyPredictor | None) -> pd.DataFrame:
-        """Return what to expect: the columns of `predict`, and ``way`` and ``demand``."""
+        """Return the columns of `predict`, plus ``way`` (the setup) and ``demand``."""
         table = predict(self.candidates, timers, correction)
         return table.assign(**dict(zip(("way", "demand"), np.array(self.labels).T, strict=True)))
 
 
 def _replica_sizes(sizes: Sequence[int]) -> list[int]:
-    """Return sizes of replicas: several on an instance divide its GPUs among them."""
+    """Return the replica sizes that divide an instance's GPUs."""
     return sorted({n for gpus in sizes for n in range(1, gpus + 1) if gpus % n == 0})
 
 
@@ -177,9 +174,9 @@ def _sustained_rates(
     demands: Sequence[Demand],
     requirements: Requirements,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the most requests per second of a replica, and those in flight, by way and demand.
+    """Return a replica's highest rates, and requests in flight, by setup and demand.
 
-    Both are zero for ways that are left behind even where requests arrive evenly.
+    Both are zero for setups that are dominated with steady arrivals.
     """
     within = (table["ttft_ms"] <= requirements.ttft_ms) & (table["tpot_ms"] <= requirements.tpot_ms)
     steady_rates, rates, in_flight = np.zeros((3, len(setups), len(demands)))
@@ -198,13 +195,10 @@ def _sustained_rates(
 
 
 def contenders(rates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
-    """Return which ways of serving may be worth their GPUs.
+    """Return which setups may be worth their GPUs.
 
-    A way is left out if another, on as many GPUs, is well ahead of it in everything.
-
-    Args:
-        rates: requests per second where they arrive evenly, by way and demand.
-        gpus: of one replica, by way.
+    A setup is dropped if another with as many GPUs is far ahead in every demand. ``rates`` are
+    steady requests per second, by setup and demand.
     """
     dominates = (rates[None] >= DOMINANCE_RATIO * rates[:, None]).all(axis=2) & (
         gpus[:, None] == gpus
@@ -237,7 +231,7 @@ def _instance_types(
 
 
 def pareto_instances(kinds: Sequence[InstanceType]) -> list[InstanceType]:
-    """Return the types without those that a number of others replace at the same cost."""
+    """Return the types that no number of others replaces at the same cost."""
     kept: list[InstanceType] = []
     for kind in sorted(kinds, key=lambda kind: (kind.gpus, -sum(kind.rates))):
         if not any(_dominates(other, kind) for other in kept):
@@ -246,9 +240,9 @@ def pareto_instances(kinds: Sequence[InstanceType]) -> list[InstanceType]:
 
 
 def _dominates(other: InstanceType, kind: InstanceType) -> bool:
-    """Return whether some ``other``, of as many GPUs of one system, sustain all that ``kind`` does.
+    """Return whether instances of ``other``, with as many GPUs, sustain all that ``kind`` does.
 
-    Price and power go by the GPU, so that they are no more.
+    Price and power are proportional to GPUs, so they are equal.
     """
     multiple = kind.gpus // other.gpus
     return other.system == kind.system and all(
@@ -257,7 +251,7 @@ def _dominates(other: InstanceType, kind: InstanceType) -> bool:
 
 
 def _limit_utilization(rows: pd.DataFrame, requirements: Requirements) -> np.ndarray:
-    """Return how far latencies go to their limits; above one they break them."""
+    """Return latencies relative to their limits; above one they violate them."""
     times = np.stack(
         [rows["tpot_ms"] / requirements.tpot_ms, rows["ttft_ms"] / requirements.ttft_ms]
     )
@@ -272,18 +266,18 @@ def _unserved_message(
     requirements: Requirements,
     sizes: Sequence[int],
 ) -> str:
-    """Return what it would take to serve a demand that nothing serves."""
+    """Return what would serve a demand that no instance serves."""
     rows = pd.concat(tables) if tables else pd.DataFrame({"demand": []})
     rows = rows[rows["demand"] == demand_index]
     if rows.empty:
         largest = max(sizes)
         return (
-            f"requests of {demand} fit on no instance of up to {largest} GPUs: take more "
-            "--gpus-per-instance, or systems of more memory"
+            f"requests of {demand} do not fit on an instance of up to {largest} GPUs: use more "
+            "--gpus-per-instance, or systems with more memory"
         )
     nearest = rows.iloc[int(np.argmin(_limit_utilization(rows, requirements)))]
     return (
-        f"no instance keeps to the limits for requests of {demand}: nearest is "
+        f"no instance meets the limits for requests of {demand}: the nearest is "
         f"{nearest['gpus']} × {nearest['system']} with {nearest['ttft_ms']:.0f} ms to the first "
-        f"token and {nearest['tpot_ms']:.1f} ms per further one; raise --ttft or --tpot to that"
+        f"token and {nearest['tpot_ms']:.1f} ms per further token; raise --ttft or --tpot to that"
     )

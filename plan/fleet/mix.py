@@ -1,9 +1,9 @@
-"""The cheapest mix of instances for given requests: an integer programme, solved by HiGHS.
+"""The cheapest mix of instances for a demand: a mixed-integer program, solved by HiGHS.
 
-Whole numbers of instances are rented; the requests of a length are spread over types in any
-proportions. Serving a rate takes its share of what an instance sustains of that length, and shares
-of different lengths add up. Where requests are cut into slices that are never divided (Mélange,
-arXiv:2404.14527), costs approach these from above as the slices become finer.
+Numbers of instances are integers; the requests of a length are divided over types in any
+proportions. A rate uses its share of an instance's sustained rate for that length, and the shares
+of different lengths add up. With indivisible slices of requests (Mélange, arXiv:2404.14527), costs
+approach these from above as slices get finer.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,18 +17,18 @@ from foretune.errors import UsageError
 from foretune.plan.fleet.capacity import InstanceType
 
 TIME_LIMIT_S = 60.0
-"""The solver's time, after which the best mix so far is taken."""
+"""Time limit of the solver; the best mix so far is then used."""
 MIN_SHARE = 1e-6
-"""Below it a share of requests is rounding."""
+"""Smaller shares of requests are rounding errors."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a fleet must keep to.
+    """Limits of a fleet.
 
     Attributes:
-        gpus: the most GPUs of some systems, by name; of others there are enough.
-        power_w: the most that may be provisioned, watts.
+        gpus: maximum GPUs by system; other systems are unlimited.
+        power_w: maximum provisioned watts.
     """
 
     gpus: Mapping[str, int] = field(default_factory=dict)
@@ -37,13 +37,13 @@ class Limits:
 
 @dataclass(frozen=True)
 class Share:
-    """Instances of one type, and what they serve.
+    """Instances of one type, and the requests they serve.
 
     Attributes:
         kind: the type.
-        count: how many are rented.
-        served: the share of each demand that they serve, 0 … 1.
-        utilization: the share of what they sustain that is used, 0 … 1.
+        count: number of instances.
+        served: share of each demand they serve, 0 … 1.
+        utilization: used share of their sustained rates, 0 … 1.
     """
 
     kind: InstanceType
@@ -57,9 +57,8 @@ class Fleet:
     """Instances that serve all requests.
 
     Attributes:
-        shares: the rented types, the dearest first.
-        optimality_gap: by how much, at most, a cheaper fleet may undercut this one, as a share; 0
-            where it is proven the cheapest.
+        shares: the rented types, most expensive first.
+        optimality_gap: upper bound on the relative saving of a cheaper fleet; 0 if proven optimal.
     """
 
     shares: tuple[Share, ...]
@@ -67,12 +66,12 @@ class Fleet:
 
     @property
     def usd_per_hour(self) -> float:
-        """The cost of an hour."""
+        """Cost per hour."""
         return sum(share.count * share.kind.usd_per_hour for share in self.shares)
 
     @property
     def power_w(self) -> float:
-        """Watts provisioned."""
+        """Provisioned watts."""
         return sum(share.count * share.kind.power_w for share in self.shares)
 
     @property
@@ -92,26 +91,28 @@ def cheapest_fleet(
     """Return the cheapest fleet that serves all requests.
 
     Args:
-        kinds: what can be rented.
+        kinds: rentable types.
         per_s: requests per second of each length, in the order of the types' rates.
         limits: on GPUs and power; None has none.
 
     Raises:
-        UsageError: no fleet serves them within the limits; the message says what would.
+        UsageError: no fleet serves them within the limits; the message gives what would.
     """
     limits = limits or Limits()
     unknown = {kind.system for kind in kinds if np.isnan(kind.power_w)}
     if unknown and np.isfinite(limits.power_w):
-        raise UsageError(f"the power of {', '.join(sorted(unknown))} is not known: do not limit it")
+        raise UsageError(
+            f"the power of {', '.join(sorted(unknown))} is unknown: drop the power limit"
+        )
     fleet = _solve(kinds, np.asarray(per_s, dtype=float), limits)
     if fleet is not None:
         return fleet
     unlimited = _solve(kinds, np.asarray(per_s, dtype=float), Limits())
     if unlimited is None:
-        raise UsageError("no type of instance serves all of the requests: name more systems")
+        raise UsageError("no instance types serve all requests: add more --systems")
     needed = ", ".join(f"{count} × {system}" for system, count in unlimited.gpus.items())
     raise UsageError(
-        f"the available GPUs or the power do not suffice: without limits the cheapest takes "
+        f"the GPUs or the power are not sufficient: without limits the cheapest fleet has "
         f"{needed} and {unlimited.power_w / 1e3:.1f} kW"
     )
 
@@ -119,12 +120,12 @@ def cheapest_fleet(
 def single_fleets(
     kinds: Sequence[InstanceType], per_s: Sequence[float], limits: Limits | None = None
 ) -> dict[str, Fleet]:
-    """Return the cheapest fleet of each system alone; systems that cannot do it are left out.
+    """Return the cheapest fleet of each system alone; systems that cannot serve are left out.
 
     Args:
-        kinds: what can be rented.
+        kinds: rentable types.
         per_s: requests per second of each length.
-        limits: as those of the mix.
+        limits: on GPUs and power; None has none.
     """
     rates, found = np.asarray(per_s, dtype=float), {}
     for system in dict.fromkeys(kind.system for kind in kinds):
@@ -138,7 +139,7 @@ def _solve(kinds: Sequence[InstanceType], per_s: np.ndarray, limits: Limits) -> 
     """Return the cheapest fleet; None if there is none.
 
     Variables are the number of instances of each type, then the share of a demand that a type
-    serves, for every pair of which the type serves anything.
+    serves, for every servable pair.
     """
     rates = np.array([kind.rates for kind in kinds], dtype=float).reshape(len(kinds), len(per_s))
     kind_of, demand_of = np.nonzero(rates > 0)
@@ -176,7 +177,7 @@ def _solve(kinds: Sequence[InstanceType], per_s: np.ndarray, limits: Limits) -> 
 def _limit_constraints(
     kinds: Sequence[InstanceType], limits: Limits, variables: int
 ) -> list[LinearConstraint]:
-    """Return the limits on GPUs and power."""
+    """Return the constraints on GPUs and power."""
     found = [
         ([float(kind.gpus) if kind.system == system else 0.0 for kind in kinds], float(upper))
         for system, upper in limits.gpus.items()

@@ -1,4 +1,4 @@
-"""Requests that a fleet must serve: how many per second of each length."""
+"""Demand on a fleet: requests per second of each length."""
 
 import os
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class Demand:
 
     Attributes:
         workload: the length.
-        per_s: how many arrive per second.
+        per_s: arrivals per second.
     """
 
     workload: Workload
@@ -31,12 +31,12 @@ class Demand:
 
 
 def read_requests(path: str | os.PathLike[str]) -> list[Demand]:
-    """Return the histogram in a CSV or Parquet file with columns ``isl, osl, requests_per_s``.
+    """Return the demands in a CSV or Parquet file with columns ``isl, osl, requests_per_s``.
 
-    Rows of one length are added up; those of no requests are left out.
+    Rows of one length are summed; zero rates are dropped.
 
     Raises:
-        RunTableError: it cannot be read, lacks a column, or a row means nothing.
+        RunTableError: the file cannot be read, lacks a column, or has an invalid row.
     """
     table = _read(Path(path))
     missing = [name for name in COLUMNS if name not in table]
@@ -54,7 +54,7 @@ def read_requests(path: str | os.PathLike[str]) -> list[Demand]:
         Demand(Workload(int(i), int(o)), float(rate)) for (i, o), rate in per_s.items() if rate
     ]
     if not found:
-        raise RunTableError(f"{path} holds no requests: give rows of {', '.join(COLUMNS)}")
+        raise RunTableError(f"{path} has no requests: add rows of {', '.join(COLUMNS)}")
     return found
 
 
@@ -62,13 +62,13 @@ def _read(path: Path) -> pd.DataFrame:
     try:
         return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
     except pd.errors.EmptyDataError as e:
-        raise RunTableError(f"{path} is empty: give rows of {', '.join(COLUMNS)}") from e
+        raise RunTableError(f"{path} is empty: add rows of {', '.join(COLUMNS)}") from e
     except (OSError, ValueError) as e:  # the parsers' errors are ValueErrors
         raise RunTableError(f"cannot read requests from {path}: {e}") from e
 
 
 def _row_error(row: Mapping[str, float]) -> str:
-    """Return what is wrong with a row; empty if nothing is."""
+    """Return what is wrong with a row; empty if it is valid."""
     for name in ("isl", "osl"):
         if not (row[name] >= 1 and row[name] == np.floor(row[name]) < np.inf):
             return f"{name} must be a whole number of tokens, at least 1"

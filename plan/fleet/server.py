@@ -1,4 +1,4 @@
-"""Servers as their power supply sees them: what they do in turn, and the watts that takes."""
+"""Power of a server: its phases of work and their watts."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -10,18 +10,18 @@ from foretune.plan.describe.system import System
 from foretune.plan.serve.deployments.power import apply_power_cap, clock_sensitivity
 
 HOST_W = (6500 - 8 * 400) / 8
-"""Watts per GPU of a server besides its GPUs: what NVIDIA's DGX A100 datasheet leaves for them at
-most (6.5 kW with eight GPUs of 400 W)."""
+"""Watts per GPU of a server besides its GPUs: from NVIDIA's DGX A100 data sheet (6.5 kW with eight
+GPUs of 400 W)."""
 
 
 @dataclass(frozen=True)
 class PowerPhase:
-    """What the GPUs of a server do for a share of the time.
+    """A phase of a server's GPUs.
 
     Attributes:
-        share: of the time, 0 … 1.
-        power_w: of a GPU meanwhile, watts.
-        sensitivity: of its speed to the GPU's clock, 0 … 1.
+        share: its share of the time, 0 … 1.
+        power_w: watts per GPU.
+        sensitivity: clock-dependent share of its time, 0 … 1.
     """
 
     share: float
@@ -31,12 +31,12 @@ class PowerPhase:
 
 @dataclass(frozen=True)
 class PowerDraw:
-    """What a server does under a cap.
+    """A server's power and speed under a cap.
 
     Attributes:
-        mean_w: of the server over time, host included.
-        spread_w: standard deviation of that.
-        slowdown: of its work, 1 where the cap costs nothing.
+        mean_w: mean power, including the host.
+        spread_w: its standard deviation.
+        slowdown: of its work; 1 if the cap costs nothing.
     """
 
     mean_w: float
@@ -46,14 +46,14 @@ class PowerDraw:
 
 @dataclass(frozen=True)
 class Server:
-    """GPUs that do the same at a time, and their host.
+    """GPUs in the same phase, and their host.
 
     Attributes:
-        gpus: how many.
-        phases: what they do; the shares add up to one.
-        idle_w: of a GPU that does nothing, watts.
-        limit_w: of a GPU's board, watts.
-        host_w: of all the rest, watts.
+        gpus: number of GPUs.
+        phases: phases of work; their shares add up to one.
+        idle_w: watts of an idle GPU.
+        limit_w: power limit of a GPU's board, in watts.
+        host_w: watts of the rest.
         tokens_per_s: generated without a cap.
     """
 
@@ -66,21 +66,20 @@ class Server:
 
     @property
     def provisioned_w(self) -> float:
-        """Watts that are set aside for it by those who trust no prediction."""
+        """Watts to provision without a prediction: all boards at their limits."""
         return self.gpus * self.limit_w + self.host_w
 
     @classmethod
     def from_candidate(
         cls, candidate: "pd.Series[Any]", system: System, host_w: float = HOST_W
     ) -> Self:
-        """Return the server that a planned deployment makes of its GPUs.
+        """Return the server of a planned deployment.
 
-        Prompts are limited by computing, which goes by the clock; answers by memory, which hardly
-        does.
+        Prefill is compute-bound and scales with the clock; decode is memory-bound and hardly does.
 
         Args:
             candidate: a row of `foretune.plan.Plan.candidates`.
-            system: whose GPUs they are.
+            system: the GPUs.
             host_w: watts of a server besides its GPUs, per GPU.
         """
         idle_w = OperatorPower(system.device, system.name).active_idle_w
@@ -107,18 +106,18 @@ class Server:
 
     @property
     def mean_w(self) -> float:
-        """Watts it draws over time without a cap."""
+        """Mean watts without a cap."""
         return self.under_cap(self.limit_w).mean_w
 
     def peak_w(self, cap_w: float) -> float:
-        """Return what it draws at most with every GPU capped at ``cap_w`` watts."""
+        """Return the peak watts with every GPU capped at ``cap_w`` watts."""
         watts = [
             apply_power_cap(p.power_w, cap_w, self.idle_w, p.sensitivity)[0] for p in self.phases
         ]
         return self.gpus * max(watts) + self.host_w
 
     def under_cap(self, cap_w: float) -> PowerDraw:
-        """Return what it does with every GPU capped at ``cap_w`` watts."""
+        """Return the power and speed with every GPU capped at ``cap_w`` watts."""
         capped_phases = [
             apply_power_cap(p.power_w, cap_w, self.idle_w, p.sensitivity) for p in self.phases
         ]

@@ -1,4 +1,4 @@
-"""Deployments at a rate of requests that arrive at random: how many replicas they need."""
+"""Deployments at a rate of randomly arriving requests, and the replicas they need."""
 
 from collections.abc import Sequence
 
@@ -10,28 +10,27 @@ from foretune.plan.serve.deployments.arrivals import MAX_UTILIZATION, LoadCurve,
 from foretune.plan.serve.requirements import Requirements
 
 IDENTITY = ["system", "formats", "tp", "pp", "dp", "ep", "prefill", "workers", "offload_gib"]
-"""Columns that tell deployments apart, whatever their load."""
+"""Columns that identify a deployment regardless of its load."""
 LATENCIES = ("ttft_ms", "tpot_ms")
 
 
 def load_curve(loads: pd.DataFrame, osl: int, requirements: Requirements) -> LoadCurve:
-    """Return what a replica does at any load, of its rows of a plan at some."""
+    """Return a replica's latencies at any load, interpolated from its rows of a plan."""
     table = loads.sort_values("batch")[["batch", *LATENCIES]]
     batch, ttft_ms, tpot_ms = table.to_numpy(dtype=float).T
     return LoadCurve(batch, ttft_ms, tpot_ms, osl, requirements)
 
 
 def at_rate(table: pd.DataFrame, rate: float, osl: int, requirements: Requirements) -> pd.DataFrame:
-    """Return one row per deployment and number of replicas that keeps up with a rate of requests.
+    """Return one row per deployment and number of replicas that sustain a request rate.
+
+    Raises UsageError if none does.
 
     Args:
-        table: deployments at all loads, as `foretune.plan.serve.prediction.predict` returns them.
-        rate: requests per second, of all replicas together.
+        table: deployments at all loads, from `foretune.plan.serve.prediction.predict`.
+        rate: requests per second of all replicas.
         osl: tokens of an answer.
-        requirements: limits on times.
-
-    Raises:
-        UsageError: none keeps up.
+        requirements: latency limits.
     """
     rows = [
         row
@@ -41,16 +40,15 @@ def at_rate(table: pd.DataFrame, rate: float, osl: int, requirements: Requiremen
     if not rows:
         max_rate = MAX_UTILIZATION * table["requests_per_s"].max()
         raise UsageError(
-            f"{rate:g} requests per second are too many: these GPUs finish {max_rate:.3g} at most"
+            f"{rate:g} requests per second are too many: these GPUs sustain at most {max_rate:.3g}"
         )
     return pd.DataFrame(rows).reset_index(drop=True)
 
 
 def fewest_replicas(table: pd.DataFrame) -> pd.DataFrame:
-    """Return per deployment the row with the fewest replicas that meets the limits, else the most.
+    """Return the feasible row with the fewest replicas of each deployment, else the largest.
 
-    Args:
-        table: what `at_rate` returns, with the column ``keeps``.
+    ``table`` is what `at_rate` returns, with the column ``keeps``.
     """
     order = table.assign(_rank=np.where(table["keeps"], table["replicas"], -table["replicas"]))
     order = order.sort_values(["keeps", "_rank"], ascending=[False, True], kind="stable")
@@ -60,7 +58,7 @@ def fewest_replicas(table: pd.DataFrame) -> pd.DataFrame:
 def _replica_rows(
     loads: pd.DataFrame, rate: float, osl: int, requirements: Requirements
 ) -> Sequence[pd.Series]:
-    """Return the rows of a deployment for each number of replicas that keeps up."""
+    """Return a deployment's row for each number of replicas that sustains the rate."""
     curve, largest = load_curve(loads, osl, requirements), loads.loc[loads["batch"].idxmax()]
     rows = []
     for replicas in range(1, int(largest["replicas"]) + 1):
@@ -74,9 +72,9 @@ def _replica_rows(
 def _row(
     nearest: pd.Series, largest: pd.Series, load: LoadPoint, replicas: int, rate: float, osl: int
 ) -> pd.Series:
-    """Return a deployment at a load, of what it does at the ``nearest`` that was looked at.
+    """Return a deployment at a load, scaled from the ``nearest`` planned load.
 
-    Requests come in bursts: it is started for, and has the memory of, the ``largest``.
+    Requests come in bursts, so memory and start options are those of the ``largest`` load.
     """
     row = nearest.copy()
     for name, value in (("ttft_ms", load.ttft_ms), ("tpot_ms", load.tpot_ms)):

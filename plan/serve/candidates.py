@@ -1,7 +1,4 @@
-"""Candidates: every deployment of a model on some GPUs that its memory and its sizes allow.
-
-What does not fit memory is left out here, before anything is predicted.
-"""
+"""Enumerates the deployments of a model that fit the GPUs' memory and legal layouts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,19 +24,14 @@ from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import unsupported_layout
 
 CONCURRENCIES = (1, *(m for i in range(1, 10) for m in (2**i, 3 * 2 ** (i - 1))), 1024)
-"""Requests in flight per attention-DP group that are looked at, as far as memory holds them, and
-the most that it holds of fewer than the last."""
+"""Requests in flight per attention-DP group to plan, within what memory holds. The largest number
+that fits is planned too."""
 WEIGHT_FORMATS = ("bf16", "fp8", "fp8_block", "int8", "int4_wo", "nvfp4")
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A deployment, and how many of it share the requests.
-
-    Attributes:
-        deployment: one replica and its load.
-        replicas: how many there are.
-    """
+    """A deployment and its number of replicas."""
 
     deployment: Deployment
     replicas: int = 1
@@ -50,7 +42,7 @@ class Candidate:
         return self.replicas * self.deployment.gpus
 
     def concurrencies(self) -> list[int]:
-        """Return the numbers of requests in flight that are looked at, of one replica."""
+        """Return the requests in flight per replica to plan."""
         d = self.deployment
         max_requests = d.max_requests
         concurrencies = {d.layout.dp * n for n in CONCURRENCIES} | {
@@ -59,7 +51,7 @@ class Candidate:
         return sorted(n for n in concurrencies if d.layout.dp <= n <= max_requests)
 
     def with_concurrency(self, in_flight: int, pools: Pools | None = None) -> "Candidate":
-        """Return it with so many requests in flight of each replica."""
+        """Return the candidate with this many requests in flight per replica."""
         deployment = replace(self.deployment, concurrency=in_flight, pools=pools)
         return Candidate(deployment, self.replicas)
 
@@ -67,17 +59,12 @@ class Candidate:
 def supported_formats(
     model: ModelDescription, system: System, caches: Sequence[str] = ()
 ) -> list[Formats]:
-    """Return the formats worth looking at: the checkpoint's own, and those the GPU multiplies.
+    """Return the formats to plan: the checkpoint's, then those native to the GPU.
 
-    Those of the checkpoint come first as published, then with the other usual caches.
-
-    Weights wider than the checkpoint's take more memory and are no better. Nor is int8 where the
-    GPU multiplies in fp8, as fast and with less loss.
-
-    Args:
-        model: what is served.
-        system: on which GPUs.
-        caches: formats of the cache to look at; none takes the usual ones that the GPU has.
+    The checkpoint's formats come first, then the same with other usual caches. Weights wider than
+    the checkpoint's are left out: they take more memory and gain nothing. So is int8 on GPUs with
+    fp8, which is as fast and loses less. ``caches`` restricts the cache formats; empty takes the
+    usual ones of the GPU.
     """
     published = checkpoint_formats(model)
     if caches:
@@ -110,19 +97,17 @@ def candidate_deployments(
     formats: Sequence[Formats] | None = None,
     speculation: Speculation | None = None,
     caches: Sequence[str] = (),
-    offload: Offload = Offload(),  # immutable
+    offload: Offload = Offload(),  # noqa: B008  # immutable
 ) -> Iterator[Candidate]:
-    """Give every format, and layout that the engine has, in as many replicas as use all GPUs.
+    """Yield every format and layout that the engine supports, replicated to use all GPUs.
 
-    Each has one request in flight; see `Candidate.loads` and `Candidate.under`.
-
-    Ranks that exchange something in every layer stay among the GPUs that fast links join: exchanges
-    over a network were not measured.
+    Each has one request in flight; see `Candidate.concurrencies`. Tensor- and expert-parallel ranks
+    stay within the fast links: exchanges over a network were not measured.
     """
     for candidate_formats in formats or supported_formats(model, system, caches):
         for size in (n for n in range(1, gpus + 1) if gpus % n == 0):
             for layout in legal_layouts(model, size, candidate_formats):
-                # Attention-DP of a dense model is several replicas: a smaller size says the same.
+                # Attention-DP of a dense model equals several replicas of a smaller layout.
                 useful = layout.dp == 1 or model.is_moe
                 connected = layout.tp * layout.dp <= system.fast_domain_gpus
                 can_draft = speculation is None or speculation.illegal_because(layout) is None
@@ -137,10 +122,10 @@ def candidate_deployments(
 
 
 def _offload_sizes(replica: Deployment, max_gib: float) -> list[float]:
-    """Return the GiB of a GPU's weights in the host's memory that are looked at, none first.
+    """Return the GiB of weights per GPU to try in host memory, none first.
 
-    Engines take whole ones: the least with which a request fits, and what is allowed, a half and a
-    quarter of it, no more than there are.
+    Engines take whole GiB: the least with which a request fits, and a quarter, half and all of the
+    allowed size.
     """
     if max_gib <= 0:
         return [0.0]
@@ -156,18 +141,18 @@ def _offload_sizes(replica: Deployment, max_gib: float) -> list[float]:
 
 
 def one_pool_candidates(found: Sequence[Candidate]) -> list[Candidate]:
-    """Return candidates in which the same workers read prompts and write answers."""
+    """Return candidates at every load, with prefill and decode on the same workers."""
     return [candidate.with_concurrency(n) for candidate in found for n in candidate.concurrencies()]
 
 
 def two_pool_candidates(
     found: Sequence[Candidate], gpus: int, timers: StepTimers
 ) -> list[Candidate]:
-    """Return candidates that read prompts and write answers in pools of their own.
+    """Return candidates with separate prefill and decode pools.
 
-    For answers, layouts without a pipeline, their experts whole or all in slices; for prompts, of
-    the same formats, the layout that reads most per GPU and the one that reads soonest. Numbers of
-    workers are those of the most requests per second.
+    Decode layouts have no pipeline, and experts either whole or fully sliced. Prefill uses the same
+    formats, and the layouts with the highest throughput per GPU and the lowest latency. The numbers
+    of workers maximize requests per second.
     """
     by_formats: dict[tuple[str, Formats], list[Candidate]] = {}
     for candidate in found:
@@ -191,7 +176,7 @@ def _is_simple(layout: Layout) -> bool:
 
 
 def _prefill_layouts(group: Sequence[Candidate], timers: StepTimers) -> list[tuple[Layout, float]]:
-    """Return the layouts that read prompts best, and the milliseconds a worker takes for each."""
+    """Return the best prefill layouts with the milliseconds per prompt of a worker."""
     deployments = [s.with_concurrency(s.deployment.layout.dp).deployment for s in group]
     first_ms, per_prompt_ms = prompt_ms(deployments, timers)
     sizes = np.array([d.gpus for d in deployments])
@@ -202,14 +187,9 @@ def _prefill_layouts(group: Sequence[Candidate], timers: StepTimers) -> list[tup
 def _matched_pools(
     decoder: Deployment, in_flight: int, prefill_layout: Layout, busy_workers: float, gpus: int
 ) -> list[Candidate]:
-    """Return the candidate whose pools keep up with each other best; none if there is no room.
+    """Return the candidate with the best balanced pools; empty if none fits.
 
-    Args:
-        decoder: what writes answers.
-        in_flight: requests of each of its workers.
-        prefill_layout: what reads prompts.
-        busy_workers: workers that prompts keep busy, per worker that writes.
-        gpus: for both.
+    ``busy_workers`` is the number of prefill workers that one decode worker keeps busy.
     """
     decode_workers = np.arange(1, gpus // decoder.gpus + 1)
     prefill_workers = (gpus - decode_workers * decoder.gpus) // prefill_layout.gpus

@@ -1,4 +1,4 @@
-"""Which engines hold which formats, offload."""
+"""Cache formats and offloading options of the engines."""
 
 from foretune.plan.cost.memory import GIB
 from foretune.plan.describe.cache_formats import DEFAULT_CACHE_FORMATS, support_key
@@ -13,27 +13,27 @@ CACHE_NAMES = {
     "sglang": {"bf16": "bf16", "fp8": "fp8_e4m3", "fp4_e2m1": "fp4_e2m1"},
     "trtllm": {"bf16": "auto", "fp8": "fp8", "nvfp4": "nvfp4"},
 }  # fmt: skip
-"""Engine -> format of the cache that it has -> what it calls that."""
+"""Engine -> supported cache format -> the engine's name for it."""
 LATENT_CACHE_FORMATS = ("fp4_e2m1",)
-"""Formats that engines have for latent caches, of those that are not usual."""
+"""Unusual formats that engines support for latent caches."""
 NVFP4_CACHE_WEIGHTS = ("fp8", "fp8_static")
-"""Weights that TensorRT-LLM has beside an NVFP4 cache."""
+"""Weight formats that TensorRT-LLM supports with an NVFP4 cache."""
 THREE_BIT_ENGINES = ("vllm", "sglang")
-"""Engines that have weights of 3 bits."""
+"""Engines with 3-bit weights."""
 
 
 def cache_name(engine: str, kind: str) -> str:
-    """Return what an engine calls a format of the cache; empty if it has none."""
+    """Return an engine's name of a cache format; empty if unsupported."""
     return CACHE_NAMES[engine].get(kind, "")
 
 
 def engines_with(kind: str) -> list[str]:
-    """Return the engines that have a format of the cache."""
+    """Return the engines that support a cache format."""
     return [engine for engine, names in CACHE_NAMES.items() if kind in names]
 
 
 def unsupported_formats(deployment: Deployment, engine: str) -> str:
-    """Return why an engine has no such weights or cache; empty if it has."""
+    """Return why an engine lacks the weight or cache format; empty if it supports both."""
     return _unsupported_cache(deployment, engine) or _unsupported_weights(deployment, engine)
 
 
@@ -44,43 +44,43 @@ def _unsupported_cache(deployment: Deployment, engine: str) -> str:
     if not cache_name(engine, kind):
         others = engines_with(kind)
         if not others:
-            return f"no engine has a {kind} cache, this is its memory and bytes: plan with --kv fp8"
-        return f"{title} has no {kind} cache: plan it with --backend {others[0]}, or with --kv fp8"
+            return f"no engine has a {kind} cache; this plan shows its effect only: use --kv fp8"
+        return f"{title} has no {kind} cache: use --backend {others[0]} or --kv fp8"
     system = deployment.system
     if supported(support_key(kind), system.device.architecture) == "no":
-        return f"{title} has no kernels for {kind} caches on {system.name}: plan with --kv fp8"
+        return f"{title} has no kernels for {kind} caches on {system.name}: use --kv fp8"
     if model.compressed or (model.mla and kind not in LATENT_CACHE_FORMATS):
-        return f"{title} has no {kind} caches of latent attention: plan with --kv fp8"
+        return f"{title} has no {kind} caches for latent attention: use --kv fp8"
     if engine == "trtllm" and deployment.formats.weights not in NVFP4_CACHE_WEIGHTS:
-        return f"TensorRT-LLM has {kind} caches beside weights in fp8 alone: add --formats fp8"
+        return f"TensorRT-LLM supports {kind} caches only with fp8 weights: add --formats fp8"
     return ""
 
 
 def _unsupported_weights(deployment: Deployment, engine: str) -> str:
     formats = deployment.formats
     if deployment.model.is_moe and formats.moe == "int3_wo":
-        return "no engine has experts of 3 bits: plan with --formats int4_wo"
+        return "no engine has 3-bit experts: use --formats int4_wo"
     if formats.weights == "int3_wo" and engine not in THREE_BIT_ENGINES:
-        return f"{ENGINE_NAMES[engine]} has no weights of 3 bits: plan it with --backend vllm"
+        return f"{ENGINE_NAMES[engine]} has no 3-bit weights: use --backend vllm"
     return ""
 
 
 WEIGHT_OFFLOAD_ENGINES = ("vllm", "sglang")
-"""Engines that keep weights in the host's memory."""
+"""Engines that can offload weights to host memory."""
 
 
 def unsupported_offload(offload: Offload, engine: str) -> str:
-    """Return why an engine cannot keep these things in the host's memory; empty if it can."""
+    """Return why an engine cannot offload this; empty if it can."""
     if offload.weights_gib and engine not in WEIGHT_OFFLOAD_ENGINES:
         return (
-            f"{ENGINE_NAMES[engine]} keeps no weights in the host's memory: plan it with "
-            "--backend vllm, or without --offload"
+            f"{ENGINE_NAMES[engine]} cannot offload weights to host memory: use "
+            "--backend vllm, or leave out --offload"
         )
     return ""
 
 
 def vllm_flags(offload: Offload, layout: Layout) -> list[str]:
-    """Return vLLM's flags."""
+    """Return vLLM's flags for offloading."""
     flags = []
     if offload.weights_gib:
         flags += ["--cpu-offload-gb", f"{offload.weights_gib:g}"]
@@ -91,7 +91,7 @@ def vllm_flags(offload: Offload, layout: Layout) -> list[str]:
 
 
 def sglang_flags(offload: Offload) -> list[str]:
-    """Return SGLang's flags."""
+    """Return SGLang's flags for offloading."""
     flags = []
     if offload.weights_gib:
         flags += ["--cpu-offload-gb", f"{offload.weights_gib:.0f}", "--disable-cuda-graph"]
@@ -102,6 +102,6 @@ def sglang_flags(offload: Offload) -> list[str]:
 
 
 def trtllm_option(offload: Offload) -> str:
-    """Return the option of TensorRT-LLM's cache; nothing where it has none."""
+    """Return TensorRT-LLM's option for a cache in host memory; empty if it has none."""
     size = round(offload.cache_gib * GIB)
     return f"  host_cache_size: {size}\n" if size else ""

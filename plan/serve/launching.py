@@ -1,9 +1,8 @@
-"""Launch commands: how an engine is started so that it serves what a plan says.
+"""Commands that start a planned deployment with each engine.
 
-Flags are those that these document: vLLM 0.12 and, for quantizing while loading, its main branch of
-2026 (engine arguments, data- and expert-parallel deployment, FP8, online quantization,
-NixlConnector); SGLang's main branch of 2026 (server arguments, PD disaggregation); TensorRT-LLM 1.3
-(``trtllm-serve``, disaggregated serving).
+The flags follow the documentation of vLLM 0.12 (online quantization: its main branch of 2026),
+SGLang's main branch of 2026, and TensorRT-LLM 1.3 (``trtllm-serve``). Disaggregated serving uses
+NixlConnector in vLLM and each engine's own documented options.
 """
 
 import json
@@ -28,37 +27,36 @@ from foretune.plan.serve.engine_support import (
 )
 
 TRTLLM_VERSION = "1.3.0rc23"
-"""A published build of the TensorRT-LLM whose flags these are."""
+"""A published build of the TensorRT-LLM version documented here."""
 PORT = 8000
 PREFILL_PORT, DECODE_PORT = 8100, 8200
 SIDE_CHANNEL_PORT = 5600
-"""The first of vLLM's ports for handing over caches: every server, and its DP ranks, need one."""
+"""First port of vLLM's cache transfer; each server and each of its DP ranks needs one."""
 ONLINE_QUANTIZATION = {
     "vllm": {"fp8": "fp8", "fp8_block": "fp8_per_block", "mxfp4": "mxfp4"},
     "sglang": {"fp8": "fp8"},
     "trtllm": {},
 }
-"""Engine -> format that it makes of a 16-bit checkpoint while loading -> how it is asked to."""
+"""Engine -> format it can quantize a 16-bit checkpoint to while loading -> option."""
 SUPPORTED_ARCHITECTURES = {"trtllm": ("sm_",), "sglang": ("sm_", "gfx", "xe"), "vllm": ()}
-"""Engine -> how the architectures of GPUs begin that it runs on (its documentation of supported
-hardware); none stands for all."""
+"""Engine -> prefixes of supported GPU architectures, as documented; empty means all."""
 MAX_CAPTURED_REQUESTS = 512
-"""Requests up to which decode steps are captured as graphs: what engines do by themselves."""
+"""Largest decode batch captured as a CUDA graph, as the engines do by default."""
 QUANTIZATION_TOOLS = "llm-compressor or NVIDIA Model Optimizer"
 GPTQ = "GPTQModel"
-"""What makes weights of 3 bits."""
+"""Tool that makes 3-bit weights."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How to start what a plan says, with one engine.
+    """How to start a deployment with one engine.
 
     Attributes:
-        commands: each a server, or what joins servers; words as a shell splits them. Words with
-            ``=`` before the program are its environment.
-        files: text of files that commands name.
-        notes: what to do beside.
-        unsupported: why this engine cannot be started like this; empty if it can.
+        commands: one per server or router, split into words as a shell does. Words with ``=``
+            before the program set its environment.
+        files: name -> text of the files that commands read.
+        notes: what else to do.
+        unsupported: why this engine cannot run the deployment; empty if it can.
     """
 
     commands: Sequence[Sequence[str]]
@@ -77,12 +75,7 @@ class Launch:
 
 
 def launch_commands(deployment: Deployment, replicas: int = 1) -> dict[str, str]:
-    """Return shell text per engine: ``vllm``, ``sglang`` and ``trtllm``.
-
-    Args:
-        deployment: what one replica is.
-        replicas: how many there are.
-    """
+    """Return the shell text for each engine: ``vllm``, ``sglang`` and ``trtllm``."""
     return {engine: str(launch(deployment, engine, replicas)) for engine in LAUNCHERS}
 
 
@@ -90,7 +83,7 @@ def launch(deployment: Deployment, engine: str, replicas: int = 1) -> Launch:
     """Return how to start a deployment with an engine.
 
     Raises:
-        UnknownName: there is no such engine.
+        UnknownName: the engine is unknown.
     """
     if engine not in LAUNCHERS:
         raise UnknownName("engine", engine, LAUNCHERS)
@@ -109,9 +102,9 @@ def launch(deployment: Deployment, engine: str, replicas: int = 1) -> Launch:
 
 
 def checkpoint(deployment: Deployment, engine: str) -> tuple[str, str, str]:
-    """Return which checkpoint serves, how the engine is asked to quantize it, and a note.
+    """Return the checkpoint to serve, the option to quantize it, and a note.
 
-    A name in capitals stands for a checkpoint that must be made or found first.
+    A name in capitals is a placeholder for a checkpoint to make or find first.
     """
     model, formats = deployment.model, deployment.formats
     published = checkpoint_formats(model)
@@ -125,15 +118,15 @@ def checkpoint(deployment: Deployment, engine: str) -> tuple[str, str, str]:
     name = "_".join(["CHECKPOINT_IN", *kinds]).upper()
     what = f"{formats.weights} with experts in {formats.moe}" if len(kinds) > 1 else kinds[0]
     tool = GPTQ if "int3_wo" in kinds else QUANTIZATION_TOOLS
-    return name, "", f"{name}: {model.name} quantized to {what} before, with {tool}"
+    return name, "", f"{name}: {model.name}, quantized to {what} with {tool}"
 
 
 def unsupported_layout(layout: Layout, engine: str) -> str:
-    """Return why an engine has no such layout; empty if it has."""
+    """Return why an engine lacks this layout; empty if it supports it."""
     if engine == "vllm" and layout.moe_ep > 1 and layout.moe_tp > 1:
-        return f"vLLM either slices experts or spreads them, not both ({layout})"
+        return f"vLLM splits experts by tensor or by expert parallelism, not both ({layout})"
     if engine == "trtllm" and layout.dp > 1 and layout.tp > 1:
-        return f"TensorRT-LLM's attention-DP takes all ranks of a stage, without tp ({layout})"
+        return f"TensorRT-LLM's attention-DP uses all ranks of a stage, without tp ({layout})"
     return ""
 
 
@@ -142,25 +135,25 @@ def unsupported_system(system: System, engine: str) -> str:
     architectures = SUPPORTED_ARCHITECTURES[engine]
     if not architectures or system.device.architecture.startswith(architectures):
         return ""
-    return f"{ENGINE_NAMES[engine]} does not run on {system.name}: plan it with --backend vllm"
+    return f"{ENGINE_NAMES[engine]} does not run on {system.name}: use --backend vllm"
 
 
 def _unsupported_drafts(deployment: Deployment, engine: str) -> str:
-    """Return why an engine does not draft tokens like this; empty if it does, or need not."""
+    """Return why an engine cannot draft tokens this way; empty if it can."""
     drafts = deployment.speculation
     if engine == "trtllm" and drafts and drafts.draft:
         return (
-            "TensorRT-LLM names the option of a draft model differently between versions: "
-            "plan it with --backend vllm, or without --draft-model"
+            "TensorRT-LLM's option for a draft model differs between versions: "
+            "use --backend vllm, or leave out --draft-model"
         )
     return ""
 
 
 def _speculation_flags(deployment: Deployment, engine: str) -> list[str]:
-    """Return the flags of drafted tokens.
+    """Return the flags for drafted tokens.
 
-    vLLM's ``SpeculativeConfig``; SGLang's documentation of multi-token prediction and of standalone
-    draft models: a chain of drafts is a tree with one branch.
+    Sources: vLLM's ``SpeculativeConfig``, and SGLang's documentation of multi-token prediction and
+    standalone draft models. A chain of drafts is a tree with one branch.
     """
     drafts = deployment.speculation
     if drafts is None:
@@ -178,12 +171,12 @@ def _speculation_flags(deployment: Deployment, engine: str) -> list[str]:
 
 
 def _max_step_tokens(deployment: Deployment, requests: float) -> str:
-    """Return the most tokens of a step of so many requests: what plans assume."""
+    """Return the maximum tokens of a step that plans assume for this many requests."""
     return str(max(MAX_STEP_TOKENS, ceil(requests) * (1 + deployment.drafted)))
 
 
 def _vllm(deployment: Deployment, replicas: int) -> Launch:
-    """Dense models' replicas on a node are one server's data parallelism; others are servers."""
+    """Return vLLM's launch; dense replicas on one node become one data-parallel server."""
     name, quantization, note = checkpoint(deployment, "vllm")
     per_server = _replicas_per_server(deployment, replicas)
 
@@ -197,7 +190,7 @@ def _vllm(deployment: Deployment, replicas: int) -> Launch:
             words += ["--enable-eplb", "--eplb-config", _json({"num_redundant_experts": copies})]
         words += ["--quantization", quantization] if quantization else []
         words += [*_cache_flag(deployment, "vllm"), *vllm_flags(deployment.offload, layout)]
-        rank_requests = requests / layout.dp  # of each DP rank
+        rank_requests = requests / layout.dp  # per DP rank
         words += ["--max-num-seqs", str(ceil(rank_requests))]
         words += ["--max-num-batched-tokens", _max_step_tokens(deployment, rank_requests)]
         words += ["--enable-prefix-caching"] if deployment.workload.prefix else []
@@ -213,7 +206,7 @@ def _vllm(deployment: Deployment, replicas: int) -> Launch:
     if not deployment.pools:
         command = server(deployment.layout, deployment.requests_per_worker, PORT, "")
         return Launch([command], {}, _nonempty(notes))
-    notes.append("join them with a proxy that sends a prompt first to one, then to the other:")
+    notes.append("route requests through a proxy for prefill-decode disaggregation:")
     notes.append("vLLM's toy_proxy_server.py (tests/v1/kv_connector/nixl_integration), or llm-d")
     commands, side_port = [], SIDE_CHANNEL_PORT
     for layout, requests, port, role in _pool_servers(deployment):
@@ -224,7 +217,7 @@ def _vllm(deployment: Deployment, replicas: int) -> Launch:
 
 
 def _replicas_per_server(deployment: Deployment, replicas: int) -> int:
-    """Return how many replicas are one server of vLLM: as many as a node holds, alike in all."""
+    """Return how many replicas share one vLLM server: the most per node, equal on all."""
     if deployment.model.is_moe or deployment.pools:
         return 1
     max_replicas = deployment.system.gpus_per_node // deployment.layout.gpus
@@ -232,7 +225,7 @@ def _replicas_per_server(deployment: Deployment, replicas: int) -> int:
 
 
 def _sglang(deployment: Deployment, replicas: int) -> Launch:
-    """SGLang counts the ranks of attention-DP among those of tp."""
+    """Return SGLang's launch; its tp size includes the attention-DP ranks."""
     name, quantization, note = checkpoint(deployment, "sglang")
 
     def server(layout: Layout, requests: float, port: int, role: str) -> list[str]:
@@ -273,7 +266,7 @@ def _sglang(deployment: Deployment, replicas: int) -> Launch:
 
 
 def _trtllm(deployment: Deployment, replicas: int) -> Launch:
-    """TensorRT-LLM has no flags for the cache's format and attention-DP: a file says them."""
+    """Return TensorRT-LLM's launch; a YAML file sets the cache format and attention-DP."""
     name, _, note = checkpoint(deployment, "trtllm")
 
     def server(layout: Layout, requests: float, port: int, file: str) -> list[str]:
@@ -282,7 +275,7 @@ def _trtllm(deployment: Deployment, replicas: int) -> Launch:
             *_flag_above_one("--pp_size", layout.pp),
             *_flag_above_one("--ep_size", layout.moe_ep),
         ]
-        step_requests = requests / layout.dp / layout.pp  # of each step
+        step_requests = requests / layout.dp / layout.pp  # per step
         words += [
             "--max_batch_size",
             str(ceil(step_requests)),
@@ -318,7 +311,7 @@ LAUNCHERS: dict[str, Callable[[Deployment, int], Launch]] = {
     "sglang": _sglang,
     "trtllm": _trtllm,
 }
-"""Engine -> how it is started."""
+"""Engine -> function that returns its launch."""
 
 
 def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
@@ -353,7 +346,7 @@ def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
 
 
 def _static_share(deployment: Deployment, layout: Layout, requests: float) -> float:
-    """Return the share of a GPU that weights and cache may take beside a step's activations."""
+    """Return the share of GPU memory left for weights and cache after activations."""
     d = deployment
     held = rank_memory(
         d.loaded_model,
@@ -368,9 +361,9 @@ def _static_share(deployment: Deployment, layout: Layout, requests: float) -> fl
 
 
 def _pool_servers(deployment: Deployment) -> Iterator[tuple[Layout, float, int, str]]:
-    """Give the layout of every server of a deployment with pools, its requests, port and role.
+    """Yield each pool server's layout, requests, port and role.
 
-    A worker that reads prompts has few at a time: as many as there are for each of the others.
+    Requests in flight are divided among the prefill workers.
     """
     pools = deployment.pools
     assert pools is not None
@@ -382,24 +375,21 @@ def _pool_servers(deployment: Deployment) -> Iterator[tuple[Layout, float, int, 
 
 
 def _placement_notes(deployment: Deployment, servers: int) -> Iterator[str]:
-    """Give notes about where servers run."""
+    """Yield notes about where to run the servers."""
     node, gpus = deployment.system.gpus_per_node, deployment.layout.gpus
     if gpus > node:
-        yield (
-            f"{gpus} GPUs span {ceil(gpus / node)} nodes: start it with the engine's launcher for "
-            "several nodes"
-        )
+        yield (f"{gpus} GPUs span {ceil(gpus / node)} nodes: use the engine's multi-node launcher")
     if servers > 1:
         yield (
-            f"{servers} times, each with GPUs and ports of its own (CUDA_VISIBLE_DEVICES, --port), "
-            "behind a load balancer"
+            f"start {servers} servers behind a load balancer, each with different GPUs and ports "
+            "(CUDA_VISIBLE_DEVICES, --port)"
         )
     elif deployment.pools:
-        yield "each server with GPUs of its own (CUDA_VISIBLE_DEVICES)"
+        yield "give each server different GPUs (CUDA_VISIBLE_DEVICES)"
 
 
 def _cache_flag(deployment: Deployment, engine: str) -> list[str]:
-    """Return the flag of the cache's format where it is not sixteen bits as in the checkpoint."""
+    """Return the flag for the cache format; empty if cache and checkpoint have 16 bits."""
     cache_format, published = deployment.formats.kv, deployment.model.kv_format
     if cache_format == published == "bf16":
         return []
@@ -407,9 +397,9 @@ def _cache_flag(deployment: Deployment, engine: str) -> list[str]:
 
 
 def _attention_backend_flag(deployment: Deployment) -> list[str]:
-    """Return the kernels that SGLang must be told to read a cache of 4 bits with.
+    """Return SGLang's attention backend for a 4-bit cache.
 
-    By itself it takes FlashInfer's, which have no such cache; those of latent attention have.
+    Its default, FlashInfer, supports such caches only for latent attention.
     """
     if deployment.formats.kv != "fp4_e2m1" or deployment.model.mla:
         return []
@@ -418,10 +408,10 @@ def _attention_backend_flag(deployment: Deployment) -> list[str]:
 
 
 def _cache_scale_note(deployment: Deployment) -> str:
-    """Return what TensorRT-LLM's checkpoint needs beside weights."""
+    """Return the note about cache scales that TensorRT-LLM needs in the checkpoint."""
     if deployment.formats.kv != "nvfp4":
         return ""
-    return "the checkpoint has scales for an NVFP4 cache: NVIDIA Model Optimizer, kv_cache_quant"
+    return "the checkpoint needs scales for an NVFP4 cache: NVIDIA Model Optimizer, kv_cache_quant"
 
 
 def _flag_above_one(flag: str, count: int) -> list[str]:
@@ -437,6 +427,6 @@ def _nonempty(notes: Sequence[str]) -> list[str]:
 
 
 def _shell(words: Sequence[str]) -> str:
-    """Return a command as a shell reads it; assignments before the program stay bare."""
+    """Return a command in shell syntax; assignments before the program stay unquoted."""
     count = next(i for i, word in enumerate(words) if "=" not in word)
     return " ".join([*words[:count], shlex.join(words[count:])])

@@ -1,4 +1,4 @@
-"""Plan(), Plan."""
+"""Predicts every deployment of a model on the given GPUs and ranks them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +38,7 @@ from foretune.plan.serve.requirements import GOALS, Requirements
 from foretune.search.pareto import pareto_front
 
 MAX_EXHAUSTIVE = 200_000
-"""Candidates up to which predicting all is quicker than a search, which takes time of its own."""
+"""With more candidates than this, NSGA-II searches instead of predicting all."""
 POPULATION_SIZE = 100
 GENERATIONS = 20
 SEED = 0
@@ -49,15 +49,10 @@ Evaluate = Callable[[Sequence[Candidate]], pd.DataFrame]
 def search_candidates(
     candidates: Sequence[Candidate], requirements: Requirements, evaluate: Evaluate
 ) -> tuple[list[Candidate], pd.DataFrame]:
-    """Return the candidates that a search looked at, and what was predicted of them.
+    """Return the candidates that NSGA-II visited, and their predictions.
 
-    Formats and layout are drawn; every load of what is drawn is predicted, whole generations in one
-    go. Sought are the goal within its limits, and few milliseconds per token.
-
-    Args:
-        candidates: to choose from.
-        requirements: limits and goal.
-        evaluate: predicts some of them.
+    A trial draws formats and layout; all loads of that pair are predicted. Each generation is one
+    batch. The objectives are the goal within its limits and the time per token.
     """
     import optuna
 
@@ -101,14 +96,14 @@ def search_candidates(
 
 
 def _objective_values(table: pd.DataFrame, requirements: Requirements) -> list[float]:
-    """Return the best that a deployment does for the goal, and the least time per token."""
+    """Return a deployment's best score for the goal and its shortest time per token."""
     feasible = table[requirements.feasible(table)]
     score = requirements.front_score(feasible).max() if len(feasible) else -np.inf
     return [float(np.clip(score, -1e12, 1e12)), float(table["tpot_ms"].min())]
 
 
 def _search_key(candidate: Candidate) -> tuple[str, str]:
-    """Return what is drawn of a candidate: formats, and everything else but its load."""
+    """Return a candidate's formats, and everything else except its load."""
     deployment, pools = candidate.deployment, candidate.deployment.pools
     layout = f"{deployment.system.name} {deployment.layout} {pools.prefill if pools else ''}"
     if deployment.offload:
@@ -117,45 +112,41 @@ def _search_key(candidate: Candidate) -> tuple[str, str]:
 
 
 MAX_EXTRAPOLATED_SHARE = 0.5
-"""Share of a step's time outside what was measured, beyond which a candidate is a guess: it is the
-best only where all are."""
+"""Share of step time outside the measured range above which a candidate counts as extrapolated.
+Such a candidate is best only if all are."""
 MIN_QUANTIZATION_GAIN = 0.05
-"""Gain for which weights are quantized anew, where the checkpoint as published would do."""
+"""Minimum gain that justifies requantizing a published checkpoint."""
 UNKNOWN_GOAL_MESSAGES = {
-    "cost": "nobody knows a price of these systems: give --prices",
-    "energy": "nobody knows the power limit of these systems, and so not the energy they take",
+    "cost": "these systems have no known price: add one with --prices FILE",
+    "energy": "the power limit of these systems is unknown: choose another goal with --for",
 }
-"""Goals that cannot be told for all systems -> what to say then."""
+"""Goal -> message when no system has the data to compute it."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """All candidates, and the best.
+    """All candidates of a plan, and the best.
 
     Attributes:
-        candidates: one row each. What is deployed: ``system, gpus, formats, tp, pp, dp, ep,
-            replicas, batch`` (requests in flight of a replica), ``native`` (whether its weights are
-            as published), ``prefill`` (the pool that reads prompts; empty where there is one pool),
-            ``workers`` (of the pool that writes answers), ``offload_gib`` (of a GPU's weights in
-            the host's memory).
-            What to expect: ``ttft_ms`` and ``tpot_ms`` (with ``_low`` and ``_high`` where measured
-            deployments taught them), ``tokens_per_s_per_gpu``, ``requests_per_s`` of all replicas,
-            ``memory_gib`` and ``power_w`` of a GPU, ``energy_mj_per_token`` of all of them,
-            ``usd_per_million_tokens``, ``accuracy``, ``good`` (share of requests in time, at a
-            given rate). Why: ``share_…`` of a step's parts, ``limited_by`` (the largest of
-            its operators'),
-            ``decode_compute_bound`` and ``prefill_compute_bound`` (shares that computing limits),
-            ``decode_power_w``, ``prefill_power_w``, ``prefill_share`` (of the busy time),
-            ``guessed`` and ``energy_guessed`` (shares outside what was measured), ``bound_share``
-            (what the GPUs' peak rates and bandwidth would take, of ``tpot_ms``). What it is
-            worth: ``sure`` (the probability of keeping to limits on times), ``keeps`` (to the
-            requirements), ``pareto`` (keeps, and nothing that does is better for its goal, or for
-            throughput where that is latency, at as few milliseconds per token).
-        deployments: what the rows' column ``number`` counts.
-        requirements: what was asked for.
-        excluded_systems: systems without a candidate, and why.
-        probability_best: the probability that the best is better than the runner-up; None where
-            nothing was learned from measured deployments that could say.
+        candidates: one row each. Deployment: ``system, gpus, formats, tp, pp, dp, ep, replicas,
+            batch`` (requests in flight per replica), ``native`` (whether weights are as published),
+            ``prefill`` (the prefill pool; empty with one pool), ``workers`` (decode workers),
+            ``offload_gib`` (weights per GPU in host memory). Predictions: ``ttft_ms`` and
+            ``tpot_ms`` (with ``_low`` and ``_high`` if a correction was given),
+            ``tokens_per_s_per_gpu``, ``requests_per_s`` of all replicas, ``memory_gib`` and
+            ``power_w`` per GPU, ``energy_mj_per_token`` of all GPUs, ``usd_per_million_tokens``,
+            ``accuracy``, ``good`` (share of requests within the latency limits at the given rate).
+            Reasons: ``share_…`` of each part of a step, ``limited_by`` (the largest part),
+            ``decode_compute_bound`` and ``prefill_compute_bound`` (compute-bound shares),
+            ``decode_power_w``, ``prefill_power_w``, ``prefill_share`` (share of busy time),
+            ``guessed`` and ``energy_guessed`` (extrapolated shares), ``bound_share`` (roofline time
+            over ``tpot_ms``). Ranking: ``sure`` (probability of meeting the latency limits),
+            ``keeps`` (whether it is feasible), ``pareto`` (on the front of goal and time per token;
+            of throughput if the goal is latency).
+        deployments: indexed by the rows' column ``number``.
+        requirements: limits and goal.
+        excluded_systems: systems without a candidate -> the reason.
+        probability_best: probability that the best beats the runner-up; None without a correction.
     """
 
     candidates: pd.DataFrame
@@ -166,10 +157,10 @@ class Plan:
 
     @cached_property
     def best(self) -> pd.Series:
-        """The candidate that is best for the goal of those that keep to its limits.
+        """The feasible candidate that is best for the goal.
 
         Raises:
-            UsageError: none does; the message says what can be reached.
+            UsageError: no candidate is feasible; the message gives the nearest.
         """
         feasible = self.candidates[self.candidates["keeps"]]
         if feasible.empty:
@@ -179,19 +170,19 @@ class Plan:
         best, native = _best_row(feasible, self.requirements), feasible[feasible["native"]]
         if best["native"] or native.empty:
             return best
-        # A checkpoint that must be made first has to be worth it.
+        # Prefer the published checkpoint unless requantizing gains enough.
         published = _best_row(native, self.requirements)
         return published if self._gain(best, published) <= MIN_QUANTIZATION_GAIN else best
 
     def _gain(self, row: pd.Series, other: pd.Series) -> float:
-        """Return by which share one row is better than another for the goal; below 0 if worse."""
+        """Return the relative gain of one row over another for the goal; negative if worse."""
         column, sign = GOALS[self.requirements.goal]
         ratio = float(row[column] / other[column])
         return ratio - 1.0 if sign > 0 else 1.0 / ratio - 1.0
 
     @cached_property
     def runner_up(self) -> pd.Series | None:
-        """The best candidate whose formats, layout or system are not those of `best`."""
+        """The best candidate that differs from `best` in formats, layout or system."""
         best = self.best
         others = (self.candidates[IDENTITY] != best[IDENTITY]).any(axis=1)
         rivals = self.candidates[self.candidates["keeps"] & others]
@@ -199,12 +190,12 @@ class Plan:
 
     @cached_property
     def pareto(self) -> pd.DataFrame:
-        """Candidates that no other beats in both the goal and time per token, fastest first."""
+        """Candidates on the Pareto front of goal and time per token, fastest first."""
         return self.candidates[self.candidates["pareto"]].sort_values("tpot_ms")
 
     @cached_property
     def next_faster(self) -> pd.Series | None:
-        """The next candidate of the front that is faster per token than `best`, at least by 5 %."""
+        """The next candidate of the front at least 5 % faster per token than `best`."""
         front = self.pareto
         if self.best["guessed"] <= MAX_EXTRAPOLATED_SHARE:
             front = front[front["guessed"] <= MAX_EXTRAPOLATED_SHARE]
@@ -213,10 +204,10 @@ class Plan:
 
     @cached_property
     def goodput(self) -> float:
-        """Requests per second, arriving at random, that the best's replicas finish in time.
+        """Requests per second, arriving at random, that the best deployment serves within limits.
 
-        Most of them do, the share `GOOD`; without limits on times, that is all that they finish.
-        NaN for pools of their own, whose workers are matched to one load.
+        The share `MIN_GOODPUT_SHARE` meets the latency limits. NaN for separate pools, which are
+        sized for one load.
         """
         best = self.best
         if best["prefill"]:
@@ -227,7 +218,7 @@ class Plan:
 
     @cached_property
     def best_extrapolated(self) -> pd.Series | None:
-        """The candidate that would be better than `best` were it not a guess; None if none."""
+        """The extrapolated candidate that would beat `best`; None if there is none."""
         better = self.candidates[
             self.candidates["keeps"]
             & (self.candidates["guessed"] > MAX_EXTRAPOLATED_SHARE)
@@ -241,12 +232,12 @@ class Plan:
 
     @cached_property
     def best_one_pool(self) -> pd.Series | None:
-        """The best candidate whose workers all read prompts and write answers; None if none may."""
+        """The best feasible candidate without a prefill pool; None if there is none."""
         feasible = self.candidates[self.candidates["keeps"] & (self.candidates["prefill"] == "")]
         return None if feasible.empty else _best_row(feasible, self.requirements)
 
     def with_max_request_tokens(self, tokens: int) -> "Plan":
-        """Return it with deployments whose longest request has so many tokens; 0: as usual."""
+        """Return the plan for longest requests of this many tokens; 0 restores the default."""
         return replace(
             self, deployments=[replace(d, max_request_tokens=tokens) for d in self.deployments]
         )
@@ -271,52 +262,41 @@ def plan(
     accuracy: Sequence[AccuracyResult] | None = None,
     speculation: Speculation | None = None,
     caches: Sequence[str] = (),
-    offload: Offload = Offload(),  # immutable
+    offload: Offload = Offload(),  # noqa: B008  # immutable
 ) -> Plan:
     """Predict every deployment of ``model`` on ``gpus`` GPUs.
 
     Args:
-        model: what is served.
-        system: on which GPUs; of several systems each is looked at.
-        gpus: how many; a layout of fewer is repeated as replicas.
-        workload: lengths of the requests.
-        timers: say what operators take.
-        requirements: limits and goal; None has none, and wants throughput.
+        model: the model to serve.
+        system: the GPU system, or several to choose from.
+        gpus: number of GPUs; smaller layouts are replicated.
+        workload: request lengths.
+        timers: operator times.
+        requirements: limits and goal; None maximizes throughput without limits.
         backend: the engine.
-        formats: to choose from; None takes what the GPU supports.
-        correction: trained on measured deployments; None predicts by formulas, without intervals.
-        rate: requests per second that arrive at random; the fewest replicas that meet the
-            requirements are sought. None looks at every number of requests in flight.
-        pools: whether prompts may be read by workers of their own; not at a given ``rate``.
-        accuracy: measured qualities of formats; None takes the published ones.
+        formats: choices of formats; None takes those the GPU supports.
+        correction: trained on measured deployments; None predicts without intervals.
+        rate: requests per second, arriving at random; plans the fewest replicas that meet the
+            requirements. None plans every number of requests in flight.
+        pools: also try separate prefill workers; not with a ``rate``.
+        accuracy: measured quality of formats; None takes the published values.
         speculation: how tokens are drafted; None drafts none.
-        caches: formats of the cache to choose from, with any of weights; none takes the usual.
-        offload: what may lie in the host's memory: weights, as far as that gains; prefixes do.
+        caches: KV-cache formats to combine with every weight format; empty takes the usual.
+        offload: upper limits on weights and prefixes in host memory.
 
     Raises:
-        UsageError: the model fits nowhere; the message says what it needs.
+        UsageError: the model does not fit; the message gives its memory.
     """
-    if pools and rate is not None:
-        raise UsageError("pools are matched to one load: plan them without a rate of requests")
-    if pools and speculation is not None:
-        raise UsageError("pools with drafted tokens are not planned: leave one of both out")
+    if pools:
+        _check_pools(rate, speculation, offload)
     if offload:
-        _check_offload(offload, backend, workload, pools)
+        _check_offload(offload, backend, workload)
     requirements = requirements or Requirements()
     systems = [system] if isinstance(system, System) else list(system)
     candidates, refused = _candidates(
-        model,
-        systems,
-        gpus,
-        workload,
-        timers,
-        backend,
-        formats,
-        pools,
-        speculation,
-        caches,
+        model, systems, gpus, workload, timers, backend, formats, pools, speculation, caches,
         offload,
-    )
+    )  # fmt: skip
     if not candidates:
         raise UsageError("; ".join(refused.values()))
     if len(candidates) > MAX_EXHAUSTIVE:
@@ -325,9 +305,24 @@ def plan(
         )
     else:
         table = predict(candidates, timers, correction, accuracy)
+    table = _with_ranking(table, rate, workload.osl, requirements, correction)
+    result = Plan(table, [c.deployment for c in candidates], requirements, refused)
+    if correction is None:
+        return result
+    return replace(result, probability_best=_probability_best(result, timers, correction))
+
+
+def _with_ranking(
+    table: pd.DataFrame,
+    rate: float | None,
+    osl: int,
+    requirements: Requirements,
+    correction: LatencyPredictor | None,
+) -> pd.DataFrame:
+    """Return predictions with the columns ``number``, ``good``, ``sure``, ``keeps``, ``pareto``."""
     table["number"], table["good"] = np.arange(len(table)), np.nan
     if rate is not None:
-        table = at_rate(table, rate, workload.osl, requirements)
+        table = at_rate(table, rate, osl, requirements)
     table["sure"] = _probability_within_limits(table, requirements)
     table["keeps"] = requirements.feasible(table) & ~(table["good"] < MIN_GOODPUT_SHARE)
     if correction is not None:
@@ -336,12 +331,7 @@ def plan(
         table = fewest_replicas(table).reset_index(drop=True)
     values = np.column_stack([-requirements.front_score(table), table["tpot_ms"]])
     table["pareto"] = pareto_front(np.where(table["keeps"].to_numpy()[:, None], values, np.inf))
-    result = Plan(table, [c.deployment for c in candidates], requirements, refused)
-    return (
-        result
-        if correction is None
-        else replace(result, probability_best=_probability_best(result, timers, correction))
-    )
+    return table
 
 
 def _candidates(
@@ -357,9 +347,9 @@ def _candidates(
     caches: Sequence[str],
     offload: Offload,
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Return all candidates, and why systems have none."""
+    """Return all candidates, and the systems without any with the reason."""
     if speculation is not None:
-        speculation.drafter(model)  # says so where there is none
+        speculation.drafter(model)  # raises if the model has none
     candidates: list[Candidate] = []
     excluded: dict[str, str] = {}
     for system in systems:
@@ -380,22 +370,26 @@ def _candidates(
     return candidates, excluded
 
 
-def _check_offload(offload: Offload, backend: str, workload: Workload, pools: bool) -> None:
-    """Check that a plan can keep things in the host's memory.
+def _check_pools(rate: float | None, speculation: Speculation | None, offload: Offload) -> None:
+    """Check that the plan's options allow separate prefill workers."""
+    if rate is not None:
+        raise UsageError("pools are sized for one load: leave out --pools or --rate")
+    if speculation is not None:
+        raise UsageError("pools cannot draft tokens: leave out --pools or --speculative")
+    if offload:
+        raise UsageError("pools cannot be planned with offloading: leave out --pools or --offload")
 
-    Raises:
-        UsageError: it cannot.
-    """
+
+def _check_offload(offload: Offload, backend: str, workload: Workload) -> None:
+    """Check that the engine and the plan's options support offloading."""
     if reason := unsupported_offload(offload, backend):
         raise UsageError(reason)
-    if pools:
-        raise UsageError("pools with offload are not planned: leave one of both out")
     if offload.cache_gib and not workload.prefix:
-        raise UsageError("what the host keeps of the cache are prefixes: give --prefix, too")
+        raise UsageError("--offload-cache keeps prefixes in host memory: add --prefix TOKENS")
 
 
 def _probability_within_limits(table: pd.DataFrame, requirements: Requirements) -> np.ndarray:
-    """Return how probable it is that limits on times are kept to; NaN without intervals."""
+    """Return the probability of meeting the latency limits; NaN without intervals."""
     if "tpot_ms_high" not in table:
         return np.full(len(table), np.nan)
     limits = {"ttft_ms": requirements.ttft_ms, "tpot_ms": requirements.tpot_ms}
@@ -405,7 +399,7 @@ def _probability_within_limits(table: pd.DataFrame, requirements: Requirements) 
 
 
 def _probability_best(plan: Plan, timers: StepTimers, correction: LatencyPredictor) -> float | None:
-    """Return the probability that the best is better than the next, if times decide that."""
+    """Return the probability that the best beats the runner-up, if latency decides that."""
     metrics: dict[str, Metric] = {"throughput": "tokens_per_s", "latency": "tpot_ms"}
     metric = metrics.get(plan.requirements.goal)
     if metric is None or not plan.candidates["keeps"].any():
@@ -418,9 +412,9 @@ def _probability_best(plan: Plan, timers: StepTimers, correction: LatencyPredict
 
 
 def _best_row(rows: pd.DataFrame, requirements: Requirements) -> pd.Series:
-    """Return the best row; of equal ones that with the least time per token.
+    """Return the best row; ties go to the shortest time per token.
 
-    Guesses come last: the best of many of them is the luckiest.
+    Extrapolated candidates rank last, to avoid the winner's curse.
     """
     measured = rows[rows["guessed"] <= MAX_EXTRAPOLATED_SHARE]
     rows = rows if measured.empty else measured
@@ -431,17 +425,17 @@ def _best_row(rows: pd.DataFrame, requirements: Requirements) -> pd.Series:
 def _infeasible_message(table: pd.DataFrame, requirements: Requirements) -> str:
     violations = requirements.violations(table)
     if violations:
-        return f"no deployment keeps to the limits; the nearest is {', '.join(violations)}"
+        return f"no deployment meets the limits; the nearest has {', '.join(violations)}"
     fastest = table.loc[table["tpot_ms"].idxmin()]
     if requirements.feasible(table).any():
         row = table[requirements.feasible(table)].sort_values("sure").iloc[-1]
         return (
-            "no deployment keeps to the limits surely enough: the surest does with a probability "
+            "no deployment is likely enough to meet the limits: the best has a probability "
             f"of {100 * row['sure']:.0f} %; relax them, or plan without --measured"
         )
     return (
-        "no deployment keeps to all limits at once: relax one of them; the fastest takes "
-        f"{fastest['tpot_ms']:.1f} ms per token and {fastest['ttft_ms']:.0f} ms to the first"
+        "no deployment meets all limits at once: relax one of them; the fastest takes "
+        f"{fastest['tpot_ms']:.1f} ms per token and {fastest['ttft_ms']:.0f} ms to the first token"
     )
 
 
@@ -456,14 +450,14 @@ def _too_large_message(
         for layout in (legal_layouts(model, gpus, candidate_formats) if found else ())
     ]
     if not needed:
-        return f"{model.name} cannot be spread over {gpus} GPUs in these formats: try other numbers"
+        return f"{model.name} cannot be split over {gpus} GPUs in these formats: try another --gpus"
     usable_gib = USABLE_SHARE * system.memory_gib
     missing = ceil(min(needed) - usable_gib)
-    offload_hint = f", or keep weights in the host's memory: --offload {missing}"
+    offload_hint = f", or offload weights to host memory: --offload {missing}"
     if found[0].deployment.offload or unsupported_offload(Offload(1.0), backend):
         offload_hint = ""
     return (
-        f"{model.name} fits nowhere on {gpus} × {system.name} ({system.memory_gib:.0f} GiB each, "
-        f"of which engines fill {usable_gib:.0f}): a GPU needs at least {min(needed):.0f} GiB; "
-        f"take more --gpus or smaller --formats{offload_hint}"
+        f"{model.name} does not fit on {gpus} × {system.name} ({system.memory_gib:.0f} GiB each, "
+        f"{usable_gib:.0f} of them usable): a GPU needs at least {min(needed):.0f} GiB; "
+        f"use more --gpus or smaller --formats{offload_hint}"
     )

@@ -1,4 +1,4 @@
-"""What to expect of candidates: latencies, throughput, memory, power, cost, quality."""
+"""Predicts latency, throughput, memory, power, cost and quality of candidates."""
 
 from collections.abc import Sequence
 
@@ -28,13 +28,10 @@ def predict(
     correction: LatencyPredictor | None = None,
     accuracy: Sequence[AccuracyResult] | None = None,
 ) -> pd.DataFrame:
-    """Return what is to be expected of candidates: the columns of `Plan.candidates`, one row each.
+    """Return the predictions of candidates: the columns of `Plan.candidates`, one row each.
 
-    Args:
-        candidates: deployments.
-        timers: say what operators take.
-        correction: trained on measured deployments; None predicts by formulas.
-        accuracy: measured qualities of formats; None takes the published ones.
+    Without a ``correction``, latencies come from the formulas alone. Without ``accuracy``,
+    qualities are the published ones.
     """
     rows = analytic_times([c.deployment for c in candidates], timers)
     latencies = apply_prefill_limit(rows, (correction or ServingModel()).predict(rows))
@@ -51,11 +48,11 @@ def predict(
     bound = ("decode_compute_bound", "prefill_compute_bound")
     copied_columns = ["guessed", "energy_guessed", *bound, "share_host", *shares]
     table[copied_columns] = rows[copied_columns]
-    # What no engine can start is no better known than what nobody measured.
+    # A format that no engine supports was never measured.
     table.loc[_unsupported(candidates), "guessed"] = 1.0
     bound_ms = rows["decode_bound"] + prompts_per_token(rows) * rows["prefill_bound"]
     table["bound_share"] = bound_ms / latencies["tpot_ms"]
-    table = table.join(deployment_power(rows, latencies)).assign(active_idle_w=rows["awake_w"])
+    table = table.join(deployment_power(rows, latencies)).assign(awake_w=rows["awake_w"])
     largest_part = np.argmax(np.nan_to_num(rows[shares].to_numpy()), axis=1)
     table["limited_by"] = np.array(PARTS)[largest_part]
     return _with_cost(table, candidates)
@@ -83,7 +80,7 @@ def _candidate_columns(candidate: Candidate) -> dict[str, object]:
 
 
 def _memory_gib(candidates: Sequence[Candidate]) -> np.ndarray:
-    """Return the memory of the fullest GPU of each."""
+    """Return the memory of the fullest GPU of each candidate."""
     same_memory: dict[tuple[object, ...], list[int]] = {}
     for i, candidate in enumerate(candidates):
         d = candidate.deployment
@@ -120,7 +117,7 @@ def _unsupported(candidates: Sequence[Candidate]) -> np.ndarray:
 def _accuracy(
     candidates: Sequence[Candidate], results: Sequence[AccuracyResult] | None
 ) -> list[float]:
-    """Return the share of quality that the formats of each keep; NaN where nobody published."""
+    """Return the share of quality that each candidate's formats keep; NaN if unpublished."""
     known: dict[Formats, float] = {}
     for candidate in candidates:
         d = candidate.deployment
@@ -131,7 +128,7 @@ def _accuracy(
 
 
 def _with_cost(table: pd.DataFrame, candidates: Sequence[Candidate]) -> pd.DataFrame:
-    """Return ``table`` with what a million tokens cost."""
+    """Return ``table`` with the cost of a million tokens."""
     hourly = np.array([c.deployment.system.price_per_hour for c in candidates], dtype=float)
     return table.assign(
         usd_per_million_tokens=hourly * 1e6 / 3600 / table["tokens_per_s_per_gpu"],

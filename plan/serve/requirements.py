@@ -1,4 +1,4 @@
-"""Requirements: the limits that a plan must keep to, and the goal in which the best is best."""
+"""Limits and goal of a plan."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -15,7 +15,7 @@ GOALS: dict[Goal, tuple[str, float]] = {
     "energy": ("energy_mj_per_token", -1.0),
     "latency": ("tpot_ms", -1.0),
 }
-"""Goal -> the column of candidates that says it, and whether more of it is better."""
+"""Goal -> the candidates' column to optimize, and its sign (1: more is better)."""
 UPPER_LIMITS = {
     "ttft_ms": "ms to the first token",
     "tpot_ms": "ms per further token",
@@ -23,7 +23,7 @@ UPPER_LIMITS = {
     "memory_gib": "GiB per GPU",
     "usd_per_million_tokens": "USD per million tokens",
 }
-"""Limited columns, and what they are called."""
+"""Columns with an upper limit -> unit in messages."""
 
 
 @dataclass(frozen=True)
@@ -31,17 +31,17 @@ class Requirements:
     """Limits and goal of a plan; an infinite limit is none.
 
     Attributes:
-        ttft_ms: most milliseconds to the first token.
-        tpot_ms: most milliseconds per further token.
-        accuracy: least share of quality that formats keep, where published results say it.
-        power_w: most watts of a GPU, on average.
-        memory_gib: most memory of a GPU, where less than all of it may be used.
-        usd_per_million_tokens: most that generated tokens cost.
-        goal: in what the best is best.
+        ttft_ms: maximum time to first token.
+        tpot_ms: maximum time per further token.
+        accuracy: minimum share of quality that formats keep, by published results.
+        power_w: maximum mean power of a GPU.
+        memory_gib: maximum memory of a GPU.
+        usd_per_million_tokens: maximum cost of generated tokens.
+        goal: what the best plan optimizes.
 
     Raises:
-        UnknownName: there is no such goal.
-        UsageError: a limit that nothing can keep to.
+        UnknownName: the goal is unknown.
+        UsageError: no deployment could meet a limit.
     """
 
     ttft_ms: float = np.inf
@@ -57,14 +57,14 @@ class Requirements:
             raise UnknownName("goal", self.goal, GOALS)
         for name, unit in UPPER_LIMITS.items():
             if not getattr(self, name) > 0:
-                raise UsageError(f"a limit of {getattr(self, name)} {unit} leaves nothing")
+                raise UsageError(f"a limit of {getattr(self, name)} {unit} must be positive")
         if not self.accuracy <= 1:
-            raise UsageError(f"accuracy {self.accuracy}: no format keeps more than 1, all of it")
+            raise UsageError(f"accuracy {self.accuracy} must be at most 1")
 
     def feasible(self, candidates: pd.DataFrame) -> "pd.Series[bool]":
-        """Return which candidates keep to all limits.
+        """Return which candidates meet all limits.
 
-        What nobody knows breaks none, but for quality: a floor is kept by what is known to keep it.
+        An unknown value violates no limit, except that unknown accuracy violates an accuracy limit.
 
         Args:
             candidates: as in `foretune.plan.Plan`.
@@ -75,7 +75,7 @@ class Requirements:
         return within
 
     def violations(self, candidates: pd.DataFrame) -> list[str]:
-        """Return the limits that no candidate keeps to by itself, and the nearest there is."""
+        """Return the limits that no candidate meets, with the nearest value."""
         violated = []
         for name, unit in UPPER_LIMITS.items():
             smallest = candidates[name].min()
@@ -87,11 +87,11 @@ class Requirements:
         return violated
 
     def score(self, candidates: pd.DataFrame) -> "pd.Series[float]":
-        """Return how good candidates are for the goal; more is better, unknown is worst."""
+        """Return the candidates' scores for the goal: more is better, unknown is -inf."""
         return _score(self.goal, candidates)
 
     def front_score(self, candidates: pd.DataFrame) -> "pd.Series[float]":
-        """Return the same beside the time per token: where that is the goal, of throughput."""
+        """Return the scores for the Pareto front: throughput if the goal is latency."""
         return _score("throughput" if self.goal == "latency" else self.goal, candidates)
 
 

@@ -1,4 +1,4 @@
-"""Keeping a plan: a folder with all that was found, and a run in MLflow."""
+"""Saves a plan as a folder and an MLflow run."""
 
 import json
 import math
@@ -23,22 +23,16 @@ from foretune.tune.mlflow.tracking import Tracker
 CANDIDATES_FILE, PLAN_FILE, REPORT_FILE, COMMANDS_FILE = (
     "candidates.parquet", "plan.json", "report.html", "commands.txt",
 )  # fmt: skip
-"""Files of a plan's folder; the last only where there are commands."""
+"""Files of a plan's folder; the last is written only with commands."""
 PACKAGES = ("foretune", "aiconfigurator-core", "aisimulate")
-"""Whose versions a plan depends on: the code, and the measured operators."""
+"""Packages whose versions determine a plan: the code and the measured operators."""
 MAX_NAME_LENGTH = 80
-"""Characters of a folder's name before its number."""
+"""Maximum length of a folder name before its number."""
 
 
 @dataclass(frozen=True)
 class SavedPlan:
-    """Where a plan is kept.
-
-    Attributes:
-        folder: with its files.
-        mlflow_uri: where it is tracked.
-        run_id: of it there.
-    """
+    """Where a plan was saved."""
 
     folder: Path
     mlflow_uri: str
@@ -59,28 +53,17 @@ def save_plan(
     commands: Mapping[str, str] | None = None,
     checks: pd.DataFrame | None = None,
 ) -> SavedPlan:
-    """Write a plan to a new folder under ``out``, then track it in MLflow.
+    """Write a plan to a new folder ``MODEL-SYSTEM-NNN`` under ``out``, then track it in MLflow.
 
-    Args:
-        plan: what was found.
-        question: what was asked.
-        timers: those the plan was made with.
-        out: plans are kept in folders ``MODEL-SYSTEM-NNN`` under it.
-        tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
-        commands: what starts the best deployment, by engine.
-        checks: what was measured to check the plan, a row each.
-
-    Raises:
-        UsageError: no candidate keeps to the limits.
-        OutputError: ``out`` cannot be written.
-        TrackingError: MLflow cannot be reached; the folder is there all the same.
+    Without ``tracking_uri``, MLflow takes ``MLFLOW_TRACKING_URI`` or ``sqlite:///mlflow.db``.
+    Raises TrackingError if MLflow cannot be reached; the folder is kept.
     """
     folder = write_plan_folder(plan, question, timers, out, commands, checks)
     try:
         tracker = Tracker(tracking_uri)
         run_id = track_plan(tracker, plan, question, folder)
     except TrackingError as e:
-        raise TrackingError(f"{e}; the plan is in {folder}") from e
+        raise TrackingError(f"{e}; the plan is saved in {folder}") from e
     return SavedPlan(folder, tracker.name, run_id)
 
 
@@ -95,11 +78,7 @@ def write_plan_folder(
     """Write a plan to a new folder ``MODEL-SYSTEM-NNN`` under ``out`` and return it.
 
     It holds ``candidates.parquet``, ``plan.json`` (see `plan_to_json`), ``report.html`` and, if
-    there are any, ``commands.txt``.
-
-    Raises:
-        UsageError: no candidate keeps to the limits.
-        OutputError: ``out`` cannot be written.
+    given, ``commands.txt``.
     """
     answer = json.dumps(plan_to_json(plan, question, commands, checks), indent=1, allow_nan=False)
     try:
@@ -118,17 +97,8 @@ def write_plan_folder(
 def track_plan(tracker: Tracker, plan: Plan, question: Question, folder: Path) -> str:
     """Write a plan to MLflow as one run and return its id.
 
-    Parameters are what was asked and the best's formats and layout; metrics are what the best
-    promises; the Pareto front is metrics ``front.…`` whose steps go from the fastest answers on.
-
-    Args:
-        tracker: writes.
-        plan: what was found.
-        question: what was asked.
-        folder: whose files are attached.
-
-    Raises:
-        TrackingError: the server cannot be reached or refuses something.
+    Parameters are the question and the best plan's formats and layout; metrics are its predictions.
+    The Pareto front is logged as metric steps ``front.…``, from the fastest on.
     """
     systems = ", ".join(system.name for system in question.systems)
     tags = {"foretune.model": question.model.name, "foretune.device": systems}
@@ -152,17 +122,7 @@ def plan_to_json(
     commands: Mapping[str, str] | None = None,
     checks: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
-    """Return a plan as plain values, as ``foretune plan serve --json`` prints them.
-
-    Args:
-        plan: what was found.
-        question: what was asked.
-        commands: what starts the best deployment, by engine.
-        checks: what was measured to check the plan, a row each.
-
-    Raises:
-        UsageError: no candidate keeps to the limits.
-    """
+    """Return a plan as plain values, as ``foretune plan serve --json`` prints them."""
     alternatives = {"runner_up": plan.runner_up, "step_up": plan.next_faster}
     answer: dict[str, Any] = {
         "question": _question_json(plan, question),
@@ -188,7 +148,7 @@ def _candidate_json(plan: Plan, row: "pd.Series[Any]") -> dict[str, Any]:
 
 
 def _row_json(row: "pd.Series[Any]") -> dict[str, Any]:
-    """Return a row as JSON can say it: what is not known is None."""
+    """Return a row as JSON values; unknown is None."""
     values = {name: getattr(v, "item", lambda v=v: v)() for name, v in row.items()}
     return {
         str(name): None if isinstance(v, float) and not math.isfinite(v) else v
@@ -197,7 +157,7 @@ def _row_json(row: "pd.Series[Any]") -> dict[str, Any]:
 
 
 def _question_json(plan: Plan, question: Question) -> dict[str, Any]:
-    """Return what was asked, and with which versions; without limits that nobody set."""
+    """Return the question and package versions, without unset limits."""
     limits = {name: getattr(plan.requirements, name) for name in UPPER_LIMITS}
     if plan.requirements.accuracy > 0:
         limits["accuracy"] = plan.requirements.accuracy
@@ -232,7 +192,7 @@ def _versions() -> dict[str, str]:
 
 
 def _new_folder(out: Path, question: Question) -> Path:
-    """Make the folder of the next free number, even where another process looks for one too."""
+    """Create the next numbered folder; safe if other processes do the same."""
     systems = "+".join(system.name for system in question.systems)
     name = re.sub(r"[^\w.+-]+", "-", f"{question.short_model}-{systems}")[:MAX_NAME_LENGTH].strip(
         ".-"

@@ -1,4 +1,4 @@
-"""Planning the training of language models: parallelism, and what is traded for memory."""
+"""Plans the training of language models: parallelism, and time traded for memory."""
 
 from typing import TYPE_CHECKING
 
@@ -7,8 +7,12 @@ from foretune.lazy import lazy_exports
 if TYPE_CHECKING:
     from foretune.plan.train.memory import TrainingMemory, training_memory
     from foretune.plan.train.planner import TrainingPlan, plan_training
-    from foretune.plan.train.recipe import Recipe, TrainingLayout, impossible_because
-    from foretune.plan.train.search import possible_recipes
+    from foretune.plan.train.recipe import (
+        Recipe,
+        TrainingLayout,
+        impossible_because,
+        possible_recipes,
+    )
     from foretune.plan.train.step import SOFTWARE, Calibration, predict_steps
     from foretune.plan.train.task import TrainingTask
 
@@ -33,8 +37,7 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
         {
             "memory": ("TrainingMemory", "training_memory"),
             "planner": ("TrainingPlan", "plan_training"),
-            "recipe": ("Recipe", "TrainingLayout", "impossible_because"),
-            "search": ("possible_recipes",),
+            "recipe": ("Recipe", "TrainingLayout", "impossible_because", "possible_recipes"),
             "step": ("SOFTWARE", "Calibration", "predict_steps"),
             "task": ("TrainingTask",),
         },

@@ -1,8 +1,7 @@
-"""Exchanges between GPUs in training: tensors, pieces of sequences, experts, stages, replicas.
+"""Exchanges in training: between tensor, sequence, expert and pipeline ranks, and replicas.
 
-Within the GPUs that fast links join, times are those of measured collectives. Beyond them a ring
-takes as long as its slowest link: that into a node, for which all ranks of the group in that node
-use their network adapters together.
+Within fast links, times are those of measured collectives. Beyond them, a ring is as slow as its
+slowest link: the one into a node, where all ranks of the group use their network adapters together.
 """
 
 from collections.abc import Iterator
@@ -18,22 +17,22 @@ from foretune.plan.train.task import TrainingTask
 BF16_BYTES = 2.0
 """Bytes of an activation or a weight."""
 HOP_MS = 0.014
-"""What a step of a ring, or a level of a tree, takes between nodes, whatever it carries: NCCL's own
-estimate for its bandwidth-optimal protocol (``hwLat`` in ``src/graph/tuning.cc``)."""
+"""Latency of a ring step or tree level between nodes: NCCL's estimate for its bandwidth-optimal
+protocol (``hwLat`` in ``src/graph/tuning.cc``)."""
 RING_PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
-"""How often a rank sends its share of the message to each other."""
+"""How often each rank sends its share of the message to every other."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One kind of exchange that ranks run again and again.
+    """A repeated exchange.
 
     Attributes:
-        kernel: which collective; ``send_recv`` between two.
-        count: how often.
-        bytes: of the whole message, as in ``problem.message_bytes``.
-        ranks: that take part.
-        stride: ranks between two neighbours of the group.
+        kernel: the collective; ``send_recv`` is between two ranks.
+        count: number of runs.
+        bytes: size of the whole message, as in ``problem.message_bytes``.
+        ranks: participating ranks.
+        stride: rank distance between neighbors of the group.
     """
 
     kernel: str
@@ -47,17 +46,17 @@ class Exchange:
         return self.ranks * self.stride <= system.fast_domain_gpus
 
     def operator(self) -> Operator:
-        """Return the collective, to be timed where it was measured."""
+        """Return the collective as an operator."""
         return collective(
             self.kernel, self.kernel, "prefill", self.count, self.bytes / BF16_BYTES, self.ranks
         )
 
     def network_ms(self, system: System) -> float:
-        """Return milliseconds over the links between nodes, all times together."""
+        """Return the milliseconds of all runs over the links between nodes."""
         ranks_per_domain = max(1, min(self.ranks, system.fast_domain_gpus // self.stride))
         hops = max(-(-self.ranks // ranks_per_domain) - 1, 1)
         if self.kernel in ("send_recv", "all_to_all"):
-            # Everybody sends to everybody at once, and to those in the same node by faster links.
+            # All ranks send to all at once; messages within a node use faster links.
             share = 1.0 if self.kernel == "send_recv" else 1.0 - ranks_per_domain / self.ranks
             hops, gbps = 1, system.inter_node_gbps
         else:
@@ -70,11 +69,11 @@ class Exchange:
 
 @dataclass(frozen=True)
 class LayerExchanges:
-    """Exchanges of one micro-batch, were a rank to hold all layers.
+    """Exchanges of one micro-batch in all layers.
 
     Attributes:
         tensor_forward, tensor_backward: between tensor-parallel ranks.
-        experts, sequence: of tokens with their experts, of keys between pieces, both passes.
+        experts, sequence: tokens to their experts, and keys between pieces, in both passes.
     """
 
     tensor_forward: tuple[Exchange, ...]
@@ -84,7 +83,7 @@ class LayerExchanges:
 
 
 def layer_exchanges(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> LayerExchanges:
-    """Return what layers exchange while they compute a micro-batch."""
+    """Return the exchanges of all layers in a micro-batch."""
     forward, backward = _tensor(model, recipe, task)
     return LayerExchanges(
         forward, backward, _experts(model, recipe, task), _sequence(model, recipe, task)
@@ -94,10 +93,10 @@ def layer_exchanges(model: ModelDescription, recipe: Recipe, task: TrainingTask)
 def _tensor(
     model: ModelDescription, recipe: Recipe, task: TrainingTask
 ) -> tuple[tuple[Exchange, ...], tuple[Exchange, ...]]:
-    """Return sums of tensor-parallel shares: after attention and after MLPs, as far as split.
+    """Return the sums of tensor-parallel shares, after attention and MLPs.
 
     Sequence-parallel ranks gather before and scatter after; the backward pass gathers its inputs
-    once more for the gradients of weights.
+    again for the weights' gradients.
     """
     tp = recipe.layout.tp
     if tp == 1:
@@ -113,7 +112,7 @@ def _tensor(
 
 
 def _experts(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> tuple[Exchange, ...]:
-    """Return tokens sent to their experts and back, in both passes."""
+    """Return the exchanges of tokens with their experts, in both passes."""
     layout = recipe.layout
     if layout.ep == 1:
         return ()
@@ -123,7 +122,7 @@ def _experts(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> tup
 
 
 def _sequence(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> tuple[Exchange, ...]:
-    """Return keys and values that go round, once forward and, with their gradients, twice back."""
+    """Return the exchanges of keys and values: once forward, twice (with gradients) back."""
     layout = recipe.layout
     if layout.cp == 1:
         return ()
@@ -134,7 +133,7 @@ def _sequence(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> tu
 
 
 def stage_exchange(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> Exchange | None:
-    """Return what a stage passes on of one micro-batch, forward and back, chunk by chunk."""
+    """Return what a stage sends per micro-batch, forward and back, chunk by chunk."""
     layout = recipe.layout
     if layout.pp == 1:
         return None
@@ -145,17 +144,11 @@ def stage_exchange(model: ModelDescription, recipe: Recipe, task: TrainingTask) 
 def replica_exchanges(
     recipe: Recipe, task: TrainingTask, stage_params: StageParameters, layers: int
 ) -> Iterator[Exchange]:
-    """Give what replicas exchange per step: gradients, and weights where they split them.
+    """Yield the replicas' exchanges per step: gradients, and weights if split.
 
-    Without ZeRO gradients are summed everywhere; with it each rank sums its share, and weights are
-    gathered afterwards, or with stage 3 before every use. Stages 2 and 3 keep no whole gradients,
-    and sum them per micro-batch. All of it goes layer by layer.
-
-    Args:
-        recipe: of the training.
-        task: what a step computes.
-        stage_params: parameters of the stage.
-        layers: of the stage.
+    Without ZeRO, all ranks sum the gradients. With it, each rank sums its share, and weights are
+    gathered afterwards, with stage 3 before every use. Stages 2 and 3 sum gradients per
+    micro-batch. All exchanges go layer by layer.
     """
     layout, micro_batches = recipe.layout, recipe.micro_batches(task)
     summed = task.gradient_bytes

@@ -1,11 +1,10 @@
-"""Memory of training: what the fullest GPU holds.
+"""Memory of training on the fullest GPU.
 
-States follow mixed precision as in Megatron-LM: weights in bf16, gradients summed in fp32, and an
-optimizer (Adam) with fp32 weights and two moments: 18 bytes per parameter, ``6 + 12/d`` with ZeRO 1
-over d replicas. With fp8, weights are kept in it, together with the transpose that the backward
-pass multiplies with, two bytes again; and so are the inputs of products. Activations follow
-Korthikanti et al. (arXiv:2205.05198, section 4), counted tensor by tensor, so that grouped heads,
-gated MLPs and experts have theirs.
+States follow Megatron-LM's mixed precision: bf16 weights, fp32 gradients, and Adam with fp32
+weights and two moments: 18 bytes per parameter, ``6 + 12/d`` with ZeRO 1 over d replicas. With fp8,
+weights are stored with their transpose, so they take two bytes again; inputs of products are fp8.
+Activations follow Korthikanti et al. (arXiv:2205.05198, section 4), counted per tensor to cover
+grouped heads, gated MLPs and experts.
 """
 
 from dataclasses import dataclass
@@ -18,17 +17,17 @@ from foretune.plan.train.recipe import Recipe, TrainingLayout, layers_per_stage
 from foretune.plan.train.task import TrainingTask
 
 WEIGHT_BYTES, OPTIMIZER_BYTES = 2.0, 12.0
-"""Bytes per parameter: its weight, and the optimizer's states with a weight of their own."""
+"""Bytes per parameter: its weight, and the optimizer's states including an fp32 weight."""
 GATHERED_LAYERS = 2
-"""Layers whose weights are whole at a time with ZeRO 3: the one that computes, and the next."""
+"""Layers gathered at a time with ZeRO 3: the current and the next."""
 LOGIT_BYTES = 4.0 + 2.0
-"""Bytes per logit: in fp32 for the loss, and its gradient in bf16."""
+"""Bytes per logit: fp32 for the loss, and a bf16 gradient."""
 BF16_BYTES = 2.0
 """Bytes of an activation."""
 INPUT_BYTES = {"bf16": 2.0, "fp8": 1.0}
-"""Bytes of what a product keeps of its input for the gradient of its weight."""
+"""Bytes per input value that a product keeps for its weight's gradient."""
 USABLE_SHARE = 0.95
-"""Share of a GPU's memory that training fills: published runs at their largest micro-batch do."""
+"""Share of GPU memory that training fills, as published runs with their largest micro-batch do."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class TrainingMemory:
 
     Attributes:
         weights, gradients, optimizer: states of its share of the parameters.
-        activations: of all micro-batches under way, at the widest moment.
+        activations: of all micro-batches in flight, at the peak.
         buffers: of exchanges between GPUs.
     """
 
@@ -49,12 +48,12 @@ class TrainingMemory:
 
     @property
     def total(self) -> float:
-        """All of them."""
+        """Sum in bytes."""
         return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
 
     @property
     def gib(self) -> float:
-        """All of them, in GiB."""
+        """Sum in GiB."""
         return self.total / GIB
 
 
@@ -63,9 +62,9 @@ class StageParameters:
     """Parameters of one rank of a stage, before replicas split anything.
 
     Attributes:
-        dense: all but experts, with the tables.
-        experts: of its routed experts.
-        tables: embedding and output projection among ``dense``.
+        dense: all except experts, including the tables.
+        experts: routed experts.
+        tables: embedding and output projection within ``dense``.
     """
 
     dense: float
@@ -79,9 +78,9 @@ class StageParameters:
 
 
 def training_memory(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> TrainingMemory:
-    """Return what the fullest GPU holds.
+    """Return the memory of the fullest GPU.
 
-    The first stage has most micro-batches under way, the last one the logits.
+    The first stage has the most micro-batches in flight; the last has the logits.
     """
     stages = {0, recipe.layout.pp - 1}
     found = [_stage_memory(model, recipe, task, stage) for stage in stages]
@@ -89,7 +88,7 @@ def training_memory(model: ModelDescription, recipe: Recipe, task: TrainingTask)
 
 
 def offloaded_gib(model: ModelDescription, recipe: Recipe) -> float:
-    """Return the GiB of a GPU's optimizer states in the host's memory, where they are most."""
+    """Return the maximum GiB of a GPU's optimizer states in host memory."""
     layout = recipe.layout
     stages = [stage_parameters(model, layout, stage) for stage in {0, layout.pp - 1}]
     return (
@@ -112,17 +111,17 @@ def stage_parameters(
     replicated = weights.replicated + weights.router + weights.norms
     tables = weights.embedding if stage == 0 else 0
     if stage == layout.pp - 1:
-        # A tied table is there twice when its two ends are on different stages.
+        # A tied table is stored twice if its two uses are on different stages.
         tables += weights.head or (weights.embedding if layout.pp > 1 else 0)
     layers = share * (split / tp + weights.key_value / min(tp, model.kv_heads) + replicated)
     return StageParameters(layers + tables / tp, share * weights.experts / layout.ep, tables / tp)
 
 
 def micro_batches_in_flight(layout: TrainingLayout, stage: int, micro_batches: int) -> float:
-    """Return of how many micro-batches a stage keeps its activations, counted in whole stages.
+    """Return the micro-batches whose activations a stage keeps, in whole stages.
 
-    With one forward, one backward a stage is ahead by the stages after it; interleaved stages
-    start ``2 (pp - stage - 1) + (chunks - 1) pp`` chunks before their first backward pass.
+    With one forward, one backward, a stage is ahead by the number of later stages. Interleaved
+    stages start ``2 (pp - stage - 1) + (chunks - 1) pp`` chunks before their first backward pass.
     """
     pp, chunks = layout.pp, layout.chunks
     if chunks == 1:
@@ -132,12 +131,12 @@ def micro_batches_in_flight(layout: TrainingLayout, stage: int, micro_batches: i
 
 
 def layer_activations(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> float:
-    """Return the bytes that an average layer keeps of one micro-batch, nothing recomputed."""
+    """Return the bytes that an average layer keeps per micro-batch without recomputation."""
     return sum(_parts(model, recipe, task))
 
 
 def stored_activations(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> float:
-    """Return the bytes that an average layer keeps of one micro-batch until its backward pass."""
+    """Return the bytes that an average layer keeps per micro-batch until its backward pass."""
     if recipe.recompute == "full":
         return BF16_BYTES * model.hidden * _residual_tokens(recipe, task)
     parts = _parts(model, recipe, task)
@@ -163,17 +162,12 @@ def _stage_memory(
 
 
 def host_bytes(recipe: Recipe, parameters: float) -> float:
-    """Return the optimizer's states of a rank that lie in the host's memory, in bytes.
-
-    Args:
-        recipe: of the training.
-        parameters: of which the rank has the states.
-    """
+    """Return the bytes of optimizer states of ``parameters`` in host memory."""
     return min(OPTIMIZER_BYTES * parameters, recipe.host_gib * GIB) if recipe.offload else 0.0
 
 
 def _share(stage_params: StageParameters, layout: TrainingLayout, split: bool) -> float:
-    """Return the parameters of which a rank has the states, if replicas split them or not."""
+    """Return the parameters whose states a rank holds, split over replicas or not."""
     if not split:
         return stage_params.dense + stage_params.experts
     return stage_params.dense / layout.replicas + stage_params.experts / layout.expert_replicas
@@ -200,11 +194,11 @@ def _buffers(
     if layout.gpus == 1:
         return 0.0
     layer = stage_params.projections / layers_per_stage(model, layout)
-    # No more can be whole than there is.
+    # At most all remote parameters can be gathered.
     remote = stage_params.dense + stage_params.experts - _share(stage_params, layout, True)
     gathered = WEIGHT_BYTES * min(GATHERED_LAYERS * layer, remote) if recipe.zero >= 3 else 0.0
     summed = task.gradient_bytes * min(layer, remote) if recipe.zero >= 2 else 0.0
-    # What a stage sends and receives, in either direction.
+    # Sent and received activations, in both directions.
     stage_io = (
         4 * BF16_BYTES * model.hidden * _residual_tokens(recipe, task) if layout.pp > 1 else 0.0
     )
@@ -212,7 +206,7 @@ def _buffers(
 
 
 def _residual_tokens(recipe: Recipe, task: TrainingTask) -> float:
-    """Return the tokens of a micro-batch that a rank has outside split projections."""
+    """Return a micro-batch's tokens per rank outside split projections."""
     parts = recipe.layout.tp if recipe.sequence_parallel else 1
     return recipe.local_tokens(task) / parts
 
@@ -220,8 +214,8 @@ def _residual_tokens(recipe: Recipe, task: TrainingTask) -> float:
 class _LayerParts(NamedTuple):
     """Bytes of an average layer and micro-batch.
 
-    The inputs of norms (with dropout's masks), of projections after norms, of the second
-    projection of MLPs, attention's scores, and the rest.
+    The parts are the inputs of norms (with dropout masks), of projections after norms, of the MLP's
+    second projection, attention's scores, and the rest.
     """
 
     residual: float
@@ -258,14 +252,14 @@ def _layer_parts(
 
 
 def _scores(model: ModelDescription, task: TrainingTask, tokens: float, tp: int) -> float:
-    """Return what attention keeps per layer: scores, their softmax and a mask, or its sums."""
+    """Return the bytes attention keeps per layer: scores, softmax and mask, or only row sums."""
     share = model.softmax_layers / model.layers
     per_head = 5.0 * task.sequence if task.attention == "unfused" else 4.0
     return share * tokens * model.heads / tp * per_head
 
 
 def _attention_width(model: ModelDescription, tp: int) -> float:
-    """Return numbers per token of an average layer: queries, keys, values and their outcome."""
+    """Return numbers per token of an average layer: queries, keys, values and outputs."""
     if mla := model.mla:
         latent = mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope
         heads = model.heads / tp * (2 * (mla.qk_nope + mla.qk_rope) + 2 * mla.v_head)

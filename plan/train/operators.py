@@ -1,8 +1,8 @@
-"""Operators of training: one micro-batch through all layers, forward and backward, on one rank.
+"""Operators of training: a micro-batch through all layers on one rank, both passes.
 
-Counts are of the whole model; a stage has its share. The backward pass of a projection is two
-products, one for its input and one for its weight, whose sum goes into fp32 gradients. Attention's
-takes `BACKWARD` times as long as forward.
+Counts are of the whole model; a stage has its share. The backward pass of a projection has two
+products, for its input and its weight; the latter is added to fp32 gradients. Attention's takes
+`BACKWARD_RATIOS` times the forward pass.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,46 +22,46 @@ from foretune.space import Configuration
 
 ATTENTION_KERNELS = ("attention_prefill", "mla_prefill", "gdn")
 BACKWARD_RATIOS = {"attention_prefill": 2.5, "mla_prefill": 2.5}
-"""Backward over forward: five products instead of two, as FlashAttention's own benchmark counts
+"""Backward over forward time: five products instead of two, as in FlashAttention's benchmark
 (github.com/Dao-AILab/flash-attention, benchmarks)."""
 DEFAULT_BACKWARD_RATIO = 2.0
-"""Of other operators: experts have two products for one, norms read two tensors for one."""
+"""For other operators: experts have two products for one, norms read two tensors for one."""
 ACCUMULATE_PASSES = 1.5
-"""Passes over a weight's size, beyond the product's own output, to add it to an fp32 gradient."""
+"""Additional passes over a weight to add its gradient in fp32."""
 SCORE_PASSES = 2.25
-"""Passes (2 bytes read, 2 written) over unfused attention's scores: a scaled, masked softmax, and
-dropout with a mask of one byte."""
+"""Passes (2 bytes read, 2 written) over unfused attention's scores: a masked softmax, and dropout
+with a one-byte mask."""
 SELECTIVE_RECOMPUTE = {
     "unfused": ("scores", "softmax", "weighted"),
     "flash": ("norm", "activation"),
 }
-"""What selective recomputation repeats, by the kind of attention."""
+"""Kind of attention -> operators that selective recomputation repeats."""
 LOSS_PASSES = 4.0
 """Passes over the logits: to fp32, maximum, sum of exponentials, gradient."""
 BALANCED_ROUTING = "balanced"
-"""How measured tables spread tokens over experts when every one gets equally many."""
+"""Name of uniform routing in measured tables."""
 
 
 @dataclass(frozen=True)
 class OperatorList:
-    """Operators whose time is asked for together."""
+    """Operators timed together."""
 
     items: tuple[Operator, ...]
 
     def operators(self) -> Sequence[Operator]:
-        """Return them."""
+        """Return the operators."""
         return self.items
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """What one rank computes of one micro-batch, were it to hold all layers.
+    """Operators of one rank for one micro-batch in all layers.
 
     Attributes:
-        forward, backward: of the layers.
-        recomputed: of the layers, what selective recomputation repeats.
-        first: the embedding, forward and backward.
-        last: the output projection and the loss, forward and backward.
+        forward, backward: operators of the layers.
+        recomputed: repeated by selective recomputation.
+        first: the embedding, both passes.
+        last: the output projection and the loss, both passes.
     """
 
     forward: OperatorList
@@ -74,7 +74,7 @@ class MicroBatch:
 def micro_batch_operators(
     model: ModelDescription, recipe: Recipe, task: TrainingTask
 ) -> MicroBatch:
-    """Return what one rank computes of one micro-batch of ``recipe``."""
+    """Return the operators of one rank for one micro-batch of ``recipe``."""
     layout = recipe.layout
     tokens = recipe.local_tokens(task)
     residual_tokens = tokens / layout.tp if recipe.sequence_parallel else tokens
@@ -99,9 +99,9 @@ def micro_batch_operators(
 
 
 def _attention(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> Iterator[Operator]:
-    """Give attention and its projections.
+    """Yield attention and its projections.
 
-    Of a sequence cut into pieces a rank projects its piece, and has its share of all scores.
+    With context parallelism, a rank projects its piece, and computes its share of all scores.
     """
     layout, cp = Layout(recipe.layout.tp), recipe.layout.cp
     full = Part(recipe.micro_batch, task.sequence, 0, "prefill")
@@ -119,7 +119,7 @@ def _attention(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> I
 
 
 def _unfused(op: Operator, tp: int) -> Iterator[Operator]:
-    """Give attention as two batched products with all scores between them, masked ones too."""
+    """Yield attention as two batched products, with all scores between them."""
     sizes = {name: float(value) for name, value in op.problem.items()}
     rows = sizes["batch"] * sizes["heads"] * sizes["seq_len"]
     keys, dim = sizes["seq_len"], sizes["head_dim"]
@@ -129,7 +129,7 @@ def _unfused(op: Operator, tp: int) -> Iterator[Operator]:
 
 
 def _norms(model: ModelDescription, residual_tokens: float, tp: int) -> Iterator[Operator]:
-    """Give norms, and the sums after attention and MLP."""
+    """Yield norms, and the residual additions."""
     count = 2 * model.layers + 1
     yield rowwise("norm", "norm", "prefill", count, residual_tokens, model.hidden, tp)
     yield rowwise(
@@ -157,7 +157,7 @@ def _mlps(
 def _experts(
     model: ModelDescription, recipe: Recipe, task: TrainingTask, tokens: float
 ) -> Iterator[Operator]:
-    """Give router and experts: tables count the tokens of all ranks that share the experts."""
+    """Yield router and experts; tables count the tokens of all ranks that share the experts."""
     if not model.is_moe:
         return
     layout, rank_tokens = recipe.layout, tokens / recipe.layout.tp
@@ -177,7 +177,7 @@ def _experts(
 
 
 def _casts(forward: Iterable[Operator], tp: int) -> list[Operator]:
-    """Return what rounds the inputs of fp8 products; weights are rounded once per step."""
+    """Return the casts of fp8 products' inputs; weights are cast once per step."""
     return [
         rowwise("elementwise", "cast", "prefill", op.count, op.problem["M"], op.problem["K"], tp)
         for op in forward
@@ -193,7 +193,7 @@ def _gemm_backward(op: Operator) -> tuple[Operator, ...]:
     inputs = gemm(f"{op.name}_input", op.phase, op.count, m, k, n, kind)
     weights = gemm(f"{op.name}_weight", op.phase, op.count, n, k, m, kind)
     added = rowwise("elementwise", "accumulate", op.phase, ACCUMULATE_PASSES * op.count, n, k, 1)
-    if op.name in SELECTIVE_RECOMPUTE["unfused"]:  # both of its sides are activations
+    if op.name in SELECTIVE_RECOMPUTE["unfused"]:  # both factors are activations
         return inputs, weights
     return inputs, weights, added
 

@@ -1,4 +1,4 @@
-"""The planner of training: every recipe that fits memory, predicted, and what limits the best."""
+"""Plans training: predicts every recipe that fits, and the bottleneck of the best."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import UsageError
-from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.memory import GIB
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import supported
 from foretune.plan.describe.system import System
@@ -19,26 +19,25 @@ from foretune.plan.train.memory import (
     offloaded_gib,
     training_memory,
 )
-from foretune.plan.train.recipe import Recipe
-from foretune.plan.train.search import possible_recipes
+from foretune.plan.train.recipe import Recipe, possible_recipes
 from foretune.plan.train.step import Calibration, predict_steps
 from foretune.plan.train.task import TrainingTask
 
 BACKEND = "sglang"
-"""Whose tables are read: all engines multiply with the same libraries, and its reach the most
+"""Engine whose tables are used: all engines call the same libraries, and its tables reach the most
 tokens."""
 GPU_MULTIPLES = (2, 4, 8, 16, 32, 64)
-"""Multiples of the GPUs that are looked at when a model does not fit."""
+"""Multiples of the GPUs to suggest if a model does not fit."""
 SECONDS_PER_DAY = 86_400.0
 STEP_PARTS = {
-    "compute_ms": "matrix products and what lies between them",
-    "recompute_ms": "computing activations again",
+    "compute_ms": "matrix products and the operations between them",
+    "recompute_ms": "recomputation of activations",
     "communication_ms": "exchanges between tensor, expert, sequence or pipeline ranks",
     "bubble_ms": "other pipeline stages (the bubble)",
     "replicas_ms": "exchanges between replicas",
     "optimizer_ms": "the optimizer",
 }
-"""What a step is made of."""
+"""Parts of a step -> description."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +45,14 @@ class TrainingPlan:
     """All recipes that fit memory, fastest first.
 
     Attributes:
-        task: what a step computes.
+        task: the work of a step.
         candidates: one row each: ``layout, tp, pp, dp, cp, ep, chunks, micro_batch, zero,
-            recompute, offload, offloaded_gib`` (of the optimizer's states, in the host's memory of
-            the fullest GPU), the columns of `predict_steps`, and what the fullest GPU holds,
-            ``memory_gib`` and its parts ``weights_gib``, ``gradients_gib``, ``optimizer_gib``,
-            ``activations_gib``, ``buffers_gib``.
-        recipes_considered: recipes, those that do not fit among them.
-        price_per_hour: of all GPUs together, USD; NaN where no price is known.
+            recompute, offload, offloaded_gib`` (optimizer states of the fullest GPU in host
+            memory), the columns of `predict_steps`, and the fullest GPU's ``memory_gib`` with its
+            parts ``weights_gib``, ``gradients_gib``, ``optimizer_gib``, ``activations_gib``,
+            ``buffers_gib``.
+        recipes_considered: number of recipes, including those that do not fit.
+        price_per_hour: USD of all GPUs; NaN if unknown.
     """
 
     task: TrainingTask
@@ -68,17 +67,17 @@ class TrainingPlan:
 
     @property
     def limited_by(self) -> str:
-        """Which part of the best step, computing apart, is the longest: a key of `LIMITS`."""
+        """The longest part of the best step except compute: a key of `STEP_PARTS`."""
         rest = [name for name in STEP_PARTS if name != "compute_ms"]
         return str(self.best[rest].astype(float).idxmax())
 
     def days(self, tokens: float) -> float:
-        """Return how long the best recipe takes for ``tokens`` tokens."""
+        """Return the days that the best recipe takes for ``tokens`` tokens."""
         steps = tokens / self.task.tokens
         return float(steps * self.best["step_ms"] / 1e3 / SECONDS_PER_DAY)
 
     def cost(self, tokens: float) -> float:
-        """Return what that costs in USD; NaN where no price is known."""
+        """Return the cost of ``tokens`` tokens in USD; NaN without a price."""
         return 24.0 * self.days(tokens) * self.price_per_hour
 
 
@@ -94,22 +93,22 @@ def plan_training(
     """Predict every way to train ``model`` on ``gpus`` GPUs of ``system``.
 
     Args:
-        model: what is trained.
-        system: on which GPUs.
-        gpus: how many; all are used.
-        task: what a step computes.
-        timers: say how long operators take.
-        calibration: of the software, one of `SOFTWARE`; None takes that of Megatron-LM.
-        offload: most GiB of the optimizer's states that may lie in the host's memory, per GPU. With
-            none, they do where nothing fits else, all of them.
+        model: the model to train.
+        system: the GPUs.
+        gpus: number of GPUs; all are used.
+        task: the work of a step.
+        timers: operator times.
+        calibration: the software's constants, as in `SOFTWARE`; None takes Megatron-LM's.
+        offload: maximum GiB of optimizer states per GPU in host memory. With 0, all are offloaded
+            if nothing fits otherwise.
 
     Raises:
-        UsageError: less than nothing is offloaded, the GPU has no such precision, the batch cannot
-            be divided, or the model fits nowhere; the message says what would.
+        UsageError: the offload is negative, the GPU lacks the precision, the batch cannot be
+            divided, or the model does not fit; the message suggests a fix.
     """
     _check_precision(system, task)
     if not 0 <= offload < np.inf:
-        raise UsageError(f"{offload:g} GiB in the host's memory: give 0 or more")
+        raise UsageError(f"cannot offload {offload:g} GiB to host memory: give 0 or more")
     recipes = possible_recipes(model, task, system, gpus)
     if offload:
         recipes += possible_recipes(model, task, system, gpus, offload=True, host_gib=offload)
@@ -118,7 +117,7 @@ def plan_training(
     recipes_considered = len(recipes)
     memories = [training_memory(model, recipe, task) for recipe in recipes]
     fitting = _fitting(memories, system)
-    if not fitting and not offload:  # the GPU cannot hold the optimizer: the host is asked
+    if not fitting and not offload:  # offload the optimizer states
         recipes = possible_recipes(model, task, system, gpus, offload=True)
         recipes_considered += len(recipes)
         memories = [training_memory(model, recipe, task) for recipe in recipes]
@@ -137,11 +136,11 @@ def plan_training(
 def _check_precision(system: System, task: TrainingTask) -> None:
     architecture = system.device.architecture
     if task.precision == "fp8" and supported("fp8", architecture) != "native":
-        raise UsageError(f"{system.name} does not multiply in fp8: train in bf16")
+        raise UsageError(f"{system.name} has no fp8 units: train in bf16")
 
 
 def _fitting(memories: Sequence[TrainingMemory], system: System) -> list[int]:
-    """Return which recipes a GPU has room for."""
+    """Return the indices of recipes that fit in GPU memory."""
     capacity = USABLE_SHARE * system.memory_gib * GIB
     return [i for i, memory in enumerate(memories) if memory.total <= capacity]
 
@@ -166,7 +165,7 @@ def _candidate_row(
 def _indivisible_message(
     model: ModelDescription, system: System, gpus: int, task: TrainingTask
 ) -> str:
-    """Return the nearest batch that can be divided; one sequence per GPU can."""
+    """Return the nearest batch that can be divided."""
     nearby = (batch for offset in count(1) for batch in (task.batch + offset, task.batch - offset))
     batch = next(
         batch for batch in nearby
@@ -184,11 +183,11 @@ def _too_large_message(
 ) -> str:
     min_gib = min(memory.total for memory in memories) / GIB
     text = (
-        f"training {model.name} fits nowhere on {gpus} × {system.name} "
+        f"training {model.name} does not fit on {gpus} × {system.name} "
         f"({system.memory_gib:.0f} GiB each): a GPU needs at least {min_gib:.0f} GiB"
     )
     for factor in GPU_MULTIPLES:
         recipes = possible_recipes(model, task, system, factor * gpus, offload=True)
         if _fitting([training_memory(model, recipe, task) for recipe in recipes], system):
-            return f"{text}; it fits on {factor * gpus}"
-    return f"{text}; take GPUs with more memory"
+            return f"{text}; it fits on {factor * gpus} GPUs"
+    return f"{text}; use GPUs with more memory"

@@ -1,6 +1,8 @@
-"""Recipes: how a model is spread over GPUs for training, and what is traded for memory."""
+"""Recipes: layout of a training run, and time traded for memory."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from math import inf
 from typing import Literal, get_args
 
@@ -15,16 +17,16 @@ ZERO_STAGES = (0, 1, 2, 3)
 
 @dataclass(frozen=True, order=True)
 class TrainingLayout:
-    """Degrees of parallelism. Neighbouring ranks differ in ``tp`` first, then cp, dp, pp.
+    """Degrees of parallelism; neighboring ranks differ in ``tp`` first, then cp, dp, pp.
 
     Attributes:
-        tp: ranks that share each projection.
-        pp: stages of layers.
-        dp: replicas, each with sequences of its own.
-        cp: pieces that every sequence is cut into.
-        ep: ranks of a stage that the experts of a layer are spread over, whole ones.
-        chunks: runs of consecutive layers that each stage has (interleaving); 1 is the plain
-            schedule of one forward, one backward.
+        tp: ranks that split each projection.
+        pp: pipeline stages.
+        dp: replicas with different sequences.
+        cp: pieces of each sequence (context parallelism).
+        ep: ranks of a stage that a layer's experts are divided over.
+        chunks: runs of consecutive layers per stage (interleaving); 1 is the plain one-forward,
+            one-backward schedule.
     """
 
     tp: int = 1
@@ -45,35 +47,35 @@ class TrainingLayout:
 
     @property
     def stage_ranks(self) -> int:
-        """GPUs that hold the same layers."""
+        """GPUs of one stage."""
         return self.tp * self.dp * self.cp
 
     @property
     def replicas(self) -> int:
-        """Ranks that have the same share of everything but experts."""
+        """Ranks with the same share of everything except experts."""
         return self.dp * self.cp
 
     @property
     def expert_replicas(self) -> int:
-        """Ranks that have the same experts."""
+        """Ranks with the same experts."""
         return self.stage_ranks // self.ep
 
 
 @dataclass(frozen=True, order=True)
 class Recipe:
-    """A layout, and what else decides about time and memory.
+    """A layout with its batch and memory settings.
 
     Attributes:
         layout: degrees of parallelism.
         micro_batch: sequences that a replica computes at a time.
-        zero: what replicas split between them (ZeRO, arXiv:1910.02054): 1 the optimizer's states,
-            2 also gradients, 3 also weights.
-        recompute: what the backward pass computes again: nothing; what is cheap (attention's
-            scores where it keeps them, else the norms and the MLP's activation); or all.
-        sequence_parallel: whether tensor-parallel ranks also split what lies between projections
+        zero: states split over replicas (ZeRO, arXiv:1910.02054): 1 optimizer states, 2 also
+            gradients, 3 also weights.
+        recompute: recomputation in the backward pass: none, selective (attention's scores if kept,
+            else norms and the MLP's activation), or full.
+        sequence_parallel: whether tensor-parallel ranks also split operations between projections
             (Korthikanti et al., arXiv:2205.05198).
-        offload: whether the optimizer's states lie in, and are updated by, the host.
-        host_gib: most of them that do, GiB per GPU; the GPU keeps and updates the rest.
+        offload: whether the host holds and updates optimizer states.
+        host_gib: maximum GiB of them per GPU; the GPU keeps and updates the rest.
     """
 
     layout: TrainingLayout = TrainingLayout()
@@ -85,7 +87,7 @@ class Recipe:
     host_gib: float = inf
 
     def micro_batches(self, task: TrainingTask) -> int:
-        """Return how many micro-batches each replica computes per step."""
+        """Return the micro-batches per replica and step."""
         return task.batch // (self.layout.dp * self.micro_batch)
 
     def local_tokens(self, task: TrainingTask) -> float:
@@ -94,14 +96,14 @@ class Recipe:
 
 
 def layers_per_stage(model: ModelDescription, layout: TrainingLayout) -> int:
-    """Return the layers of the fullest stage: its chunks are of one size."""
+    """Return the layers of the fullest stage; its chunks have equal sizes."""
     return layout.chunks * -(-model.layers // (layout.pp * layout.chunks))
 
 
 def impossible_because(
     model: ModelDescription, recipe: Recipe, task: TrainingTask, system: System
 ) -> str | None:
-    """Return why a model cannot be trained like this; None if it can (memory apart)."""
+    """Return why a model cannot be trained with a recipe, regardless of memory; None if it can."""
     return layout_impossible_because(model, recipe.layout, task, system) or (
         trade_impossible_because(recipe, task)
     )
@@ -110,11 +112,11 @@ def impossible_because(
 def layout_impossible_because(
     model: ModelDescription, layout: TrainingLayout, task: TrainingTask, system: System
 ) -> str | None:
-    """Return why a model cannot be spread like this; None if it can."""
+    """Return why a model does not allow a layout; None if it does."""
     if min(vars(layout).values()) < 1:
-        return "degrees of parallelism are positive"
+        return "degrees of parallelism must be positive"
     if model.has_mixed_layers:
-        return "training is planned for layers that are alike: state spaces and the like are not"
+        return "training is planned only for models with equal layers"
     return (
         _tensor(model, layout, system)
         or _experts(model, layout)
@@ -124,18 +126,18 @@ def layout_impossible_because(
 
 
 def trade_impossible_because(recipe: Recipe, task: TrainingTask) -> str | None:
-    """Return why the rest of a recipe does not go with its layout; None if it does."""
+    """Return why the other settings do not fit the layout; None if they do."""
     if recipe.micro_batch < 1:
-        return "a micro-batch has a sequence at least"
+        return "a micro-batch needs at least one sequence"
     if recipe.zero not in ZERO_STAGES:
-        return f"there is no stage {recipe.zero} of ZeRO"
+        return f"ZeRO has no stage {recipe.zero}"
     return _batch(recipe, task) or _sharding(recipe)
 
 
 def _tensor(model: ModelDescription, layout: TrainingLayout, system: System) -> str | None:
     tp, linear = layout.tp, model.linear
     if tp > system.fast_domain_gpus:
-        return f"tp={tp} does not fit the {system.fast_domain_gpus} GPUs that fast links join"
+        return f"tp={tp} exceeds the {system.fast_domain_gpus} GPUs joined by fast links"
     if model.heads % tp or (model.kv_heads % tp and tp % model.kv_heads):
         return f"{model.heads} heads with {model.kv_heads} key heads cannot be split over tp={tp}"
     if linear and (linear.key_heads % tp or linear.value_heads % tp):
@@ -150,11 +152,11 @@ def _experts(model: ModelDescription, layout: TrainingLayout) -> str | None:
     if layout.ep == 1:
         return None
     if not model.is_moe:
-        return "a dense model has no experts to spread"
+        return "a dense model has no experts to divide"
     if model.experts % layout.ep:
-        return f"{model.experts} experts cannot be spread over ep={layout.ep}"
+        return f"{model.experts} experts cannot be divided over ep={layout.ep}"
     if layout.stage_ranks % layout.ep:
-        return f"the {layout.stage_ranks} ranks of a stage are no multiple of ep={layout.ep}"
+        return f"the {layout.stage_ranks} ranks of a stage are not a multiple of ep={layout.ep}"
     return None
 
 
@@ -170,8 +172,8 @@ def _sequences(model: ModelDescription, layout: TrainingLayout, task: TrainingTa
     if layout.cp == 1:
         return None
     if task.attention != "flash" or model.linear:
-        return "context parallelism passes keys around: it needs flash attention in every layer"
-    # Each rank has an early and a late piece, so that all see equally many keys.
+        return "context parallelism needs flash attention in every layer"
+    # Each rank has an early and a late piece, which balances the number of keys.
     if task.sequence % (2 * layout.cp):
         return f"sequences of {task.sequence} cannot be cut into 2 x cp={2 * layout.cp} pieces"
     return None
@@ -180,7 +182,7 @@ def _sequences(model: ModelDescription, layout: TrainingLayout, task: TrainingTa
 def _batch(recipe: Recipe, task: TrainingTask) -> str | None:
     layout, each = recipe.layout, recipe.layout.dp * recipe.micro_batch
     if task.batch % each:
-        return f"a batch of {task.batch} is no multiple of dp x micro-batch = {each}"
+        return f"a batch of {task.batch} is not a multiple of dp x micro-batch = {each}"
     if layout.chunks > 1 and recipe.micro_batches(task) % layout.pp:
         return (
             f"interleaving needs micro-batches ({recipe.micro_batches(task)}) in multiples of "
@@ -192,7 +194,75 @@ def _batch(recipe: Recipe, task: TrainingTask) -> str | None:
 def _sharding(recipe: Recipe) -> str | None:
     layout = recipe.layout
     if recipe.zero and max(layout.replicas, layout.expert_replicas) == 1:
-        return "ZeRO needs replicas to split states between"
+        return "ZeRO needs replicas to split states over"
     if recipe.zero > 1 and layout.pp > 1:
-        return "stages 2 and 3 of ZeRO move gradients per micro-batch: not with pipeline stages"
+        return "ZeRO stages 2 and 3 sum gradients per micro-batch: use them without pipelines"
     return None
+
+
+MICRO_BATCHES = (1, 2, 4, 8, 16)
+MIN_PIECE_TOKENS = 4096
+"""Minimum tokens of a sequence piece in context parallelism."""
+TABLE_LAYERS = 2
+"""Layers that the embedding and the output projection may count as when filling stages."""
+
+
+def possible_recipes(
+    model: ModelDescription,
+    task: TrainingTask,
+    system: System,
+    gpus: int,
+    offload: bool = False,
+    host_gib: float = inf,
+) -> list[Recipe]:
+    """Return every useful recipe on exactly ``gpus`` GPUs, regardless of memory.
+
+    ZeRO stage 0 is left out if stage 1 is possible, as that costs nothing.
+
+    Args:
+        model: the model to train.
+        task: the work of a step.
+        system: the GPUs.
+        gpus: number of GPUs.
+        offload: whether the host holds and updates optimizer states.
+        host_gib: maximum GiB of them per GPU.
+    """
+    return [
+        recipe
+        for layout in _layouts(model, task, system, gpus)
+        if layout_impossible_because(model, layout, task, system) is None
+        for recipe in _recipes(layout, offload, host_gib)
+        if trade_impossible_because(recipe, task) is None
+    ]
+
+
+def _recipes(layout: TrainingLayout, offload: bool, host_gib: float) -> Iterator[Recipe]:
+    single_replica = max(layout.replicas, layout.expert_replicas) == 1
+    stages = ZERO_STAGES[:1] if single_replica else ZERO_STAGES[1:]
+    for micro_batch, zero, recompute in product(MICRO_BATCHES, stages, RECOMPUTE):
+        yield Recipe(layout, micro_batch, zero, recompute, layout.tp > 1, offload, host_gib)
+
+
+def _layouts(
+    model: ModelDescription, task: TrainingTask, system: System, gpus: int
+) -> Iterator[TrainingLayout]:
+    for tp in _divisors(gpus, system.fast_domain_gpus):
+        for pp in _divisors(gpus // tp, model.layers):
+            ranks = gpus // tp // pp
+            for cp in _divisors(ranks, max(task.sequence // MIN_PIECE_TOKENS, 1)):
+                if task.batch % (ranks // cp):
+                    continue
+                for ep in _divisors(tp * ranks, max(model.experts, 1)):
+                    for chunks in _chunks(model, pp):
+                        yield TrainingLayout(tp, pp, ranks // cp, cp, ep, chunks)
+
+
+def _chunks(model: ModelDescription, pp: int) -> list[int]:
+    """Return the numbers of equal chunks that a stage can be divided into."""
+    max_chunks = model.layers // pp if pp > 1 else 1
+    filled = (model.layers, model.layers + TABLE_LAYERS)
+    return [c for c in range(1, max_chunks + 1) if c == 1 or any(n % (pp * c) == 0 for n in filled)]
+
+
+def _divisors(number: int, largest: int) -> list[int]:
+    return [d for d in range(1, min(number, largest) + 1) if number % d == 0]

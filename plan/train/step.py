@@ -1,4 +1,4 @@
-"""Steps of training: how long recipes take, from operators, exchanges, schedule and optimizer."""
+"""Training step times from operators, exchanges, schedule and optimizer."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -6,6 +6,7 @@ from typing import Self
 
 import pandas as pd
 
+from foretune.device import Device, peak_rate
 from foretune.plan.cost.host_link import transfer_ms
 from foretune.plan.cost.steps import StepTimer
 from foretune.plan.describe.description import ModelDescription
@@ -17,7 +18,6 @@ from foretune.plan.train.exchanges import (
     replica_exchanges,
     stage_exchange,
 )
-from foretune.plan.train.flops import hardware_flops, model_flops, peak_flops
 from foretune.plan.train.memory import (
     OPTIMIZER_BYTES,
     StageParameters,
@@ -25,29 +25,29 @@ from foretune.plan.train.memory import (
     stage_parameters,
 )
 from foretune.plan.train.operators import MicroBatch, OperatorList, micro_batch_operators
-from foretune.plan.train.recipe import Recipe, layers_per_stage
-from foretune.plan.train.schedule import pipeline_time
+from foretune.plan.train.recipe import Recipe, Recompute, layers_per_stage
 from foretune.plan.train.task import TrainingTask
 
 ADAM_BYTES = 34.0
-"""Bytes per parameter that Adam moves: reads gradient (twice, first for its norm), weight and two
-moments in fp32, writes the latter three and a bf16 weight."""
+"""Bytes per parameter that Adam moves: it reads the gradient (twice, first for its norm), weight
+and two moments in fp32, and writes the latter three and a bf16 weight."""
 STREAMING_EFFICIENCY = 0.8
-"""Share of a memory's bandwidth that streaming kernels reach."""
+"""Share of memory bandwidth that streaming kernels reach."""
 HOST_GBPS = 51.2
-"""Host memory bandwidth per GPU: two sockets of eight DDR4-3200 channels, shared by eight."""
+"""Host memory bandwidth per GPU: two sockets with eight DDR4-3200 channels, shared by eight
+GPUs."""
 GRADIENT_BYTES, WEIGHT_BYTES = 4.0, 2.0
 """Bytes per parameter over the link when the host updates it: gradient there, weight back."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What no table of single operators says, learned from published steps of training.
+    """Constants fitted to published training runs.
 
     Attributes:
-        slowdown: time of a rank's operators in training over that of their tables, which replay
-            each alone: launches, gaps, clocks under sustained load.
-        exposed: share of the exchanges between replicas and stages that nothing hides.
+        slowdown: operator time in training over that in tables, which replay single operators:
+            launches, gaps, clocks under sustained load.
+        exposed: share of the exchanges between replicas and stages that is not hidden.
     """
 
     slowdown: float
@@ -59,14 +59,17 @@ SOFTWARE = {
     "megatron": Calibration(slowdown=1.04, exposed=EXPOSED),
     "pytorch": Calibration(slowdown=1.12, exposed=EXPOSED),
 }
-"""Kind of software -> its constants: fused kernels as in Megatron-LM, ``slower`` fitted on the runs
-of arXiv:2104.04473 (table 1); PyTorch's own with FSDP, on MosaicML's on A100s of 80 GB. ``exposed``
-is that of all runs of ``benchmarks/plan_training.py``, which prints how others come out."""
+"""Software -> calibration.
+
+Megatron-LM's slowdown is fitted to arXiv:2104.04473 (table 1), that of PyTorch's FSDP to MosaicML's
+runs on A100s of 80 GB. ``exposed`` is fitted to all runs of ``benchmarks/plan_training.py``, which
+prints the errors of others.
+"""
 
 
 @dataclass(frozen=True)
 class _MicroBatchTimes:
-    """Milliseconds of one micro-batch, all layers together."""
+    """Milliseconds of one micro-batch in all layers."""
 
     forward: float
     backward: float
@@ -81,12 +84,10 @@ class _MicroBatchTimes:
 
 @dataclass(frozen=True)
 class TimedSteps:
-    """Recipes whose operators and exchanges were looked up: all that is left is to put together.
+    """Recipes with the times of their operators and exchanges.
 
-    Attributes:
-        model, system, recipes, task: as in `predict_steps`.
-        micro_batches: of every kind that recipes have.
-        replicas: milliseconds that replicas exchange per step and recipe, were nothing hidden.
+    ``micro_batches`` has the times per kind of micro-batch, ``replicas`` each recipe's milliseconds
+    of replica exchanges per step without overlap.
     """
 
     model: ModelDescription
@@ -111,7 +112,7 @@ class TimedSteps:
         return cls(model, system, recipes, task, times, replicas)
 
     def parts(self, calibration: Calibration) -> list[dict[str, float]]:
-        """Return the parts of each recipe's step, milliseconds."""
+        """Return the parts of each recipe's step in milliseconds."""
         return [
             _step(
                 self.model,
@@ -134,19 +135,19 @@ def predict_steps(
     timer: StepTimer,
     calibration: Calibration | None = None,
 ) -> pd.DataFrame:
-    """Return how long one optimizer step takes with each recipe.
+    """Return the time of one optimizer step with each recipe.
 
-    Columns, in milliseconds: ``compute_ms``, ``recompute_ms``, ``communication_ms`` (within the
-    passes), ``bubble_ms``, ``replicas_ms`` (what is not hidden of exchanges between them),
-    ``optimizer_ms``, and their sum ``step_ms``; further ``bubble`` (a share of the step),
-    ``tokens_per_s_per_gpu``, ``mfu`` and ``hfu`` (of the peak rate of the task's precision).
+    Columns in milliseconds: ``compute_ms``, ``recompute_ms``, ``communication_ms`` (within the
+    passes), ``bubble_ms``, ``replicas_ms`` (exposed exchanges between replicas), ``optimizer_ms``,
+    and their sum ``step_ms``. Further: ``bubble`` (a share of the step), ``tokens_per_s_per_gpu``,
+    ``mfu`` and ``hfu`` (relative to the peak rate of the task's precision).
 
     Args:
-        model: what is trained.
-        system: on which GPUs.
-        recipes: how; possible ones.
-        task: what a step computes.
-        timer: says how long operators take on ``system``.
+        model: the model to train.
+        system: the GPUs.
+        recipes: possible recipes.
+        task: the work of a step.
+        timer: operator times on ``system``.
         calibration: None takes that of Megatron-LM.
     """
     timed = TimedSteps.look_up(model, system, recipes, task, timer)
@@ -203,10 +204,10 @@ def _step(
 def _exposed_layer_ms(
     recipe: Recipe, task: TrainingTask, times: _MicroBatchTimes, calibration: Calibration
 ) -> float:
-    """Return what all layers wait for exchanges of one micro-batch.
+    """Return how long all layers wait for exchanges of one micro-batch.
 
-    Projections wait for tensor-parallel sums, unless they overlap, and experts for their tokens;
-    keys of other pieces arrive while those at hand are attended to.
+    Projections wait for tensor-parallel sums unless they overlap, and experts for their tokens.
+    Keys of other pieces arrive while attention computes.
     """
     repeated = times.tensor_forward if recipe.recompute == "full" else 0.0
     sums = times.tensor_forward + times.tensor_backward + repeated
@@ -218,7 +219,7 @@ def _exposed_layer_ms(
 def _stage_exchange_ms(
     model: ModelDescription, system: System, recipe: Recipe, task: TrainingTask
 ) -> float:
-    """Return what passing on a micro-batch to the next stage and back takes."""
+    """Return the time to send a micro-batch to the next stage and back."""
     exchange = stage_exchange(model, recipe, task)
     if exchange is None:
         return 0.0
@@ -230,10 +231,10 @@ def _stage_exchange_ms(
 def _exposed_replica_ms(
     recipe: Recipe, exchanged: float, calibration: Calibration, layers: float, count: int
 ) -> float:
-    """Return what a step waits for exchanges between replicas.
+    """Return how long a step waits for exchanges between replicas.
 
-    They run beside the passes that need or produce them: all with ZeRO 3, backward passes with
-    stage 2, else the first and the last micro-batch.
+    They overlap with the passes that use or produce them: all with ZeRO 3, backward passes with
+    stage 2, else the first and last micro-batch.
     """
     overlappable = {3: count * layers, 2: count * layers * 2 / 3}.get(recipe.zero, layers)
     hidden = min((1.0 - calibration.exposed) * exchanged, overlappable)
@@ -243,17 +244,11 @@ def _exposed_replica_ms(
 def _optimizer_ms(
     system: System, recipe: Recipe, stage_params: StageParameters, backward_ms: float
 ) -> float:
-    """Return what a step waits for the update of a rank's parameters.
+    """Return how long a step waits for the parameter update.
 
-    As in ZeRO-Offload (arXiv:2101.06840, section 4): gradients go to the host beside the backward
-    pass of the last micro-batch, and weights come back while the host updates others. What the GPU
-    updates itself it updates afterwards.
-
-    Args:
-        system: on which GPUs.
-        recipe: of the training.
-        stage_params: parameters of the stage.
-        backward_ms: of the last micro-batch's layers.
+    As in ZeRO-Offload (arXiv:2101.06840, section 4), gradients go to the host during the last
+    micro-batch's backward pass (``backward_ms``), and weights return while the host updates others.
+    The GPU updates its share afterwards.
     """
     layout, dense, experts = recipe.layout, stage_params.dense, stage_params.experts
     if recipe.zero:
@@ -271,7 +266,7 @@ def _optimizer_ms(
 
 
 def _micro_batch_key(recipe: Recipe) -> tuple[object, ...]:
-    """Return what of a recipe decides about one micro-batch."""
+    """Return the part of a recipe that determines a micro-batch."""
     layout = recipe.layout
     return layout.tp, layout.cp, layout.ep, recipe.micro_batch, recipe.sequence_parallel
 
@@ -283,7 +278,7 @@ def _micro_batches(
     task: TrainingTask,
     timer: StepTimer,
 ) -> Mapping[tuple[object, ...], _MicroBatchTimes]:
-    """Return the times of every kind of micro-batch that recipes have, asked for at once."""
+    """Return the times of every kind of micro-batch in the recipes, looked up at once."""
     kinds = {_micro_batch_key(recipe): recipe for recipe in recipes}
     works: list[OperatorList] = []
     groups: list[tuple[Exchange, ...]] = []
@@ -314,7 +309,7 @@ def _replica_times(
     task: TrainingTask,
     timer: StepTimer,
 ) -> list[float]:
-    """Return what replicas exchange in a step of each recipe, were nothing hidden."""
+    """Return each recipe's replica exchange time per step, without overlap."""
     groups = [
         tuple(
             replica_exchanges(
@@ -330,7 +325,7 @@ def _replica_times(
 def _exchange_times(
     groups: Sequence[tuple[Exchange, ...]], system: System, timer: StepTimer
 ) -> list[float]:
-    """Return milliseconds of each group of exchanges."""
+    """Return the milliseconds of each group of exchanges."""
     domain_operators = [
         tuple(e.operator() for e in group if e.fits_fast_domain(system)) for group in groups
     ]
@@ -340,3 +335,71 @@ def _exchange_times(
     ]
     ms = timer.times([OperatorList(operators) for operators in domain_operators])["total"]
     return [float(a) + b for a, b in zip(ms, network_ms, strict=True)]
+
+
+@dataclass(frozen=True)
+class PipelineTime:
+    """Milliseconds of a step's forward and backward passes.
+
+    ``idle`` is the average stage's wait for others.
+    """
+
+    total: float
+    idle: float
+
+
+def pipeline_time(stages: Sequence[float], micro_batches: int, chunks: int = 1) -> PipelineTime:
+    """Return the time of ``micro_batches`` micro-batches.
+
+    With ``m`` micro-batches, ``p`` stages of equal time ``t`` take ``(m + (p - 1) / v) t`` with
+    ``v`` chunks of layers per stage: a bubble of ``(p - 1) / (v m)`` (Narayanan et al.,
+    arXiv:2104.04473). In general, the slowest stage is busy once started. The other stages' shares
+    for the first micro-batch, divided by ``chunks``, come before and after. ``stages`` has each
+    stage's forward and backward milliseconds.
+    """
+    slowest, pass_ms = max(stages), sum(stages)
+    total = micro_batches * slowest + (pass_ms - slowest) / chunks
+    return PipelineTime(total, total - micro_batches * pass_ms / len(stages))
+
+
+def model_flops(model: ModelDescription, task: TrainingTask) -> float:
+    """Return the FLOPs of one step on all GPUs, without recomputation.
+
+    Six per weight and token (two forward, four backward), plus attention's two products over all
+    keys, masked or not (PaLM, arXiv:2204.02311, appendix B; Narayanan et al., arXiv:2104.04473).
+    """
+    return 3.0 * task.tokens * (_projections(model) + _attention(model, task) + _head(model))
+
+
+def hardware_flops(model: ModelDescription, task: TrainingTask, recompute: Recompute) -> float:
+    """Return `model_flops` plus recomputation."""
+    recomputed = 0.0
+    if recompute == "full":
+        recomputed = _projections(model) + _attention(model, task)
+    elif recompute == "selective" and task.attention == "unfused":
+        recomputed = _attention(model, task)
+    return model_flops(model, task) + task.tokens * recomputed
+
+
+def peak_flops(device: Device, task: TrainingTask) -> float:
+    """Return one GPU's peak FLOPs per second by its data sheet."""
+    return 1e9 * float(peak_rate(task.precision, device.specs))
+
+
+def _projections(model: ModelDescription) -> float:
+    """Return forward FLOPs per token of projections, without the output's."""
+    weights = model.weights()
+    tables = weights.embedding if model.tied_embeddings else weights.head
+    return 2.0 * (model.active_parameters() - tables)
+
+
+def _attention(model: ModelDescription, task: TrainingTask) -> float:
+    mla = model.mla
+    widths = mla.qk_nope + mla.qk_rope + mla.v_head if mla else 2 * model.head_dim
+    full = model.softmax_layers - model.windowed_layers
+    keys = full * task.sequence + model.windowed_layers * min(task.sequence, model.sliding_window)
+    return 2.0 * model.heads * widths * keys
+
+
+def _head(model: ModelDescription) -> float:
+    return 2.0 * model.hidden * model.vocab

@@ -1,4 +1,4 @@
-"""What is trained: how many sequences per step, how long they are, by what kind of software."""
+"""Work of a training step: batch, sequence length, precision, software."""
 
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -16,18 +16,18 @@ class TrainingTask:
     """The work of one optimizer step.
 
     Attributes:
-        batch: sequences, of all replicas together.
-        sequence: tokens of each.
-        precision: of matrix products; everything between them is bf16, the optimizer fp32.
-        attention: ``flash`` keeps no scores; ``unfused`` writes and keeps them, and masks of
-            dropout, as was usual before FlashAttention (arXiv:2205.14135).
-        gradients: in which they are summed over micro-batches and replicas.
-        overlap: whether products run while tensor-parallel ranks exchange what they need or give
-            (Transformer Engine's user buffers), not one after the other.
+        batch: sequences of all replicas together.
+        sequence: tokens per sequence.
+        precision: of matrix products; other operations are bf16, the optimizer fp32.
+        attention: ``flash`` keeps no scores; ``unfused`` writes and keeps scores and dropout masks,
+            as before FlashAttention (arXiv:2205.14135).
+        gradients: format of gradients summed over micro-batches and replicas.
+        overlap: whether tensor-parallel exchanges overlap with products (Transformer Engine's user
+            buffers).
 
     Raises:
-        ProblemError: there is nothing to train on.
-        UnknownName: no such precision, attention or gradients.
+        ProblemError: batch or sequence is not positive.
+        UnknownName: an unknown precision, attention or gradient format.
     """
 
     batch: int
@@ -51,7 +51,7 @@ class TrainingTask:
 
     @property
     def tokens(self) -> int:
-        """Tokens of a step."""
+        """Tokens per step."""
         return self.batch * self.sequence
 
     @property
@@ -61,5 +61,5 @@ class TrainingTask:
 
     @property
     def formats(self) -> Formats:
-        """The formats of matrix products."""
+        """Formats of matrix products."""
         return Formats(self.precision)

@@ -1,4 +1,4 @@
-"""The physics of deployments: what their steps take, and how many requests share them."""
+"""Analytic step times of deployments."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,43 +17,30 @@ from foretune.plan.serve.deployments.deployment import Deployment
 
 StepWork = Step | SpeculativeStep
 StepTimers = Callable[[System, str], StepTimer]
-"""Gives the clock of an engine on a system."""
+"""Returns the step timer of an engine on a system."""
 
 
 def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.DataFrame:
-    """Return one row per deployment: numbers that its latencies follow from.
+    """Return one row per deployment: the inputs of its latency formulas.
 
-    Columns (times in milliseconds): ``batch``, ``running`` and ``most`` requests per rank;
-    ``decode`` (with ``host``, what the processor adds to it), ``decode_communication`` and the
-    shares of a decode step's parts; ``alone``, a decode step of one request; ``prompt``, one prompt
-    by itself; ``prefill`` and ``prefill_communication``, what a prompt adds to a full step;
-    ``decode_energy_mj`` and ``prefill_energy_mj`` of one rank, and which share of either step
-    computing limits (``…_compute_bound``); ``decode_bound`` and ``prefill_bound``, what peak rates
-    allow for the same; ``guessed``, ``energy_guessed``; ``share_host``, of a decode step that waits
-    for weights in the host's memory (they are in the times, and guesses), and ``fetch``, what a
-    request waits for its prefix from there; ``step_prompts``, how many a step's tokens allow;
+    Times are in milliseconds. Requests per rank: ``batch``, ``running`` and ``most`` (that fit).
+    Decode step: ``decode`` (including ``host``, the CPU time added to it),
+    ``decode_communication``, the shares of its parts, ``alone`` (a step of one request). Prefill:
+    ``prompt`` (one prompt alone), ``prefill`` and ``prefill_communication`` (what a prompt adds to
+    a full step). ``decode_energy_mj`` and ``prefill_energy_mj`` are those of one rank.
+    ``…_compute_bound`` is the compute-bound share, ``…_bound`` the roofline time. ``guessed`` and
+    ``energy_guessed`` are extrapolated shares. With offloading: ``share_host`` (share of a decode
+    step waiting for weights; included in the times and in ``guessed``) and ``fetch`` (wait for a
+    prefix). ``step_prompts`` is the number of prompts that fit in a step. The rest are parallel
     degrees and lengths.
     """
-    # Most deployments differ from others in their load alone: all else is found once.
-    kinds: dict[tuple[object, ...], int] = {}
-    kind = np.array(
-        [kinds.setdefault(_load_independent_key(d), len(kinds)) for d in deployments], dtype=int
-    )
-    firsts = [deployments[i] for i in np.unique(kind, return_index=True)[1]]
-    fixed = pd.DataFrame([_load_independent_columns(d) for d in firsts])
-    for name, make in (
-        ("alone", _single_request_step),
-        ("prompt", prompt_step),
-        ("full", _full_prefill_step),
-    ):
-        fixed = fixed.join(_step_times(firsts, make, timers).add_prefix(f"{name}."))
+    rows = _load_independent_rows(deployments, timers)
     decode = _step_times(deployments, decode_step, timers)
-    rows = fixed.iloc[kind].reset_index(drop=True)
-    # A pipeline reads as many prompts at a time as it has stages.
+    # A pipeline prefills one prompt per stage at a time.
     prompts = rows["prompts_per_step"] * np.array([_prefill_layout(d).pp for d in deployments])
     batch = np.array([d.batch for d in deployments])
     host = np.array([_pipeline_host_ms(d) for d in deployments])
-    # What a step takes is shared by the tokens that it gains.
+    # Accepted tokens share the time of their step.
     accepted_tokens = np.array([d.accepted_tokens for d in deployments])
     shares = {f"share_{part}": decode[part] / decode["total"] for part in PARTS}
     times = [name for name in rows if "." in name]
@@ -85,9 +72,9 @@ def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.
 
 
 def _with_offload(rows: pd.DataFrame, deployments: Sequence[Deployment]) -> pd.DataFrame:
-    """Return ``rows`` with what deployments wait for that lies in the host's memory.
+    """Return ``rows`` with the waits for host memory added.
 
-    GPUs are awake meanwhile, and compute nothing.
+    GPUs draw their active idle power meanwhile.
     """
 
     def weight_wait_ms(tokens: Callable[[Deployment], float]) -> np.ndarray:
@@ -109,7 +96,7 @@ def _with_offload(rows: pd.DataFrame, deployments: Sequence[Deployment]) -> pd.D
     ])  # fmt: skip
     total, prefill = rows["decode"] + decode, rows["prefill"] + full
     shares = {f"share_{part}": rows[f"share_{part}"] * rows["decode"] / total for part in PARTS}
-    # A link that brings prefixes more slowly than prompts are read sets the pace.
+    # Prefill is limited by the link if prefixes load more slowly than prompts are computed.
     prefix_delay = np.maximum(fetch - prefill, 0.0)
     return rows.assign(
         decode=total,
@@ -132,8 +119,25 @@ def _with_offload(rows: pd.DataFrame, deployments: Sequence[Deployment]) -> pd.D
     )
 
 
+def _load_independent_rows(deployments: Sequence[Deployment], timers: StepTimers) -> pd.DataFrame:
+    """Return the columns that do not depend on the load, computed once for equal deployments."""
+    kinds: dict[tuple[object, ...], int] = {}
+    kind = np.array(
+        [kinds.setdefault(_load_independent_key(d), len(kinds)) for d in deployments], dtype=int
+    )
+    firsts = [deployments[i] for i in np.unique(kind, return_index=True)[1]]
+    fixed = pd.DataFrame([_load_independent_columns(d) for d in firsts])
+    for name, make in (
+        ("alone", _single_request_step),
+        ("prompt", prompt_step),
+        ("full", _full_prefill_step),
+    ):
+        fixed = fixed.join(_step_times(firsts, make, timers).add_prefix(f"{name}."))
+    return fixed.iloc[kind].reset_index(drop=True)
+
+
 def _load_independent_key(deployment: Deployment) -> tuple[object, ...]:
-    """Return all of a deployment but its load."""
+    """Return everything that defines a deployment except its load."""
     return (
         deployment.model, deployment.system.name, deployment.backend, deployment.layout,
         deployment.formats, deployment.workload, deployment.pools, deployment.load,
@@ -149,7 +153,7 @@ def decode_ms(deployments: Sequence[Deployment], timers: StepTimers) -> np.ndarr
 def prompt_ms(
     deployments: Sequence[Deployment], timers: StepTimers
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the milliseconds of a prompt by itself, and of each where prompts fill all steps."""
+    """Return the milliseconds of a single prompt, and per prompt in full steps."""
     first_ms = _step_times(deployments, prompt_step, timers)["total"].to_numpy()
     full_ms = _step_times(deployments, _full_prefill_step, timers)["total"].to_numpy()
     at_once = [_prompts_per_step(d) * _prefill_layout(d).dp for d in deployments]
@@ -198,7 +202,7 @@ def _load_independent_columns(deployment: Deployment) -> dict[str, object]:
 
 
 def _engine_use(deployment: Deployment) -> str:
-    """Return the engine and how it is used: what has coefficients of its own."""
+    """Return the engine and its use: the group with a common set of coefficients."""
     use: str = "pools" if deployment.pools else deployment.load
     return f"{deployment.backend} {'speculative' if deployment.speculative else use}"
 
@@ -208,9 +212,9 @@ def _step_times(
     make_step: Callable[[Deployment], StepWork],
     timers: StepTimers,
 ) -> pd.DataFrame:
-    """Return the times of one step of each deployment, made by ``make_step``.
+    """Return the times of the step that ``make_step`` returns for each deployment.
 
-    Most deployments differ in their load alone, and share all steps but one.
+    Equal steps are timed once.
     """
     by_system: dict[tuple[str, str], dict[StepWork, list[int]]] = {}
     for i, deployment in enumerate(deployments):
@@ -227,20 +231,20 @@ def _step_times(
 
 
 def decode_step(deployment: Deployment) -> StepWork:
-    """Return what a token goes through: all stages, in a batch of its own for each of them.
+    """Return a decode step through all pipeline stages, each with its own batch.
 
-    Where tokens are drafted, that gains several of them (`Deployment.gained`).
+    With drafting, it yields several tokens (`Deployment.accepted_tokens`).
     """
     return _decode_with_batch(deployment, _requests_per_step(deployment))
 
 
 def _requests_per_step(deployment: Deployment) -> int:
-    """Return the requests of an attention-DP group that a step answers."""
+    """Return the requests of an attention-DP group in one decode step."""
     return max(int(deployment.running / deployment.layout.pp), 1)
 
 
 def _pipeline_host_ms(deployment: Deployment) -> float:
-    """Return what the processor adds on the way through a pipeline, where no GPU hides it."""
+    """Return the CPU time that a pipeline adds; without a pipeline the GPU hides it."""
     stages = deployment.layout.pp
     if stages == 1:
         return 0.0
@@ -262,7 +266,7 @@ def _decode_with_batch(deployment: Deployment, batch: int) -> StepWork:
 
 
 def _with_drafts(deployment: Deployment, step: Step, draft: Step, drafts_per_step: int) -> StepWork:
-    """Return a step, and what the drafter does for it."""
+    """Return a step together with its drafter's step, if any."""
     drafts = deployment.speculation
     if drafts is None:
         return step
@@ -274,7 +278,7 @@ def _with_drafts(deployment: Deployment, step: Step, draft: Step, drafts_per_ste
 
 
 def prompt_step(deployment: Deployment) -> StepWork:
-    """Return one prompt by itself."""
+    """Return the prefill step of one prompt."""
     return _prefill_with_batch(deployment, 1)
 
 
@@ -301,7 +305,7 @@ def _prefill_layout(deployment: Deployment) -> Layout:
 
 
 def _prefill_group_ratio(deployment: Deployment) -> float:
-    """Return how many groups of ranks read prompts per group that writes answers; 0 if unknown."""
+    """Return prefill groups per decode group; 0 if unknown."""
     pools = deployment.pools
     if pools is None:
         return 1.0

@@ -1,10 +1,10 @@
-"""Requests that arrive when they like: how many are in flight, and how long each takes.
+"""Poisson arrivals: requests in flight and their latency.
 
-A replica that is kept at n requests in flight finishes X(n) of them per second. Where requests
-arrive at random, at the rate r, it is taken for a server of that speed: the number in flight is
-then a birth-death chain, and P(n) is proportional to rⁿ / (X(1) … X(n)) (the flow-equivalent server
-of Chandy, Herzog and Woo, IBM Journal of Research and Development 19, 1975). A request that
-arrives finds n others with the same probability, and takes as long as one of n + 1 does.
+A replica kept at n requests in flight finishes X(n) per second. With random arrivals at rate r, the
+number in flight is a birth-death chain with P(n) proportional to rⁿ / (X(1) … X(n)) (the
+flow-equivalent server of Chandy, Herzog and Woo, IBM Journal of Research and Development 19, 1975).
+An arriving request finds n others with the same probability, and takes as long as one of n + 1
+does.
 """
 
 from dataclasses import dataclass
@@ -14,23 +14,23 @@ import numpy as np
 from foretune.plan.serve.requirements import Requirements
 
 MIN_GOODPUT_SHARE = 0.9
-"""Share of requests that must keep to the limits on times, as in DistServe's goodput (Zhong et
-al., arXiv:2401.09670)."""
+"""Share of requests that must meet the latency limits, as in DistServe's goodput (Zhong et al.,
+arXiv:2401.09670)."""
 MAX_UTILIZATION = 0.99
-"""Of what a replica can finish: beyond it queues grow without end, or nearly so."""
+"""Maximum utilization of a replica; above it, queues grow without bound."""
 MAX_QUEUE = 2000
-"""Most requests waiting that are looked at."""
+"""Maximum number of waiting requests in the chain."""
 BISECTIONS = 14
 
 
 @dataclass(frozen=True)
 class LoadPoint:
-    """A replica at some rate of requests.
+    """A replica at a request rate.
 
     Attributes:
-        in_flight: requests, on average.
-        ttft_ms, tpot_ms: of a request, on average.
-        goodput_share: share of requests that keep to the limits on both.
+        in_flight: mean requests in flight.
+        ttft_ms, tpot_ms: means over requests.
+        goodput_share: share of requests that meet both latency limits.
     """
 
     in_flight: float
@@ -40,13 +40,9 @@ class LoadPoint:
 
 
 class LoadCurve:
-    """What a replica does at any load, from what it does at some.
+    """A replica's latencies at any load, interpolated between planned loads.
 
-    Args:
-        in_flight: numbers of requests in flight, ascending.
-        ttft_ms, tpot_ms: what was predicted there.
-        osl: tokens of an answer.
-        requirements: limits on both times.
+    ``in_flight`` must ascend; ``osl`` is the number of tokens of an answer.
     """
 
     def __init__(
@@ -64,7 +60,7 @@ class LoadCurve:
             np.exp(np.interp(np.log(numbers), log_in_flight, np.log(times)))
             for times in (ttft_ms, tpot_ms)
         )
-        # Requests of one more in flight finish no later than without it, all together.
+        # Throughput does not fall with more requests in flight.
         per_s = np.maximum.accumulate(1e3 * numbers / (ttft + (osl - 1) * tpot))
         self.max_per_s = float(per_s[-1])
         wait = 1e3 * np.arange(1, MAX_QUEUE + 1) / self.max_per_s
@@ -76,7 +72,7 @@ class LoadCurve:
         )
 
     def at(self, rate: float) -> LoadPoint | None:
-        """Return what requests take at ``rate`` per second; None if they pile up."""
+        """Return the latencies at ``rate`` requests per second; None if they pile up."""
         if not 0 < rate <= MAX_UTILIZATION * self.max_per_s:
             return None
         log = np.r_[0.0, np.cumsum(np.log(rate) - np.log(self._per_s))]
@@ -92,7 +88,7 @@ class LoadCurve:
         )
 
     def goodput(self) -> float:
-        """Return the most requests per second of which the share `GOOD` keeps to the limits."""
+        """Return the highest rate at which `MIN_GOODPUT_SHARE` of requests meet the limits."""
         low, high = 0.0, MAX_UTILIZATION * self.max_per_s
         for _ in range(BISECTIONS):
             middle = (low + high) / 2

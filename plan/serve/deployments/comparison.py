@@ -1,7 +1,7 @@
-"""How probable it is that one deployment beats another, most of their error being the same.
+"""Probability that one deployment beats another, given correlated errors.
 
-Where a prediction for one layout is 20 % too high, so is that for its neighbour: comparing their
-intervals, as if the errors had nothing to do with each other, would call everything a draw.
+Two layouts of one model share most of their error. Comparing their intervals as if they were
+independent would make every comparison a draw.
 """
 
 from typing import Literal
@@ -22,17 +22,15 @@ def probability_better(
     index: int,
     metric: Metric = "tokens_per_s",
 ) -> np.ndarray:
-    """Return how probable it is that one deployment beats each of the others when measured.
+    """Return the probability that one deployment beats each other when measured (rows).
+
+    It is 0.5 for the deployment itself. Cost is quadratic in the rows: pass a few hundred at most.
 
     Args:
         correction: trained on measured deployments.
-        rows: what `physics.physics` says of them; some hundreds at most, as
-            the errors of all pairs are looked at.
-        index: the position of the one.
-        metric: more generated tokens per second and GPU, or fewer milliseconds.
-
-    Returns:
-        Probabilities (rows); of the one itself, a half.
+        rows: from `analytic_times`.
+        index: position of the one deployment.
+        metric: tokens per second and GPU (higher is better), or a latency.
     """
     value, covariance = log_metric(correction, rows, metric)
     better: np.ndarray = pairwise_better(value, covariance)[index]
@@ -40,12 +38,7 @@ def probability_better(
 
 
 def pairwise_better(value: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """Return how probable it is that each of some (rows) is larger than each (columns).
-
-    Args:
-        value: their expectations.
-        covariance: how their errors go together.
-    """
+    """Return the probability that each value (rows) exceeds each other (columns)."""
     marginal = np.diag(covariance)
     variance = np.maximum(marginal[:, None] + marginal[None, :] - 2.0 * covariance, MIN_VARIANCE)
     return probability_below((value[:, None] - value[None, :]) / np.sqrt(variance))
@@ -54,10 +47,10 @@ def pairwise_better(value: np.ndarray, covariance: np.ndarray) -> np.ndarray:
 def log_metric(
     correction: LatencyPredictor, rows: pd.DataFrame, metric: Metric
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the logarithm of a metric, more being better, and the covariance of its errors.
+    """Return the log of a metric, more being better, and the covariance of its errors.
 
-    A request takes its time to the first token and that of all others, so that the throughput's
-    error is theirs, weighted by their shares of the request; both errors count as independent.
+    The throughput's error combines those of TTFT and TPOT, weighted by their shares of a request
+    and taken as independent.
     """
     mean, _ = correction.predict_mean(rows)
     tokens = np.maximum(rows["osl"].to_numpy(dtype=float) - 1.0, 0.0)

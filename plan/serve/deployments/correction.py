@@ -1,10 +1,8 @@
-"""The correction: what measured deployments say about the errors of the physics.
+"""Corrects analytic latencies with measured deployments.
 
-A Gaussian process that knows which deployments share their errors says log(measured / physics); for
-models that nobody measured, together with a boosted model from quantities that mean something for
-any model.
-Intervals come from models left out of the training, and for models that are known from their
-configurations left out (conformal prediction by groups).
+A grouped Gaussian process predicts log(measured / analytic). For models outside the training data,
+its mean is blended with a boosted model on model-independent features. Interval widths are
+conformal: from held-out models for unknown models, from held-out configurations for known ones.
 """
 
 import json
@@ -50,27 +48,27 @@ BOOSTER_PARAMETERS: dict[str, Any] = {
     "n_jobs": 1,
     "random_state": 0,
 }
-"""Of the boosted model: a simple one, as it is asked about other models than it was trained on."""
+"""Settings of the boosted model; it is kept simple because it extrapolates to other models."""
 BOOSTER_WEIGHTS = {"tpot_ms": 0.4}
-"""Its weight beside the process where the model was not trained on; on models that were, and on
-queueing, the process alone is better."""
+"""Its weight for models outside the training data. For known models and for TTFT, the process alone
+is more accurate."""
 INNER_FOLDS = 5
 FILE_FORMAT = 2
 
 
 @dataclass
 class LatencyPredictor:
-    """Latencies of deployments: closed formulas, what they miss, and intervals.
+    """Latencies of deployments: closed formulas, a learned correction, and intervals.
 
     Attributes:
         serving: the formulas.
-        processes, boosters: what they miss, per target.
-        widths: how many standard deviations of the process half an interval has, per target and
-            whether the model was trained on.
-        known_models: the models that were trained on.
-        min_probability: the least probability of keeping to a limit to ask for, so that at most
-            one choice in twenty misses it.
-        origin: what it was trained on, and with what.
+        processes, boosters: the correction per target.
+        widths: half width of the interval in standard deviations, per target and whether the model
+            is known.
+        known_models: models in the training data.
+        min_probability: minimum probability of meeting a limit, so that at most one choice in
+            twenty misses it.
+        origin: training data and package versions.
     """
 
     serving: ServingModel = field(default_factory=ServingModel)
@@ -84,13 +82,14 @@ class LatencyPredictor:
     def fit(
         self, rows: pd.DataFrame, measured: pd.DataFrame, groups: np.ndarray, file: str = ""
     ) -> Self:
-        """Learn from measured deployments, intervals from models and configurations left out.
+        """Fit to measured deployments.
 
         Args:
-            rows: what `physics.physics` says of them.
-            measured: their ``tpot_ms`` and ``ttft_ms``.
-            groups: numbers of rows of one configuration at different loads; they count as fewer.
-            file: the name of the table that they were read from, for the record.
+            rows: from `analytic_times`.
+            measured: ``tpot_ms`` and ``ttft_ms``.
+            groups: label of each row's configuration; loads of one configuration share it and are
+                down-weighted.
+            file: the table's name, for the record.
         """
         rows, measured = rows.reset_index(drop=True), measured.reset_index(drop=True)
         self.fit_mean(rows, measured, groups)
@@ -118,10 +117,10 @@ class LatencyPredictor:
         return pd.DataFrame(columns, index=rows.index)
 
     def covariances(self, rows: pd.DataFrame) -> dict[str, np.ndarray]:
-        """Return how the log errors of some rows go together, per target (rows, rows).
+        """Return the covariance of the rows' log errors, per target (rows, rows).
 
-        Two layouts of one model on one system share most of their error. Roots of the diagonal are
-        scales of the distribution (`chance_constraints`) whose 90 % `predict` says.
+        Layouts of one model on one system share most of their error. Square roots of the diagonal
+        are scales of Student's t, with the 90 % interval of `predict`.
         """
         labels, coordinates, _ = self._inputs(rows)
         scaled = {}
@@ -131,7 +130,7 @@ class LatencyPredictor:
         return scaled
 
     def fit_mean(self, rows: pd.DataFrame, measured: pd.DataFrame, groups: np.ndarray) -> Self:
-        """Learn all but the intervals."""
+        """Fit everything except the intervals."""
         import xgboost as xgb
 
         times = {t: measured[t].to_numpy(dtype=float) for t in TARGETS}
@@ -164,30 +163,25 @@ class LatencyPredictor:
         return mean, spread
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write one file of JSON: nothing in it can run.
-
-        Raises:
-            OutputError: the file cannot be written.
-        """
+        """Write the correction as one JSON file."""
         text = json.dumps(self._to_json())
         with atomic_write(path, what="the correction ") as new:
             new.write_text(text, encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote.
+        """Read a file from `save`.
 
-        Raises:
-            PredictorError: there is no correction, or another version of Foretune made it.
+        Raises PredictorError if it is not a correction of this version.
         """
         try:
             data = json.loads(Path(path).read_text(encoding="utf-8"))
             if not isinstance(data, dict) or "format" not in data:
-                raise ValueError("it is no such file")
+                raise ValueError("not a correction file")
         except (OSError, ValueError) as e:
             reason = getattr(e, "strerror", None) or e
             raise PredictorError(
-                f"{path} holds no correction of planned latencies ({reason}): train one"
+                f"{path} is not a latency correction ({reason}): train one with --measured TABLE"
             ) from e
         if data["format"] != FILE_FORMAT:
             raise PredictorError(
@@ -199,7 +193,7 @@ class LatencyPredictor:
             raise PredictorError(f"{path} is damaged ({e}): train it again from its table") from e
 
     def _inputs(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-        """Return labels and places of the process, and what the formulas say."""
+        """Return labels and coordinates for the process, and the formulas' latencies."""
         analytic = self.serving.predict(rows)
         return group_labels(rows), group_coordinates(rows, analytic["tpot_ms"].to_numpy()), analytic
 
@@ -239,7 +233,7 @@ class LatencyPredictor:
 
 
 def _booster_json(booster: Any) -> Any:
-    """Return XGBoost's own JSON."""
+    """Return the booster in XGBoost's JSON format."""
     return json.loads(booster.get_booster().save_raw("json"))
 
 
@@ -254,10 +248,7 @@ def _booster_from_json(data: Any) -> Any:
 def _predict_held_out(
     rows: pd.DataFrame, measured: pd.DataFrame, groups: np.ndarray, fold: np.ndarray
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return what is predicted of each row by a correction that did not see its fold.
-
-    Nothing, where there is one fold alone.
-    """
+    """Return out-of-fold predictions and standard deviations; empty with a single fold."""
     found = []
     for fold_number in np.unique(fold) if fold.max() > 0 else ():
         held_out = fold == fold_number
@@ -275,7 +266,7 @@ def _predict_held_out(
 def _interval_width(
     predicted: pd.DataFrame, spread: pd.DataFrame, measured: pd.DataFrame, target: str
 ) -> float:
-    """Return how many standard deviations hold `COVERAGE` of the errors of rows left out."""
+    """Return how many standard deviations cover `COVERAGE` of the held-out errors."""
     if predicted.empty:
         return T_QUANTILE_95
     scores = np.abs(np.log(predicted[target] / measured[target])) / spread[target]
@@ -283,7 +274,7 @@ def _interval_width(
 
 
 def _folds(groups: np.ndarray) -> np.ndarray:
-    """Return a fold per row, all rows of a part in one, the folds about equally large."""
+    """Return a fold per row: groups stay together, folds are of similar size."""
     names, sizes = np.unique(groups, return_counts=True)
     fold_of, filled = {}, np.zeros(min(INNER_FOLDS, len(names)))
     for i in np.argsort(-sizes, kind="stable"):

@@ -1,4 +1,4 @@
-"""What the boosted correction looks at: loads, shares and lengths, no names of models."""
+"""Features of the boosted correction: loads, shares and lengths, without model names."""
 
 import numpy as np
 import pandas as pd
@@ -8,11 +8,9 @@ from foretune.plan.serve.deployments.serving import memory_wait_ms, prefill_load
 
 
 def correction_features(rows: pd.DataFrame, analytic: pd.DataFrame) -> pd.DataFrame:
-    """Return one column per quantity, the same for any system and model.
+    """Return model-independent features of deployments.
 
-    Args:
-        rows: what `physics.physics` says.
-        analytic: the formulas' ``tpot_ms`` and ``ttft_ms``.
+    ``rows`` come from `analytic_times`; ``analytic`` has the formulas' ``tpot_ms`` and ``ttft_ms``.
     """
     tpot, ttft = analytic["tpot_ms"].to_numpy(), analytic["ttft_ms"].to_numpy()
     logs = {

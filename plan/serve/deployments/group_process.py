@@ -1,8 +1,8 @@
-"""A Gaussian process for errors that deployments share: by engine, system, model and load.
+"""Gaussian process with grouped errors (engine, system, model, load).
 
-Two deployments' errors go together as far as they agree in labels (the same engine, the same model
-on the same system, …), by a constant and by smooth functions of sizes and loads. What was never
-seen agrees in fewer labels, so its error is drawn to zero and its interval is wide.
+Two deployments' errors are correlated if their labels agree (same engine, same model on the
+same system, …), through a constant and smooth functions of sizes and loads. A new label shares
+fewer components, so its mean shrinks to zero and its interval widens.
 """
 
 from collections.abc import Mapping
@@ -20,23 +20,21 @@ LENGTH_SCALES = {
     "running": 3.0, "isl": 3.0, "osl": 3.0, "ranks": 3.0, "moe_ep": 3.0, "prompts": 3.0,
     "prefill": 4.5, "step": 4.5, "slot": 6.0, "communication": 3.0, "attention": 3.0,
 }  # fmt: skip
-"""Sizes that errors change with -> over what distance, in octaves or as `group_coordinates`
-scales.
-"""
+"""Coordinate -> length scale, in octaves or as `group_coordinates` scales it."""
 SLOW_LENGTH_RATIO = 3.0
-"""How much longer the lengths of the slow functions are than those of the fast."""
+"""Length scale of the slow functions over that of the fast ones."""
 NU = 3.0
-"""Degrees of freedom of the noise: measurements with labels that lie are many."""
+"""Degrees of freedom of the noise; heavy tails, because many measurements are mislabeled."""
 REWEIGHTINGS = 3
 
 
 @dataclass(frozen=True)
 class VarianceComponent:
-    """Variance that agreeing in one label stands for.
+    """Variance shared by rows that agree in a label.
 
     Attributes:
-        constant: of an offset.
-        slow, fast: of functions of sizes and loads.
+        constant: variance of an offset.
+        slow, fast: variance of functions with long and short length scales.
     """
 
     constant: float = 0.0
@@ -49,23 +47,20 @@ LABELS = ("use", "load", "system", "generation", "formats", "kind", "model", "la
 
 @dataclass(frozen=True)
 class GroupedCovariance(CovarianceTerm):
-    """Offsets and functions that rows share as far as they agree in labels; nothing is to find.
+    """Covariance of rows by the labels they share; it has no hyperparameters.
 
-    The columns of a point are its scaled places, then the number of each label.
-
-    Attributes:
-        components: what agreeing in each label is worth.
+    The columns of a point are its scaled coordinates, then one number per label.
     """
 
     components: tuple[VarianceComponent, ...]
 
     @property
     def hyperpriors(self) -> list[Hyperprior]:
-        """None: all variances and lengths are known."""
+        """Empty: variances and length scales are fixed."""
         return []
 
     def covariance(self, parameters: np.ndarray, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
-        """Return the covariances, of single precision."""
+        """Return the covariances in single precision."""
         slow, fast = _similarities(X[:, : len(LENGTH_SCALES)], X2[:, : len(LENGTH_SCALES)])
         total = np.zeros_like(slow)
         for i, component in enumerate(self.components, len(LENGTH_SCALES)):
@@ -77,22 +72,22 @@ class GroupedCovariance(CovarianceTerm):
         return total
 
     def variance(self, parameters: np.ndarray, X: np.ndarray) -> np.ndarray:
-        """Return what all components add up to."""
+        """Return the sum of all components."""
         return np.full(len(X), sum(s.constant + s.slow + s.fast for s in self.components))
 
     def covariance_and_gradient(
         self, parameters: np.ndarray, X: np.ndarray
     ) -> tuple[np.ndarray, GradientFunction]:
-        """Return the covariances, and no slopes."""
+        """Return the covariances and an empty gradient."""
         return self.covariance(parameters, X, X), lambda slope: np.empty(0)
 
 
 @dataclass
 class GroupedGaussianProcess:
-    """Log errors of deployments, learned from some.
+    """Posterior of the deployments' log errors.
 
     Attributes:
-        components: columns of labels, joined by blanks -> what agreeing in all of them is worth.
+        components: label columns, joined by blanks -> variance shared by rows that agree in all.
         noise: variance of a repeated measurement.
     """
 
@@ -100,18 +95,15 @@ class GroupedGaussianProcess:
     noise: float = 0.01
 
     def fit(self, labels: pd.DataFrame, coordinates: pd.DataFrame, errors: np.ndarray) -> Self:
-        """Learn from deployments.
+        """Condition on log errors of deployments.
 
-        Args:
-            labels: text columns, those of `LABELS`.
-            coordinates: numbers, those of `LENGTHS`.
-            errors: log errors (rows).
+        ``labels`` has the text columns `LABELS`, ``coordinates`` the numbers `LENGTH_SCALES`.
         """
         self._store(labels, coordinates)
         extra_noise = np.zeros(len(errors))
         for _ in range(REWEIGHTINGS):
             self._extra_noise, posterior = extra_noise, self._condition(errors, extra_noise)
-            # Rows that all others contradict are noisier: Student's t as a scale mixture.
+            # Outliers get more noise: Student's t as a scale mixture.
             residual, deviation = posterior.leave_one_out()
             spread = np.maximum(deviation**2 - extra_noise, self.noise)
             extra_noise = self.noise * (
@@ -129,10 +121,7 @@ class GroupedGaussianProcess:
         return self._posterior.predict(self._points(labels, coordinates))
 
     def covariance(self, labels: pd.DataFrame, coordinates: pd.DataFrame) -> np.ndarray:
-        """Return how the log errors of some deployments go together (rows, rows).
-
-        What `predict` says of each is the diagonal's root.
-        """
+        """Return the covariance of the log errors of deployments (rows, rows)."""
         return self._posterior.at(self._points(labels, coordinates)).covariance(
             np.arange(len(labels))
         )
@@ -152,7 +141,7 @@ class GroupedGaussianProcess:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
-        """Return what `to_json` wrote."""
+        """Return the process from `to_json`'s values."""
         components = {
             columns: VarianceComponent(**component)
             for columns, component in data["components"].items()
@@ -172,7 +161,7 @@ class GroupedGaussianProcess:
         ]
 
     def _condition(self, errors: np.ndarray, extra_noise: np.ndarray) -> Posterior:
-        """Return what ``errors`` of the deployments that are kept say."""
+        """Return the posterior given the ``errors`` of the training deployments."""
         term = GroupedCovariance(tuple(self.components.values()))
         process = GaussianProcess.from_prior([term], Hyperprior(self.noise, 0.0))
         X = self._points(self._labels, self._coordinates)
@@ -180,7 +169,7 @@ class GroupedGaussianProcess:
         return Posterior(process, X, errors, extra_noise=extra_noise, observation_noise=True)
 
     def _points(self, labels: pd.DataFrame, coordinates: pd.DataFrame) -> np.ndarray:
-        """Return deployments as the process sees them; labels that are new count on."""
+        """Return deployments as points; new labels get new numbers."""
         scaled = [coordinates[name].to_numpy() / length for name, length in LENGTH_SCALES.items()]
         numbers = []
         for columns, known in zip(self.components, self._known_labels, strict=True):
@@ -190,13 +179,13 @@ class GroupedGaussianProcess:
 
 
 def group_labels(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the labels of deployments, of what `physics.physics` says."""
+    """Return the labels of deployments, from `analytic_times`."""
     kind = np.where(rows["is_latent"] > 0, "latent", np.where(rows["is_moe"] > 0, "moe", "dense"))
     return pd.DataFrame({name: kind if name == "kind" else rows[name] for name in LABELS})
 
 
 def group_coordinates(rows: pd.DataFrame, tpot_ms: np.ndarray) -> pd.DataFrame:
-    """Return where deployments lie, of what `physics.physics` says."""
+    """Return the coordinates of deployments, from `analytic_times`."""
     prompts = np.clip(rows["running"] / rows["osl"] * rows["prefill"] / tpot_ms, 0.0, 1.0)
     octaves = {
         "running": rows["running"], "isl": rows["isl"], "osl": rows["osl"],
@@ -213,14 +202,14 @@ def group_coordinates(rows: pd.DataFrame, tpot_ms: np.ndarray) -> pd.DataFrame:
 
 
 def _similarities(points: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return how alike places are, over long and over short distances."""
+    """Return the similarity of points over long and over short length scales."""
     squared = (points**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :]
     distance = np.maximum(squared - 2.0 * points @ others.T, 0.0).astype(np.float32)
     return np.exp(-0.5 / SLOW_LENGTH_RATIO**2 * distance), np.exp(-0.5 * distance)
 
 
 def _joined_labels(labels: pd.DataFrame, columns: str) -> np.ndarray:
-    """Return the text of some columns, the same where all of them agree."""
+    """Return the joined text of label columns."""
     empty = pd.Series("", index=labels.index, dtype=object)
     texts = (labels[column].astype(str).astype(object) for column in columns.split())
     return reduce(lambda left, right: left + "\t" + right, texts, empty).to_numpy()

@@ -1,4 +1,4 @@
-"""What measured deployments taught: read, or learned once and kept for the next plan."""
+"""Fits the latency correction, or loads it from the cache."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from foretune.code_hash import packages_hash
 from foretune.collect.devices import cache_directory
 from foretune.errors import MissingExtra, OutputError, PredictorError
 from foretune.operator_package import package_folder
-from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.cost.trained_cache import TrainedPredictorCache
 from foretune.plan.serve.deployments.analytic import analytic_times
@@ -24,7 +24,7 @@ from foretune.plan.serve.deployments.measured import read_measured_deployments
 from foretune.plan.serve.deployments.origin import Origin
 
 PUBLISHED = "published"
-"""Stands for the deployments that come with aiconfigurator-core."""
+"""Names the deployments that come with aiconfigurator-core."""
 CODE_PACKAGES = (
     foretune.features,
     foretune.models,
@@ -32,7 +32,7 @@ CODE_PACKAGES = (
     foretune.plan.describe,
     foretune.plan.serve.deployments,
 )
-"""Packages whose code decides what is learned."""
+"""Packages whose code determines the correction."""
 
 
 def fit_or_load_correction(
@@ -40,22 +40,21 @@ def fit_or_load_correction(
     progress: Callable[[str], None] = lambda text: None,
     predictors: TrainedPredictorCache | None = None,
 ) -> LatencyPredictor:
-    """Return what measured deployments say about the errors of the physics.
+    """Return the latency correction of a table of measured deployments.
 
-    Learning takes minutes, and some more per system whose operators have no predictors yet, once:
-    what was learned is kept in the user's cache directory, by the table's content and the versions
-    that it depends on.
+    Fitting takes minutes, plus some for each system without operator predictors. The result is
+    cached under the table's content and the versions it depends on.
 
     Args:
-        name: a table of measured deployments, a file that `LatencyPredictor.save` wrote, or
+        name: a table of measured deployments, a file from `LatencyPredictor.save`, or
             ``published``.
-        progress: told what takes long.
-        predictors: what measured operators taught; None takes the user's cache, and says nothing.
+        progress: receives a message before a long fit.
+        predictors: cache of operator predictors; None takes the user's, without progress.
 
     Raises:
-        MissingExtra: ``published``, without the package.
-        PredictorError: the file holds no correction.
-        WrongFile: it is no table of measured deployments.
+        MissingExtra: ``published`` without aiconfigurator-core.
+        PredictorError: the file is not a correction.
+        WrongFile: the file is not a table of measured deployments.
     """
     path = _published_table() if name == PUBLISHED else Path(name)
     if path.suffix == ".json":
@@ -64,10 +63,10 @@ def fit_or_load_correction(
     cached_path = cache_directory() / f"deployments-{_fingerprint(path)}.json"
     with suppress(PredictorError):
         return LatencyPredictor.load(cached_path)
-    progress(f"learning from {len(table.deployments)} measured deployments, once: it takes minutes")
+    progress(f"fitting to {len(table.deployments)} measured deployments (once, takes minutes)")
     rows = analytic_times(table.deployments, StepTimerFactory(find_tables(), predictors))
     correction = LatencyPredictor().fit(rows, table.measured, table.groups, path.name)
-    with suppress(OutputError):  # a plan is worth more than that the next one is quick
+    with suppress(OutputError):  # without a writable cache, only the next plan is slower
         correction.save(cached_path)
     return correction
 
@@ -80,7 +79,7 @@ def _published_table() -> Path:
 
 
 def _fingerprint(path: Path) -> str:
-    """Return what was learned from, and with what, as a name."""
+    """Return a hash of the training data, versions and code."""
     digest = hashlib.sha256(path.read_bytes())
     tables = find_tables()
     inputs = {

@@ -1,6 +1,6 @@
 """Measured deployments: rows of AIConfigurator's sample table, as deployments and latencies.
 
-Labels say less than an engine does; what is taken for granted here is written beside it.
+The table's labels are incomplete; assumptions are documented where they are made.
 """
 
 from collections.abc import Mapping
@@ -26,25 +26,27 @@ COLUMNS = ("backend", "model_path", "system", "mode", "isl", "osl", "gemm_quant_
            "moe_quant_mode", "batch_size", "tp_size", "silicon_ttft_ms",
            "silicon_tpot_ms")  # fmt: skip
 LENGTH_SHARE = 0.9
-"""InferenceX draws each length evenly between 0.8 times what it is called and all of it."""
+"""InferenceX draws each length uniformly between 0.8 times its nominal value and the nominal
+value."""
 MAX_TP = 8
-"""Attention has been split over more ranks nowhere in the table: labels that say so count the
-ranks of attention-DP groups with experts spread over all of them."""
+"""Maximum tensor parallelism of attention in the table.
+
+Larger labels count attention-DP ranks whose experts are distributed over all of them.
+"""
 
 
 @dataclass(frozen=True)
 class MeasuredDeployments:
-    """Deployments and what was measured of them, in the same order.
+    """Deployments and their measured latencies, in the same order.
 
     Attributes:
-        deployments: what ran.
         measured: ``tpot_ms`` and ``ttft_ms``.
-        groups: numbers of rows that share everything but the load.
-        models: what tells the models apart: checkpoints of one architecture are one model.
+        groups: number of each row's configuration; rows of one differ only in load.
+        models: architecture of each row; checkpoints of one architecture are one model.
         systems: short names of the systems.
-        rows: which row of the table each is.
-        excluded: rows without a concurrency and without a batch, or without a latency.
-        unknown: rows of a model or system that nobody describes.
+        rows: row numbers in the table.
+        excluded: number of rows without a concurrency, batch or latency.
+        unknown: number of rows of an unknown model or system.
     """
 
     deployments: list[Deployment]
@@ -60,8 +62,7 @@ class MeasuredDeployments:
 def read_measured_deployments(path: Path) -> MeasuredDeployments:
     """Return the measured deployments of a table.
 
-    Raises:
-        WrongFile: it is no table of measured deployments.
+    Raises WrongFile for another table.
     """
     table = read_table(path, list(COLUMNS)).reset_index(drop=True)
     require(table, list(COLUMNS), path, "a table of measured deployments")
@@ -94,7 +95,7 @@ def read_measured_deployments(path: Path) -> MeasuredDeployments:
 
 
 def _is_complete(row: Mapping[str, Any]) -> bool:
-    """Return whether lengths, latencies and concurrency are numbers that can be measured."""
+    """Return whether lengths, latencies and concurrency are positive finite numbers."""
     numbers = [_number(row, name) for name in ("isl", "osl", "silicon_tpot_ms", "silicon_ttft_ms")]
     return all(0 < n < np.inf for n in (*numbers, _concurrency(row) or 0.0))
 
@@ -134,25 +135,25 @@ def _deployment(row: Mapping[str, Any]) -> Deployment:
 
 
 def _version(row: Mapping[str, Any]) -> str:
-    """Return the engine's version; the month it ran in where no label says it."""
+    """Return the engine's version; if unlabeled, the month of the measurement."""
     month = _text(row, "measured_date")[:7]
     return _text(row, "backend_version") or (f"of {month}" if month else "")
 
 
 def _is_speculative(row: Mapping[str, Any]) -> bool:
-    """Return whether several tokens were drafted per step; no label says so.
+    """Return whether the row's engine drafted tokens; this is inferred, as no label says so.
 
-    Runs labelled DeepSeek-R1 in one of the sources take a third less time per token than runs of
-    the same network, engine and layout labelled DeepSeek-V3, which leaves little else.
+    In one source, runs labeled DeepSeek-R1 need a third less time per token than runs of the same
+    architecture, engine and layout labeled DeepSeek-V3. Drafting is the only plausible cause.
     """
     name, source = str(row["model_path"]), str(row.get("source_kind", ""))
     return name.endswith("DeepSeek-R1") and row["backend"] == "trtllm" and "csv" in source
 
 
 def _concurrency(row: Mapping[str, Any]) -> float | None:
-    """Return the requests in flight: as written, or from the batch of each rank; None if neither.
+    """Return the requests in flight: labeled, or from the batch per rank; None if neither.
 
-    A concurrency says nothing of separate pools whose number of workers is not known.
+    For separate pools, it is unknown if the number of workers is.
     """
     labeled = _number(row, "silicon_concurrency")
     if row["mode"] == "disagg":
@@ -177,8 +178,8 @@ def _layout(model: ModelDescription, row: Mapping[str, Any], prefix: str) -> Lay
 def _formats(model: ModelDescription, row: Mapping[str, Any], system: System) -> Formats:
     """Return the formats that labels mean.
 
-    Checkpoints in NVFP4 of models with latent attention keep its projections in sixteen bits, and
-    models whose experts were published in MXFP4 are served as published, whatever the label.
+    NVFP4 checkpoints with latent attention keep its projections in 16 bits. Models with experts
+    published in MXFP4 are served so, whatever the label.
     """
     weights, moe = (_text(row, f"{name}_quant_mode") or "bf16" for name in ("gemm", "moe"))
     quantized = weights != "bf16" or moe != "bf16"
@@ -201,7 +202,7 @@ def _system(name: str) -> System:
 
 
 def _number(row: Mapping[str, Any], column: str) -> float:
-    """Return a number of a row; 0 where there is none."""
+    """Return a number of a row; 0 if missing."""
     value = row.get(column)
     return 0.0 if value is None or pd.isna(value) else float(value)
 

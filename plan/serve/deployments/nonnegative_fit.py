@@ -1,4 +1,4 @@
-"""Non-negative least squares on the logarithm of times, robust, shrunk towards a prior."""
+"""Robust non-negative least squares on log times, shrunk towards a prior."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -6,24 +6,24 @@ from typing import Any, Self
 import numpy as np
 
 ITERATIONS = 25
-"""Each solves a linear problem; the factors of the next one's errors follow from it."""
+"""Gauss-Newton iterations, each a linear problem."""
 MIN_TIME = 1e-9
 
 
 @dataclass
 class NonnegativeFit:
-    """Coefficients of terms whose sum is a time, per group of rows.
+    """Non-negative coefficients of terms that add up to a time, per group of rows.
 
-    What is minimised is the error of the logarithm, outliers counting little: times of a hundred
-    milliseconds and of ten seconds weigh the same. A group is shrunk towards all rows together.
+    It minimizes the robust error of the logarithm, so 100 ms and 10 s weigh the same. Groups are
+    shrunk towards all rows together.
 
     Attributes:
-        prior: coefficients before any row was seen.
-        outlier_scale: log error beyond which a row counts less and less.
-        shrinkage: how strongly all rows are shrunk towards ``prior``.
-        group_shrinkage: how strongly a group is shrunk towards all rows.
-        pooled: the coefficients of all rows together.
-        by_group: those of each group.
+        prior: coefficients before fitting.
+        outlier_scale: log error beyond which a row is down-weighted.
+        shrinkage: penalty that pulls all rows to ``prior``.
+        group_shrinkage: penalty that pulls a group to all rows.
+        pooled: coefficients of all rows together.
+        by_group: coefficients of each group.
     """
 
     prior: np.ndarray
@@ -36,13 +36,10 @@ class NonnegativeFit:
     def fit(
         self, terms: np.ndarray, times: np.ndarray, offset: np.ndarray, groups: np.ndarray
     ) -> Self:
-        """Fit to measurements.
+        """Fit to measured times.
 
-        Args:
-            terms: (rows, coefficients).
-            times: what was measured.
-            offset: a part of each time that has no coefficient.
-            groups: the name of each row's group.
+        ``terms`` has shape (rows, coefficients); ``offset`` is a part of each time without a
+        coefficient.
         """
         self.pooled = self._solve(terms, times, offset, self.prior, self.shrinkage)
         start = np.maximum(self.pooled, 0.02)
@@ -57,7 +54,7 @@ class NonnegativeFit:
     def predict(self, terms: np.ndarray, offset: np.ndarray, groups: np.ndarray) -> np.ndarray:
         """Return the times of rows.
 
-        Groups that were never seen get the common coefficients; before any fit, all get the prior.
+        New groups get the pooled coefficients; before fitting, all get the prior.
         """
         pooled, by_group = (
             (self.prior, {}) if self.pooled is None else (self.pooled, self.by_group or {})
@@ -78,7 +75,7 @@ class NonnegativeFit:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Return what `to_json` wrote."""
+        """Return the fit from `to_json`'s values."""
         by_group = {name: np.array(values) for name, values in data["own"].items()}
         return cls(
             np.array(data["prior"]), data["spread"], data["shrinkage"], data["group_shrinkage"],
@@ -101,7 +98,7 @@ class NonnegativeFit:
             total = np.maximum(terms @ coefficients + offset, MIN_TIME)
             error = np.log(total / times)
             weight = (1.0 + (error / self.outlier_scale) ** 2) ** -0.25
-            # log(total) is linear around where it is; far from it a step of one is enough.
+            # Linearize log(total), and clip large steps.
             target = (terms @ coefficients) / total - np.clip(error, -1.0, 1.0)
             matrix = np.vstack([weight[:, None] * terms / total[:, None], penalty])
             solution, _ = nnls(matrix, np.r_[weight * target, penalty @ prior])

@@ -1,4 +1,4 @@
-"""What a correction was trained on, and with which versions: it says what it can be trusted for."""
+"""Training data and package versions of a correction."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -8,17 +8,17 @@ from typing import Any
 from foretune.version import __version__
 
 PACKAGES = ("aiconfigurator-core", "aisimulate", "xgboost", "xgboost-cpu")
-"""Packages that what was learned follows from: measured operators, boosted trees."""
+"""Packages that determine a correction: measured operators and boosted trees."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where something learned comes from.
+    """Training data and package versions of a correction.
 
     Attributes:
-        file: the name of the table of measured deployments, without its folder.
-        rows: deployments of it that were learned from.
-        versions: of Foretune and of packages that matter; those absent are left out.
+        file: the training table's name, without its folder.
+        rows: number of training rows.
+        versions: of Foretune and the relevant packages; missing packages are left out.
     """
 
     file: str = ""
@@ -27,7 +27,7 @@ class Origin:
 
     @classmethod
     def current(cls, file: str, rows: int) -> "Origin":
-        """Return that of what is learned here and now."""
+        """Return the origin of a correction trained now."""
         versions = {"foretune": __version__}
         for name in PACKAGES:
             try:
@@ -37,5 +37,5 @@ class Origin:
         return cls(file, rows, versions)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values: the arguments of the constructor."""
+        """Return plain values: the constructor's arguments."""
         return asdict(self)

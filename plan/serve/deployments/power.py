@@ -1,7 +1,7 @@
-"""Power and energy of deployments, and what a cap on their power costs.
+"""Power and energy of deployments, and the cost of a power cap.
 
-Energy is power times time, never a prediction of its own. A GPU draws what its operators draw while
-they run; for the rest of a step it works on as before for a part, and waits, awake, for the other.
+Energy is power times time. While its operators run, a GPU draws their power. In the rest of a step
+it is partly active and partly idle but awake.
 """
 
 from typing import overload
@@ -12,22 +12,30 @@ import pandas as pd
 from foretune.plan.serve.deployments.serving import TOKENS_PER_DRAFTED_STEP, tokens_per_s
 
 UNMODELED_ACTIVE_SHARE = 0.6
-"""Share of the time beyond its operators in which a GPU that serves works on, in what no table
-holds: sampling, uneven batches, copies. Were it all waiting, four GPUs that ML.ENERGY measured
-(v3.0, vLLM, in huggingface.co/datasets/leadgreen/green-token-index) would draw a third less than
-they do; were it all work, from 15 % less to 39 % more (`benchmarks/plan_power.py`)."""
+"""Active share of the time outside the modeled operators: sampling, uneven batches, copies.
+
+With 0, four GPUs measured by ML.ENERGY (v3.0, vLLM, in
+huggingface.co/datasets/leadgreen/green-token-index) would draw a third less than measured; with 1,
+from 15 % less to 39 % more (`benchmarks/plan_power.py`).
+"""
 VOLTAGE_EXPONENT = 3.0
-"""Power beyond idling goes by clock times voltage squared, and the voltage follows the clock."""
+"""Dynamic power is proportional to clock times voltage squared, and voltage follows the clock."""
 VOLTAGE_FLOOR = 0.65
-"""Share of a load's power beyond idling below which the voltage stays, so that power goes by the
-clock alone. With both, caps of 300 … 100 W on GPUs of 350 W leave 93, 84, 60, 36 and 11 % of a
-prompt's speed; measured were 94, 85, 60, 26 and 14 % (RTX 3090, llama.cpp, MiniMax M2.5:
-llmgarage.ai/power-limit-tokens-per-second-benchmark, 2026)."""
+"""Share of dynamic power below which the voltage is constant, so that power follows the clock
+alone.
+
+With both, caps of 300 … 100 W on GPUs of 350 W leave 93, 84, 60, 36 and 11 % of a prompt's speed;
+measured were 94, 85, 60, 26 and 14 % (RTX 3090, llama.cpp, MiniMax M2.5:
+llmgarage.ai/power-limit-tokens-per-second-benchmark, 2026).
+"""
 MIN_CLOCK = 0.1
-"""Share of the usual clock below which GPUs do not go, whatever the cap."""
+"""Minimum clock relative to the usual, whatever the cap."""
 MEMORY_SENSITIVITY = 0.1
-"""Share of the time of what waits for memory that goes by the clock: under the same caps answers
-kept 99, 97, 94 and 86 % of their speed where prompts kept 94, 85, 60 and 26 % (the same source)."""
+"""Share of memory-bound time that depends on the clock.
+
+Under the same caps, decoding kept 99, 97, 94 and 86 % of its speed where prefill kept 94, 85, 60
+and 26 % (same source).
+"""
 
 
 @overload
@@ -51,16 +59,16 @@ def apply_power_cap(
     idle_w: float | np.ndarray,
     sensitivity: float | np.ndarray,
 ) -> tuple[float | np.ndarray, float | np.ndarray]:
-    """Return what a GPU draws under a cap, and how many times as long its work takes.
+    """Return a GPU's power under a cap, and the slowdown of its work.
 
-    The cap lowers the clock until the power keeps to it; the part of the time that goes by the
-    clock grows. A cap that even the lowest clock exceeds is not kept to.
+    The cap lowers the clock until the power is within it, down to `MIN_CLOCK`. The clock-dependent
+    part of the time grows.
 
     Args:
-        power_w: that the work draws without a cap, watts.
-        cap_w: the cap, watts.
-        idle_w: that the GPU draws whatever its clock, watts.
-        sensitivity: share of the time that goes by the clock, 0 … 1.
+        power_w: power without a cap, in watts.
+        cap_w: the cap, in watts.
+        idle_w: power independent of the clock, in watts.
+        sensitivity: clock-dependent share of the time, 0 … 1.
     """
     dynamic = np.maximum(np.subtract(power_w, idle_w), 0.0)
     headroom = np.clip(np.subtract(cap_w, idle_w), 0.0, None)
@@ -80,29 +88,18 @@ def apply_power_cap(
 
 
 def clock_sensitivity(compute_bound: float | np.ndarray) -> float | np.ndarray:
-    """Return the share of a step's time that goes by the clock.
-
-    Args:
-        compute_bound: share of its time in operators that computing limits.
-    """
+    """Return the clock-dependent share of a step's time from its compute-bound share."""
     return MEMORY_SENSITIVITY + (1.0 - MEMORY_SENSITIVITY) * compute_bound
 
 
 def deployment_power(rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFrame:
-    """Return what deployments draw.
+    """Return the power of deployments, from `analytic_times` and predicted latencies.
 
-    Columns: ``power_w``, of a GPU over time, waiting included; ``decode_power_w`` and
-    ``prefill_power_w``, of a GPU whose operators write answers or read prompts, without a pause;
-    ``prefill_share``, of the busy time; ``energy_mj_per_token``, of all GPUs per generated token,
-    prompts included.
-
-    Args:
-        rows: columns ``decode``, ``decode_energy_mj``, ``prefill``, ``prefill_energy_mj``,
-            ``running``, ``concurrency``, ``osl``, ``speculative``, ``tp``, ``pp``,
-            ``prefill_tp``, ``gpus`` and ``active_idle_w`` of `physics.physics`.
-        latencies: predicted ``tpot_ms`` and ``ttft_ms``.
+    ``power_w`` is a GPU's mean including waits. ``decode_power_w`` and ``prefill_power_w`` are
+    those of a GPU without waits. ``prefill_share`` is a share of the busy time.
+    ``energy_mj_per_token`` is that of all GPUs per generated token, including prompts.
     """
-    # One group of ranks writes a token for each of its requests per step, one reads a prompt.
+    # A decode group produces one token per request and step; a prefill group, one prompt.
     per_step = (
         rows["running"]
         * np.where(rows["speculative"] > 0, TOKENS_PER_DRAFTED_STEP, 1.0)
@@ -113,8 +110,8 @@ def deployment_power(rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFram
     prefill_ms = rows["prefill"] / per_prompt
     energy_mj = rows["decode_energy_mj"] / per_step + rows["prefill_energy_mj"] / per_prompt
     per_s = tokens_per_s(rows["concurrency"].to_numpy(), rows["osl"].to_numpy(), latencies)
-    # Of several stages one runs at a time. Operators that are faster than by themselves draw no
-    # more, but for a shorter time.
+    # One pipeline stage runs at a time. Operators that run faster than predicted draw the same
+    # power for a shorter time.
     stages = rows["pp"]
     busy_share = np.minimum(per_s * (decode_ms + prefill_ms) * stages / (1e3 * rows["gpus"]), 1.0)
     active_share = (busy_share + UNMODELED_ACTIVE_SHARE * (1.0 - busy_share)) / stages

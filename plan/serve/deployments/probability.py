@@ -1,8 +1,7 @@
-"""Chance constraints: how probable keeping to a limit is, and what to choose if it is not certain.
+"""Probability of meeting a latency limit, and the choice under uncertainty.
 
-The deployment of most tokens per second that a prediction lets through is the one whose time was
-most likely guessed too short. A limit is therefore a matter of probability, which follows from the
-interval of a prediction.
+The fastest deployment predicted to meet a limit likely has a prediction that is too good. A limit
+is therefore a chance constraint, computed from the prediction interval.
 """
 
 from collections.abc import Sequence
@@ -14,30 +13,27 @@ import pandas as pd
 from foretune.plan.serve.deployments.serving import tokens_per_s
 
 LIMITS_MS = (20.0, 40.0, 80.0)
-"""Limits of the time per token at which `calibration_choices` are made."""
+"""TPOT limits used by `calibration_choices`."""
 MAX_VIOLATION_RATE = 0.05
-"""Share of choices that may miss their limit."""
+"""Maximum share of choices that miss their limit."""
 DEGREES_OF_FREEDOM = 3.0
-"""Degrees of freedom of Student's t, which errors follow: most are small, and some are very large.
-Half of them lie within 0.31 of half a 90 % interval; 0.33 is what these degrees say, 0.41 what a
-normal distribution would."""
+"""Degrees of freedom of the errors' Student's t; most errors are small, some are very large.
+
+Half of them are within 0.31 of half a 90 % interval. This distribution gives 0.33, a normal one
+0.41.
+"""
 T_QUANTILE_95 = 2.353363
-"""Scales of that distribution in half a 90 % interval."""
+"""Half a 90 % interval, in scales of that distribution."""
 DEFAULT_MIN_PROBABILITY = 0.5
-"""Least probability of keeping to a limit that is asked for where nobody says: the point forecast
-keeps to it."""
+"""Default minimum probability: the point forecast meets the limit."""
 PROBABILITY_LEVELS = tuple(np.round(np.arange(0.5, 0.96, 0.05), 2).tolist())
-"""Least probabilities that `required_probability` tries."""
+"""Levels that `required_probability` tries."""
 
 
 def probability_within(latencies: pd.DataFrame, target: str, limit_ms: float) -> np.ndarray:
-    """Return how probable it is that deployments keep to a limit when measured.
+    """Return the probability that deployments meet a limit when measured.
 
-    Args:
-        latencies: ``target`` in milliseconds and ``<target>_high``, the upper end of its 90 %
-            interval, as `LatencyPredictor.predict` returns them.
-        target: ``tpot_ms`` or ``ttft_ms``.
-        limit_ms: the limit.
+    ``latencies`` has ``target`` and ``<target>_high``, as from `LatencyPredictor.predict`.
     """
     value = latencies[target].to_numpy(dtype=float)
     spread = np.log(latencies[f"{target}_high"].to_numpy(dtype=float) / value) / T_QUANTILE_95
@@ -51,14 +47,14 @@ def choose(
     probability: np.ndarray,
     min_probability: float = DEFAULT_MIN_PROBABILITY,
 ) -> int:
-    """Return the position of the fastest deployment that keeps to its limits surely enough.
+    """Return the position of the fastest deployment that is likely enough to meet its limits.
 
-    Where none does, that of the surest.
+    If none is, return the most likely one.
 
     Args:
         tokens_per_s: predicted tokens per second and GPU.
-        probability: of keeping to all limits.
-        min_probability: the least probability that is enough.
+        probability: of meeting all limits.
+        min_probability: minimum probability.
     """
     sufficient = probability >= min_probability
     if not sufficient.any():
@@ -68,13 +64,7 @@ def choose(
 
 @dataclass(frozen=True)
 class CalibrationChoice:
-    """Deployments to choose among under a limit, of which is known what would have come of it.
-
-    Attributes:
-        tokens_per_s: as predicted, per GPU.
-        probability: of keeping to the limit.
-        within_limit: whether they did.
-    """
+    """Candidates under one limit, with their measured outcome."""
 
     tokens_per_s: np.ndarray
     probability: np.ndarray
@@ -84,12 +74,9 @@ class CalibrationChoice:
 def calibration_choices(
     rows: pd.DataFrame, measured: pd.DataFrame, predicted: pd.DataFrame
 ) -> list[CalibrationChoice]:
-    """Return choices among measured deployments of one model, system and workload.
+    """Return choices among measured one-pool deployments of one model, system and workload.
 
-    Args:
-        rows: what `physics.physics` says of them; those of one pool are used.
-        measured: their ``tpot_ms``.
-        predicted: ``tpot_ms``, ``ttft_ms`` and ``tpot_ms_high``, by who did not see them.
+    ``predicted`` has held-out ``tpot_ms``, ``ttft_ms`` and ``tpot_ms_high``.
     """
     choices = []
     one_pool = rows[(rows["apart"] == 0) & rows.index.isin(predicted.index)]
@@ -110,12 +97,7 @@ def calibration_choices(
 def required_probability(
     choices: Sequence[CalibrationChoice], max_violation_rate: float = MAX_VIOLATION_RATE
 ) -> float:
-    """Return the least probability to ask for, so that few choices miss their limit.
-
-    Args:
-        choices: whose outcome is known.
-        max_violation_rate: the share of them that may miss.
-    """
+    """Return the smallest level at which few enough choices miss their limit."""
     for level in PROBABILITY_LEVELS:
         within_limit = [
             bool(c.within_limit[choose(c.tokens_per_s, c.probability, level)]) for c in choices
@@ -129,7 +111,7 @@ def required_probability(
 
 
 def probability_below(values: np.ndarray) -> np.ndarray:
-    """Return how probable it is that an error, in scales of its distribution, is below values."""
+    """Return the probability that an error, in scales of its distribution, is below values."""
     from scipy.special import stdtr
 
     result: np.ndarray = stdtr(DEGREES_OF_FREEDOM, values)

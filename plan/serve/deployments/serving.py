@@ -1,15 +1,15 @@
-"""Serving: time per token and time to first token of continuous batching, in closed form.
+"""Time per token and time to first token of continuous batching, in closed form.
 
-In a steady state every generated token of a rank is a step; requests that end are replaced, so
-that ``(running - 1) / osl`` prompts of others are read per step, as far as its tokens allow, in
-chunks beside the tokens of the others::
+In steady state, each step generates one token per running request of a rank. Finished requests are
+replaced, so ``(running - 1) / osl`` prompts of other requests are prefilled per step, up to the
+step's token limit::
 
     TPOT = a·decode + b·communication + overhead + prompts · (c·prefill + d·communication)
-    TTFT = overhead + prompt + the step under way + prompts that came before + waiting for memory
+    TTFT = overhead + prompt + current step + earlier prompts + waiting for memory
 
-Where memory holds fewer requests than are in flight, the rest waits for a place; by Little's law
-that takes ``(batch / most - 1)`` times as long as a request is served. Nobody waits for longer
-than all others' prompts and a few steps take (`_max_wait_ms`).
+If memory holds fewer requests than are in flight, the rest wait. By Little's law this takes
+``(batch / most - 1)`` times as long as serving a request. `_max_wait_ms` bounds the time to first
+token.
 """
 
 from dataclasses import dataclass, field
@@ -24,14 +24,16 @@ TPOT_PRIOR = np.array([1.0, 1.4, 0.1, 0.8, 1.0])
 TTFT_PRIOR = np.array([1.0, 1.0, 1.0, 1.0, 0.1, 0.05, 0.3])
 TPOT_DEFAULT = np.array([1.0, 1.9, 0.035, 1.0, 0.65])
 TTFT_DEFAULT = np.array([0.6, 1.7, 4.8, 0.6, 0.03, 0.0, 0.4])
-"""What 1,639 measured deployments of all engines say together (a part of AIConfigurator's sample
-table, Apache-2.0): taken where none are at hand."""
+"""Coefficients fitted to 1,639 measured deployments of all engines (a part of AIConfigurator's
+sample table, Apache-2.0); used without other measurements."""
 OVERHEAD_MS = 20.0
 QUEUE_SHARE = 0.1
 """Scales of terms, so that their coefficients are near one."""
 TOKENS_PER_DRAFTED_STEP = 1.5
-"""Tokens per step of a model with one drafted token, over the longer time of such a step: DeepSeek
-reports 1.8 tokens (arXiv:2412.19437, section 5.4.3)."""
+"""Tokens per step with one drafted token, over the relative time of such a step.
+
+DeepSeek reports 1.8 tokens (arXiv:2412.19437, section 5.4.3).
+"""
 
 
 def _tpot_fit() -> NonnegativeFit:
@@ -48,23 +50,13 @@ def _ttft_fit() -> NonnegativeFit:
 
 @dataclass
 class ServingModel:
-    """The two formulas and their coefficients, per engine and kind of load.
-
-    Attributes:
-        tpot, ttft: the fitted sums of terms.
-    """
+    """The formulas of both latencies, with coefficients per engine and kind of load."""
 
     tpot: NonnegativeFit = field(default_factory=_tpot_fit)
     ttft: NonnegativeFit = field(default_factory=_ttft_fit)
 
     def fit(self, rows: pd.DataFrame, tpot_ms: np.ndarray, ttft_ms: np.ndarray) -> Self:
-        """Learn how much of each term counts from measured deployments.
-
-        Args:
-            rows: what `physics.physics` says of them.
-            tpot_ms: measured milliseconds per output token.
-            ttft_ms: measured milliseconds to the first one.
-        """
+        """Fit the coefficients to measured latencies; ``rows`` come from `analytic_times`."""
         groups, zeros = rows["use"].to_numpy(dtype=str), np.zeros(len(rows))
         self.tpot.fit(_tpot_terms(rows), tpot_ms, zeros, groups)
         per_token = self.tpot.predict(_tpot_terms(rows), zeros, groups)
@@ -87,35 +79,35 @@ class ServingModel:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Return what `to_json` wrote."""
+        """Return the model from `to_json`'s values."""
         return cls(NonnegativeFit.from_json(data["tpot"]), NonnegativeFit.from_json(data["ttft"]))
 
 
 def tokens_per_s(concurrency: np.ndarray, osl: np.ndarray, latencies: pd.DataFrame) -> np.ndarray:
-    """Return generated tokens per second: ``concurrency`` requests, one after the other."""
+    """Return generated tokens per second with ``concurrency`` requests in flight."""
     request_ms = latencies["ttft_ms"] + latencies["tpot_ms"] * np.maximum(osl - 1, 0)
     result: np.ndarray = np.asarray(1e3 * concurrency * osl / request_ms)
     return result
 
 
 def prompts_per_token(rows: pd.DataFrame) -> np.ndarray:
-    """Return how many prompts of others a rank reads per step; none where others read them."""
+    """Return how many other prompts a rank prefills per step; 0 with a prefill pool."""
     others = np.minimum((rows["running"] - 1.0).clip(0.0) / rows["osl"], rows["step_prompts"])
     result: np.ndarray = np.asarray(others * (1.0 - rows["apart"]))
     return result
 
 
 def memory_wait_ms(rows: pd.DataFrame, tpot_ms: np.ndarray) -> np.ndarray:
-    """Return how long a request waits until memory has a place for it."""
+    """Return how long a request waits for free cache memory."""
     excess = np.maximum(rows["batch"] / rows["most"] - 1.0, 0.0)
     result: np.ndarray = np.asarray(excess * rows["osl"] * tpot_ms)
     return result
 
 
 def _max_wait_ms(rows: pd.DataFrame) -> np.ndarray:
-    """Return how long a request waits that finds all others waiting before it.
+    """Return how long a request waits if all others are ahead of it.
 
-    Generous: twice its own prompt, and of others' tokens as many steps as measured requests wait.
+    The bound is generous: twice its own prompt, and twice the measured number of steps.
     """
     steps = 5.0 + np.sqrt(rows["running"])
     demand = rows["running"] / rows["osl"] * rows["prefill"] / rows["decode"]
@@ -129,21 +121,17 @@ def _max_wait_ms(rows: pd.DataFrame) -> np.ndarray:
 
 
 def prefill_load(rows: pd.DataFrame, tpot_ms: np.ndarray) -> np.ndarray:
-    """Return which share of the time prompts take, where they are read (0 … 1)."""
+    """Return the utilization of the prefill groups (0 … 1)."""
     demand = rows["running"] / rows["osl"] * rows["prefill"] / tpot_ms
     result: np.ndarray = np.asarray(np.clip(demand / _prefill_group_ratio(rows, demand), 0.0, 1.0))
     return result
 
 
 def apply_prefill_limit(rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFrame:
-    """Return latencies at which no more prompts end than their readers can read.
+    """Return latencies raised to the rate at which prompts can be prefilled.
 
-    Requests in flight that exceed what readers bear wait for them: by Little's law a request takes
-    at least as long as all in flight take to be read.
-
-    Args:
-        rows: what `physics.physics` says of deployments.
-        latencies: ``ttft_ms`` and ``tpot_ms``, with ``_low`` and ``_high`` if known.
+    By Little's law, a request takes at least as long as prefilling all requests in flight.
+    ``latencies`` has ``ttft_ms`` and ``tpot_ms``, with ``_low`` and ``_high`` if known.
     """
     demand = rows["running"] / rows["osl"] * rows["prefill"] / latencies["tpot_ms"]
     read_all_ms = rows["running"] * rows["prefill"] / _prefill_group_ratio(rows, demand)
@@ -154,9 +142,9 @@ def apply_prefill_limit(rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataF
 
 
 def _prefill_group_ratio(rows: pd.DataFrame, demand: "pd.Series[float]") -> "pd.Series[float]":
-    """Return how many groups of ranks read prompts per group that writes answers.
+    """Return prefill groups per decode group.
 
-    As many as keep up where nobody said; without pools those that write.
+    If unknown, as many as keep up; without pools, one.
     """
     return rows["readers"].where(rows["readers"] > 0, np.ceil(demand).clip(1.0))
 
@@ -189,7 +177,7 @@ def _ttft_terms(rows: pd.DataFrame, tpot_ms: np.ndarray) -> np.ndarray:
             tpot_ms,
             QUEUE_SHARE * queue,
             queue * prefill_load(rows, tpot_ms),
-            # One request ends, and makes place for the next, every so often.
+            # The interval at which a running request finishes.
             rows["osl"] * tpot_ms / running,
             np.sqrt(running) * tpot_ms,
         ],

@@ -1,4 +1,4 @@
-"""Variance components of planned deployments' errors, and the noise of repeated measurements."""
+"""Variance components of the deployments' errors."""
 
 from foretune.plan.serve.deployments.group_process import VarianceComponent
 
@@ -27,7 +27,10 @@ COMPONENTS: dict[str, dict[str, VarianceComponent]] = {
         "model use version": VarianceComponent(0.01),
     },
 }
-"""What the Gaussian processes take to be shared, chosen with whole groups of one half of the
-configurations left out, and checked on the other half."""
+"""Target -> label columns -> variance components.
+
+Chosen on one half of the configurations by leaving out whole groups, and validated on the other
+half.
+"""
 NOISE = {"tpot_ms": 0.02, "ttft_ms": 0.04}
 """Variance of the logarithm of a repeated measurement."""

@@ -61,7 +61,7 @@ def operators(
     """
     from foretune.collect.torch_operators.collect import OperatorBenchmarker, collect_operators
     from foretune.datasets import RunLog
-    from foretune.plan.cost.own_tables import OPERATORS_FILE
+    from foretune.plan.cost.tables import OPERATORS_FILE
 
     options.require_positive(minutes, "--minutes")
     degrees, sizes = read_sizes(tp, "--tp"), read_sizes(tokens, "--tokens")

@@ -37,9 +37,9 @@ def test_for_people(capsys, monkeypatch):
     [
         (["--system", "a100_sxn"], "did you mean 'a100_sxm'"),
         (["--power-kw", "0"], "power is above 0"),
-        (["--power-kw", "0.1"], "0.1 kW feed not one server"),
+        (["--power-kw", "0.1"], "0.1 kW is not enough for a server"),
         (["--gpus", "0"], "--gpus 0 leaves nothing to do"),
-        (["--tpot", "0.001"], "no deployment keeps to the limits"),
+        (["--tpot", "0.001"], "no deployment meets the limits"),
     ],
 )
 def test_mistakes_are_one_line(capsys, more, message):

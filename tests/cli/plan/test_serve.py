@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_written_loses_neither_the_plan_nor_the_other(caps
         (["--measured", "absent.csv"], "absent.csv"),
         (["--operators", "absent"], "absent"),
         (["--accuracy", "95"], "accuracy 95"),
-        (["--pools", "--rate", "1"], "pools are matched to one load"),
+        (["--pools", "--rate", "1"], "pools are sized for one load"),
         (["--verify-vllm", "--rate", "1"], "plan it without --rate"),
         (["--formats", "bf16/fp8", "--kv", "bf16"], "leave --kv out"),
         (["--pools", "--kubernetes", "pod.json"], "leave --pools out"),

@@ -61,7 +61,7 @@ def answer(kept: TrainedPredictorCache, one: TrainingSet) -> np.ndarray:
 
 def test_training_happens_once_and_says_where_it_is_kept(kept, told, tmp_path):
     first = answer(kept, lesson())
-    assert told.stages == [("learning from 20 measured operators, once", 1)]
+    assert told.stages == [("training on 20 measured operators (once)", 1)]
     assert told.notes == ["sum-here"]
     assert str(tmp_path / "cache") in told.said[0]
     again = answer(TrainedPredictorCache(told.draw, tmp_path / "cache"), lesson())
@@ -70,8 +70,8 @@ def test_training_happens_once_and_says_where_it_is_kept(kept, told, tmp_path):
 
 
 def test_several_are_one_stage(kept, told):
-    kept.of([lesson(), lesson(2.0, "other")])
-    assert told.stages == [("learning from 40 measured operators, once", 2)]
+    kept.load_or_train([lesson(), lesson(2.0, "other")])
+    assert told.stages == [("training on 40 measured operators (once)", 2)]
     assert sorted(told.notes) == ["other", "sum-here"]
 
 
@@ -124,9 +124,10 @@ TRAIN = """
 import sys
 from pathlib import Path
 import pandas as pd
-from foretune.plan.cost.trained_cache import TrainedPredictorCache, Lesson
+from foretune.plan.cost.trained_cache import TrainedPredictorCache, TrainingSet
 runs = pd.read_parquet(sys.argv[1])
-predictor, = TrainedPredictorCache(folder=Path(sys.argv[2])).of([Lesson("sum-here", runs)])
+cache = TrainedPredictorCache(folder=Path(sys.argv[2]))
+predictor, = cache.load_or_train([TrainingSet("sum-here", runs)])
 print(predictor.predict(runs)["time_ms"].sum())
 """
 

@@ -8,8 +8,7 @@ import pytest
 
 from foretune.device import find_device, roofline_terms_ms
 from foretune.features.families.attention import AttentionDecode
-from foretune.plan.cost.clocks import StepTimerFactory
-from foretune.plan.cost.steps import Step
+from foretune.plan.cost.steps import Step, StepTimerFactory
 from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.describe.cache_formats import CACHE_FORMATS, DEFAULT_CACHE_FORMATS
 from foretune.plan.describe.catalog import describe_model

@@ -21,8 +21,8 @@ from foretune.plan import (
     mixed_operators,
     step_operators,
 )
+from foretune.plan.cost.attention_families import Mamba2
 from foretune.plan.cost.memory import request_bytes
-from foretune.plan.cost.recurrent_attention import Mamba2
 from foretune.plan.cost.steps import operator_table
 from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.describe.catalog import _shipped
@@ -180,7 +180,7 @@ def test_compressed_keys(small):
         o.count * o.problem["N"] * o.problem["K"] * (1 if o.name in whole else 2) for o in gemms
     )
     told = model.weights()
-    assert weights == told.attention + told.latent
+    assert weights == told.attention + told.replicated
     each = 2 * (4 + 64 / 4) * 16 + 64 / 4 * (8 + 8 * 4 / 128) + 2 * 4 * 2 * 4 * (16 + 8)
     each += 2 * (4 + 64 / 8) * 16 + 2 * 8 * 4 * 16
     assert request_bytes(model, Layout(2), Formats(), 64) == each

@@ -14,11 +14,10 @@ from foretune.errors import RunTableError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.plan import Formats, Layout, System
 from foretune.plan.cost import tables as operator_tables
-from foretune.plan.cost.clocks import StepTimerFactory
-from foretune.plan.cost.own_tables import OPERATORS_FILE
-from foretune.plan.cost.steps import Step
+from foretune.plan.cost.steps import Step, StepTimerFactory
 from foretune.plan.cost.tables import (
     MAX_COVERED_DISTANCE,
+    OPERATORS_FILE,
     OperatorTables,
     find_tables,
     merge_tables,
@@ -139,7 +138,7 @@ def test_sizes_of_other_kernels_in_the_table_do_not_disturb(tmp_path):
 
 def test_a_folder_in_which_nothing_ran_says_so(tmp_path):
     own = write_own(tmp_path / "own", MINE, status=Status.RUNTIME_ERROR)
-    with pytest.raises(RunTableError, match="no operator that ran"):
+    with pytest.raises(RunTableError, match="no successful measurement"):
         OperatorTables(own).backends("h100_sxm")
 
 
@@ -149,7 +148,7 @@ def test_the_folders_that_a_user_means(tmp_path, engines, monkeypatch):
     assert find_tables().folders == (engines,)
     assert find_tables(own).folders == (own, engines)
     assert find_tables(engines).folders == (engines,)
-    with pytest.raises(UsageError, match="holds no measured operators"):
+    with pytest.raises(UsageError, match="no measured operators in"):
         find_tables(tmp_path / "nowhere")
     monkeypatch.setattr(operator_tables, "default_folders", list)
     assert find_tables() is None

@@ -36,7 +36,7 @@ def test_every_spread_of_experts(sparse):
         (Layout(3, moe_tp=3), "4 heads cannot be split over tp=3"),
         (Layout(pp=3), "2 layers do not fill 3 stages"),
         (Layout(2), "moe_tp x moe_ep = 1 must be tp x dp = 2"),
-        (Layout(dp=8, moe_ep=8), "4 experts cannot be spread over moe_ep=8"),
+        (Layout(dp=8, moe_ep=8), "4 experts cannot be divided over moe_ep=8"),
         (Layout(dp=3, moe_tp=3), "experts 32 wide cannot be split over moe_tp=3"),
         (Layout(0), "positive"),
     ],
@@ -47,7 +47,7 @@ def test_reasons(sparse, layout, reason):
 
 def test_reasons_of_dense_models(small):
     assert "replicas" in (illegal_because(small, Layout(dp=2)) or "")
-    assert "no experts to spread" in (illegal_because(small, Layout(2, moe_tp=2)) or "")
+    assert "no experts to divide" in (illegal_because(small, Layout(2, moe_tp=2)) or "")
     odd = replace(small, heads=6, kv_heads=6, hidden=96)
     assert "key heads" in (illegal_because(replace(odd, heads=12), Layout(4)) or "")
     assert "MLP 127 wide" in (illegal_because(replace(small, intermediate=127), Layout(2)) or "")
@@ -57,7 +57,7 @@ def test_blocks_of_weights_stay_whole():
     model = describe_model("Qwen/Qwen3-235B-A22B")  # experts 1536 wide
     eight = Layout(8, moe_tp=8)
     assert illegal_because(model, eight) is None
-    assert "cut the blocks of 128" in (illegal_because(model, eight, Formats("fp8_block")) or "")
+    assert "fp8_block's blocks of 128" in (illegal_because(model, eight, Formats("fp8_block")) or "")
     assert illegal_because(model, Layout(8, moe_ep=8), Formats("fp8_block")) is None
     assert illegal_because(model, eight, Formats("fp8")) is None
 
@@ -105,5 +105,5 @@ def test_copies_of_experts_fill_many_ranks():
     wide = Layout(1, 1, 72, 1, 72)
     assert illegal_because(model, wide) is None
     assert wide.redundant_experts(model) == 4 * 72 - 256
-    assert "cannot be spread" in str(illegal_because(model, Layout(1, 1, 3, 1, 3)))
+    assert "cannot be divided" in str(illegal_because(model, Layout(1, 1, 3, 1, 3)))
     assert max(layout.moe_ep for layout in legal_layouts(model, 72)) == 72

@@ -96,9 +96,9 @@ def test_prices(tmp_path):
     ("text", "reason"),
     [
         ("system\nh200_sxm\n", "no column 'usd_per_gpu_hour'"),
-        ("system,usd_per_gpu_hour\nh200_sxm,cheap\n", "row 1: the price is no number"),
-        ("system,usd_per_gpu_hour\nh200_sxm,-1\n", "row 1: a price of -1.0"),
-        ("system,usd_per_gpu_hour\nh200_sxm,nan\n", "row 1: a price of nan"),
+        ("system,usd_per_gpu_hour\nh200_sxm,cheap\n", "row 1: the price is not a number"),
+        ("system,usd_per_gpu_hour\nh200_sxm,-1\n", "row 1: the price must be positive, not -1.0"),
+        ("system,usd_per_gpu_hour\nh200_sxm,nan\n", "row 1: the price must be positive, not nan"),
     ],
 )
 def test_bad_prices(tmp_path, text, reason):

@@ -86,14 +86,16 @@ def test_what_the_processor_does_is_hidden_or_not():
 
 
 def test_steps_that_only_write_are_padded_to_a_graph():
-    padded = simulate_requests(at_once(3, 1, 5), scheduler(graphs=(4,)), stages(token_ms=1.0))
+    padded = simulate_requests(at_once(3, 1, 5), scheduler(graph_sizes=(4,)), stages(token_ms=1.0))
     bare = simulate_requests(at_once(3, 1, 5), scheduler(), stages(token_ms=1.0))
     assert padded["tpot_ms"][0] == pytest.approx(5.0)
     assert bare["tpot_ms"][0] == pytest.approx(4.0)
 
 
 def test_drafted_tokens_end_requests_sooner():
-    table = simulate_requests(at_once(1, 10, 9), scheduler(drafted=1, accepted=1.6), stages())
+    table = simulate_requests(
+        at_once(1, 10, 9), scheduler(drafted=1, accepted_tokens=1.6), stages()
+    )
     assert table["last_ms"][0] == 1 + 5
 
 

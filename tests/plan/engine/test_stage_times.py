@@ -3,8 +3,7 @@
 import pytest
 
 from foretune.plan import describe_model, find_system
-from foretune.plan.cost.clocks import StepTimerFactory
-from foretune.plan.cost.steps import Step
+from foretune.plan.cost.steps import Step, StepTimerFactory
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
 from foretune.plan.engine.stage_times import StageTimes, StepLoad

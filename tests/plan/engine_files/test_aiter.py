@@ -104,14 +104,14 @@ def test_rows_that_few_layers_have_are_not_usual(rows):
 def test_a_completed_table_has_the_device_alone(table):
     layer = Problem(N=3072, K=7168)
     guess = table.guess(layer, 16, NAME, COMPUTE_UNITS)
-    full = table.completed(NAME, COMPUTE_UNITS, {(layer, 16): guess})
+    full = table.with_guesses(NAME, COMPUTE_UNITS, {(layer, 16): guess})
     assert list(full.columns) == list(table.rows.columns)
     assert set(full.cu_num) == {304}
     last = full.iloc[-1]
     assert (last.M, last.N, last.K, last.kernelId) == (16, 3072, 7168, 16)
     assert pd.isna(last.us)
     assert full.kernelId.dtype.kind == "i"
-    assert len(table.completed(NAME, COMPUTE_UNITS, {})) == 12
+    assert len(table.with_guesses(NAME, COMPUTE_UNITS, {})) == 12
 
 
 def expert_row(tokens, quantized, topk=8, **other):
@@ -161,5 +161,5 @@ def test_what_is_no_table_is_said(tmp_path, content):
     path = tmp_path / "configs" / f"{LINEAR.name}.csv"
     path.parent.mkdir()
     path.write_text(content)
-    with pytest.raises(StoreError, match=r"cannot read|has no column K, N, us"):
+    with pytest.raises(StoreError, match=r"cannot read|lacks the column K, N, us"):
         TunedTable.read(tmp_path, LINEAR)

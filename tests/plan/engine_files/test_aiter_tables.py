@@ -108,7 +108,7 @@ def test_what_is_not_ours_stays(folder, tmp_path):
     tables = read_tables([folder])
     filled = fill_tables(layers(), tables, *DEVICE)
     (tmp_path / f"{BLOCKS}.csv").write_text("mine")
-    with pytest.raises(OutputError, match=r"is not Foretune's"):
+    with pytest.raises(OutputError, match=r"was not written by Foretune"):
         write_tables(tmp_path, filled, tables, *DEVICE)
     assert (tmp_path / f"{BLOCKS}.csv").read_text() == "mine"
     (tmp_path / "file").write_text("")

@@ -100,7 +100,7 @@ def test_vllm_reads_what_is_written(tmp_path, guessed):
 
 @pytest.mark.parametrize("triton", ["", "x/../../y", "3.5.1+git"])
 def test_sglang_keeps_experts_by_version_of_triton(tmp_path, guessed, triton):
-    with pytest.raises(UsageError, match="give --triton"):
+    with pytest.raises(UsageError, match="add --triton"):
         write_files(tmp_path, guessed, "sglang", triton)
     assert list(tmp_path.iterdir()) == []
     experts, _ = write_files(tmp_path, guessed, "sglang", "3.5.1")
@@ -110,7 +110,7 @@ def test_sglang_keeps_experts_by_version_of_triton(tmp_path, guessed, triton):
 def test_what_was_measured_is_never_replaced(tmp_path, guessed):
     measured = tmp_path / Layer(8, 640, H200).file_name_for("vllm")
     measured.write_text("measured")
-    with pytest.raises(OutputError, match="is not Foretune's"):
+    with pytest.raises(OutputError, match="was not written by Foretune"):
         write_files(tmp_path, guessed, "vllm")
     assert [p.name for p in tmp_path.iterdir()] == [measured.name]
     assert measured.read_text() == "measured"
@@ -124,5 +124,5 @@ def test_guesses_are_replaced_and_the_card_knows_all(tmp_path, guessed):
     card = json.loads((tmp_path / "foretune.json").read_text())
     assert {tmp_path / name for name in card["files"]} == set(both)
     (tmp_path / "foretune.json").write_text("[]")
-    with pytest.raises(OutputError, match="no card of such files"):
+    with pytest.raises(OutputError, match="not a card of tuned files"):
         write_files(tmp_path, guessed, "vllm")

@@ -17,7 +17,7 @@ PRODUCTS = st.builds(Layer, st.just(0), SIZES, DEVICES, DTYPES, BLOCKS, SIZES)
 
 @given(EXPERTS | PRODUCTS, st.sampled_from(["vllm", "sglang"]))
 def test_a_name_says_which_layer(layer, engine):
-    assert Layer.from_file(f"folder/{layer.named(engine)}") == layer
+    assert Layer.from_file(f"folder/{layer.file_name_for(engine)}") == layer
 
 
 def test_both_engines_names():

@@ -12,8 +12,9 @@ from foretune.device import find_device
 from foretune.errors import OutputError, ProblemError
 from foretune.measurement import Status
 from foretune.plan import describe_model
+from foretune.plan.engine_files import vllm_kernels
 from foretune.plan.engine_files.folder import check_folder, write_files
-from foretune.plan.engine_files.guesses import BLOCK_SHAPE, EngineFile, engine_files, vllm_kernels
+from foretune.plan.engine_files.guesses import BLOCK_SHAPE, EngineFile, engine_files
 from foretune.plan.engine_files.layer import Layer
 from foretune.plan.engine_files.measuring import measure_file, problem_of
 from foretune.plan.engine_files.tuned_layers import TunedLayerIndex
@@ -115,7 +116,7 @@ def test_a_folder_is_looked_at_before_anything_is_measured(tmp_path):
     check_folder(tmp_path / "new" / "folder", [LAYER], "vllm")
     assert list((tmp_path / "new" / "folder").iterdir()) == []
     (tmp_path / LAYER.file_name_for("vllm")).write_text("{}")
-    with pytest.raises(OutputError, match="is not Foretune's"):
+    with pytest.raises(OutputError, match="was not written by Foretune"):
         check_folder(tmp_path, [LAYER], "vllm")
     (tmp_path / "file").write_text("")
     for folder in (tmp_path / "file", tmp_path / "file" / "below"):

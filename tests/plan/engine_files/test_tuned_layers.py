@@ -102,7 +102,7 @@ def test_knobs_that_not_every_engine_knows_are_left_out():
 def save(folder, layer, *values, engine="vllm"):
     folder.mkdir(parents=True, exist_ok=True)
     content = json.dumps({"1": dict(config(*values))})
-    (folder / layer.named(engine)).write_text(content)
+    (folder / layer.file_name_for(engine)).write_text(content)
 
 
 def test_the_first_folder_counts_and_there_the_newest_triton(tmp_path):

@@ -88,7 +88,7 @@ def test_all_h200s_share_a_file(device):
      "E=8,N=1,device_name=a,per_channel_quant=True.json"],
 )  # fmt: skip
 def test_other_names_are_refused(name):
-    with pytest.raises(UsageError, match="is not named as engines name tuned files"):
+    with pytest.raises(UsageError, match="is not named as tuned files of engines"):
         Layer.from_file(name)
 
 
@@ -140,7 +140,7 @@ def test_a_kernel_with_names_of_its_own(b200, store, tmp_path):
     path, count = export_vllm(store, tmp_path / "out", subject, FILES[B200], naming)
     assert (path.name, count) == (B200, 2)
     assert json.loads(path.read_text())["triton_version"] == "3.9.0"
-    with pytest.raises(UsageError, match=r"nothing was chosen for M=1,E=128,N=1024 with any M"):
+    with pytest.raises(UsageError, match=r"no choice for M=1,E=128,N=1024 with any M"):
         export_vllm(store, tmp_path / "out", subject, FILES[B200])
 
 
@@ -164,15 +164,18 @@ def test_problems_may_say_more_and_the_last_choice_counts(store, tmp_path):
     path, count = export_vllm(store, tmp_path, subject, layer)
     assert count == 1
     assert read_vllm(path).configs == {8: config(32)}
-    with pytest.raises(UsageError, match="nothing was chosen for"):
+    with pytest.raises(UsageError, match="no choice for"):
         export_vllm(store, tmp_path, subject, layer, ParameterNames(extra={"specialized": "y:16"}))
 
 
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ({"BLOCK_SIZE_M": 16}, r"vLLM needs BLOCK_SIZE_N, .*num_warps, and BLOCK_SIZE_M=16 has"),
-        ({**config(), "PERSISTENT": True}, "vLLM knows no PERSISTENT"),
+        (
+            {"BLOCK_SIZE_M": 16},
+            r"vLLM needs BLOCK_SIZE_N, .*num_warps, which BLOCK_SIZE_M=16 lacks",
+        ),
+        ({**config(), "PERSISTENT": True}, "vLLM does not know PERSISTENT"),
     ],
 )
 def test_what_vllm_cannot_use_is_refused(tmp_path, broken, message):

@@ -20,8 +20,8 @@ from foretune.space import Configuration
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from foretune.collect.kernels import triton_kernel
-from foretune.plan.engine_files import vllm_kernels
+from foretune.collect.kernels import triton_kernel  # noqa: E402
+from foretune.plan.engine_files import vllm_kernels  # noqa: E402
 
 LAYERS = "vllm.model_executor.layers"
 CHOSEN = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1,
@@ -172,7 +172,7 @@ def test_a_vllm_that_reads_no_files_is_named(monkeypatch):
     inner = sys.modules[f"{LAYERS}.fused_moe.fused_moe"]
     monkeypatch.setattr(inner, "get_default_config", lambda *sizes: {"BLOCK_SIZE_M": 64})
     kernel = vllm_kernels.VllmExperts()
-    with pytest.raises(MeasurementError, match="reads no tuned files: unset VLLM_BATCH_INVARIANT"):
+    with pytest.raises(MeasurementError, match="ignores tuned files: unset VLLM_BATCH_INVARIANT"):
         kernel.default(kernel.problem(M=1, E=8, top_k=2, N=64, K=64))
 
 
@@ -182,9 +182,9 @@ def test_without_vllm_it_says_so(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.setattr(vllm_kernels, "version", missing)
-    with pytest.raises(MeasurementError, match=r"and here it does not: .*vllm"):
+    with pytest.raises(MeasurementError, match=r"vLLM does not run here: .*vllm"):
         _ = vllm_kernels.VllmLinear().source_hash
-    with pytest.raises(MeasurementError, match="are measured where it runs, and here it does not"):
+    with pytest.raises(MeasurementError, match="because vLLM does not run here"):
         vllm_kernels.VllmExperts().default(
             vllm_kernels.VllmExperts().problem(M=1, E=8, top_k=2, N=64, K=64)
         )

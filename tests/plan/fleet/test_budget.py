@@ -64,7 +64,7 @@ def test_few_servers_may_all_peak_at_once():
 
 
 def test_a_budget_for_not_one():
-    with pytest.raises(UsageError, match="1 kW feed not one server"):
+    with pytest.raises(UsageError, match="1 kW is not enough for a server"):
         oversubscriptions(server(), 1000.0)
 
 

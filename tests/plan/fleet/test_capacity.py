@@ -7,7 +7,7 @@ import pytest
 
 from foretune.errors import UsageError
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system
-from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.fleet import Demand, instance_types
 from foretune.plan.fleet import capacity as module
 
@@ -82,17 +82,21 @@ def test_a_floor_of_quality_leaves_formats_out():
 
 
 def test_requests_out_of_reach_say_what_is_nearest():
-    with pytest.raises(UsageError, match=r"requests of 128\+64 tokens: nearest is \d × h100_sxm"):
+    with pytest.raises(
+        UsageError, match=r"requests of 128\+64 tokens: the nearest is \d × h100_sxm"
+    ):
         kinds(Requirements(tpot_ms=0.1))
 
 
 def test_requests_that_fit_nowhere():
     long = [Demand(Workload(2_000_000, 10), 1.0)]
-    with pytest.raises(UsageError, match=r"2000000\+10 tokens fit on no instance of up to 2 GPUs"):
+    with pytest.raises(
+        UsageError, match=r"2000000\+10 tokens do not fit on an instance of up to 2 GPUs"
+    ):
         kinds(demands=long)
 
 
 def test_a_system_without_a_price():
     system = dataclasses.replace(find_system("l4"), price_per_hour=None)
-    with pytest.raises(UsageError, match="l4 has no price: give --prices"):
+    with pytest.raises(UsageError, match="l4 has no price: add one with --prices"):
         instance_types(describe_model("meta-llama/Llama-2-7b-hf"), [system], [1], DEMANDS, CLOCKS)

@@ -96,7 +96,7 @@ def test_fewer_gpus_than_the_cheapest_takes(kind):
     fleet = cheapest_fleet([small, large], [30.0], Limits({"small": 2}))
     assert fleet.gpus == {"large": 1, "small": 1}
     with pytest.raises(
-        UsageError, match=r"without limits the cheapest takes 3 × small and 1\.5 kW"
+        UsageError, match=r"without limits the cheapest fleet has 3 × small and 1\.5 kW"
     ):
         cheapest_fleet([small, large], [30.0], Limits({"small": 2, "large": 0}))
 
@@ -112,12 +112,12 @@ def test_power_is_a_limit(kind):
 def test_power_that_nobody_knows_cannot_be_limited(kind):
     unknown = kind("new", 1.0, (10.0,), watts=float("nan"))
     assert cheapest_fleet([unknown], [5.0]).usd_per_hour == 1.0
-    with pytest.raises(UsageError, match="power of new is not known"):
+    with pytest.raises(UsageError, match="power of new is unknown"):
         cheapest_fleet([unknown], [5.0], Limits(power_w=1e6))
 
 
 def test_requests_that_no_type_serves(kind):
-    with pytest.raises(UsageError, match="no type of instance serves all"):
+    with pytest.raises(UsageError, match="no instance types serve all"):
         cheapest_fleet([kind("small", 1.0, (10.0, 0.0))], [1.0, 1.0])
 
 

@@ -26,8 +26,8 @@ def test_lengths_are_added_up_and_idle_ones_left_out(tmp_path, suffix):
     [
         ("", "is empty"),
         ("isl,osl\n1,1\n", "no column 'requests_per_s': it needs isl, osl, requests_per_s"),
-        ("isl,osl,requests_per_s\n", "holds no requests"),
-        ("isl,osl,requests_per_s\n9,9,0\n", "holds no requests"),
+        ("isl,osl,requests_per_s\n", "has no requests"),
+        ("isl,osl,requests_per_s\n9,9,0\n", "has no requests"),
         ("isl,osl,requests_per_s\n9,9,1\n9,9,-1\n", "row 2: requests_per_s must be a number"),
         ("isl,osl,requests_per_s\n9,9,many\n", "row 1: requests_per_s must be a number"),
         ("isl,osl,requests_per_s\n9,9,inf\n", "row 1: requests_per_s must be a number"),

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from foretune.plan import Formats, Workload, describe_model, find_system
-from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.memory import fits
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.serve.candidates import (
     CONCURRENCIES,
     candidate_deployments,

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
-from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.parts import LinearAttention
 from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.correction import LatencyPredictor
@@ -41,10 +41,10 @@ def test_the_best_comes_first_with_its_figures():
     made = planned(requirements=Requirements(tpot_ms=30.0))
     best, lines = made.best, sentences(made)
     assert lines[0].startswith(f"best: {best['formats']}, ")
-    assert f"{best['tpot_ms']:.4g} ms per further one" in lines[1]
+    assert f"{best['tpot_ms']:.4g} ms per further token" in lines[1]
     assert f"{best['tokens_per_s_per_gpu']:.0f} tokens/s per GPU" in lines[2]
     assert any(line.startswith("limited by ") for line in lines)
-    assert any(f"{made.goodput:.3g} requests/s that arrive at random" in line for line in lines)
+    assert any(f"at {made.goodput:.3g} randomly arriving requests/s" in line for line in lines)
     assert all(len(line) < 160 for line in lines)
 
 
@@ -85,7 +85,9 @@ def test_notes_say_what_is_not_known():
     assert not any("was made for" in line for line in notes(made, True, True))
     long = plan(describe_model(MODEL), find_system("h100_sxm"), 2, Workload(200_000, 100),
                 StepTimerFactory(None), formats=[Formats("fp8", kv="fp8")])  # fmt: skip
-    assert any("200,100 tokens are more than the 131,072" in line for line in notes(long, 1, 1))
+    assert any(
+        "200,100 tokens exceed the model's context of 131,072" in line for line in notes(long, 1, 1)
+    )
     longest = made.with_max_request_tokens(150_000)
     assert any("150,000 tokens are more than" in line for line in notes(longest, True, True))
     assert any("pp > 1" in line for line in notes(made, True, True))
@@ -95,7 +97,7 @@ def test_notes_say_what_is_not_known():
         describe_model("meta-llama/Llama-3.1-70B"), [find_system("l4"), find_system("h100_sxm")], 2,
         LOAD, StepTimerFactory(None), formats=[Formats("fp8")],
     )  # fmt: skip
-    assert any("fits nowhere on 2 × l4" in line for line in notes(refused, True, True))
+    assert any("does not fit on 2 × l4" in line for line in notes(refused, True, True))
 
 
 def test_formats_that_are_converted_are_told_apart():

@@ -47,7 +47,7 @@ def test_the_image_of_tensorrt_llm_is_of_the_version_whose_flags_it_gets():
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"layout": Layout(2, 8)}, "span nodes"),
+        ({"layout": Layout(2, 8)}, "span several nodes"),
         ({"system": "mi300x"}, "not for mi300x"),
         ({"pools": Pools(Layout(2), 1, 1)}, "one pool"),
     ],

@@ -7,7 +7,7 @@ import pytest
 
 from foretune.errors import UnknownName, UsageError
 from foretune.plan import Formats, Layout, Workload, find_system, plan
-from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.parts import Mla
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import LAUNCHERS, launch, launch_commands
@@ -167,8 +167,8 @@ def test_trtllm_has_an_nvfp4_cache_beside_fp8(small):
 @pytest.mark.parametrize(
     ("engine", "kind", "system", "why"),
     [
-        ("sglang", "nvfp4", B200, "plan it with --backend vllm"),
-        ("vllm", "fp4_e2m1", B200, "plan it with --backend sglang"),
+        ("sglang", "nvfp4", B200, "use --backend vllm"),
+        ("vllm", "fp4_e2m1", B200, "use --backend sglang"),
         ("trtllm", "int4_head", B200, "TensorRT-LLM has no int4_head cache"),
         ("vllm", "nvfp4", H100, "no kernels for nvfp4 caches on h100_sxm"),
         ("vllm", "kivi2", B200, "no engine has a kivi2 cache"),

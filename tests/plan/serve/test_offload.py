@@ -9,9 +9,9 @@ import pytest
 from foretune.cli import main
 from foretune.errors import UsageError
 from foretune.plan import Formats, Layout, Workload, describe_model, find_system, plan
-from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.host_link import prefix_ms, transfer_ms
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, max_requests, rank_memory
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.workload import Offload
 from foretune.plan.serve.candidates import Candidate
 from foretune.plan.serve.deployments.analytic import analytic_times
@@ -43,19 +43,19 @@ def planned(model=LARGE, gpus=1, formats=("bf16",), **more):
 
 def test_what_does_not_fit_fits_with_offload():
     with pytest.raises(
-        UsageError, match=r"keep weights in the host's memory: --offload (\d+)$"
+        UsageError, match=r"offload weights to host memory: --offload (\d+)$"
     ) as e:
         planned()
     needed = int(str(e.value).rpartition(" ")[2])
-    with pytest.raises(UsageError, match="fits nowhere"):
+    with pytest.raises(UsageError, match="does not fit"):
         planned(offload=Offload(needed - 1))
     made = planned(offload=Offload(needed))
     assert (made.candidates["offload_gib"] == needed).all()
     assert (made.candidates["memory_gib"] <= USABLE_SHARE * H100.memory_gib).all()
     assert (made.candidates["guessed"] > 0.9).all()
     text = "\n".join(sentences(made))
-    assert f"{needed} GiB of each GPU's weights in the host's memory" in text
-    assert "limited by the link to the host's memory" in text
+    assert f"{needed} GiB of each GPU's weights in host memory" in text
+    assert "limited by the link to host memory" in text
     assert any("h100_sxm 64 GB/s" in note for note in notes(made, True, True))
 
 
@@ -147,11 +147,11 @@ def test_reports_say_what_lies_in_the_host(tmp_path):
     load, offload = Workload(8192, 64, 6144), Offload(4, 20)
     made = plan(MODEL, H100, 1, load, CLOCKS, formats=[Formats()], offload=offload)
     prefix = 6144 * 32 * 8 * 2 * 128 * 2
-    held = f"the host keeps {20 * GIB / prefix:.0f} prefixes of 6,144 tokens"
+    held = f"host memory holds {20 * GIB / prefix:.0f} prefixes of 6,144 tokens"
     assert any(held in note for note in notes(made, True, True))
     question = Question(MODEL, (H100,), 1, load, "vllm", offload=offload)
     facts = question.facts(made)
-    assert facts["In the host"] == (
+    assert facts["Host memory"] == (
         "up to 4 GiB of weights per GPU and 20 GiB of cached prefixes per GPU"
     )
     write_plan_report(made, tmp_path / "report.html", question, CLOCKS)
@@ -175,7 +175,7 @@ def test_engines_are_told():
     assert "--cuda-graph-max-bs" not in sglang
     _, trtllm = told(Offload(cache_gib=20), "trtllm", load)
     assert f"  host_cache_size: {20 * GIB}\n" in trtllm.files["trtllm.yaml"]
-    assert "keeps no weights in the host's memory" in launch(deploy(both), "trtllm").unsupported
+    assert "cannot offload weights" in launch(deploy(both), "trtllm").unsupported
     for engine in ("vllm", "sglang"):
         plain, _ = told(Offload(), engine)
         assert "offload" not in plain
@@ -185,9 +185,9 @@ def test_engines_are_told():
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"offload": Offload(4), "backend": "trtllm"}, "TensorRT-LLM keeps no weights"),
-        ({"offload": Offload(4), "pools": True}, "pools with offload"),
-        ({"offload": Offload(cache_gib=4)}, "give --prefix, too"),
+        ({"offload": Offload(4), "backend": "trtllm"}, "TensorRT-LLM cannot offload weights"),
+        ({"offload": Offload(4), "pools": True}, "pools cannot be planned with offloading"),
+        ({"offload": Offload(cache_gib=4)}, "add --prefix"),
     ],
 )
 def test_what_cannot_be_offloaded(more, why):
@@ -212,7 +212,7 @@ def test_the_command_offloads(capsys, monkeypatch):
     assert answer["question"]["offload_gib"] == 100
     assert answer["best"]["offload_gib"] > 60
     assert f"--cpu-offload-gb {answer['best']['offload_gib']:g} " in answer["commands"]["vllm"]
-    assert "keeps no weights" in answer["commands"]["trtllm"]
+    assert "cannot offload weights" in answer["commands"]["trtllm"]
     assert main([*command, "--offload", "100"]) == 0
     assert "in host" in capsys.readouterr().out
     assert main(command) == 2

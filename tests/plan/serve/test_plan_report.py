@@ -10,14 +10,23 @@ import pytest
 
 from foretune.errors import OutputError, UsageError
 from foretune.plan import Formats, Requirements, Workload, find_system, plan
-from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.explanation import describe_candidate, notes
-from foretune.plan.serve.report import Question, write_plan_report
-from foretune.plan.serve.report.breakdown import memory_breakdown, operator_breakdown
-from foretune.plan.serve.report.figures import front_figure, group_marks, stacked_bars
-from foretune.plan.serve.report.rows import COLUMNS
-from foretune.plan.serve.report.sections import chosen_candidates, time_bars
+from foretune.plan.serve.report import (
+    COLUMNS,
+    Question,
+    chosen_candidates,
+    time_bars,
+    write_plan_report,
+)
+from foretune.plan.serve.report_charts import (
+    front_figure,
+    group_marks,
+    memory_breakdown,
+    operator_breakdown,
+    stacked_bars,
+)
 from foretune.tune.report.chart import Line, Mark, Note, Points, Segment
 from foretune.tune.report.page import number
 
@@ -100,7 +109,7 @@ def cells_of(page, caption, answer, line):
     return dict(zip(heading, row, strict=True))
 
 
-FRONT = "Candidates that no other beats, the fastest first"
+FRONT = "The Pareto front, fastest first"
 
 
 def test_the_page_is_balanced_and_loads_nothing(tmp_path, small):
@@ -191,7 +200,9 @@ def test_a_system_without_an_answer_says_why(tmp_path, small):
     answer, question = made(small, systems=("a100_sxm", "h100_sxm"))
     slow = answer.candidates["system"] == "a100_sxm"
     answer.candidates.loc[slow, "keeps"] = False
-    assert "a100_sxm: nothing keeps to the limits" in Page(written(tmp_path, answer, question)).text
+    assert (
+        "a100_sxm: no deployment meets the limits" in Page(written(tmp_path, answer, question)).text
+    )
     refused = dataclasses.replace(
         answer, excluded_systems={"a100_sxm": "small fits nowhere on a100_sxm"}
     )
@@ -203,7 +214,7 @@ def test_pools_and_rates_have_a_page(tmp_path, small, options):
     answer, question = made(small, **options)
     page = Page(written(tmp_path, answer, question))
     assert len(page.tables[FRONT]) == len(answer.pareto) + 1
-    assert ("In time" in page.tables[FRONT][0]) == ("rate" in options)
+    assert ("Within limits" in page.tables[FRONT][0]) == ("rate" in options)
 
 
 def test_operators_add_up_to_the_step(small, sparse):
@@ -274,12 +285,12 @@ def test_a_front_that_breaks_limits_has_a_page(tmp_path, small):
     answer, question = made(small)
     answer.candidates["pareto"] = False
     text = Page(written(tmp_path, answer, question)).text
-    assert "What no other beats breaks a limit" in text
+    assert "All candidates on the front violate a limit" in text
 
 
 def test_impossible_limits_write_nothing(tmp_path, small):
     answer, question = made(small, requirements=Requirements(tpot_ms=1e-9))
-    with pytest.raises(UsageError, match="no deployment keeps to the limits"):
+    with pytest.raises(UsageError, match="no deployment meets the limits"):
         written(tmp_path, answer, question)
     assert list(tmp_path.iterdir()) == []
 

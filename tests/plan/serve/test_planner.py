@@ -9,8 +9,8 @@ import pytest
 from foretune.cli import main
 from foretune.errors import UsageError
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
-from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.memory import max_requests
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.serve.at_rate import IDENTITY, load_curve
 from foretune.plan.serve.deployments.analytic import prompt_ms
 
@@ -59,14 +59,14 @@ def test_more_bandwidth_is_never_slower():
 
 
 def test_what_fits_nowhere_says_what_it_needs():
-    says = r"fits nowhere on 1 × h100_sxm \(80 GiB each, of which engines fill 72\): .* \d+ GiB"
+    says = r"does not fit on 1 × h100_sxm \(80 GiB each, 72 of them usable\): .* \d+ GiB"
     with pytest.raises(UsageError, match=says):
         planned(gpus=1, formats=[Formats("bf16")])
 
 
 def test_impossible_limits_say_what_can_be_reached():
     with pytest.raises(
-        UsageError, match=r"the nearest is .* ms per further token instead of 0\.001"
+        UsageError, match=r"the nearest has .* ms per further token instead of 0\.001"
     ):
         _ = planned(requirements=Requirements(tpot_ms=0.001)).best
 
@@ -79,7 +79,7 @@ def test_of_several_systems_the_best_counts_and_those_too_small_are_named():
         for name in made.candidates["system"].unique()
     }
     assert set(made.excluded_systems) == {"l4"}
-    assert "fits nowhere on 1 × l4" in made.excluded_systems["l4"]
+    assert "does not fit on 1 × l4" in made.excluded_systems["l4"]
     assert made.best["system"] == max(alone, key=lambda n: alone[n]["tokens_per_s_per_gpu"])
 
 

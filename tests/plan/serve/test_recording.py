@@ -11,7 +11,7 @@ import pytest
 
 from foretune.errors import OutputError, TrackingError, UsageError
 from foretune.plan import Formats, Requirements, Workload, find_system, plan
-from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.serve.report import Question
 from foretune.plan.serve.saving import plan_to_json, save_plan, write_plan_folder
 from foretune.tune.mlflow.tracking import Tracker

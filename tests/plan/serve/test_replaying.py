@@ -9,7 +9,7 @@ import pytest
 from foretune.cli import main
 from foretune.errors import UsageError
 from foretune.plan import Formats, Workload, describe_model, find_system
-from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.layout import Layout
 from foretune.plan.engine.requests import Requests
 from foretune.plan.serve.candidates import Candidate
@@ -23,7 +23,7 @@ FORMATS = Formats("fp8", kv="fp8")
 LOAD = Workload(512, 64)
 
 
-def deployment(concurrency=16, layout=Layout(), **more):  # immutable
+def deployment(concurrency=16, layout=Layout(), **more):  # noqa: B008  # immutable
     return Deployment(MODEL, SYSTEM, "vllm", layout, FORMATS, LOAD, concurrency, **more)
 
 

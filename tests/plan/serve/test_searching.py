@@ -3,7 +3,7 @@
 import numpy as np
 
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system
-from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.serve.candidates import candidate_deployments, one_pool_candidates
 from foretune.plan.serve.planner import search_candidates
 from foretune.plan.serve.prediction import predict

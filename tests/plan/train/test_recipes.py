@@ -22,20 +22,20 @@ TASK = TrainingTask(32, 64)
 @pytest.mark.parametrize(
     ("layout", "more", "reason"),
     [
-        (TrainingLayout(tp=16), {}, "does not fit the 8 GPUs that fast links join"),
+        (TrainingLayout(tp=16), {}, "exceeds the 8 GPUs joined by fast links"),
         (TrainingLayout(tp=8), {}, "4 heads with 2 key heads cannot be split over tp=8"),
         (TrainingLayout(pp=4), {}, "2 layers do not fill 4 stages of 1 chunks"),
         (TrainingLayout(chunks=2), {}, "interleaving needs several stages"),
-        (TrainingLayout(dp=3), {}, "a batch of 32 is no multiple of dp x micro-batch = 3"),
-        (TrainingLayout(dp=2), {"micro_batch": 32}, "no multiple of dp x micro-batch = 64"),
-        (TrainingLayout(ep=2), {}, "a stage are no multiple of ep=2"),
-        (TrainingLayout(dp=3, ep=3), {}, "4 experts cannot be spread over ep=3"),
+        (TrainingLayout(dp=3), {}, "a batch of 32 is not a multiple of dp x micro-batch = 3"),
+        (TrainingLayout(dp=2), {"micro_batch": 32}, "not a multiple of dp x micro-batch = 64"),
+        (TrainingLayout(ep=2), {}, "a stage are not a multiple of ep=2"),
+        (TrainingLayout(dp=3, ep=3), {}, "4 experts cannot be divided over ep=3"),
         (TrainingLayout(cp=64), {}, "sequences of 64 cannot be cut into"),
         (TrainingLayout(), {"zero": 1}, "ZeRO needs replicas"),
-        (TrainingLayout(dp=2), {"zero": 4}, "there is no stage 4 of ZeRO"),
-        (TrainingLayout(pp=2, dp=2), {"zero": 2}, "not with pipeline stages"),
+        (TrainingLayout(dp=2), {"zero": 4}, "ZeRO has no stage 4"),
+        (TrainingLayout(pp=2, dp=2), {"zero": 2}, "without pipelines"),
         (TrainingLayout(dp=0), {}, "positive"),
-        (TrainingLayout(), {"micro_batch": 0}, "a sequence at least"),
+        (TrainingLayout(), {"micro_batch": 0}, "at least one sequence"),
     ],
 )
 def test_reasons(sparse, layout, more, reason):

@@ -16,7 +16,7 @@ from foretune.plan.train.memory import (
     stage_parameters,
     stored_activations,
 )
-from foretune.plan.train.search import possible_recipes
+from foretune.plan.train.recipe import possible_recipes
 
 UNFUSED = {"sequence": 2048, "attention": "unfused"}
 

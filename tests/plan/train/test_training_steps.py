@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretune.plan import describe_model, find_system
-from foretune.plan.cost.clocks import StepTimerFactory
 from foretune.plan.cost.memory import GIB
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import OperatorTables, default_folders
 from foretune.plan.train import (
     Calibration,
@@ -26,12 +26,10 @@ from foretune.plan.train.exchanges import (
     replica_exchanges,
     stage_exchange,
 )
-from foretune.plan.train.flops import hardware_flops, model_flops
 from foretune.plan.train.memory import StageParameters
 from foretune.plan.train.operators import micro_batch_operators
 from foretune.plan.train.planner import BACKEND
-from foretune.plan.train.schedule import pipeline_time
-from foretune.plan.train.step import _optimizer_ms
+from foretune.plan.train.step import _optimizer_ms, hardware_flops, model_flops, pipeline_time
 
 H100 = find_system("h100_sxm")
 CLOCKS = StepTimerFactory(None)

@@ -9,7 +9,7 @@ from foretune.console import progress_bar
 from foretune.errors import UnknownName
 
 if TYPE_CHECKING:
-    from foretune.plan.cost.clocks import StepTimerFactory
+    from foretune.plan.cost.steps import StepTimerFactory
     from foretune.plan.cost.tables import OperatorTables
     from foretune.plan.engine.requests import Requests
 
@@ -86,7 +86,7 @@ def load_operator_clocks(folder: Path | None) -> "tuple[StepTimerFactory, Operat
     Raises:
         UsageError: there are none in ``folder``.
     """
-    from foretune.plan.cost.clocks import StepTimerFactory
+    from foretune.plan.cost.steps import StepTimerFactory
     from foretune.plan.cost.tables import find_tables
     from foretune.plan.cost.trained_cache import TrainedPredictorCache
 

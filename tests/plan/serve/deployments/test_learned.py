@@ -32,7 +32,7 @@ def test_learning_happens_once(table):
     said = []
     first = fit_or_load_correction(str(table), said.append)
     second = fit_or_load_correction(str(table), said.append)
-    assert [line for line in said if line.startswith("learning from 10 ")] == said
+    assert [line for line in said if line.startswith("fitting to 10 ")] == said
     assert len(said) == 1
     assert (first.origin.file, second.origin.rows) == ("deployments.csv", 10)
     assert first.min_probability == second.min_probability
@@ -54,7 +54,7 @@ def test_what_was_saved_is_read(table, tmp_path):
 
 def test_wrong_files_are_refused(table, tmp_path):
     (tmp_path / "wrong.json").write_text("{}")
-    with pytest.raises(PredictorError, match="holds no correction"):
+    with pytest.raises(PredictorError, match="is not a latency correction"):
         fit_or_load_correction(str(tmp_path / "wrong.json"))
     with pytest.raises(ForetuneError, match=r"absent\.csv"):
         fit_or_load_correction(str(tmp_path / "absent.csv"))

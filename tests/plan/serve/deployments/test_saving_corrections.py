@@ -9,7 +9,7 @@ import pytest
 
 from foretune.errors import OutputError, PredictorError
 from foretune.plan import Formats, Layout, ModelDescription, Workload, find_system
-from foretune.plan.cost.clocks import StepTimerFactory
+from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.comparison import probability_better
 from foretune.plan.serve.deployments.correction import TARGETS, LatencyPredictor
@@ -71,7 +71,7 @@ def test_what_it_says_follows_from_the_intervals(trained):
     ("text", "says"),
     [
         (None, "No such file"),
-        ("", "holds no correction"),
+        ("", "is not a latency correction"),
         ("[1]", "no such file"),
         ("{}", "no such file"),
         ('{"format": 99}', "another version"),

@@ -7,8 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretune.plan import Formats, Layout, Workload, find_system
-from foretune.plan.cost.clocks import StepTimerFactory
-from foretune.plan.cost.steps import PARTS, Step, StepTimer, operator_table
+from foretune.plan.cost.steps import PARTS, Step, StepTimer, StepTimerFactory, operator_table
 from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.correction import TARGETS, LatencyPredictor

@@ -1,11 +1,18 @@
-"""The charts of a plan's report; ``"@name"`` is a color of the page's style."""
+"""Charts of a plan's report; ``"@name"`` is a color of the page's style."""
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import pandas as pd
 
+from foretune.plan.cost.memory import GIB, rank_memory
+from foretune.plan.cost.operator import Operator
+from foretune.plan.cost.steps import PARTS
+from foretune.plan.serve.deployments.analytic import StepTimers, decode_step, prompt_step
+from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.explanation import describe_candidate
 from foretune.plan.serve.planner import Plan
 from foretune.search.pareto import pareto_front
@@ -22,6 +29,62 @@ from foretune.tune.report.chart import (
 )
 from foretune.tune.report.figures import MAX_POINTS
 
+
+@dataclass(frozen=True)
+class _SingleOperatorStep:
+    """A step of one operator, timed as in a whole step."""
+
+    operator: Operator
+
+    def operators(self) -> Sequence[Operator]:
+        """Return the operator."""
+        return [self.operator]
+
+
+def operator_breakdown(
+    deployment: Deployment, timers: StepTimers, phase: Literal["prefill", "decode"] = "decode"
+) -> pd.DataFrame:
+    """Return the operators of one step, longest first.
+
+    Columns: ``operator``, ``part`` (one of `foretune.plan.cost.steps.PARTS`) and ``ms`` of all its
+    runs. The milliseconds add up to the step's. ``decode`` is a token for every running request,
+    ``prefill`` a single prompt.
+    """
+    step = decode_step if phase == "decode" else prompt_step
+    timer = timers(deployment.system, deployment.backend)
+    operators = timer.operators(step(deployment))
+    times = timer.times([_SingleOperatorStep(operator) for operator in operators])
+    table = pd.DataFrame(
+        {
+            "operator": [operator.name for operator in operators],
+            "part": times[list(PARTS)].idxmax(axis=1),
+            "ms": times["total"],
+        }
+    )
+    summed = table.groupby(["operator", "part"], as_index=False, sort=False)["ms"].sum()
+    return summed.sort_values("ms", ascending=False, kind="stable", ignore_index=True)
+
+
+def memory_breakdown(deployment: Deployment) -> dict[str, float]:
+    """Return the GiB of the fullest GPU by use; with pools, of the fullest decode worker."""
+    d = deployment
+    held = rank_memory(
+        d.loaded_model,
+        d.layout,
+        d.formats,
+        d.workload,
+        d.requests_per_worker,
+        offloaded_bytes=d.offloaded_weight_bytes,
+    )
+    parts = {
+        "weights": held.weights,
+        "KV cache": held.kv_cache,
+        "activations": held.activations,
+        "buffers of collectives": held.communication,
+    }
+    return {name: float(np.asarray(size) / GIB) for name, size in parts.items()}
+
+
 MARKS = (
     ("@measured", "circle"),
     ("@outside", "diamond"),
@@ -31,18 +94,18 @@ MARKS = (
     ("@quiet", "x"),
     ("#7a6fd0", "star"),
 )
-"""Colours and symbols of groups of candidates; further groups start again."""
+"""Colors and symbols of groups of candidates, reused cyclically."""
 
 
 def candidate_groups(table: pd.DataFrame) -> "pd.Series[str]":
-    """Return what candidates are told apart by: systems if there are several, else weights."""
+    """Return the groups of candidates: systems if there are several, else weight formats."""
     if table["system"].nunique() > 1:
         return table["system"].astype(str)
     return table["formats"].str.partition(",")[0].rename("formats")
 
 
 def group_marks(plan: Plan) -> dict[str, tuple[str, str]]:
-    """Return the color and symbol of each group that keeps to the limits, the best first."""
+    """Return the color and symbol of each feasible group, best first."""
     feasible = plan.candidates[plan.candidates["keeps"]]
     max_throughput = (
         feasible["tokens_per_s_per_gpu"].groupby(candidate_groups(plan.candidates)).max()
@@ -52,7 +115,7 @@ def group_marks(plan: Plan) -> dict[str, tuple[str, str]]:
 
 
 def front_figure(plan: Plan) -> Chart:
-    """Return tokens per second of a GPU over those of a user, and the front of every group."""
+    """Return throughput per GPU over tokens per second of a user, with each group's front."""
     table = plan.candidates.assign(user=1e3 / plan.candidates["tpot_ms"])
     group = candidate_groups(table)
     sample = table.sample(min(len(table), MAX_POINTS), random_state=0)
@@ -84,14 +147,7 @@ def front_figure(plan: Plan) -> Chart:
 def stacked_bars(
     labels: Sequence[str], segments: Sequence[Segment], quantity: str, mark: Mark
 ) -> Bars:
-    """Return horizontal bars of segments, the first bar on top.
-
-    Args:
-        labels: of the bars.
-        segments: what they are made of, from the left.
-        quantity: what the axis shows, with its unit.
-        mark: a line beside each bar.
-    """
+    """Return horizontal stacked bars with a mark beside each, first bar on top."""
     ends = [*np.sum([s.values for s in segments], axis=0), *mark.values, *mark.high]
     longest = 1.04 * max(e for e in ends if math.isfinite(e))
     return Bars(labels, segments, linear_axis(0, longest, quantity), mark)
@@ -102,14 +158,15 @@ def _coordinates(rows: pd.DataFrame) -> tuple[list[float], list[float]]:
 
 
 def _front(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that none of the others beats, from the slowest user's on."""
+    """Return the Pareto-optimal rows, slowest user first."""
     values = np.column_stack([-rows["tokens_per_s_per_gpu"], rows["tpot_ms"]])
     return rows[pareto_front(values)].sort_values("user")
 
 
 def _tooltips(plan: Plan, rows: pd.DataFrame) -> list[str]:
     return [
-        f"{describe_candidate(plan, row)}\n{row['tpot_ms']:.3g} ms per token, {row['ttft_ms']:.3g} ms to the "
-        f"first\n{row['tokens_per_s_per_gpu']:.4g} tokens/s per GPU"
+        f"{describe_candidate(plan, row)}\n"
+        f"{row['tpot_ms']:.3g} ms per token, {row['ttft_ms']:.3g} ms to the first token\n"
+        f"{row['tokens_per_s_per_gpu']:.4g} tokens/s per GPU"
         for _, row in rows.iterrows()
     ]
