@@ -55,8 +55,8 @@ SEARCHERS = (
 )
 """Not ``gp``: it takes most of a second per proposal."""
 COLUMNS = [
-    "searcher", "to 95 %", "to 99 %", "reach 95 %", *(f"f{n}" for n in EVALUATION_POINTS[1:]), "score",
-    "ms/proposal",
+    "searcher", "to 95 %", "to 99 %", "reach 95 %", *(f"f{n}" for n in EVALUATION_POINTS[1:]),
+    "score", "ms/proposal",
 ]  # fmt: skip
 
 PRIORS: dict[str, Callable[[np.ndarray], np.ndarray]] = {

@@ -15,7 +15,7 @@ from foretune.lazy import require
 from foretune.values import FrozenParameters
 
 MODULES: Mapping[str, str] = {
-    "gemm": "products",
+    "gemm": "linear",
     "attention_prefill": "attention",
     "attention_decode": "attention",
     "moe": "experts",

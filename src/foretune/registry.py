@@ -153,19 +153,10 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "matmul": "foretune.collect.kernels.matmul:Matmul",
         "quantized_matvec": "foretune.collect.kernels.quantized_matvec:QuantizedMatvec",
         "softmax": "foretune.collect.kernels.softmax:Softmax",
-        "conv2d": "foretune.collect.kernels.conv2d:Conv2d",
         "triton_gemm": "foretune.collect.kernels.triton_gemm:TritonGemm",
-        "triton_attention_tma": (
-            "foretune.collect.kernels.triton_attention_tma:TritonAttentionTma"
-        ),
-        "triton_gemm_tma": "foretune.collect.kernels.triton_gemm_tma:TritonGemmTma",
         "triton_quantized_gemm": (
             "foretune.collect.kernels.triton_quantized_gemm:TritonQuantizedGemm"
         ),
-        "triton_grouped_gemm": "foretune.collect.kernels.triton_grouped_gemm:TritonGroupedGemm",
-        "triton_attention": "foretune.collect.kernels.triton_attention:TritonAttention",
-        "triton_norm": "foretune.collect.kernels.triton_norm:TritonNorm",
-        "triton_softmax": "foretune.collect.kernels.triton_softmax:TritonSoftmax",
     },
     "families": {
         "gemm": "foretune.features.families.gemm:Gemm",

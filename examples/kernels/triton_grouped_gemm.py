@@ -16,8 +16,8 @@ import numpy.typing as npt
 import torch
 import triton
 import triton.language as tl
+from expert_counts import expert_counts, per_routing
 
-from foretune.collect.kernels.expert_routing import expert_counts, per_routing
 from foretune.collect.kernels.triton_gemm import (
     Limits,
     TiledProduct,

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 import triton
 import triton.language as tl
+from triton_rows import RowKernel, launch_options
 
 from foretune.collect.kernels.triton_kernel import JitLaunch, normal
-from foretune.collect.kernels.triton_rows import RowKernel, launch_options
 from foretune.kernel import Inputs, Launch
 from foretune.problem import Problem
 from foretune.space import Configuration

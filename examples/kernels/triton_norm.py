@@ -13,9 +13,9 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
+from triton_rows import TRAINING, RowKernel, launch_options
 
 from foretune.collect.kernels.triton_kernel import JitLaunch, normal
-from foretune.collect.kernels.triton_rows import TRAINING, RowKernel, launch_options
 from foretune.family import Quantity
 from foretune.kernel import Inputs, Launch
 from foretune.problem import Problem, ProblemParameter

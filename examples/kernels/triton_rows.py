@@ -175,7 +175,7 @@ def _space(rows: int, padded: int, itemsize: int, vectors: float, limits: Limits
             f"(ROWS + {vectors * itemsize / 4}) * {columns} <= {max_elements}",
             f"{tile} >= {limits.threads} * num_warps or num_warps == 1",  # no idle threads
             "REDUCE == 'each' or BLOCK > 0",  # the same program otherwise
-            f"REDUCE == 'each' or 3 * {tile} <= {max_elements}",  # lane by lane there are sums beside it
+            f"REDUCE == 'each' or 3 * {tile} <= {max_elements}",  # so do the sums of each lane
             "PROGRAMS == 0 or BLOCK == 0",  # the program of a long row has enough to do
             "num_stages == 1 or PROGRAMS > 0 or BLOCK > 0",  # nothing to load ahead
             # what is loaded ahead: rows; with rows in blocks, vectors as well

@@ -9,29 +9,29 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from kernel_columns import check_columns
 
-from foretune import registry
 from foretune.collect import InProcessRunner, Timing, local_devices, runner
 from foretune.device import Device, find_device
-from foretune.errors import MeasurementError, MissingExtra, ProblemError, UsageError
-from foretune.registry import get_kernel, registered
-from foretune.tune import doctor
+from foretune.errors import MeasurementError, ProblemError, UsageError
 
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-from foretune.collect.kernels import (
-    triton_attention,
-    triton_kernel,
-    triton_rows,
-)
+import triton_attention
+import triton_rows
+from triton_attention import TritonAttention
+from triton_norm import TritonNorm
+from triton_softmax import TritonSoftmax
+
+from foretune.collect.kernels import triton_kernel
 from foretune.collect.kernels.triton_gemm import Limits
 from foretune.collect.replay_driver import ReplayDriver
 
 SCRIPT = Path(__file__).with_name("triton_cases.py")
 CASES = runpy.run_path(str(SCRIPT))["CASES"]
 
-KERNELS = ("triton_attention", "triton_norm", "triton_softmax")
+KERNELS = {k.name: k for k in (TritonAttention(), TritonNorm(), TritonSoftmax())}
 REAL = {
     "triton_attention": {"seq_len": 4096, "heads": 32, "kv_heads": 8},
     "triton_norm": {"R": 4096, "C": 8192, "norm": "layer"},
@@ -46,7 +46,7 @@ DEVICES = {
 
 @pytest.fixture(params=KERNELS)
 def kernel(request):
-    return get_kernel(request.param)
+    return KERNELS[request.param]
 
 
 @pytest.fixture
@@ -145,7 +145,7 @@ def test_real_problems_have_real_spaces(kernel, device, pretend):
 @pytest.mark.parametrize("name", ["triton_norm", "triton_softmax"])
 def test_tiles_of_rows_fit(name, columns, device, pretend):
     pretend(device)
-    kernel = get_kernel(name)
+    kernel = KERNELS[name]
     for dtype in ("fp16", "fp32"):
         problem = kernel.problem(R=2000, C=columns, dtype=dtype)
         c = kernel.space(problem).columns()
@@ -162,7 +162,7 @@ def test_tiles_of_rows_fit(name, columns, device, pretend):
 
 def test_vectors_beside_whole_rows_take_registers(pretend):
     pretend("NVIDIA H200")
-    norm, softmax = get_kernel("triton_norm"), get_kernel("triton_softmax")
+    norm, softmax = KERNELS["triton_norm"], KERNELS["triton_softmax"]
     most = []
     for kernel, more in ((softmax, {}), (norm, {}), (norm, {"norm": "layer"})):
         c = kernel.space(kernel.problem(R=4096, C=4096, **more)).columns()
@@ -174,7 +174,7 @@ def test_vectors_beside_whole_rows_take_registers(pretend):
 
 def test_short_sequences_have_small_tiles(pretend):
     pretend("NVIDIA H200")
-    kernel = get_kernel("triton_attention")
+    kernel = KERNELS["triton_attention"]
     assert set(kernel.space(kernel.problem(seq_len=1, heads=1)).columns()["BLOCK_M"]) == {16}
     columns = kernel.space(kernel.problem(seq_len=33, heads=1)).columns()
     assert columns["BLOCK_M"].max() == columns["BLOCK_N"].max() == 64
@@ -191,7 +191,7 @@ def test_training_problems_are_distinct_and_legal(kernel):
 
 
 def test_heads_that_cannot_be_grouped():
-    kernel = get_kernel("triton_attention")
+    kernel = KERNELS["triton_attention"]
     with pytest.raises(ProblemError, match="heads=6 cannot share kv_heads=4"):
         kernel.problem(seq_len=10, heads=6, kv_heads=4)
     with pytest.raises(ProblemError, match="above 65535"):
@@ -202,28 +202,11 @@ def test_heads_that_cannot_be_grouped():
 
 
 def test_cost_and_derived_are_the_same_for_one_and_for_columns(kernel):
-    rng = np.random.default_rng(1)
-    rows = [(p, c) for p in some_problems(kernel) for c in kernel.space(p).sample(10, rng)]
-    columns = [
-        {name: np.array([row[i][name] for row in rows]) for name in rows[0][i]} for i in (0, 1)
-    ]
-    cores = np.resize([132.0, 80.0, np.nan], len(rows))
-    many, many_derived = kernel.cost(*columns), kernel.derived(*columns, {"cores": cores})
-    for i, row in enumerate(rows):
-        one, derived = kernel.cost(*row), kernel.derived(*row, {"cores": cores[i]})
-        assert float(one.flops) == pytest.approx(many.flops[i])
-        assert float(one.bytes_moved) == pytest.approx(many.bytes_moved[i])
-        assert derived.keys() == many_derived.keys()
-        for name, value in derived.items():
-            assert float(value) == pytest.approx(float(many_derived[name][i])), name
-    for name, values in {"flops": many.flops, "bytes": many.bytes_moved, **many_derived}.items():
-        assert np.shape(values) == (len(rows),), name
-        assert np.all(np.isfinite(values) & (values >= 0)), name
-    assert kernel.derived(*rows[0], {}).keys() == many_derived.keys()
+    check_columns(kernel, some_problems(kernel), 10)
 
 
 def test_costs_by_hand():
-    attention, norm, softmax = map(get_kernel, KERNELS)
+    attention, norm, softmax = KERNELS.values()
     cost = softmax.cost(softmax.problem(R=10, C=20, dtype="fp32"), {})
     assert (cost.bytes_moved, cost.dtype) == (2 * 4 * 200, "fp32")
     cost = norm.cost(norm.problem(R=10, C=20, norm="layer"), {})
@@ -235,33 +218,6 @@ def test_costs_by_hand():
     assert cost.dtype == "bf16"
     whole = attention.cost(attention.problem({**problem, "mask": "none"}), {})
     assert whole.flops == 2 * 4 * 3 * 3 * 4 * 64
-
-
-# ---- comparing tensors ----
-
-
-def test_errors_of_tensors(monkeypatch):
-    kernel = get_kernel("triton_softmax")
-    x = torch.arange(1, 101, dtype=torch.float16).reshape(10, 10)
-    assert kernel.relative_error(x, x.double()) == 0
-    assert kernel.relative_error(x * 1.125, x) == pytest.approx(0.125, rel=1e-3)
-    assert kernel.relative_error(x, x[:5]) == np.inf
-    monkeypatch.setattr(triton_kernel, "_CHUNK", 7)  # the same in pieces
-    assert kernel.relative_error(x * 1.125, x) == pytest.approx(0.125, rel=1e-3)
-    for bad in (np.nan, np.inf):
-        spoilt = x.clone()
-        spoilt[9, 9] = bad
-        assert kernel.relative_error(spoilt, x) == np.inf
-
-
-@pytest.mark.parametrize("dtype", [*triton_kernel.BITS, "int32"])
-def test_poison_leaves_nothing_right(dtype):
-    kernel = get_kernel("triton_softmax")
-    of = torch.int32 if dtype == "int32" else triton_kernel.torch_dtype(dtype)
-    output = torch.ones(6, 10).to(of)
-    expected = output.clone()
-    kernel.invalidate_output(output)
-    assert kernel.relative_error(output, expected) > 10
 
 
 def test_inputs_follow_the_seed(kernel, pretend):
@@ -276,14 +232,7 @@ def test_inputs_follow_the_seed(kernel, pretend):
         assert not torch.equal(first["q"], first["k"])
 
 
-def test_formats_have_their_sizes():
-    for name, bits in triton_kernel.BITS.items():
-        assert torch.empty(1, dtype=triton_kernel.torch_dtype(name)).element_size() == bits // 8
-    sizes = triton_kernel.element_bytes(np.array(["fp32", "bf16", "fp8"]))
-    assert sizes.tolist() == [4, 2, 1]
-
-
-# ---- without a GPU, without Triton ----
+# ---- without a GPU ----
 
 
 def test_a_machine_without_a_gpu_says_so(kernel, monkeypatch):
@@ -299,26 +248,6 @@ def test_a_machine_without_a_gpu_says_so(kernel, monkeypatch):
     monkeypatch.setattr(triton_kernel, "interpreted", lambda: False)
     with pytest.raises(MeasurementError, match=f"{kernel.name} needs a GPU"):
         kernel.make_inputs(problem)
-
-
-def test_lists_of_kernels_do_not_import_triton(monkeypatch):
-    def never(name):
-        raise AssertionError("the kernel was imported")
-
-    monkeypatch.setattr(doctor, "get_kernel", never)
-    for name in KERNELS:
-        assert name in registered("kernels")
-        finding = doctor._kernel(name, on_gpu=False)
-        assert not finding.works
-        assert "needs a GPU" in finding.note
-
-
-def test_without_triton_a_kernel_says_how_to_get_it(monkeypatch):
-    for module in [m for m in sys.modules if m.startswith("foretune.collect.kernels.")]:
-        monkeypatch.delitem(sys.modules, module)
-    monkeypatch.setitem(sys.modules, "triton", None)  # makes importing it fail
-    with pytest.raises(MissingExtra, match=r"triton_softmax.* pip install '\.\[gpu\]'"):
-        registry.load("kernels", "triton_softmax")
 
 
 # ---- code for GPUs ----

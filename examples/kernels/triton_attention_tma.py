@@ -13,13 +13,13 @@ import torch
 import triton
 import triton.language as tl
 from triton.tools.tensor_descriptor import TensorDescriptor
-
-from foretune.collect.kernels.triton_attention import (
+from triton_attention import (
     TritonAttention,
     key_bounds,
     mask_scores,
     online_softmax_step,
 )
+
 from foretune.collect.kernels.triton_gemm import multiply_add
 from foretune.collect.kernels.triton_kernel import JitLaunch
 from foretune.kernel import Inputs

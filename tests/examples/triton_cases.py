@@ -10,9 +10,12 @@ import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+sys.path.append(str(Path(__file__).parents[2] / "examples" / "kernels"))
 
 from foretune.collect import InProcessRunner, Timing, local_devices
 from foretune.collect.benchmark import DEFAULT_REPEATED
@@ -54,10 +57,10 @@ def far_from_zero(inputs):
     inputs["x"].add_(100)
 
 
-SOFTMAX = "foretune.collect.kernels.triton_softmax:TritonSoftmax"
-NORM = "foretune.collect.kernels.triton_norm:TritonNorm"
-ATTENTION = "foretune.collect.kernels.triton_attention:TritonAttention"
-ATTENTION_TMA = "foretune.collect.kernels.triton_attention_tma:TritonAttentionTma"
+SOFTMAX = "triton_softmax:TritonSoftmax"
+NORM = "triton_norm:TritonNorm"
+ATTENTION = "triton_attention:TritonAttention"
+ATTENTION_TMA = "triton_attention_tma:TritonAttentionTma"
 CASES = {
     "softmax": Case(
         SOFTMAX,
