@@ -16,17 +16,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from running import Stage, run_stage
 from stage import (
     Deadline,
     Job,
-    Stage,
     Table,
     labels,
     markdown,
     medians,
     noise,
     rounded,
-    run_stage,
     share_of_best,
 )
 

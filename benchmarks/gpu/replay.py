@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from bench import TIMING, Bench
 from compiling import Compiled, compiled_ahead
+from replay_driver import ReplayDriver, ReplayedLaunch
 from stage import Job
 
 from foretune.collect.benchmark import Benchmarker
-from foretune.collect.replay_driver import ReplayDriver, ReplayedLaunch
 from foretune.collect.timing import DeviceTimer, Timer
 from foretune.device import find_device
 from foretune.kernel import Inputs, Kernel, Launch

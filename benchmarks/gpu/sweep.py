@@ -11,7 +11,8 @@ import sys
 import time
 from typing import Any
 
-from stage import Bests, Deadline, Stage, Table, markdown, medians, noise, run_stage, share_of_best
+from running import Stage, run_stage
+from stage import Bests, Deadline, Table, markdown, medians, noise, share_of_best
 
 from foretune.measurement import Status
 

@@ -13,7 +13,8 @@ import sys
 from typing import Any
 
 import numpy as np
-from stage import Deadline, Job, Stage, Table, labels, library_columns, markdown, medians, run_stage
+from running import Stage, run_stage
+from stage import Deadline, Job, Table, labels, library_columns, markdown, medians
 
 from foretune.measurement import Status
 from foretune.problem import Problem

@@ -20,13 +20,13 @@ triton = pytest.importorskip("triton")
 
 import triton_attention
 import triton_rows
+from replay_driver import ReplayDriver
 from triton_attention import TritonAttention
 from triton_norm import TritonNorm
 from triton_softmax import TritonSoftmax
 
 from foretune.collect.kernels import triton_kernel
 from foretune.collect.kernels.triton_gemm import Limits
-from foretune.collect.replay_driver import ReplayDriver
 
 SCRIPT = Path(__file__).with_name("triton_cases.py")
 CASES = runpy.run_path(str(SCRIPT))["CASES"]

@@ -25,10 +25,10 @@ import numpy as np
 import torch
 import triton
 import triton.compiler
+from replay_device import ReplayDevice
 from triton.backends.compiler import GPUTarget
 
 from foretune.collect.compiled.machine_code import read_cubin
-from foretune.collect.replay_device import ReplayDevice
 from foretune.device import find_device
 from foretune.errors import UsageError
 
