@@ -96,7 +96,7 @@ def meter_all(options: argparse.Namespace, bench: Any, table: Table, deadline: D
                 break
             m, more = meter(job, bench, options.window_s, baselines, compiled)
             table.append(m, job.role, job.repeat, **more)
-            if bench.lost:
+            if bench.device_lost:
                 return True
     finally:
         ahead.close()

@@ -41,9 +41,9 @@ def sweep(options: argparse.Namespace, bench: Any, table: Table, deadline: Deadl
             if job is None:
                 break
             m = bench.run(job, compiled)
-            table.append(m, job.role, job.repeat, **({} if bench.lost else bench.state()))
+            table.append(m, job.role, job.repeat, **({} if bench.device_lost else bench.state()))
             design.bests.see(m)
-            if bench.lost:
+            if bench.device_lost:
                 return True
     finally:
         jobs.close()
