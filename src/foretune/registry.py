@@ -195,18 +195,9 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "tpe": "foretune.search.optuna.searchers:TPESearcher",
         "gp": "foretune.search.optuna.searchers:GPSearcher",
         "cmaes": "foretune.search.optuna.searchers:CMAESSearcher",
-        "smac": "foretune.search.peers.smac:SMACSearcher",
         "surrogate": "foretune.search.surrogate:SurrogateSearcher",
         "transfer": "foretune.search.multitask:TransferSearcher",
         "policy": "foretune.search.policies.searcher:PolicySearcher",
-        "kt_genetic_algorithm": "foretune.search.peers.kernel_tuner:GeneticAlgorithm",
-        "kt_diff_evo": "foretune.search.peers.kernel_tuner:DifferentialEvolution",
-        "kt_pso": "foretune.search.peers.kernel_tuner:ParticleSwarm",
-        "kt_simulated_annealing": "foretune.search.peers.kernel_tuner:SimulatedAnnealing",
-        "kt_dual_annealing": "foretune.search.peers.kernel_tuner:DualAnnealing",
-        "kt_adaptive_tabu_greywolf": "foretune.search.peers.kernel_tuner:AdaptiveTabuGreyWolf",
-        "kt_hybrid_vndx": "foretune.search.peers.kernel_tuner:HybridVNDX",
-        "kt_bayes_opt": "foretune.search.peers.kernel_tuner:BayesOpt",
     },
 }
 

@@ -1,9 +1,9 @@
 """A function that calls for values, turned around."""
 
 import pytest
+from peers.pulling import CallbackToAskTell
 
 from foretune.errors import ForetuneError
-from foretune.search.peers.pulling import CallbackToAskTell
 
 
 def test_it_runs_as_far_as_it_was_told():

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from foretune.lazy import require
-from foretune.search.peers.pulling import CallbackToAskTell
 from foretune.search.searcher import Searcher
 from foretune.space import SearchSpace
+from peers.pulling import CallbackToAskTell
 
 MIN_SPACE_SIZE = 100
 """Strategies assume spaces well above their populations; smaller ones are searched at random."""

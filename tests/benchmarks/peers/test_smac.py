@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from peers.smac import SMACSearcher
 
 from foretune.errors import MissingExtra
 from foretune.search import make_searcher
@@ -19,7 +20,7 @@ def law(config):
 
 
 def asked(space, seed, n):
-    searcher, found = make_searcher("smac", space, seed=seed), []
+    searcher, found = make_searcher(SMACSearcher, space, seed=seed), []
     for _ in range(n):
         (config,) = searcher.ask()
         found.append(config)
@@ -30,7 +31,7 @@ def asked(space, seed, n):
 def test_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "smac", None)
     with pytest.raises(MissingExtra, match=r"searcher 'smac' needs .*smac.*pip install"):
-        make_searcher("smac", SPACE)
+        make_searcher(SMACSearcher, SPACE)
 
 
 class TestSMAC:
@@ -45,14 +46,14 @@ class TestSMAC:
         assert asked(PLAIN, 2, 10) != found[:10]
 
     def test_restrictions_are_kept(self):
-        searcher = make_searcher("smac", SPACE, seed=1)
+        searcher = make_searcher(SMACSearcher, SPACE, seed=1)
         for _ in range(3):
             config = searcher.ask(2)
             assert len({SPACE.index(c) for c in config}) == 2
             searcher.tell_values({SPACE.index(c): 1.0 for c in config})
 
     def test_it_hears_what_others_measured(self):
-        searcher = make_searcher("smac", SPACE, seed=1)
+        searcher = make_searcher(SMACSearcher, SPACE, seed=1)
         searcher.tell_values({3: 2.0, 5: float("inf")})
         history = searcher._facade.runhistory
         assert sorted(value.cost for value in history.values()) == [2.0, 4.0]

@@ -7,19 +7,20 @@ import time
 
 import numpy as np
 import pytest
+from peers import PEERS
 from toy_space import space_runs
 
 from foretune.errors import MissingExtra
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
-from foretune.registry import load, registered
 from foretune.search.replay.recorded import recorded_spaces
 from foretune.search.replay.replay import replay
 from foretune.space import SearchSpace
+from foretune.testing import check_searcher
 
 pytest.importorskip("kernel_tuner")
 
-STRATEGIES = sorted(name for name in registered("searchers") if name.startswith("kt_"))
+STRATEGIES = sorted(name for name in PEERS if name.startswith("kt_"))
 SPACE = SearchSpace(
     {"x": tuple(range(1, 13)), "y": (1, 2, 4, 8, 16, 32), "flag": (False, True), "way": ("a", "b")},
     ["x * y <= 96"],
@@ -56,17 +57,22 @@ def threads_end(count):
     return False
 
 
-def test_the_strategies_in_the_registry_are_kernel_tuners():
+def test_the_strategies_are_kernel_tuners():
     from kernel_tuner.interface import strategy_map
 
     assert len(STRATEGIES) >= 8
-    assert {load("searchers", name).strategy for name in STRATEGIES} <= set(strategy_map)
-    assert all(f"kt_{load('searchers', name).strategy}" == name for name in STRATEGIES)
+    assert {PEERS[name].strategy for name in STRATEGIES} <= set(strategy_map)
+    assert all(f"kt_{PEERS[name].strategy}" == name for name in STRATEGIES)
+
+
+@every
+def test_the_contract(name):
+    check_searcher(PEERS[name])
 
 
 @every
 def test_two_searches_in_turn_are_two_searches_one_after_the_other(name):
-    make = load("searchers", name)
+    make = PEERS[name]
     alone = make(SPACE, seed=5)
     expected = [step(alone) for _ in range(40)]
     one, other = make(SPACE, seed=5), make(SPACE, seed=6)
@@ -82,7 +88,7 @@ def test_the_world_outside_keeps_its_random_numbers(name):
     expected = random.random(), np.random.random()
     random.seed(1)
     np.random.seed(1)
-    searcher = load("searchers", name)(SPACE)
+    searcher = PEERS[name](SPACE)
     for _ in range(30):
         step(searcher)
     assert (random.random(), np.random.random()) == expected
@@ -92,7 +98,7 @@ def test_the_world_outside_keeps_its_random_numbers(name):
 @every
 def test_a_search_that_is_dropped_leaves_no_thread(name):
     before = threading.active_count()
-    searcher = load("searchers", name)(SPACE)
+    searcher = PEERS[name](SPACE)
     for _ in range(3):
         step(searcher)
     assert threading.active_count() == before + 1
@@ -102,7 +108,7 @@ def test_a_search_that_is_dropped_leaves_no_thread(name):
 
 @pytest.mark.parametrize("name", ["kt_genetic_algorithm", "kt_simulated_annealing"])
 def test_beyond_the_strategys_end_the_rest_of_the_space_is_drawn(name):
-    searcher = load("searchers", name)(SPACE)
+    searcher = PEERS[name](SPACE)
     asked = [step(searcher) for _ in range(len(SPACE))]
     assert len(set(asked)) == len(SPACE) > 200
     assert searcher.ask() == []
@@ -112,13 +118,13 @@ def test_beyond_the_strategys_end_the_rest_of_the_space_is_drawn(name):
 @pytest.mark.parametrize("name", ["kt_genetic_algorithm", "kt_pso"])
 def test_a_population_is_proposed_at_once(name):
     """Before anything is told, a strategy's first batch is all there is to know of it."""
-    by_one = load("searchers", name)(SPACE)
+    by_one = PEERS[name](SPACE)
     batch = [by_one.ask()[0] for _ in range(20)]
-    assert load("searchers", name)(SPACE).ask(20) == batch
+    assert PEERS[name](SPACE).ask(20) == batch
 
 
 def test_what_was_told_is_not_asked_for():
-    searcher = load("searchers", "kt_genetic_algorithm")(SPACE)
+    searcher = PEERS["kt_genetic_algorithm"](SPACE)
     told = [c for c in SPACE if c["flag"]]
     searcher.tell(map(measured, told))
     assert not {step(searcher) for _ in range(60)} & set(told)
@@ -126,7 +132,7 @@ def test_what_was_told_is_not_asked_for():
 
 def test_small_spaces_are_searched_at_random():
     (recorded,) = recorded_spaces(space_runs(), "toy")
-    strategy = replay(recorded, "kt_pso", budget=60, repeats=3)
+    strategy = replay(recorded, PEERS["kt_pso"], budget=60, repeats=3)
     assert (strategy.curves == replay(recorded, "random", budget=60, repeats=3).curves).all()
 
 
@@ -135,4 +141,4 @@ def test_without_kernel_tuner_it_says_how_to_get_it(monkeypatch):
 
     monkeypatch.setitem(sys.modules, "kernel_tuner", None)
     with pytest.raises(MissingExtra, match=r"pip install '\.\[bench\]'"):
-        load("searchers", "kt_pso")(SPACE)
+        PEERS["kt_pso"](SPACE)
