@@ -1,6 +1,6 @@
 """Parallel layouts on this machine's cores: predicted from operators, then run.
 
-    python benchmarks/plan_parallel.py [--seconds 240] [--repeats 3] [--json FILE]
+    python benchmarks/plan_layouts.py [--seconds 240] [--repeats 3] [--json FILE]
 
 Two processes (torch.distributed, gloo), one thread each, run a small transformer on one rank and
 in tensor, pipeline and data parallelism. Prints, per repeat, every step and layout; then how well
@@ -18,19 +18,19 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from machine import heading, markdown
-from scipy.stats import spearmanr
-
-from foretune.collect import local_device
-from foretune.console import progress_bar
-from foretune.plan.check.arrangement import StepProblem
-from foretune.plan.check.grid import Grid
-from foretune.plan.check.parallel import (
+from plan_parallel.arrangement import StepProblem
+from plan_parallel.grid import Grid
+from plan_parallel.parallel import (
     LayoutTimes,
     ParallelCheck,
     ProblemCheck,
     check_parallel,
     small_model,
 )
+from scipy.stats import spearmanr
+
+from foretune.collect import local_device
+from foretune.console import progress_bar
 
 MODELS = (
     small_model(256, 4, 2, 704),
@@ -97,8 +97,8 @@ def _steps(check: ParallelCheck, number: int) -> str:
     coefficients = ", ".join(f"{value:.2f}" for value in check.coefficients)
     return (
         f"Repeat {number + 1}: {check.operators} operators in {check.seconds:.0f} s, coefficients "
-        f"{coefficients}; {100 * check.seen_share:.1f} % of the steps' operators were measured at the "
-        f"same sizes; outputs differ by at most {error:.0e}\n\n{table}"
+        f"{coefficients}; {100 * check.seen_share:.1f} % of the steps' operators were measured at "
+        f"the same sizes; outputs differ by at most {error:.0e}\n\n{table}"
     )
 
 

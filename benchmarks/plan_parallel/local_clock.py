@@ -8,11 +8,11 @@ import pandas as pd
 
 from foretune.device import Device
 from foretune.features.arrays import Columns, Rows
-from foretune.plan.check.arrangement import RANK_MODES, RankMode
-from foretune.plan.check.grid import EXCHANGES, FORMAT, LOCAL_DEVICE
 from foretune.plan.cost.kinds import family_of
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import OperatorTimer, OperatorTimes
+from plan_parallel.arrangement import RANK_MODES, RankMode
+from plan_parallel.grid import EXCHANGES, FORMAT, LOCAL_DEVICE
 
 MESSAGE_SCALE = 2.0
 """How much longer messages in 32 bits are than the planner's, which have 16."""

@@ -5,8 +5,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from foretune.plan.check.arrangement import (
+from plan_parallel.arrangement import (
     Arrangement,
     StepProblem,
     arrangements,
@@ -14,7 +13,7 @@ from foretune.plan.check.arrangement import (
     step_terms,
     undisturbed_ms,
 )
-from foretune.plan.check.parallel import small_model
+from plan_parallel.parallel import small_model
 
 MODEL = small_model(256, 4, 2, 704)
 

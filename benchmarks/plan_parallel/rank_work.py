@@ -13,10 +13,10 @@ import torch.distributed as dist
 
 from foretune.collect.cpu import cache_sizes
 from foretune.collect.timing import Timing, time_launch
-from foretune.plan.check import decoder
-from foretune.plan.check.arrangement import Arrangement, StepProblem, undisturbed_ms
-from foretune.plan.check.decoder import Cache, RankExchange, Shard, Tensor
 from foretune.plan.describe.description import ModelDescription
+from plan_parallel import decoder
+from plan_parallel.arrangement import Arrangement, StepProblem, undisturbed_ms
+from plan_parallel.decoder import Cache, RankExchange, Shard, Tensor
 
 CACHE_MULTIPLE = 4
 """How many times the last cache weights are read from in turn: it may keep a part of less."""

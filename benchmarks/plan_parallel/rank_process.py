@@ -1,6 +1,6 @@
-"""One rank of a `foretune.plan.check.ranks.RankGroup`: joins the others, then answers.
+"""One rank of a `plan_parallel.ranks.RankGroup`: joins the others, then answers.
 
-Run as ``python -m foretune.plan.check.rank_process PIPE RANK RANKS FILE SECONDS PARENT``.
+Run as ``python -m plan_parallel.rank_process PIPE RANK RANKS FILE SECONDS PARENT``.
 """
 
 import contextlib
@@ -44,7 +44,7 @@ def _join(rank: int, ranks: int, meeting: str, limit_s: float) -> Any:
             f"torch {torch.__version__} was built without torch.distributed and gloo: "
             "install one from pytorch.org to check parallel layouts"
         )
-    from foretune.plan.check.rank_work import Rank
+    from plan_parallel.rank_work import Rank
 
     torch.set_num_threads(1)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback())

@@ -16,7 +16,7 @@ from foretune.collect.child import exit_cause
 from foretune.errors import MeasurementError, MissingExtra
 from foretune.lazy import EXTRA_OF
 
-MODULE = "foretune.plan.check.rank_process"
+MODULE = "plan_parallel.rank_process"
 START_S = 120.0
 """Importing torch may take a minute on a busy machine."""
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
@@ -63,7 +63,7 @@ class RankGroup:
         return len(self._connections)
 
     def call(self, method: str, *arguments: Any, ranks: Sequence[int] = ()) -> list[Any]:
-        """Return what a method of `foretune.plan.check.rank_work.Rank` returns, by rank.
+        """Return what a method of `plan_parallel.rank_work.Rank` returns, by rank.
 
         Args:
             method: its name.
@@ -108,7 +108,7 @@ class RankGroup:
                 command,
                 stdin=subprocess.DEVNULL,
                 pass_fds=[child_end.fileno()],
-                env={**os.environ, **ONE_THREAD},
+                env={**os.environ, **ONE_THREAD, "PYTHONPATH": _module_path()},
             )
         except OSError as e:
             raise MeasurementError(f"a rank's process cannot be started: {e}") from e
@@ -141,3 +141,9 @@ class RankGroup:
         if isinstance(answer, BaseException):
             raise answer
         return answer
+
+
+def _module_path() -> str:
+    """Return a ``PYTHONPATH`` on which a rank finds this package, too."""
+    paths = [os.environ.get("PYTHONPATH", ""), str(Path(__file__).parents[1])]
+    return os.pathsep.join(filter(None, paths))

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.plan.check.arrangement import RANK_MODES, RankMode
-from foretune.plan.check.ranks import RankGroup
 from foretune.progress import Progress
+from plan_parallel.arrangement import RANK_MODES, RankMode
+from plan_parallel.ranks import RankGroup
 
 FORMAT = "fp32"
 """Ranks compute in 32 bits: processors without matrix units in 16 are slower in these."""

@@ -19,7 +19,11 @@ import pandas as pd
 
 from foretune.collect.timing import median_interval
 from foretune.errors import MeasurementError
-from foretune.plan.check.arrangement import (
+from foretune.plan.cost.steps import StepTimer, operator_table
+from foretune.plan.cost.times import OperatorTimer
+from foretune.plan.describe.description import ModelDescription
+from foretune.progress import Progress
+from plan_parallel.arrangement import (
     PRIOR_COEFFICIENTS,
     TERMS,
     Arrangement,
@@ -30,13 +34,9 @@ from foretune.plan.check.arrangement import (
     step_terms,
     undisturbed_ms,
 )
-from foretune.plan.check.grid import QUICK_GRID, Grid, measure_operators
-from foretune.plan.check.local_clock import rank_timers
-from foretune.plan.check.ranks import RankGroup
-from foretune.plan.cost.steps import StepTimer, operator_table
-from foretune.plan.cost.times import OperatorTimer
-from foretune.plan.describe.description import ModelDescription
-from foretune.progress import Progress
+from plan_parallel.grid import QUICK_GRID, Grid, measure_operators
+from plan_parallel.local_clock import rank_timers
+from plan_parallel.ranks import RankGroup
 
 TIE_MARGIN = 0.05
 """Times of layouts closer than this are no order that a prediction must get right."""
@@ -157,7 +157,7 @@ class ParallelCheck:
     Attributes:
         problems: one entry per step.
         operators: how many were measured.
-        coefficients: of `foretune.plan.check.arrangement.TERMS`.
+        coefficients: of `plan_parallel.arrangement.TERMS`.
         seen_share: share of the steps' operators that were measured at the very same sizes.
         ranks: processes that took part.
         seconds: that it took.

@@ -3,11 +3,11 @@
 import numpy as np
 import pandas as pd
 import pytest
+from plan_parallel.grid import FORMAT, LOCAL_DEVICE, Grid
+from plan_parallel.local_clock import LocalTables, rank_device, rank_timers
+from plan_parallel.parallel import small_model
 
 from foretune.plan import Formats, Layout
-from foretune.plan.check.grid import FORMAT, LOCAL_DEVICE, Grid
-from foretune.plan.check.local_clock import LocalTables, rank_device, rank_timers
-from foretune.plan.check.parallel import small_model
 from foretune.plan.cost.decoder import step_operators
 from foretune.plan.cost.steps import operator_table
 

@@ -7,9 +7,9 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from foretune.plan.check import decoder
-from foretune.plan.check.decoder import RankExchange, make_shard
-from foretune.plan.check.parallel import small_model
+from plan_parallel import decoder
+from plan_parallel.decoder import RankExchange, make_shard
+from plan_parallel.parallel import small_model
 
 MODEL = small_model(256, 2, 2, 96)
 TOKENS = torch.randint(MODEL.vocab, (3, 5), generator=torch.Generator().manual_seed(1))

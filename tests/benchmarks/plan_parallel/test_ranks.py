@@ -5,12 +5,12 @@ import subprocess
 import sys
 import time
 
+import plan_parallel.ranks as ranks_module
 import psutil
 import pytest
+from plan_parallel.ranks import RankGroup
 
-import foretune.plan.check.ranks as ranks_module
 from foretune.errors import MeasurementError, MissingExtra
-from foretune.plan.check.ranks import RankGroup
 
 TOY = """
 import os, sys, time
@@ -103,7 +103,11 @@ def test_ranks_end_with_their_parent(tmp_path):
     """The real process, orphaned: a parent that is killed cannot close anything."""
     pytest.importorskip("torch")
     code = ORPHAN.format(module=ranks_module.MODULE, meeting=str(tmp_path / "meeting"))
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONPATH": ranks_module._module_path()},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
     orphan = int(run.stdout)
     deadline = time.monotonic() + 30
     while psutil.pid_exists(orphan) and psutil.Process(orphan).status() != psutil.STATUS_ZOMBIE:
