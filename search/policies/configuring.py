@@ -61,7 +61,7 @@ class ConfigurationDecisions(Decisions):
         legal = np.zeros((len(tasks), self.choices), dtype=bool)
         for task in np.unique(tasks):
             here = np.flatnonzero(tasks == task)
-            following = self._trees[task].following(chosen[here])
+            following = self._trees[task].next_values(chosen[here])
             legal[here, : following.shape[1]] = following
         return legal
 

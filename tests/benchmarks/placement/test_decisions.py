@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from placement.decisions import Placement, PlacementDecisions, predicted_latencies
 
 from foretune.errors import UsageError
 from foretune.models import Predictor
 from foretune.problem import Problem
-from foretune.search.policies.placement import Placement, PlacementDecisions, predicted_latencies
 
 
 def legal_placements(placement):

@@ -6,7 +6,7 @@ way to place sees the same predictions, which are off by 15 % (the standard devi
 logarithm), and may measure a few complete placements. Printed: the share of the optimum, mean and
 worst over unseen chains, of the best placement measured.
 
-    python benchmarks/placement.py [--chains 20] [--seeds 3]
+    python benchmarks/placing.py [--chains 20] [--seeds 3]
 
 The cost of a chain is a sum, so that its optimum is known exactly by dynamic programming: that is
 how the shares are found, and the same on the predictions is what learning has to beat.
@@ -20,10 +20,10 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import optuna
 from machine import heading, markdown
+from placement.decisions import Placement, PlacementDecisions
 
 from foretune.collect import local_device
 from foretune.search.policies.agents import Agents
-from foretune.search.policies.placement import Placement, PlacementDecisions
 from foretune.search.policies.reinforce import TrainingSchedule, reinforce
 
 DEVICES, FORMATS = 2, 3
