@@ -18,9 +18,9 @@ import numpy as np
 from machine import heading, markdown
 
 from foretune.collect import local_device
+from foretune.plan.engine_files import aiter
 from foretune.plan.engine_files.aiter import ARCHITECTURES, TunedTable
 from foretune.plan.engine_files.aiter_tables import read_tables
-from foretune.tune.heuristics import aiter
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -16,13 +16,14 @@ import psutil
 from machine import heading, markdown
 
 from foretune.collect import local_device
+from foretune.registry import absolute_location, is_code_location
 
 COMMAND = "import sys; from foretune.cli import main; sys.exit(main())"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("kernels", nargs="*", default=["matmul"])
+    parser.add_argument("kernels", nargs="*", default=["matmul"], help="names or FILE.py:NAME")
     parser.add_argument("--preset", default="quick")
     options = parser.parse_args()
     print(heading(f"Campaigns, preset {options.preset}", local_device()))
@@ -32,7 +33,8 @@ def main() -> None:
 
 
 def run(kernel: str, preset: str) -> list[str]:
-    command = [sys.executable, "-P", "-c", COMMAND, "campaign", kernel]
+    location = absolute_location(kernel) if is_code_location(kernel) else kernel
+    command = [sys.executable, "-P", "-c", COMMAND, "campaign", location]
     command += ["--preset", preset, "--no-store", "--json"]
     start, peak = time.perf_counter(), 0
     with tempfile.TemporaryDirectory() as folder:

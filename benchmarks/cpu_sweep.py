@@ -46,7 +46,7 @@ from foretune.problem import Problem
 from foretune.registry import get_kernel
 from foretune.space import Configuration
 
-KERNELS = ("matmul", "softmax", "quantized_matvec", "conv2d")
+KERNELS = ("matmul", "softmax", "quantized_matvec")
 MOST_MS = 3.0
 """Least time of a problem at the device's peak: slow configurations take tens of times as long."""
 CHUNK = 6

@@ -8,13 +8,15 @@ measured and of one that was tuned on eight other problems.
 
     python benchmarks/decorator.py
 
-Needs no GPU: launches are replayed (`foretune.collect.replay_driver`).
+Needs no GPU: launches are replayed (`tests/replay_gpu`).
 """
 
 import argparse
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +25,12 @@ import triton
 import triton.language as tl
 from machine import heading, markdown
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "replay_gpu"))
+
+from replay_driver import ReplayDriver
+
 import foretune
 from foretune.collect import local_device
-from foretune.collect.replay_driver import ReplayDriver
 
 CALLS, ROUNDS = 5000, 25
 

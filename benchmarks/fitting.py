@@ -50,7 +50,7 @@ def main() -> None:
 def tasks(data: Path) -> Iterator[Task]:
     """Yield tables of every kind: many problems and few, with neighbours and without."""
     runs = to_learn_from(load(SHIPPED))
-    for kernel in ("matmul", "softmax", "conv2d", "quantized_matvec"):
+    for kernel in ("matmul", "softmax", "quantized_matvec"):
         rows = runs[runs["kernel"] == kernel].dropna(axis=1, how="all").reset_index(drop=True)
         for draw in range(DRAWS):
             out = held_out(rows, columns_of(rows, "problem"), draw)

@@ -111,7 +111,7 @@ def cluster_of(node: dict[str, Any]) -> Iterator[Cluster]:
 def seconds(runner: ft.collect.Runner, configs: Sequence[ft.Configuration]) -> float:
     """Return what it takes to measure ``configs`` on all devices of a runner."""
     start = time.perf_counter()
-    done = list(runner.spread(KERNEL, [(PROBLEM, c) for c in configs]))
+    done = list(runner.run_many(KERNEL, [(PROBLEM, c) for c in configs]))
     assert all(m.ok for m in done)
     return time.perf_counter() - start
 

@@ -18,6 +18,7 @@ said. Needs torch, Triton and Foretune, nothing else.
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 import warnings
@@ -33,8 +34,11 @@ import triton
 from gpu_cases import Case, cases
 from machine import markdown
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "replay_gpu"))
+
+from replay_driver import ReplayDriver, ReplayedLaunch
+
 import foretune
-from foretune.collect.replay_driver import ReplayDriver, ReplayedLaunch
 from foretune.collect.versions import versions
 from foretune.problem import Problem
 
@@ -152,7 +156,7 @@ def table(name: str, case: Case, results: Results) -> list[list[str]]:
 def heuristic_shares(results: Results) -> list[float]:
     """Return what is kept by the configurations nearest to nvMatmulHeuristics' eight proposals."""
     try:
-        import nvMatmulHeuristics as nv
+        import nvMatmulHeuristics as nv  # noqa: N813
     except ImportError:
         return []
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else "NVIDIA H200"

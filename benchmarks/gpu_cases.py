@@ -1,12 +1,14 @@
 """Kernels with lists of configurations and problems, for comparing autotuners on a GPU.
 
-The kernels are those that ship in `foretune.collect.kernels`; here they are launched the way users
+The kernels are Foretune's GEMM and those in examples/kernels. They are launched the way users
 launch Triton kernels, so that any autotuner can be put on top of them.
 """
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,13 @@ import torch
 import triton
 import triton.language as tl
 
-from foretune.collect.kernels import triton_attention, triton_gemm, triton_norm, triton_softmax
+sys.path.append(str(Path(__file__).resolve().parents[1] / "examples" / "kernels"))
+
+import triton_attention
+import triton_norm
+import triton_softmax
+
+from foretune.collect.kernels import triton_gemm
 from foretune.collect.kernels.triton_kernel import TritonKernel
 from foretune.kernel import Inputs, Launch
 from foretune.problem import Problem

@@ -12,6 +12,7 @@ with Foretune has seen this table. The routines are in the table beside it, ``â€
 """
 
 import argparse
+import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,8 +26,11 @@ from machine import heading, markdown
 from recorded_tables import read
 from torch._inductor.ir import FixedLayout
 
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests" / "replay_gpu"))
+
+from replay_driver import ReplayDriver
+
 from foretune.collect import local_device
-from foretune.collect.replay_driver import ReplayDriver
 from foretune.datasets.schema import columns_of
 from foretune.models.launch_order import LaunchOrder
 from foretune.tune.triton import prior

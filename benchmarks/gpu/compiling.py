@@ -6,6 +6,7 @@ device, and leave what they made in Triton's cache on disk, where building finds
 """
 
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -13,13 +14,17 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing import get_context
+from pathlib import Path
 from typing import Any
 
 import torch
 from stage import Job
 
+sys.path.append(str(Path(__file__).resolve().parents[2] / "tests" / "replay_gpu"))
+
+from replay_driver import ReplayDriver
+
 from foretune.collect.kernels.triton_kernel import TritonKernel
-from foretune.collect.replay_driver import ReplayDriver
 from foretune.kernel import Inputs
 from foretune.problem import Problem
 

@@ -7,20 +7,25 @@ list, one block after the other between rounds. Defaults are measured again in l
 is the noise floor.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 from stage import Job, Key
 
-from foretune.collect.kernels.triton_attention import TritonAttention
+sys.path.append(str(Path(__file__).resolve().parents[2] / "examples" / "kernels"))
+
+from triton_attention import TritonAttention
+from triton_grouped_gemm import TritonGroupedGemm
+from triton_norm import TritonNorm
+from triton_softmax import TritonSoftmax
+
 from foretune.collect.kernels.triton_gemm import TritonGemm
-from foretune.collect.kernels.triton_grouped_gemm import TritonGroupedGemm
-from foretune.collect.kernels.triton_norm import TritonNorm
 from foretune.collect.kernels.triton_quantized_gemm import TritonQuantizedGemm
-from foretune.collect.kernels.triton_softmax import TritonSoftmax
 from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.problem import Problem

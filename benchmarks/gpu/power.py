@@ -16,17 +16,16 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from running import Stage, run_stage
 from stage import (
     Deadline,
     Job,
-    Stage,
     Table,
     labels,
     markdown,
     medians,
     noise,
     rounded,
-    run_stage,
     share_of_best,
 )
 
@@ -97,7 +96,7 @@ def meter_all(options: argparse.Namespace, bench: Any, table: Table, deadline: D
                 break
             m, more = meter(job, bench, options.window_s, baselines, compiled)
             table.append(m, job.role, job.repeat, **more)
-            if bench.lost:
+            if bench.device_lost:
                 return True
     finally:
         ahead.close()
@@ -354,7 +353,7 @@ def _take(offer: _Offer, found: dict[Any, Job], at_most: int) -> bool:
     if not left or len(found) >= at_most:
         return False
     fresh = [i for i in offer.first if i in left]
-    distance: Callable[[int], float] = lambda i: min(
+    distance: Callable[[int], float] = lambda i: min(  # noqa: E731
         float(np.abs(offer.places[i] - offer.places[j]).sum()) for j in offer.taken
     )
     pick = fresh[0] if fresh else max(left, key=distance) if offer.taken else left[0]

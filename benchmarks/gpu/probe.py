@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from stage import Deadline, Stage, markdown, options_of, rounded, write_json
+from running import Stage, options_of
+from stage import Deadline, markdown, rounded, write_json
 
 from foretune.collect.versions import versions
 from foretune.kernel import Launch

@@ -1,16 +1,14 @@
-"""What the stages on a GPU share: options, the table they write, and a clock for their box.
+"""What the stages on a GPU share: the table they write, and a clock for their box.
 
 A stage measures what its table does not hold yet, row by row, until the work or the time is over;
 so the same command goes on where it stopped. Rows are in a journal the moment they are measured and
 are folded into a Parquet file at the end; `foretune.datasets.read_runs` reads both.
 """
 
-import argparse
 import json
-import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -41,16 +39,13 @@ __all__ = [
     "Bests",
     "Deadline",
     "Job",
-    "Stage",
     "Table",
     "labels",
     "library_columns",
     "markdown",
     "medians",
     "noise",
-    "options_of",
     "rounded",
-    "run_stage",
     "share_of_best",
     "write_json",
 ]
@@ -190,71 +185,6 @@ class Table:
         repeats = runs["counter.repeat"].astype(int)
         for m, repeat in zip(to_measurements(runs), repeats, strict=True):
             self.done.add((m.kernel, m.problem, m.config, repeat))
-
-
-class Stage(argparse.ArgumentParser):
-    """The command line of a stage: ``--minutes``, ``--out``, ``--replay``, and its own options."""
-
-    def __init__(self, description: str | None) -> None:
-        super().__init__(description=(description or "").partition("\n")[0])
-        self.add_argument("--minutes", type=float, default=8.0, help="begin nothing new after them")
-        self.add_argument("--out", type=Path, default=Path("gpu-runs"), metavar="FOLDER")
-        self.add_argument("--replay", action="store_true", help="made-up numbers, no GPU")
-
-
-def options_of(stage: Stage, argv: list[str] | None) -> tuple[argparse.Namespace, Any]:
-    """Return the options and the bench they ask for.
-
-    Raises:
-        SystemExit: there is no GPU, and no replay is wanted.
-    """
-    options = stage.parse_args(argv)
-    options.out.mkdir(parents=True, exist_ok=True)
-    if options.replay:
-        from replay import ReplayBench
-
-        return options, ReplayBench()
-    import torch
-
-    if not torch.cuda.is_available():
-        raise SystemExit("no GPU here: --replay shows that the stage runs, with made-up numbers")
-    from bench import Bench
-
-    return options, Bench()
-
-
-def run_stage(
-    stage: Stage,
-    argv: list[str] | None,
-    table: str,
-    measure: Callable[[argparse.Namespace, Any, Table, Deadline], bool],
-    report: Callable[[argparse.Namespace, Any, Table], str],
-) -> None:
-    """Measure into a table until all is done or the time is over, then print a report.
-
-    Args:
-        stage: its options.
-        argv: what was typed.
-        table: the name of its file in ``--out``.
-        measure: measures what is left; returns whether a launch broke the device's context.
-        report: says what is there by now.
-    """
-    options, bench = options_of(stage, argv)
-    deadline = Deadline(options.minutes)
-    with bench.active(), Table(options.out / table, bench.device) as rows:
-        lost = measure(options, bench, rows, deadline)
-        if not lost:
-            print(report(options, bench, rows))
-    if lost:
-        restart(argv, deadline.left_s / 60)
-
-
-def restart(argv: list[str] | None, minutes: float) -> None:
-    """Begin this stage anew in the time that is left: a launch broke the process's device."""
-    given = sys.argv[1:] if argv is None else argv
-    print("a launch broke the device's context: starting again", flush=True)
-    more = ["--minutes", f"{minutes:.3f}"]  # the last of several counts
-    os.execv(sys.executable, [sys.executable, sys.argv[0], *given, *more])
 
 
 def share_of_best(runs: pd.DataFrame) -> pd.Series:

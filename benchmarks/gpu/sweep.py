@@ -11,7 +11,8 @@ import sys
 import time
 from typing import Any
 
-from stage import Bests, Deadline, Stage, Table, markdown, medians, noise, run_stage, share_of_best
+from running import Stage, run_stage
+from stage import Bests, Deadline, Table, markdown, medians, noise, share_of_best
 
 from foretune.measurement import Status
 
@@ -40,9 +41,9 @@ def sweep(options: argparse.Namespace, bench: Any, table: Table, deadline: Deadl
             if job is None:
                 break
             m = bench.run(job, compiled)
-            table.append(m, job.role, job.repeat, **({} if bench.lost else bench.state()))
+            table.append(m, job.role, job.repeat, **({} if bench.device_lost else bench.state()))
             design.bests.see(m)
-            if bench.lost:
+            if bench.device_lost:
                 return True
     finally:
         jobs.close()

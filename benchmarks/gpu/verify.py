@@ -13,7 +13,8 @@ import sys
 from typing import Any
 
 import numpy as np
-from stage import Deadline, Job, Stage, Table, labels, library_columns, markdown, medians, run_stage
+from running import Stage, run_stage
+from stage import Deadline, Job, Table, labels, library_columns, markdown, medians
 
 from foretune.measurement import Status
 from foretune.problem import Problem
@@ -44,7 +45,7 @@ def verify(options: argparse.Namespace, bench: Any, table: Table, deadline: Dead
                     break
                 _race(options, bench, table, race or [job])
                 race = []
-            if bench.lost:
+            if bench.device_lost:
                 return True
     finally:
         ahead.close()
@@ -56,7 +57,7 @@ def _race(options: argparse.Namespace, bench: Any, table: Table, jobs: list[Job]
     kernel, problem = jobs[0].kernel, jobs[0].problem
     try:
         box_s = 0.0 if bench.replayed else options.box_s
-        times = bench.race(kernel, problem, [job.config for job in jobs], box_s)
+        times = bench.compare_interleaved(kernel, problem, [job.config for job in jobs], box_s)
     except Exception as e:
         table.append(bench.failed(jobs[-1], e), jobs[-1].role)
         return

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from foretune.collect.kernels.expert_routing import mean_counts, routing_exponent
+from foretune.collect.expert_routing import mean_counts, routing_exponent
 from foretune.collect.torch_operators.linear import FORMATS, random_tensor
 from foretune.collect.torch_operators.rowwise import silu_and_mul
 from foretune.kernel import Launch

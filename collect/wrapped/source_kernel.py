@@ -151,7 +151,7 @@ class SourceKernel(WrappedKernel):
         config = self.default(Problem())
         try:
             launch = self.build(Problem(), config, inputs)
-            outcome: CallResult = launch().copied()
+            outcome: CallResult = launch().copy()
         except Exception as e:
             raise MeasurementError(str(e).splitlines()[0]) from e
         if not outcome.written:

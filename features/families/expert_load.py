@@ -1,6 +1,6 @@
 """How a router spreads tokens over experts, and what the busiest rank then has to do.
 
-Measured tables route artificially (see `foretune.collect.kernels.expert_routing`) and time the
+Measured tables route artificially (see `foretune.collect.expert_routing`) and time the
 rank with the heaviest load, for it is the one that all others wait for.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.collect.kernels.expert_routing import mean_counts, routing_exponent
+from foretune.collect.expert_routing import mean_counts, routing_exponent
 
 CHUNK = 2**20
 """Experts looked at at a time, so that memory does not grow with a table."""

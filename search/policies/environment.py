@@ -1,7 +1,7 @@
 """Gymnasium environments over sequential decisions, with masks of what is legal.
 
-Importing this module registers ``foretune/Configure-v0`` and ``foretune/Place-v0``; so does
-Gymnasium itself when asked for ``foretune.search.policies.environment:foretune/Configure-v0``::
+Importing this module registers ``foretune/Configure-v0``; so does Gymnasium itself when asked for
+``foretune.search.policies.environment:foretune/Configure-v0``::
 
     env = gymnasium.make("foretune.search.policies.environment:foretune/Configure-v0", tasks=tasks)
     observation, info = env.reset(seed=0)
@@ -21,7 +21,6 @@ from foretune.errors import UsageError
 from foretune.lazy import require
 from foretune.search.policies.configuring import ConfigurationDecisions
 from foretune.search.policies.decisions import FAILURE_REWARD, MAX_OBSERVATION, Decisions
-from foretune.search.policies.placement import Placement, PlacementDecisions
 from foretune.search.policies.tasks import Task
 from foretune.space import Configuration
 
@@ -148,20 +147,6 @@ class ConfigureVectorEnv(DecisionVectorEnv):
         super().__init__(ConfigurationDecisions(tasks), num_envs)
 
 
-class PlaceEnv(DecisionEnv):
-    """Chooses a device or precision for one operator after the other (`PlacementDecisions`)."""
-
-    def __init__(self, placements: Sequence[Placement], render_mode: str | None = None) -> None:
-        super().__init__(PlacementDecisions(placements), render_mode)
-
-
-class PlaceVectorEnv(DecisionVectorEnv):
-    """Many placements at once."""
-
-    def __init__(self, placements: Sequence[Placement], num_envs: int = 1) -> None:
-        super().__init__(PlacementDecisions(placements), num_envs)
-
-
 class _Episodes:
     """Episodes that need not be equally far."""
 
@@ -215,9 +200,8 @@ def _spaces(decisions: Decisions) -> tuple[spaces.Box, spaces.Discrete]:
     return box, spaces.Discrete(decisions.choices)
 
 
-for _name in ("Configure", "Place"):
-    gymnasium.register(
-        id=f"foretune/{_name}-v0",
-        entry_point=f"{__name__}:{_name}Env",
-        vector_entry_point=f"{__name__}:{_name}VectorEnv",
-    )
+gymnasium.register(
+    id="foretune/Configure-v0",
+    entry_point=f"{__name__}:ConfigureEnv",
+    vector_entry_point=f"{__name__}:ConfigureVectorEnv",
+)

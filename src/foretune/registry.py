@@ -153,19 +153,10 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "matmul": "foretune.collect.kernels.matmul:Matmul",
         "quantized_matvec": "foretune.collect.kernels.quantized_matvec:QuantizedMatvec",
         "softmax": "foretune.collect.kernels.softmax:Softmax",
-        "conv2d": "foretune.collect.kernels.conv2d:Conv2d",
         "triton_gemm": "foretune.collect.kernels.triton_gemm:TritonGemm",
-        "triton_attention_tma": (
-            "foretune.collect.kernels.triton_attention_tma:TritonAttentionTma"
-        ),
-        "triton_gemm_tma": "foretune.collect.kernels.triton_gemm_tma:TritonGemmTma",
         "triton_quantized_gemm": (
             "foretune.collect.kernels.triton_quantized_gemm:TritonQuantizedGemm"
         ),
-        "triton_grouped_gemm": "foretune.collect.kernels.triton_grouped_gemm:TritonGroupedGemm",
-        "triton_attention": "foretune.collect.kernels.triton_attention:TritonAttention",
-        "triton_norm": "foretune.collect.kernels.triton_norm:TritonNorm",
-        "triton_softmax": "foretune.collect.kernels.triton_softmax:TritonSoftmax",
     },
     "families": {
         "gemm": "foretune.features.families.gemm:Gemm",
@@ -204,18 +195,9 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "tpe": "foretune.search.optuna.searchers:TPESearcher",
         "gp": "foretune.search.optuna.searchers:GPSearcher",
         "cmaes": "foretune.search.optuna.searchers:CMAESSearcher",
-        "smac": "foretune.search.peers.smac:SMACSearcher",
         "surrogate": "foretune.search.surrogate:SurrogateSearcher",
         "transfer": "foretune.search.multitask:TransferSearcher",
         "policy": "foretune.search.policies.searcher:PolicySearcher",
-        "kt_genetic_algorithm": "foretune.search.peers.kernel_tuner:GeneticAlgorithm",
-        "kt_diff_evo": "foretune.search.peers.kernel_tuner:DifferentialEvolution",
-        "kt_pso": "foretune.search.peers.kernel_tuner:ParticleSwarm",
-        "kt_simulated_annealing": "foretune.search.peers.kernel_tuner:SimulatedAnnealing",
-        "kt_dual_annealing": "foretune.search.peers.kernel_tuner:DualAnnealing",
-        "kt_adaptive_tabu_greywolf": "foretune.search.peers.kernel_tuner:AdaptiveTabuGreyWolf",
-        "kt_hybrid_vndx": "foretune.search.peers.kernel_tuner:HybridVNDX",
-        "kt_bayes_opt": "foretune.search.peers.kernel_tuner:BayesOpt",
     },
 }
 

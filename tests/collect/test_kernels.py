@@ -5,12 +5,10 @@ import pytest
 
 pytest.importorskip("numba")
 
-from foretune.collect.kernels.conv2d import Conv2d
 from foretune.collect.kernels.matmul import Matmul
 from foretune.collect.kernels.numba_codegen import thread_counts
 from foretune.collect.kernels.quantized_matvec import QuantizedMatvec
 from foretune.collect.kernels.softmax import Softmax
-from foretune.errors import ProblemError
 from foretune.testing import check_kernel
 
 # odd sizes first: none is a multiple of a vector, a tile or a group
@@ -25,14 +23,6 @@ CASES = {
         ],
     ),
     "softmax": (Softmax(), [{"R": 5, "C": 1037}, {"R": 1, "C": 1}, {"R": 3, "C": 1600}]),
-    "conv2d": (
-        Conv2d(),
-        [
-            {"H": 9, "W": 14, "C": 5, "F": 21, "R": 3},
-            {"H": 5, "W": 5, "C": 70, "F": 1, "R": 5},
-            {"H": 3, "W": 7, "C": 1, "F": 130, "R": 1},
-        ],
-    ),
 }
 
 
@@ -190,17 +180,3 @@ def test_softmax_streams_only_to_aligned_rows():
     kernel = Softmax()
     assert kernel.space(kernel.problem(R=2, C=96)).parameters["stream"] == (False, True)
     assert kernel.space(kernel.problem(R=2, C=97)).parameters["stream"] == (False,)
-
-
-def test_conv2d_filter_larger_than_the_image():
-    with pytest.raises(ProblemError, match="does not fit"):
-        Conv2d().problem(H=4, W=9, C=1, F=1, R=5)
-
-
-@pytest.mark.parametrize("order", ["hfc", "cfh", "fch"])
-def test_conv2d_visits_a_tile_once_per_block_of_channels(order):
-    kernel = Conv2d()
-    problem = kernel.problem(H=7, W=9, C=50, F=37, R=3)
-    for split in ("rows", "filters"):
-        config = {**kernel.default(problem), "order": order, "block_c": 32, "split": split}
-        assert error(kernel, problem, config, kernel.make_inputs(problem)) < 1e-6

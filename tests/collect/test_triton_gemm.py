@@ -8,8 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from kernel_columns import check_columns
 
 pytest.importorskip("torch")
 pytest.importorskip("triton")
@@ -20,8 +19,7 @@ import triton.language as tl
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from foretune.collect.kernels import triton_gemm, triton_grouped_gemm, triton_quantized_gemm
-from foretune.collect.kernels.expert_routing import expert_counts
+from foretune.collect.kernels import triton_gemm, triton_quantized_gemm
 from foretune.collect.kernels.triton_gemm import Limits
 from foretune.errors import ProblemError
 from foretune.registry import get_kernel
@@ -29,7 +27,6 @@ from foretune.registry import get_kernel
 MODULES = {
     "triton_gemm": triton_gemm,
     "triton_quantized_gemm": triton_quantized_gemm,
-    "triton_grouped_gemm": triton_grouped_gemm,
 }
 LIMITS = {
     "sm_80": Limits(166_912, threads=32, cores=108, reads_shared=False),
@@ -45,7 +42,6 @@ TARGETS = {
 REAL = {
     "triton_gemm": {"M": 4096, "N": 4096, "K": 4096},
     "triton_quantized_gemm": {"M": 64, "N": 11008, "K": 4096},
-    "triton_grouped_gemm": {"tokens": 512, "experts": 64, "top_k": 6, "N": 2816, "K": 2048},
 }
 
 
@@ -84,7 +80,7 @@ def problems_of(kernel):
 def run_cases(**environment):
     script = Path(__file__).with_name("triton_gemm_cases.py")
     run = subprocess.run(
-        [sys.executable, "-P", str(script)], capture_output=True, text=True, check=False,
+        [sys.executable, "-P", str(script), *MODULES], capture_output=True, text=True, check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "", **environment},
     )  # fmt: skip
     assert run.returncode == 0, run.stderr
@@ -98,9 +94,8 @@ def check_cases(results):
     assert not accepted_though_spoilt
     kinds = {(r["kernel"], r["kind"]) for r in results}
     for name in MODULES:
-        assert {(name, "default"), (name, "library"), (name, "any")} <= kinds
-    assert {(name, "split") for name in ("triton_gemm", "triton_quantized_gemm")} <= kinds
-    assert {(name, "persistent") for name in ("triton_gemm", "triton_grouped_gemm")} <= kinds
+        assert {(name, k) for k in ("default", "library", "any", "split")} <= kinds
+    assert ("triton_gemm", "persistent") in kinds
     assert {("triton_quantized_gemm", kind) for kind in ("along K", "long steps")} <= kinds
 
 
@@ -170,27 +165,9 @@ def test_partial_sums_stay_small(on_device):
 
 
 def test_cost_and_derived_are_the_same_for_one_and_for_columns(kernel):
-    rng = np.random.default_rng(1)
-    rows = [(p, c) for p in problems_of(kernel) for c in kernel.space(p).sample(8, rng)]
-    columns = [
-        {name: np.array([row[i][name] for row in rows]) for name in rows[0][i]} for i in (0, 1)
-    ]
-    cores = np.resize([132.0, 80.0, np.nan], len(rows))
-    many, many_derived = kernel.cost(*columns), kernel.derived(*columns, {"cores": cores})
-    for i, row in enumerate(rows):
-        one, derived = kernel.cost(*row), kernel.derived(*row, {"cores": cores[i]})
-        assert float(one.flops) == pytest.approx(many.flops[i])
-        assert float(one.bytes_moved) == pytest.approx(many.bytes_moved[i])
-        assert one.dtype == many.dtype[i]
-        assert derived.keys() == many_derived.keys()
-        for name, value in derived.items():
-            assert float(value) == pytest.approx(float(many_derived[name][i])), name
-    for name, values in {"flops": many.flops, "bytes": many.bytes_moved, **many_derived}.items():
-        assert np.shape(values) == (len(rows),), name
-        assert np.all(np.isfinite(values) & (values >= 0)), name
+    features = check_columns(kernel, problems_of(kernel), 8)
     for share in ("padding", "padding_k", "fill"):
-        assert np.all((many_derived[share] > 0) & (many_derived[share] <= 1)), share
-    assert kernel.derived(*rows[0], {}).keys() == many_derived.keys()
+        assert np.all((features[share] > 0) & (features[share] <= 1)), share
 
 
 def test_waves_and_padding_of_a_product():
@@ -208,15 +185,11 @@ def test_waves_and_padding_of_a_product():
 
 
 def test_costs_by_hand():
-    gemm, quantized, grouped = map(get_kernel, MODULES)
+    gemm, quantized = map(get_kernel, MODULES)
     cost = gemm.cost(gemm.problem(M=10, N=20, K=30, dtype="int8"), {})
     assert (cost.flops, cost.bytes_moved, cost.dtype) == (12000, 300 + 600 + 800, "int8")
     cost = quantized.cost(quantized.problem(M=10, N=20, K=256, zeros="group"), {})
     assert cost.bytes_moved == 2 * (10 * 256 + 10 * 20) + 20 * (128 + 2 * 4)
-    problem = grouped.problem(tokens=2, experts=9, top_k=3, N=40, K=64)
-    cost = grouped.cost(problem, {})  # six of the nine experts have a row each
-    assert cost.flops == 2 * 6 * 40 * 64
-    assert cost.bytes_moved == 2 * (2 * 64 + 6 * 40 * 64 + 6 * 40)
 
 
 def test_training_problems_are_distinct_and_legal(kernel):
@@ -230,11 +203,8 @@ def test_training_problems_are_distinct_and_legal(kernel):
 
 
 def test_problems_that_cannot_be():
-    gemm, _, grouped = map(get_kernel, MODULES)
     with pytest.raises(ProblemError, match="more than 2,147,483,647 elements"):
-        gemm.problem(M=65536, N=65536, K=16)
-    with pytest.raises(ProblemError, match="top_k=9 is more than experts=8"):
-        grouped.problem(tokens=4, experts=8, top_k=9, N=16, K=16)
+        get_kernel("triton_gemm").problem(M=65536, N=65536, K=16)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -249,33 +219,6 @@ def test_packing_keeps_every_code(bits, k):
         packed = torch.cat([halves & 0xF, halves >> 4], 1).view(padded, 5)
     assert torch.equal(packed[:k], codes)
     assert not packed[k:].any()
-
-
-@given(
-    tokens=st.integers(1, 300),
-    experts=st.integers(1, 80),
-    skew=st.floats(0, 4),
-    share=st.floats(0, 1),
-)
-def test_every_token_finds_its_experts(tokens, experts, skew, share):
-    top_k = 1 + int(share * (experts - 1))
-    counts = expert_counts(tokens, experts, top_k, skew)
-    assert counts.sum() == tokens * top_k
-    assert counts.min() >= 0
-    assert counts.max() <= tokens
-    assert np.all(np.diff(counts) <= 0)
-
-
-def test_no_expert_gets_a_token_twice():
-    kernel = triton_grouped_gemm.TritonGroupedGemm()
-    problem = kernel.problem(tokens=23, experts=7, top_k=4, N=1, K=1, skew=1.5)
-    rng = np.random.default_rng(3)
-    counts = rng.permutation(expert_counts(23, 7, 4, 1.5))
-    token_of, ends = triton_grouped_gemm.token_permutation(problem, seed=3)
-    assert np.array_equal(np.diff(ends, prepend=0), counts)
-    for rows in np.split(token_of, ends[:-1]):
-        assert np.array_equal(rows, np.unique(rows))
-    assert np.array_equal(np.bincount(token_of), np.full(23, 4))
 
 
 def compiled(fn, target, config, pointers, constants):
@@ -332,17 +275,6 @@ def test_default_quantized_gemm_compiles(target, compiler, on_device):
     constants = {"zeros": None, "stride_wn": 1, "GROUP": 128, "BITS": 4, "ZEROS": False,
                  "EVEN_K": True}  # fmt: skip
     code = compiled(triton_quantized_gemm._quantized_gemm, target, config, pointers, constants)
-    assert code.metadata.shared <= LIMITS[target].shared_bytes
-
-
-@pytest.mark.parametrize("target", ["sm_80"])
-def test_default_grouped_gemm_compiles(target, compiler, on_device):
-    on_device(target)
-    kernel = get_kernel("triton_grouped_gemm")
-    config = kernel.default(kernel.problem(REAL[kernel.name]))
-    pointers = {"a": "*bf16", "b": "*bf16", "c": "*bf16", "token_of": "*i32", "ends": "*i32"}
-    constants = {"EXPERTS": 64, "EVEN_K": True}
-    code = compiled(triton_grouped_gemm._grouped_gemm, target, config, pointers, constants)
     assert code.metadata.shared <= LIMITS[target].shared_bytes
 
 

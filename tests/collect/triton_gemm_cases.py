@@ -1,4 +1,6 @@
-"""Run the matrix products' kernels and print how far off each configuration's result is, as JSON.
+"""Run kernels of matrix products and print how far off each configuration's result is, as JSON.
+
+    TRITON_INTERPRET=1 python triton_gemm_cases.py KERNEL …
 
 A script of its own because Triton decides when it is imported whether kernels are interpreted.
 """
@@ -57,16 +59,15 @@ def configurations(kernel, problem, rng) -> Iterator[tuple[str, dict]]:
             yield kind, max(some, key=lambda c: c["BLOCK_M"] * c["BLOCK_N"] * c["BLOCK_K"])
 
 
-def results() -> Iterator[dict]:
+def results(names: list[str]) -> Iterator[dict]:
     """Yield one result per kernel, problem and configuration."""
     rng = np.random.default_rng(11)
-    for name, problems in CASES.items():
-        kernel = get_kernel(name)
-        for values in problems:
+    for kernel in map(get_kernel, names):
+        for values in CASES[kernel.name]:
             problem = kernel.problem(values)
             inputs = kernel.make_inputs(problem)
             expected = kernel.reference(inputs)
-            common = {"kernel": name, "problem": str(problem)}
+            common = {"kernel": kernel.name, "problem": str(problem)}
             for kind, config in configurations(kernel, problem, rng):
                 launch = kernel.build(problem, config, inputs)
                 output = launch()
@@ -89,4 +90,4 @@ def results() -> Iterator[dict]:
 
 if __name__ == "__main__":
     warnings.simplefilter("error", RuntimeWarning)  # of NumPy, when interpreted: an overflow
-    json.dump(list(results()), sys.stdout)
+    json.dump(list(results(sys.argv[1:])), sys.stdout)

@@ -22,8 +22,8 @@ from foretune.testing.searchers import (
 )
 from foretune.testing.searchers import time_ms as toy_ms
 
-SEARCHERS = sorted(registered("searchers").keys() - {"gp", "smac"})
-"""These take too long for a whole space: `test_optuna_search.py`, `test_smac.py`."""
+SEARCHERS = sorted(registered("searchers").keys() - {"gp"})
+"""Takes too long for a whole space: `test_optuna_search.py`."""
 BEST = Configuration(tile=8, unroll=2, order="ji", pack=True, split=2)
 
 

@@ -37,12 +37,15 @@ from foretune.tune.store.store import Store
 from foretune.values import Value
 
 STRATEGIES = {
-    "brute_force": "exhaustive", "random_sample": "random", "bayes_opt": "kt_bayes_opt",
-    "diff_evo": "kt_diff_evo", "genetic_algorithm": "kt_genetic_algorithm", "pso": "kt_pso",
-    "dual_annealing": "kt_dual_annealing", "simulated_annealing": "kt_simulated_annealing",
-    "adaptive_tabu_greywolf": "kt_adaptive_tabu_greywolf", "hybrid_vndx": "kt_hybrid_vndx",
+    "brute_force": "exhaustive",
+    "random_sample": "random",
+    **dict.fromkeys(
+        ("bayes_opt", "diff_evo", "genetic_algorithm", "pso", "dual_annealing",
+         "simulated_annealing", "adaptive_tabu_greywolf", "hybrid_vndx"),
+        "surrogate",
+    ),
 }  # fmt: skip
-"""Kernel Tuner's strategies -> our searchers; without one, Foretune's own."""
+"""Kernel Tuner's strategies -> searchers. Foretune's search replaces the adaptive ones."""
 UNLIMITED_BUDGET = 10**9
 _ENERGY = ("energy", "nvml_energy", "ps_energy", "pmt_energy", "hip_energy")
 

@@ -40,8 +40,8 @@ def require_device() -> None:
         triton.runtime.driver.active.get_current_target()
     except RuntimeError as e:
         raise UsageError(
-            "Triton finds no GPU here: set TRITON_INTERPRET=1, or let "
-            "foretune.collect.replay_driver.ReplayDriver stand for one"
+            "Triton finds no GPU here: set TRITON_INTERPRET=1 to interpret kernels on the CPU, or "
+            "run this on a machine with a GPU"
         ) from e
 
 

@@ -68,7 +68,7 @@ MODEL = typer.Option(
     autocompletion=registered_completion("models"),
 )
 SEARCHER_HELP = (
-    "surrogate, transfer, policy, tpe, gp, cmaes, smac, random, exhaustive or kt_… (Kernel Tuner)"
+    "surrogate, transfer, policy, tpe, gp, cmaes, random or exhaustive"
 )
 SEARCHER = typer.Option(
     "surrogate", "--searcher", help=SEARCHER_HELP, autocompletion=registered_completion("searchers")

@@ -121,9 +121,9 @@ def test_outcomes_and_errors_cross_processes(toys):
 def test_a_launch_finds_what_was_precompiled(toys, tmp_path, monkeypatch, device):
     """Built in another process from types alone; looked up by a launch with tensors."""
     torch = pytest.importorskip("torch")
+    from replay_driver import ReplayDriver
     from triton import knobs
 
-    from foretune.collect.replay_driver import ReplayDriver
     from foretune.device import find_device
 
     target = get_target(find_device(device).architecture)
@@ -152,10 +152,9 @@ def test_a_launch_finds_what_was_precompiled(toys, tmp_path, monkeypatch, device
 
 def test_tensor_descriptors_are_sent_without_their_memory(toys, tmp_path, monkeypatch):
     torch = pytest.importorskip("torch")
+    from replay_driver import ReplayDriver
     from triton import knobs
     from triton.tools.tensor_descriptor import TensorDescriptor
-
-    from foretune.collect.replay_driver import ReplayDriver
 
     matrix = torch.zeros(1024, 1024, dtype=torch.float16)
     args = [TensorDescriptor.from_tensor(matrix, [32, 64]), matrix, 1024]

@@ -14,7 +14,6 @@ from foretune.problem import Problem
 from foretune.search.policies.configuring import ConfigurationDecisions
 from foretune.search.policies.decisions import FAILURE_REWARD, MAX_OBSERVATION
 from foretune.search.policies.encoding import Context, Vocabulary
-from foretune.search.policies.placement import Placement
 from foretune.search.policies.tasks import Task
 from foretune.space import Configuration, SearchSpace
 
@@ -24,7 +23,6 @@ from gymnasium.utils.env_checker import check_env  # noqa: E402
 environment = importlib.import_module("foretune.search.policies.environment")
 
 CONFIGURE = "foretune.search.policies.environment:foretune/Configure-v0"
-PLACE = "foretune.search.policies.environment:foretune/Place-v0"
 SPACE = SearchSpace(
     {"tile": (1, 2, 4, 8), "order": ("ij", "ji"), "pack": (False, True), "only": (7,)},
     ["tile * (1 + pack) <= 8", "order != 'ji' or tile > 1"],
@@ -39,13 +37,6 @@ def task(n=64, space=SPACE):
 
 
 TASKS = [task(n) for n in (64, 128, 256, 512, 4096)]
-PLACEMENTS = [
-    Placement([[3.0, 1.0], [2.0, 1.0], [1.0, 2.0]], [[0, 1], [1, 0]], [[0, 1]] * 3, 2.0),
-    Placement([[1.0, 2.0], [np.inf, 1.0]], 0.0),
-]
-both = pytest.mark.parametrize(
-    ("name", "options"), [(CONFIGURE, {"tasks": TASKS}), (PLACE, {"placements": PLACEMENTS})]
-)
 
 
 def episode(env, rng, **reset):
@@ -61,15 +52,13 @@ def episode(env, rng, **reset):
     return steps
 
 
-@both
-def test_gymnasium_finds_nothing_to_object_to(name, options):
-    env = gymnasium.make(name, **options)
+def test_gymnasium_finds_nothing_to_object_to():
+    env = gymnasium.make(CONFIGURE, tasks=TASKS)
     check_env(env.unwrapped, skip_render_check=True)
 
 
-@both
-def test_the_seed_decides(name, options):
-    env = gymnasium.make(name, **options)
+def test_the_seed_decides():
+    env = gymnasium.make(CONFIGURE, tasks=TASKS)
     one = episode(env, np.random.default_rng(0), seed=5)
     again = episode(env, np.random.default_rng(0), seed=5)
     assert [s[1:4] for s in one] == [s[1:4] for s in again]
@@ -78,9 +67,8 @@ def test_the_seed_decides(name, options):
     assert seen == set(range(env.unwrapped.decisions.tasks))
 
 
-@both
-def test_an_illegal_choice_ends_the_episode_with_the_least_reward(name, options):
-    env = gymnasium.make(name, **options)
+def test_an_illegal_choice_ends_the_episode_with_the_least_reward():
+    env = gymnasium.make(CONFIGURE, tasks=TASKS)
     illegal = None
     rng = np.random.default_rng(0)
     while illegal is None:
@@ -179,10 +167,9 @@ def test_texts_are_indicators():
     assert (rows[-1, :3] < 0).all()
 
 
-@both
-def test_many_at_once_are_the_same_as_one(name, options):
-    envs = gymnasium.make_vec(name, num_envs=6, **options)
-    single = gymnasium.make(name, **options).unwrapped
+def test_many_at_once_are_the_same_as_one():
+    envs = gymnasium.make_vec(CONFIGURE, num_envs=6, tasks=TASKS)
+    single = gymnasium.make(CONFIGURE, tasks=TASKS).unwrapped
     assert envs.single_observation_space == single.observation_space
     seen, info = envs.reset(seed=0)
     tasks, chosen = info["task"].copy(), [[] for _ in range(6)]

@@ -37,11 +37,10 @@ from foretune.search.replay.replay import replay
 from foretune.space import SearchSpace
 
 torch = pytest.importorskip("torch")
-from foretune.search.policies.agents import Agents  # noqa: E402
-from foretune.search.policies.placement import Placement, PlacementDecisions  # noqa: E402
-from foretune.search.policies.policy import Policy, name_groups  # noqa: E402
-from foretune.search.policies.reinforce import TrainingSchedule, reinforce  # noqa: E402
-from foretune.search.policies.searcher import PolicySearcher  # noqa: E402
+from foretune.search.policies.agents import Agents
+from foretune.search.policies.policy import Policy, name_groups
+from foretune.search.policies.reinforce import TrainingSchedule, reinforce
+from foretune.search.policies.searcher import PolicySearcher
 
 SHORT = TrainingSchedule(updates=60, episodes=64, rate=1e-2)
 SPACE = SearchSpace(
@@ -292,31 +291,6 @@ def test_recordings_are_the_reward():
     reward = recorded_task(recorded).reward(np.arange(len(recorded)))
     assert np.argmax(reward) == np.argmin(recorded.values)
     assert np.median(reward[np.isfinite(reward)]) == pytest.approx(0)
-
-
-# Placing
-
-
-def test_agents_learn_to_place():
-    """Moving between devices costs more than a faster device gains, but for the large operators."""
-    rng = np.random.default_rng(0)
-
-    def chain():
-        size = rng.lognormal(0, 1, int(rng.integers(3, 8)))
-        return Placement(size[:, None] * [1.0, 0.5], 0.4 * (1 - np.eye(2)))
-
-    learned = PlacementDecisions([chain() for _ in range(32)])
-    unseen = PlacementDecisions([chain() for _ in range(20)])
-    agents = Agents(learned)
-    reinforce(
-        agents, learned, TrainingSchedule(updates=60, episodes=128, rate=1e-2, hot=0.2, cold=0.02)
-    )
-    shares = []
-    for i, placement in enumerate(unseen.placements):
-        chosen, _ = agents.beam_search(unseen, i, 4)
-        totals = placement.total_ms(chosen[:, : unseen.length(i)])
-        shares.append(placement.total_ms(placement.optimum()[None, :])[0] / totals.min())
-    assert np.mean(shares) > 0.97
 
 
 # Searching

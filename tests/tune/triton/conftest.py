@@ -38,9 +38,8 @@ def autotuner_class(request):
 def driver():
     """Let kernels be launched on a device that only replays; block 256 is its fastest."""
     pytest.importorskip("triton")
+    from replay_driver import ReplayDriver
     from tuned_kernels import best_is
-
-    from foretune.collect.replay_driver import ReplayDriver
 
     with ReplayDriver(best_is(256)).active() as active:
         yield active

@@ -6,10 +6,10 @@ torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
 import triton.language as tl
+from replay_driver import ReplayDriver
 
 import foretune
 from foretune import Configuration, Device, Problem
-from foretune.collect.replay_driver import ReplayDriver
 from foretune.search.encoding import KernelRuns
 from foretune.tune.triton.code import CodeReader
 from foretune.tune.triton.prior import estimate

@@ -6,11 +6,11 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
 triton = pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 
 import triton.language as tl
+from replay_driver import ReplayDriver
 from triton.tools.tensor_descriptor import TensorDescriptor
 from tuned_kernels import NEWEST
 
 import foretune
-from foretune.collect.replay_driver import ReplayDriver
 from foretune.tune.triton.descriptors import arguments_after_hook
 from foretune.tune.triton.problem_key import make_plan
 

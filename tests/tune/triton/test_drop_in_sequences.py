@@ -10,11 +10,11 @@ torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
 import tuned_kernels
+from replay_driver import ReplayDriver
 from triton.runtime.errors import OutOfResources
 from tuned_kernels import NEWEST, blocks_of, configs
 
 import foretune
-from foretune.collect.replay_driver import ReplayDriver
 
 BLOCKS = (16, 32, 64, 128)
 

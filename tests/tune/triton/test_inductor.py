@@ -8,11 +8,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
 pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 
+from replay_driver import ReplayDriver
 from torch._inductor import select_algorithm
 from torch._inductor.ir import FixedLayout
 
 import foretune
-from foretune.collect.replay_driver import ReplayDriver
 from foretune.errors import ForetuneWarning, UsageError
 from foretune.tune.triton.inductor import InductorChooser, make_operation
 

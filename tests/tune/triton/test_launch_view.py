@@ -9,12 +9,13 @@ from commands import run_json
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
+from triton_softmax import TritonSoftmax
+
 import foretune as ft
 from foretune.cli import main
 from foretune.collect import Runner
 from foretune.collect.benchmark import environment
 from foretune.collect.kernels import triton_gemm
-from foretune.collect.kernels.triton_softmax import TritonSoftmax
 from foretune.device import find_device
 from foretune.measurement import Measurement, Status
 from foretune.tune.record import SharedMeasurementCache

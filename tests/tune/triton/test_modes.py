@@ -14,13 +14,13 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-import tuned_kernels  # noqa: E402
-from tuned_kernels import blocks_of, configs  # noqa: E402
+import tuned_kernels
+from replay_driver import ReplayDriver
+from tuned_kernels import blocks_of, configs
 
-import foretune  # noqa: E402
-from foretune import Configuration, SearchSpace, Status  # noqa: E402
-from foretune.collect.replay_driver import ReplayDriver  # noqa: E402
-from foretune.errors import ForetuneWarning, PredictorError, UsageError  # noqa: E402
+import foretune
+from foretune import Configuration, SearchSpace, Status
+from foretune.errors import ForetuneWarning, PredictorError, UsageError
 
 BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 
@@ -406,9 +406,9 @@ class TestFailures:
     def test_what_killed_a_process_is_not_tried_again(self, device, tensors, tmp_path):
         script = """
 import os, sys, torch, triton
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = [sys.argv[1], sys.argv[1] + "/../replay_gpu"]
 import tuned_kernels, foretune
-from foretune.collect.replay_driver import ReplayDriver
+from replay_driver import ReplayDriver
 def times(launch):
     if launch.config["BLOCK"] == 128:
         os._exit(11)

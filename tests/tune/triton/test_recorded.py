@@ -11,9 +11,9 @@ pytest.importorskip("triton")
 torch = pytest.importorskip("torch")
 
 import triton
+from replay_driver import ReplayDriver
 
 import foretune
-from foretune.collect.replay_driver import ReplayDriver
 from foretune.errors import UnknownName
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"

@@ -23,9 +23,9 @@ from foretune.tune.triton import stalled
 BLOCKS = [2**i for i in range(4, 14)]
 RANK = """
 import sys, time
-sys.path.append(sys.argv[1])
+sys.path += [sys.argv[1], sys.argv[1] + "/../replay_gpu"]
 import torch, triton, tuned_kernels, foretune
-from foretune.collect.replay_driver import ReplayDriver
+from replay_driver import ReplayDriver
 
 def times(launch):
     time.sleep(float(sys.argv[4]))

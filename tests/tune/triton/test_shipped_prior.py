@@ -10,10 +10,10 @@ torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
 import tuned_kernels
+from replay_driver import ReplayDriver
 
 import foretune
 from foretune import Store
-from foretune.collect.replay_driver import ReplayDriver
 from foretune.datasets import from_measurements
 from foretune.errors import ForetuneWarning
 from foretune.models import Predictor

@@ -14,12 +14,12 @@ import triton.language as tl
 from commands import fails
 from hypothesis import given
 from hypothesis import strategies as st
+from replay_driver import ReplayDriver
 from tuned_kernels import by_size, configs, copy
 
 import foretune
 from foretune.cli import main
 from foretune.collect.compiled.arguments import Tensor, describe
-from foretune.collect.replay_driver import ReplayDriver
 from foretune.errors import ForetuneWarning, UsageError
 from foretune.tune.triton.call_recorder import (
     RECORD_VARIABLE,

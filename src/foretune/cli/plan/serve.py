@@ -10,7 +10,7 @@ import typer
 from foretune.cli import options
 from foretune.cli.output import Output
 from foretune.cli.plan import inputs
-from foretune.cli.plan.verify import verify_operators, verify_parallel, verify_vllm
+from foretune.cli.plan.verify import verify_operators, verify_vllm
 from foretune.errors import ForetuneError, OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -209,7 +209,7 @@ def serve(
         if check:
             measurements = verify_operators(output, found, tables, backend)
             checks = measurements.table
-            results |= {"operators": measurements.to_json(), "parallel": verify_parallel(output)}
+            results["operators"] = measurements.to_json()
         if check_vllm:
             results["vllm"] = verify_vllm(output, best, found.best.to_dict())
     finally:  # a plan is kept although it could not be checked, or a file not written

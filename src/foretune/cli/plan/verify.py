@@ -8,16 +8,12 @@ from foretune.console import progress_bar
 
 if TYPE_CHECKING:
     from foretune.plan import Plan
-    from foretune.plan.check import ParallelCheck
     from foretune.plan.check.operators import OperatorCheck
     from foretune.plan.cost.tables import OperatorTables
     from foretune.plan.serve.deployments.deployment import Deployment
 
-MAX_BUSY_CORES = 0.25
-"""Cores' worth of other work beyond which measured times are of that, too."""
 MAX_ROWS_SHOWN = 10
 OPERATOR_COLUMNS = ("operator", "share", "predicted (90 %)", "measured")
-LAYOUT_COLUMNS = ("step", "layout", "predicted", "measured", "ratios", "95 %")
 
 
 def verify_operators(
@@ -71,64 +67,6 @@ def show_operators(output: Output, check: "OperatorCheck") -> None:
     )
 
 
-def verify_parallel(output: Output, seconds: float = 20.0) -> dict[str, Any]:
-    """Check the order of parallel layouts on this machine's cores, and show it.
-
-    Args:
-        output: where tables go.
-        seconds: for measuring; starting processes takes as long again.
-
-    Returns:
-        The ``parallel`` part of the command's JSON.
-
-    Raises:
-        MissingExtra, MeasurementError: see `foretune.plan.check.check_parallel`.
-    """
-    from foretune.plan.check import check_parallel
-
-    busy_cores = _busy_cores()
-    with progress_bar() as progress:
-        check = check_parallel(seconds=seconds, progress=progress)
-    show_parallel(output, check)
-    if busy_cores > MAX_BUSY_CORES:
-        output.say(
-            f"note: other work kept {busy_cores:.1f} cores busy: repeat this on an idle machine"
-        )
-    return {**check.to_json(), "other_cores": busy_cores}
-
-
-def show_parallel(output: Output, check: "ParallelCheck") -> None:
-    """Show predicted and measured times of every layout, and whether their order held."""
-    rows, last = [], ""
-    for row in check.table().to_dict("records"):
-        name = str(row["problem"])
-        rows.append(
-            [
-                "" if name == last else name,
-                str(row["layout"]),
-                f"{row['predicted_ms']:.3g} ms",
-                f"{row['measured_ms']:.3g} ms",
-                f"{row['predicted_ratio']:.2f} / {row['measured_ratio']:.2f}",
-                "–" if row["layout"] == "one rank" else f"{row['low']:.2f} … {row['high']:.2f}",
-            ]
-        )
-        last = name
-    output.table(
-        f"steps on {check.ranks} processes (torch.distributed, gloo); ratios: predicted / measured",
-        LAYOUT_COLUMNS,
-        rows,
-    )
-    pairs = sum(len(each.pairs) for each in check.problems)
-    kept = sum(each.correct_pairs for each in check.problems)
-    worst = max(each.regret for each in check.problems)
-    verdict = "held" if check.passed else "did NOT hold"
-    output.say(
-        f"the order of layouts {verdict}: {kept} of {pairs} pairs that are apart, the chosen "
-        f"layout at most {percent(worst)} slower than the best, times off by "
-        f"{percent(check.median_error)} (median)"
-    )
-
-
 def verify_vllm(
     output: Output, deployment: "Deployment", best: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -170,10 +108,3 @@ def verify_vllm(
         ],
     )
     return check.to_json()
-
-
-def _busy_cores() -> float:
-    """Return how many cores other processes keep busy, seen over a short while."""
-    import psutil
-
-    return float(psutil.cpu_percent(interval=0.5) / 100 * (psutil.cpu_count() or 1))

@@ -1,1 +1,0 @@
-"""Other projects' searchers, run by their own code."""
