@@ -172,9 +172,11 @@ class Database:
         if found is None:
             self._create(engine)
         elif found < SCHEMA_VERSION:
-            with engine.connect().execution_options(begin="IMMEDIATE") as connection:
-                with connection.begin():
-                    migrate(connection)
+            with (
+                engine.connect().execution_options(begin="IMMEDIATE") as connection,
+                connection.begin(),
+            ):
+                migrate(connection)
 
     def _require_file(self, file: str | None) -> None:
         """Raise StoreError if there is no file: connecting would make an empty one."""
