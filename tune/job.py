@@ -18,7 +18,7 @@ from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration, SearchSpace
-from foretune.tune.record import SharedMeasurementCache
+from foretune.tune.store.cache import MeasurementCache
 
 if TYPE_CHECKING:
     from foretune.search.factory import SearcherKind
@@ -55,7 +55,7 @@ class TuningJob:
 
     kernel: Kernel
     runner: Runner
-    cache: SharedMeasurementCache
+    cache: MeasurementCache
     objectives: tuple[Objective, ...] = (Objective.TIME,)
     limits: tuple[Limit, ...] = ()
     searcher: "SearcherKind" = "surrogate"

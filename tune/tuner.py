@@ -28,9 +28,8 @@ from foretune.search.stopping import Stopping
 from foretune.space import Configuration
 from foretune.tune.guiding import CORRECTION_COUNTS, correct_predictor, find_predictor, prior_for
 from foretune.tune.job import TuningJob, make_stopping
-from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.results import SearchStep, TuneResult, step_status
-from foretune.tune.store.optional import StoreLocation
+from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.store.subject import Choice
 from foretune.tune.verifier import verify
 
@@ -103,8 +102,9 @@ def tune_problem(
             needs a searcher that can tell it.
     """
     job = TuningJob(
-        kernel, runner, SharedMeasurementCache(kernel, runner.device, store, log), (objective,),
-        tuple(limits), searcher, make_stopping(budget, regret, seconds), seed, progress, patience_s,
+        kernel, runner, MeasurementCache.for_kernel(kernel, runner.device, store, log),
+        (objective,), tuple(limits), searcher, make_stopping(budget, regret, seconds), seed,
+        progress, patience_s,
     )  # fmt: skip
     return tune_one(job, problem, find_predictor(job, predictor), verify_s)
 
