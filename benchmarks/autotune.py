@@ -30,8 +30,8 @@ from foretune.registry import get_kernel
 from foretune.search.encoding import nearest_first
 from foretune.space import Configuration
 from foretune.tune.store import Subject
+from foretune.tune.triton.call_cache import CallCaches, known_runs
 from foretune.tune.triton.choice import CallTuner
-from foretune.tune.triton.history import KernelHistory
 from foretune.tune.triton.options import Budget, Options
 from foretune.tune.triton.prior import PriorFactory
 
@@ -165,13 +165,13 @@ class Replayed:
             device=self._device, programs=lambda config: float("nan"), arguments={},
         )  # fmt: skip
         options = Options(budget=budget, store=False)
-        history = KernelHistory(options)
-        history.record(call, self._runs)
+        cache = CallCaches(options).cache_of(call)
+        cache.append(*self._runs)
         priors = PriorFactory(call.kernel, call.subject.source, self._device, options)
-        tuning = CallTuner(call, list(self._table[problem]), options, history, priors, {})
+        tuning = CallTuner(call, list(self._table[problem]), options, cache, priors, {})
         while (config := tuning.next()) is not None:
             tuning.add(self._table[problem][config])
-        self._runs = history.measurements(call)
+        self._runs = known_runs(cache, call)
         return tuning.best, tuning.new_count
 
 

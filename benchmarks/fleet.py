@@ -27,7 +27,7 @@ from sleeping_kernel import SleepingKernel
 import foretune as ft
 from foretune.collect.distributed.actor import resource_counts
 from foretune.collect.distributed.dispatcher import Dispatcher
-from foretune.tune.record import SharedMeasurementCache
+from foretune.tune.store.cache import MeasurementCache
 
 KERNEL = SleepingKernel()
 PROBLEM = KERNEL.problem(n=1)
@@ -158,7 +158,7 @@ def keep_ms(device: ft.Device, count: int) -> float:
         tempfile.TemporaryDirectory() as folder,
         ft.RunLog(Path(folder, "runs.parquet"), device) as log,
     ):
-        record = SharedMeasurementCache(KERNEL, device, str(Path(folder, "store.db")), log)
+        record = MeasurementCache.for_kernel(KERNEL, device, str(Path(folder, "store.db")), log)
         record.append(row)
         start = time.perf_counter()
         for _ in range(count):

@@ -3,7 +3,7 @@
     python benchmarks/recorded.py TABLE.parquet… [--leave-kernel-out] [--json]
 
 Every problem of a table was measured with every configuration of its list. Here the decorator's own
-objects (prior, searcher, stopping rule, history) choose from the recording: with nothing known, and
+objects (prior, searcher, stopping rule, cache) choose from the recording: with nothing known, and
 after tuning 12 and 30 other problems of the table with budget "auto", one after the other. On
 tables with 16-bit and 32-bit problems a 32-bit one is asked for after 20 of the others, too.
 
@@ -38,8 +38,8 @@ from foretune.search.encoding import nearest_first
 from foretune.search.multitask import Fits
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
+from foretune.tune.triton.call_cache import CallCaches, known_runs
 from foretune.tune.triton.choice import CallTuner
-from foretune.tune.triton.history import KernelHistory
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import PriorFactory
 
@@ -101,11 +101,11 @@ class Replayed:
     def choose(self, problem: Recorded, budgets: Sequence[int] = BUDGETS) -> dict[str, Chosen]:
         """Return configuration, measurements and promised loss by budget; "auto" is remembered."""
         call, options = problem.call, Options(store=False)
-        history = KernelHistory(options)
-        history.record(call, self.runs)
+        cache = CallCaches(options).cache_of(call)
+        cache.append(*self.runs)
         priors = PriorFactory(call.kernel, call.source, call.device, options, self._order)
         spending = Options(store=False, budget=len(problem.configs))
-        tuning = CallTuner(call, problem.configs, spending, history, priors, self.fits)
+        tuning = CallTuner(call, problem.configs, spending, cache, priors, self.fits)
         automatic = Stopping(None, options.regret)
         found: dict[str, Chosen] = {}
         while True:
@@ -114,14 +114,14 @@ class Replayed:
                 found[str(tuning.new_count)] = now
             if "auto" not in found and automatic.is_over(tuning.searcher, tuning.new_count):
                 found["auto"] = now
-                self.runs = history.measurements(call)
+                self.runs = known_runs(cache, call)
             ended = "auto" in found and tuning.new_count >= max(budgets, default=0)
             config = None if ended else tuning.next()
             if config is None:
                 break
             tuning.add(problem.run(config))
         if "auto" not in found:
-            found["auto"], self.runs = now, history.measurements(call)
+            found["auto"], self.runs = now, known_runs(cache, call)
         return found | {str(b): now for b in budgets if str(b) not in found}
 
     @staticmethod

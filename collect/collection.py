@@ -3,14 +3,16 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
 
-from foretune.collect.record import MeasurementCache
+from foretune.collect.benchmark import environment
 from foretune.collect.runner import Runner
 from foretune.datasets import RunLog
 from foretune.datasets.runs import configurations_of, problems_of
+from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
@@ -21,6 +23,38 @@ from foretune.space import Configuration
 SHARED_FRACTION = 0.5
 """Share of a problem's configurations that earlier problems ran too. They are already compiled, and
 a configuration on several problems separates its effect from the problem's."""
+
+
+class RunSink(Protocol):
+    """Where `collect_runs` puts measurements, and finds those it need not repeat."""
+
+    def find(self, problem: Problem, config: Configuration) -> Measurement | None:
+        """Return what is known of a configuration; None if it has to be measured."""
+
+    def append(self, measurement: Measurement, /) -> None:
+        """Keep a new measurement."""
+
+
+class CurrentRuns:
+    """The rows of a run log that this code, with these versions, measured on one device."""
+
+    def __init__(self, kernel: Kernel, device: Device, log: RunLog) -> None:
+        self._kernel, self._device, self._log = kernel, device, log
+
+    def find(self, problem: Problem, config: Configuration) -> Measurement | None:
+        """Return the row of a configuration; None if other code or versions measured it."""
+        found = self._log.find((self._kernel.name, self._device.name, problem, config))
+        current = found is not None and found.environment == environment(self._kernel)
+        return found if current else None
+
+    def append(self, measurement: Measurement, /) -> None:
+        """Add a row.
+
+        Raises:
+            RunTableError: it is impossible; it is not written.
+            OutputError: the log cannot be written.
+        """
+        self._log.append(measurement)
 
 
 @dataclass(frozen=True)
@@ -92,7 +126,7 @@ def plan_rows(kernel: Kernel, rows: pd.DataFrame) -> dict[Problem, list[Configur
 def collect_runs(
     kernel: Kernel,
     plan: dict[Problem, list[Configuration]],
-    log: RunLog | MeasurementCache,
+    log: RunLog | RunSink,
     runner: Runner,
     progress: Progress = SILENT,
     stage: str = "profiling",
@@ -116,18 +150,16 @@ def collect_runs(
     """
     progress.start(f"{stage} {kernel.name}", sum(map(len, plan.values())))
     start, ok, failed, reused = time.perf_counter(), 0, 0, 0
-    cache = (
-        log if isinstance(log, MeasurementCache) else MeasurementCache(kernel, runner.device, log)
-    )
+    runs = CurrentRuns(kernel, runner.device, log) if isinstance(log, RunLog) else log
     missing = []
     for problem, config in ((p, c) for p, configs in plan.items() for c in configs):
-        if cache.find(problem, config) is None:
+        if runs.find(problem, config) is None:
             missing.append((problem, config))
         else:
             reused += 1
             progress.advance("known already")
     for measurement in runner.run_many(kernel, missing):
-        cache.append(measurement)
+        runs.append(measurement)
         ok, failed = ok + measurement.ok, failed + (not measurement.ok)
         progress.advance(describe(measurement))
     return CollectSummary(ok + failed, ok, failed, reused, time.perf_counter() - start)

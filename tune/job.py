@@ -31,7 +31,7 @@ from foretune.search.prior import prior_from_predictor
 from foretune.search.searcher import AskTell, Prior
 from foretune.search.stopping import DEFAULT_BUDGET, Stopping
 from foretune.space import Configuration, SearchSpace
-from foretune.tune.record import SharedMeasurementCache
+from foretune.tune.store.cache import MeasurementCache
 
 if TYPE_CHECKING:
     from foretune.search.factory import SearcherKind
@@ -65,7 +65,7 @@ class TuningJob:
 
     kernel: Kernel
     runner: Runner
-    cache: SharedMeasurementCache
+    cache: MeasurementCache
     objectives: tuple[Objective, ...] = (Objective.TIME,)
     limits: tuple[Limit, ...] = ()
     searcher: "SearcherKind" = "surrogate"

@@ -25,9 +25,8 @@ from foretune.search.pareto import ParetoSearcher, hypervolume, pareto_front
 from foretune.search.stopping import make_stopping
 from foretune.space import Configuration
 from foretune.tune.job import TuningJob
-from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.results import REJECTED, Comparison, step_status
-from foretune.tune.store.optional import StoreLocation
+from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.verifier import METERED_ROUNDS, compare, measure_rounds
 
 if TYPE_CHECKING:
@@ -209,7 +208,7 @@ def tune_pareto(
     objectives = tuple(dict.fromkeys(objectives))
     if len(objectives) < 2:
         raise UsageError("a Pareto front needs two objectives: use tune_problem for one")
-    cache = SharedMeasurementCache(kernel, runner.device, store, log)
+    cache = MeasurementCache.for_kernel(kernel, runner.device, store, log)
     job = TuningJob(
         kernel, runner, cache, objectives, tuple(limits), searcher,
         make_stopping(budget, None, seconds), seed, progress, patience_s,

@@ -26,9 +26,8 @@ from foretune.search.searcher import Prior, Searcher
 from foretune.search.stopping import Stopping, make_stopping
 from foretune.space import Configuration
 from foretune.tune.job import TuningJob
-from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.results import SearchStep, TuneResult, step_status
-from foretune.tune.store.optional import StoreLocation
+from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.store.subject import Choice
 from foretune.tune.verifier import verify
 
@@ -101,8 +100,9 @@ def tune_problem(
             needs a searcher that can tell it.
     """
     job = TuningJob(
-        kernel, runner, SharedMeasurementCache(kernel, runner.device, store, log), (objective,),
-        tuple(limits), searcher, make_stopping(budget, regret, seconds), seed, progress, patience_s,
+        kernel, runner, MeasurementCache.for_kernel(kernel, runner.device, store, log),
+        (objective,), tuple(limits), searcher, make_stopping(budget, regret, seconds), seed,
+        progress, patience_s,
     )  # fmt: skip
     return tune_one(job, problem, job.find_predictor(predictor), verify_s)
 

@@ -18,9 +18,8 @@ from foretune.progress import SILENT, Progress
 from foretune.search.stopping import Stopping
 from foretune.search.workload import WorkloadItem, WorkloadProblem, WorkloadSearcher
 from foretune.tune.job import TuningJob
-from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.results import SearchStep, TuneResult
-from foretune.tune.store.optional import StoreLocation
+from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.tuner import make_step, verify_and_store
 
 DEFAULT_BUDGET = 100
@@ -119,8 +118,8 @@ def tune_workload(
     )
     jobs = {
         w.kernel.name: TuningJob(
-            w.kernel, runner, SharedMeasurementCache(w.kernel, runner.device, store), (objective,),
-            tuple(limits), "transfer", stopping, seed, progress, patience_s,
+            w.kernel, runner, MeasurementCache.for_kernel(w.kernel, runner.device, store),
+            (objective,), tuple(limits), "transfer", stopping, seed, progress, patience_s,
         )
         for w in workload
     }  # fmt: skip

@@ -28,8 +28,7 @@ from foretune.plan.engine_files.vllm_kernels import (
 )
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
-from foretune.tune.record import SharedMeasurementCache
-from foretune.tune.store.optional import StoreLocation
+from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.tuner import tune_problem
 
 __all__ = ["measure_file", "problem_of"]
@@ -96,7 +95,7 @@ def _measure(
     store: StoreLocation, progress: Progress,
 ) -> MeasuredEntry:  # fmt: skip
     space = kernel.space(problem)
-    record = SharedMeasurementCache(kernel, runner.device, store)
+    record = MeasurementCache.for_kernel(kernel, runner.device, store)
     known = {measurement.config for measurement in record.known(problem)}
     first = dict.fromkeys([kernel.default(problem), *([guess.config] if guess else [])])
     first = {config: None for config in first if config in space}

@@ -12,8 +12,8 @@ from foretune.errors import ForetuneWarning, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.objective import ConstrainedObjective, Limit, Objective
 from foretune.tune import job, tune_pareto, tune_problem
-from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.store import Choice, Store
+from foretune.tune.store.cache import MeasurementCache
 
 KERNEL = Toy()
 PROBLEM = KERNEL.problem(n=100)
@@ -90,7 +90,9 @@ def test_what_was_collected_is_known_to_tune(tmp_path):
     """A searcher begins with it; verification measures anew."""
     plan = {PROBLEM: list(KERNEL.space(PROBLEM))[::2], OTHER: [config()]}
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
-        collect_runs(KERNEL, plan, SharedMeasurementCache(KERNEL, DEVICE, log=log), FakeRunner())
+        collect_runs(
+            KERNEL, plan, MeasurementCache.for_kernel(KERNEL, DEVICE, log=log), FakeRunner()
+        )
     runner = FakeRunner()
     result = tune(runner, budget=SIZE)
     known = [s for s in result.trace if s.known]
@@ -104,7 +106,7 @@ def test_what_was_tuned_is_known_to_collect(tmp_path):
     measured = [s.config for s in tune(FakeRunner()).trace]
     runner, new = FakeRunner(), next(c for c in KERNEL.space(PROBLEM) if c not in measured)
     with RunLog(tmp_path / "runs.parquet", DEVICE) as log:
-        record = SharedMeasurementCache(KERNEL, DEVICE, log=log)
+        record = MeasurementCache.for_kernel(KERNEL, DEVICE, log=log)
         done = collect_runs(KERNEL, {PROBLEM: [*measured, new]}, record, runner)
     assert (done.rows, done.reused) == (1, 8)
     assert runner.measured == [(PROBLEM, new)]
@@ -199,9 +201,9 @@ def test_many_repeats_are_kept_as_quantiles():
     whole = Measurement(
         "toy", PROBLEM, config(), DEVICE.name, Status.OK, 501.0, time_ms_samples=times
     )
-    record = SharedMeasurementCache(KERNEL, DEVICE)
+    record = MeasurementCache.for_kernel(KERNEL, DEVICE)
     record.append(whole)
-    (kept,) = SharedMeasurementCache(KERNEL, DEVICE).known(PROBLEM)
+    (kept,) = MeasurementCache.for_kernel(KERNEL, DEVICE).known(PROBLEM)
     assert len(kept.time_ms_samples) == 25
     assert (kept.time_ms_samples[0], kept.time_ms_samples[12], kept.time_ms_samples[-1]) == (
         1.0, 501.0, 1001.0
@@ -240,7 +242,7 @@ class TestStopping:
 
 def test_a_choice_made_elsewhere_is_verified_too():
     """What a colleague chose is a finalist, however it measured."""
-    record = SharedMeasurementCache(KERNEL, DEVICE)
+    record = MeasurementCache.for_kernel(KERNEL, DEVICE)
     record.append(Measurement(
         "toy", PROBLEM, config(work=2), DEVICE.name, Status.OK, time_ms(PROBLEM, config(work=2))
     ))  # fmt: skip

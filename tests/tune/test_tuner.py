@@ -16,8 +16,8 @@ from foretune.models import Predictor
 from foretune.objective import Objective
 from foretune.tune import job, tune_problem
 from foretune.tune.job import TuningJob
-from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.results import TuneResult
+from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.verifier import METERED_ROUNDS, verify
 
 KERNEL = Toy()
@@ -25,7 +25,9 @@ PROBLEM = KERNEL.problem(n=100)
 
 
 def a_session(runner):
-    return TuningJob(KERNEL, runner, SharedMeasurementCache(KERNEL, runner.device, store=False))
+    return TuningJob(
+        KERNEL, runner, MeasurementCache.for_kernel(KERNEL, runner.device, store=False)
+    )
 
 
 @pytest.fixture(scope="module")

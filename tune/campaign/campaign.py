@@ -35,12 +35,11 @@ from foretune.tune.campaign.folder import CampaignFolder, open_folder, read_stat
 from foretune.tune.campaign.preset import PRESETS, Preset
 from foretune.tune.job import TuningJob
 from foretune.tune.mlflow.tracking import Tracker
-from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.report import ReportData, headline, write_report
 from foretune.tune.report.page import number
 from foretune.tune.report.rates import rates
 from foretune.tune.results import TuneResult
-from foretune.tune.store.optional import StoreLocation
+from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.tuner import tune_one
 
 GUIDED_POOL_SIZE = 30_000
@@ -144,7 +143,7 @@ def run_campaign(
     budget_or_preset = preset.budget if budget is None and seconds is None else budget
     stopping = make_stopping(budget_or_preset, regret, seconds)
     job = TuningJob(
-        kernel, runner, SharedMeasurementCache(kernel, runner.device, store), (objective,),
+        kernel, runner, MeasurementCache.for_kernel(kernel, runner.device, store), (objective,),
         searcher=searcher, stopping=stopping, seed=seed, progress=progress,
         patience_s=patience_s,
     )  # fmt: skip
@@ -178,7 +177,7 @@ def run_campaign(
             profiled=[dict(p) for p in known],
         )
         with tracker.running(run_id):
-            job = replace(job, cache=SharedMeasurementCache(kernel, runner.device, store, log))
+            job = replace(job, cache=MeasurementCache.for_kernel(kernel, runner.device, store, log))
             training = _profile_and_train(
                 job, known, unseen, guide, preset, log, folder, model, validate
             )

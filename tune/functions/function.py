@@ -20,7 +20,7 @@ from foretune.problem import Problem
 from foretune.tune.functions.options import TuneOptions, check_options
 from foretune.tune.functions.result import Best
 from foretune.tune.functions.tuning import tune_wrapped
-from foretune.tune.record import SharedMeasurementCache
+from foretune.tune.store.cache import MeasurementCache
 from foretune.values import Value
 
 
@@ -171,7 +171,7 @@ class Tunable:
         if self._options.get("limits"):
             return None
         device = _device(self._options.get("device", "cpu"))
-        choice = SharedMeasurementCache(kernel, device, self._options.get("store")).choice(
+        choice = MeasurementCache.for_kernel(kernel, device, self._options.get("store")).choice(
             problem, objective
         )
         if choice is None or choice.config not in kernel.space(problem):

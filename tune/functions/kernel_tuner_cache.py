@@ -16,8 +16,8 @@ from foretune.files import atomic_write
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
 from foretune.tune.functions.options import TuneOptions
-from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.results import TuneResult
+from foretune.tune.store.cache import MeasurementCache
 from foretune.values import Value
 
 FAILURE_NAMES = {
@@ -60,7 +60,7 @@ class KernelTunerCache:
     ) -> None:
         """Put what the file knows into the store, so that it is not measured again."""
         device = device or local_device("cpu", measure=False)
-        cache = SharedMeasurementCache(kernel, device, options.get("store"))
+        cache = MeasurementCache.for_kernel(kernel, device, options.get("store"))
         space, problem = kernel.space(kernel.problem()), kernel.problem()
         known = {m.config for m in cache.known(problem)}
         for entry in self._entries.values():

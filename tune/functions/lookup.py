@@ -6,7 +6,7 @@ from typing import Any
 
 from foretune.errors import UnknownName, UsageError
 from foretune.problem import Problem
-from foretune.tune.store.optional import StoreLocation
+from foretune.tune.store.cache import StoreLocation
 from foretune.tune.store.store import Store
 from foretune.tune.store.subject import CANDIDATES_TAG, OBJECTIVE_TAG, matches
 

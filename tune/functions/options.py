@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict
 from foretune.errors import UnknownName
 from foretune.objective import Limit, Objective
 from foretune.progress import Progress
-from foretune.tune.store.optional import StoreLocation
+from foretune.tune.store.cache import StoreLocation
 
 if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource

@@ -20,7 +20,7 @@ from foretune.progress import SILENT, Progress
 from foretune.space import Configuration
 from foretune.tune.functions.options import TuneOptions, check_options
 from foretune.tune.functions.result import Best
-from foretune.tune.record import SharedMeasurementCache
+from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.tuner import tune_problem
 
 DEFAULT_BUDGET = 20
@@ -77,7 +77,7 @@ def _tune_on(
     options: TuneOptions,
 ) -> Best:  # fmt: skip
     wanted, location = kernel.problem(problem), options.get("store")
-    cache = SharedMeasurementCache(kernel, runner.device, location)
+    cache = MeasurementCache.for_kernel(kernel, runner.device, location)
     started_at = time.monotonic()
     kernel, spent = with_working_default(kernel, wanted, runner, cache, progress)
     seconds = options.get("seconds")
@@ -113,7 +113,7 @@ def with_working_default(
     kernel: WrappedKernel,
     problem: Problem,
     runner: Runner,
-    cache: SharedMeasurementCache,
+    cache: MeasurementCache,
     progress: Progress,
 ) -> tuple[WrappedKernel, int]:
     """Return ``kernel`` with a default that works, and how many measurements that took.
@@ -150,7 +150,7 @@ def with_working_default(
 
 def _try_default(
     kernel: WrappedKernel, problem: Problem, config: Configuration, runner: Runner,
-    cache: SharedMeasurementCache, progress: Progress,
+    cache: MeasurementCache, progress: Progress,
 ) -> str:  # fmt: skip
     """Return why a configuration does not work as default; nothing if it does."""
     try:

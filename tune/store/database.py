@@ -1,80 +1,44 @@
-"""Connection kept open, tables, migrations."""
+"""The store's connection: kept open between transactions, its failures reported in one line."""
 
 import os
 import sqlite3
 import threading
-import time
-from collections.abc import Callable, Iterator
+import weakref
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, select, text, update
-
 from foretune.errors import StoreError, redact
-from foretune.tune.store.tables import SCHEMA_VERSION, choices, measurements, version
+from foretune.tune.store.sqlite_file import (
+    PATH_ADVICE,
+    OpenFile,
+    enable_write_ahead_log,
+    make_folder,
+    prepare_engine,
+    remove_stale_index,
+)
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
+    from sqlalchemy import Engine
 
     from foretune.tune.store.sql import StoreTransaction
 
-
-def migrate(connection: Connection) -> None:
-    """Bring the tables to this version; do nothing if another process already did.
-
-    Args:
-        connection: on which a transaction that writes has begun.
-    """
-    query = select(version.c.version).with_for_update()
-    found = connection.execute(query).scalar_one()
-    for step in _STEPS[found - 1 :]:
-        step(connection)
-    connection.execute(update(version).values(version=SCHEMA_VERSION))
-
-
-def _sequences_instead_of_clocks(connection: Connection) -> None:
-    """Version 2: rows are ordered by when they were written, not by what clocks said."""
-    for table in (measurements, choices):
-        connection.execute(
-            text(f"ALTER TABLE {table.name} ADD COLUMN sequence BIGINT NOT NULL DEFAULT 0")
-        )
-        keys = [column.name for column in table.primary_key]
-        same = " AND ".join(f"{key} = :{key}" for key in keys)
-        rows = connection.execute(
-            text(f"SELECT {', '.join(keys)} FROM {table.name} ORDER BY moment, {', '.join(keys)}")
-        )
-        numbered = [{**row, "n": n} for n, row in enumerate(rows.mappings(), start=1)]
-        if numbered:
-            connection.execute(
-                text(f"UPDATE {table.name} SET sequence = :n WHERE {same}"), numbered
-            )
-        connection.execute(text(f"ALTER TABLE {table.name} DROP COLUMN moment"))
-        for index in table.indexes:
-            index.create(connection, checkfirst=True)
-
-
-_STEPS: list[Callable[[Connection], None]] = [_sequences_instead_of_clocks]
-
-
-PATH_ADVICE = "set FORETUNE_STORE to a file you can write"
-_NETWORK_FILE_SYSTEMS = frozenset(
-    {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "9p", "fuse.sshfs"}
-)
-"""File systems of several machines. SQLite's write-ahead log needs memory that its users share."""
+_IDLE_CONNECTIONS = 2
+"""Connections to an SQLite file that stay open; more threads than that open their own."""
 
 
 class Database:
-    """Transactions on a database, with every failure turned into one line.
+    """Transactions on a database.
 
-    No connection outlives its transaction, so that a fork, a thread or a moved file finds nothing
-    half-open.
+    Connections to an SQLite file stay open between transactions. They are closed before a fork, and
+    when the file at the path is no longer the one that was opened. Other databases are connected
+    for each transaction, because servers limit connections.
 
     Args:
         location: path of an SQLite file, or an SQLAlchemy URL.
         patience_s: seconds to wait for other processes that write.
-        create: whether folder, file and tables are made where they are missing; else that is an
-            error.
+        create: whether to make a missing folder, file or table; otherwise that is an error.
     """
 
     def __init__(
@@ -88,7 +52,10 @@ class Database:
         self._lock_timeout_s = patience_s
         self._may_create = create
         self._engine: Engine | None = None
-        self._open_lock = threading.Lock()
+        self._file: OpenFile | None = None
+        self._dispose: weakref.finalize[Any, Any] | None = None
+        self._open_lock = threading.RLock()
+        _DATABASES.add(self)
 
     @property
     def name(self) -> str:
@@ -99,74 +66,120 @@ class Database:
 
     @contextmanager
     def read_transaction(self) -> Iterator["StoreTransaction"]:
-        """Return the tables within one transaction that only reads.
+        """Return the tables in a transaction that only reads.
 
         Raises:
             StoreError: the database cannot be opened or read.
         """
-        with self._transaction(writes=False) as rows:
+        with self._transaction("DEFERRED") as rows:
             yield rows
 
     @contextmanager
     def write_transaction(self) -> Iterator["StoreTransaction"]:
-        """Return the tables within one transaction, all of which is written, or nothing.
+        """Return the tables in a transaction that is written completely or not at all.
 
         Raises:
             StoreError: the database cannot be opened or written, or is locked for too long.
         """
-        with self._transaction(writes=True) as rows:
+        with self._transaction("IMMEDIATE") as rows:
             yield rows
 
+    def close(self) -> None:
+        """Close idle connections; the next transaction opens new ones."""
+        with self._open_lock:
+            self._engine = None
+            if self._dispose is not None:
+                self._dispose()
+
+    def renew_after_fork(self) -> None:
+        """Forget, in a child process, what other threads of the parent had in use."""
+        self._open_lock = threading.RLock()
+        if self._engine is not None:
+            _INHERITED.append(self._engine)
+            self._engine = None
+        if self._dispose is not None:
+            self._dispose.detach()
+
     @contextmanager
-    def _transaction(self, writes: bool) -> Iterator["StoreTransaction"]:
+    def _transaction(self, begin: str) -> Iterator["StoreTransaction"]:
         from foretune.tune.store.sql import StoreTransaction
 
         with (
             self._translate_errors(),
-            self._get_engine().connect().execution_options(writes=writes) as connection,
+            self._get_engine().connect().execution_options(begin=begin) as connection,
             connection.begin(),
         ):
             yield StoreTransaction(connection)
 
     def _get_engine(self) -> "Engine":
-        if (engine := self._current_engine()) is None:
-            with self._open_lock:
-                if (engine := self._current_engine()) is None:
-                    self._engine = engine = self._open()
-        return engine
+        engine = self._engine
+        if engine is not None and (self._file is None or self._file.is_current):
+            return engine
+        with self._open_lock:
+            if self._engine is not None and self._file is not None and not self._file.is_current:
+                self._let_go_of_file(self._file)
+            if self._engine is None:
+                self._engine = self._open()
+            return self._engine
 
-    def _current_engine(self) -> "Engine | None":
-        """Return the engine; None before the first use, and after somebody deleted the file."""
-        return None if self._path is not None and _is_empty(self._path) else self._engine
+    def _let_go_of_file(self, file: OpenFile) -> None:
+        """Close connections to a file that was deleted, emptied or replaced."""
+        file.detach()
+        self.close()
+        file.remove_log()
 
     def _open(self) -> "Engine":
-        from sqlalchemy import URL, create_engine
-        from sqlalchemy.pool import NullPool
-
-        from foretune.tune.store.tables import SCHEMA_VERSION
-
         if self._url in ("sqlite://", ":memory:"):
             raise StoreError("a database in memory forgets everything: name a file")
         if self._path is not None and self._path.suffix == ".json":
             raise StoreError(f"{self._path} is not a database: merge such a file into one")
+        engine = self._make_engine()
+        self._dispose = weakref.finalize(self, engine.dispose)
+        try:
+            self._prepare_tables(engine)
+        except BaseException:
+            self.close()
+            raise
+        self._file = None if self._path is None else OpenFile(self._path)
+        return engine
+
+    def _make_engine(self) -> "Engine":
+        from sqlalchemy import URL, create_engine
+        from sqlalchemy.pool import NullPool, QueuePool
+
         url = self._url or URL.create("sqlite", database=str(self._path))
-        engine = create_engine(url, poolclass=NullPool)
+        if self._path is None:
+            engine = create_engine(url, poolclass=NullPool)
+        else:
+            engine = create_engine(
+                url, poolclass=QueuePool, pool_size=_IDLE_CONNECTIONS, max_overflow=-1,
+                pool_use_lifo=True,
+            )  # fmt: skip
+        if engine.dialect.name == "sqlite":
+            prepare_engine(engine, self._lock_timeout_s)
+        return engine
+
+    def _prepare_tables(self, engine: "Engine") -> None:
+        """Create missing tables, or migrate old ones."""
+        from foretune.tune.store.tables import SCHEMA_VERSION, migrate, stored_version
+
         if self._may_create and self._path is not None:
-            _make_folder(self._path)
+            make_folder(self._path)
         if not self._may_create:
             self._require_file(engine.url.database if engine.dialect.name == "sqlite" else None)
-        if engine.dialect.name == "sqlite":
-            _prepare_sqlite(engine, self._lock_timeout_s)
-        found = _version(engine)
+        with engine.connect() as connection:
+            found = stored_version(connection)
         if found is None:
             self._create(engine)
         elif found < SCHEMA_VERSION:
-            with engine.connect() as connection, connection.execution_options(writes=True).begin():
+            with (
+                engine.connect().execution_options(begin="IMMEDIATE") as connection,
+                connection.begin(),
+            ):
                 migrate(connection)
-        return engine
 
     def _require_file(self, file: str | None) -> None:
-        """Raise StoreError if there is none: a mere connection would make an empty one."""
+        """Raise StoreError if there is no file: connecting would make an empty one."""
         if file is None or file.startswith("file:") or Path(file).is_file():
             return
         if Path(file).exists():
@@ -174,18 +187,24 @@ class Database:
         raise StoreError(f"{self.name} does not exist: nothing has been tuned there yet")
 
     def _create(self, engine: "Engine") -> None:
-        """Make the tables in one transaction; when several processes do, the first one does."""
+        """Make the tables in one transaction; of several processes, the first one does."""
         from sqlalchemy.exc import DBAPIError
+
+        from foretune.tune.store.tables import stored_version
 
         if not self._may_create:
             raise StoreError(f"{self.name} is not a store: it has no tables of Foretune's")
-        if self._path is not None and not _is_network_file_system(self._path):
-            _retry_until_unlocked(lambda: _enable_wal(engine), self._lock_timeout_s)
+        if self._path is not None:
+            with engine.connect().execution_options(begin="EXCLUSIVE") as connection:
+                connection.begin()
+                remove_stale_index(self._path)
+            enable_write_ahead_log(engine, self._path, self._lock_timeout_s)
         try:
             _make_tables(engine)
-        except DBAPIError:  # PostgreSQL lets two create a table, and fails the second
-            if _version(engine) is None:
-                raise
+        except DBAPIError:  # PostgreSQL lets two processes create a table, and fails the second
+            with engine.connect() as connection:
+                if stored_version(connection) is None:
+                    raise
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
@@ -195,8 +214,8 @@ class Database:
             yield
         except (DBAPIError, sqlite3.Error) as e:
             reason = str(getattr(e, "orig", e) or e).splitlines()[0]
-            if "no such table" in reason:  # somebody moved the file away
-                self._engine = None
+            if "no such table" in reason:  # the file was replaced by another database
+                self.close()
             raise StoreError(self._error_message(reason)) from e
         except ArgumentError as e:
             raise StoreError(f"the store's URL is none that SQLAlchemy knows: {e}") from e
@@ -224,94 +243,30 @@ class Database:
         return f"{self.name}: {reason}"
 
 
-def _is_empty(path: Path) -> bool:
-    """Return whether there is no file, or nothing in it."""
-    try:
-        return path.stat().st_size == 0
-    except OSError:
-        return True
-
-
-def _make_folder(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise StoreError(f"cannot write {path} ({e.strerror or e}): {PATH_ADVICE}") from e
-
-
-def _prepare_sqlite(engine: "Engine", patience_s: float) -> None:
-    """Begin transactions ourselves: the driver would begin those that write too late, or never."""
-    from sqlalchemy import event
-
-    def connected(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None
-        connection.execute(f"PRAGMA busy_timeout = {int(1000 * patience_s)}")
-        connection.execute("PRAGMA synchronous = NORMAL")  # a power cut may cost the last rows
-
-    def begin_transaction(connection: "Connection") -> None:
-        writes = connection.get_execution_options().get("writes", False)
-        # A reader that turns writer while another writes fails at once, without patience.
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
-
-    event.listen(engine, "connect", connected)
-    event.listen(engine, "begin", begin_transaction)
-
-
-def _version(engine: "Engine") -> int | None:
-    """Return the version of the tables; None where there are none.
-
-    Raises:
-        StoreError: a newer Foretune made them.
-    """
-    from sqlalchemy import inspect, select
-
-    from foretune.tune.store.tables import SCHEMA_VERSION, version
-
-    with engine.connect() as connection:
-        if not inspect(connection).has_table(version.name):
-            return None
-        found = connection.execute(select(version.c.version)).scalar()
-    if found is not None and found > SCHEMA_VERSION:
-        raise StoreError(
-            f"the store has version {found}, this Foretune knows up to {SCHEMA_VERSION}: "
-            "install a newer Foretune, or set FORETUNE_STORE to another file"
-        )
-    return found
-
-
 def _make_tables(engine: "Engine") -> None:
     from foretune.tune.store.sql import insert_missing
     from foretune.tune.store.tables import SCHEMA_VERSION, metadata, version
 
-    with engine.connect() as connection, connection.execution_options(writes=True).begin():
+    with engine.connect().execution_options(begin="IMMEDIATE") as connection, connection.begin():
         metadata.create_all(connection)
         insert_missing(connection, version, [{"version": SCHEMA_VERSION}])
 
 
-def _enable_wal(engine: "Engine") -> None:
-    """Let readers read while one writes; the file remembers it."""
-    with engine.connect() as connection:
-        raw: Any = connection.connection.dbapi_connection
-        raw.execute("PRAGMA journal_mode = WAL")
+_DATABASES: "weakref.WeakSet[Database]" = weakref.WeakSet()
+_INHERITED: "list[Engine]" = []
+"""Engines of a parent process, kept: closing their connections would disturb the parent's."""
 
 
-def _retry_until_unlocked(attempt: Callable[[], None], patience_s: float) -> None:
-    """Try until it succeeds: changing the journal fails at once while anybody reads."""
-    give_up = time.monotonic() + patience_s
-    while True:
-        try:
-            attempt()
-            return
-        except sqlite3.OperationalError as e:
-            if "locked" not in str(e) or time.monotonic() > give_up:
-                raise
-            time.sleep(0.01)
+def _close_before_fork() -> None:
+    """Close idle connections: SQLite confuses the locks of a parent with its child's."""
+    for database in list(_DATABASES):
+        database.close()
 
 
-def _is_network_file_system(path: Path) -> bool:
-    """Return whether other machines may write to the file system of ``path``, too."""
-    import psutil
+def _renew_in_child() -> None:
+    for database in list(_DATABASES):
+        database.renew_after_fork()
 
-    mounts = {m.mountpoint: m.fstype for m in psutil.disk_partitions(all=True)}
-    home = next((str(p) for p in path.parents if str(p) in mounts), "")
-    return mounts.get(home, "") in _NETWORK_FILE_SYSTEMS
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_close_before_fork, after_in_child=_renew_in_child)

@@ -3,17 +3,25 @@
 Rows are plain dictionaries and tuples; what their JSON means is not known here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import cache
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
-from sqlalchemy import Connection, Table, delete, func, insert, select
+from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select
 from sqlalchemy.dialects import postgresql, sqlite
 
 from foretune.tune.store.tables import choices, marks, measurements, subjects
 
 Row = Mapping[str, Any]
+Replace = Literal["always", "not worse", "better"]
+"""When a row takes the place of another with the same key: see `_UPSERT_CONDITIONS`."""
 _INSERT: Mapping[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
+_UPSERT_CONDITIONS: Mapping[Replace, Any] = {
+    "always": None,
+    "not worse": lambda new, old: new.measured >= old.measured,
+    "better": lambda new, old: new.measured > old.measured,
+}
 
 
 class StoreTransaction:
@@ -77,11 +85,11 @@ class StoreTransaction:
 
     def upsert_measurements(self, rows: Sequence[Row]) -> None:
         """Write measurements; they take the place of those of the same configuration."""
-        self._upsert(measurements, rows)
+        self._upsert(measurements, rows, "always")
 
     def upsert_choices(self, rows: Sequence[Row]) -> None:
         """Write choices; they take the place of those that rest on no more measurements."""
-        self._upsert(choices, rows, lambda new, old: new.measured >= old.measured)
+        self._upsert(choices, rows, "not worse")
 
     def insert_choice(self, choice: Row) -> None:
         """Write a choice if its problem has none."""
@@ -89,18 +97,19 @@ class StoreTransaction:
 
     def insert_better_choice(self, choice: Row) -> None:
         """Write a choice if its problem has none, or one that rests on fewer measurements."""
-        self._upsert(choices, [choice], lambda new, old: new.measured > old.measured)
+        self._upsert(choices, [choice], "better")
 
     def mark(self, mark: Row) -> None:
         """Write who measures a configuration."""
         self._connection.execute(delete(marks).where(*_key_filters(marks, mark)))
         self._connection.execute(insert(marks), [mark])
 
-    def unmark(self, config: Row) -> None:
-        """Delete the marks of a configuration: of the process that ``config`` names, or of all."""
-        same = [column == config[column.name] for column in marks.primary_key
-                if column.name in config]  # fmt: skip
-        self._connection.execute(delete(marks).where(*same))
+    def unmark(self, configs: Sequence[Row]) -> None:
+        """Delete the marks of configurations: of the processes they name, else of all."""
+        names = [c.name for c in marks.primary_key if configs and c.name in configs[0]]
+        if names:
+            keys = [{n: config[n] for n in names} for config in configs]
+            self._connection.execute(_delete_statement(marks, tuple(names)), keys)
 
     def delete(self, subject: str | None, problem: str | None) -> int:
         """Delete a problem, a subject or everything; return how many measurements and choices."""
@@ -121,25 +130,16 @@ class StoreTransaction:
     def _insert_missing(self, table: Table, rows: Sequence[Row]) -> None:
         insert_missing(self._connection, table, rows)
 
-    def _upsert(
-        self, table: Table, rows: Sequence[Row], better: Callable[[Any, Any], Any] | None = None
-    ) -> None:
-        """Write rows; one takes the place of another with the same key, if it is ``better``."""
-        # In one order, so that two who write the same rows wait for each other and never both.
+    def _upsert(self, table: Table, rows: Sequence[Row], replace: Replace) -> None:
+        # Sorted, so that two processes that write the same rows cannot wait for each other.
         rows = sorted(
             self._with_sequence(table, rows),
             key=lambda row: [row[column.name] for column in table.primary_key],
         )
-        if rows and (dialect_insert := _INSERT.get(self._connection.dialect.name)) is not None:
-            statement = dialect_insert(table)
-            new = {c.name: statement.excluded[c.name] for c in table.c if not c.primary_key}
-            statement = statement.on_conflict_do_update(
-                index_elements=list(table.primary_key),
-                set_=new,
-                where=better(statement.excluded, table.c) if better else None,
-            )
-            self._connection.execute(statement, rows)
+        if rows and (dialect := self._connection.dialect.name) in _INSERT:
+            self._connection.execute(_upsert_statement(dialect, table, replace), rows)
             return
+        better = _UPSERT_CONDITIONS[replace]
         for row in rows:
             same = _key_filters(table, row)
             existing = self._connection.execute(
@@ -152,16 +152,16 @@ class StoreTransaction:
     def _with_sequence(self, table: Table, rows: Sequence[Row]) -> list[Row]:
         """Return the rows with their place in the order of writing.
 
-        Two transactions at the same time may use the same numbers: then neither came first.
+        Two simultaneous transactions may use the same numbers; then neither came first.
         """
-        last = self._connection.execute(select(func.max(table.c.sequence))).scalar() or 0
+        last = self._connection.execute(_last_sequence(table)).scalar() or 0
         return [{**row, "sequence": last + i} for i, row in enumerate(rows, start=1)]
 
 
 def insert_missing(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
-    """Write the rows whose key is not there; leave what is there alone."""
-    if (dialect_insert := _INSERT.get(connection.dialect.name)) is not None:
-        connection.execute(dialect_insert(table).on_conflict_do_nothing(), list(rows))
+    """Write the rows whose key is not there."""
+    if (dialect := connection.dialect.name) in _INSERT:
+        connection.execute(_insert_missing_statement(dialect, table), list(rows))
         return
     for row in rows:
         existing = connection.execute(
@@ -169,6 +169,34 @@ def insert_missing(connection: Connection, table: Table, rows: Sequence[Row]) ->
         )
         if existing.first() is None:
             connection.execute(insert(table), [row])
+
+
+# Statements are built once: building one takes longer than SQLite needs to run it.
+
+
+@cache
+def _insert_missing_statement(dialect: str, table: Table) -> Any:
+    return _INSERT[dialect](table).on_conflict_do_nothing()
+
+
+@cache
+def _upsert_statement(dialect: str, table: Table, replace: Replace) -> Any:
+    statement, better = _INSERT[dialect](table), _UPSERT_CONDITIONS[replace]
+    return statement.on_conflict_do_update(
+        index_elements=list(table.primary_key),
+        set_={c.name: statement.excluded[c.name] for c in table.c if not c.primary_key},
+        where=better(statement.excluded, table.c) if better else None,
+    )
+
+
+@cache
+def _last_sequence(table: Table) -> Any:
+    return select(func.max(table.c.sequence))
+
+
+@cache
+def _delete_statement(table: Table, names: tuple[str, ...]) -> Any:
+    return delete(table).where(*(table.c[name] == bindparam(f"{name}") for name in names))
 
 
 def _column_filters(table: Table, subject: str | None, problem: str | None) -> list[Any]:

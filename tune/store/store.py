@@ -73,6 +73,10 @@ class Store(StoreReader):
         """The path, or the URL without its password."""
         return self._database.name
 
+    def close(self) -> None:
+        """Close the connection that is kept open; the next use opens another."""
+        self._database.close()
+
     def put(self, subject: Subject, measurements: Iterable[Measurement]) -> None:
         """Keep measurements, failures too; of the same configuration the last one stays.
 
@@ -84,8 +88,7 @@ class Store(StoreReader):
         with self._database.write_transaction() as table:
             table.insert_subject(_subject_row(subject))
             table.upsert_measurements(rows)
-            for row in rows:
-                table.unmark(row)
+            table.unmark(rows)
 
     def measurements(self, subject: Subject, problem: Problem | None = None) -> list[Measurement]:
         """Return the last measurement of each configuration, in the order they were put there."""
@@ -140,7 +143,7 @@ class Store(StoreReader):
         mark = {"subject": subject.id, "problem": problem.id, "config": config.id,
                 "host": me.host, "pid": me.pid}  # fmt: skip
         with self._database.write_transaction() as table:
-            table.unmark(mark)
+            table.unmark([mark])
 
     def crashed_configurations(self, subject: Subject, problem: Problem) -> list[Configuration]:
         """Return what a process of this host began to measure and did not live to finish.

@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
 from foretune.measurement import Measurement
@@ -42,7 +43,7 @@ class Subject:
     device: str
     versions: str
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Thirty-two hexadecimal digits, the same on every machine."""
         text = json.dumps([self.kernel, self.source, self.device, self.versions])

@@ -19,7 +19,7 @@ from triton.runtime.errors import OutOfResources, PTXASError
 from foretune.collect.power import find_meter, measure_power
 from foretune.errors import ForetuneWarning
 from foretune.measurement import Measurement, Status
-from foretune.tune.triton.history import KernelHistory
+from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.triton.kernel import DecoratedKernel, to_configuration
 from foretune.tune.triton.output_check import ComparisonError, OutputChecker
 from foretune.tune.triton.problem_key import Call
@@ -48,7 +48,7 @@ class ConfigurationBenchmark:
         kwargs: arguments by name, and ``grid``.
         configs: all candidates; the first that runs is what others are checked against.
         call: the call, as a problem.
-        history: is told what is under way, and what broke the device.
+        cache: is told what is under way, and what broke the device.
         needs_power: whether power is wanted.
 
     Attributes:
@@ -62,11 +62,11 @@ class ConfigurationBenchmark:
         kwargs: Mapping[str, Any],
         configs: Sequence[triton.Config],
         call: Call,
-        history: KernelHistory,
+        cache: MeasurementCache,
         needs_power: bool,
     ) -> None:
         self._kernel, self._args, self._kwargs = kernel, args, kwargs
-        self._configs, self._call, self._history = configs, call, history
+        self._configs, self._call, self._cache = configs, call, cache
         self._needs_power = needs_power
         self.timings: dict[triton.Config, Any] = {}
 
@@ -77,7 +77,7 @@ class ConfigurationBenchmark:
             UserKernelError: the device works no more, a hook failed, or the call itself is wrong.
             ComparisonError: it ran, and nobody can say whether it is right.
         """
-        with self._history.mark_measuring(self._call, to_configuration(config)):
+        with self._cache.mark_measuring(self._call.problem, to_configuration(config)):
             try:
                 timing = self._benchmark(config)
             except ComparisonError:
@@ -165,7 +165,7 @@ class ConfigurationBenchmark:
         try:
             synchronize()
         except Exception:
-            self._history.record(self._call, [failure])
+            self._cache.append(failure)
             raise UserKernelError(error) from error
         wrong_call = isinstance(error, (TypeError, ValueError)) and not self.timings
         if wrong_call or not _raised_in_launch(self._kernel.fn, error):

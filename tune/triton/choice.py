@@ -22,8 +22,9 @@ from foretune.search.multitask import MIN_FIT, Fits, TransferSearcher
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration, ListedSpace
 from foretune.tune.store import Choice
+from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.store.subject import ChoiceMethod
-from foretune.tune.triton.history import KernelHistory
+from foretune.tune.triton.call_cache import CallCaches, find_choice, known_runs, settle
 from foretune.tune.triton.kernel import to_configuration
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import EXPECTED_LOG_RATIO, PriorFactory, tile_edges
@@ -38,7 +39,7 @@ class CallTuner:
         call: what is to be run.
         configs: the candidates.
         options: how to decide.
-        history: what was measured and chosen before.
+        cache: what was measured and chosen before.
         priors: what is believed of what was not.
         fits: fitted processes of the kernel's searches.
     """
@@ -48,7 +49,7 @@ class CallTuner:
         call: Call,
         configs: Sequence[Configuration],
         options: Options,
-        history: KernelHistory,
+        cache: MeasurementCache,
         priors: PriorFactory,
         fits: Fits,
     ) -> None:
@@ -56,7 +57,7 @@ class CallTuner:
         self.space = ListedSpace(configs)
         self.new_count = 0
         """Measurements of this search."""
-        self._options, self._history = options, history
+        self._options, self.cache = options, cache
         self._priors, self._fits = priors, fits
         # a number is what the user grants, "auto" what it takes
         self._stopping = Stopping(
@@ -72,7 +73,9 @@ class CallTuner:
 
     def sufficient_choice(self) -> Choice | None:
         """Return the choice that was made before, if it rests on enough and nothing refutes it."""
-        choice = self._previous_choice = self._history.choice(self.call, self._candidates)
+        choice = self._previous_choice = find_choice(
+            self.cache, self.call, self._candidates, self._options
+        )
         if choice is None or self._has_failed(choice.config) or self._is_refuted(choice):
             return None
         if choice.how == "all":
@@ -157,7 +160,7 @@ class CallTuner:
         if any(m.ok for m in self.measured()):
             self.record_pending()
         else:
-            self._history.release(self.call, measurement.config)
+            self.cache.release(self.call.problem, measurement.config)
 
     def record_pending(self) -> None:
         """Remember what was kept back."""
@@ -167,7 +170,7 @@ class CallTuner:
     def record_crashes(self) -> None:
         """Count as failed what took another process with it."""
         known = {m.config for m in self.measured()}
-        for config in self._history.crashed_configurations(self.call):
+        for config in self.cache.crashed_configurations(self.call.problem):
             if config in self.space and config not in known:
                 reason = "its measurement took the process with it"
                 self._record([self.call.failure(config, Status.RUNTIME_ERROR, reason)])
@@ -213,7 +216,9 @@ class CallTuner:
         regret = 0.0 if how == "all" else self.searcher.search_posterior.expected_regret
         regret = regret if math.isfinite(regret) else math.nan
         choice = Choice(self.best, measured, regret, how)
-        return self._history.choose(self.call, self._candidates, choice, self._previous_choice)
+        return settle(
+            self.cache, self.call, self._candidates, self._options, choice, self._previous_choice
+        )
 
     def best_measured(self) -> Configuration | None:
         """Return the best candidate that was measured; None if none ran."""
@@ -237,7 +242,7 @@ class CallTuner:
     @cached_property
     def _runs(self) -> list[Measurement]:
         """Everything measured of the kernel on the device by now."""
-        return [*self._history.measurements(self.call), *self._unrecorded]
+        return [*known_runs(self.cache, self.call), *self._unrecorded]
 
     def _invalidate_runs(self) -> None:
         """Forget what was known: more was measured."""
@@ -258,8 +263,8 @@ class CallTuner:
 
     def _has_failed(self, config: Configuration) -> bool:
         """Whether a candidate is known not to run on this problem."""
-        problem, runs = self.call.problem, self._history.measurements(self.call)
-        return any(m.config == config and m.problem == problem and not m.ok for m in runs)
+        runs = self.cache.known(self.call.problem)
+        return any(m.config == config and not m.ok for m in runs)
 
     def _is_refuted(self, choice: Choice) -> bool:
         """Whether measurements that came later show that a choice loses more than it promised.
@@ -277,7 +282,7 @@ class CallTuner:
         return choice_value > (1.0 + promised) * best
 
     def _record(self, measurements: Sequence[Measurement]) -> None:
-        self._history.record(self.call, measurements)
+        self.cache.append(*measurements)
         self._invalidate_runs()
 
     def _make_searcher(self, other_measurements: Sequence[Measurement]) -> TransferSearcher:
@@ -314,7 +319,7 @@ class CallTunerFactory:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.history = KernelHistory(options)
+        self.caches = CallCaches(options)
         self.lock = threading.RLock()
         """Held by who chooses or remembers, never while something is launched or compiled."""
         self._per_device: dict[str, tuple[Options, PriorFactory, Fits]] = {}
@@ -327,7 +332,7 @@ class CallTunerFactory:
             priors = PriorFactory(call.kernel, call.source, device, options)
             self._per_device[device.name] = options, priors, {}
         options, priors, fits = self._per_device[device.name]
-        return CallTuner(call, candidates, options, self.history, priors, fits)
+        return CallTuner(call, candidates, options, self.caches.cache_of(call), priors, fits)
 
 
 def _with_measurable_objective(options: Options, device: Device) -> Options:

@@ -123,12 +123,15 @@ class InductorChooser:
             _warn(f"times of Inductor's {name} are not kept: {type(e).__name__}: {e}")
 
     def _shorten(self, choices: list[Any]) -> list[Any]:
+        from foretune.tune.triton.call_cache import find_choice
+
         if len(choices) < 2:
             return choices
         op = make_operation(choices)
         self._candidates_by_problem[op.call.problem] = op.configs
         with self._tuner_factory.lock:
-            decided = self._tuner_factory.history.choice(op.call, op.configs)
+            cache = self._tuner_factory.caches.cache_of(op.call)
+            decided = find_choice(cache, op.call, op.configs, self._tuner_factory.options)
             if decided is not None:
                 return [choices[op.configs.index(decided.config)]]
             if len(op.templates) <= self._budget:
@@ -142,9 +145,11 @@ class InductorChooser:
         from foretune.measurement import Status
         from foretune.tune.store import Choice
         from foretune.tune.store.subject import ChoiceMethod
+        from foretune.tune.triton.call_cache import settle
 
         op = make_operation(list(timings))
-        call, history = op.call, self._tuner_factory.history
+        call, factory = op.call, self._tuner_factory
+        cache = factory.caches.cache_of(call)
         rows = [
             call.success(config, time_ms, [time_ms])
             if math.isfinite(time_ms)
@@ -152,7 +157,7 @@ class InductorChooser:
             for config, time_ms in zip(op.configs, timings.values(), strict=True)
         ]
         with self._tuner_factory.lock:
-            history.record(call, rows)
+            cache.append(*rows)
             ran = [m for m in rows if m.ok]
             if not ran:
                 return
@@ -165,7 +170,8 @@ class InductorChooser:
                 forecast = float(tuner.searcher.search_posterior.expected_regret)
                 regret = forecast if math.isfinite(forecast) else math.nan
             how: ChoiceMethod = "measured" if left else "all"
-            history.choose(call, listed, Choice(best.config, len(rows), regret, how))
+            choice = Choice(best.config, len(rows), regret, how)
+            settle(cache, call, listed, factory.options, choice)
 
 
 def make_operation(choices: Sequence[Any]) -> Operation:

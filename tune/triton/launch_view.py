@@ -8,7 +8,7 @@ yet which of them a decorator will have as its key.
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -111,6 +111,16 @@ class LaunchView:
             launch.problem,
             dataclasses.replace(kernel_choice, config=launch.config),
         )
+
+    def stored_measurements(
+        self, problem: Problem, read: Callable[[Subject], list[Measurement]]
+    ) -> list[Measurement]:
+        """Return what decorators measured of ``problem``; ``read`` asks the store."""
+        launch = self.function_launch(problem, self._kernel.default(problem))
+        if launch is None:
+            return []
+        space = self._kernel.space(problem)
+        return self.kernel_measurements(problem, space, read(launch.subject))
 
     def kernel_measurements(
         self, problem: Problem, space: SearchSpace, runs: Iterable[Measurement]

@@ -11,7 +11,7 @@ import triton
 from foretune.measurement import Measurement, Status
 from foretune.tune.store import Store
 from foretune.tune.triton.autotuner import Autotuner
-from foretune.tune.triton.history import KernelHistory
+from foretune.tune.triton.call_cache import CallCaches
 from foretune.tune.triton.kernel import to_configuration
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.problem_key import Call, make_call
@@ -25,7 +25,7 @@ class ListenerRecorder:
     """
 
     def __init__(self, store: Store | str | os.PathLike[str] | None) -> None:
-        self._history = KernelHistory(Options(store=store))
+        self._caches = CallCaches(Options(store=store))
 
     def record(self, event: Mapping[str, Any], caller: Mapping[str, Any]) -> None:
         """Remember one tuning.
@@ -41,7 +41,7 @@ class ListenerRecorder:
             return
         call = make_call(event["fn"], tuner.keys, tuner.nargs, caller.get("kwargs", {}))
         runs = [_measurement(call, config, t) for config, t in event["configs_timings"].items()]
-        self._history.record(call, runs)
+        self._caches.cache_of(call).append(*runs)
 
 
 def _measurement(call: Call, config: triton.Config, timing: Any) -> Measurement:

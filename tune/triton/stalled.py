@@ -97,7 +97,7 @@ class StalledCallDriver:
         call = self.kernel.call(self.args, self.kwargs)
         call = replace(call, knobs=tuple(self._configurations[-1]))
         if self._ignore_known:
-            self._tuner_factory.history.forget(call)
+            self._tuner_factory.caches.cache_of(call).forget(call.problem)
         return self._tuner_factory.make_tuner(call, self._configurations)
 
     @property
@@ -191,7 +191,7 @@ class StalledCallDriver:
             self.kwargs,
             self.configs,
             tuner.call,
-            self._tuner_factory.history,
+            tuner.cache,
             tuner.needs_power,
         )
 
@@ -246,7 +246,7 @@ class StalledCallDriver:
     def _try_claim(self, config: Configuration) -> bool:
         """Return whether no other process has measured ``config`` meanwhile, or is at it."""
         known = self._ignore_known or any(m.config == config for m in self.tuner.measured())
-        return self._tuner_factory.history.try_claim(self.tuner.call, config, remeasure=known)
+        return self.tuner.cache.try_claim(self.tuner.call.problem, config, remeasure=known)
 
     def _read_early_stages(self) -> None:
         """Look at the first stages of some candidates' code, where nothing else is known."""

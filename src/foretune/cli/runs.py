@@ -53,7 +53,7 @@ def collect(
     from foretune.datasets import RunLog
     from foretune.datasets.importers.files import read_table
     from foretune.registry import get_kernel
-    from foretune.tune.record import SharedMeasurementCache
+    from foretune.tune.store.cache import MeasurementCache
 
     chosen, store_setting = get_kernel(kernel), options.read_store(store, no_store)
     options.require_positive_int(configs, "--configs")
@@ -79,7 +79,7 @@ def collect(
     ):
         if others := log.kernels() - {kernel}:
             raise UsageError(f"{out} holds runs of {', '.join(others)}: give another --out")
-        record = SharedMeasurementCache(chosen, active_runner.device, store_setting, log)
+        record = MeasurementCache.for_kernel(chosen, active_runner.device, store_setting, log)
         wait_until_idle(active_runner.watch, wait_quiet, progress)
         with active_runner.watch() as watch:
             done = collect_runs(chosen, plan, record, active_runner, progress)

@@ -12,7 +12,7 @@ from foretune.errors import UsageError
 from foretune.objective import Limit
 
 if TYPE_CHECKING:
-    from foretune.tune.store.optional import StoreLocation
+    from foretune.tune.store.cache import StoreLocation
     from foretune.tune.workload import Calls
 
 COLUMNS = ("kernel", "problem", "calls")

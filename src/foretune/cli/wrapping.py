@@ -12,7 +12,7 @@ from foretune.values import Value, parse_value
 
 if TYPE_CHECKING:
     from foretune.tune.functions.result import Best
-    from foretune.tune.store.optional import StoreLocation
+    from foretune.tune.store.cache import StoreLocation
 
 SOURCE_SUFFIXES = (".c", ".cc", ".cpp", ".cxx", ".cl", ".cu", ".hip")
 KNOB_OPTIONS = ("param", "restrict", "default")

@@ -21,7 +21,7 @@ from foretune.models.validation.splits import task_numbers
 from foretune.objective import Objective
 from foretune.registry import get_kernel
 from foretune.tune.job import TuningJob
-from foretune.tune.record import SharedMeasurementCache
+from foretune.tune.store.cache import MeasurementCache
 
 MOST_BYTES = 10e6
 SOURCE = get_kernel("matmul").source_hash
@@ -154,7 +154,7 @@ class TestAsPrior:
 
     def find(self, device, predictor="auto", objective=Objective.TIME):
         told, kernel = Spoken(), get_kernel("matmul")
-        record = SharedMeasurementCache(kernel, device, store=False)
+        record = MeasurementCache.for_kernel(kernel, device, store=False)
         runner = InProcessRunner(device)
         session = TuningJob(kernel, runner, record, (objective,), progress=told)
         return session.find_predictor(predictor), told.said

@@ -20,7 +20,7 @@ from foretune.errors import RunTableError, StoreError, UnknownName, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.store import Choice, MergeReport, Store, StoreFile, Subject, database, sql
+from foretune.tune.store import Choice, MergeReport, Store, StoreFile, Subject, sql, sqlite_file
 from foretune.tune.store import store as store_module
 from foretune.tune.store.json_rows import measurement_to_record
 from foretune.tune.store.process import Process, this_process
@@ -144,7 +144,7 @@ class TestMeasurements:
     def test_forgetting(self, store):
         store.put(SUBJECT, [measured(x=1), measured(x=2), measured(LARGE, x=1)])
         store.choose(SUBJECT, SMALL, choice())
-        store.begin(SUBJECT, SMALL, Configuration(x=9))
+        store.begin_measurement(SUBJECT, SMALL, Configuration(x=9))
         store.put(OTHER, [measured(x=1)])
         assert store.forget(SUBJECT, SMALL) == 3
         assert [m.problem for m in store.measurements(SUBJECT)] == [LARGE]
@@ -187,8 +187,8 @@ class TestMeasurements:
 
     def test_an_empty_store_knows_no_kernel(self, store):
         with pytest.raises(UsageError, match="knows no kernel 'softmax': nothing has been tuned"):
-            store.of_kernel("softmax")
-        assert store.of_kernel(None) == []
+            store.find_subjects("softmax")
+        assert store.find_subjects(None) == []
 
 
 NAMES = st.text(min_size=1, max_size=5)
@@ -319,12 +319,12 @@ print("ready", flush=True)
 sys.stdin.readline()
 for x in range(30):
     config = Configuration(x=x, process=number)
-    store.begin(subject, problem, config)
+    store.begin_measurement(subject, problem, config)
     row = Measurement(subject.kernel, problem, config, subject.device, Status.OK, 1.0 + x)
     store.put(subject, [row])
 mine = Choice(Configuration(x=number), 30, 0.0, "measured")
 print(store.choose(subject, problem, mine).config["x"], flush=True)
-store.begin(subject, problem, Configuration(x="crash", process=number))
+store.begin_measurement(subject, problem, Configuration(x="crash", process=number))
 if number == 0:
     os.kill(os.getpid(), signal.SIGKILL)
 sys.stdin.readline()
@@ -365,8 +365,8 @@ class TestProcesses:
 
     def test_what_this_process_measures_is_not_abandoned(self, store):
         config = Configuration(x=1)
-        store.begin(SUBJECT, SMALL, config)
-        store.begin(SUBJECT, SMALL, config)
+        store.begin_measurement(SUBJECT, SMALL, config)
+        store.begin_measurement(SUBJECT, SMALL, config)
         assert store.crashed_configurations(SUBJECT, SMALL) == []
         store.put(SUBJECT, [measured(x=1)])
         assert store.crashed_configurations(SUBJECT, SMALL) == []
@@ -377,11 +377,11 @@ class TestProcesses:
         earlier = replace(me, pid=2**22 + 1)
         for who in (earlier, me):
             monkeypatch.setattr(store_module, "this_process", lambda who=who: who)
-            store.begin(SUBJECT, SMALL, config)
-        store.end(SUBJECT, SMALL, config)
+            store.begin_measurement(SUBJECT, SMALL, config)
+        store.end_measurement(SUBJECT, SMALL, config)
         assert store.crashed_configurations(SUBJECT, SMALL) == [config]
         monkeypatch.setattr(store_module, "this_process", lambda: earlier)
-        store.end(SUBJECT, SMALL, config)
+        store.end_measurement(SUBJECT, SMALL, config)
         assert store.crashed_configurations(SUBJECT, SMALL) == []
 
     def test_who_lives(self):
@@ -506,6 +506,109 @@ class TestConflicts:
         assert store.merge(tmp_path / "other.json") == MergeReport(0, 0, 0, 4)
 
 
+FORKED = """
+import os, sys
+from foretune.measurement import Measurement, Status
+from foretune.problem import Problem
+from foretune.space import Configuration
+from foretune.tune.store import Store, Subject
+
+subject, store = Subject("k", "s", "d", "v"), Store(sys.argv[1])
+
+def put(x):
+    row = Measurement("k", Problem(n=1), Configuration(x=x), "d", Status.OK, 1.0 + x)
+    store.put(subject, [row])
+
+put(0)
+child = os.fork()
+for x in range(20):
+    put(1000 * (child == 0) + x)
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+    print(len(store.measurements(subject)), flush=True)
+"""
+
+
+class TestOpenConnection:
+    def test_it_is_opened_once(self, file):
+        from sqlalchemy import Engine, event
+
+        opened = []
+
+        def count(*_):
+            opened.append(1)
+
+        event.listen(Engine, "connect", count)
+        try:
+            store = Store(file)
+            for x in range(5):
+                store.put(SUBJECT, [measured(x=x)])
+            assert len(store.measurements(SUBJECT)) == 5
+        finally:
+            event.remove(Engine, "connect", count)
+        assert len(opened) == 1
+
+    def test_what_was_put_is_in_the_file_at_once(self, file):
+        store = Store(file)
+        for x in range(3):
+            store.put(SUBJECT, [measured(x=x)])
+            assert len(Store(file, create=False).measurements(SUBJECT)) == x + 1
+
+    def test_closing_leaves_one_file(self, file):
+        store = Store(file)
+        store.put(SUBJECT, [measured(x=1)])
+        assert file.with_name("tuned.db-wal").exists()
+        store.close()
+        assert list(file.parent.iterdir()) == [file]
+        store.put(SUBJECT, [measured(x=2)])
+        del store
+        assert list(file.parent.iterdir()) == [file]
+
+    def test_a_replaced_file_is_noticed(self, file):
+        other = Store(file.with_name("other.db"))
+        other.put(SUBJECT, [measured(x=9)])
+        other.close()
+        store = Store(file)
+        store.put(SUBJECT, [measured(x=1)])
+        file.with_name("other.db").replace(file)
+        assert [m.config["x"] for m in store.measurements(SUBJECT)] == [9]
+        store.put(SUBJECT, [measured(x=2)])
+        assert [m.config["x"] for m in Store(file).measurements(SUBJECT)] == [9, 2]
+
+    def test_another_process_deletes_and_makes_it_again(self, file):
+        """The log of the deleted file is not mixed with that of the new one."""
+        store = Store(file)
+        store.put(SUBJECT, [measured(x=x) for x in range(50)])
+        code = (
+            "import os, sys; from foretune.tune.store import Store, Subject; os.unlink(sys.argv[1]);"
+            "store = Store(sys.argv[1]); store.put(Subject('a', 'b', 'c', 'd'), []);"
+            "print('ready', flush=True); sys.stdin.readline(); print(len(store.subjects()))"
+        )
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-c", code, file],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        try:
+            assert child.stdout.readline() == "ready\n"
+            assert [s.kernel for s in store.subjects()] == ["a"]
+            store.put(SUBJECT, [measured(x=1)])
+        finally:
+            said, _ = child.communicate("go\n")
+        assert said == "2\n"
+        assert len(Store(file).measurements(SUBJECT)) == 1
+
+    @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+    def test_parent_and_child_of_a_fork(self, file):
+        run = subprocess.run(
+            [sys.executable, "-P", "-W", "ignore", "-c", FORKED, file],
+            capture_output=True, text=True,
+        )  # fmt: skip
+        assert (run.stdout, run.stderr) == ("40\n", "")
+        raw = sqlite3.connect(file)
+        assert raw.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+        raw.close()
+
+
 class TestTrouble:
     def test_nothing_is_opened_before_it_is_used(self, file):
         Store(file)
@@ -533,6 +636,7 @@ class TestTrouble:
     def test_a_file_with_torn_pages(self, file):
         store = Store(file)
         store.put(SUBJECT, [measured(x=x) for x in range(200)])
+        store.close()
         content = file.read_bytes()
         assert len(content) > 3 * 4096
         file.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
@@ -706,7 +810,7 @@ class TestTrouble:
 
         mounts = [type("Mount", (), {"mountpoint": "/", "fstype": kind})]
         monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
-        assert database._is_network_file_system(file) == (kind == "nfs4")
+        assert sqlite_file.is_network_file_system(file) == (kind == "nfs4")
         Store(file).put(SUBJECT, [measured(x=1)])
         raw = sqlite3.connect(file)
         assert raw.execute("PRAGMA journal_mode").fetchone() == (journal,)

@@ -18,8 +18,8 @@ from foretune.collect.benchmark import environment
 from foretune.collect.kernels import triton_gemm
 from foretune.device import find_device
 from foretune.measurement import Measurement, Status
-from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.store import Store
+from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.triton.launch_view import LaunchView
 
 GEMM = triton_gemm.TritonGemm()
@@ -144,14 +144,14 @@ def test_what_the_decorator_measured_is_known_to_tune(driver, tuned):
     Store().forget()
     configs = whole(tuned)[:3]
     multiply(decorated(configs, budget="all"))
-    known = SharedMeasurementCache(GEMM, H200).known(PROBLEM)
+    known = MeasurementCache.for_kernel(GEMM, H200).known(PROBLEM)
     assert {m.config: m.time_ms for m in known} == {c: law(c) for c in configs}
-    assert SharedMeasurementCache(GEMM, H200).known(GEMM.problem(M=512, N=512, K=1024)) == []
+    assert MeasurementCache.for_kernel(GEMM, H200).known(GEMM.problem(M=512, N=512, K=1024)) == []
 
 
 def test_what_is_forgotten_is_forgotten_under_both_names(driver, tuned):
     assert main(["store", "forget", "triton_gemm", "--problem", "K=1024"]) == 0
-    assert SharedMeasurementCache(GEMM, H200).known(PROBLEM) == []
+    assert MeasurementCache.for_kernel(GEMM, H200).known(PROBLEM) == []
     multiply(decorated(whole(tuned)[:4], budget=2))
     assert len(driver.launches) > 1
 

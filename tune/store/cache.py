@@ -1,0 +1,341 @@
+"""Cache of measurements and choices of one kernel on one device: store, shipped file, run log.
+
+If the store cannot be read or written, work continues without it after one warning.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Container, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+
+from foretune.errors import ForetuneError, ForetuneWarning
+from foretune.measurement import Measurement
+from foretune.objective import ConstrainedObjective, Objective
+from foretune.problem import Problem
+from foretune.space import Configuration
+from foretune.tune.store.reader import StoreReader
+from foretune.tune.store.store import Store
+from foretune.tune.store.subject import CANDIDATES_TAG, OBJECTIVE_TAG, Choice, Subject
+
+if TYPE_CHECKING:
+    from foretune.collect.collection import RunSink
+    from foretune.datasets import RunLog
+    from foretune.device import Device
+    from foretune.kernel import Kernel
+
+T = TypeVar("T")
+StoreLocation = Store | str | os.PathLike[str] | bool | None
+"""A store, its path or SQLAlchemy URL; None or True is the user's own, False none."""
+LEAST_TIME = ConstrainedObjective(Objective.TIME, ())
+
+
+class FallibleStore:
+    """A store that is ignored after its first failure, which costs one warning."""
+
+    def __init__(self, location: StoreLocation) -> None:
+        self._location: StoreLocation = location
+
+    def query(self, question: Callable[[Store], T], default: T) -> T:
+        """Return the store's answer; ``default`` if there is no store, or it fails."""
+        if self._location is False:
+            return default
+        if not isinstance(self._location, Store):  # only now: $FORETUNE_STORE may be set late
+            self._location = Store(None if self._location is True else self._location)
+        try:
+            return question(self._location)
+        except ForetuneError as e:
+            self._location = False
+            warnings.warn(f"tuned results are not kept: {e}", ForetuneWarning, stacklevel=4)
+            return default
+
+
+class Aliases(Protocol):
+    """Subjects under which other front ends look for the same runs, e.g. ``autotune``'s."""
+
+    def function_measurement(self, m: Measurement) -> tuple[Subject, Measurement] | None:
+        """Return a measurement as the other front end has it; None if it has none like it."""
+
+    def function_choice(
+        self, problem: Problem, kernel_choice: Choice
+    ) -> tuple[Subject, Problem, Choice] | None:
+        """Return a choice as the other front end has it; None if it has none like it."""
+
+    def stored_measurements(
+        self, problem: Problem, read: Callable[[Subject], list[Measurement]]
+    ) -> list[Measurement]:
+        """Return what the other front end measured of a problem; ``read`` asks the store."""
+
+
+class MeasurementCache:
+    """What is known of one kernel on one device, and where new measurements and choices go.
+
+    Args:
+        subject: the kernel's code, device and toolchain.
+        store: shared with other processes.
+        log: a copy of everything measured or found, e.g. the run table a user asked for.
+        shipped: results that came with a library; the store's are newer.
+        translate: applied to each measurement of the store; None drops it.
+        aliases: makes the other names of the same runs, on first use.
+        space_id: of the search space, if the kernel has several; part of a choice's key.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        store: StoreLocation | FallibleStore = None,
+        *,
+        log: "RunSink | None" = None,
+        shipped: StoreReader | None = None,
+        translate: Callable[[Measurement], Measurement | None] | None = None,
+        aliases: Callable[[], Aliases] | None = None,
+        space_id: str = "",
+    ) -> None:
+        self.subject = subject
+        self._store = store if isinstance(store, FallibleStore) else FallibleStore(store)
+        self._log, self._shipped, self._translate = log, shipped, translate
+        self._make_aliases = aliases
+        self._aliases: Aliases | None = None
+        self._space_id = space_id
+        self._runs: dict[Problem, dict[Configuration, Measurement]] | None = None
+        self._choices: dict[Problem, Choice] = {}
+        self._forgotten: set[Problem] = set()
+
+    @classmethod
+    def for_kernel(
+        cls,
+        kernel: "Kernel",
+        device: "Device",
+        store: StoreLocation = None,
+        log: "RunLog | None" = None,
+    ) -> Self:
+        """Return the cache of a registered kernel; runs of a Triton kernel serve ``autotune``."""
+        from foretune.collect.collection import CurrentRuns
+        from foretune.collect.versions import toolchain
+
+        subject = Subject(
+            kernel.name, kernel.source_hash, device.name, toolchain(kernel.device_kind)
+        )
+        return cls(
+            subject,
+            store,
+            log=None if log is None else CurrentRuns(kernel, device, log),
+            aliases=_launch_view(kernel, device),
+            space_id=kernel.space_id,
+        )
+
+    def find(self, problem: Problem, config: Configuration) -> Measurement | None:
+        """Return the log's measurement of a configuration, or the store's, which the log gets."""
+        if self._log is not None and (found := self._log.find(problem, config)) is not None:
+            return found
+        found = self._loaded().get(problem, {}).get(config)
+        if found is not None and self._log is not None:
+            self._log.append(found)
+        return found
+
+    def append(self, *measurements: Measurement) -> None:
+        """Keep measurements, failures too, in the log and in the store.
+
+        Raises:
+            RunTableError: one is impossible; it is not written.
+            OutputError: the log cannot be written.
+        """
+        if self._log is not None:
+            for m in measurements:
+                self._log.append(m)
+        self._remember(measurements)
+        if measurements:
+            self._store.query(lambda store: store.put(self.subject, measurements), None)
+        for m in measurements:
+            if (aliases := self._get_aliases()) and (alias := aliases.function_measurement(m)):
+                self._store.query(lambda store, a=alias: store.put(a[0], [a[1]]), None)  # type: ignore[misc]
+
+    def known(self, problem: Problem) -> list[Measurement]:
+        """Return the store's measurements of a problem as of now, without those of the log."""
+        self._refresh(problem)
+        found = self._loaded().get(problem, {}).values()
+        return [m for m in found if self._log is None or not self._log.find(problem, m.config)]
+
+    def known_for_other_problems(self, problem: Problem) -> list[Measurement]:
+        """Return the measurements of all other problems of this kernel."""
+        others = (rows for p, rows in self._loaded().items() if p != problem)
+        return [m for rows in others for m in rows.values()]
+
+    def forget(self, problem: Problem) -> None:
+        """Ignore what is known of a problem; the store keeps it for others."""
+        self._loaded().pop(problem, None)
+        self._choices.clear()
+        self._forgotten.add(problem)
+
+    def choice(
+        self,
+        problem: Problem,
+        objective: ConstrainedObjective = LEAST_TIME,
+        *,
+        candidates: str | None = None,
+        among: Container[Configuration] | None = None,
+    ) -> Choice | None:
+        """Return the choice for a problem with the same objective, limits and candidates.
+
+        Args:
+            problem: what it is for.
+            objective: what was minimized.
+            candidates: identifies the configurations to choose from; None is the whole space.
+            among: choices of other configurations are ignored; None accepts all.
+        """
+        if problem in self._forgotten:
+            return None
+        key = self._choice_key(problem, objective, candidates)
+        found = _as_list(self._choices.get(key))
+        found = found or self._ask_all(lambda reader: _as_list(reader.choice(self.subject, key)))
+        return next((c for c in found if among is None or c.config in among), None)
+
+    def all_choices(self, problem: Problem) -> list[tuple[Problem, Choice]]:
+        """Return the choices of all problems with their tags, oldest first.
+
+        The list is empty if ``problem``, which they are wanted for, was forgotten.
+        """
+        if problem in self._forgotten:
+            return []
+        return self._ask_all(lambda reader: list(reader.choices(self.subject).items()))
+
+    def choose(
+        self,
+        problem: Problem,
+        objective: ConstrainedObjective,
+        choice: Choice,
+        replacing: Choice | None = None,
+        *,
+        candidates: str | None = None,
+    ) -> Choice:
+        """Settle on ``choice``, or return what another process settled on meanwhile.
+
+        A choice takes the place of ``replacing`` only if it rests on more measurements.
+        """
+        key, standing = self._choice_key(problem, objective, candidates), choice
+        if problem not in self._forgotten:
+            standing = self._store.query(
+                lambda store: store.choose(self.subject, key, choice, replacing), choice
+            )
+        self._choices[key] = standing
+        aliases = self._get_aliases() if key == problem else None
+        if aliases and (alias := aliases.function_choice(problem, standing)):
+            self._store.query(lambda store: _choose_better(store, *alias), None)
+        return standing
+
+    def crashed_configurations(self, problem: Problem) -> list[Configuration]:
+        """Return configurations whose measurement ended a whole process of this host."""
+        return self._store.query(
+            lambda store: store.crashed_configurations(self.subject, problem), []
+        )
+
+    def try_claim(self, problem: Problem, config: Configuration, remeasure: bool) -> bool:
+        """Return whether this process may measure ``config``: see `Store.try_claim`."""
+        return self._store.query(
+            lambda store: store.try_claim(self.subject, problem, config, remeasure), True
+        )
+
+    @contextmanager
+    def mark_measuring(self, problem: Problem, config: Configuration) -> Iterator[None]:
+        """Mark a configuration in the store while it is measured; a crash leaves the mark.
+
+        `append` removes the mark together with writing the result, so that no other process
+        measures the configuration in between.
+        """
+        self._store.query(
+            lambda store: store.begin_measurement(self.subject, problem, config), None
+        )
+        try:
+            yield
+        except BaseException:
+            self.release(problem, config)
+            raise
+
+    def release(self, problem: Problem, config: Configuration) -> None:
+        """Remove the mark from a configuration that gets no result."""
+        self._store.query(lambda store: store.end_measurement(self.subject, problem, config), None)
+
+    def _loaded(self) -> dict[Problem, dict[Configuration, Measurement]]:
+        if self._runs is None:
+            self._runs = {}
+            self._remember(self._translated(self._read(self.subject, None)))
+        return self._runs
+
+    def _refresh(self, problem: Problem) -> None:
+        """Read what other processes measured of a problem."""
+        if aliases := self._get_aliases():
+            read = self._read
+            self._remember(aliases.stored_measurements(problem, lambda s: read(s, None)))
+        if self._runs is None:
+            self._loaded()
+        elif problem not in self._forgotten:
+            self._remember(self._translated(self._read(self.subject, problem)))
+
+    def _translated(self, measurements: Iterable[Measurement]) -> Iterator[Measurement]:
+        translate = self._translate
+        for m in measurements:
+            if (translated := m if translate is None else translate(m)) is not None:
+                yield translated
+
+    def _read(self, subject: Subject, problem: Problem | None) -> list[Measurement]:
+        return self._ask_all(lambda reader: reader.measurements(subject, problem))
+
+    def _remember(self, measurements: Iterable[Measurement]) -> None:
+        runs = self._loaded()
+        for m in measurements:
+            runs.setdefault(m.problem, {})[m.config] = m
+
+    def _ask_all(self, question: Callable[[StoreReader], list[T]]) -> list[T]:
+        """Return the answers of what was shipped, then of the store, which is newer."""
+        shipped = question(self._shipped) if self._shipped else list[T]()
+        return shipped + self._store.query(question, list[T]())
+
+    def _get_aliases(self) -> Aliases | None:
+        if self._aliases is None and self._make_aliases is not None:
+            self._aliases = self._make_aliases()
+        return self._aliases
+
+    def _choice_key(
+        self, problem: Problem, objective: ConstrainedObjective, candidates: str | None
+    ) -> Problem:
+        """Return the problem with tags for candidates, objective and limits."""
+        listed = self._space_id if candidates is None else candidates
+        tags = {CANDIDATES_TAG: listed} if listed else {}
+        if objective != LEAST_TIME:
+            limits = (f"{x.column}<={x.maximum:g}" for x in objective.limits)
+            tags[OBJECTIVE_TAG] = " ".join([objective.objective.value, *limits])
+        return Problem({**problem, **tags}) if tags else problem
+
+
+def open_shipped(path: str | os.PathLike[str] | None) -> StoreReader | None:
+    """Return the results that came with a library; None without a file, or after a warning."""
+    if path is None:
+        return None
+    try:
+        return Store.from_file(path)
+    except ForetuneError as e:
+        warnings.warn(f"shipped results are not used: {e}", ForetuneWarning, stacklevel=2)
+        return None
+
+
+def _launch_view(kernel: "Kernel", device: "Device") -> Callable[[], Aliases] | None:
+    """Return what makes the names that a decorator of the same Triton function uses."""
+    from foretune.collect.kernels.triton_kernel import TritonKernel
+
+    if not isinstance(kernel, TritonKernel):
+        return None
+
+    def make() -> Aliases:
+        from foretune.tune.triton.launch_view import LaunchView
+
+        return LaunchView(kernel, device)
+
+    return make
+
+
+def _choose_better(store: Store, subject: Subject, problem: Problem, choice: Choice) -> None:
+    store.choose(subject, problem, choice, store.choice(subject, problem))
+
+
+def _as_list(choice: Choice | None) -> list[Choice]:
+    return [] if choice is None else [choice]
