@@ -94,7 +94,7 @@ def _check(sources: set[str], table: pd.DataFrame, path: Path) -> None:
             )
     if not any(c.startswith(PLAIN_GROUPS) for c in sources):
         raise UsageError(
-            f"no column tells what was run: add --map problem.M=COLUMN; {path} has the columns {has}"
+            f"no column tells what was run: add --map problem.M=COLUMN; {path} has {has}"
         )
 
 
