@@ -114,7 +114,7 @@ class AxisPositions:
     def save(self, path: Path, values: np.ndarray) -> None:
         """Write places and their values as plain arrays."""
         np.savez_compressed(
-            path, coordinates=self.coordinates, keys=self.keys, shared=self.shared, values=values
+            path, positions=self.coordinates, keys=self.keys, shared=self.shared, values=values
         )
 
     @classmethod

@@ -210,8 +210,8 @@ def test_quick_validation_holds_out_some_problems_once(toy_runs, monkeypatch):
     assert quick.validation.held_out["time_ms"]["problem"].nunique() == 2  # of 6, in five folds
     assert str(quick.validation).startswith("quick")
     one = toy_runs[toy_runs["problem.M"] == 96]
-    assert set(validate(one, extent="quick").scores["time_ms"]) == {"random"}
-    both = validate(toy_runs, extent="quick", splits=("random", "grouped")).scores["time_ms"]
+    assert set(validate(one, level="quick").scores["time_ms"]) == {"random"}
+    both = validate(toy_runs, level="quick", splits=("random", "grouped")).scores["time_ms"]
     assert set(both) == {"random", "grouped"}
 
 
