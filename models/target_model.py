@@ -1,9 +1,9 @@
-"""The model of one target: experts, what to believe when, and how far to trust it.
+"""The model of one target: experts, their weights, and the interval.
 
-Rows are held out in all the ways in which a row can be new. What the experts (`Experts`) say of
-them teaches the blend (`Blend`) whom to believe where, and how far the blend is off teaches the
-spread (`ConformalInterval`), the interval. Where runs have no neighbours (configurations drawn at
-random) there are two experts at most, trees and a smooth one.
+Rows are held out in every way in which a row can be new. The predictions of the experts (`Experts`)
+for them train the weights (`Blend`); the errors of the blend train the interval
+(`ConformalInterval`). Without neighbors (randomly drawn configurations), the experts are trees and
+a smooth model.
 """
 
 import json
@@ -43,42 +43,36 @@ from foretune.models.validation.splits import fold_of_rows
 
 HOLDOUTS, MORE_HOLDOUTS = 3, 6
 SMALL_TABLE_ROWS = 5_000
-"""Tables of so many rows are held out of more often: it costs little there, and judges better."""
+"""Tables up to this size get more hold-outs, which are cheap there."""
 MAX_ROWS = 250_000
-"""Models learn from at most so many rows, drawn at random; to predict, neighbours are all rows."""
+"""Maximum number of training rows (random subset); neighbors come from all rows."""
 MAX_TRIAL_ROWS, MAX_SCORED_ROWS = 20_000, 5_000
-"""Models that only serve to blend and to calibrate learn from, and are judged on, at most so many
-rows each."""
+"""Maximum training rows and scored rows of a hold-out trial."""
 MIN_NEIGHBOR_SHARE = 0.5
-"""Share of rows that must have neighbours, or neighbours are left out."""
+"""Minimum share of rows with neighbors for neighbors to be used."""
 MIN_DEVICES, MAX_HELD_OUT_DEVICES = 3, 4
-"""With so many devices, so many are held out whole, one at a time: a new one will come."""
+"""Minimum devices to hold some out, and how many are held out, one at a time."""
 PROBLEM_FOLDS = 6
-"""Where problems are few, they are held out in so many parts."""
+"""Number of folds if there are few problems."""
 MIN_NEIGHBOR_ROWS = 200
-"""Fewer rows have no neighbours worth the name."""
+"""Minimum rows for neighbors to be used."""
 MIN_SMOOTH_ROWS, MAX_SMOOTH_ROWS = 40, 3000
-"""Tables of so many rows have a smooth expert."""
+"""Table sizes with a smooth expert."""
 
 
 class TargetModel:
-    """Learns one target.
-
-    Args:
-        target: ``time_ms`` or ``power_w``.
-        make_regressor: returns a new regressor, unfitted.
-        seed: of everything random.
+    """The model of one target, ``time_ms`` or ``power_w``.
 
     Attributes:
-        scale: what the target is measured against.
-        experts, spread: the parts.
-        blend: how the experts are combined; None where there is one.
-        neighbor_index: the neighbourhood; None where rows have no neighbours.
-        places, values: the neighbours, what they are worth; set where there are some.
-        log_units: log of the unit of each neighbour; None where the target has none.
-        reach: column -> how far outside the range of those learned from rows were held out.
-        training_devices: of training, where they were too few to hold one out; None else, and
-            where problems are few.
+        scale: the scale on which the target is learned.
+        experts, interval: the parts.
+        blend: the weights of the experts; None if there is one expert.
+        neighbor_index: None if neighbors are not used.
+        positions, values: measured runs and their target values; set with neighbors.
+        log_units: log of the unit of each measured run; None without a unit.
+        reach: column -> how far outside the range rows were held out.
+        training_devices: the devices, if too few to hold one out; None otherwise, and with few
+            problems.
     """
 
     scale: TargetScale
@@ -104,13 +98,9 @@ class TargetModel:
         X: np.ndarray,
         repeats: Repeats | None = None,
     ) -> Self:
-        """Learn.
+        """Fit to ``rows``, which all have the target, with features ``X``.
 
-        Args:
-            features: fitted.
-            rows: to learn from, all of which have the target.
-            X: their features.
-            repeats: other measurements of the same rows. The interval is to hold for any of them.
+        The interval covers any of the ``repeats``, the other measurements of the same rows.
         """
         rng = np.random.default_rng(self.seed)
         problems = distinct_problems(rows)
@@ -180,17 +170,17 @@ class TargetModel:
         outside: np.ndarray,
         beyond: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return, per row, the log of the target, its interval's half-width, and what else is said.
+        """Return, per row, the log of the target, the interval's half-width, and expert differences.
 
-        The last are differences of every expert's log from the first (rows, experts), NaN where one
-        cannot tell.
+        The differences are each expert's log less the blended log (rows, experts); NaN if it has
+        none.
 
         Args:
-            features: those of training.
-            rows: to predict.
+            features: the fitted feature set.
+            rows: the rows to predict.
             X: their features.
-            outside: how many octaves each lies outside the training range.
-            beyond: the same less what `reach` covers.
+            outside: octaves outside the training range.
+            beyond: the same, less `reach`.
         """
         rows = Rows.from_table(rows)
         log_unit = self.scale.log_unit(features, rows)
@@ -204,7 +194,7 @@ class TargetModel:
                 Z, predictions, neighbor_class == NO_NEIGHBORS, self._is_unseen_device(rows)
             )
         differences = predictions - log_value[:, None]
-        if neighbors is None and self.scale.roofline:  # with neighbours the unit is an opinion
+        if neighbors is None and self.scale.roofline:  # with neighbors, the unit is an expert
             differences = np.column_stack([differences, -log_value])
         if self.interval.median_error is not None:
             Z = _disagreement(predictions, log_value)
@@ -212,14 +202,14 @@ class TargetModel:
         return log_value + log_unit + self.scale.log_scale(rows), width, differences
 
     def _is_unseen_device(self, rows: Rows) -> np.ndarray:
-        """Return which rows are of a device that is new where none was held out."""
+        """Return which rows are of a new device, if no device was held out."""
         if self.training_devices is None or "device" not in rows:
             return np.zeros(len(rows), dtype=bool)
         names, codes = rows.distinct("device")
         return ~np.isin(names, self.training_devices)[codes]
 
     def _neighbor_features(self, rows: Rows, log_unit: np.ndarray) -> np.ndarray | None:
-        """Return what rows see of their neighbours; None where there are none."""
+        """Return the neighbor features of rows; None without neighbors."""
         if self.neighbor_index is None:
             return None
         neighbor_index = self.neighbor_index
@@ -240,9 +230,7 @@ class TargetModel:
         X: np.ndarray,
         problems: np.ndarray | None,
     ) -> Table:
-        """Return the rows as experts need them; ``problems``: their problems, where these are
-        few.
-        """
+        """Return the rows as experts need them; ``problems`` is None with many problems."""
         log_target = np.log(rows[self.target].to_numpy(dtype=float))
         self.scale = TargetScale.fit(self.target, features, rows, log_target, problems)
         log_unit, log_target = (
@@ -277,7 +265,7 @@ class TargetModel:
         folds = fold_of_rows(rows, "grouped", self.seed, "task", count)
         if folds is None:
             folds = fold_of_rows(rows, "random", self.seed, folds=count)
-        assert folds is not None  # five rows at least
+        assert folds is not None  # at least five rows
         return [folds == fold for fold in np.unique(folds)]
 
     def _trial(
@@ -288,7 +276,7 @@ class TargetModel:
         smooth: SmoothExpert | None,
         rng: np.random.Generator,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return circumstances, opinions, numbers and company of the rows held out."""
+        """Return gating features, predictions, indices and neighbor class of held-out rows."""
         known = np.flatnonzero(~out)
         sampled = _sample(known, MAX_TRIAL_ROWS, rng)
         wanted = _sample(np.flatnonzero(out), MAX_SCORED_ROWS, rng)
@@ -312,7 +300,7 @@ class TargetModel:
     def _octaves_outside(
         self, rows: pd.DataFrame, held_out: list[np.ndarray], scored: list[np.ndarray]
     ) -> np.ndarray:
-        """Return how far rows that were held out and judged lay outside; note the `reach`."""
+        """Return how far outside the range the scored rows were; update `reach`."""
         self.reach, outside = {}, []
         for out, wanted in zip(held_out, scored, strict=True):
             known, scored_rows = TrainingRange.from_runs(rows[~out]), rows.iloc[wanted]
@@ -326,7 +314,7 @@ class TargetModel:
         return self.make_regressor().quick()
 
     def save(self, folder: Path) -> None:
-        """Write the parts to ``folder``."""
+        """Write to ``folder``."""
         folder.mkdir()
         self.experts.save(folder)
         self.interval.save(folder, "spread")
@@ -351,7 +339,7 @@ class TargetModel:
 
     @classmethod
     def load(cls, folder: Path, target: Target, make_regressor: RegressorFactory) -> Self:
-        """Read what `save` wrote."""
+        """Read from ``folder``."""
         model = cls(target, make_regressor)
         card = json.loads((folder / "target.json").read_text(encoding="utf-8"))
         model.scale = TargetScale.from_json(card["unit"], target)
@@ -377,9 +365,7 @@ class TargetModel:
 
 
 def share_positions(models: Iterable[TargetModel]) -> None:
-    """Let models of the same rows have the same `AxisPositions`, so that neighbours are found
-    once.
-    """
+    """Let models of the same rows share their `AxisPositions`, to find neighbors once."""
     different: list[AxisPositions] = []
     for model in models:
         if model.neighbor_index is None:
@@ -393,7 +379,7 @@ def share_positions(models: Iterable[TargetModel]) -> None:
 
 
 def _disagreement(predictions: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Return how far opinions are from the value on average (rows, 1)."""
+    """Return the mean distance of the experts from the value (rows, 1)."""
     return np.nanmean(np.abs(predictions - value[:, None]), axis=1, keepdims=True)
 
 
@@ -405,7 +391,7 @@ def _problems_held_out(problems: np.ndarray, rng: np.random.Generator) -> list[n
 
 
 def _devices_held_out(rows: pd.DataFrame, rng: np.random.Generator) -> list[np.ndarray]:
-    """Return masks of whole devices, if there are enough to learn from the others."""
+    """Return masks of whole devices, if enough others remain."""
     names = rows["device"].astype(str).to_numpy()
     devices = np.unique(names)
     if len(devices) < MIN_DEVICES:
@@ -424,7 +410,7 @@ def _has_neighbors(table: Table) -> bool:
 def _neighbor_class(
     neighbor_index: NeighborIndex | None, neighbors: np.ndarray | None, rows: int
 ) -> np.ndarray:
-    """Return the company of rows; where none has neighbours, the same for all."""
+    """Return the neighbor class of rows; all 0 without neighbors."""
     return (
         np.zeros(rows, dtype=int)
         if neighbor_index is None or neighbors is None
