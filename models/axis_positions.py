@@ -90,9 +90,7 @@ class AxisPositions:
         return self._line_cache[axis]
 
     def _order(self, axis: int) -> np.ndarray:
-        """Return the row indices sorted by series, then along ``axis``; subsets filter the parent's
-        order.
-        """
+        """Return row indices sorted by series, then along ``axis``; subsets filter their parent."""
         if self._parent is None:
             order = np.lexsort((self.coordinates[axis], self._group_keys(axis)))
             return order[~np.isnan(self.coordinates[axis][order])]

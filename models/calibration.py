@@ -48,8 +48,7 @@ class CorrectionFeatures:
     def from_prediction(
         cls, columns: Sequence[str], X: np.ndarray, log_value: np.ndarray, differences: np.ndarray
     ) -> Self:
-        """Build from the features ``X``, the predicted log, and the experts' differences from it.
-        """
+        """Build from features, the predicted log, and the experts' differences from it."""
         derived = [i for i, name in enumerate(columns) if not name.startswith(SETTING_PREFIXES)]
         work = [i for i in derived if columns[i] in WORK_FEATURES]
         rest = [i for i in derived if columns[i] not in WORK_FEATURES]
@@ -76,9 +75,7 @@ class Similarity:
 
     @classmethod
     def from_rows(cls, rows: pd.DataFrame, features: CorrectionFeatures) -> Self:
-        """Return the similarity of the settings that vary among ``rows``, each scaled to deviation
-        1.
-        """
+        """Return the similarity of the varying settings, each scaled to deviation 1."""
         numbers, texts = {}, {}
         for column in [*columns_of(rows, "problem"), *columns_of(rows, "config")]:
             values = as_array(rows[column])
@@ -120,8 +117,7 @@ MAX_CANDIDATES = 6000
 
 
 def representative_points(points: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
-    """Return the sorted indices of ``count`` representative ``points`` (rows, inputs), or of all.
-    """
+    """Return the sorted indices of ``count`` representative points (rows, inputs), or of all."""
     from sklearn.cluster import KMeans
 
     if len(points) <= count:

@@ -223,7 +223,7 @@ class MaternCovariance(CovarianceTerm):
         rougher *= variance * self.smoothness / (2.0 * self.smoothness - 2.0)
 
         def gradient(slope: np.ndarray) -> np.ndarray:
-            # Gradient by a log length: sum over pairs of 2 · (−dK/d square) · (difference of inputs)².
+            # By a log length: sum over pairs of 2 · (−dK/d square) · (difference of inputs)².
             by_square = 2.0 * slope * rougher
             apart = by_square.sum(axis=1) @ points**2 - (points * (by_square @ points)).sum(axis=0)
             return np.append((slope * covariance).sum(), 2.0 * apart)

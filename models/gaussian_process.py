@@ -317,9 +317,7 @@ class Posterior:
         return inverse_from_cholesky(self._factor[: len(self.y), : len(self.y)])
 
     def _solve(self, values: np.ndarray, transposed: str = "N") -> np.ndarray:
-        """Return the inverse of the factor of the first ``len(values)`` measurements, times
-        ``values``.
-        """
+        """Return ``values`` divided by the Cholesky factor of as many measurements."""
         from scipy.linalg import solve_triangular
 
         n = len(values)
@@ -352,9 +350,7 @@ MAX_STEPS = 25
 
 
 def feature_process(gradual_count: int, inputs: int) -> GaussianProcess:
-    """Return the prior process over scaled features; times are gradual in the first
-    ``gradual_count``.
-    """
+    """Return the prior process; the first ``gradual_count`` inputs have a term of their own."""
     parts = [
         MaternCovariance(slice(0, size), FUNCTION_PRIOR, LENGTH_PRIOR, SMOOTHNESS)
         for size in (gradual_count, inputs)

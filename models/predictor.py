@@ -271,7 +271,9 @@ class Predictor(Estimator):
         """
         check_is_fitted(self, "targets_")
         if count < MIN_ROWS:
-            raise PredictorError(f"{count} runs are too few to calibrate: choose at least {MIN_ROWS}")
+            raise PredictorError(
+                f"{count} runs are too few to calibrate: choose at least {MIN_ROWS}"
+            )
         target = next(iter(self.targets_))
         wanted = usable_rows(target, self.runs_) if rows is None else rows
         wanted = settings_of(wanted, device).drop_duplicates(ignore_index=True)
@@ -436,7 +438,9 @@ class Predictor(Estimator):
                 card["compiled"], card["parameters"] or None,
             )  # fmt: skip
             predictor._restore(folder, card)
-            predictor._table(predictor._predict_rows(Rows(predictor.runs_.head(2))))  # checks that the parts fit together
+            predictor._table(
+                predictor._predict_rows(Rows(predictor.runs_.head(2)))
+            )  # checks that the parts fit together
         return predictor
 
     def _restore(self, folder: Path, card: dict[str, Any]) -> None:

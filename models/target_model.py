@@ -7,7 +7,8 @@ a smooth model.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -58,6 +59,32 @@ MIN_NEIGHBOR_ROWS = 200
 """Minimum rows for neighbors to be used."""
 MIN_SMOOTH_ROWS, MAX_SMOOTH_ROWS = 40, 3000
 """Table sizes with a smooth expert."""
+
+
+@dataclass(frozen=True)
+class _Trials:
+    """Held-out rows and what experts that did not see them predict.
+
+    Attributes:
+        Z: gating features (rows, features).
+        predictions: (rows, experts).
+        rows: indices in the table.
+        neighbor_class: see `NeighborIndex.neighbor_class`.
+        number: the trial of each row.
+    """
+
+    Z: np.ndarray
+    predictions: np.ndarray
+    rows: np.ndarray
+    neighbor_class: np.ndarray
+    number: np.ndarray
+
+    @classmethod
+    def concatenated(cls, trials: "Sequence[_Trials]") -> Self:
+        """Return all trials as one, numbered in order."""
+        names = ("Z", "predictions", "rows", "neighbor_class")
+        parts = [np.concatenate([getattr(trial, name) for trial in trials]) for name in names]
+        return cls(*parts, np.repeat(np.arange(len(trials)), [len(t.rows) for t in trials]))
 
 
 class TargetModel:
@@ -118,49 +145,59 @@ class TargetModel:
         smooth = None
         if MIN_SMOOTH_ROWS <= len(rows) <= MAX_SMOOTH_ROWS:
             smooth = SmoothExpert.fit_hyperparameters(table.columns, table.X, table.y, rng)
-        trials = [self._trial(table, out, without_neighbors, smooth, rng) for out in held_out]
-        trial_of_row = np.repeat(np.arange(len(trials)), [len(trial[2]) for trial in trials])
-        Z, predictions, wanted, neighbor_class = (
-            np.concatenate([trial[i] for trial in trials]) for i in range(4)
+        trials = _Trials.concatenated(
+            [self._trial(table, out, without_neighbors, smooth, rng) for out in held_out]
         )
-        outside = self._octaves_outside(rows, held_out, [trial[2] for trial in trials])
-        truth = table.y[wanted]
-        all_rows, scored_problems = np.arange(len(table.y)), problems[sampled][wanted]
-        predicted = predictions[:, 0]
-        if predictions.shape[1] > 1:
-            if few_problems:
-                self.blend, predicted = Blend.fit_by_problem(
-                    predictions, truth, trial_of_row, scored_problems
-                )
-            else:
-                new_device = neighbor_class == NO_NEIGHBORS
-                self.blend, predicted = Blend.fit(
-                    Z, predictions, truth, trial_of_row, new_device, self.seed
-                )
-        if without_neighbors:
-            self.experts = Experts.fit_without_neighbors(
-                self.make_regressor, table, all_rows, smooth, rng
-            )
-        else:
-            self.experts = Experts.fit_with_neighbors(
-                self.make_regressor, table, all_rows, all_rows, smooth, rng
-            )
-            self.neighbor_index, self.positions, self.values = (
-                full_table.neighbor_index,
-                full_table.positions,
-                full_table.y,
-            )
-            self.log_units = full_table.log_unit if full_table.has_unit else None
+        outside, truth = self._octaves_outside(rows, held_out, trials), table.y[trials.rows]
+        scored_problems = problems[sampled][trials.rows] if few_problems else None
+        predicted = self._fit_blend(trials, truth, scored_problems)
+        self._fit_experts(table, full_table, without_neighbors, smooth, rng)
         errors = truth - predicted
         if repeats is not None:
-            errors += repeats.draw(sampled[wanted], np.random.default_rng(self.seed))
-        interval_problems = scored_problems if few_problems else None
-        if few_problems:
-            Z = _disagreement(predictions, predicted)
+            errors += repeats.draw(sampled[trials.rows], np.random.default_rng(self.seed))
+        Z = _disagreement(trials.predictions, predicted) if few_problems else trials.Z
         self.interval = ConformalInterval.fit(
-            Z, errors, trial_of_row, outside, neighbor_class, self.seed, interval_problems
+            Z, errors, trials.number, outside, trials.neighbor_class, self.seed, scored_problems
         )
         return self
+
+    def _fit_blend(
+        self, trials: "_Trials", truth: np.ndarray, problems: np.ndarray | None
+    ) -> np.ndarray:
+        """Fit the blend, unless there is one expert; return its values of the held-out rows."""
+        if trials.predictions.shape[1] == 1:
+            return trials.predictions[:, 0]
+        if problems is not None:
+            self.blend, predicted = Blend.fit_by_problem(
+                trials.predictions, truth, trials.number, problems
+            )
+        else:
+            new_device = trials.neighbor_class == NO_NEIGHBORS
+            self.blend, predicted = Blend.fit(
+                trials.Z, trials.predictions, truth, trials.number, new_device, self.seed
+            )
+        return predicted
+
+    def _fit_experts(
+        self,
+        table: Table,
+        full_table: Table,
+        without_neighbors: bool,
+        smooth: SmoothExpert | None,
+        rng: np.random.Generator,
+    ) -> None:
+        rows = np.arange(len(table.y))
+        if without_neighbors:
+            self.experts = Experts.fit_without_neighbors(
+                self.make_regressor, table, rows, smooth, rng
+            )
+            return
+        self.experts = Experts.fit_with_neighbors(
+            self.make_regressor, table, rows, rows, smooth, rng
+        )
+        self.neighbor_index = full_table.neighbor_index
+        self.positions, self.values = full_table.positions, full_table.y
+        self.log_units = full_table.log_unit if full_table.has_unit else None
 
     def predict(
         self,
@@ -170,7 +207,7 @@ class TargetModel:
         outside: np.ndarray,
         beyond: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return, per row, the log of the target, the interval's half-width, and expert differences.
+        """Return, per row, the log of the target, its interval's half-width and expert differences.
 
         The differences are each expert's log less the blended log (rows, experts); NaN if it has
         none.
@@ -233,10 +270,8 @@ class TargetModel:
         """Return the rows as experts need them; ``problems`` is None with many problems."""
         log_target = np.log(rows[self.target].to_numpy(dtype=float))
         self.scale = TargetScale.fit(self.target, features, rows, log_target, problems)
-        log_unit, log_target = (
-            self.scale.log_unit(features, rows),
-            log_target - self.scale.log_scale(rows),
-        )
+        log_unit = self.scale.log_unit(features, rows)
+        log_target = log_target - self.scale.log_scale(rows)
         neighbor_index = NeighborIndex.from_runs(rows)
         positions = neighbor_index.locate(rows)
         neighbor_index.measure_axes(positions, log_target - log_unit)
@@ -275,18 +310,16 @@ class TargetModel:
         without_neighbors: bool,
         smooth: SmoothExpert | None,
         rng: np.random.Generator,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return gating features, predictions, indices and neighbor class of held-out rows."""
+    ) -> "_Trials":
+        """Fit experts without the rows held out, and predict these."""
         known = np.flatnonzero(~out)
         sampled = _sample(known, MAX_TRIAL_ROWS, rng)
         wanted = _sample(np.flatnonzero(out), MAX_SCORED_ROWS, rng)
         X, log_unit = table.X[wanted], table.log_unit[wanted]
+        neighbors = None
         if without_neighbors:
-            neighbors, experts = (
-                None,
-                Experts.fit_without_neighbors(
-                    self._quick_regressor, table, sampled, smooth, rng, True
-                ),
+            experts = Experts.fit_without_neighbors(
+                self._quick_regressor, table, sampled, smooth, rng, True
             )
         else:
             experts = Experts.fit_with_neighbors(
@@ -295,15 +328,17 @@ class TargetModel:
             neighbors = table.neighbor_features(known, wanted)
         predictions = experts.predict(X, neighbors, log_unit)
         neighbor_class = _neighbor_class(table.neighbor_index, neighbors, len(wanted))
-        return gating_features(X, neighbors, predictions), predictions, wanted, neighbor_class
+        Z = gating_features(X, neighbors, predictions)
+        return _Trials(Z, predictions, wanted, neighbor_class, np.zeros(len(wanted), dtype=int))
 
     def _octaves_outside(
-        self, rows: pd.DataFrame, held_out: list[np.ndarray], scored: list[np.ndarray]
+        self, rows: pd.DataFrame, held_out: list[np.ndarray], trials: "_Trials"
     ) -> np.ndarray:
         """Return how far outside the range the scored rows were; update `reach`."""
         self.reach, outside = {}, []
-        for out, wanted in zip(held_out, scored, strict=True):
-            known, scored_rows = TrainingRange.from_runs(rows[~out]), rows.iloc[wanted]
+        for number, out in enumerate(held_out):
+            known = TrainingRange.from_runs(rows[~out])
+            scored_rows = rows.iloc[trials.rows[trials.number == number]]
             outside.append(known.octaves_outside(scored_rows))
             for column, far in known.reach(scored_rows).items():
                 self.reach[column] = max(far, self.reach.get(column, 0.0))

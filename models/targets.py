@@ -21,7 +21,7 @@ from foretune.models.roofline import TIME, CalibratedRoofline, Law
 Target = Literal["time_ms", "power_w"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 LAWS: dict[Target, Law] = {"time_ms": TIME, "power_w": POWER}
-POWER_LIMIT = "device.power_limit_w"
+POWER_LIMIT = "power_limit_w"
 MIN_SHARE, MAX_SHARE = 0.5, 1.05
 """Bounds of a board's power, as shares.
 
@@ -86,10 +86,8 @@ class TargetScale:
         if not known.all():
             scale.typical = np.median(parts[known], axis=0).tolist()
         scale.columns = text_columns(runs)
-        groups, problems = (
-            groups_of(runs, scale.columns),
-            None if problems is None else problems[known],
-        )
+        groups = groups_of(runs, scale.columns)
+        problems = None if problems is None else problems[known]
         scale.roofline = CalibratedRoofline(LAWS[target])
         scale.roofline.fit(parts[known], measured[known], groups[known], problems)
         return scale
@@ -153,7 +151,7 @@ def _median_limit_w(runs: pd.DataFrame, log_w: np.ndarray) -> float:
 
 def _limits_w(rows: Rows, unknown: float) -> np.ndarray:
     """Return the board limit of every row, in W."""
-    limits: Any = rows[POWER_LIMIT] if POWER_LIMIT in rows else np.nan
+    limits: Any = rows.group("device").get(POWER_LIMIT, np.nan)
     return np.broadcast_to(np.where(np.greater(limits, 0.0), limits, unknown), len(rows))
 
 

@@ -147,9 +147,8 @@ def import_runs(
         progress.advance(file.name)
     if not tables:
         raise RunTableError(_explain_empty_import(files, skipped, request, format))
-    with translate_read_errors(
-        ", ".join(f.name for f in list(files)[:5]), RunTableError, "do not fit: {}"
-    ):
+    names = ", ".join(f.name for f in list(files)[:5])
+    with translate_read_errors(names, RunTableError, "do not fit: {}"):
         return drop_invalid_rows(_ordered(with_specs(concatenated_rows(tables))), skipped)
 
 

@@ -123,7 +123,9 @@ def test_between_neighbours_a_straight_law_is_met(powers):
 
 def test_beyond_all_runs_the_last_one_speaks_and_is_trusted_less(powers):
     around, places, values = powers
-    near, far, between = around.neighbor_features(places, values, around.locate(line([200.0, 4096.0, 48.0])))
+    near, far, between = around.neighbor_features(
+        places, values, around.locate(line([200.0, 4096.0, 48.0]))
+    )
     assert near[-2] == far[-2] == values[-1]
     assert between[-1] > near[-1] > far[-1]
     seen = dict(zip(around.columns, far, strict=True))
@@ -153,13 +155,17 @@ def test_what_the_unit_does_between_neighbours_is_seen(powers):
     sizes = np.array([3.0, 48.0, 200.0])
     asked = around.locate(line(sizes))
     plain = around.neighbor_features(places, values, asked)
-    look = around.neighbor_features(places, values, asked, log_units=(np.arange(8.0) ** 2, np.log2(sizes) ** 2))
+    look = around.neighbor_features(
+        places, values, asked, log_units=(np.arange(8.0) ** 2, np.log2(sizes) ** 2)
+    )
     np.testing.assert_array_equal(np.delete(look, -3, axis=1), plain)
     share = np.log2(sizes[:2]) % 1
     bend = [*(share * (1 - share)), 49 - np.log2(200) ** 2]  # a square lies below its chords
     np.testing.assert_allclose(look[:, -3], bend, rtol=1e-4)
     both = np.array([False, True])
-    below = around.neighbor_features(places, values, asked[[0, 0]], both, (np.arange(8.0) ** 2, np.zeros(2)))
+    below = around.neighbor_features(
+        places, values, asked[[0, 0]], both, (np.arange(8.0) ** 2, np.zeros(2))
+    )
     assert below[1, -3] == 1.0
     assert below[0, -3] > 1.0
 
@@ -188,7 +194,10 @@ def test_gaps_have_no_neighbours_and_are_none():
 
 def test_no_rows_and_no_runs(powers):
     around, places, values = powers
-    assert around.neighbor_features(places, values, around.locate(line([]))).shape == (0, len(around.columns))
+    assert around.neighbor_features(places, values, around.locate(line([]))).shape == (
+        0,
+        len(around.columns),
+    )
     nobody = around.neighbor_features(places[np.array([], dtype=int)], values[:0], places)
     assert np.isnan(nobody).all()
 
@@ -332,7 +341,8 @@ def test_places_come_back_from_disk_the_same(powers, tmp_path):
     np.testing.assert_array_equal(read, values)
     asked = around.locate(line([3.0, 7.0, 1e9]))
     np.testing.assert_array_equal(
-        around.neighbor_features(loaded, read, asked), around.neighbor_features(places, values, asked)
+        around.neighbor_features(loaded, read, asked),
+        around.neighbor_features(places, values, asked),
     )
 
 
