@@ -26,11 +26,10 @@ class DatasetCard:
     Attributes:
         name: the name that `load` takes.
         device: as in the table's ``device`` column.
-        architecture: of the device, e.g. ``x86_64+avx512``, ``sm_90``.
+        architecture: the device's, e.g. ``x86_64+avx512``, ``sm_90``.
         specs: the device's descriptor (`foretune.device.SPECS`).
         system: operating system, driver and versions that affect the times.
-        began: ISO time of the first row.
-        ended: ISO time of the last row.
+        began, ended: ISO time of the first and the last row.
         protocol: how it was measured.
         command: the command that measures it again.
         licence: the license of the rows.

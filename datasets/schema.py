@@ -51,7 +51,7 @@ def _column_problems(runs: pd.DataFrame) -> Iterator[str]:
     if repeated := sorted(set(runs.columns[runs.columns.duplicated()])):
         yield f"column {repeated[0]!r} occurs twice"
     if not columns_of(runs, "config") and not columns_of(runs, "problem"):
-        yield "no 'config.…' or 'problem.…' column: cannot tell what was run"
+        yield "cannot tell what was run: there is no 'config.…' or 'problem.…' column"
     for column in runs.columns:
         values = runs[column]
         if column.startswith(PLAIN_GROUPS) and not _is_plain(values):

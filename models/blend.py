@@ -157,8 +157,8 @@ class Blend:
 def _smallest_good_power(errors: dict[float, np.ndarray], trials: np.ndarray) -> float:
     """Return the smallest power within one standard error of the best.
 
-    The rule of Breiman et al. (1984), "Classification and Regression Trees", 3.4.3, over the means
-    of the trials.
+    The rule of Breiman et al. (1984), "Classification and Regression Trees", 3.4.3, applied to
+    trial means.
     """
     names, number = np.unique(trials, return_inverse=True)
     if len(names) < 2:

@@ -66,7 +66,7 @@ class Similarity:
     Attributes:
         numbers: varying numeric settings -> whether they are on a log2 scale.
         texts: text settings -> their values, one indicator each.
-        scaling: of the inputs.
+        scaling: scales the inputs.
     """
 
     numbers: dict[str, bool]
@@ -139,10 +139,8 @@ def choose_rows(
     """Return ``count`` representative rows per device, grouped by device."""
     chosen = []
     for _, device_rows in rows.groupby("device", observed=True, sort=True):
-        sampled = np.random.default_rng(seed).permutation(len(device_rows))[
-            : max(MAX_CANDIDATES, count)
-        ]
-        device_rows = device_rows.iloc[sampled]
+        order = np.random.default_rng(seed).permutation(len(device_rows))
+        device_rows = device_rows.iloc[order[: max(MAX_CANDIDATES, count)]]
         _, features = predict_uncorrected(device_rows)
         points, _ = Similarity.from_rows(device_rows, features).points(Rows(device_rows), features)
         chosen.append(device_rows.iloc[representative_points(points, count, seed)].sort_index())
@@ -189,11 +187,8 @@ class Correction:
         X, gradual_count = self.similarity.points(Rows(runs), features)
         process = fit_process(X[:MAX_TUNING_ROWS], y[:MAX_TUNING_ROWS], gradual_count)
         self.posterior = Posterior(process, X, y, observation_noise=True)
-        residuals, self.trees, self.tree_share = (
-            _left_out_errors(self.posterior, gradual_count),
-            None,
-            0.0,
-        )
+        residuals = _left_out_errors(self.posterior, gradual_count)
+        self.trees, self.tree_share = None, 0.0
         if len(y) >= MIN_TREE_ROWS:
             self.tree_share, residuals = _best_share(residuals, _left_out_tree_errors(X, y))
         if self.tree_share:
@@ -262,9 +257,8 @@ def _left_out_tree_errors(X: np.ndarray, y: np.ndarray) -> np.ndarray:
     X, fold, errors = X.astype(np.float32), np.arange(len(y)) % FOLDS, np.empty(len(y))
     for number in range(FOLDS):
         out = fold == number
-        errors[out] = y[out] - BoostingModel(**TREE_PARAMETERS).fit(X[~out], y[~out]).predict(
-            X[out]
-        )
+        trees = BoostingModel(**TREE_PARAMETERS).fit(X[~out], y[~out])
+        errors[out] = y[out] - trees.predict(X[out])
     return errors
 
 

@@ -350,7 +350,7 @@ MAX_STEPS = 25
 
 
 def feature_process(gradual_count: int, inputs: int) -> GaussianProcess:
-    """Return the prior process; the first ``gradual_count`` inputs have a term of their own."""
+    """Return the prior process; the first ``gradual_count`` inputs also have a separate term."""
     parts = [
         MaternCovariance(slice(0, size), FUNCTION_PRIOR, LENGTH_PRIOR, SMOOTHNESS)
         for size in (gradual_count, inputs)

@@ -46,10 +46,10 @@ class ConformalInterval:
 
     Attributes:
         factor: multiplies the modeled error to cover 90 % of held-out rows.
-        model: of the log of the error's size; None with few held-out rows.
+        model: predicts the log of the error's size; None with few held-out rows.
         median_half_width: over held-out rows.
         factors: neighbor class -> its factor, if it had enough held-out rows.
-        median_error: of held-out rows, with few problems.
+        median_error: error of held-out rows, with few problems.
     """
 
     factor: float
@@ -76,7 +76,7 @@ class ConformalInterval:
             errors: log of truth over prediction.
             holdouts: the hold-out of each row; the factor is found across them.
             octaves_outside: distance of each row from its trial's training range.
-            neighbor_class: of each row, see `NeighborIndex.neighbor_class`.
+            neighbor_class: see `NeighborIndex.neighbor_class`.
             seed: random seed.
             problems: with few problems, the problem of each row. ``X`` is then the disagreement of
                 experts (rows, 1), and the half-width grows with it by a rule instead of a model.
@@ -150,11 +150,8 @@ class ConformalInterval:
     def load(cls, folder: Path, name: str) -> Self:
         """Read from ``folder``."""
         data = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        model = (
-            BoostingModel.load(folder / f"{name}{BoostingModel.suffix}")
-            if data["modelled"]
-            else None
-        )
+        file = folder / f"{name}{BoostingModel.suffix}"
+        model = BoostingModel.load(file) if data["modelled"] else None
         factors = {int(number): factor for number, factor in data["factors"].items()}
         return cls(data["factor"], model, data["typical"], factors, data["usual"])
 

@@ -117,7 +117,7 @@ class Predictor(Estimator):
             return model.fit(self.features_, rows, X, Repeats.from_runs(rows, self.runs_, target))
 
         self.range_ = TrainingRange.from_runs(training_rows(wanted[0], runs))
-        with threadpool_limits(1, user_api="blas"):  # BLAS threads only wait on so few rows
+        with threadpool_limits(1, user_api="blas"):  # with few rows, BLAS threads only wait
             models = parallel_map(learn, wanted)
         self.targets_: dict[Target, TargetModel] = dict(zip(wanted, models, strict=True))
         share_positions(self.targets_.values())

@@ -152,10 +152,8 @@ def _fit(
     weights, regularization = np.ones(len(limits)), _REGULARIZATION * np.sqrt(len(limits))
     if problems is not None:
         rows = np.bincount(problems)[problems]
-        weights, regularization = (
-            np.sqrt(np.minimum(_ROWS_OF_PROBLEM / rows, 1.0)),
-            _PROBLEM_REGULARIZATION,
-        )
+        weights = np.sqrt(np.minimum(_ROWS_OF_PROBLEM / rows, 1.0))
+        regularization = _PROBLEM_REGULARIZATION
 
     def residuals(parameters: np.ndarray) -> np.ndarray:
         errors = weights * (law.log_value(parameters, limits) - log_value)

@@ -38,9 +38,9 @@ class SmoothExpert:
         order: feature indices, the gradual ones first.
         gradual_count: number of gradual features.
         octaves: inputs on a log2 scale.
-        scaling: of the inputs.
-        mean: of the training values.
-        posterior: of the residuals.
+        scaling: scales the inputs.
+        mean: mean of the training values.
+        posterior: fitted to the residuals.
     """
 
     order: np.ndarray

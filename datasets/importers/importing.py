@@ -29,8 +29,8 @@ class ImportResult:
 
     Attributes:
         runs: a valid run table.
-        rejected: reason -> number of rows that were dropped for it.
-        skipped: files of a folder that have another format -> what they lack.
+        rejected: reason -> number of rows dropped for it.
+        skipped: files in another format -> the missing column or key.
     """
 
     runs: pd.DataFrame

@@ -26,8 +26,8 @@ class UserDefinedCost(Family):
         flops: operations per launch, e.g. ``2 * M * N * K``.
         bytes_moved: bytes moved per launch, e.g. ``2 * (M * K + K * N + M * N)``.
         blocks: launched blocks, e.g. ``-(-M // BLOCK_M) * -(-N // BLOCK_N)``; empty if unknown.
-        precision: of the operations, as in ``device.<precision>_gflops``; empty for that of column
-            ``format`` or ``dtype``, else ``fp32``.
+        precision: selects ``device.<precision>_gflops``; empty for that of column ``format`` or
+            ``dtype``, else ``fp32``.
 
     Raises:
         SpaceError: an expression is invalid.

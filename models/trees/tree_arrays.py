@@ -204,20 +204,11 @@ def _depth(left: np.ndarray, roots: np.ndarray) -> int:
 
 @dataclass(eq=False)
 class TreeArrays:
-    """The nodes of all trees of some models, concatenated; rows are duplicated as in `Trees`.
+    """The nodes of all trees of some models, concatenated as in `Trees`.
 
-    A model's base value is its first tree, a single leaf.
-
-    Attributes:
-        left: child for values below ``bound``; the right child is the next node.
-        slot: index into the duplicated row.
-        bound: values below go left; infinite in a leaf.
-        leaf: value of a leaf.
-        roots: first node of each tree.
-        first: first tree of each model, then the number of trees.
-        depth: maximum depth per model.
-        features: columns of a row, the maximum over the models.
-        logistic: whether the results are probabilities.
+    A model's base value is its first tree, a single leaf. ``first`` is the first tree of each
+    model, then the number of trees; ``depth`` is the maximum per model; ``features`` is the maximum
+    number of columns over the models.
     """
 
     left: np.ndarray
@@ -251,10 +242,8 @@ class TreeArrays:
     def check(self) -> None:
         """Raise `ValueError` unless every traversal ends in a leaf and stays within bounds."""
         n, indices = len(self.left), np.arange(len(self.left))
-        inner, integer_arrays = (
-            self.left != indices,
-            (self.left, self.slot, self.roots, self.first, self.depth),
-        )
+        inner = self.left != indices
+        integer_arrays = (self.left, self.slot, self.roots, self.first, self.depth)
         if any(a.ndim != 1 or a.dtype.kind != "i" for a in integer_arrays) or not (
             isinstance(self.features, int) and 0 < self.features < 1 << 20
         ):

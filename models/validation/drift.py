@@ -6,7 +6,7 @@ deployment. There are three checks, each at significance 5 %:
 - coverage: 90 % of fresh measurements should be in their intervals. Runs of one problem have
   correlated errors, so they count as fewer (design effect; Kish, Survey Sampling, 1965);
 - bias: the median of log(measured / predicted) should be zero within its interval, or within the
-  limit that the hold-outs' errors imply for so few problems;
+  limit that the hold-outs' errors imply for this number of problems;
 - repeats: configurations that training measured too should take as long as before.
 """
 
