@@ -64,7 +64,7 @@ def run_task(task: Task, model: str) -> None:
     truth, groups = test[task.target].to_numpy(), task_numbers(test)
     family = predictor.features_.family
     cells = []
-    for name in ("calibrated roofline", "grid interpolation", "nearest neighbour"):
+    for name in ("calibrated roofline", "grid interpolation", "nearest neighbor"):
         value = BASELINES[name](task.target, family).fit(known).predict(test)  # type: ignore[arg-type]
         cells.append(errors(score(truth, value, groups)))
     cells.append(errors(score(truth, shallow_forest(predictor, known, test, task.target), groups)))

@@ -37,7 +37,7 @@ from foretune.registry import registered
 
 README = Path(__file__).resolve().parents[1] / "datasets" / "README.md"
 BEGIN, END = "<!-- printed by benchmarks/shipped.py -->", "<!-- until here -->"
-BESIDE = ("calibrated roofline", "nearest neighbour")
+BESIDE = ("calibrated roofline", "nearest neighbor")
 BUDGETS = (0, 4, 8)
 DRAWS = 200
 

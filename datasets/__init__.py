@@ -1,4 +1,4 @@
-"""The run table: schema, reading and writing, the log that loses nothing, and shipped tables."""
+"""Run tables: schema, files, the crash-safe log, importers and shipped tables."""
 
 from typing import TYPE_CHECKING
 

@@ -1,7 +1,7 @@
-"""Run tables that come with Foretune: measured by this project, each with a card that says how.
+"""Run tables shipped with Foretune, each with a card that describes how it was measured.
 
-A table is ``shipped/NAME.parquet``, its card ``shipped/NAME.json`` beside it. What the rows tell
-(how many there are, their columns) is read from the table, so that no card can contradict it.
+A table is ``shipped/NAME.parquet``, its card ``shipped/NAME.json``. Row and column counts are read
+from the table, so the card cannot contradict it.
 """
 
 import json
@@ -21,23 +21,22 @@ _READ = ("rows", "columns")
 
 @dataclass(frozen=True)
 class DatasetCard:
-    """What one must know of a table to use it.
+    """Description of a shipped table.
 
     Attributes:
-        name: that `load` takes.
+        name: the name that `load` takes.
         device: as in the table's ``device`` column.
-        architecture: of the device, e.g. ``x86_64+avx512``, ``sm_90``.
+        architecture: the device's, e.g. ``x86_64+avx512``, ``sm_90``.
         specs: the device's descriptor (`foretune.device.SPECS`).
-        system: operating system, driver and versions that the times depend on.
-        began: ISO time of the first row.
-        ended: ISO time of the last row.
+        system: operating system, driver and versions that affect the times.
+        began, ended: ISO time of the first and the last row.
         protocol: how it was measured.
-        command: what measures it again.
-        licence: of the rows.
-        kernels: names, each with what identifies the code that was measured.
-        provisional: why the rows must not be relied on yet; empty if they may be.
-        rows: of the table.
-        columns: of the table.
+        command: the command that measures it again.
+        licence: the license of the rows.
+        kernels: kernel name -> source hash of the measured code.
+        provisional: why the rows are provisional; empty if they are not.
+        rows: number of rows.
+        columns: column names.
     """
 
     name: str
@@ -56,34 +55,22 @@ class DatasetCard:
     columns: tuple[str, ...] = ()
 
     def save(self, folder: Path) -> None:
-        """Write the card beside its table in ``folder``; rows and columns are the table's to tell.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Write the card to ``folder``; row and column counts are read from the table."""
         fields = {name: value for name, value in asdict(self).items() if name not in _READ}
         text = json.dumps(fields, indent=1, ensure_ascii=False) + "\n"
         (folder / f"{self.name}.json").write_text(text, encoding="utf-8")
 
 
 def shipped(folder: Path = SHIPPED) -> list[str]:
-    """Return the names of the tables that `load` can read.
-
-    Args:
-        folder: where they lie.
-    """
+    """Return the names that `load` accepts."""
     return sorted(p.stem for p in folder.glob("*.parquet") if p.with_suffix(".json").exists())
 
 
 def load(name: str, folder: Path = SHIPPED) -> "pd.DataFrame":
-    """Return a table that came with Foretune, a run table like any other.
-
-    Args:
-        name: one of `shipped`.
-        folder: where they lie.
+    """Return a shipped run table by name (see `shipped`).
 
     Raises:
-        UnknownName: there is no such table; the message offers the nearest.
+        UnknownName: there is no such table; the message suggests the nearest name.
         RunTableError: the file is damaged.
     """
     from foretune.datasets.runs import read_runs
@@ -92,15 +79,11 @@ def load(name: str, folder: Path = SHIPPED) -> "pd.DataFrame":
 
 
 def card(name: str, folder: Path = SHIPPED) -> DatasetCard:
-    """Return what is known of a table that came with Foretune.
-
-    Args:
-        name: one of `shipped`.
-        folder: where they lie.
+    """Return the card of a shipped table (see `shipped`).
 
     Raises:
-        UnknownName: there is no such table; the message offers the nearest.
-        RunTableError: card or table are damaged.
+        UnknownName: there is no such table; the message suggests the nearest name.
+        RunTableError: the card or the table is damaged.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -120,11 +103,7 @@ def card(name: str, folder: Path = SHIPPED) -> DatasetCard:
 
 
 def table_path(name: str, folder: Path = SHIPPED) -> Path:
-    """Return the file of a table that came with Foretune.
-
-    Raises:
-        UnknownName: there is no such table.
-    """
+    """Return the file of a shipped table, or raise `UnknownName`."""
     if name not in (known := shipped(folder)):
         raise UnknownName("data set", name, known)
     return folder / f"{name}.parquet"

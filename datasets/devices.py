@@ -1,4 +1,4 @@
-"""Device descriptors beside runs: the spec table's numbers as ``device.*`` columns."""
+"""Adds device specs to run tables as ``device.*`` columns."""
 
 import numpy as np
 import pandas as pd
@@ -7,17 +7,17 @@ from foretune.device import SPECS, Device, find_device_or_none
 
 
 def with_specs(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return ``runs`` with the specs of every device that the spec table knows.
+    """Return ``runs`` with the specs of every device in the spec table.
 
-    What a row says itself (``device.power_limit_w`` of a board set lower, say) is kept; a spec
-    that no device of the table has gets no column; rows of unknown devices get NaN.
+    Values already in a row are kept, e.g. ``device.power_limit_w`` of a board with a lower limit.
+    Unknown devices get NaN. A spec without any value gets no column.
     """
     names = runs["device"].astype("category").cat
     found = [find_device_or_none(str(name)) for name in names.categories]
     codes = names.codes.to_numpy()
     columns = {}
     for spec in SPECS:
-        # Code -1, a row without a device, is the last.
+        # the last entry is for rows without a device (code -1)
         values = np.array([d.specs.get(spec, np.nan) if d else np.nan for d in found] + [np.nan])
         if np.isnan(values).all():
             continue
@@ -30,9 +30,9 @@ def with_specs(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def device_of(runs: pd.DataFrame) -> Device:
-    """Return the one device of ``runs``: specs of its rows, completed by the spec table's.
+    """Return the one device of ``runs``, its specs completed from the spec table.
 
-    A device that the spec table lacks is a CPU if it has ``vector_bits``, else a GPU.
+    A device missing from the spec table is a CPU if it has ``vector_bits``, else a GPU.
     """
     name = str(runs["device"].iloc[0])
     known = find_device_or_none(name)

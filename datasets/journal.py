@@ -1,4 +1,4 @@
-"""The journal beside a run table: one line of JSON for each row, on the disk before it counts."""
+"""Write-ahead journal of a run table: one JSON line per row, synced before the row counts."""
 
 import hashlib
 import json
@@ -14,15 +14,12 @@ Row = dict[str, Any]
 
 
 def journal_path(path: Path) -> Path:
-    """Return where the rows of ``path`` are kept while they are being measured."""
+    """Return the path of the journal beside the run table ``path``."""
     return path.with_name(path.name + ".journal")
 
 
 class Journal:
-    """Open for appending; what a killed process left behind its last whole line is removed.
-
-    Args:
-        path: the file, existing or not.
+    """A journal open for appending; opening it removes a partial last line.
 
     Raises:
         OutputError: it cannot be written.
@@ -39,10 +36,10 @@ class Journal:
         self._end = self._file.tell()
 
     def append(self, row: Mapping[str, Any]) -> int:
-        """Write a row and wait until it is on the disk; return where it begins.
+        """Write a row, sync it to disk, and return its offset.
 
         Raises:
-            OutputError: the disk is full or gone, or somebody deleted the journal.
+            OutputError: the disk is full or gone, or the journal was deleted.
         """
         line = json.dumps(row, default=float).encode() + b"\n"
         try:
@@ -54,8 +51,8 @@ class Journal:
             raise OutputError(f"cannot write {self.path}: {e.strerror or e}") from e
         if gone:
             raise OutputError(
-                f"{self.path} was deleted while measurements went there: those since it "
-                "was opened are lost; start again"
+                f"{self.path} was deleted while it was in use: rows written since it was "
+                "opened are lost; start again"
             )
         begin, self._end = self._end, self._end + len(line)
         return begin
@@ -71,16 +68,16 @@ class Journal:
         return self._reader.closed
 
     def close(self) -> None:
-        """Close the file, and leave it where it is."""
+        """Close the file without removing it."""
         self._reader.close()
         self._file.close()
 
 
 def read_journal(path: Path) -> Iterator[tuple[int, Row]]:
-    """Yield where each whole line begins, and its row.
+    """Yield the offset and the row of each complete line.
 
     Raises:
-        RunTableError: a line is damaged; it is named.
+        RunTableError: a line is damaged; the message names it.
     """
     with translate_read_errors(path, RunTableError, "cannot be read: {}"):
         file = require_regular_file(path).open("rb")
@@ -88,7 +85,7 @@ def read_journal(path: Path) -> Iterator[tuple[int, Row]]:
     with file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
-                return  # a process was killed while it wrote this
+                return  # the writing process was killed
             message = "is damaged ({}): delete the line"
             with translate_read_errors(f"{path}, line {number}", RunTableError, message):
                 row = dict(json.loads(line))
@@ -97,12 +94,12 @@ def read_journal(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def digest(path: Path) -> str:
-    """Return what tells one journal from another; empty where there is none."""
+    """Return the journal's digest, or "" if there is no journal."""
     return hashlib.sha256(read_bytes(path)).hexdigest() if path.exists() else ""
 
 
 def truncate_partial_line(journal: Path) -> None:
-    """Remove what a process that was killed while writing left behind the last whole line."""
+    """Remove a partial last line, left by a process killed while writing."""
     if journal.exists():
         whole = journal.read_bytes().rpartition(b"\n")
         if whole[2]:

@@ -1,7 +1,7 @@
-"""Row keys: one number for each (kernel, device, problem, configuration), of a row or of a table.
+"""Row keys: one 64-bit number per (kernel, device, problem, configuration).
 
-A key is the sum, modulo 2^64, of a hash of each name with its value: neither the order of columns
-nor empty cells change it. A table hashes each distinct value of a column once.
+A key is the sum, modulo 2^64, of a hash of each name with its value. Column order and empty cells
+do not change it. For a table, each distinct value of a column is hashed once.
 """
 
 import hashlib
@@ -27,11 +27,9 @@ def row_key(name: RowIdentity) -> int:
 
 
 def row_keys(table: "pa.Table | pa.RecordBatch", mixed: Collection[str] = ()) -> np.ndarray:
-    """Return the key of every row of a table, unsigned 64-bit integers.
+    """Return the key of every row as unsigned 64-bit integers.
 
-    Args:
-        table: with the columns of a run table; others are ignored.
-        mixed: its columns that hold JSON.
+    Columns in ``mixed`` hold JSON.
     """
     keys = np.zeros(table.num_rows, dtype=np.uint64)
     for column in table.schema.names:
@@ -41,7 +39,7 @@ def row_keys(table: "pa.Table | pa.RecordBatch", mixed: Collection[str] = ()) ->
 
 
 def is_identity_column(column: str) -> bool:
-    """Return whether a column of a run table says what was run."""
+    """Return whether a column identifies a run (kernel, device, problem or configuration)."""
     return column in ("kernel", "device") or column.startswith(PLAIN_GROUPS)
 
 
@@ -60,7 +58,7 @@ def _column_hashes(column: str, cells: "pa.Array | pa.ChunkedArray", mixed: bool
     values = cells.dictionary.to_pylist()
     if mixed:
         values = [None if v is None else json.loads(v) for v in values]
-    # The last one stands for empty cells.
+    # the last entry is for empty cells
     hashes = [0 if v is None or v != v else _hash(column, v) for v in values] + [0]
     codes = cells.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
     return np.array(hashes, dtype=np.uint64)[codes]

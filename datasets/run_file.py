@@ -1,4 +1,4 @@
-"""A run table's Parquet file, read and extended in pieces: a million rows need little memory."""
+"""Reads and extends a run table's Parquet file in pieces, to bound memory."""
 
 import json
 from collections.abc import Iterator
@@ -28,11 +28,7 @@ CACHED_ROW_GROUPS = 4
 
 
 class RunFile:
-    """One version of the file; `extend` writes the next.
-
-    Raises:
-        RunTableError: it is no run table.
-    """
+    """One version of the file; `extend` writes the next."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,7 +42,7 @@ class RunFile:
         return int(self._file.metadata.num_rows)
 
     def keys(self) -> np.ndarray:
-        """Return the key of every row, and see to it that each can be believed.
+        """Validate every row and return its key.
 
         Raises:
             RunTableError: a row is impossible.
@@ -65,16 +61,16 @@ class RunFile:
         return self._file.schema_arrow
 
     def kernels(self) -> set[str]:
-        """Return the names of the kernels in it."""
+        """Return the names of its kernels."""
         return {name for part in self.batches(["kernel"]) for name in part["kernel"].to_pylist()}
 
     def batches(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
-        """Yield the rows in pieces, all columns or only some."""
+        """Yield the rows in pieces, optionally with only some columns."""
         for batch in self._file.iter_batches(ROW_GROUP_SIZE, columns=columns):
             yield pa.Table.from_batches([batch])
 
     def row(self, number: int) -> dict[str, Any]:
-        """Return a row, without the descriptor of its device."""
+        """Return a row without its ``device.*`` columns."""
         group = int(np.searchsorted(self._ends, number, side="right"))
         first = int(self._ends[group - 1]) if group else 0
         with translate_read_errors(self.path, RunTableError, "is damaged: {}"):
@@ -94,15 +90,12 @@ class RunFile:
 
 
 def extend(path: Path, runs: pd.DataFrame, journal_digest: str) -> None:
-    """Write ``runs`` behind the rows of a run table, in one step: all or nothing.
+    """Append ``runs`` to the run table at ``path``, atomically.
 
-    Args:
-        path: of the table, existing or not.
-        runs: the new rows.
-        journal_digest: tells the journal that they come from.
+    ``journal_digest`` identifies the journal that the rows come from.
 
     Raises:
-        RunTableError: the new rows do not go with the old ones.
+        RunTableError: the new rows are incompatible with the old ones.
         OutputError: the file cannot be written.
     """
     new, mixed = to_arrow(runs, path)
@@ -122,7 +115,7 @@ def extend(path: Path, runs: pd.DataFrame, journal_digest: str) -> None:
 
 
 def _merged(types: list[dict[str, pa.DataType]], mixed: set[str]) -> tuple[pa.Schema, set[str]]:
-    """Return the schema that holds all columns, and those of them that must hold JSON."""
+    """Return the merged schema and the columns that must be JSON-encoded."""
     merged: dict[str, pa.DataType] = {}
     for column in ordered_columns({c: None for columns in types for c in columns}):
         kinds = {t[column] for t in types if column in t}
@@ -136,11 +129,7 @@ def _merged(types: list[dict[str, pa.DataType]], mixed: set[str]) -> tuple[pa.Sc
 
 
 def _common(kinds: set[pa.DataType]) -> pa.DataType:
-    """Return the type that holds the values of all.
-
-    Raises:
-        pa.ArrowTypeError: there is none.
-    """
+    """Return the type that holds all values, or raise `pa.ArrowTypeError`."""
     schemas = [pa.schema([("column", kind)]) for kind in kinds]
     return pa.unify_schemas(schemas, promote_options="permissive").field(0).type
 
@@ -165,7 +154,7 @@ def _conform(piece: pa.Table, schema: pa.Schema, to_json: set[str]) -> pa.Table:
 
 
 def _is_numbers(field: pa.Field) -> bool:
-    """Whether every cell is a list of numbers, or empty."""
+    """Return whether the column holds lists of numbers."""
     kind = field.type
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return False

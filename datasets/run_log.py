@@ -1,4 +1,4 @@
-"""The run log: measurements on disk the moment they are made, a Parquet file when it is closed."""
+"""The run log: rows are synced to disk as they are measured and become Parquet on close."""
 
 import math
 import os
@@ -19,23 +19,23 @@ from foretune.files import Lock, translate_read_errors
 from foretune.measurement import Measurement
 
 MAX_JOURNAL_ROWS = 20_000
-"""Rows after which a journal is folded while the log is open, or a quarter of the file's rows."""
+"""Rows after which an open log compacts its journal (or a quarter of the file's rows, if more)."""
 
 
 class RunLog:
     """Appends measurements to the run table at ``path``; a context manager.
 
-    Every row is on the disk, in a journal beside the file, before `append` returns, so neither a
-    killed process nor a power cut loses any: opening the log again, or `read_runs`, finds the rows.
-    Closing folds the journal into the Parquet file. Only the keys of rows are kept in memory.
+    `append` writes every row to a journal beside the file and syncs it before it returns. A killed
+    process or a power cut loses no row: `read_runs` or opening the log again finds them. Closing
+    merges the journal into the Parquet file. Only row keys are kept in memory.
 
     Args:
         path: the Parquet file, existing or not.
-        device: whose descriptor is stored with the rows.
+        device: the device whose specs are stored with the rows.
 
     Raises:
         OutputError: the directory cannot be written.
-        RunTableError: what is there already is not a run table.
+        RunTableError: the existing file is not a run table.
     """
 
     def __init__(self, path: str | os.PathLike[str], device: Device | None = None) -> None:
@@ -57,7 +57,7 @@ class RunLog:
         self.close()
 
     def __len__(self) -> int:
-        """How many different (kernel, device, problem, configuration) have been measured."""
+        """Return the number of distinct (kernel, device, problem, configuration) measured."""
         return self._distinct_count
 
     def append(self, measurement: Measurement) -> None:
@@ -65,8 +65,8 @@ class RunLog:
 
         Raises:
             RunTableError: the row is impossible; it is not written.
-            OutputError: the disk is full or gone; every row before this one is kept. Or somebody
-                deleted the journal.
+            OutputError: the disk is full or gone, or the journal was deleted. Earlier rows are kept
+                unless it was deleted.
         """
         measurement.check(self._power_limit_w)
         offset = self._journal.append(to_row(measurement, self._device))
@@ -89,18 +89,18 @@ class RunLog:
         return found if _identity_of(found) == name else None
 
     def kernels(self) -> set[str]:
-        """Return the names of the kernels that have rows."""
+        """Return the names of the measured kernels."""
         journal = {self._journal.read_at(offset)["kernel"] for offset in self._offsets.values()}
         return journal | (self._file.kernels() if self._file is not None else set())
 
     def runs(self) -> pd.DataFrame:
-        """Return all rows as a run table (empty if nothing has been measured)."""
+        """Return all rows as a run table; empty if there are none."""
         if not self._distinct_count:
             return pd.DataFrame()
         return read_runs(self.path)
 
     def close(self) -> None:
-        """Fold the journal into the Parquet file; do nothing if there is no row at all."""
+        """Merge the journal into the Parquet file; do nothing if the log is empty."""
         if self._journal.closed:
             return
         try:
@@ -109,11 +109,11 @@ class RunLog:
             self._lock.release()
 
     def _open(self) -> None:
-        """Read the keys of what is there, and open the journal."""
+        """Read the keys of existing rows and open the journal."""
         journal = journal_path(self.path)
         self._file = RunFile(self.path) if self.path.exists() else None
         keys = np.zeros(0, dtype=np.uint64) if self._file is None else self._file.keys()
-        # Of equal keys the last row counts; the file's order is that in which they were measured.
+        # File order is measurement order: for equal keys the last row counts.
         self._keys, back = np.unique(keys[::-1], return_index=True)
         self._file_rows = len(keys) - 1 - back
         self._offsets: dict[int, int] = {}
@@ -135,7 +135,7 @@ class RunLog:
         self._journal_rows += 1
 
     def _file_row_of(self, key: int) -> int | None:
-        """Return the number of the file's last row with a key."""
+        """Return the file's last row with this key."""
         at = int(np.searchsorted(self._keys, np.uint64(key)))
         found = at < len(self._keys) and int(self._keys[at]) == key
         return int(self._file_rows[at]) if found else None
@@ -144,7 +144,7 @@ class RunLog:
         journal = self._journal.path
         try:
             self._journal.close()
-            if self._journal_rows and journal.exists():  # else somebody deleted it
+            if self._journal_rows and journal.exists():  # else it was deleted
                 rows = [row for _, row in read_journal(journal)]
                 extend(self.path, from_rows(rows), digest(journal))
             journal.unlink(missing_ok=True)

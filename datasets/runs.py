@@ -1,4 +1,4 @@
-"""Run tables: to and from Parquet files and measurements."""
+"""Converts run tables to and from Parquet files and measurements."""
 
 import json
 import math
@@ -22,7 +22,7 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 
 ROW_GROUP_SIZE = 1 << 14
-"""Rows of one group in a file, and in memory at once where a log is opened."""
+"""Rows per Parquet row group."""
 _VERSION_KEY = b"foretune.schema_version"
 _MIXED_KEY = b"foretune.mixed_columns"
 _JOURNAL_DIGEST_KEY = b"foretune.folded_journal"
@@ -35,18 +35,19 @@ _SCALARS = (
 
 @dataclass(frozen=True)
 class RunFileMetadata:
-    """What a run table's file says of itself.
+    """Metadata of a run table's file.
 
     Attributes:
-        mixed: columns that mix text, numbers and booleans: Parquet cannot, so they hold JSON.
-        journal_digest: the digest of the journal whose rows it took in last.
+        mixed: columns that mix text, numbers and booleans; stored as JSON, because Parquet columns
+            have one type.
+        journal_digest: digest of the journal merged last.
     """
 
     mixed: set[str]
     journal_digest: str = ""
 
     def to_parquet(self) -> dict[bytes, bytes]:
-        """Return it as Parquet keeps it, with the version of the schema."""
+        """Return it as Parquet metadata, with the schema version."""
         return {
             _VERSION_KEY: str(SCHEMA_VERSION).encode(),
             _MIXED_KEY: json.dumps(sorted(self.mixed)).encode(),
@@ -55,7 +56,7 @@ class RunFileMetadata:
 
 
 def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
-    """Read and validate a run table, with the rows of an interrupted collection if there are any.
+    """Read and validate a run table, including the journal of an interrupted collection.
 
     Raises:
         RunTableError: the file is missing, truncated, of a newer schema, or holds impossible rows.
@@ -67,7 +68,7 @@ def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
         journal_digest = metadata.journal_digest
         with translate_read_errors(path, RunTableError, "is damaged: {}"):
             parts.append(from_arrow(file.read(), metadata.mixed))
-    # Both are there where a process was killed between writing the one and removing the other.
+    # A process killed between writing the file and removing the journal leaves both.
     if journal.exists() and digest(journal) != journal_digest:
         with translate_read_errors(journal, RunTableError, "is damaged: {}"):
             parts += [from_rows(rows)] if (rows := [r for _, r in read_journal(journal)]) else []
@@ -79,7 +80,7 @@ def read_runs(path: str | os.PathLike[str]) -> pd.DataFrame:
 
 
 def write_runs(path: str | os.PathLike[str], runs: pd.DataFrame) -> None:
-    """Validate ``runs`` and write them to ``path`` (Parquet, zstd) in one step: all or nothing.
+    """Validate ``runs`` and write them to ``path`` atomically (Parquet, zstd).
 
     Raises:
         RunTableError: a row is impossible.
@@ -95,10 +96,10 @@ def write_runs(path: str | os.PathLike[str], runs: pd.DataFrame) -> None:
 
 
 def to_arrow(runs: pd.DataFrame, path: Path) -> tuple[pa.Table, set[str]]:
-    """Return a run table as Parquet can hold it, and which columns became JSON for that.
+    """Return the run table as an Arrow table, and the columns that were encoded as JSON.
 
     Raises:
-        RunTableError: Parquet cannot hold it at all.
+        RunTableError: Arrow cannot represent the values.
     """
     mixed = {c for c in runs.columns if c.startswith(PLAIN_GROUPS) and _is_mixed(runs[c])}
     plain = runs.assign(**{c: runs[c].map(json.dumps, na_action="ignore") for c in mixed})
@@ -109,7 +110,7 @@ def to_arrow(runs: pd.DataFrame, path: Path) -> tuple[pa.Table, set[str]]:
 
 
 def from_arrow(table: pa.Table, mixed: Collection[str]) -> pd.DataFrame:
-    """Return the rows that Parquet held."""
+    """Return the run table of an Arrow table; ``mixed`` columns are decoded from JSON."""
     runs = table.to_pandas()
     there = [c for c in runs if c in mixed]
     plain = {c: runs[c].astype(object).map(json.loads, na_action="ignore") for c in there}
@@ -120,7 +121,7 @@ def newest_runs(runs: pd.DataFrame) -> pd.DataFrame:
     """Return ``runs`` with only the newest row of each (kernel, device, problem, configuration)."""
     keys = ["kernel", "device", *columns_of(runs, "problem"), *columns_of(runs, "config")]
     order = runs
-    if "recorded_at" in runs:  # rows of unknown time count as the oldest
+    if "recorded_at" in runs:  # rows without a time count as oldest
         recorded = runs["recorded_at"].reset_index(drop=True)
         times = recorded.astype("str").where(recorded.notna())
         order = runs.iloc[times.sort_values(kind="stable", na_position="first").index]
@@ -130,30 +131,30 @@ def newest_runs(runs: pd.DataFrame) -> pd.DataFrame:
 def from_measurements(
     measurements: Iterable[Measurement], device: Device | None = None
 ) -> pd.DataFrame:
-    """Return one row per measurement, with the descriptor of ``device`` if it is given."""
+    """Return one row per measurement, with the specs of ``device`` if given."""
     return from_rows([to_row(m, device) for m in measurements])
 
 
 def to_measurements(runs: pd.DataFrame) -> list[Measurement]:
-    """Return one measurement per row; empty problem and configuration cells are left out."""
+    """Return one measurement per row, without empty problem and configuration cells."""
     groups = {g: columns_of(runs, g) for g in ("problem", "config", "static")}
     records: list[dict[str, Any]] = runs.to_dict("records")
     return [_measurement(record, groups) for record in records]
 
 
 def to_measurement(row: Mapping[str, Any]) -> Measurement:
-    """Return the measurement that `to_row` made a row of."""
+    """Return the measurement of a row made by `to_row`."""
     groups = ("problem", "config", "static")
     return _measurement(row, {g: [c for c in row if c.startswith(f"{g}.")] for g in groups})
 
 
 def problems_of(runs: pd.DataFrame) -> list[Problem]:
-    """Return the problem of every row; empty cells are left out."""
+    """Return the problem of every row, without empty cells."""
     return [Problem(values) for values in _rows_of(runs, "problem")]
 
 
 def configurations_of(runs: pd.DataFrame) -> list[Configuration]:
-    """Return the configuration of every row; empty cells are left out."""
+    """Return the configuration of every row, without empty cells."""
     return [Configuration(values) for values in _rows_of(runs, "config")]
 
 
@@ -205,7 +206,7 @@ def _missing(value: Any) -> bool:
 
 
 def _restore_integer(value: Any) -> Any:
-    """Return the integer that a gap elsewhere in its column has made a float."""
+    """Undo the float conversion of integers in columns with gaps."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -215,13 +216,13 @@ def _is_mixed(values: pd.Series) -> bool:
 
 
 def from_rows(rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """Return a run table of rows as `to_row` makes them."""
+    """Return the run table of rows made by `to_row`."""
     runs = pd.DataFrame(rows)
     return runs[ordered_columns(runs.columns)]
 
 
 def ordered_columns(columns: Iterable[str]) -> list[str]:
-    """Return the columns as readers like to see them: what was run and how, then what came out."""
+    """Return the columns in reading order: run, configuration, then results."""
     groups = ("kernel", "device", "status", "problem.", "config.", "time_ms")
     columns = list(columns)
     rank = {c: i for i, g in enumerate(groups) for c in columns if c == g or _in_group(c, g)}
@@ -233,10 +234,10 @@ def _in_group(column: str, group: str) -> bool:
 
 
 def open_runs(path: Path) -> tuple[pq.ParquetFile, RunFileMetadata]:
-    """Return a run table's file, opened, and what it says of itself.
+    """Open a run table and return it with its metadata.
 
     Raises:
-        RunTableError: it is something else, or of a newer schema.
+        RunTableError: it is not a run table, or of a newer schema.
     """
     if _is_store(path):
         raise RunTableError(
@@ -259,7 +260,7 @@ def open_runs(path: Path) -> tuple[pq.ParquetFile, RunFileMetadata]:
 
 
 def _is_store(path: Path) -> bool:
-    """Return whether a file begins as a tuning store's database does, or a file written of one."""
+    """Return whether the file is a tuning store or an exported store."""
     try:
         with require_regular_file(path).open("rb") as file:
             return file.read(200).startswith(_STORE_SIGNATURES)

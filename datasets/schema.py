@@ -1,4 +1,4 @@
-"""The run table's schema, version 1: what a row must hold to be believed.
+"""The run table's schema, version 1, and the checks that every row must pass.
 
 One row is one measurement; columns are wide and dotted (``problem.M``, ``config.BLOCK_M``).
 """
@@ -26,16 +26,16 @@ def columns_of(runs: pd.DataFrame, group: str) -> list[str]:
 
 
 def validate(runs: pd.DataFrame, name: str = "run table", first: int = 0) -> pd.DataFrame:
-    """Return ``runs`` unchanged if every row can be believed.
+    """Return ``runs`` unchanged if every row is valid.
 
     Args:
         runs: the rows.
-        name: of the table, for messages.
-        first: number of the first row in that table.
+        name: the table's name, for messages.
+        first: the number of the first row within the table.
 
     Raises:
-        RunTableError: a column is missing or of the wrong type, or a row is impossible; the
-            message names the row and the reason.
+        RunTableError: a column is missing or of the wrong type, or a row is impossible; the message
+            names the row and the reason.
     """
     for problem in _column_problems(runs):
         raise RunTableError(f"{name}: {problem}")
@@ -51,7 +51,7 @@ def _column_problems(runs: pd.DataFrame) -> Iterator[str]:
     if repeated := sorted(set(runs.columns[runs.columns.duplicated()])):
         yield f"column {repeated[0]!r} occurs twice"
     if not columns_of(runs, "config") and not columns_of(runs, "problem"):
-        yield "no 'config.…' or 'problem.…' column: nothing says what was run"
+        yield "cannot tell what was run: there is no 'config.…' or 'problem.…' column"
     for column in runs.columns:
         values = runs[column]
         if column.startswith(PLAIN_GROUPS) and not _is_plain(values):

@@ -1,4 +1,4 @@
-"""Run-table columns as plain arrays, the form in which kernels compute costs and features."""
+"""Run-table columns as NumPy arrays, for costs and features."""
 
 import copy
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -11,14 +11,14 @@ import pandas as pd
 
 NAMES = ("kernel", "device")
 BOOLEANS = {"False": "0", "True": "1"}
-"""A boolean is written as the number it is: text or not, by itself or beside texts."""
+"""Booleans are stored as 0 and 1."""
 T = TypeVar("T")
 
 
 def as_array(column: "pd.Series[Any]") -> np.ndarray:
-    """Return a column as numbers (float64) or text (fixed-width), never as objects.
+    """Return a column as float64 or fixed-width text, never as objects.
 
-    A text column with gaps gets empty strings in them, a numeric one NaN.
+    Gaps become NaN or empty text.
     """
     if _is_categorical(column):
         cells, codes = _distinct_cells(column)
@@ -27,12 +27,12 @@ def as_array(column: "pd.Series[Any]") -> np.ndarray:
 
 
 def as_text(values: Iterable[object]) -> np.ndarray:
-    """Return values as text, the same for equal ones; gaps are empty strings, True is 1."""
+    """Return values as text, equal for equal values; gaps are "", True is "1"."""
     return np.array([_text(v) for v in values], dtype=np.str_)
 
 
 class Rows:
-    """Rows of a run table, every column of which is converted once, however many look at it."""
+    """Run-table rows with each column converted once and cached."""
 
     def __init__(self, frame: pd.DataFrame) -> None:
         self.frame = frame
@@ -43,7 +43,7 @@ class Rows:
 
     @classmethod
     def from_table(cls, rows: "pd.DataFrame | Rows") -> "Rows":
-        """Return the rows of a run table, or ``rows`` themselves."""
+        """Wrap a run table; return `Rows` unchanged."""
         return rows if isinstance(rows, Rows) else cls(rows)
 
     def __len__(self) -> int:
@@ -66,9 +66,9 @@ class Rows:
         return self._arrays[column]
 
     def distinct(self, column: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return a column's values as text, and which of them each row has.
+        """Return a column's distinct values as text, and every row's index into them.
 
-        There may be values that no row has.
+        The values may include some that no row has.
         """
         values = self[column]
         if column not in self._distinct:
@@ -78,16 +78,16 @@ class Rows:
         return self._distinct[column]
 
     def text_masks(self, column: str, texts: Sequence[str]) -> list[np.ndarray]:
-        """Return per text in which rows the cell, be it text or a number, is written so."""
-        distinct, codes = self.distinct(column)  # no million strings to compare
+        """Return, per text, which rows have it in ``column`` (numbers compare as text)."""
+        distinct, codes = self.distinct(column)  # compares distinct values, not every row
         return [(distinct == text)[codes] for text in texts]
 
     def group(self, name: str) -> Mapping[str, np.ndarray]:
-        """Return the columns of a dotted group by their short names."""
+        """Return the columns of a dotted group by short name."""
         return Columns(self, name)
 
     def without(self, columns: Collection[str]) -> "Rows":
-        """Return the same rows without some columns."""
+        """Return the same rows without ``columns``."""
         if not columns:
             return self
         rest = copy.copy(self)
@@ -96,7 +96,7 @@ class Rows:
         return rest
 
     def memoized(self, key: Hashable, make: Callable[[], T]) -> T:
-        """Return what ``make`` makes of these rows, made once under ``key``."""
+        """Return ``make()``, computed once per ``key``."""
         if key not in self._memo:
             self._memo[key] = make()
         made: T = self._memo[key]
@@ -104,12 +104,9 @@ class Rows:
 
 
 class SingleRow(Rows):
-    """A row by itself: its columns are no arrays but NumPy's numbers and texts.
+    """One row, whose columns are NumPy scalars instead of arrays.
 
-    Arithmetic and NumPy's functions do the same with both, and take a fraction of the time.
-
-    Args:
-        cells: column -> number, boolean or text.
+    NumPy functions accept both; scalars take a fraction of the time.
     """
 
     def __init__(self, cells: Mapping[str, Any]) -> None:
@@ -121,9 +118,9 @@ class SingleRow(Rows):
 
     @classmethod
     def read(cls, frame: pd.DataFrame) -> Self:
-        """Return the row of a table that has one: its names and its dotted columns."""
+        """Return the only row of a table: its names and its dotted columns."""
         cells = {}
-        # The public ways to the cells, column by column or as one array, take five times as long.
+        # pandas' public accessors take five times as long.
         quick = getattr(frame, "_iter_column_arrays", None)
         columns = quick() if quick else (frame.iloc[:, i].array for i in range(frame.shape[1]))
         for name, values in zip(frame.columns.tolist(), columns, strict=True):
@@ -146,16 +143,16 @@ class SingleRow(Rows):
         return _text(self._arrays[column])
 
     def distinct(self, column: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return a column's value as text, and that the row has it."""
+        """Return a column's value as text, and index 0."""
         return np.array([self.text(column)]), np.zeros(1, dtype=np.int64)
 
     def text_masks(self, column: str, texts: Sequence[str]) -> list[Any]:
-        """Return per text whether the cell is written so."""
+        """Return, per text, whether the cell equals it."""
         written = self.text(column)
         return [written == text for text in texts]
 
     def group(self, name: str) -> Mapping[str, Any]:
-        """Return the cells of a dotted group by their short names."""
+        """Return the cells of a dotted group by short name."""
         return self.memoized(("group", name), lambda: self._group(name))
 
     def _group(self, name: str) -> Mapping[str, Any]:
@@ -164,7 +161,7 @@ class SingleRow(Rows):
 
 
 class Columns(Mapping[str, np.ndarray]):
-    """The columns of a dotted group by their short names, converted when they are asked for."""
+    """The columns of a dotted group by short name, converted on access."""
 
     def __init__(self, rows: pd.DataFrame | Rows, group: str) -> None:
         self._rows = Rows.from_table(rows)
@@ -185,19 +182,14 @@ class Columns(Mapping[str, np.ndarray]):
 
 @lru_cache(maxsize=256)
 def short_names(columns: tuple[str, ...], group: str) -> dict[str, str]:
-    """Return the names of a dotted group's columns without it -> the names of ``columns``."""
+    """Return short name -> full name of a dotted group's columns."""
     prefix = f"{group}."
     return {c.removeprefix(prefix): c for c in columns if c.startswith(prefix)}
 
 
 @dataclass(frozen=True)
 class Groups:
-    """Which group each row belongs to.
-
-    Attributes:
-        codes: one integer per row, an index into ``names``.
-        names: of the groups.
-    """
+    """Group of every row: ``codes`` index ``names``."""
 
     codes: np.ndarray
     names: list[str]
@@ -207,14 +199,14 @@ class Groups:
 
 
 def groups_of(rows: pd.DataFrame | Rows, columns: Sequence[str]) -> Groups:
-    """Return the groups of rows that agree in ``columns``, whatever these hold, as text."""
+    """Group rows by ``columns``, compared as text."""
     rows = Rows.from_table(rows)
     if isinstance(rows, SingleRow):
         return Groups(np.zeros((), dtype=np.int64), ["/".join(map(rows.text, columns))])
     total, names = np.zeros(len(rows), dtype=np.int64), [""]
     for column in columns:
         text, number = rows.distinct(column)
-        codes, seen = pd.factorize(number)  # in order of appearance, those that appear
+        codes, seen = pd.factorize(number)  # present codes, in order of appearance
         distinct = text[seen]
         pairs = total * len(distinct) + codes
         seen, total = np.unique(pairs, return_inverse=True)
@@ -223,26 +215,26 @@ def groups_of(rows: pd.DataFrame | Rows, columns: Sequence[str]) -> Groups:
 
 
 def _is_categorical(column: "pd.Series[Any]") -> bool:
-    """Return whether a column is better looked at by its distinct values."""
+    """Return whether a column is processed by its distinct values."""
     if isinstance(column.dtype, pd.CategoricalDtype):
         return True
     return not (pd.api.types.is_numeric_dtype(column) or pd.api.types.is_bool_dtype(column))
 
 
 def _distinct_cells(column: "pd.Series[Any]") -> tuple[np.ndarray, np.ndarray]:
-    """Return the distinct values of a column, plain, a gap last, and the code of each row.
+    """Return the distinct values (the last is a gap) and the code of each row.
 
-    A million cells seldom hold more than a few different values: only those are looked at.
+    Converting distinct values only is fast: a million cells seldom hold many.
     """
     if isinstance(column.dtype, pd.CategoricalDtype):
         codes, distinct = column.cat.codes.to_numpy(), column.cat.categories
     else:
         codes, distinct = pd.factorize(column, use_na_sentinel=True)
-    cells = [*distinct, None]  # code -1, a gap, is the last
-    # Of no rows nobody can tell; what pandas keeps as objects is text as a rule.
+    cells = [*distinct, None]  # the last is for gaps (code -1)
+    # Empty columns have no dtype; object columns are text.
     if len(column) and _are_numbers(cells) and not isinstance(column.dtype, pd.StringDtype):
         return np.array([np.nan if v is None else float(v) for v in cells]), codes
-    number, texts = pd.factorize(as_text(cells))  # 1, "1" and True are written alike
+    number, texts = pd.factorize(as_text(cells))  # 1, "1" and True are equal as text
     return texts, number[codes]
 
 
@@ -251,7 +243,7 @@ def _are_numbers(cells: list[Any]) -> bool:
 
 
 def _number_texts(values: np.ndarray) -> np.ndarray:
-    """Return `as_text` of floats, at once where all are whole."""
+    """Return `as_text` of floats, with a fast path for integers."""
     if (np.abs(values) < 2.0**53).all() and (values == np.floor(values)).all():
         return values.astype(np.int64).astype(np.str_)
     return as_text(values.tolist())

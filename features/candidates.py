@@ -1,4 +1,4 @@
-"""Rows for configurations that have not been run: a run table with the measured columns missing."""
+"""Run-table rows for configurations that have not been run."""
 
 from collections.abc import Sequence
 
@@ -19,9 +19,9 @@ def candidate_rows(
     device: Device,
     indices: np.ndarray | None = None,
 ) -> pd.DataFrame:
-    """Return one row per configuration of ``space`` (or per index), ready for a predictor.
+    """Return one row per configuration of ``space``, or per index, as input for a predictor.
 
-    Text columns are categorical, so that a million rows cost a million small integers.
+    Text columns are categorical, to save memory.
     """
     codes = space.codes if indices is None else space.codes[indices]
     n = len(codes)
@@ -43,7 +43,7 @@ def candidate_rows(
 def rows_of(
     kernel: str, problem: Problem, configs: Sequence[FrozenParameters], device: Device
 ) -> pd.DataFrame:
-    """Return one row per given configuration; for a handful, not for a space."""
+    """Return one row per configuration; for a few, because every row is a dictionary first."""
     rows = pd.DataFrame([{f"config.{k}": v for k, v in c.items()} for c in configs])
     rows.insert(0, "kernel", kernel)
     rows.insert(1, "device", device.name)
@@ -53,7 +53,7 @@ def rows_of(
 
 
 def settings_of(rows: pd.DataFrame, device: Device | None = None) -> pd.DataFrame:
-    """Return the columns of ``rows`` that say what is to run, and where: on ``device`` if given."""
+    """Return the input columns of ``rows``, on ``device`` if given."""
     named = ["kernel", *columns_of(rows, "problem"), *columns_of(rows, "config")]
     if device is None:
         return rows[[*named[:1], "device", *named[1:], *columns_of(rows, "device")]]

@@ -1,4 +1,4 @@
-"""Which family knows a kernel's runs."""
+"""Finds the kernel family of a run table."""
 
 import pandas as pd
 
@@ -10,15 +10,15 @@ from foretune.registry import load, registered
 
 
 def family_for(name: str, runs: pd.DataFrame, preferred: Family | None = None) -> Family | None:
-    """Return who knows the cost of runs of kernel ``name``, or None.
+    """Return the family with a cost model for kernel ``name``, or None.
 
-    The kernel ``preferred``, the registered kernel, or the registered family,
-    whichever finds its columns in ``runs``; a kernel of ours that does not is returned all the
-    same, so that its own error says what is missing. Of a kernel that nobody knows, columns
-    ``problem.flops`` and ``problem.bytes`` are the work.
+    The first of these that finds its columns in ``runs``: ``preferred``, the registered kernel, the
+    registered family. Otherwise `UserDefinedCost` if the runs have ``problem.flops`` and
+    ``problem.bytes``. A registered kernel without its columns is returned too, so that its own
+    error names them.
 
     Raises:
-        PredictorError: the kernel ``preferred`` has another name.
+        PredictorError: ``preferred`` has another name.
     """
     if preferred is not None:
         if preferred.name != name:
@@ -37,7 +37,7 @@ def family_for(name: str, runs: pd.DataFrame, preferred: Family | None = None) -
 
 
 def explain_missing_roofline(name: str, runs: pd.DataFrame) -> str:
-    """Return why no family knows the cost of runs of kernel ``name``; nothing if there is none."""
+    """Return why the family of ``name`` cannot compute the cost of ``runs``; "" if it has none."""
     if name not in registered("families"):
         return ""
     reason = _cost_error(load("families", name)(), runs)
@@ -60,10 +60,10 @@ def _cost_error(family: Family, runs: pd.DataFrame) -> str:
 
 
 def find_family(name: str, kind: str | None, preferred: Family | None = None) -> Family | None:
-    """Return the family of kernel ``name`` whose class is called ``kind``; None if ``kind`` is.
+    """Return the family of kernel ``name`` with class name ``kind``; None if ``kind`` is None.
 
     Raises:
-        PredictorError: it is not installed here.
+        PredictorError: it is not installed.
     """
     if kind is None:
         return None

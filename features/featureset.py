@@ -1,4 +1,4 @@
-"""FeatureSet transformer."""
+"""The feature set: a transformer from runs to float columns."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Self
@@ -17,7 +17,7 @@ from foretune.features.roofline import as_number, columns_for, row_cost, row_roo
 if TYPE_CHECKING:
 
     class Estimator:
-        """Has its constructor's arguments as attributes: scikit-learn's ``BaseEstimator``."""
+        """Types of scikit-learn's ``BaseEstimator``."""
 
         n_features_in_: int
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
             """Return the constructor's arguments."""
 
         def set_params(self, **parameters: Any) -> Self:
-            """Change some of them."""
+            """Set some of them."""
 
         def __sklearn_tags__(self) -> Any: ...
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
         """Has a ``score``: scikit-learn's ``RegressorMixin`` with it."""
 
         def score(self, X: Any, y: Any) -> float:
-            """Return R² of what is predicted for ``X``."""
+            """Return R² of the predictions for ``X``."""
 
     class TransformerEstimator(Estimator):
         """Fits and transforms in one: scikit-learn's ``TransformerMixin`` with it."""
 
         def fit_transform(self, X: Any, y: Any = None) -> Any:
-            """Fit, and return what ``transform`` does."""
+            """Fit, then transform."""
 
 else:
     from sklearn.base import BaseEstimator as Estimator
@@ -53,7 +53,7 @@ else:
 
 
 FEATURES_VERSION = 6
-"""Changes when the same rows give other columns or values; stored with every predictor."""
+"""Incremented when the same rows give other columns or values; stored with every predictor."""
 
 GROUPS, COMPILED = ("problem", "config", "device"), "static"
 CACHES = frozenset({"device.l2_kib", "device.l3_kib"})
@@ -61,7 +61,7 @@ FITTED_STATE = {
     "columns": list, "numbers": list, "categories": dict, "specs": list, "roofline_known": bool,
 }  # fmt: skip
 OPTIONAL_PREFIX = "device."
-"""Columns that training had and rows may lack: a descriptor that says less."""
+"""Prefix of columns that may be missing at prediction time."""
 
 
 class FeatureSet(TransformerEstimator):
@@ -69,25 +69,25 @@ class FeatureSet(TransformerEstimator):
 
     Columns, in order:
 
-    - numbers of problem, configuration and device as they are, one indicator per value of each text
-      column; with ``compiled``, what the compiled code shows (``static.…``);
+    - the numbers of problem, configuration and device, one indicator per value of each text column,
+      and with ``compiled`` the ``static.…`` columns of the compiled code;
     - ``alignment.<name>``: log2 of the largest power of two that divides a size of the problem;
     - launch geometry (`launch_geometry`);
-    - the family's own `derived` quantities and its cost: log2 of flops, bytes, intensity and
-      roofline time.
+    - the family's `derived` quantities and its cost: log2 of flops, bytes, intensity and roofline
+      time.
 
-    Columns that never vary in training are left out. Logarithms of sizes are not added: to a tree
-    they are the same column twice.
+    Columns that are constant in training are dropped. Logarithms of sizes are not added, because a
+    tree splits on them as it does on the sizes.
 
     Args:
-        family: knows cost and derived quantities; None uses the rest alone.
-        compiled: use the ``static.…`` columns too; rows to predict must have them then.
+        family: cost model and derived quantities; optional.
+        compiled: use the ``static.…`` columns too; they are then required for prediction.
 
     Attributes:
         columns_: names of the float columns, in order.
         numbers_: numeric run-table columns used.
         categories_: text columns used -> the values seen in training.
-        specs_: device columns that training had; others would make this device unlike all known.
+        specs_: device columns in training; others are ignored.
         roofline_known_: whether any training row had a roofline time.
     """
 
@@ -99,7 +99,7 @@ class FeatureSet(TransformerEstimator):
         """Learn which columns vary and which values text columns take.
 
         Raises:
-            PredictorError: a number is infinite, or a row does less than no work.
+            PredictorError: a number is infinite, or a row has negative work.
         """
         self.numbers_: list[str] = []
         self.categories_: dict[str, list[str]] = {}
@@ -121,28 +121,24 @@ class FeatureSet(TransformerEstimator):
         if not CACHES.intersection(varies):
             varies = [name for name in varies if not name.endswith(CACHE_SUFFIX)]
         self.columns_ = varies or list(table)[:1]
-        # What never varied need not be there later.
+        # constant columns are not needed for prediction
         self.numbers_ = [c for c in self.numbers_ if c in self.columns_]
         used = {name.partition("=")[0] for name in self.columns_}
-        self.categories_ = {
-            c: without_unknown_specs
-            for c, without_unknown_specs in self.categories_.items()
-            if c in used
-        }
+        self.categories_ = {c: values for c, values in self.categories_.items() if c in used}
         return self
 
     def transform(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """Return one float32 row per run, columns `columns_`.
+        """Return one float32 row per run, with columns `columns_`.
 
         Raises:
-            PredictorError: a column that training had is missing.
+            PredictorError: a column of the training runs is missing.
         """
         check_is_fitted(self, "columns_")
         matrix = self.matrix(runs)
         return pd.DataFrame(matrix, columns=self.columns_, index=runs.index, copy=False)
 
     def matrix(self, runs: pd.DataFrame | Rows) -> np.ndarray:
-        """Return the cells of `transform` alone."""
+        """Return the values of `transform` as an array."""
         rows, columns = Rows.from_table(runs), self.columns_ or ()
         table = self._table(rows)
         if missing := [c for c in columns if c not in table]:
@@ -160,11 +156,11 @@ class FeatureSet(TransformerEstimator):
                     matrix[:, i] = table[name]
         if (infinite := np.isinf(matrix)).any():
             self._check_finite(table)
-            matrix[infinite] = np.nan  # of a size of 0, say: not known
+            matrix[infinite] = np.nan  # unknown, e.g. log2 of a size of 0
         return matrix
 
     def without_unknown_specs(self, rows: Rows) -> Rows:
-        """Return the rows without what they say of devices that training did not know."""
+        """Drop device columns unseen in training."""
         return rows.without(set(short_names(rows.columns, "device").values()) - set(self.specs_))
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
@@ -173,21 +169,21 @@ class FeatureSet(TransformerEstimator):
         return np.array(self.columns_, dtype=object)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what was learned as plain values that `from_json` reads."""
+        """Return the fitted state as plain values for `from_json`."""
         return {name: getattr(self, f"{name}_") for name in FITTED_STATE}
 
     @classmethod
     def from_json(
         cls, data: Mapping[str, Any], family: Family | None = None, compiled: bool = False
     ) -> Self:
-        """Return what `to_json` wrote; other values may stand beside it."""
+        """Return the feature set that `to_json` wrote; other keys are ignored."""
         features = cls(family, compiled)
         for name, kind in FITTED_STATE.items():
             setattr(features, f"{name}_", kind(data[name]))
         return features
 
     def _table(self, rows: Rows) -> dict[str, Quantity]:
-        """Return every feature, an array or one number for all rows."""
+        """Return every feature, as an array or as one number for all rows."""
         needed, available = [*self.numbers_, *self.categories_], frozenset(rows.columns)
         if absent := [
             c for c in needed if c not in available and not c.startswith(OPTIONAL_PREFIX)

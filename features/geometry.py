@@ -1,4 +1,4 @@
-"""Launch geometry, alignment, caches."""
+"""Features of launch geometry, alignment and cache use."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -19,10 +19,10 @@ def launch_geometry(
     config: Mapping[str, np.ndarray],
     device: Mapping[str, np.ndarray],
 ) -> dict[str, Quantity]:
-    """Return threads per block, work per thread, tile sizes and areas, and waves, where known.
+    """Return threads per block, work per thread, tile sizes and waves, if the names are known.
 
-    Empty where the names are not recognised. Sizes are logarithms to base 2. ``padding`` is 1 where
-    tiles divide the problem: without a rest, compilers drop its checks and unroll what they held.
+    Sizes are log2. ``padding`` is 1 if the tiles divide the problem: compilers then omit bounds
+    checks and unroll. Returns nothing for unknown parameter names.
     """
     if all(name in config and config[name].dtype.kind != "U" for name in _CLBLAST):
         return _clblast(problem, config, device)
@@ -65,7 +65,7 @@ def _halo(
     blocks: list[np.ndarray],
     tile: Quantity,
 ) -> dict[str, Quantity]:
-    """Return what a stencil or convolution loads beyond its tile, and in how many rounds."""
+    """Return the loads of a stencil or convolution beyond its tile, and their rounds."""
     if not {"filter_width", "filter_height"} <= problem.keys():
         return {}
     wide = edges[0] + problem["filter_width"] - 1
@@ -108,7 +108,7 @@ def _clblast(
 
 
 def _axes(columns: Mapping[str, np.ndarray], stem: str) -> dict[str, np.ndarray]:
-    """Return the columns ``stem_x`` …, or ``stem`` alone as its x; text columns are not sizes."""
+    """Return the numeric columns ``stem_x``, …, or ``stem`` as x."""
     found = {axis: columns[f"{stem}_{axis}"] for axis in AXES if f"{stem}_{axis}" in columns}
     if not found and stem in columns:
         found = {"x": columns[stem]}
@@ -120,11 +120,11 @@ def _product(values: Iterable[np.ndarray]) -> Quantity:
 
 
 MAX_ALIGNMENT = 8
-"""log2 of the largest power of two that is looked for in a size."""
+"""log2 of the largest power of two considered."""
 
 
 def alignment(sizes: np.ndarray) -> np.ndarray:
-    """Return log2 of the largest power of two that divides each size; NaN for no whole sizes."""
+    """Return log2 of the largest power of two that divides each size; NaN if not an integer."""
     whole = (sizes > 0) & (sizes < 2.0**53) & (sizes == np.floor(sizes))
     numbers = np.where(whole, sizes, 1).astype(np.int64)
     power = np.log2((numbers & -numbers).astype(float))
@@ -132,15 +132,15 @@ def alignment(sizes: np.ndarray) -> np.ndarray:
 
 
 CACHE_SUFFIX = "_of_cache"
-"""How these quantities end: where all devices have the same cache, they only repeat others."""
+"""Suffix of cache features; they are redundant if all devices have equal caches."""
 
 
 def cache_features(
     name: str, working_set: Quantity, device: Mapping[str, Any]
 ) -> dict[str, Quantity]:
-    """Return log2 of a working set (bytes) over the device's last cache, called ``…_of_cache``.
+    """Return log2 of working-set bytes over the last-level cache, named ``…_of_cache``.
 
-    That is ``l3_kib`` where there is one (CPUs), ``l2_kib`` elsewhere; NaN where neither is known.
+    The cache is ``l3_kib`` (CPUs), else ``l2_kib``; NaN if both are unknown.
     """
     cache = nan_to(device.get("l3_kib", np.nan), device.get("l2_kib", np.nan))
     return {f"{name}{CACHE_SUFFIX}": np.log2(working_set / (1024.0 * cache))}

@@ -1,9 +1,9 @@
-"""Launches of kernels that multiply tiles, as columns that mean the same for all of them.
+"""Features of tiled launches that mean the same for all kernels of that kind.
 
-Products and attention, whoever wrote them, load tiles step by step and add up tiles of sums. What a
-call says of that (`TileLaunch`) becomes columns relative to the device and to the candidates of the
-problem, which is how one kernel tells of another. They hold a law of the launch, too: the parts of
-`TiledLaunch`, and what small tiles, few warps and full registers cost.
+Matrix products and attention load tiles step by step and accumulate a tile of sums. A call's
+`TileLaunch` becomes columns relative to the device and to the problem's other candidates, so that
+one kernel's runs inform another's order. The columns include an analytic time: the parts of
+`TiledLaunch` plus penalties for small tiles, few warps and register spills.
 """
 
 from collections.abc import Sequence
@@ -19,20 +19,22 @@ from foretune.features.families.tiled_launch import STEP_LATENCY_MS, TiledLaunch
 from foretune.features.families.tiles import cores_of
 
 LAUNCH_MS = 2e-3
-"""What any launch takes."""
+"""Fixed overhead of a launch."""
 SMALL_TILE, SMALL_TILE_EXPONENT = 32.0 * 32.0, 0.3
-"""Tile whose operations take 2^0.3 times as long as those of a large one; that power."""
+"""Tile whose operations take 2^0.3 times as long as a large one's, and that exponent."""
 PREFERRED_ELEMENTS_PER_THREAD, SPILLING_ELEMENTS_PER_THREAD, SPILL_COST = 64.0, 160.0, 0.7
-"""Sums per thread that run best, above which registers spill, and what an octave of that costs."""
+"""Fastest number of sums per thread, where registers spill, and the log-time cost per octave."""
 MIN_ASYNC_ROWS, SYNC_RATE_SHARE = 64.0, 0.62
-"""Rows of a tile below which a device with asynchronous matrix units cannot use them, and the share
-of its peak rate that is left (Luo et al., arXiv:2402.13499: 62.9 % on Hopper)."""
+"""Minimum tile rows for asynchronous matrix units, and the rate share without them.
+
+Luo et al., arXiv:2402.13499: 62.9 % on Hopper.
+"""
 DEFAULT_GFLOPS, DEFAULT_GBPS, DEFAULT_L2_KIB, DEFAULT_SHARED_BYTES = 3e5, 2e3, 4e4, 232448.0
-"""Of a device that does not say; the last one also of one that has more."""
+"""Default device rates and limits; the last one also caps larger devices."""
 ASYNC_ARCHITECTURES = ("sm_90", "sm_100")
-"""Architectures whose matrix units read shared memory on their own."""
+"""Architectures whose matrix units read shared memory asynchronously."""
 MAX_LOG_RATIO = 3.0
-"""Logarithm of a factor beyond which slower is as bad."""
+"""Clip of the log ratio to the fastest candidate."""
 RELATIVE_COLUMNS = (
     "area",
     "sums",
@@ -43,7 +45,7 @@ RELATIVE_COLUMNS = (
     "intensity",
     "warps_there",
 )
-"""Columns that are there a second time, less the median of the problem's candidates."""
+"""Columns repeated relative to the median of the problem's candidates."""
 
 
 @dataclass(frozen=True)
@@ -51,21 +53,21 @@ class TileLaunch:
     """One candidate's launch.
 
     Attributes:
-        tiles: blocks, or what persistent blocks take in turn.
-        tile_m, tile_n, tile_k: edges of the tile of sums, and how deep a step goes.
-        size_m, size_n, size_k: what they divide up; a guess where the call does not tell.
-        steps: of one block.
-        flops: of one step.
-        step_bytes: that a step loads.
-        kept_bytes: that a block keeps beside its steps.
-        sums: values of 32 bits that a block keeps.
-        moved_bytes: of all operands and results.
-        warps: of a block.
+        tiles: output tiles: the blocks, or the work items of persistent blocks.
+        tile_m, tile_n, tile_k: edges of the output tile, and the depth of a step.
+        size_m, size_n, size_k: problem size; estimated if the call does not tell.
+        steps: per block.
+        flops: per step.
+        step_bytes: bytes loaded per step.
+        kept_bytes: bytes that a block keeps across its steps.
+        sums: 32-bit accumulators per block.
+        moved_bytes: bytes of all operands and results.
+        warps: per block.
         stages: steps in flight.
-        bits_a, bits_b: of an element of each operand.
-        exact: 1 if 32 bits are multiplied as such, not rounded to TF32.
-        transposed_a, transposed_b: 1 if an operand's last axis is not the one that lies together.
-        alignment: log2 of the bytes, 16 at most, that divide all rows of the operands.
+        bits_a, bits_b: per element of each operand.
+        exact: 1 if 32-bit products are exact, not rounded to TF32.
+        transposed_a, transposed_b: 1 if the operand's last axis is not contiguous.
+        alignment: log2 of the bytes (at most 16) that divide all rows of the operands.
     """
 
     tiles: float
@@ -93,11 +95,11 @@ class TileLaunch:
 
 @dataclass(frozen=True)
 class LaunchFeatures:
-    """Candidates of one problem.
+    """Features of the candidates of one problem.
 
     Attributes:
         values: shape (candidates, `NAMES`), float32.
-        analytic_log_time: logarithm of what the law expects, over the least, at most `TOO_SLOW`.
+        analytic_log_time: log of the analytic time over the fastest, at most `MAX_LOG_RATIO`.
         fits: whether the steps in flight fit a block's shared memory.
     """
 
@@ -107,57 +109,59 @@ class LaunchFeatures:
 
 
 def launch_features(launches: Sequence[TileLaunch], device: Device) -> LaunchFeatures:
-    """Return what tells the candidates of one problem on a device apart."""
+    """Return the features that distinguish one problem's candidates on a device."""
     names = [f.name for f in fields(TileLaunch)]
     table = np.array([[getattr(one, n) for n in names] for one in launches])
     x = dict(zip(names, table.T, strict=True))
-    specs = device.specs
-    dtype = np.where(x["exact"] > 0, "fp32", "fp16")
-    dtype[(x["bits_a"] >= 32) & (x["exact"] == 0)] = "tf32"
-    dtype[x["bits_a"] <= 8] = "fp8"
-    tiled = TiledLaunch(
-        x["tiles"], x["steps"], x["flops"], x["step_bytes"], x["sums"], x["warps"], x["stages"],
-        x["moved_bytes"], dtype,
-    )  # fmt: skip
     asynchronous, limit = _shared_memory(device)
     buffers = _buffers(x, asynchronous)
     fits = ~(buffers > limit)
-    slow = asynchronous & (x["bits_a"] <= 16) & (x["tile_m"] < MIN_ASYNC_ROWS)
-    cores, resident = cores_of(specs), tiled.resident(specs)
-    waves = x["tiles"] / cores
-    active = np.minimum(resident, np.maximum(np.ceil(waves), 1.0))
-    area, threads = x["tile_m"] * x["tile_n"], 32.0 * x["warps"]
-    parts = tiled.parts_ms(specs)
-    parts["operations"] = parts["operations"] * (1.0 + SMALL_TILE / area) ** SMALL_TILE_EXPONENT
-    parts["operations"] = parts["operations"] / np.where(slow, SYNC_RATE_SHARE, 1.0)
-    parts["cache"] = parts["cache"] / np.minimum(waves, 1.0)
-    parts["latency"] = parts["latency"] * (active * x["warps"] / 4.0) ** 0.4
-    parts = {name: np.broadcast_to(nan_to(1.0 * p, 0.0), area.shape) for name, p in parts.items()}
-    busy = np.cbrt(sum(p**3 for p in parts.values())) + 1e-9
-    octaves = np.log2(x["sums"] / threads)
-    log_time = (
-        np.log(busy + LAUNCH_MS) + 0.02 * (octaves - np.log2(PREFERRED_ELEMENTS_PER_THREAD)) ** 2
-    )
-    log_time = log_time + SPILL_COST * np.maximum(
-        octaves - np.log2(SPILLING_ELEMENTS_PER_THREAD), 0.0
-    )
-    ahead = log_time - log_time[fits].min() if fits.any() else log_time - log_time.min()
-    rate = 1e6 * np.broadcast_to(nan_to(peak_rate(dtype, specs), DEFAULT_GFLOPS), area.shape)
-    bandwidth = 1e6 * nan_to(
-        specs.get("memory_gbps", np.nan), DEFAULT_GBPS
-    )  # bytes per millisecond
-    balance = bandwidth / rate
-    work = x["tiles"] * x["steps"] * x["flops"]
-    rounds = np.maximum(np.ceil(waves / resident), 1.0)
+    tiled = TiledLaunch(
+        x["tiles"], x["steps"], x["flops"], x["step_bytes"], x["sums"], x["warps"], x["stages"],
+        x["moved_bytes"], _dtypes(x),
+    )  # fmt: skip
     columns = {
         "shared": np.log2(buffers / min(limit, DEFAULT_SHARED_BYTES)),
+        **_geometry(x, tiled, device, buffers),
+        **{n: x[n] for n in names[-6:]},
+        **_times(x, tiled, device, asynchronous, fits),
+    }
+    columns |= {f"other_{n}": columns[n] - np.median(columns[n]) for n in RELATIVE_COLUMNS}
+    shape = x["tiles"].shape
+    values = np.column_stack([np.broadcast_to(c, shape) for c in columns.values()])
+    return LaunchFeatures(values.astype(np.float32), columns["law"], fits)
+
+
+def _dtypes(x: dict[str, np.ndarray]) -> np.ndarray:
+    dtype = np.where(x["exact"] > 0, "fp32", "fp16")
+    dtype[(x["bits_a"] >= 32) & (x["exact"] == 0)] = "tf32"
+    dtype[x["bits_a"] <= 8] = "fp8"
+    return dtype
+
+
+def _geometry(
+    x: dict[str, np.ndarray], tiled: TiledLaunch, device: Device, buffers: np.ndarray
+) -> dict[str, Quantity]:
+    """Return occupancy, tile shape, intensity and sizes, relative to the device."""
+    specs = device.specs
+    cores, resident = cores_of(specs), tiled.resident(specs)
+    waves = x["tiles"] / cores
+    rounds = np.maximum(np.ceil(waves / resident), 1.0)
+    active = _active(tiled, device)
+    area, threads = x["tile_m"] * x["tile_n"], 32.0 * x["warps"]
+    rate = 1e6 * np.broadcast_to(nan_to(peak_rate(tiled.dtype, specs), DEFAULT_GFLOPS), area.shape)
+    bandwidth = 1e6 * nan_to(specs.get("memory_gbps", np.nan), DEFAULT_GBPS)  # bytes per ms
+    balance = bandwidth / rate
+    work = x["tiles"] * x["steps"] * x["flops"]
+    l2_bytes = 1024.0 * nan_to(specs.get("l2_kib", np.nan), DEFAULT_L2_KIB)
+    return {
         "resident": resident,
         "waves": np.log2(waves),
         "fill": waves / np.ceil(waves),
         "fill_resident": waves / resident / rounds,
         "rounds": np.log2(rounds),
         "warps_there": np.log2(active * x["warps"]),
-        "sums": octaves,
+        "sums": np.log2(x["sums"] / threads),
         "area": np.log2(area),
         "aspect": np.log2(x["tile_m"] / x["tile_n"]),
         "warps": np.log2(x["warps"]),
@@ -169,24 +173,52 @@ def launch_features(launches: Sequence[TileLaunch], device: Device) -> LaunchFea
         "useful_k": _useful(x, "k"),
         "flight": np.log2(buffers * active * cores / bandwidth / STEP_LATENCY_MS),
         "step_flops": np.log2(x["flops"] * cores / rate / STEP_LATENCY_MS),
-        **{n: np.log2(x[n]) for n in names if n.startswith(("tile_", "size_"))},
-        "moved": np.log2(
-            x["moved_bytes"] / (1024.0 * nan_to(specs.get("l2_kib", np.nan), DEFAULT_L2_KIB))
-        ),
-        **{n: x[n] for n in names[-6:]},
+        **{n: np.log2(values) for n, values in x.items() if n.startswith(("tile_", "size_"))},
+        "moved": np.log2(x["moved_bytes"] / l2_bytes),
+    }
+
+
+def _times(
+    x: dict[str, np.ndarray],
+    tiled: TiledLaunch,
+    device: Device,
+    asynchronous: bool,
+    fits: np.ndarray,
+) -> dict[str, Quantity]:
+    """Return the analytic time, its parts, and its rank among the candidates."""
+    slow = asynchronous & (x["bits_a"] <= 16) & (x["tile_m"] < MIN_ASYNC_ROWS)
+    area, waves = x["tile_m"] * x["tile_n"], x["tiles"] / cores_of(device.specs)
+    parts = tiled.parts_ms(device.specs)
+    parts["operations"] = parts["operations"] * (1.0 + SMALL_TILE / area) ** SMALL_TILE_EXPONENT
+    parts["operations"] = parts["operations"] / np.where(slow, SYNC_RATE_SHARE, 1.0)
+    parts["cache"] = parts["cache"] / np.minimum(waves, 1.0)
+    parts["latency"] = parts["latency"] * (_active(tiled, device) * x["warps"] / 4.0) ** 0.4
+    parts = {name: np.broadcast_to(nan_to(1.0 * p, 0.0), area.shape) for name, p in parts.items()}
+    busy = np.cbrt(sum(p**3 for p in parts.values())) + 1e-9
+    octaves = np.log2(x["sums"] / (32.0 * x["warps"]))
+    spilled = np.maximum(octaves - np.log2(SPILLING_ELEMENTS_PER_THREAD), 0.0)
+    log_time = (
+        np.log(busy + LAUNCH_MS) + 0.02 * (octaves - np.log2(PREFERRED_ELEMENTS_PER_THREAD)) ** 2
+    )
+    log_time = log_time + SPILL_COST * spilled
+    ahead = log_time - log_time[fits].min() if fits.any() else log_time - log_time.min()
+    return {
         **{f"part_{name}": np.log(np.maximum(p / busy, 1e-9)) for name, p in parts.items()},
         **{f"over_{n}": _over(parts[n]) for n in ("operations", "cache", "latency")},
         "law": np.minimum(ahead, MAX_LOG_RATIO),
         "law_rank": log_time.argsort(kind="stable").argsort(kind="stable") / len(log_time),
         "log_law": log_time,
     }
-    columns |= {f"other_{n}": columns[n] - np.median(columns[n]) for n in RELATIVE_COLUMNS}
-    values = np.column_stack([np.broadcast_to(c, area.shape) for c in columns.values()])
-    return LaunchFeatures(values.astype(np.float32), columns["law"], fits)
+
+
+def _active(tiled: TiledLaunch, device: Device) -> Quantity:
+    """Return the blocks that are active on a multiprocessor."""
+    waves = np.ceil(tiled.blocks / cores_of(device.specs))
+    return np.minimum(tiled.resident(device.specs), np.maximum(waves, 1.0))
 
 
 def _shared_memory(device: Device) -> tuple[bool, float]:
-    """Return whether matrix units read it on their own, and how many bytes a block can have."""
+    """Return whether matrix units are asynchronous, and the shared-memory bytes per block."""
     try:
         target = get_target(device.architecture)
     except UnknownName:
@@ -197,8 +229,8 @@ def _shared_memory(device: Device) -> tuple[bool, float]:
 def _buffers(x: dict[str, np.ndarray], asynchronous: bool) -> np.ndarray:
     """Return the shared memory that a block needs, in bytes.
 
-    Triton loads one step less ahead than there are stages, except where the matrix units read
-    shared memory on their own and so still need what they work on.
+    Triton prefetches one step less than there are stages, except with asynchronous matrix units,
+    which still read the current step.
     """
     waits = asynchronous & (x["bits_a"] <= 16) & (x["tile_m"] >= MIN_ASYNC_ROWS)
     steps = np.where(waits, x["stages"], np.maximum(x["stages"] - 1.0, 1.0))
@@ -206,12 +238,12 @@ def _buffers(x: dict[str, np.ndarray], asynchronous: bool) -> np.ndarray:
 
 
 def _useful(x: dict[str, np.ndarray], edge: str) -> np.ndarray:
-    """Return the share of what tiles cover along an edge that is there."""
+    """Return the share of the tiled length along an edge that is not padding."""
     size, tile = x[f"size_{edge}"], x[f"tile_{edge}"]
     return size / (np.ceil(size / tile) * tile)
 
 
 def _over(part: Quantity) -> np.ndarray:
-    """Return the logarithm of a part over the least of all candidates."""
+    """Return the log of a part over its minimum among the candidates."""
     logs = np.log(np.maximum(part, 1e-12))
     return logs - logs.min()

@@ -1,4 +1,4 @@
-"""The roofline of every row: the least time its work can take on its device."""
+"""Roofline time of run-table rows: a lower bound from work and device rates."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,14 +13,14 @@ from foretune.family import Cost, Family
 from foretune.features.arrays import Rows, SingleRow, as_array
 
 MIN_MS = 1e-9
-"""Work that is nothing by one limit takes this long by it, so that logarithms exist."""
+"""Lower bound of each limit's time, so that logarithms are finite."""
 
 
 def row_cost(family: Family, rows: pd.DataFrame | Rows) -> Cost:
-    """Return the work of every row, as arrays of ``len(rows)``; as numbers of `SingleRow`.
+    """Return the work of every row, as arrays of ``len(rows)``, or as numbers for a `SingleRow`.
 
     Raises:
-        PredictorError: a column that the family's cost depends on is missing.
+        PredictorError: a column that the cost depends on is missing.
     """
     known = Rows.from_table(rows)
     return known.memoized(("cost", family.name), lambda: _cost(family, known))
@@ -29,8 +29,8 @@ def row_cost(family: Family, rows: pd.DataFrame | Rows) -> Cost:
 def row_limits_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarray:
     """Return compute time and memory time of every row at its ``device.*`` rates, in ms (rows, 2).
 
-    Of `SingleRow` they are two numbers, where there is a family. A rate that is not known is no
-    limit; with neither known, or no cost, both are NaN.
+    A `SingleRow` gives two numbers. An unknown rate is no limit. If both are unknown, or there is
+    no family, both times are NaN.
     """
     if family is None:
         return np.full((len(rows), 2), np.nan)
@@ -39,10 +39,10 @@ def row_limits_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarra
 
 
 def row_parts_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarray:
-    """Return what every row takes by each limit alone, in milliseconds (rows, parts).
+    """Return the time of every row by each limit alone, in ms (rows, parts).
 
-    The parts are the launch's where the family knows it and the device's rates are known, else
-    those of `row_limits_ms`.
+    The limits are those of the family's launch model if the device's rates are known, else those of
+    `row_limits_ms`.
     """
     limits = row_limits_ms(family, rows)
     if family is None:
@@ -52,12 +52,12 @@ def row_parts_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarray
 
 
 def row_roofline_ms(family: Family | None, rows: pd.DataFrame | Rows) -> np.ndarray:
-    """Return the roofline time of every row in milliseconds, NaN where it is not known."""
+    """Return the roofline time of every row in ms, NaN if unknown."""
     return np.asarray(row_limits_ms(family, rows).max(axis=-1))
 
 
 def columns_for(family: Family, rows: Rows, group: str) -> Mapping[str, Any]:
-    """Return what the methods of ``family`` are given of a dotted group."""
+    """Return the columns of a group as the family's methods expect them."""
     columns = rows.group(group)
     if not isinstance(rows, SingleRow) or family.accepts_scalars:
         return columns
@@ -65,7 +65,7 @@ def columns_for(family: Family, rows: Rows, group: str) -> Mapping[str, Any]:
 
 
 def as_number(value: Any) -> Any:
-    """Return what a family's method has returned of `SingleRow`, a number or an array of one."""
+    """Return a family's result for one row as a number."""
     return value if np.ndim(value) == 0 else np.asarray(value).ravel()[0]
 
 
@@ -115,9 +115,9 @@ def _parts_ms(family: Family, rows: Rows, limits: np.ndarray) -> np.ndarray:
 
 
 def text_columns(rows: pd.DataFrame) -> list[str]:
-    """Return the configuration's columns of text that varies.
+    """Return the text columns of the configuration that vary.
 
-    The device is not among them: what is calibrated on some devices must hold on others.
+    The device is excluded, so that calibration carries over to other devices.
     """
     configs = {c: as_array(rows[c]) for c in columns_of(rows, "config")}
     texts = [c for c, values in configs.items() if values.dtype.kind == "U"]

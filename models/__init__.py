@@ -1,4 +1,4 @@
-"""Predictors of runtime and power: models, honest validation, saving and loading."""
+"""Predictors of runtime and power: models, validation, saving and loading."""
 
 from typing import TYPE_CHECKING
 

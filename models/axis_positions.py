@@ -1,4 +1,4 @@
-"""Places: where measured runs lie along each axis, and which are next to a row on it."""
+"""Positions of measured runs along each axis, and the adjacent runs of a row."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ NAN = np.float64(np.nan)
 
 @dataclass(frozen=True)
 class AxisPositions:
-    """Where rows lie: positions and hashed keys per axis (axes, rows), and of all else (rows)."""
+    """Coordinates and hashed keys of rows per axis (axes, rows), and a hash of all else (rows)."""
 
     coordinates: np.ndarray
     keys: np.ndarray
@@ -30,12 +30,12 @@ class AxisPositions:
     )
 
     def __getitem__(self, rows: np.ndarray) -> "AxisPositions":
-        """Return some of the rows, each once: their order is found among that of all."""
+        """Return some rows, each once; they inherit the sort order."""
         parts = self.coordinates[:, rows], self.keys[:, rows], self.shared[rows]
         return AxisPositions(*parts, _parent=(self, rows))
 
     def has_same_rows(self, other: "AxisPositions") -> bool:
-        """Return whether both are of the same rows."""
+        """Return whether both hold the same rows."""
         pairs = zip(self._arrays(), other._arrays(), strict=True)
         return all(np.array_equal(a, b, equal_nan=a.dtype.kind == "f") for a, b in pairs)
 
@@ -43,7 +43,7 @@ class AxisPositions:
         return self.coordinates, self.keys, self.shared
 
     def combination(self, axes: Sequence[int]) -> np.ndarray:
-        """Return an integer per row, equal where the rows agree in the numbered axes."""
+        """Return an integer per row, equal for rows that agree on ``axes``."""
         if not axes:
             return np.zeros(len(self.shared), dtype=np.int64)
         total = self.keys[list(axes)].sum(axis=0, dtype=np.uint64)
@@ -60,11 +60,11 @@ class AxisPositions:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How many they are."""
+        """The number of rows, as a shape."""
         return self.shared.shape
 
     def values_of(self, values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Return the values of numbered rows; NaN for number -1."""
+        """Return the values of rows by index; NaN for index -1."""
         there = np.flatnonzero(rows >= 0)
         result = np.full(len(rows), np.nan)
         result[there] = values[rows[there]]
@@ -73,18 +73,16 @@ class AxisPositions:
     def adjacent_on_line(
         self, line: "_Line", row_coordinates: np.ndarray, axis: int
     ) -> "_Adjacent":
-        """Return what lies beside these rows on ``line``, looked for once for all who ask."""
+        """Return the runs on ``line`` adjacent to these rows (cached)."""
         if (known := self._adjacent_cache.get(line)) is not None:
             return known
         found = line.adjacent(self._group_keys(axis), self.coordinates[axis], row_coordinates)
-        if line is not self._line_cache.get(
-            axis
-        ):  # known places stay, and are seldom asked of again
+        if line is not self._line_cache.get(axis):  # a line's own rows are seldom asked for again
             self._adjacent_cache[line] = found
         return found
 
     def _line(self, axis: int) -> "_Line":
-        """Return all rows in the order of their series, and within it along ``axis``."""
+        """Return all rows sorted by series, then along ``axis``."""
         if axis not in self._line_cache:
             self._line_cache[axis] = _Line.from_groups(
                 self._order(axis), self._group_keys(axis), self.coordinates[axis]
@@ -92,7 +90,7 @@ class AxisPositions:
         return self._line_cache[axis]
 
     def _order(self, axis: int) -> np.ndarray:
-        """Return the rows by series and, within it, along ``axis``; of a part without sorting."""
+        """Return row indices sorted by series, then along ``axis``; subsets filter their parent."""
         if self._parent is None:
             order = np.lexsort((self.coordinates[axis], self._group_keys(axis)))
             return order[~np.isnan(self.coordinates[axis][order])]
@@ -112,23 +110,21 @@ class AxisPositions:
         return rest
 
     def save(self, path: Path, values: np.ndarray) -> None:
-        """Write places and their values as plain arrays."""
+        """Write positions and values as arrays."""
         np.savez_compressed(
-            path, coordinates=self.coordinates, keys=self.keys, shared=self.shared, values=values
+            path, positions=self.coordinates, keys=self.keys, shared=self.shared, values=values
         )
 
     @classmethod
     def load(cls, path: Path) -> tuple["AxisPositions", np.ndarray]:
-        """Read what `save` wrote; arrays only, nothing that could run."""
+        """Read positions and values."""
         data = read_arrays(path)
         return cls(data["positions"], data["keys"], data["shared"]), data["values"]
 
 
 @dataclass(frozen=True)
 class AxisPosition:
-    """Where a row by itself lies: as `AxisPositions`, in numbers, and the series it is in per
-    axis.
-    """
+    """The position of one row: scalar coordinates, and the key of its series per axis."""
 
     coordinates: list[Any]
     group_keys: list[np.uint64]
@@ -140,7 +136,7 @@ class AxisPosition:
     def adjacent_on_line(
         self, line: "_Line", row_coordinates: np.ndarray, axis: int
     ) -> "_Adjacent":
-        """Return what lies beside the row on ``line``, looked for once for all who ask."""
+        """Return the runs on ``line`` adjacent to the row (cached)."""
         if line not in self._adjacent_cache:
             self._adjacent_cache[line] = line.adjacent_to_one(
                 self.group_keys[axis], self.coordinates[axis], row_coordinates
@@ -148,13 +144,13 @@ class AxisPosition:
         return self._adjacent_cache[line]
 
     def values_of(self, values: np.ndarray, row: int) -> Any:
-        """Return the value of a numbered row; NaN for number -1."""
+        """Return the value of a row by index; NaN for index -1."""
         return values[row] if row >= 0 else NAN
 
 
 @dataclass(frozen=True)
 class _Adjacent:
-    """Per row, the numbers of the rows below and above it, -1 for none, and the steps to them."""
+    """Per row, the indices of the runs below and above (-1 for none), and the steps to them."""
 
     below: Any
     above: Any
@@ -169,10 +165,10 @@ class _Adjacent:
 
 @dataclass(frozen=True, eq=False)
 class _Line:
-    """The rows of all series one after the other on one increasing coordinate: one search for all.
+    """All series concatenated on one increasing coordinate, so that one search finds all neighbors.
 
-    A series takes up ``span``; its rows lie between its start and half of that, and a wanted row
-    beyond them is clipped to ``margin`` before and half a span after, so it meets no other series.
+    Each series occupies ``span``; its rows lie in the first half. A wanted row is clipped to at
+    most ``margin`` before and half a span after, so it never reaches another series.
     """
 
     order: np.ndarray
@@ -201,12 +197,9 @@ class _Line:
     def adjacent(
         self, group_keys: np.ndarray, wanted: np.ndarray, row_coordinates: np.ndarray
     ) -> _Adjacent:
-        """Return what lies beside rows of those series at ``wanted``.
+        """Return the runs adjacent to rows at coordinates ``wanted`` of the series ``group_keys``.
 
-        Args:
-            group_keys: per row.
-            wanted: where each row lies.
-            row_coordinates: where the rows of this line lie, by their numbers.
+        ``row_coordinates`` are the coordinates of the line's rows by index.
         """
         result = _Adjacent.empty(len(group_keys))
         if len(self.order) == 0:
@@ -235,7 +228,7 @@ class _Line:
     def adjacent_to_one(
         self, group_key: np.uint64, wanted: Any, row_coordinates: np.ndarray
     ) -> _Adjacent:
-        """Return what `beside` does of a row by itself."""
+        """Return `adjacent` for a single row."""
         number = int(self.names.searchsorted(group_key))
         if number == len(self.names) or self.names[number] != group_key or wanted != wanted:
             return _Adjacent(-1, -1, NAN, NAN)

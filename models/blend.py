@@ -1,17 +1,17 @@
-"""The blend: several opinions on one value, each weighted by how far off it usually is here.
+"""Weighs experts by their expected error.
 
-Weights are inverse powers of expected errors (squares would be the best linear combination of
-independent, unbiased estimates), and what is expected is learned from held-out rows: a small model
-per opinion, and the power that would have been best. The models learn the root of an error's size:
-with its logarithm, an opinion that is mostly exact and sometimes far off would seem the best.
+Weights are inverse powers of expected errors. (Squares would be the best linear combination of
+independent, unbiased estimates.) Expected errors are learned from held-out rows, one small model
+per expert, as is the power. The models learn the root of the error's size: with its logarithm, an
+expert that is mostly exact and sometimes far off would seem the best.
 
-Rows whose device may be new have a power of their own. The few devices that were held out stand for
-all that are to come, so among powers that do about equally well on them the gentlest is taken: the
-more opinions have a say, the less depends on having learned rightly which of them is off. Where
-there were too few devices to hold one out, the gentlest is taken for a new one.
+Rows that may be of a new device have a separate power. The few held-out devices must stand for all
+future ones, so the smallest power that does about equally well is taken: more experts then
+contribute, and less depends on their learned errors. If no device could be held out, new devices
+get the smallest power.
 
-Where problems are few, circumstances would only tell one of them from another: then every opinion
-has one expected error, the mean over problems.
+With few problems, gating features would only identify the problem. Every expert then has one
+expected error, the mean over problems.
 """
 
 import json
@@ -28,21 +28,21 @@ from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.joint_model import JointModel
 
 MAX_ERROR = 2.0
-"""Errors beyond a factor of seven are all equally bad."""
+"""Errors above this log (a factor of seven) count as equally bad."""
 POWERS = (1.0, 2.0, 3.0, 5.0, 8.0)
 FIXED_POWER = 5.0
-"""The power where problems are few: too few to say which is best."""
+"""The power with few problems, too few to select one."""
 
 
 @dataclass
 class Blend:
-    """How to combine opinions.
+    """How to combine experts.
 
     Attributes:
-        models: per opinion, of the root of its error's size; none where problems are few.
-        power: the power of the inverse error that weighs best: 0 for a plain mean.
-        new_device_power: the same for rows whose device may be new.
-        typical: where problems are few, the log of each opinion's expected error.
+        models: per expert, of the root of its error's size; empty with few problems.
+        power: power of the inverse error; 0 is the mean.
+        new_device_power: the power for rows that may be of a new device.
+        typical: with few problems, the log of each expert's expected error.
     """
 
     models: list[BoostingModel]
@@ -60,15 +60,15 @@ class Blend:
         new: np.ndarray,
         seed: int = 0,
     ) -> tuple[Self, np.ndarray]:
-        """Learn from held-out rows; also return each trial's values by a blend of the others.
+        """Fit to held-out rows; also return each trial's values by a blend of the others.
 
         Args:
-            Z: the circumstances (rows, features).
-            predictions: one column each; NaN for none.
-            truth: what was to be predicted (rows).
-            trials: which rows were held out together.
-            new: which rows' device may be new.
-            seed: of the models.
+            Z: gating features (rows, features).
+            predictions: (rows, experts); NaN if an expert has none.
+            truth: the true values (rows).
+            trials: the hold-out of each row.
+            new: rows that may be of a new device.
+            seed: random seed.
         """
         names = np.unique(trials)
         values = {power: np.empty(len(truth)) for power in POWERS}
@@ -79,7 +79,7 @@ class Blend:
             log_errors = blend.log_errors(Z[out])
             for power in POWERS:
                 values[power][out] = _combine(predictions[out], log_errors, power)
-        # The geometric mean: rows that nobody can predict must not decide for those that all can.
+        # Geometric mean, so that unpredictable rows do not dominate.
         errors = {s: np.log(np.abs(value - truth) + MIN_ERROR) for s, value in values.items()}
         best = min(errors, key=lambda s: errors[s].mean())
         new_device_power = min(
@@ -92,14 +92,7 @@ class Blend:
     def fit_by_problem(
         cls, predictions: np.ndarray, truth: np.ndarray, trials: np.ndarray, problems: np.ndarray
     ) -> tuple[Self, np.ndarray]:
-        """Learn from held-out rows of few problems; the values are as `fit` has them.
-
-        Args:
-            predictions: as in `fit`, as are the next two.
-            truth: what was to be predicted.
-            trials: which rows were held out together.
-            problems: which problem each row is of.
-        """
+        """Fit to held-out rows of few problems; returns the same as `fit`."""
         sizes = np.clip(np.abs(predictions - truth[:, None]), MIN_ERROR, MAX_ERROR)
 
         def learned(rows: np.ndarray) -> "Blend":
@@ -118,20 +111,20 @@ class Blend:
     def predict(
         self, Z: np.ndarray, predictions: np.ndarray, new: np.ndarray, unseen_device: np.ndarray
     ) -> np.ndarray:
-        """Return one value per row; an opinion that is NaN has no weight.
+        """Return one value per row; NaN predictions have no weight.
 
         Args:
-            Z: the circumstances (rows, features).
-            predictions: one column each.
-            new: rows whose device may be new.
-            unseen_device: rows of a new device, where none was held out.
+            Z: gating features (rows, features).
+            predictions: (rows, experts).
+            new: rows that may be of a new device.
+            unseen_device: rows of a new device, if none was held out.
         """
         power = np.where(new, self.new_device_power, self.power)
         power = np.where(unseen_device, np.minimum(power, POWERS[0]), power)[:, None]
         return _combine(predictions, self.log_errors(Z), power)
 
     def log_errors(self, Z: np.ndarray) -> np.ndarray:
-        """Return the log of each opinion's expected error (rows, opinions)."""
+        """Return the log of each expert's expected error (rows, experts)."""
         if self.typical is not None:
             return np.broadcast_to(self.typical, (len(Z), len(self.typical)))
         roots = self._joint_model.predict(Z)
@@ -151,7 +144,7 @@ class Blend:
 
     @classmethod
     def load(cls, folder: Path, count: int) -> Self:
-        """Read what `save` wrote for that many opinions."""
+        """Read a blend of ``count`` experts from ``folder``."""
         power, new_device_power, typical = read_json(folder / "blend.json", list)
         if typical is not None:
             return cls([], float(power), float(new_device_power), np.array(typical))
@@ -162,10 +155,10 @@ class Blend:
 
 
 def _smallest_good_power(errors: dict[float, np.ndarray], trials: np.ndarray) -> float:
-    """Return the smallest power that is within one standard error of the best.
+    """Return the smallest power within one standard error of the best.
 
-    The rule is that of Breiman et al. (1984), "Classification and Regression Trees", 3.4.3; what
-    varies are the trials' means.
+    The rule of Breiman et al. (1984), "Classification and Regression Trees", 3.4.3, applied to
+    trial means.
     """
     names, number = np.unique(trials, return_inverse=True)
     if len(names) < 2:
@@ -179,11 +172,11 @@ def _smallest_good_power(errors: dict[float, np.ndarray], trials: np.ndarray) ->
 def _error_models(
     Z: np.ndarray, predictions: np.ndarray, truth: np.ndarray, seed: int
 ) -> list[BoostingModel]:
-    """Return a model of the root of the error's size per opinion."""
+    """Return, per expert, a model of the root of its error's size."""
     models = []
     for prediction in predictions.T:
         known = np.isfinite(prediction)
-        if not known.any():  # never speaks: any model will do
+        if not known.any():  # no predictions: any model will do
             known = np.ones(len(truth), dtype=bool)
         size = np.clip(np.nan_to_num(np.abs(prediction - truth))[known], MIN_ERROR, MAX_ERROR)
         models.append(

@@ -1,4 +1,4 @@
-"""Few-shot correction on a new device."""
+"""Few-shot correction of a predictor on a new device."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,18 +27,18 @@ from foretune.models.training_range import TrainingRange
 from foretune.models.trees.boosting import BoostingModel
 
 SETTING_PREFIXES = ("problem.", "config.", "device.")
-"""Features that are read from the rows themselves, or that are the same in all."""
+"""Prefixes of features read directly from the rows."""
 WORK_FEATURES = ("log2_flops", "log2_bytes", "log2_intensity", "log2_roofline_ms")
-"""Features that are known of every row whose cost is known: how much work it is, of which kind."""
+"""Features of the amount and kind of work, present if the cost is known."""
 
 
 @dataclass(frozen=True)
 class CorrectionFeatures:
-    """What a predictor has found out about rows, apart from their settings.
+    """Features of rows besides their settings; NaN is unknown.
 
     Attributes:
-        gradual: what was predicted, by whom, and the logarithms of the work (rows, inputs).
-        detail: the other features (rows, inputs). NaN is unknown in both.
+        gradual: the prediction, each expert's difference, logs of the work (rows, inputs).
+        detail: the other features (rows, inputs).
     """
 
     gradual: np.ndarray
@@ -48,14 +48,7 @@ class CorrectionFeatures:
     def from_prediction(
         cls, columns: Sequence[str], X: np.ndarray, log_value: np.ndarray, differences: np.ndarray
     ) -> Self:
-        """Return it.
-
-        Args:
-            columns: names of the features.
-            X: the features.
-            log_value: the log of what is predicted.
-            differences: how far each expert is from that, a column each; NaN where one cannot tell.
-        """
+        """Build from features, the predicted log, and the experts' differences from it."""
         derived = [i for i, name in enumerate(columns) if not name.startswith(SETTING_PREFIXES)]
         work = [i for i in derived if columns[i] in WORK_FEATURES]
         rest = [i for i in derived if columns[i] not in WORK_FEATURES]
@@ -68,12 +61,12 @@ class CorrectionFeatures:
 
 @dataclass(frozen=True)
 class Similarity:
-    """Gives rows points such that those are near each other that are alike.
+    """Maps rows to points such that similar rows are close.
 
     Attributes:
-        numbers: numeric settings that vary -> whether they count in octaves.
-        texts: settings of text -> the values it has an indicator for.
-        scaling: of the inputs.
+        numbers: varying numeric settings -> whether they are on a log2 scale.
+        texts: text settings -> their values, one indicator each.
+        scaling: scales the inputs.
     """
 
     numbers: dict[str, bool]
@@ -82,7 +75,7 @@ class Similarity:
 
     @classmethod
     def from_rows(cls, rows: pd.DataFrame, features: CorrectionFeatures) -> Self:
-        """Return it, of what varies among ``rows``; each input gets a deviation of one."""
+        """Return the similarity of the varying settings, each scaled to deviation 1."""
         numbers, texts = {}, {}
         for column in [*columns_of(rows, "problem"), *columns_of(rows, "config")]:
             values = as_array(rows[column])
@@ -95,7 +88,7 @@ class Similarity:
         return cls(numbers, texts, Scaling.fit(_inputs(numbers, texts, Rows(rows), features)))
 
     def points(self, rows: Rows, features: CorrectionFeatures) -> tuple[np.ndarray, int]:
-        """Return the points of rows, and in how many inputs, the first ones, times are gradual.
+        """Return the points of rows, and the number of leading inputs in which times are gradual.
 
         Raises:
             PredictorError: ``rows`` lack a setting.
@@ -120,14 +113,11 @@ def _inputs(
 
 
 MAX_CANDIDATES = 6000
-"""So many, drawn at random, show where rows lie; the clusters of all cost much more."""
+"""Rows sampled for clustering, which is much slower on all."""
 
 
 def representative_points(points: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
-    """Return the numbers, ascending, of ``count`` of ``points`` (rows, inputs) that stand for all.
-
-    All of them where there are no more.
-    """
+    """Return the sorted indices of ``count`` representative points (rows, inputs), or of all."""
     from sklearn.cluster import KMeans
 
     if len(points) <= count:
@@ -136,7 +126,7 @@ def representative_points(points: np.ndarray, count: int, seed: int = 0) -> np.n
     chosen = np.empty(count, dtype=np.int64)
     for cluster in range(count):
         chosen[cluster] = distances[:, cluster].argmin()
-        distances[chosen[cluster]] = np.inf  # alike rows have one nearest centre: each once
+        distances[chosen[cluster]] = np.inf  # no row is chosen twice
     return np.sort(chosen)
 
 
@@ -146,20 +136,11 @@ def choose_rows(
     predict_uncorrected: Callable[[pd.DataFrame], tuple[Any, CorrectionFeatures]],
     seed: int,
 ) -> pd.DataFrame:
-    """Return ``count`` of the rows per device that stand for all there, one device after the other.
-
-    Args:
-        rows: to choose from.
-        count: how many per device; where there are no more, all.
-        predict_uncorrected: the log of what is predicted of rows, and what is known of them.
-        seed: of which of many rows are looked at.
-    """
+    """Return ``count`` representative rows per device, grouped by device."""
     chosen = []
     for _, device_rows in rows.groupby("device", observed=True, sort=True):
-        sampled = np.random.default_rng(seed).permutation(len(device_rows))[
-            : max(MAX_CANDIDATES, count)
-        ]
-        device_rows = device_rows.iloc[sampled]
+        order = np.random.default_rng(seed).permutation(len(device_rows))
+        device_rows = device_rows.iloc[order[: max(MAX_CANDIDATES, count)]]
         _, features = predict_uncorrected(device_rows)
         points, _ = Similarity.from_rows(device_rows, features).points(Rows(device_rows), features)
         chosen.append(device_rows.iloc[representative_points(points, count, seed)].sort_index())
@@ -167,12 +148,12 @@ def choose_rows(
 
 
 MAX_ROWS = 1500
-"""A Gaussian process costs the cube of its rows."""
+"""Maximum rows of a Gaussian process, which has cubic cost."""
 MAX_TUNING_ROWS = 512
-"""Scales are found on so many: more find the same, and the cost of finding them is a cube too."""
+"""Rows used to fit hyperparameters; more rows find the same."""
 MIN_TREE_ROWS, FOLDS = 64, 5
 TREE_SHARES = (0.25, 0.5, 0.75)
-"""Of the trees: the process always has its say, for the interval is its own."""
+"""Possible weights of the trees; the process is never left out, because it gives the interval."""
 TREE_PARAMETERS: dict[str, Any] = {
     "rounds": 125, "depth": 5, "rate": 0.1, "rows": 0.7, "columns": 0.6, "min_child_weight": 3.0,
     "objective": "reg:absoluteerror",
@@ -180,14 +161,14 @@ TREE_PARAMETERS: dict[str, Any] = {
 
 
 class Correction:
-    """Learns log(measured / predicted) from runs, to be added to predictions of their like.
+    """Learns log(measured / predicted) from runs, to be added to predictions of similar rows.
 
     Attributes:
-        similarity: which rows are alike.
-        posterior: what the Gaussian process says.
-        trees: learned from the same; None where they have no share.
-        tree_share: of the trees in the correction.
-        interval_factor: what its deviation is multiplied with for a 90 % interval.
+        similarity: maps rows to points.
+        posterior: the Gaussian process.
+        trees: fitted to the same errors; None if their share is 0.
+        tree_share: weight of the trees in the correction.
+        interval_factor: multiplies the process' deviation to give a 90 % interval.
     """
 
     similarity: Similarity
@@ -199,18 +180,15 @@ class Correction:
     def fit(
         self, runs: pd.DataFrame, features: CorrectionFeatures, errors: np.ndarray, seed: int = 0
     ) -> Self:
-        """Learn from ``errors`` of ``runs``, of which `MOST_ROWS` are used."""
+        """Fit to the ``errors`` of at most `MAX_ROWS` of the ``runs``."""
         sampled = np.random.default_rng(seed).permutation(len(runs))[:MAX_ROWS]
         runs, features, y = runs.iloc[sampled], features[sampled], errors[sampled]
         self.similarity = Similarity.from_rows(runs, features)
         X, gradual_count = self.similarity.points(Rows(runs), features)
         process = fit_process(X[:MAX_TUNING_ROWS], y[:MAX_TUNING_ROWS], gradual_count)
         self.posterior = Posterior(process, X, y, observation_noise=True)
-        residuals, self.trees, self.tree_share = (
-            _left_out_errors(self.posterior, gradual_count),
-            None,
-            0.0,
-        )
+        residuals = _left_out_errors(self.posterior, gradual_count)
+        self.trees, self.tree_share = None, 0.0
         if len(y) >= MIN_TREE_ROWS:
             self.tree_share, residuals = _best_share(residuals, _left_out_tree_errors(X, y))
         if self.tree_share:
@@ -222,7 +200,7 @@ class Correction:
     def predict(
         self, rows: pd.DataFrame | Rows, features: CorrectionFeatures
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the correction of the log prediction and the half-width of the interval."""
+        """Return the correction of the log prediction, and the half-width of the interval."""
         points = self.similarity.points(Rows.from_table(rows), features)[0]
         mean, deviation = self.posterior.predict(points)
         if self.trees is not None:
@@ -231,11 +209,11 @@ class Correction:
 
     @property
     def median_half_width(self) -> float:
-        """The half-width of the interval of a typical run it was learned from, left out."""
+        """Median leave-one-out half-width of the interval over the runs."""
         return float(self.interval_factor * np.median(self.posterior.leave_one_out()[1]))
 
     def save(self, folder: Path, name: str) -> None:
-        """Write to ``folder``: plain numbers and texts."""
+        """Write to ``folder``."""
         similarity, arrays = self.similarity, posterior_arrays(self.posterior)
         scalars = {"share": self.tree_share, "widening": self.interval_factor}
         card = {"numbers": similarity.numbers, "texts": similarity.texts, **scalars}
@@ -246,7 +224,7 @@ class Correction:
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Self:
-        """Read what `save` wrote."""
+        """Read from ``folder``."""
         correction = cls()
         card, data = read_json(folder / f"{name}.json"), read_arrays(folder / f"{name}.npz")
         correction.tree_share, correction.interval_factor = card["share"], card["widening"]
@@ -260,10 +238,10 @@ class Correction:
 
 
 def _left_out_errors(posterior: Posterior, gradual_count: int) -> np.ndarray:
-    """Return by how much the process misses each run, left out.
+    """Return the process' error on each run, left out.
 
-    Scales that were found with a run in sight make it seem better known than it was: with those of
-    one half of the runs the other half is predicted.
+    Hyperparameters fitted to a run make it look better known than it was. So each half of the runs
+    is predicted with the hyperparameters of the other half.
     """
     X, y = posterior.X, posterior.y
     half = np.arange(len(y)) % 2 == 0
@@ -275,20 +253,20 @@ def _left_out_errors(posterior: Posterior, gradual_count: int) -> np.ndarray:
 
 
 def _left_out_tree_errors(X: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return by how much trees miss each run that others taught."""
+    """Return the trees' cross-validated error on each run."""
     X, fold, errors = X.astype(np.float32), np.arange(len(y)) % FOLDS, np.empty(len(y))
     for number in range(FOLDS):
         out = fold == number
-        errors[out] = y[out] - BoostingModel(**TREE_PARAMETERS).fit(X[~out], y[~out]).predict(
-            X[out]
-        )
+        trees = BoostingModel(**TREE_PARAMETERS).fit(X[~out], y[~out])
+        errors[out] = y[out] - trees.predict(X[out])
     return errors
 
 
 def _best_share(errors: np.ndarray, tree_errors: np.ndarray) -> tuple[float, np.ndarray]:
-    """Return the trees' share, and by how much runs are missed with it.
+    """Return the share of the trees, and each run's error with it.
 
-    It is none unless they gain more than a standard error: few runs favor one of several by chance.
+    The share is 0 unless it gains more than one standard error, because the best of several shares
+    is biased with few runs.
     """
     mixed = {share: errors + share * (tree_errors - errors) for share in TREE_SHARES}
     best = min(TREE_SHARES, key=lambda share: np.abs(mixed[share]).mean())
@@ -300,20 +278,20 @@ def _best_share(errors: np.ndarray, tree_errors: np.ndarray) -> tuple[float, np.
 
 CARD, RUNS_FILE = "calibration.json", "calibration.parquet"
 MAX_ERROR_FACTOR = 100.0
-"""No descriptor leads so far astray: measurements off by this factor are in other units."""
+"""Larger errors mean another unit; a wrong device descriptor has smaller ones."""
 
 PredictUncorrected = Callable[[Target, pd.DataFrame], tuple[np.ndarray, CorrectionFeatures]]
-"""Returns the log of what is predicted of rows without corrections, and what is known of them."""
+"""Returns the log of the uncorrected prediction of rows, and their correction features."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """What is known of devices that a predictor was calibrated for; at first of none.
+    """Corrections for the devices that a predictor was calibrated for; empty at first.
 
     Attributes:
-        runs: all that it was learned from.
-        corrections: (target, device) -> what to add to predictions there.
-        ranges: device -> the training range, widened by its runs.
+        runs: all calibration runs.
+        corrections: (target, device) -> correction.
+        ranges: device -> the training range, extended by its runs.
     """
 
     runs: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -322,7 +300,7 @@ class Calibration:
 
     @property
     def devices(self) -> list[str]:
-        """The devices it is for."""
+        """The calibrated devices."""
         return sorted(self.ranges)
 
     def with_runs(
@@ -333,17 +311,17 @@ class Calibration:
         predict_uncorrected: PredictUncorrected,
         seed: int,
     ) -> Self:
-        """Return what is known with more runs, beside those that it was learned from.
+        """Return the calibration with more runs, besides the earlier ones.
 
         Args:
-            runs: of one or several devices, valid.
-            training_runs: what the predictor was trained on.
-            targets: of the predictor, the first one first.
-            predict_uncorrected: what it says of rows.
-            seed: which rows are used where they are many.
+            runs: valid runs of one or more devices.
+            training_runs: the predictor's training runs.
+            targets: the predictor's targets, the first one first.
+            predict_uncorrected: see `PredictUncorrected`.
+            seed: for sampling many rows.
 
         Raises:
-            PredictorError: a device has fewer than five runs, or they are far off.
+            PredictorError: a device has fewer than five runs, or its errors are implausibly large.
         """
         all_runs = pd.concat([self.runs, runs], ignore_index=True)
         newest = newest_runs(all_runs)
@@ -367,12 +345,9 @@ class Calibration:
     def octaves_outside(
         self, rows: Rows, training_range: TrainingRange, reach: Mapping[str, float] | None = None
     ) -> np.ndarray:
-        """Return `TrainingRange.octaves_outside` of what each row's device was calibrated with.
+        """Return `TrainingRange.octaves_outside` by each row's device.
 
-        Args:
-            rows: in question.
-            training_range: the training range, for all other devices.
-            reach: column -> how far outside does not count.
+        ``training_range`` is for devices that were not calibrated.
         """
         outside = training_range.octaves_outside(rows, reach)
         for device, indices, device_rows in self._calibrated_devices(rows):
@@ -387,14 +362,14 @@ class Calibration:
         log_value: np.ndarray,
         width: np.ndarray,
     ) -> None:
-        """Correct ``log_value`` and ``width`` in place where a device was calibrated."""
+        """Correct ``log_value`` and ``width`` in place for calibrated devices."""
         for device, indices, device_rows in self._calibrated_devices(rows):
             if (correction := self.corrections.get((target, device))) is not None:
                 shift, width[indices] = correction.predict(device_rows, features[indices])
                 log_value[indices] += shift
 
     def _calibrated_devices(self, rows: Rows) -> Iterator[tuple[str, np.ndarray, Rows]]:
-        """Yield every calibrated device among ``rows``, the numbers of its rows, and them."""
+        """Yield each calibrated device among ``rows``, the indices of its rows, and the rows."""
         if not self.ranges:
             return
         names, codes = rows.distinct("device")
@@ -405,7 +380,7 @@ class Calibration:
                 yield device, indices, rows if is_everything else Rows(rows.frame.iloc[indices])
 
     def save(self, folder: Path) -> None:
-        """Write to ``folder``; nothing if there is nothing."""
+        """Write to ``folder``; nothing if empty."""
         if not self.ranges:
             return
         for i, correction in enumerate(self.corrections.values()):
@@ -417,7 +392,7 @@ class Calibration:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote."""
+        """Read from ``folder``."""
         if not (folder / CARD).exists():
             return cls()
         card = read_json(folder / CARD)
@@ -436,7 +411,7 @@ def _fit_correction(
     errors = np.log(rows[target].to_numpy(dtype=float)) - uncorrected
     if (factor := float(np.exp(abs(np.median(errors))))) > MAX_ERROR_FACTOR:
         raise PredictorError(
-            f"half of the {len(rows)} runs are over {factor:,.0f} times off what is predicted: "
-            f"is their {target} in the right unit, and is this the device?"
+            f"half of the {len(rows)} runs differ from the prediction by a factor of over "
+            f"{factor:,.0f}: check the unit of {target} and the device's name"
         )
     return Correction().fit(rows, features, errors, seed)

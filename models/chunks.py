@@ -1,4 +1,4 @@
-"""Many rows a chunk at a time, on all cores: features of a million never are in memory together."""
+"""Predicts many rows in chunks on all cores, to bound memory."""
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -9,11 +9,11 @@ from threadpoolctl import threadpool_limits
 from foretune.device import available_cores
 
 CHUNK_ROWS = 32_768
-"""Rows at a time, at most; of more rows no chunk has less than half of that."""
+"""Maximum rows per chunk; chunks are at least half as large."""
 
 
 def predict_in_chunks(rows: int, predict: Callable[[slice], np.ndarray]) -> np.ndarray:
-    """Return the cells (columns, rows) that ``predict`` says of every chunk, side by side."""
+    """Apply ``predict`` to every chunk and concatenate the results (columns, rows)."""
     chunks = -(-max(rows, 1) // CHUNK_ROWS)
     ends = [rows * (i + 1) // chunks for i in range(chunks)]
     parts, threads = list(map(slice, [0, *ends[:-1]], ends)), min(available_cores(), chunks)

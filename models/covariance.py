@@ -1,9 +1,8 @@
-"""What a covariance is added up from.
+"""Covariance terms of a Gaussian process.
 
-A point is one row of a matrix ``X``, and a term reads the columns it is told. The parameters of all
-terms are logarithms of scales and of lengths, each with a weak hyperprior: so many of them can be
-found by maximum a posteriori from ten measurements (Rasmussen and Williams, Gaussian Processes
-for Machine Learning, 2006, chapters 4 and 5).
+A point is a row of a matrix ``X``, and each term reads some columns. Parameters are logarithms of
+scales and lengths with weak hyperpriors, so that ten measurements suffice for maximum a posteriori
+(Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 4 and 5).
 """
 
 from abc import ABC, abstractmethod
@@ -14,22 +13,22 @@ from typing import Self
 import numpy as np
 
 CHUNK_CELLS = 2**16
-"""So many covariances stay in a core's cache while means are computed."""
+"""Covariances that fit a core's cache while means are computed."""
 
 GradientFunction = Callable[[np.ndarray], np.ndarray]
-"""Turns the slope of a loss by every covariance (symmetric) into its slopes by the parameters."""
+"""Maps the loss gradient by every covariance (symmetric) to the gradient by the parameters."""
 MeanFunction = Callable[[np.ndarray], np.ndarray | float]
-"""Gives points what one term adds to their mean."""
+"""Maps points to one term's contribution to their mean."""
 
 
 @dataclass(frozen=True)
 class Hyperprior:
-    """Where a variance, a standard deviation or a length is expected: log-normal.
+    """Log-normal prior of a variance, a standard deviation or a length.
 
     Attributes:
-        median: of it.
+        median: its median.
         width: standard deviation of its logarithm; 0 fixes it at the median.
-        low, high: it is never outside.
+        low, high: hard bounds.
     """
 
     median: float
@@ -39,64 +38,64 @@ class Hyperprior:
 
     @property
     def center(self) -> float:
-        """The logarithm of the median."""
+        """The log of the median."""
         return float(np.log(self.median))
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The logarithms of ``low`` and ``high``."""
+        """The logs of ``low`` and ``high``."""
         if self.width == 0:
             return self.center, self.center
         with np.errstate(divide="ignore"):
             return float(np.log(self.low)), float(np.log(self.high))
 
     def for_inputs(self, inputs: int) -> Self:
-        """Return it for one of ``inputs`` lengths.
+        """Return the prior of each of ``inputs`` lengths.
 
-        Distances grow with the square root of the number of inputs, and so must lengths (Hvarfner
-        and others, ICML 2024).
+        Distances grow with the square root of the number of inputs, so lengths must too (Hvarfner
+        et al., ICML 2024).
         """
         median = self.median * max(inputs, 1) ** 0.5
         return type(self)(median, self.width, self.low, self.high)
 
 
 class CovarianceTerm(ABC):
-    """A covariance. ``parameters`` are always its own, as logarithms."""
+    """A covariance term; ``parameters`` are the term's, as logarithms."""
 
     @property
     @abstractmethod
     def hyperpriors(self) -> list[Hyperprior]:
-        """Where each parameter is expected."""
+        """The prior of each parameter."""
 
     @abstractmethod
     def covariance(self, parameters: np.ndarray, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
-        """Return the covariances of points with others, of a shape that broadcasts to (X, X2)."""
+        """Return the covariances between points, in a shape that broadcasts to (X, X2)."""
 
     @abstractmethod
     def variance(self, parameters: np.ndarray, X: np.ndarray) -> np.ndarray:
-        """Return the diagonal of `covariance` of points with themselves, likewise."""
+        """Return the diagonal of `covariance` of points with themselves."""
 
     @abstractmethod
     def covariance_and_gradient(
         self, parameters: np.ndarray, X: np.ndarray
     ) -> tuple[np.ndarray, GradientFunction]:
-        """Return the covariances of points with each other, and what their slopes mean."""
+        """Return the covariances of points with each other, and the gradient function."""
 
     def mean_function(
         self, parameters: np.ndarray, X: np.ndarray, weights: np.ndarray
     ) -> MeanFunction:
-        """Return what gives ``covariance(points, X) @ weights`` of points."""
+        """Return a function that computes ``covariance(points, X) @ weights``."""
         return lambda points: self.covariance(parameters, points, X) @ weights
 
 
 class ScaledCovariance(CovarianceTerm):
-    """A covariance that is known but for its scale."""
+    """A fixed covariance times a scale."""
 
     scale: Hyperprior
 
     @property
     def hyperpriors(self) -> list[Hyperprior]:
-        """That of the scale."""
+        """The prior of the scale."""
         return [self.scale]
 
     def covariance(self, parameters: np.ndarray, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
@@ -104,13 +103,13 @@ class ScaledCovariance(CovarianceTerm):
         return self._variance(parameters) * self._unscaled(X, X2)
 
     def variance(self, parameters: np.ndarray, X: np.ndarray) -> np.ndarray:
-        """Return the scale: but for multiples it is the same everywhere."""
+        """Return the scale; terms that vary override this."""
         return np.full(len(X), self._variance(parameters))
 
     def covariance_and_gradient(
         self, parameters: np.ndarray, X: np.ndarray
     ) -> tuple[np.ndarray, GradientFunction]:
-        """Return the covariance, and what its slopes mean."""
+        """Return the covariance and the gradient function."""
         scaled = self.covariance(parameters, X, X)
         return scaled, lambda slope: np.array([(slope * scaled).sum()])
 
@@ -124,14 +123,14 @@ class ScaledCovariance(CovarianceTerm):
 
 @dataclass(frozen=True)
 class ConstantCovariance(ScaledCovariance):
-    """An offset that all points share, of variance ``scale``."""
+    """An offset of variance ``scale`` that all points share."""
 
     scale: Hyperprior
 
     def mean_function(
         self, parameters: np.ndarray, X: np.ndarray, weights: np.ndarray
     ) -> MeanFunction:
-        """Return what gives the same mean to all points."""
+        """Return a function with the same mean for all points."""
         mean = self._variance(parameters) * float(weights.sum())
         return lambda points: mean
 
@@ -141,7 +140,7 @@ class ConstantCovariance(ScaledCovariance):
 
 @dataclass(frozen=True)
 class GroupCovariance(ScaledCovariance):
-    """An offset of variance ``scale`` that points share where ``column`` has the same number."""
+    """An offset of variance ``scale`` shared by points with equal ``column``."""
 
     column: int
     scale: Hyperprior
@@ -153,25 +152,25 @@ class GroupCovariance(ScaledCovariance):
 
 @dataclass(frozen=True)
 class LinearCovariance(ScaledCovariance):
-    """A multiple of ``column``, like a prior mean that is too steep or misleading.
+    """A multiple of ``column``, e.g. a prior mean that is too steep.
 
-    Its standard deviation is ``scale``.
+    The multiple's standard deviation is ``scale``.
     """
 
     column: int
     scale: Hyperprior
 
     def variance(self, parameters: np.ndarray, X: np.ndarray) -> np.ndarray:
-        """Return scaled squares of the column."""
+        """Return the scaled squares of the column."""
         variance: np.ndarray = self._variance(parameters) * X[:, self.column] ** 2
         return variance
 
     def covariance_and_gradient(
         self, parameters: np.ndarray, X: np.ndarray
     ) -> tuple[np.ndarray, GradientFunction]:
-        """Return the covariance, and what its slopes mean."""
+        """Return the covariance and the gradient function."""
         scaled, gradient = super().covariance_and_gradient(parameters, X)
-        return scaled, lambda slope: 2.0 * gradient(slope)  # a standard deviation's
+        return scaled, lambda slope: 2.0 * gradient(slope)  # the parameter is a standard deviation
 
     def _variance(self, parameters: np.ndarray) -> float:
         return float(np.exp(2.0 * parameters[0]))
@@ -182,13 +181,13 @@ class LinearCovariance(ScaledCovariance):
 
 @dataclass(frozen=True)
 class MaternCovariance(CovarianceTerm):
-    """A function that changes smoothly with some columns: Matérn, with a length for each.
+    """A smooth function of some columns: Matérn, with one length per column.
 
     Attributes:
-        inputs: the columns, from the first to before the last.
+        inputs: the columns.
         scale: the variance.
-        length: of each input, were there only one (`Hyperprior.for_inputs`).
-        smoothness: 1.5 for functions with a slope, 2.5 for those with a curvature, too.
+        length: prior of each length for one input (`Hyperprior.for_inputs`).
+        smoothness: 1.5 or 2.5, for functions differentiable once or twice.
     """
 
     inputs: slice
@@ -198,12 +197,12 @@ class MaternCovariance(CovarianceTerm):
 
     @property
     def hyperpriors(self) -> list[Hyperprior]:
-        """That of the variance, then those of the lengths."""
+        """The prior of the variance, then those of the lengths."""
         inputs = self.inputs.stop - self.inputs.start
         return [self.scale, *[self.length.for_inputs(inputs)] * inputs]
 
     def covariance(self, parameters: np.ndarray, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
-        """Return what fades with distance."""
+        """Return covariances that decay with distance."""
         inverse_lengths = np.exp(-parameters[1:])
         near, far = X[:, self.inputs] * inverse_lengths, X2[:, self.inputs] * inverse_lengths
         covariance, _ = self._matern(self._scaled_squares(near, far))
@@ -217,14 +216,14 @@ class MaternCovariance(CovarianceTerm):
     def covariance_and_gradient(
         self, parameters: np.ndarray, X: np.ndarray
     ) -> tuple[np.ndarray, GradientFunction]:
-        """Return the covariance, and what its slopes mean."""
+        """Return the covariance and the gradient function."""
         points, variance = X[:, self.inputs] * np.exp(-parameters[1:]), np.exp(parameters[0])
         covariance, rougher = self._matern(self._scaled_squares(points, points))
         covariance *= variance
         rougher *= variance * self.smoothness / (2.0 * self.smoothness - 2.0)
 
         def gradient(slope: np.ndarray) -> np.ndarray:
-            # Of a log length: the sum over pairs of 2 · (−dK/d square) · (difference of inputs)².
+            # By a log length: sum over pairs of 2 · (−dK/d square) · (difference of inputs)².
             by_square = 2.0 * slope * rougher
             apart = by_square.sum(axis=1) @ points**2 - (points * (by_square @ points)).sum(axis=0)
             return np.append((slope * covariance).sum(), 2.0 * apart)
@@ -234,7 +233,7 @@ class MaternCovariance(CovarianceTerm):
     def mean_function(
         self, parameters: np.ndarray, X: np.ndarray, weights: np.ndarray
     ) -> MeanFunction:
-        """Return what gives the means of many points, or of one, many times faster."""
+        """Return a function of the mean, many times faster than `covariance`."""
         inverse_lengths, twice = np.exp(-parameters[1:]), 2.0 * self.smoothness
         known, weights = X[:, self.inputs] * inverse_lengths, np.exp(parameters[0]) * weights
         products, squares = -2.0 * twice * known.T, twice * (known * known).sum(axis=1)
@@ -275,9 +274,9 @@ class MaternCovariance(CovarianceTerm):
     def _matern(
         self, squares: np.ndarray, work: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return Matérn's function of this smoothness, and of one less, of `_squares`.
+        """Return the Matérn function of this smoothness and of one less.
 
-        Works in their place, and in that of ``work``.
+        Overwrites ``squares`` and ``work``.
         """
         distance = np.sqrt(np.maximum(squares, 0.0, out=squares), out=squares)
         decay = np.exp(np.negative(distance, out=work), out=work)

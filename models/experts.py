@@ -1,4 +1,4 @@
-"""Tree (on all features, or on ratios below 16 problems) and corrected / smooth."""
+"""The experts on one target: trees, interpolation, a smooth model and a scale-free model."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -21,17 +21,15 @@ MODEL_PARAMETERS: dict[str, Any] = {
     "rounds": 250, "depth": 6, "rate": 0.06, "rows": 0.7, "columns": 0.6, "min_child_weight": 3.0,
     "objective": "reg:absoluteerror",
 }  # fmt: skip
-"""Parameters of the model, chosen on products in tiles on an A100."""
+"""Model parameters, chosen on tiled matrix products on an A100."""
 FILE = "ratios"
 
 
 @dataclass(frozen=True)
 class ScaleFreeExpert:
-    """The fitted model.
+    """Boosted trees that see scale-free features only.
 
-    Attributes:
-        columns: numbers of the features that it reads.
-        model: of the log of the target over its unit.
+    ``columns`` are the indices of these features.
     """
 
     columns: np.ndarray
@@ -39,7 +37,7 @@ class ScaleFreeExpert:
 
     @classmethod
     def fit(cls, columns: np.ndarray, X: np.ndarray, y: np.ndarray, quick: bool = False) -> Self:
-        """Learn from features (rows, features) and values, reading some of the features."""
+        """Fit to all features (rows, features) and the log of the target over its unit."""
         model = BoostingModel(**MODEL_PARAMETERS)
         return cls(columns, (model.quick() if quick else model).fit(X[:, columns], y))
 
@@ -55,7 +53,7 @@ class ScaleFreeExpert:
 
     @classmethod
     def load(cls, folder: Path) -> Self | None:
-        """Read what `save` wrote; None if there is none."""
+        """Read from ``folder``; None if it has no such expert."""
         file = folder / f"{FILE}.json"
         if not file.exists():
             return None
@@ -64,15 +62,11 @@ class ScaleFreeExpert:
 
 
 def scale_free_features(names: Sequence[str], X: np.ndarray, problems: np.ndarray) -> np.ndarray:
-    """Return the numbers of the features that have no size; at least one.
+    """Return the indices of the scale-free features; at least one.
 
-    Sizes are a problem's numbers, a device's, and logarithms (``log2_…``) that only the problem
-    decides; the intensity, a ratio, is none.
-
-    Args:
-        names: of the features.
-        X: rows to learn from (rows, features).
-        problems: which problem each is of.
+    Sizes are numbers of the problem or device, and logarithms (``log2_…``) that depend on the
+    problem alone, except the intensity, which is a ratio. ``problems`` are the problem numbers of
+    the rows.
     """
     _, first = np.unique(problems, return_index=True)
     same = X[first][np.unique(problems, return_inverse=True)[1]]
@@ -89,7 +83,7 @@ def scale_free_features(names: Sequence[str], X: np.ndarray, problems: np.ndarra
 
 VIEW_FOLDS = 5
 ONE_SIDED_SHARE = 0.15
-"""Share of views without neighbours above: what a row beyond all runs will see."""
+"""Share of training rows whose upper neighbors are hidden, to imitate extrapolation."""
 
 RegressorFactory = Callable[[], Regressor]
 PARTS = ("tree", "direct", "corrected")
@@ -98,16 +92,16 @@ SMOOTH_FILE = "smooth.npz"
 
 @dataclass
 class Table:
-    """Training rows in every form the experts need.
+    """Training rows in all forms that the experts need.
 
     Attributes:
-        columns: names of the features.
+        columns: feature names.
         X: features (rows, features).
         y: log of the target over its unit (rows).
         log_unit: log of the unit (rows).
-        hood, places: the neighbourhood, and where the rows lie in it.
-        kinds: the ways in which a row can be new.
-        scale_free: which features have no size; None where problems are many.
+        neighbor_index, positions: the index, and the rows' positions in it.
+        kinds: kinds of hold-outs.
+        scale_free: indices of scale-free features; None with many problems.
     """
 
     columns: Sequence[str]
@@ -120,7 +114,7 @@ class Table:
     scale_free: np.ndarray | None = None
 
     def subset(self, rows: np.ndarray) -> "Table":
-        """Return the table of some of the rows."""
+        """Return the table of some rows."""
         return Table(
             self.columns,
             self.X[rows],
@@ -135,7 +129,7 @@ class Table:
     def neighbor_features(
         self, known: np.ndarray, wanted: np.ndarray, one_sided: np.ndarray | None = None
     ) -> np.ndarray:
-        """Return what rows ``wanted`` see of their neighbours among rows ``known``."""
+        """Return the neighbor features of rows ``wanted`` among rows ``known``."""
         units = (self.log_unit[known], self.log_unit[wanted]) if self.has_unit else None
         positions = self.positions[known], self.positions[wanted]
         return self.neighbor_index.neighbor_features(
@@ -144,17 +138,13 @@ class Table:
 
     @property
     def has_unit(self) -> bool:
-        """Whether the target is measured against anything."""
+        """Whether the target has a unit other than 1."""
         return bool(self.log_unit.any())
 
 
 @dataclass
 class Experts:
-    """The fitted models; where rows have no neighbours, ``tree`` and ``smooth`` at most.
-
-    Attributes:
-        tree, direct, corrected, smooth, ratios: those that there are.
-    """
+    """The fitted models. Without neighbors, there is no ``direct`` or ``corrected``."""
 
     tree: Regressor
     direct: Regressor | None = None
@@ -172,9 +162,9 @@ class Experts:
         rng: np.random.Generator,
         quick: bool = False,
     ) -> Self:
-        """Return those that need no neighbours, trained on ``rows``; ``smooth`` has the scales.
+        """Fit the experts that need no neighbors on ``rows``; ``smooth`` has the hyperparameters.
 
-        ``quick``: for a trial.
+        ``quick`` fits the scale-free model for a trial.
         """
         X, y = table.X[rows], table.y[rows]
         experts = cls(
@@ -194,7 +184,7 @@ class Experts:
         smooth: SmoothExpert | None,
         rng: np.random.Generator,
     ) -> Self:
-        """Return all, trained on ``rows``, which see neighbours among ``known``."""
+        """Fit all experts on ``rows``, with neighbors among ``known``."""
         experts = cls.fit_without_neighbors(make_regressor, table, rows, smooth, rng)
         if table.has_unit:
             experts.direct = make_regressor().fit(
@@ -202,7 +192,7 @@ class Experts:
             )
         neighbors = _held_out_neighbors(table, known, rows, rng)
         seen = np.isfinite(neighbors[:, -2])
-        if seen.any():  # else no row sees a neighbour while its like is held out
+        if seen.any():  # else no held-out row has a neighbor
             X, base = np.hstack([table.X[rows[seen]], neighbors[seen]]), neighbors[seen, -2]
             experts.corrected = make_regressor().fit(X, table.y[rows[seen]] - base)
         return experts
@@ -210,13 +200,7 @@ class Experts:
     def predict(
         self, X: np.ndarray, neighbors: np.ndarray | None, log_unit: np.ndarray
     ) -> np.ndarray:
-        """Return what each expert says of rows, one column each; NaN where one cannot tell.
-
-        Args:
-            X: features of the rows.
-            neighbors: what they see of their neighbours, where rows have some.
-            log_unit: log of their unit.
-        """
+        """Return the prediction of each expert (rows, experts); NaN if it has none."""
         columns = [self._predict_trees(X, neighbors, log_unit)]
         if self.smooth is not None:
             columns.append(self.smooth.predict(X)[:, None])
@@ -257,12 +241,12 @@ class Experts:
 
     @property
     def parts(self) -> list[str]:
-        """The names of the models that there are."""
+        """The names of the fitted tree models."""
         return [part for part in PARTS if getattr(self, part) is not None]
 
     @classmethod
     def load(cls, folder: Path, kind: type[Regressor], parts: Sequence[str]) -> Self:
-        """Read what `save` wrote: the models called ``parts``, and the smooth one if there is."""
+        """Read the tree models ``parts`` and any other expert from ``folder``."""
         models = {part: kind.load(folder / f"{part}{kind.suffix}") for part in parts}
         file = folder / SMOOTH_FILE
         smooth = SmoothExpert.load(file) if file.exists() else None
@@ -272,9 +256,10 @@ class Experts:
 def gating_features(
     X: np.ndarray, neighbors: np.ndarray | None, predictions: np.ndarray
 ) -> np.ndarray:
-    """Return what tells whom to believe (float32).
+    """Return the features of the gating model (float32).
 
-    That is the neighbours, or where there are none the features, and how far opinions differ.
+    They are the neighbor features, or without neighbors the features, and the differences between
+    experts.
     """
     seen = [X] if neighbors is None else [neighbors[:, :-2], neighbors[:, -1:]]
     parts = [*seen, predictions[:, 1:] - predictions[:, :1]]
@@ -284,7 +269,7 @@ def gating_features(
 def _held_out_neighbors(
     table: Table, known: np.ndarray, rows: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return what each of ``rows`` sees when the like of it is held out, in one of many ways."""
+    """Return the neighbor features of ``rows``, each under one random kind of hold-out."""
     columns = len(table.neighbor_index.columns) + table.has_unit
     neighbors = np.full((len(rows), columns), np.nan, dtype=np.float32)
     kind_of_row = rng.integers(len(table.kinds), size=len(rows))

@@ -1,4 +1,4 @@
-"""SHAP attribution, parameter importance."""
+"""Feature contributions (Shapley values) and the importance of tunable parameters."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -23,11 +23,11 @@ from foretune.space import SearchSpace
 from foretune.values import Value
 
 BASE = "base"
-"""The column of what the trees predict on average: the same for every row."""
+"""Column of the trees' mean prediction, equal in every row."""
 UNIT = "calibrated roofline"
-"""The line of the unit: what the roofline alone says of the two runs."""
+"""Line of the calibrated roofline's ratio of the two runs."""
 SAMPLES = 500
-"""Rows looked at for importances: means are within a few percent, and deep trees take seconds."""
+"""Rows sampled for importances: accurate to a few percent, and fast enough for deep trees."""
 FEATURE_GROUPS = {
     "problem": "sizes of the problem",
     "config": "configuration",
@@ -37,21 +37,20 @@ FEATURE_GROUPS = {
     "static": "compiled code",
     "analytic": "cost and derived quantities",
 }
-"""What a feature can be about, and how people call it."""
+"""Groups of features and their names in reports."""
 
 
 @dataclass(frozen=True)
 class Importance:
-    """How much predictions rest on each feature.
+    """Contribution of each feature to the predictions.
 
     Attributes:
-        features: columns ``feature``, ``group``, ``mean`` (mean size of the contribution to the
-            log of the target) and ``factor`` (its exponential: how many times slower or faster the
-            feature makes a typical row), the most important first. The indicators of a text column
-            count as one feature.
-        groups: columns ``group``, ``mean`` and ``factor`` of the groups. A group's contribution is
-            the sum over its features, so what they do against each other does not count.
-        rows: how many rows the means are over.
+        features: columns ``feature``, ``group``, ``mean`` (mean absolute contribution to the log of
+            the target) and ``factor`` (its exponential), the largest first. The indicators of a
+            text column count as one feature.
+        groups: columns ``group``, ``mean`` and ``factor``. A group's contribution is the sum over
+            its features, so opposite effects cancel.
+        rows: number of rows averaged.
     """
 
     features: pd.DataFrame
@@ -61,16 +60,15 @@ class Importance:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Why run B is predicted faster, or slower, than run A.
+    """Why run B is predicted faster or slower than run A.
 
     Attributes:
-        target: what is compared.
-        factors: columns ``feature``, ``group``, ``a``, ``b`` (the feature's value in either run)
-            and ``factor`` (what it multiplies B's target with, compared with A), the strongest
-            first. The line `UNIT` is the ratio of the units; it has no values.
-        tree: B's target over A's by trees and unit alone; the product of all factors.
-        predicted: B's target over A's as the whole predictor says it: the tree is one expert of
-            several.
+        target: the compared target.
+        factors: columns ``feature``, ``group``, ``a``, ``b`` (its value in either run) and
+            ``factor`` (its effect on B's target relative to A's), the largest first. The line
+            `UNIT` is the ratio of the units and has no values.
+        tree: B's target over A's by trees and unit alone, the product of all factors.
+        predicted: B's target over A's by the whole predictor.
     """
 
     target: Target
@@ -88,18 +86,18 @@ def is_explainable(predictor: Predictor, target: Target = "time_ms") -> bool:
 def contributions(
     predictor: Predictor, rows: pd.DataFrame, target: Target = "time_ms"
 ) -> pd.DataFrame:
-    """Return what each feature contributes to the log of ``target`` over its unit, per row.
+    """Return the contribution of each feature to the log of ``target`` over its unit, per row.
 
-    Columns are those of the features, and `BASE`; their sum is what the trees predict.
+    Columns are the features and `BASE`; they sum to the trees' prediction.
 
     Args:
         predictor: fitted, with an xgboost model.
-        rows: of a run table; only problem, configuration and device are read.
-        target: which of the predictor's.
+        rows: a run table; only problem, configuration and device are read.
+        target: one of the predictor's targets.
 
     Raises:
-        PredictorError: the predictor does not know the target, or is no xgboost model, or ``rows``
-            lack a column.
+        PredictorError: the predictor lacks the target or is not an xgboost model, or ``rows`` lack
+            a column.
     """
     tree = _tree(predictor, target)
     X = predictor.features_.transform(rows)
@@ -107,7 +105,7 @@ def contributions(
         return X.assign(**{BASE: 0.0})
     xgboost = require("xgboost", "learn", "a predictor of boosted trees")
 
-    threads = threads_for(len(X) * 64)  # far more work a row than predicting it
+    threads = threads_for(len(X) * 64)  # far more work per row than a prediction
     data = xgboost.DMatrix(X.to_numpy(), nthread=threads)
     tree.booster_.set_param({"nthread": threads})
     values = tree.booster_.predict(data, pred_contribs=True).astype(np.float64)
@@ -122,14 +120,14 @@ def importance(
     samples: int = SAMPLES,
     seed: int = 0,
 ) -> Importance:
-    """Return the mean size of the contributions of every feature and group of features.
+    """Return the mean absolute contribution of every feature and feature group.
 
     Args:
         predictor: fitted, with an xgboost model.
-        rows: averaged over; None takes the successful rows of its training.
-        target: which of the predictor's.
-        samples: rows drawn if there are more.
-        seed: of the draw.
+        rows: the rows to average over; None: the successful training rows.
+        target: one of the predictor's targets.
+        samples: maximum number of rows, drawn at random.
+        seed: random seed.
 
     Raises:
         PredictorError: see `contributions`.
@@ -150,14 +148,7 @@ def importance(
 def compare(
     predictor: Predictor, rows: pd.DataFrame, a: int, b: int, target: Target = "time_ms"
 ) -> Comparison:
-    """Return why the run in row ``b`` is predicted faster (or slower) than that in row ``a``.
-
-    Args:
-        predictor: fitted, with an xgboost model.
-        rows: of a run table; only problem, configuration and device are read.
-        a: number of the row compared with.
-        b: number of the row explained.
-        target: which of the predictor's.
+    """Return why the run in row ``b`` is predicted faster or slower than that in row ``a``.
 
     Raises:
         PredictorError: see `contributions`.
@@ -185,12 +176,7 @@ def compare(
 
 
 def feature_groups(features: FeatureSet, runs: pd.DataFrame) -> dict[str, str]:
-    """Return feature -> what it is about, one of `GROUPS`.
-
-    Args:
-        features: fitted.
-        runs: the rows they were fitted on, or some of them.
-    """
+    """Return feature -> its group, a key of `FEATURE_GROUPS`."""
     one = runs.iloc[:1]
     geometry = launch_geometry(*(Columns(one, g) for g in ("problem", "config", "device")))
     return {
@@ -208,13 +194,13 @@ def _group(name: str, geometry: dict[str, Any]) -> str:
 
 
 def _column(features: FeatureSet, name: str) -> str:
-    """Return the text column that a feature is an indicator of; the feature itself if of none."""
+    """Return the text column of an indicator feature, or the feature's name."""
     column = name.partition("=")[0]
     return column if column in features.categories_ else name
 
 
 def _by_column(features: FeatureSet, shares: pd.DataFrame) -> pd.DataFrame:
-    """Return contributions without the base, those of a text column's indicators in one."""
+    """Return contributions without the base, with the indicators of each text column summed."""
     shares = shares.drop(columns=BASE)
     columns = [_column(features, name) for name in shares]
     return shares.T.groupby(columns, sort=False).sum().T
@@ -228,7 +214,7 @@ def _tree(predictor: Predictor, target: Target) -> BoostingModel:
     tree = predictor.targets_[target].experts.tree
     if not isinstance(tree, BoostingModel):
         raise PredictorError(
-            f"contributions are exact for xgboost alone, this predictor is a {predictor.model}: "
+            f"contributions need an xgboost model, this predictor's is {predictor.model}: "
             "train one with --model xgboost"
         )
     return tree
@@ -262,23 +248,23 @@ def parameter_importance(
     seed: int = 0,
     samples: int = 2000,
 ) -> pd.DataFrame:
-    """Return by what factor each tunable parameter alone changes the predicted time.
+    """Return the factor by which each tunable parameter alone changes the predicted time.
 
-    Partial dependence (Friedman, Annals of Statistics 29(5), 2001) over configurations drawn from
-    the space: one parameter at a time is set to each of its values while the others stay, and
-    combinations that are not legal are left out.
+    Partial dependence (Friedman, Annals of Statistics 29(5), 2001) over random configurations: one
+    parameter at a time takes each of its values while the others stay. Illegal combinations are
+    left out.
 
     Args:
-        predictor: fitted; it must know time.
-        problems: averaged over.
+        predictor: fitted with ``time_ms``.
+        problems: the problems to average over.
         space_of: the space of each problem.
-        device: what is predicted for.
-        seed: of the draw.
-        samples: configurations drawn in all, shared among the problems.
+        device: the device to predict for.
+        seed: random seed.
+        samples: total number of configurations, shared among the problems.
 
     Returns:
         Columns ``parameter``, ``factor`` (slowest over fastest value, geometric means) and ``best``
-        (the fastest value), the parameter that matters most first.
+            (the fastest value), the largest factor first.
     """
     rng = np.random.default_rng(seed)
     problems = list(problems)
@@ -300,7 +286,7 @@ def _log_ms_by_value(
     device: Device,
     bases: np.ndarray,
 ) -> dict[str, pd.DataFrame]:
-    """Return per parameter one row per base and one column per value; NaN where not legal."""
+    """Return, per parameter, one row per base and one column per value; NaN if illegal."""
     if not space.parameters:
         return {}
     shape = tuple(len(values) for values in space.parameters.values())
@@ -323,10 +309,10 @@ def _log_ms_by_value(
 
 
 def _value_effect(log_ms: pd.DataFrame) -> tuple[float, Value]:
-    """Return the factor between the slowest and the fastest value, and the fastest value.
+    """Return the factor between the slowest and fastest value, and the fastest value.
 
-    A value that is legal only in slow company must not look slow itself: so base and value effects
-    are separated (least squares, by alternating means) rather than columns averaged.
+    Base and value effects are separated by least squares (alternating means). Plain column means
+    would penalize values that are legal only in slow configurations.
     """
     compared = log_ms[log_ms.notna().sum(axis=1) > 1].dropna(axis=1, how="all")
     if compared.empty:

@@ -1,4 +1,4 @@
-"""GaussianProcess, Posterior."""
+"""Gaussian processes and their posteriors."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
@@ -18,19 +18,19 @@ from foretune.models.covariance import (
 )
 
 JITTER = 1e-8
-"""Added to the noise, or rounding makes like points contradict each other."""
+"""Added to the noise; without it, rounding makes equal points contradict each other."""
 INVALID_LOSS = 1e12
-"""Loss where a step went too far for a covariance to be one."""
+"""Loss of parameters whose covariance is not positive definite."""
 
 
 @dataclass(frozen=True, eq=False)
 class GaussianProcess:
-    """Values of mean zero at points, rows of a matrix.
+    """A zero-mean process over points, the rows of a matrix.
 
     Attributes:
-        terms: what the covariance is the sum of.
-        noise_prior: of the noise's variance.
-        parameters: logarithms: those of the terms, one after the other, then the noise's variance.
+        terms: the terms of the covariance.
+        noise_prior: prior of the noise variance.
+        parameters: logs of the terms' parameters in order, then of the noise variance.
     """
 
     terms: Sequence[CovarianceTerm]
@@ -39,22 +39,19 @@ class GaussianProcess:
 
     @classmethod
     def from_prior(cls, terms: Sequence[CovarianceTerm], noise: Hyperprior) -> Self:
-        """Return one with all parameters where they are expected."""
+        """Return a process with its parameters at their prior medians."""
         process = cls(terms, noise, np.empty(0))
         return replace(process, parameters=process._prior[0])
 
     @property
     def noise(self) -> float:
-        """Variance of a measurement."""
+        """The noise variance."""
         return float(np.exp(self.parameters[-1])) + JITTER
 
     def fitted(self, X: np.ndarray, y: np.ndarray, steps: int) -> Self:
-        """Return it with the likeliest parameters, looked for from its own.
+        """Return the process with maximum a posteriori parameters, starting from its own.
 
-        Args:
-            X: points (rows, columns).
-            y: measured there.
-            steps: of the optimiser, at most.
+        ``steps`` limits the optimizer's iterations.
         """
         from scipy.optimize import minimize
 
@@ -82,7 +79,7 @@ class GaussianProcess:
     def terms_with_parameters(
         self, parameters: np.ndarray | None = None
     ) -> Iterator[tuple[CovarianceTerm, np.ndarray]]:
-        """Give each term with its parameters."""
+        """Yield each term with its parameters."""
         parameters = self.parameters if parameters is None else parameters
         for term, indices in self._parameter_slices:
             yield term, parameters[indices]
@@ -93,7 +90,7 @@ class GaussianProcess:
 
     @cached_property
     def _prior(self) -> tuple[np.ndarray, np.ndarray]:
-        """Where parameters are expected, and how far from there they may be: fixed ones are not."""
+        """Centers and widths of the parameters' priors; fixed parameters have infinite width."""
         centers = np.array([h.center for h in self._hyperpriors])
         return centers, np.array([h.width or np.inf for h in self._hyperpriors])
 
@@ -107,7 +104,7 @@ class GaussianProcess:
     def _loss(
         self, parameters: np.ndarray, X: np.ndarray, y: np.ndarray
     ) -> tuple[float, np.ndarray]:
-        """Return the negative log of the posterior density of parameters, and its gradient."""
+        """Return the negative log posterior of the parameters, and its gradient."""
         from scipy.linalg import cho_solve
 
         total, gradient_functions = np.zeros((len(X), len(X))), list[GradientFunction]()
@@ -119,7 +116,7 @@ class GaussianProcess:
         total[np.diag_indices(len(total))] += noise + JITTER
         try:
             factor = np.linalg.cholesky(total)
-        except np.linalg.LinAlgError:  # a step too far: back
+        except np.linalg.LinAlgError:  # the step was too long
             return INVALID_LOSS, np.zeros(len(parameters))
         weights = cho_solve((factor, True), y, check_finite=False)
         gradient = 0.5 * (
@@ -144,28 +141,28 @@ def inverse_from_cholesky(factor: np.ndarray) -> np.ndarray:
 
 
 PREALLOCATED_ROWS = 64
-"""Measurements it has room for at first."""
+"""Initial capacity in measurements."""
 CHUNK_ROWS = 4096
 MIN_VARIANCE = 1e-10
-"""No variance is smaller."""
+"""Lower bound of variances."""
 
 
 class Posterior:
-    """A process, told of measurements: of some candidates, and of any other points.
+    """A process conditioned on measurements, at candidates or any other points.
 
-    What the measurements explain of the candidates is kept, so that one more of them costs one
-    more row of a triangular system. A measurement without a value is one under way: it is believed
-    to turn out as expected, so that means stay and spreads shrink.
+    The part of the candidates' variance that measurements explain is kept, so that another
+    measurement costs one row of a triangular system. A pending measurement is assumed to turn out
+    as expected: means stay, spreads shrink.
 
     Args:
-        process: its parameters are taken as they are.
-        X: where was measured (measurements, columns).
-        y: what, less what is expected there; of the first ones, the others are under way.
-        candidates: points to keep up (candidates, columns); none by default.
-        prior: what is expected of the candidates; added to their mean.
-        scale: what all spreads are multiplied with: the unit of the process in that of ``y``.
-        extra_noise: variance that each measurement has beside the process's noise.
-        observation_noise: whether spreads are those of a measurement rather than of what it is of.
+        process: the process; its parameters are not changed.
+        X: measured points (measurements, columns).
+        y: values less their prior mean; measurements without a value are pending and come last.
+        candidates: points to track (candidates, columns); none by default.
+        prior: prior mean of the candidates.
+        scale: multiplies all spreads: the unit of the process in that of ``y``.
+        extra_noise: variance of each measurement on top of the process' noise.
+        observation_noise: whether spreads include the noise of a measurement.
     """
 
     def __init__(
@@ -186,19 +183,17 @@ class Posterior:
         self.candidates = X[:0] if candidates is None else candidates
         self.X = X[:0]
         self._factor = np.zeros((0, 0))
-        self._buffer = np.empty(
-            (PREALLOCATED_ROWS, len(self.candidates))
-        )  # its first len(self) rows are in use
+        self._buffer = np.empty((PREALLOCATED_ROWS, len(self.candidates)))  # len(self) rows used
         self._explained = np.zeros(len(self.candidates))
         self.add(X, extra_noise)
         self.set_values(y)
 
     def __len__(self) -> int:
-        """Return how many measurements it knows, those under way included."""
+        """Return the number of measurements, including pending ones."""
         return len(self.X)
 
     def add(self, X: np.ndarray, extra_noise: np.ndarray | float = 0.0) -> None:
-        """Learn that there are measurements at ``X``; they are under way until `tell` is called."""
+        """Add pending measurements at ``X``; `set_values` gives them values."""
         from scipy.linalg import solve_triangular
 
         n, new = len(self), len(X)
@@ -220,19 +215,19 @@ class Posterior:
         self._factor, self.X = factor, np.vstack([self.X, X])
 
     def drop_pending(self, n: int) -> None:
-        """Forget the last ``n`` measurements, which are under way."""
+        """Remove the last ``n`` measurements, which must be pending."""
         remaining = len(self) - n
         self._explained -= (self._buffer[remaining : remaining + n] ** 2).sum(axis=0)
         self._factor, self.X = self._factor[:remaining, :remaining], self.X[:remaining]
 
     def set_values(self, y: np.ndarray) -> None:
-        """Give the first measurements their values, less what is expected there."""
+        """Set the values of the first measurements, less their prior mean."""
         self.y = y
         self._whitened = self._solve(y)
 
     @property
     def mean(self) -> np.ndarray:
-        """Of every candidate."""
+        """Mean of every candidate."""
         mean: np.ndarray = self.prior + self._whitened @ self._buffer[: len(self.y)]
         return mean
 
@@ -245,7 +240,7 @@ class Posterior:
         return self.scale * np.sqrt(variance + self._noise)
 
     def covariance(self, numbers: np.ndarray) -> np.ndarray:
-        """Return the covariances of the numbered candidates."""
+        """Return the covariances of the candidates at indices ``numbers``."""
         points, explained = self.candidates[numbers], self._buffer[: len(self), numbers]
         joint = self.process.covariance(points, points) - explained.T @ explained
         joint[np.diag_indices(len(joint))] += self._noise
@@ -260,7 +255,7 @@ class Posterior:
         return other
 
     def in_single_precision(self) -> Self:
-        """Return it with half the digits, enough for spreads, and twice as fast at many points."""
+        """Return a float32 copy: enough for spreads, and twice as fast at many points."""
         rounded = copy(self)
         rounded._factor = self._factor.astype(np.float32)
         rounded._whitened = self._whitened.astype(np.float32)
@@ -276,7 +271,7 @@ class Posterior:
         return mean, spread
 
     def mean_function(self) -> Callable[[np.ndarray], np.ndarray]:
-        """Return what gives the mean at points: many times faster, most of all for one point."""
+        """Return a fast function of the mean, fastest for single points."""
         known, weights = self.X[: len(self.y)], self._weights()
         terms = [
             term.mean_function(parameters, known, weights)
@@ -292,16 +287,17 @@ class Posterior:
         return mean
 
     def leave_one_out(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return how far off each value is when left out, and the deviation then (ibid. 5.4.2)."""
+        """Return each value's leave-one-out error and deviation (Rasmussen and Williams, 5.4.2)."""
         variance = 1.0 / np.diag(self._precision())
         return self._weights() * variance, self.scale * np.sqrt(variance)
 
     def leave_groups_out(
         self, groups: Iterable[np.ndarray]
     ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Give how far off the values of each group are when left out, and their covariance then.
+        """Yield the leave-group-out errors of each group and their covariance.
 
-        Of one value it is `left_out` (Sundararajan and Keerthi, Neural Computation 13, 2001).
+        For one value, it is `leave_one_out` (Sundararajan and Keerthi, Neural Computation 13,
+        2001).
         """
         weights, precision = self._weights(), self._precision()
         for group in groups:
@@ -321,7 +317,7 @@ class Posterior:
         return inverse_from_cholesky(self._factor[: len(self.y), : len(self.y)])
 
     def _solve(self, values: np.ndarray, transposed: str = "N") -> np.ndarray:
-        """Return the inverse of the factor of as many measurements, times ``values``."""
+        """Return ``values`` divided by the Cholesky factor of as many measurements."""
         from scipy.linalg import solve_triangular
 
         n = len(values)
@@ -335,7 +331,7 @@ class Posterior:
         return solved
 
     def _append_explained(self, rows: np.ndarray) -> None:
-        """Keep what more measurements explain of the candidates."""
+        """Add what more measurements explain of the candidates."""
         n, new = len(self), len(rows)
         if n + new > len(self._buffer):
             buffer = np.empty((2 * (n + new), len(self.candidates)))
@@ -346,20 +342,15 @@ class Posterior:
 
 
 CONSTANT_PRIOR, FUNCTION_PRIOR, NOISE_PRIOR = Hyperprior(0.1), Hyperprior(0.1), Hyperprior(0.02)
-"""Variances of the constant, of each function, and of a measurement."""
+"""Priors of the variances of the constant, of each function, and of the noise."""
 LENGTH_PRIOR = Hyperprior(1.3, 0.8)
-"""In deviations of a feature."""
+"""In standard deviations of a feature."""
 SMOOTHNESS = 1.5
 MAX_STEPS = 25
 
 
 def feature_process(gradual_count: int, inputs: int) -> GaussianProcess:
-    """Return the process as it is expected.
-
-    Args:
-        gradual_count: so many inputs, the first ones, are those in which times change gradually.
-        inputs: how many there are, each with a deviation of about one.
-    """
+    """Return the prior process; the first ``gradual_count`` inputs also have a separate term."""
     parts = [
         MaternCovariance(slice(0, size), FUNCTION_PRIOR, LENGTH_PRIOR, SMOOTHNESS)
         for size in (gradual_count, inputs)
@@ -368,12 +359,12 @@ def feature_process(gradual_count: int, inputs: int) -> GaussianProcess:
 
 
 def fit_process(X: np.ndarray, y: np.ndarray, gradual_count: int) -> GaussianProcess:
-    """Return the process whose parameters are likeliest, of values ``y`` at points ``X``."""
+    """Return the process with maximum a posteriori parameters for values ``y`` at points ``X``."""
     return feature_process(gradual_count, X.shape[1]).fitted(X, y, MAX_STEPS)
 
 
 def posterior_arrays(posterior: Posterior) -> dict[str, Any]:
-    """Return what `posterior_from_arrays` reads."""
+    """Return the arrays that `posterior_from_arrays` reads."""
     _, first, _ = posterior.process.terms_with_parameters()
     return {
         "X": posterior.X,
@@ -384,7 +375,7 @@ def posterior_arrays(posterior: Posterior) -> dict[str, Any]:
 
 
 def posterior_from_arrays(data: Mapping[str, np.ndarray]) -> Posterior:
-    """Return what `posterior_arrays` was given, that of a measurement."""
+    """Return the posterior that `posterior_arrays` was given, with observation noise."""
     X = data["X"]
     process = feature_process(int(data["gradual"]), X.shape[1])
     process = replace(process, parameters=data["log_parameters"])
@@ -392,31 +383,27 @@ def posterior_from_arrays(data: Mapping[str, np.ndarray]) -> Posterior:
 
 
 MIN_DEVIATION = 1e-6
-"""An input with a smaller deviation is the same everywhere, but for rounding."""
+"""Inputs with a smaller deviation are constant up to rounding."""
 
 
 @dataclass(frozen=True)
 class Scaling:
-    """How inputs are scaled.
-
-    Attributes:
-        centre, scale: of each input; those that do not vary are left out.
-    """
+    """Standardizes inputs by their mean and deviation, and drops constant ones."""
 
     center: np.ndarray
     scale: np.ndarray
 
     @classmethod
     def fit(cls, inputs: np.ndarray) -> Self:
-        """Return the scaling of inputs (rows, inputs); NaN is unknown."""
+        """Fit to inputs (rows, inputs); NaN is unknown."""
         known = np.ma.masked_invalid(inputs)
         return cls(known.mean(axis=0).filled(0.0), known.std(axis=0).filled(0.0))
 
     def points(self, inputs: np.ndarray, gradual_count: int) -> tuple[np.ndarray, int]:
-        """Return scaled inputs, and how many of the first ``gradual_count`` ones are left."""
+        """Return scaled inputs, and how many of the first ``gradual_count`` are left."""
         varies, center, scale = self._varying
         points = (inputs[:, varies] - center) / scale
-        points[np.isnan(points)] = 0.0  # unknown: as most are
+        points[np.isnan(points)] = 0.0  # unknown: the mean
         return points, int((varies < gradual_count).sum())
 
     @cached_property
@@ -425,10 +412,10 @@ class Scaling:
         return varies, self.center[varies], self.scale[varies]
 
     def arrays(self) -> dict[str, Any]:
-        """Return what `from_arrays` reads."""
+        """Return the arrays that `from_arrays` reads."""
         return {"centre": self.center, "scale": self.scale}
 
     @classmethod
     def from_arrays(cls, data: Mapping[str, np.ndarray]) -> Self:
-        """Return what `arrays` returned."""
+        """Return the scaling that `arrays` returned."""
         return cls(data["centre"], data["scale"])

@@ -1,4 +1,4 @@
-"""Hold-outs, distinct problems."""
+"""Selects rows to hold out, and detects near-duplicate problems."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,15 +11,15 @@ from foretune.models.axis_positions import AxisPositions
 from foretune.models.neighbors import Axis
 
 SHARE = 0.25
-"""Of the rows, in one mixed hold-out, roughly."""
+"""Approximate share of the rows in one mixed hold-out."""
 MAX_SHARE = 0.45
 
 
 def holdout_kinds(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
-    """Return sets of axes whose combination may be new.
+    """Return the sets of axes whose combination may be new.
 
-    Single axes; the problem's together, and those without one (a new matrix at known batch sizes);
-    all.
+    Single axes; all problem axes; all but one of them (e.g. a new matrix at known batch sizes); all
+    axes.
     """
     all_axes = tuple(range(len(axes)))
     problem = tuple(i for i in all_axes if axes[i].column.startswith("problem."))
@@ -31,11 +31,11 @@ def holdout_kinds(axes: Sequence[Axis]) -> list[tuple[int, ...]]:
 def mixed_holdouts(
     positions: AxisPositions, kinds: list[tuple[int, ...]], count: int, rng: np.random.Generator
 ) -> list[np.ndarray]:
-    """Return which rows to hold out together, ``count`` times: some combinations of every kind.
+    """Return ``count`` masks of rows to hold out together, with combinations of every kind.
 
-    One axis' largest values are a kind too. Kinds are taken in random order until `SHARE` of the
-    rows are out, and what would leave fewer than half is passed over: with few values, not every
-    kind fits into one hold-out, so those that had fewest turns so far come first.
+    The largest values of one axis are a kind too. Kinds are taken in random order until `SHARE` of
+    the rows are held out; a kind that would exceed `MAX_SHARE` is skipped. Kinds with fewer turns
+    so far go first, because with few values not every kind fits into one hold-out.
     """
     turns = np.zeros(len(kinds) + 1)
     held_out = []
@@ -54,7 +54,7 @@ def _mixed_holdout(
     order: np.ndarray,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, list[int]]:
-    """Return the rows to hold out, and the numbers of the kinds that are among them."""
+    """Return the mask of held-out rows, and the indices of the kinds in it."""
     n = len(positions.shared)
     held_out = np.zeros(n, dtype=bool)
     share_per_kind = SHARE / len(order)
@@ -83,10 +83,10 @@ def _mixed_holdout(
 def _sample_combinations(
     combination: np.ndarray, share: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Return some combinations, one at least, that have a ``share`` of the rows together.
+    """Return at least one combination, together with about ``share`` of the rows.
 
-    Those of many rows come sooner: if all had the same chance, a value that most rows have would
-    hardly ever be held out beside many that few rows have.
+    Combinations with many rows are more likely. Under equal chances, a value that most rows have
+    would hardly ever be held out.
     """
     counts = np.bincount(combination)
     order = np.argsort(rng.exponential(size=len(counts)) / np.sqrt(counts))
@@ -107,18 +107,18 @@ def _rows_with_largest_values(positions: AxisPositions, rng: np.random.Generator
 SAME_SIZE_FACTOR = 1.05
 """Sizes within this factor are near-duplicates."""
 MIN_PROBLEMS = 50
-"""With fewer distinct problems, a law is trusted more than what is learned."""
+"""Below this number of distinct problems, laws are preferred to learned models."""
 MANY_DUPLICATES, MOSTLY_DUPLICATES = 4, 10
-"""So many problems to each that is distinct: many are near-duplicates; nearly all are."""
+"""Problems per distinct problem: many near-duplicates, and almost only near-duplicates."""
 
 
 def distinct_problems(rows: pd.DataFrame) -> np.ndarray:
-    """Return an integer per row, the same for problems that are the same or nearly so."""
+    """Return an integer per row, equal for equal or nearly equal problems."""
     arrays = [as_array(rows[column]) for column in columns_of(rows, "problem")]
     number, exact = _combine_codes(map(_codes, arrays), len(rows)), exact_problems(rows)
     if int(exact.max(initial=0)) < MANY_DUPLICATES * int(number.max(initial=0) + 1):
         return number
-    # A bound between ranges of sizes splits what lies on it: here that would be most of the rows.
+    # Bins would split sizes at their bounds; here that would be most rows, so cluster instead.
     _, first = np.unique(exact, return_index=True)
     kinds = _combine_codes((_codes(v) for v in arrays if not _has_octaves(v)), len(rows))
     sizes = [np.log(v[first]) for v in arrays if _has_octaves(v)]
@@ -129,17 +129,15 @@ def distinct_problems(rows: pd.DataFrame) -> np.ndarray:
 
 
 def exact_problems(rows: pd.DataFrame) -> np.ndarray:
-    """Return an integer per row, the same for problems that are the same."""
+    """Return an integer per row, equal for equal problems."""
     arrays = (as_array(rows[column]) for column in columns_of(rows, "problem"))
     return _combine_codes((pd.factorize(values)[0] for values in arrays), len(rows))
 
 
 def has_few_problems(problems: np.ndarray, exact: np.ndarray | None = None) -> bool:
-    """Return whether there are several distinct problems, and few, or nearly all are duplicates.
+    """Return whether there are several distinct problems, but few, or nearly all are duplicates.
 
-    Args:
-        problems: of `distinct_problems`.
-        exact: of `exact_problems`.
+    ``problems`` are from `distinct_problems`, ``exact`` from `exact_problems`.
     """
     count = int(problems.max(initial=-1)) + 1
     exact_count = 0 if exact is None else int(exact.max(initial=-1)) + 1
@@ -147,7 +145,7 @@ def has_few_problems(problems: np.ndarray, exact: np.ndarray | None = None) -> b
 
 
 def _combine_codes(columns: Iterable[np.ndarray], rows: int) -> np.ndarray:
-    """Return an integer per row, the same for rows that agree in all columns of integers."""
+    """Return an integer per row, equal for rows with equal codes in all columns."""
     number = np.zeros(rows, dtype=np.int64)
     for codes in columns:
         number = pd.factorize(number * (int(codes.max(initial=0)) + 2) + codes + 1)[0]
@@ -163,7 +161,7 @@ def _has_octaves(values: np.ndarray) -> bool:
 
 
 def _leader_clusters(points: np.ndarray) -> np.ndarray:
-    """Return per point the number of the first one that is within `SAME` of it in all columns."""
+    """Return, per point, the index of the first point within `SAME_SIZE_FACTOR` in all columns."""
     number = np.full(len(points), -1)
     remaining, leaders = np.lexsort(points.T[::-1]), 0
     while len(remaining):
@@ -176,9 +174,9 @@ def _leader_clusters(points: np.ndarray) -> np.ndarray:
 
 
 def _size_codes(values: np.ndarray) -> np.ndarray:
-    """Return an integer per value: those of one begin at its smallest and end at `SAME` times it.
+    """Return an integer per value: its bin, which spans a factor of `SAME_SIZE_FACTOR`.
 
-    Zero and negative values are the same if they are equal; NaN is -1.
+    Zero and negative values are equal only if identical; NaN is -1.
     """
     distinct = np.unique(values[~np.isnan(values)])
     codes = np.zeros(len(distinct), dtype=np.int64)

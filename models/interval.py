@@ -1,11 +1,11 @@
-"""Spread: how far off a prediction may be, row by row.
+"""Conformal prediction intervals.
 
-Conformal prediction (Vovk, Gammerman and Shafer, 2005) with normalised residuals (Papadopoulos and
-others, ECML 2002): a small model learns from held-out rows how large the error is where, and a
-factor makes 90 % of the held-out errors fit. Rows with many neighbours, with few and with none (on
-a new device, say) have factors of their own (Mondrian, in their words), or easy ones would make up
-for hard ones. How errors grow outside the range of the rows learned from is learned where rows were
-held out there; beyond that, intervals grow with the distance.
+Conformal prediction (Vovk, Gammerman and Shafer, 2005) with normalized residuals (Papadopoulos et
+al., ECML 2002): a small model learns the error's size from held-out rows, and a factor makes the
+interval cover 90 % of them. Rows with many, few and no neighbors (e.g. on a new device) have
+separate factors (Mondrian), so that easy rows do not make up for hard ones. The error model also
+sees the distance outside the training range, up to where rows were held out; beyond that, intervals
+grow with distance.
 """
 
 import json
@@ -21,15 +21,15 @@ CONFIDENCE = 0.9
 MIN_ROWS = 200
 MIN_CLASS_ROWS = 100
 MIN_ERROR = 1e-3
-"""Errors below a tenth of a percent are noise: none is taken for smaller."""
+"""Errors are clipped from below at 0.1 %."""
 GROWTH_PER_OCTAVE = 0.05
-"""Of a half-width per octave outside the range of few problems: new ones mostly lie outside."""
+"""Growth of the half-width per octave outside the range of few problems."""
 TAIL_INDEX = 2.0
-"""Index of the power law by which errors of problems worse than all seen are taken to fall off."""
+"""Index of the power law assumed for errors of problems worse than all seen."""
 MAX_LOG_HALF_WIDTH = 1.5
-"""Log of a factor of 4.5: an interval wider than that says nothing, unless errors were as large."""
+"""Log of 4.5: wider intervals are used only if errors were as large."""
 UNSEEN_GROWTH = 0.4
-"""Of a half-width where a row lies outside as none did that was held out: a new device, say."""
+"""Growth of the half-width where no row was held out, e.g. on a new device."""
 ERROR_MODEL_PARAMETERS: dict[str, Any] = {
     "rounds": 40,
     "depth": 3,
@@ -37,7 +37,7 @@ ERROR_MODEL_PARAMETERS: dict[str, Any] = {
     "min_child_weight": 10.0,
     "rows": 0.7,
 }
-"""Parameters of models of errors, which are mostly noise."""
+"""Parameters of error models; errors are mostly noise."""
 
 
 @dataclass
@@ -45,11 +45,11 @@ class ConformalInterval:
     """Half-widths of 90 % intervals on the log scale.
 
     Attributes:
-        factor: what the modelled error is multiplied with to hold for 90 % of held-out rows.
-        model: of the log of an error's size, or None where held-out rows were few.
-        median_half_width: the median half-width of held-out rows.
-        factors: company -> its own factor, where enough held-out rows were in it.
-        median_error: where problems were few, the median error of held-out rows.
+        factor: multiplies the modeled error to cover 90 % of held-out rows.
+        model: predicts the log of the error's size; None with few held-out rows.
+        median_half_width: over held-out rows.
+        factors: neighbor class -> its factor, if it had enough held-out rows.
+        median_error: error of held-out rows, with few problems.
     """
 
     factor: float
@@ -69,17 +69,17 @@ class ConformalInterval:
         seed: int = 0,
         problems: np.ndarray | None = None,
     ) -> Self:
-        """Learn from held-out rows.
+        """Fit to held-out rows.
 
         Args:
-            X: what may tell a hard row from an easy one (rows, features).
+            X: features that tell hard rows from easy ones (rows, features).
             errors: log of truth over prediction.
-            holdouts: which rows were held out together; the factor is found across them.
-            octaves_outside: how far each row lay outside the range of those learned from.
-            neighbor_class: how many neighbours each row had, in a few classes.
-            seed: of the model.
-            problems: where these are few, which each row is of: then ``X`` says how far opinions
-                differ (rows, 1), and the half-width grows with that by a rule, not by a model.
+            holdouts: the hold-out of each row; the factor is found across them.
+            octaves_outside: distance of each row from its trial's training range.
+            neighbor_class: see `NeighborIndex.neighbor_class`.
+            seed: random seed.
+            problems: with few problems, the problem of each row. ``X`` is then the disagreement of
+                experts (rows, 1), and the half-width grows with it by a rule instead of a model.
         """
         if problems is not None:
             median_error = max(float(np.median(np.abs(errors))), MIN_ERROR)
@@ -117,15 +117,15 @@ class ConformalInterval:
 
         Args:
             X: as in training.
-            octaves_outside: how far each row lies outside the training range.
-            octaves_beyond: how far it lies outside where no row was held out.
+            octaves_outside: distance from the training range.
+            octaves_beyond: distance from where rows were held out.
             neighbor_class: as in training.
         """
         if self.median_error is not None:
             half: np.ndarray = self.factor * (self.median_error + X[:, 0])
             unseen = UNSEEN_GROWTH * np.minimum(octaves_beyond, 1.0)
             return half * (1.0 + GROWTH_PER_OCTAVE * octaves_outside + unseen)
-        if self.model is None:  # few held-out rows say nothing of distances
+        if self.model is None:  # too few held-out rows to learn distances
             return self.factor * (1.0 + octaves_outside)
         modeled = np.exp(self.model.predict(_with_octaves(X, octaves_outside)))
         factor = np.full(len(X), self.factor)
@@ -148,22 +148,16 @@ class ConformalInterval:
 
     @classmethod
     def load(cls, folder: Path, name: str) -> Self:
-        """Read what `save` wrote."""
+        """Read from ``folder``."""
         data = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
-        model = (
-            BoostingModel.load(folder / f"{name}{BoostingModel.suffix}")
-            if data["modelled"]
-            else None
-        )
+        file = folder / f"{name}{BoostingModel.suffix}"
+        model = BoostingModel.load(file) if data["modelled"] else None
         factors = {int(number): factor for number, factor in data["factors"].items()}
         return cls(data["factor"], model, data["typical"], factors, data["usual"])
 
 
 def conformal_quantile(sizes: np.ndarray) -> float:
-    """Return what covers `CONFIDENCE` of ``sizes``, with conformal prediction's finite step.
-
-    With too few for the level, the largest one.
-    """
+    """Return the conformal `CONFIDENCE` quantile of ``sizes``; the maximum if they are too few."""
     n = len(sizes)
     rank = min(n, int(np.ceil((n + 1) * CONFIDENCE)))
     return float(np.sort(sizes)[rank - 1])
@@ -172,14 +166,12 @@ def conformal_quantile(sizes: np.ndarray) -> float:
 def conformal_quantile_by_problem(
     errors: np.ndarray, problems: np.ndarray, sizes: np.ndarray | None = None
 ) -> float:
-    """Return what ``sizes``, 1 if None, are multiplied with to cover a new problem's errors.
+    """Return the factor of ``sizes`` (default 1) that covers `CONFIDENCE` of a new problem's rows.
 
-    It covers `CONFIDENCE` of its rows.
-
-    Hierarchical conformal prediction (Lee, Barber and Willett, 2023): every problem weighs the
-    same, and the new one, which may be worse than all, as much as another. With too few problems
-    for the level, the largest of what covers `CONFIDENCE` of one problem's rows stands for the
-    share n / (n + 1), and `TAIL` leads from there to the level, but not beyond `WIDEST`.
+    Hierarchical conformal prediction (Lee, Barber and Willett, 2023): all problems have equal
+    weight, and so has the new one, which may be worse than all. With too few problems for the
+    level, the largest per-problem quantile stands for level n / (n + 1). The power law `TAIL_INDEX`
+    extrapolates from there, up to `MAX_LOG_HALF_WIDTH`.
     """
     distinct, number, rows = np.unique(problems, return_inverse=True, return_counts=True)
     sizes = np.ones(len(errors)) if sizes is None else sizes

@@ -1,11 +1,11 @@
-"""An order of launches that learned from other kernels: what is expected of one never measured.
+"""Orders the launches of a kernel that was never measured, learned from other kernels.
 
-Boosted trees see the columns of `foretune.features.launches` and learned to order the candidates of
-a problem (LambdaMART; Burges, MSR-TR-2010-82). They start from the law among the columns, so where
-nothing is like what they learned from, the law stands. A rising curve turns their scores into
-expected ratios of times; it was made with kernels that were left out.
+Boosted trees on the columns of `foretune.features.launches` learn to rank the candidates of a
+problem (LambdaMART; Burges, MSR-TR-2010-82). They start from the analytic time, which therefore
+decides for unfamiliar launches. An isotonic curve, fitted to held-out kernels, maps scores to
+expected slow-downs.
 
-It comes as plain arrays, read in milliseconds, and needs nothing but NumPy.
+The shipped order is a file of arrays that loads in milliseconds and needs only NumPy.
 """
 
 from collections.abc import Sequence
@@ -30,19 +30,18 @@ LAMBDAMART_PARAMETERS = {
     "colsample_bytree": 0.5, "min_child_weight": 2, "seed": 0, "nthread": 1,
 }  # fmt: skip
 GAIN = 31.0
-"""Gain of the fastest candidate for LambdaMART; others have the square of the share they keep."""
+"""Gain of the fastest candidate for LambdaMART; others have the square of their relative speed."""
 MAX_LOG_SLOWDOWN = 1.5
-"""Logarithm of a factor beyond which a candidate is as bad; failures are that bad, too."""
+"""Clip of log slow-downs; failures count as this."""
 KNOTS = 24
-"""Of the curve from scores to ratios."""
+"""Number of knots of the curve."""
 FIRST_TRIALS = 4
-"""So many candidates are measured where the order is all that is known: the spread is to tell what
-the best of them loses."""
+"""Candidates measured on the order alone; the spread is fitted to the loss of the best of them."""
 SPREAD_BOUNDS = 1e-3, 2.0
-"""Between these the spread is looked for, with so many draws of each problem."""
+"""Bounds of the spread's search."""
 DRAWS_PER_PROBLEM = 32
 MIN_SLOPE = 1e-3
-"""Least slope of the curve: what is ordered stays ordered."""
+"""Minimum slope of the curve, which keeps the order strict."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +49,8 @@ class MeasuredProblem:
     """All candidates of one problem, measured.
 
     Attributes:
-        kernel: what they are of: kernels are left out as a whole.
-        columns: of the candidates.
+        kernel: its kernel; kernels are held out as a whole.
+        columns: features of the candidates.
         time_ms: infinite for failures.
     """
 
@@ -61,12 +60,12 @@ class MeasuredProblem:
 
     @property
     def relative_speed(self) -> np.ndarray:
-        """Share of the best speed that each candidate keeps; 0 of failures."""
+        """Speed of each candidate relative to the best; 0 for failures."""
         return self.time_ms.min() / self.time_ms
 
     @property
     def log_slowdown(self) -> np.ndarray:
-        """Logarithm of each time over the best, at most `MAX_LOG_SLOWDOWN`."""
+        """Log of each time over the best, at most `MAX_LOG_SLOWDOWN`."""
         log_slowdown: np.ndarray = np.minimum(
             -np.log(np.maximum(self.relative_speed, 1e-9)), MAX_LOG_SLOWDOWN
         )
@@ -75,13 +74,13 @@ class MeasuredProblem:
 
 @dataclass(frozen=True)
 class LaunchOrder:
-    """Expects ratios of times.
+    """Predicts slow-downs relative to the best candidate.
 
     Attributes:
-        trees: through the trees.
-        scores, ratios: knots of the curve from scores, less the best, to logarithms of ratios.
-        spread: standard deviation of what is then wrong: the one with which the loss expected of
-            the best of the `FIRST` is the loss there was.
+        trees: the ranking model.
+        scores, ratios: knots of the curve from relative scores to log slow-downs.
+        spread: standard deviation of the log errors, for which the expected loss of the best of the
+            first `FIRST_TRIALS` equals the observed loss.
     """
 
     trees: TreeArrays
@@ -91,10 +90,10 @@ class LaunchOrder:
 
     @classmethod
     def fit(cls, problems: Sequence[MeasuredProblem]) -> Self:
-        """Learn from problems; needs XGBoost and scikit-learn.
+        """Fit to problems; needs XGBoost and scikit-learn.
 
-        Where there are several kernels, the curve and the spread are those of each kernel as it is
-        expected from the others, else of each half of the problems from the other.
+        Curve and spread are fitted to held-out kernels, or with one kernel to held-out halves of
+        its problems.
         """
         kernels = sorted({p.kernel for p in problems})
         fold_of_problem = [kernels.index(p.kernel) for p in problems]
@@ -120,7 +119,7 @@ class LaunchOrder:
         )
 
     def log_ratios(self, columns: LaunchFeatures) -> np.ndarray:
-        """Return the logarithm of every candidate's expected time over the best."""
+        """Return the log of every candidate's expected slow-down."""
         scores, fits = _scores(self.trees, columns), columns.fits
         best_score = scores[fits].min() if fits.any() else scores.min()
         ratios: np.ndarray = np.interp(scores - best_score, self.scores, self.ratios)
@@ -137,7 +136,7 @@ class LaunchOrder:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote.
+        """Read from a file.
 
         Raises:
             PredictorError: it is damaged.
@@ -150,26 +149,26 @@ class LaunchOrder:
             trees.check()
             order = cls(trees, **read)
             if not (np.isfinite(order.ratios).all() and (np.diff(order.scores) >= 0).all()):
-                raise ValueError("the curve is none")
+                raise ValueError("the curve is invalid")
             if order.scores.shape != order.ratios.shape or not 0.0 <= float(order.spread) < np.inf:
-                raise ValueError("the spread is none")
+                raise ValueError("the spread is invalid")
             return order
 
 
 @cache
 def shipped_order() -> LaunchOrder:
-    """Return the one that comes with Foretune."""
+    """Return the order shipped with Foretune."""
     return LaunchOrder.load(SHIPPED)
 
 
 def _scores(trees: TreeArrays, columns: LaunchFeatures) -> np.ndarray:
-    """Return a number for each candidate: the less, the better."""
+    """Return a score for each candidate; lower is better."""
     scores: np.ndarray = columns.analytic_log_time - trees.sums(columns.values)[:, 0]
     return scores
 
 
 def _fit_trees(problems: Sequence[MeasuredProblem]) -> TreeArrays:
-    """Return trees that order; all kernels together count alike."""
+    """Fit the ranking trees; all kernels have equal weight."""
     xgboost = require("xgboost", "learn", "a predictor of boosted trees")
 
     from foretune.models.trees.tree_arrays import Trees
@@ -194,7 +193,7 @@ def _fit_curve(
     log_slowdowns: Sequence[np.ndarray],
     weight: Sequence[float],
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return knots of the rising curve from scores that is nearest to what was lost."""
+    """Return the knots of the isotonic curve from scores to log slow-downs."""
     from sklearn.isotonic import IsotonicRegression
 
     scores = np.concatenate(relative_scores)
@@ -207,7 +206,7 @@ def _fit_curve(
 def _fit_spread(
     expected: Sequence[np.ndarray], log_slowdowns: Sequence[np.ndarray], weight: Sequence[float]
 ) -> float:
-    """Return the spread of independent errors that would have told what the `FIRST` ones lose."""
+    """Return the spread of independent errors that explains the loss of the first candidates."""
     from scipy.optimize import brentq
 
     first = [np.argsort(each, kind="stable")[:FIRST_TRIALS] for each in expected]

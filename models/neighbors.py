@@ -1,4 +1,4 @@
-"""Neighboring runs along each axis."""
+"""Features from the nearest measured runs along each axis."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,26 +16,26 @@ from foretune.features.arrays import Rows, SingleRow, as_array
 from foretune.models.axis_positions import NAN, AxisPosition, AxisPositions
 
 SAMPLE_ROWS = 16
-"""So many rows, or twice as many, tell nearly all pairs that have nothing to do with each other."""
+"""Rows (up to twice as many) that rule out nearly all unrelated pairs."""
 RATIO_TOLERANCE = 1e-9
-"""What ratios may differ by, rounded as they are."""
+"""Rounding tolerance of ratios."""
 
 
 @dataclass(frozen=True)
 class RepeatedSize:
-    """A size that is ``ratio`` times one other, or the product of two, in every training row."""
+    """A size that is ``ratio`` times another, or times a product of two, in every training row."""
 
     column: str
     factors: tuple[str, ...]
     ratio: float
 
     def holds(self, rows: Rows | Mapping[str, np.ndarray]) -> Any:
-        """Return whether it is so in each row, an array of truth values; one of `SingleRow`."""
+        """Return whether this holds, per row."""
         return np.abs(_ratio(rows, self.column, self.factors) / self.ratio - 1.0) < RATIO_TOLERANCE
 
 
 def repeated_sizes(runs: pd.DataFrame) -> list[RepeatedSize]:
-    """Return which sizes of the problem (positive numbers that vary) only repeat others."""
+    """Return the problem sizes (positive numbers that vary) that are multiples of others."""
     sizes = _sizes(runs)
     sample = {name: values[:: max(1, len(runs) // SAMPLE_ROWS)] for name, values in sizes.items()}
     found: dict[str, RepeatedSize] = {}
@@ -70,12 +70,12 @@ MIN_VALUES = 3
 MAX_VALUES = 1 << 30
 MIN_DEVICES = 2
 DEVICE_AXIS = "device.memory_gbps"
-"""Where runs on several devices lie: what the same work takes elsewhere is a neighbour too."""
+"""Axis along which the same work on other devices is a neighbor."""
 MAX_AXES = 8
 MIN_OCTAVES_FACTOR = 8.0
-"""A positive axis that spans this factor is measured in octaves."""
+"""Positive axes that span this factor are measured in octaves."""
 ONE_SIDED_PENALTY = 2.0
-"""How much farther a neighbour on one side only counts than a pair around the row."""
+"""Distance penalty for one-sided neighbors."""
 SMALL_GAP = 0.05
 UINT64_MASK = 2**64 - 1
 AXIS_FEATURES = ("value", "below", "above", "step_below", "step_above")
@@ -84,16 +84,16 @@ NO_NEIGHBORS, MAX_NEIGHBOR_CLASS = -1, 3
 
 @dataclass(frozen=True)
 class Axis:
-    """A numeric run-table column along which rows have neighbours: a size, or the device's place.
+    """A numeric column along which rows have neighbors: a problem size, or the device's bandwidth.
 
-    Tunable parameters are none: times jump between their values, and interpolating across them
-    misled the models of every tuning space that was tried.
+    Tunable parameters are not axes: times jump between their values, and interpolation misled the
+    models of every search space tried.
 
     Attributes:
         column: its name.
         octaves: whether it is measured in octaves, else in eighths of ``span``.
-        span: of the training rows' values.
-        error: typical error of interpolating along it, at a gap of one.
+        span: range of the training values.
+        error: typical interpolation error along it, at a gap of one.
     """
 
     column: str
@@ -103,29 +103,29 @@ class Axis:
 
     @property
     def key(self) -> str:
-        """The column that names places along it: two devices may have the same bandwidth."""
+        """The column that identifies positions; two devices may have the same bandwidth."""
         return "device" if self.column == DEVICE_AXIS else self.column
 
     def column_values(self, rows: Rows) -> Any:
-        """Return the values of rows; NaN where a device's are not known."""
+        """Return the values of rows; NaN if a device's are unknown."""
         if self.column in rows:
             return rows[self.column]
         return NAN if isinstance(rows, SingleRow) else np.full(len(rows), NAN)
 
     def coordinates(self, values: np.ndarray) -> np.ndarray:
-        """Return where ``values`` lie."""
+        """Return the coordinates of ``values``."""
         if self.octaves:
             return np.log2(np.maximum(values, 1e-30))
         return values / (self.span / 8.0)
 
 
 class NeighborIndex:
-    """Runs with a value each, and where they lie.
+    """Finds neighbors of rows among measured runs.
 
     Attributes:
-        axes: the columns along which there are neighbours.
-        group_columns: the columns in which neighbours agree, apart from the axes.
-        repeated: sizes that are neither; a row in which one is another has no neighbours.
+        axes: the columns along which there are neighbors.
+        group_columns: columns in which neighbors agree, besides the axes.
+        repeated: sizes that are neither; a row that breaks one has no neighbors.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class NeighborIndex:
 
     @classmethod
     def from_runs(cls, runs: pd.DataFrame) -> Self:
-        """Return the axes and series that ``runs`` have, without values yet."""
+        """Return the axes and series of ``runs``, without values."""
         axes, group_columns = [], ["device"]
         if (device_axis := _device_axis(runs)) is not None:
             axes.append((MAX_VALUES, device_axis))
@@ -157,21 +157,19 @@ class NeighborIndex:
             if size and len(distinct) >= MIN_VALUES:
                 octaves = bool(distinct[0] > 0 and distinct[-1] / distinct[0] >= MIN_OCTAVES_FACTOR)
                 axes.append((len(distinct), Axis(column, octaves, float(np.ptp(distinct)))))
-            elif len(pd.unique(values)) > 1:  # what never varied need not be there later
+            elif len(pd.unique(values)) > 1:  # constant columns are not needed
                 group_columns.append(column)
         axes.sort(key=lambda pair: -pair[0])
         group_columns += [axis.column for _, axis in axes[MAX_AXES:]]
         return cls([axis for _, axis in axes[:MAX_AXES]], group_columns, repeated)
 
     def locate(self, rows: pd.DataFrame | Rows) -> AxisPositions:
-        """Return where ``rows`` lie; the same `AxisPositions` to all who ask it of the same
-        `Rows`.
-        """
+        """Return the positions of ``rows`` (cached in the `Rows`)."""
         rows = Rows.from_table(rows)
         return rows.memoized(self._key, lambda: self._locate(rows))
 
     def locate_one(self, row: SingleRow) -> AxisPosition:
-        """Return where a row by itself lies, once for all who ask."""
+        """Return the position of a single row (cached)."""
         return row.memoized(self._key, lambda: self._locate_one(row))
 
     @property
@@ -205,18 +203,14 @@ class NeighborIndex:
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns that `look` returns, but for ``bend``."""
+        """The columns of `neighbor_features`, except ``bend``."""
         named = [f"{axis.column}.{part}" for axis in self.axes for part in AXIS_FEATURES]
         return [*named, "interpolation", "trust"]
 
     def neighbor_class(self, neighbors: np.ndarray) -> np.ndarray:
-        """Return along how many axes rows have neighbours on both sides, `MAX_NEIGHBOR_CLASS` at
-        most.
+        """Return the number of axes with neighbors on both sides, at most `MAX_NEIGHBOR_CLASS`.
 
-        `ALONE` if there are none on their own device, on neither side: the device may be new.
-
-        Args:
-            neighbors: what `neighbors` returned.
+        `NO_NEIGHBORS` if there are none on the row's device, on either side: the device may be new.
         """
         below, above = (
             np.isfinite(
@@ -231,7 +225,7 @@ class NeighborIndex:
         )
 
     def measure_axes(self, positions: AxisPositions, values: np.ndarray) -> None:
-        """Learn how well interpolation along each axis does, each row from the others."""
+        """Measure how well interpolation along each axis predicts each row from the others."""
         for i, axis in enumerate(self.axes):
             below, step_below, above, step_above = positions.adjacent(i, values, positions)
             inside = ~np.isnan(below) & ~np.isnan(above)
@@ -252,20 +246,20 @@ class NeighborIndex:
         one_sided: np.ndarray | None = None,
         log_units: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> np.ndarray:
-        """Return what the neighbours among ``known`` say of ``wanted`` (float32, `columns`).
+        """Return the neighbor features of ``wanted`` among ``known`` (float32, `columns`).
 
-        Per axis: the interpolated value, the neighbours' values (all three less ``interpolation``)
-        and the steps to them, NaN where there is none; then ``interpolation``, the axes' values
-        weighted by how far the neighbours are and how well the axis interpolates, and ``trust``,
-        the log of those weights' sum. With ``log_units`` a column ``bend`` stands before these two:
-        how far off the unit itself would be, were it interpolated in the same way.
+        Per axis: the interpolated value, the neighbors' values (all three less ``interpolation``)
+        and the steps to them; NaN if there are none. Then ``interpolation``, the mean of the axes'
+        values weighted by distance and axis error, and ``trust``, the log of the weights' sum. With
+        ``log_units``, a column ``bend`` precedes these two: the error of interpolating the unit in
+        the same way.
 
         Args:
-            known: where runs were measured.
-            values: what was measured there.
-            wanted: the rows in question; a run at the very place of a row is not its neighbour.
-            one_sided: rows for which neighbours above are ignored.
-            log_units: log of what ``values`` are measured against: of ``known`` and of ``wanted``.
+            known: positions of measured runs.
+            values: their values.
+            wanted: positions of the rows; a run at the same position is not a neighbor.
+            one_sided: rows for which upper neighbors are ignored.
+            log_units: log of the unit of ``known`` and of ``wanted``.
         """
         axis_features: list[tuple[Any, ...]] = []
         total, unit_total, weights = (np.zeros(wanted.shape) for _ in range(3))
@@ -297,12 +291,12 @@ class NeighborIndex:
 
 
 def _interpolate(below: Any, above: Any, share: Any) -> Any:
-    """Return what lies between two values; where there is one, that; NaN where there is none."""
+    """Interpolate between two values; return the only one if one is missing, NaN if both are."""
     return nan_to(nan_to(below + (above - below) * share, below), above)
 
 
 def _device_axis(runs: pd.DataFrame) -> Axis | None:
-    """Return the axis along which devices lie, if there are several and each has its own place."""
+    """Return the axis of devices, if there are several with distinct bandwidths."""
     if DEVICE_AXIS not in runs or runs[DEVICE_AXIS].isna().any():
         return None
     distinct = runs.groupby("device", observed=True)[DEVICE_AXIS].nunique()
@@ -312,7 +306,7 @@ def _device_axis(runs: pd.DataFrame) -> Axis | None:
 
 
 def _hash(column: str, rows: Rows) -> np.ndarray:
-    """Return an integer per row that depends on column and value alone, on every machine."""
+    """Return a platform-independent integer per row, from column and value."""
     return rows.memoized(("hash", column), lambda: _hashed(column, *rows.distinct(column)))
 
 

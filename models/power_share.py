@@ -1,14 +1,13 @@
-"""The share of its board's limit that a kernel draws, from how much of its time it uses what.
+"""A kernel's share of its board's power limit, from the roofline's parts of its time.
 
-A board that is awake draws a share of its limit, and each unit at work adds to that, until the
-limit holds the clock back. With the roofline's parts of the time (`calibrated_roofline`), each as
-a share of the whole::
+An awake board draws a share of its limit. Each active unit adds to it, until the limit throttles
+the clock. With the roofline's parts (`CalibratedRoofline`) as shares of the time::
 
     busy = Σ weight_i * part_i / t,   t = (overhead**p + Σ part_i**p) ** (1/p)
     power / limit = idle + (1 - idle) * busy / (1 + busy**4) ** (1/4)
 
-A short kernel is mostly overhead, and its board nearly idles; on a faster device the same kernel is
-shorter, and a smaller share of that board. Boards differ in their limits far more than in this.
+A short kernel is mostly overhead, and its board nearly idle. On a faster device the same kernel is
+shorter and draws a smaller share. Boards differ in their limits far more than in this law.
 """
 
 import numpy as np
@@ -16,15 +15,15 @@ import numpy as np
 from foretune.models.roofline import Law, parts_of_time
 
 _IDLE, _OVERHEAD, _EFFICIENCY, _POWER, _WEIGHT = -1.4, np.log(0.02), 0.2, 0.5, -0.3
-"""Where a fit starts: a fifth when idle; log of 20 µs, of 1 / 80 %, of p = 1.6; 0.75 when busy."""
+"""Start of the fit: 20 % idle; log of 20 µs, of 1 / 80 %, of p = 1.6; weight 0.75."""
 _KNEE = 4.0
-"""How suddenly the limit holds back."""
+"""Sharpness of the throttling."""
 
 
 def _start(parts: int) -> np.ndarray:
-    """Return where a fit starts: log odds of idle, log overhead_ms, one per part, log p, weights.
+    """Return the start of the fit.
 
-    There is a weight (its log) per part.
+    Log odds of idle, log overhead_ms, one efficiency per part, log p, one log weight per part.
     """
     return np.array([_IDLE, _OVERHEAD, *[_EFFICIENCY] * parts, _POWER, *[_WEIGHT] * parts])
 
@@ -33,8 +32,8 @@ def _log_share(parameters: np.ndarray, limits: np.ndarray) -> np.ndarray:
     """Return the log of the share of the limit.
 
     Args:
-        parameters: as in `_start`, numbers or one per row.
-        limits: log of each part's time, milliseconds (rows, parts).
+        parameters: as in `_start`; scalars or one per row.
+        limits: log of each part's time in ms (rows, parts).
     """
     parts = limits.shape[-1]
     odds, weights = parameters[0], parameters[parts + 3 :]

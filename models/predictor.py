@@ -1,4 +1,4 @@
-"""The predictor: runs in; time, power and energy out, each with an interval."""
+"""The predictor of one kernel: time, power and energy, each with an interval."""
 
 import copy
 import os
@@ -53,23 +53,22 @@ class Predictor(Estimator):
 
     Args:
         model: name of a registered model: ``xgboost``, ``random_forest`` or ``ensemble``.
-        targets: of ``time_ms`` and ``power_w``; None learns those the runs have.
-        seed: of everything random.
-        kernel: knows cost and derived features (`UserDefinedCost` where you say the work); None
-            takes the registered kernel or family of the runs' name, if there is one.
+        targets: from ``time_ms`` and ``power_w``; None learns those that the runs have.
+        seed: random seed.
+        kernel: cost model and derived features (`UserDefinedCost` for your own); None uses the
+            registered kernel or family of that name, if there is one.
         compiled: learn from ``static.…`` columns too.
-        parameters: of the model, in place of its defaults.
+        parameters: model parameters that replace the defaults.
 
     Attributes:
-        kernel_name_: the kernel it knows.
+        kernel_name_: the kernel's name.
         features_: the fitted `FeatureSet`.
         targets_: target -> its fitted `TargetModel`.
-        calibration_: what `calibrate` learned on other devices.
-        validity_: the model of which configurations run at all.
-        range_: what was run and, if it succeeded, has the first target: to say what lies outside.
-        runs_: the rows it was trained on, older measurements of the same runs among them; saved
-            with it, so that training can go on.
-        training_: where it was trained: rows, problems, devices.
+        calibration_: corrections for other devices, from `calibrate`.
+        validity_: the model of p(valid).
+        range_: training range of the attempted runs.
+        runs_: the training rows, including superseded measurements; saved to continue training.
+        training_: training summary: rows, problems, devices.
     """
 
     def __init__(
@@ -89,15 +88,15 @@ class Predictor(Estimator):
         self.parameters = parameters
 
     def fit(self, runs: pd.DataFrame, y: Any = None) -> Self:
-        """Learn from a run table of one kernel.
+        """Fit to a run table of one kernel.
 
-        Warns (`DataWarning`) of rows that are hard to believe; the few that no device can have
-        measured are left out.
+        Warns (`DataWarning`) about suspect rows, and drops the few that are faster than any device
+        allows.
 
         Raises:
             RunTableError: a row is impossible.
-            PredictorError: several kernels, too few successful runs, or many rows that are
-                impossible or in another unit.
+            PredictorError: there are several kernels, too few successful runs, or many rows that
+                are impossible or in another unit.
         """
         runs = validate(runs).reset_index(drop=True)
         self.kernel_name_ = require_single_kernel(runs)
@@ -118,7 +117,7 @@ class Predictor(Estimator):
             return model.fit(self.features_, rows, X, Repeats.from_runs(rows, self.runs_, target))
 
         self.range_ = TrainingRange.from_runs(training_rows(wanted[0], runs))
-        with threadpool_limits(1, user_api="blas"):  # its threads wait for each other on few rows
+        with threadpool_limits(1, user_api="blas"):  # with few rows, BLAS threads only wait
             models = parallel_map(learn, wanted)
         self.targets_: dict[Target, TargetModel] = dict(zip(wanted, models, strict=True))
         share_positions(self.targets_.values())
@@ -130,17 +129,17 @@ class Predictor(Estimator):
         return self
 
     def predict(self, runs: pd.DataFrame) -> pd.DataFrame:
-        """Return time, its 90 % interval, validity, and power where it was learned, per row.
+        """Return time, its 90 % interval, validity and, if learned, power of each row.
 
-        Columns: ``<target>``, ``<target>_low``, ``<target>_high`` per target, ``energy_mj``
-        (power × time) with power, ``p_valid``, and ``outside``: how many octaves the row lies
-        outside the training range (`TrainingRange.explain` says in which column).
+        Columns: ``<target>``, ``<target>_low``, ``<target>_high`` per target, ``energy_mj`` (power
+        × time) with power, ``p_valid``, and ``outside``: the distance from the training range in
+        octaves (`explain_outside` names the columns).
 
         Raises:
-            PredictorError: the rows are of another kernel, or lack what training had.
+            PredictorError: the rows are of another kernel, or lack a training column.
         """
         if not hasattr(self, "targets_"):
-            check_is_fitted(self, "targets_")  # which takes its time
+            check_is_fitted(self, "targets_")  # slow, so only if needed
         rows = SingleRow.read(runs) if len(runs) == 1 else Rows(runs)
         if "kernel" in rows and len(rows):
             names, codes = rows.distinct("kernel")
@@ -156,16 +155,16 @@ class Predictor(Estimator):
     def predict_one(
         self, problem: Mapping[str, Value], config: Mapping[str, Value], device: Device
     ) -> dict[str, float]:
-        """Return what `predict` does of one configuration, column -> value, in less time.
+        """Return `predict` for one configuration as column -> value, faster than from a table.
 
-        The first one in a process loads compiled code where Numba is installed (the first one on
-        a machine makes it, which takes seconds).
+        The first call loads compiled code if Numba is installed. On a new machine, it also compiles
+        it, which takes seconds.
 
         Raises:
-            PredictorError: there is less of it than training had, or a number is too large.
+            PredictorError: a training column is missing, or a number is too large.
         """
         if not hasattr(self, "targets_"):
-            check_is_fitted(self, "targets_")  # which takes its time
+            check_is_fitted(self, "targets_")  # slow, so only if needed
         cells: dict[str, Value] = {"device": device.name}
         for group, values in (("problem", problem), ("config", config), ("device", device.specs)):
             cells |= {f"{group}.{name}": value for name, value in values.items()}
@@ -185,7 +184,7 @@ class Predictor(Estimator):
         device: Device,
         indices: np.ndarray | None = None,
     ) -> pd.DataFrame:
-        """Return `predict` for every configuration of ``space`` (or the numbered ones)."""
+        """Return `predict` for every configuration of ``space``, or for ``indices``."""
         check_is_fitted(self, "targets_")
         selected = np.arange(len(space.codes)) if indices is None else np.asarray(indices)
 
@@ -196,7 +195,7 @@ class Predictor(Estimator):
         return self._table(predict_in_chunks(len(selected), predict))
 
     def measured_configurations(self, device: str | None = None) -> list[Configuration]:
-        """Return the different configurations that were trained on, of ``device`` if it has any."""
+        """Return the distinct training configurations, on ``device`` if it has any."""
         rows = self.measured_runs()
         if device is not None and (rows["device"] == device).any():
             rows = rows[rows["device"] == device]
@@ -204,20 +203,20 @@ class Predictor(Estimator):
         return configurations_of(rows[columns].drop_duplicates() if columns else rows.iloc[:1, :0])
 
     def score(self, runs: pd.DataFrame, y: Any = None) -> float:
-        """Return R² of the logarithm of the first target on ``runs``: larger is better."""
+        """Return R² of the log of the first target on ``runs``."""
         target = next(iter(self.targets_))
         rows = usable_rows(target, newest_runs(validate(runs)))
         return float(r2_score(np.log(rows[target]), np.log(self.predict(rows)[target])))
 
     def calibrate(self, runs: pd.DataFrame) -> "Predictor":
-        """Return this predictor, corrected for the devices of ``runs`` by what was measured there.
+        """Return this predictor corrected with ``runs`` measured on one or more devices.
 
-        Ten runs find the scale, some hundred also how it depends on sizes and formats; `choose`
-        says which, else draw them at random from what is to be predicted. Runs it was calibrated
-        with before still count, and other devices are predicted as before.
+        Ten runs correct the scale; some hundred also correct how it depends on sizes and formats.
+        `choose` selects the rows to measure; otherwise draw them at random from the rows to
+        predict. Earlier calibration runs still count. Predictions for other devices do not change.
 
         Raises:
-            RunTableError, PredictorError: a row is impossible, of another kernel, or a device has
+            RunTableError, PredictorError: a row is impossible or of another kernel, or a device has
                 fewer than five runs.
         """
         check_is_fitted(self, "targets_")
@@ -232,11 +231,11 @@ class Predictor(Estimator):
         return calibrated
 
     def measured_runs(self) -> pd.DataFrame:
-        """Return every run that it has learned from, those it was calibrated with among them."""
+        """Return all training and calibration runs."""
         return pd.concat([self.runs_, self.calibration_.runs], ignore_index=True)
 
     def explain_outside(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Return `TrainingRange.explain` of rows, each by what is known of its device."""
+        """Return `TrainingRange.explain` for ``rows``; calibrated devices use their own range."""
         rows = rows.reset_index(drop=True)
         parts = []
         for device, device_rows in rows.groupby("device", observed=True, sort=False):
@@ -255,24 +254,26 @@ class Predictor(Estimator):
         device: Device | None = None,
         seed: int = 0,
     ) -> pd.DataFrame:
-        """Return those of ``rows`` whose measurements tell `calibrate` most about all of them.
+        """Return the rows whose measurement is most informative for `calibrate`.
 
         Args:
-            count: how many per device; where there are no more, all.
-            rows: what is to be predicted; None: what was learned, each run once.
-            device: where they are to be measured; None: the device of ``rows``.
-            seed: of which of many rows are looked at.
+            count: rows per device; all if there are fewer.
+            rows: the rows to predict; None: the training rows, each run once.
+            device: the device to measure on; None: the device of ``rows``.
+            seed: random seed for sampling large tables.
 
         Returns:
-            Their settings: the columns ``kernel``, ``device``, ``problem.…``, ``config.…`` and
-            ``device.…``, one device after the other.
+            The input columns of the rows (``kernel``, ``device``, ``problem.…``, ``config.…``,
+                ``device.…``), grouped by device.
 
         Raises:
-            PredictorError: fewer are asked for than can be learned from, or there are no rows.
+            PredictorError: ``count`` is below the minimum, or there are no rows.
         """
         check_is_fitted(self, "targets_")
         if count < MIN_ROWS:
-            raise PredictorError(f"{count} runs teach nothing: choose at least {MIN_ROWS}")
+            raise PredictorError(
+                f"{count} runs are too few to calibrate: choose at least {MIN_ROWS}"
+            )
         target = next(iter(self.targets_))
         wanted = usable_rows(target, self.runs_) if rows is None else rows
         wanted = settings_of(wanted, device).drop_duplicates(ignore_index=True)
@@ -281,11 +282,9 @@ class Predictor(Estimator):
         return choose_rows(wanted, count, partial(self._correction_inputs, target), seed)
 
     def log_spread(self, target: Target = "time_ms", device: str = "") -> float:
-        """Return the standard deviation of log errors that the typical 90 % interval stands for.
+        """Return the standard deviation of log errors, from the median 90 % interval.
 
-        Args:
-            target: which quantity's.
-            device: where; it matters if it was calibrated for.
+        Calibrated devices have their own.
         """
         correction = self.calibration_.corrections.get((target, device))
         half_width = (
@@ -296,10 +295,10 @@ class Predictor(Estimator):
         return half_width / 1.645
 
     def device(self, name: str | None = None) -> Device:
-        """Return a device as it was measured: its name and what the runs say of it.
+        """Return a measured device with the specs in its runs.
 
         Args:
-            name: of one that there are runs of; None where there is only one.
+            name: may be None if there is only one.
 
         Raises:
             PredictorError: there are several.
@@ -314,7 +313,7 @@ class Predictor(Estimator):
         if name is not None and name not in known:
             raise UnknownName("device", name, known)
         row = runs[runs["device"] == (name or known[0])].iloc[-1]
-        # Of a device in question only name and specs are read, not the kind.
+        # Callers read only the name and the specs, not the kind.
         specs = {c.removeprefix("device."): float(row[c]) for c in columns_of(runs, "device")}
         return Device(str(row["device"]), "gpu", specs={k: v for k, v in specs.items() if v == v})
 
@@ -324,7 +323,7 @@ class Predictor(Estimator):
         return tuple(self.targets or present_targets(runs) or ("time_ms",))
 
     def make_regressor(self) -> Regressor:
-        """Return a new, unfitted regressor of the kind this predictor uses."""
+        """Return a new, unfitted regressor of this predictor's kind."""
         kind = load("models", self.model)
         parameters = {"seed": self.seed, **(self.parameters or {})}
         for name in parameters:
@@ -334,18 +333,14 @@ class Predictor(Estimator):
         return regressor
 
     def require_same_kernel(self, runs: pd.DataFrame) -> None:
-        """Do nothing if all ``runs`` are of the kernel it knows.
-
-        Raises:
-            PredictorError: they are of another, or several.
-        """
+        """Raise `PredictorError` unless all ``runs`` are of this predictor's kernel."""
         if (name := require_single_kernel(runs)) != self.kernel_name_:
             raise PredictorError(f"the predictor knows {self.kernel_name_!r}, not {name!r}")
 
     def _correction_inputs(
         self, target: Target, rows: pd.DataFrame
     ) -> tuple[np.ndarray, CorrectionFeatures]:
-        """Return the logarithm of what is predicted without corrections, and what is known."""
+        """Return the log of the uncorrected prediction, and the correction's features."""
         X = self.features_.matrix(rows)
         inside = np.zeros(len(rows))
         model = self.targets_[target]
@@ -355,7 +350,7 @@ class Predictor(Estimator):
         )
 
     def _predict_rows(self, rows: Rows) -> np.ndarray:
-        """Return what `predict` does of a chunk, as an array (columns, rows)."""
+        """Return `predict` for one chunk as an array (columns, rows)."""
         X = self.features_.matrix(rows)
         calibration, known = self.calibration_, self.range_
         outside = calibration.octaves_outside(rows, known)
@@ -385,7 +380,7 @@ class Predictor(Estimator):
         )
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the predictor to ``folder``: JSON and models in formats that run no code.
+        """Write the predictor to ``folder``: JSON and model files that run no code when loaded.
 
         Raises:
             OutputError: the folder cannot be written.
@@ -417,14 +412,14 @@ class Predictor(Estimator):
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], kernel: Family | None = None) -> "Predictor":
-        """Read what `save` wrote.
+        """Read a saved predictor.
 
         Args:
             folder: where it was saved.
-            kernel: the one it was trained for, where that is not registered.
+            kernel: the kernel that it was trained for, if that is not registered.
 
         Raises:
-            PredictorError: there is no predictor, or it was made by another version.
+            PredictorError: there is no predictor, or another version wrote it.
         """
         folder = Path(folder)
         card = read_card(folder)
@@ -443,7 +438,9 @@ class Predictor(Estimator):
                 card["compiled"], card["parameters"] or None,
             )  # fmt: skip
             predictor._restore(folder, card)
-            predictor._table(predictor._predict_rows(Rows(predictor.runs_.head(2))))  # parts fit
+            predictor._table(
+                predictor._predict_rows(Rows(predictor.runs_.head(2)))
+            )  # checks that the parts fit together
         return predictor
 
     def _restore(self, folder: Path, card: dict[str, Any]) -> None:
@@ -468,7 +465,7 @@ class Predictor(Estimator):
 
 @cache
 def _prediction_columns(targets: tuple[Target, ...]) -> list[str]:
-    """Return the names of a prediction's columns."""
+    """Return the column names of a prediction."""
     names = [f"{t}{part}" for t in targets for part in ("", "_low", "_high")]
     energy = ["energy_mj"] if {"power_w", "time_ms"} <= set(targets) else []
     return [*names, *energy, "p_valid", "outside"]
@@ -480,11 +477,7 @@ def _prediction_index(targets: tuple[Target, ...]) -> pd.Index:
 
 
 def require_single_kernel(runs: pd.DataFrame) -> str:
-    """Return the one kernel of ``runs``.
-
-    Raises:
-        PredictorError: there are none or several.
-    """
+    """Return the one kernel of ``runs``, or raise `PredictorError`."""
     names = sorted(map(str, runs["kernel"].unique()))
     if len(names) != 1:
         raise PredictorError(

@@ -11,19 +11,15 @@ from foretune.features.arrays import as_text, groups_of
 
 NO_MATCH = -1
 MIN_REPEATS = 30
-"""Measurements of rows measured more than once, before they speak for the others too."""
+"""Repeated measurements needed to estimate the noise of rows measured once."""
 
 
 def matching_rows(known: pd.DataFrame, runs: pd.DataFrame) -> np.ndarray:
-    """Return for every row of ``runs`` the number of the row of ``known`` that ran the same.
+    """Return, per row of ``runs``, the index of the row of ``known`` with the same run.
 
-    The same is the same device, problem and configuration, `NONE` where there is no such row. A
-    column that one table lacks is a gap in all its rows; of several rows of ``known`` the last
-    counts.
-
-    Args:
-        known: a run table of the same kernel.
-        runs: another.
+    That is the same device, problem and configuration; `NO_MATCH` if there is none. Columns missing
+    from one table count as empty. The last of several matches counts. Both tables must be of the
+    same kernel.
     """
     both = pd.concat(
         [known[_identity_columns(known)], runs[_identity_columns(runs)]], ignore_index=True
@@ -46,11 +42,11 @@ def count_missing_runs(known: pd.DataFrame, runs: pd.DataFrame) -> int:
 
 @dataclass(frozen=True)
 class Repeats:
-    """How far measurements of the same run are apart: what no prediction of it can be better than.
+    """Deviations between measurements of the same run: the noise floor of predictions.
 
     Attributes:
-        first: where in ``deviations`` those of each row begin; at last, how many there are.
-        deviations: log of a measurement over the row's own, of every measurement of a row.
+        first: index of each row's first deviation; the last entry is the total.
+        deviations: log of each measurement over its row's value.
     """
 
     first: np.ndarray
@@ -60,13 +56,13 @@ class Repeats:
     def from_runs(cls, rows: pd.DataFrame, measured: pd.DataFrame, target: str) -> Self:
         """Return the repeats of ``rows`` among ``measured``.
 
-        What was measured in another environment is none, nor what is known to be older: it has
-        been superseded, perhaps for a reason. Rows without a date are of equal standing.
+        Measurements from another environment or date do not count, because newer ones supersede
+        them.
 
         Args:
-            rows: a run table in which no run occurs twice, all of whose rows have the target.
-            measured: the table they are of, older measurements included.
-            target: which quantity.
+            rows: a run table without duplicate runs, all with the target.
+            measured: the same table with older measurements.
+            target: the quantity.
         """
         measured = measured[(measured["status"] == "ok") & measured[target].notna()]
         if len(measured) == len(rows):
@@ -78,18 +74,16 @@ class Repeats:
         found = row != NO_MATCH
         values, row_values = (t[target].to_numpy(float) for t in (measured, rows))
         deviations = np.log(values[found] / row_values[row[found]])
-        unrepeated = np.setdiff1d(
-            np.arange(len(rows)), row
-        )  # 1 and "1" in one column count as the same
+        unrepeated = np.setdiff1d(np.arange(len(rows)), row)  # 1 and "1" are equal as text
         numbers = np.concatenate([row[found], unrepeated])
         order = np.argsort(numbers, kind="stable")
         first = np.concatenate([[0], np.cumsum(np.bincount(numbers))])
         return cls(first, np.concatenate([deviations, np.zeros(len(unrepeated))])[order])
 
     def draw(self, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return the deviation of one measurement of each of the numbered rows, at random.
+        """Return the deviation of a random measurement of each row in ``rows``.
 
-        A row that was measured once is taken to repeat as those that were measured more often do.
+        A row measured once gets a deviation of the rows that were measured more often.
         """
         counts = np.diff(self.first)
         drawn: np.ndarray = self.deviations[self.first[rows] + rng.integers(counts[rows])]

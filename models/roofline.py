@@ -1,15 +1,15 @@
 """The calibrated roofline: overhead and the time by each limit, with fitted efficiencies.
 
-The plain roofline is a bound: short kernels stay a fixed launch time above it, long ones reach only
-a share of the peak. A number per limit puts that right, and another says how far limits overlap::
+The plain roofline is a bound: short kernels take a fixed launch time longer, and long ones reach
+only a share of the peak. One efficiency per limit corrects this, and p controls how far limits
+overlap::
 
     t = (overhead**p + (a * compute)**p + (b * memory)**p) ** (1/p)
 
-with more terms where a launch is known by more parts (whole waves, caches, latency). All is fitted
-per text-valued configuration (format, backend, implementation) where there are enough runs, and
-over everything else together; over all devices, so that it holds on others. What is left for a
-model to learn is a factor around one, smooth along every size: that is why it interpolates, and
-extrapolates, far better.
+Launches known in more detail have more terms (whole waves, caches, latency). Text-valued
+configurations (format, backend, implementation) with enough runs have separate parameters; all
+others share one set, as do devices, so that the law holds on new ones. The remaining factor is
+close to one and smooth along every size, so a model interpolates and extrapolates it far better.
 """
 
 from collections.abc import Callable
@@ -23,24 +23,24 @@ from foretune.features.arrays import Groups
 
 MIN_ROWS = 30
 MIN_DISTINCT_WORK = 12
-"""Fewer different amounts of work do not say which part of the time is which."""
+"""Minimum number of distinct amounts of work needed to separate the terms."""
 MAX_ROWS = 3000
 _OVERHEAD, _EFFICIENCY, _POWER = np.log(0.006), 0.2, 0.5
-"""Where a fit starts: log of 6 µs, of 1 / 80 %, of p = 1.6."""
+"""Start of the fit: log of 6 µs, of 1 / 80 %, of p = 1.6."""
 _REGULARIZATION = 0.005
-"""How strongly a fit is held to where it started: enough to decide what the runs do not."""
+"""Strength of the pull towards the start, which decides what the runs do not."""
 _ROWS_OF_PROBLEM, _PROBLEM_REGULARIZATION = 6.0, 0.8
-"""Where problems are few, each counts for so many rows, and the tether is so strong."""
+"""With few problems, the maximum weight of a problem in rows, and the regularization."""
 
 
 @dataclass(frozen=True)
 class Law:
-    """What the parts' times say of a quantity, with a few parameters.
+    """A parametric law of a quantity from the times of a launch's parts.
 
     Attributes:
-        start: number of parts -> where a fit starts, and is held to.
-        log_value: parameters (numbers, or one per row) and logs of the parts' times in milliseconds
-            (rows, parts) -> log of the quantity.
+        start: number of parts -> start of the fit.
+        log_value: parameters (scalars, or one per row) and logs of the parts' times in ms (rows,
+            parts) -> log of the quantity.
     """
 
     start: Callable[[int], np.ndarray]
@@ -54,11 +54,11 @@ def _start(parts: int) -> np.ndarray:
 def parts_of_time(
     parameters: np.ndarray, limits: np.ndarray
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return the log of the time, and of its terms: the overhead and each part, in milliseconds.
+    """Return the log of the time, and of its terms (overhead and parts), in ms.
 
     Args:
-        parameters: log overhead_ms, one per part, log p; numbers or one per row.
-        limits: log of each part's time, milliseconds (rows, parts).
+        parameters: log overhead_ms, one efficiency per part, log p; scalars or one per row.
+        limits: log of each part's time in ms (rows, parts).
     """
     overhead, *efficiencies, log_p = parameters
     p = np.exp(np.minimum(np.maximum(log_p, -1.5), 2.5))
@@ -77,12 +77,12 @@ TIME = Law(_start, _log_ms)
 
 @dataclass
 class CalibratedRoofline:
-    """log(time), or what another law is of, from the logs of the parts' times in milliseconds.
+    """Predicts log(time), or another law's quantity, from logs of the parts' times in ms.
 
     Attributes:
-        law: of what.
-        common: the parameters over all rows, of time: log overhead_ms, one per part, log p.
-        by_group: the same per group of rows, by the group's name.
+        law: the law.
+        common: its parameters over all rows.
+        by_group: group name -> its parameters.
     """
 
     law: Law = TIME
@@ -99,10 +99,10 @@ class CalibratedRoofline:
         """Fit to runs.
 
         Args:
-            limits: log of each part's time, milliseconds (rows, parts).
-            log_value: log of measured milliseconds, or of what the law is of (rows).
-            groups: what is fitted apart.
-            problems: where these are few, which each row is of.
+            limits: log of each part's time in ms (rows, parts).
+            log_value: log of the measured quantity (rows).
+            groups: groups with separate parameters.
+            problems: with few problems, the problem of each row.
         """
         rng = np.random.default_rng(0)
         start = self.law.start(limits.shape[-1])
@@ -123,19 +123,19 @@ class CalibratedRoofline:
         return self
 
     def log_value(self, limits: np.ndarray, groups: Groups) -> np.ndarray:
-        """Return the log of the calibrated time of each row in milliseconds, or of what it is."""
+        """Return the log of each row's calibrated time in ms, or of the law's quantity."""
         by_group = [self.by_group.get(name, self.common) for name in groups.names]
         parameters = np.array(by_group).reshape(len(by_group), len(self.common))
         return self.law.log_value(parameters[groups.codes].T, limits)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values that `from_json` reads."""
+        """Return plain values for `from_json`."""
         by_group = {name: values.tolist() for name, values in self.by_group.items()}
         return {"common": self.common.tolist(), "own": by_group}
 
     @classmethod
     def from_json(cls, data: dict[str, Any], law: Law) -> Self:
-        """Return what `to_json` wrote of a law."""
+        """Return the roofline that `to_json` wrote."""
         by_group = {name: np.array(values) for name, values in data["own"].items()}
         return cls(law, np.array(data["common"]), by_group)
 
@@ -152,10 +152,8 @@ def _fit(
     weights, regularization = np.ones(len(limits)), _REGULARIZATION * np.sqrt(len(limits))
     if problems is not None:
         rows = np.bincount(problems)[problems]
-        weights, regularization = (
-            np.sqrt(np.minimum(_ROWS_OF_PROBLEM / rows, 1.0)),
-            _PROBLEM_REGULARIZATION,
-        )
+        weights = np.sqrt(np.minimum(_ROWS_OF_PROBLEM / rows, 1.0))
+        regularization = _PROBLEM_REGULARIZATION
 
     def residuals(parameters: np.ndarray) -> np.ndarray:
         errors = weights * (law.log_value(parameters, limits) - log_value)

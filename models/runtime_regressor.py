@@ -1,4 +1,4 @@
-"""A regressor of runtimes for tables with anybody's columns: scikit-learn's ``fit(X, y)``."""
+"""A scikit-learn regressor of runtimes for tables with arbitrary columns."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -22,23 +22,23 @@ from foretune.models.targets import MIN_ROWS
 
 
 class RuntimeRegressor(RegressorEstimator):
-    """Predicts runtimes, or anything else that is positive, with intervals.
+    """Predicts runtimes, or any other positive quantity, with intervals.
 
-    It does for any ``X`` and ``y`` what a `Predictor` does for run tables, and has one inside. In
-    data frames, text columns are categories, a column ``device`` names the device of each row, and
-    ``device.memory_gbps`` and its like say what it can do.
+    It wraps a `Predictor` for arbitrary ``X`` and ``y``. In data frames, text columns are
+    categories, a column ``device`` names the device of each row, and columns such as
+    ``device.memory_gbps`` describe it.
 
     Args:
         model: name of a registered model: ``xgboost``, ``random_forest`` or ``ensemble``.
-        problem: columns that say what is computed; the others say how. Intervals are made to hold
-            for problems that training did not have. None: all columns, so that each row counts as
-            a problem of its own.
-        flops: operations of a launch as an expression over columns, e.g. ``2*M*N*K``; with it,
-            ``y`` is in milliseconds.
-        bytes_moved: bytes it must move, likewise.
-        blocks: that are launched, likewise; empty: not known.
-        seed: of everything random.
-        parameters: of the model, in place of its defaults.
+        problem: columns that describe the problem; the others are configuration. Intervals are
+            calibrated to cover unseen problems. None: all columns, so that each row is a separate
+            problem.
+        flops: operations per launch as an expression over columns, e.g. ``2*M*N*K``; with it, ``y``
+            is in milliseconds.
+        bytes_moved: bytes moved per launch, likewise.
+        blocks: launched blocks, likewise; empty if unknown.
+        seed: random seed.
+        parameters: model parameters that replace the defaults.
 
     Attributes:
         predictor_: the fitted `Predictor`.
@@ -63,12 +63,12 @@ class RuntimeRegressor(RegressorEstimator):
         self.parameters = parameters
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn from ``X`` (rows, columns; an array or a data frame) and ``y`` (rows), positive.
+        """Fit to ``X`` (rows, columns; an array or a data frame) and positive ``y`` (rows).
 
         Raises:
             UsageError: a value of ``y`` is not positive, or a column is missing or has gaps.
             PredictorError: see `Predictor.fit`.
-            ValueError: ``X`` and ``y`` are not what scikit-learn takes.
+            ValueError: scikit-learn rejects ``X`` or ``y``.
         """
         if isinstance(X, pd.DataFrame):
             validate_data(self, X, y, skip_check_array=True)
@@ -76,7 +76,7 @@ class RuntimeRegressor(RegressorEstimator):
         else:
             X, y = validate_data(self, X, y, y_numeric=True, ensure_min_samples=MIN_ROWS)
         if not (y > 0).all():
-            raise UsageError("y holds values that are not positive: they are no runtimes")
+            raise UsageError("y must be positive: drop or fix the rows with y <= 0")
         runs = self._rows(X).assign(time_ms=np.asarray(y, dtype=float))
         work = UserDefinedCost.from_expressions(UNNAMED, self.flops, self.bytes_moved, self.blocks)
         predictor = Predictor(self.model, ("time_ms",), self.seed, work, False, self.parameters)
@@ -84,11 +84,11 @@ class RuntimeRegressor(RegressorEstimator):
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """Return the ``y`` that is expected of each row of ``X``."""
+        """Return the predicted ``y`` of each row of ``X``."""
         return self._predict(X)["time_ms"].to_numpy()
 
     def predict_interval(self, X: Any) -> np.ndarray:
-        """Return the 90 % interval of ``y`` of each row of ``X``: (rows, 2), low and high."""
+        """Return the 90 % interval of ``y`` for each row of ``X``: (rows, 2), low and high."""
         return self._predict(X)[["time_ms_low", "time_ms_high"]].to_numpy()
 
     def _predict(self, X: Any) -> pd.DataFrame:

@@ -1,8 +1,8 @@
-"""The smooth expert: a Gaussian process on the features, where runs are few.
+"""The smooth expert: a Gaussian process on the features, for tables with few runs.
 
-Trees need many runs to draw a slope, a process needs none to join two points: from a few hundred
-runs of a tuning space it knows as much as they do, and other things. On thousands the trees have
-caught up, and its cost, which grows with the cube of the runs, pays no more.
+Trees need many runs to learn a slope; a process joins two points. With a few hundred runs of a
+search space both are equally accurate and make different errors. With thousands, trees catch up,
+and the process' cubic cost no longer pays.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,22 +25,22 @@ from foretune.models.gaussian_process import (
 
 MAX_ROWS = 1000
 MAX_TUNING_ROWS = 400
-"""Scales are found on so many: more find the same, and the cost of finding them is a cube too."""
+"""Rows used to fit hyperparameters, which also has cubic cost; more rows find the same."""
 GRADUAL_PREFIXES = ("problem.", "config.")
-"""Sizes and settings: as they change, times change gradually."""
+"""Columns along which times change gradually."""
 
 
 @dataclass(frozen=True)
 class SmoothExpert:
-    """A posterior and the inputs it reads.
+    """A posterior and its inputs.
 
     Attributes:
-        order: which features are inputs, the gradual ones first.
-        gradual_count: how many are gradual.
-        octaves: which inputs count in octaves.
-        scaling: of the inputs.
-        mean: of what was learned.
-        posterior: of what is left of it.
+        order: feature indices, the gradual ones first.
+        gradual_count: number of gradual features.
+        octaves: inputs on a log2 scale.
+        scaling: scales the inputs.
+        mean: mean of the training values.
+        posterior: fitted to the residuals.
     """
 
     order: np.ndarray
@@ -54,14 +54,7 @@ class SmoothExpert:
     def fit_hyperparameters(
         cls, columns: Sequence[str], X: np.ndarray, y: np.ndarray, rng: np.random.Generator
     ) -> Self:
-        """Return one whose scales suit the rows, of which it knows as many as that takes.
-
-        Args:
-            columns: names of the features.
-            X: the features (rows, features).
-            y: what to learn (rows).
-            rng: which rows are looked at.
-        """
+        """Fit hyperparameters on a random subset of the rows."""
         first = [
             i
             for i, name in enumerate(columns)
@@ -79,21 +72,21 @@ class SmoothExpert:
         return cls(order, len(first), octaves, scaling, mean, posterior)
 
     def refit(self, X: np.ndarray, y: np.ndarray, rng: np.random.Generator) -> Self:
-        """Return one with the same scales that knows these rows, or as many as it can."""
+        """Return an expert with the same hyperparameters for these rows (at most `MAX_ROWS`)."""
         sampled = rng.permutation(len(X))[:MAX_ROWS]
         mean = float(y[sampled].mean())
         posterior = Posterior(self.posterior.process, self._points(X[sampled]), y[sampled] - mean)
         return replace(self, mean=mean, posterior=posterior)
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        """Return what it says of each row: nothing lower or higher than it has seen."""
+        """Predict, clipped to the range of the training values."""
         deviation = self._mean_function(self._points(X))
         return self.mean + np.minimum(
             np.maximum(deviation, self._value_range[0]), self._value_range[1]
         )
 
     def save(self, path: Path) -> None:
-        """Write one file of plain arrays."""
+        """Write one file of arrays."""
         np.savez_compressed(
             path, order=self.order, first=self.gradual_count, octaves=self.octaves, mean=self.mean,
             **self.scaling.arrays(), **posterior_arrays(self.posterior),
@@ -101,7 +94,7 @@ class SmoothExpert:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote."""
+        """Read from a file."""
         data = read_arrays(path)
         return cls(
             data["order"], int(data["first"]), data["octaves"], Scaling.from_arrays(data),

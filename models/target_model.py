@@ -1,13 +1,14 @@
-"""The model of one target: experts, what to believe when, and how far to trust it.
+"""The model of one target: experts, their weights, and the interval.
 
-Rows are held out in all the ways in which a row can be new. What the experts (`Experts`) say of
-them teaches the blend (`Blend`) whom to believe where, and how far the blend is off teaches the
-spread (`ConformalInterval`), the interval. Where runs have no neighbours (configurations drawn at
-random) there are two experts at most, trees and a smooth one.
+Rows are held out in every way in which a row can be new. The predictions of the experts (`Experts`)
+for them train the weights (`Blend`); the errors of the blend train the interval
+(`ConformalInterval`). Without neighbors (randomly drawn configurations), the experts are trees and
+a smooth model.
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -43,42 +44,62 @@ from foretune.models.validation.splits import fold_of_rows
 
 HOLDOUTS, MORE_HOLDOUTS = 3, 6
 SMALL_TABLE_ROWS = 5_000
-"""Tables of so many rows are held out of more often: it costs little there, and judges better."""
+"""Tables up to this size get more hold-outs, which are cheap there."""
 MAX_ROWS = 250_000
-"""Models learn from at most so many rows, drawn at random; to predict, neighbours are all rows."""
+"""Maximum number of training rows (random subset); neighbors come from all rows."""
 MAX_TRIAL_ROWS, MAX_SCORED_ROWS = 20_000, 5_000
-"""Models that only serve to blend and to calibrate learn from, and are judged on, at most so many
-rows each."""
+"""Maximum training rows and scored rows of a hold-out trial."""
 MIN_NEIGHBOR_SHARE = 0.5
-"""Share of rows that must have neighbours, or neighbours are left out."""
+"""Minimum share of rows with neighbors for neighbors to be used."""
 MIN_DEVICES, MAX_HELD_OUT_DEVICES = 3, 4
-"""With so many devices, so many are held out whole, one at a time: a new one will come."""
+"""Minimum devices to hold some out, and how many are held out, one at a time."""
 PROBLEM_FOLDS = 6
-"""Where problems are few, they are held out in so many parts."""
+"""Number of folds if there are few problems."""
 MIN_NEIGHBOR_ROWS = 200
-"""Fewer rows have no neighbours worth the name."""
+"""Minimum rows for neighbors to be used."""
 MIN_SMOOTH_ROWS, MAX_SMOOTH_ROWS = 40, 3000
-"""Tables of so many rows have a smooth expert."""
+"""Table sizes with a smooth expert."""
+
+
+@dataclass(frozen=True)
+class _Trials:
+    """Held-out rows and what experts that did not see them predict.
+
+    Attributes:
+        Z: gating features (rows, features).
+        predictions: (rows, experts).
+        rows: indices in the table.
+        neighbor_class: see `NeighborIndex.neighbor_class`.
+        number: the trial of each row.
+    """
+
+    Z: np.ndarray
+    predictions: np.ndarray
+    rows: np.ndarray
+    neighbor_class: np.ndarray
+    number: np.ndarray
+
+    @classmethod
+    def concatenated(cls, trials: "Sequence[_Trials]") -> Self:
+        """Return all trials as one, numbered in order."""
+        names = ("Z", "predictions", "rows", "neighbor_class")
+        parts = [np.concatenate([getattr(trial, name) for trial in trials]) for name in names]
+        return cls(*parts, np.repeat(np.arange(len(trials)), [len(t.rows) for t in trials]))
 
 
 class TargetModel:
-    """Learns one target.
-
-    Args:
-        target: ``time_ms`` or ``power_w``.
-        make_regressor: returns a new regressor, unfitted.
-        seed: of everything random.
+    """The model of one target, ``time_ms`` or ``power_w``.
 
     Attributes:
-        scale: what the target is measured against.
-        experts, spread: the parts.
-        blend: how the experts are combined; None where there is one.
-        neighbor_index: the neighbourhood; None where rows have no neighbours.
-        places, values: the neighbours, what they are worth; set where there are some.
-        log_units: log of the unit of each neighbour; None where the target has none.
-        reach: column -> how far outside the range of those learned from rows were held out.
-        training_devices: of training, where they were too few to hold one out; None else, and
-            where problems are few.
+        scale: the scale on which the target is learned.
+        experts, interval: the parts.
+        blend: the weights of the experts; None if there is one expert.
+        neighbor_index: None if neighbors are not used.
+        positions, values: measured runs and their target values; set with neighbors.
+        log_units: log of the unit of each measured run; None without a unit.
+        reach: column -> how far outside the range rows were held out.
+        training_devices: the devices, if too few to hold one out; None otherwise, and with few
+            problems.
     """
 
     scale: TargetScale
@@ -104,13 +125,9 @@ class TargetModel:
         X: np.ndarray,
         repeats: Repeats | None = None,
     ) -> Self:
-        """Learn.
+        """Fit to ``rows``, which all have the target, with features ``X``.
 
-        Args:
-            features: fitted.
-            rows: to learn from, all of which have the target.
-            X: their features.
-            repeats: other measurements of the same rows. The interval is to hold for any of them.
+        The interval covers any of the ``repeats``, the other measurements of the same rows.
         """
         rng = np.random.default_rng(self.seed)
         problems = distinct_problems(rows)
@@ -128,49 +145,59 @@ class TargetModel:
         smooth = None
         if MIN_SMOOTH_ROWS <= len(rows) <= MAX_SMOOTH_ROWS:
             smooth = SmoothExpert.fit_hyperparameters(table.columns, table.X, table.y, rng)
-        trials = [self._trial(table, out, without_neighbors, smooth, rng) for out in held_out]
-        trial_of_row = np.repeat(np.arange(len(trials)), [len(trial[2]) for trial in trials])
-        Z, predictions, wanted, neighbor_class = (
-            np.concatenate([trial[i] for trial in trials]) for i in range(4)
+        trials = _Trials.concatenated(
+            [self._trial(table, out, without_neighbors, smooth, rng) for out in held_out]
         )
-        outside = self._octaves_outside(rows, held_out, [trial[2] for trial in trials])
-        truth = table.y[wanted]
-        all_rows, scored_problems = np.arange(len(table.y)), problems[sampled][wanted]
-        predicted = predictions[:, 0]
-        if predictions.shape[1] > 1:
-            if few_problems:
-                self.blend, predicted = Blend.fit_by_problem(
-                    predictions, truth, trial_of_row, scored_problems
-                )
-            else:
-                new_device = neighbor_class == NO_NEIGHBORS
-                self.blend, predicted = Blend.fit(
-                    Z, predictions, truth, trial_of_row, new_device, self.seed
-                )
-        if without_neighbors:
-            self.experts = Experts.fit_without_neighbors(
-                self.make_regressor, table, all_rows, smooth, rng
-            )
-        else:
-            self.experts = Experts.fit_with_neighbors(
-                self.make_regressor, table, all_rows, all_rows, smooth, rng
-            )
-            self.neighbor_index, self.positions, self.values = (
-                full_table.neighbor_index,
-                full_table.positions,
-                full_table.y,
-            )
-            self.log_units = full_table.log_unit if full_table.has_unit else None
+        outside, truth = self._octaves_outside(rows, held_out, trials), table.y[trials.rows]
+        scored_problems = problems[sampled][trials.rows] if few_problems else None
+        predicted = self._fit_blend(trials, truth, scored_problems)
+        self._fit_experts(table, full_table, without_neighbors, smooth, rng)
         errors = truth - predicted
         if repeats is not None:
-            errors += repeats.draw(sampled[wanted], np.random.default_rng(self.seed))
-        interval_problems = scored_problems if few_problems else None
-        if few_problems:
-            Z = _disagreement(predictions, predicted)
+            errors += repeats.draw(sampled[trials.rows], np.random.default_rng(self.seed))
+        Z = _disagreement(trials.predictions, predicted) if few_problems else trials.Z
         self.interval = ConformalInterval.fit(
-            Z, errors, trial_of_row, outside, neighbor_class, self.seed, interval_problems
+            Z, errors, trials.number, outside, trials.neighbor_class, self.seed, scored_problems
         )
         return self
+
+    def _fit_blend(
+        self, trials: "_Trials", truth: np.ndarray, problems: np.ndarray | None
+    ) -> np.ndarray:
+        """Fit the blend, unless there is one expert; return its values of the held-out rows."""
+        if trials.predictions.shape[1] == 1:
+            return trials.predictions[:, 0]
+        if problems is not None:
+            self.blend, predicted = Blend.fit_by_problem(
+                trials.predictions, truth, trials.number, problems
+            )
+        else:
+            new_device = trials.neighbor_class == NO_NEIGHBORS
+            self.blend, predicted = Blend.fit(
+                trials.Z, trials.predictions, truth, trials.number, new_device, self.seed
+            )
+        return predicted
+
+    def _fit_experts(
+        self,
+        table: Table,
+        full_table: Table,
+        without_neighbors: bool,
+        smooth: SmoothExpert | None,
+        rng: np.random.Generator,
+    ) -> None:
+        rows = np.arange(len(table.y))
+        if without_neighbors:
+            self.experts = Experts.fit_without_neighbors(
+                self.make_regressor, table, rows, smooth, rng
+            )
+            return
+        self.experts = Experts.fit_with_neighbors(
+            self.make_regressor, table, rows, rows, smooth, rng
+        )
+        self.neighbor_index = full_table.neighbor_index
+        self.positions, self.values = full_table.positions, full_table.y
+        self.log_units = full_table.log_unit if full_table.has_unit else None
 
     def predict(
         self,
@@ -180,17 +207,17 @@ class TargetModel:
         outside: np.ndarray,
         beyond: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return, per row, the log of the target, its interval's half-width, and what else is said.
+        """Return, per row, the log of the target, its interval's half-width and expert differences.
 
-        The last are differences of every expert's log from the first (rows, experts), NaN where one
-        cannot tell.
+        The differences are each expert's log less the blended log (rows, experts); NaN if it has
+        none.
 
         Args:
-            features: those of training.
-            rows: to predict.
+            features: the fitted feature set.
+            rows: the rows to predict.
             X: their features.
-            outside: how many octaves each lies outside the training range.
-            beyond: the same less what `reach` covers.
+            outside: octaves outside the training range.
+            beyond: the same, less `reach`.
         """
         rows = Rows.from_table(rows)
         log_unit = self.scale.log_unit(features, rows)
@@ -204,7 +231,7 @@ class TargetModel:
                 Z, predictions, neighbor_class == NO_NEIGHBORS, self._is_unseen_device(rows)
             )
         differences = predictions - log_value[:, None]
-        if neighbors is None and self.scale.roofline:  # with neighbours the unit is an opinion
+        if neighbors is None and self.scale.roofline:  # with neighbors, the unit is an expert
             differences = np.column_stack([differences, -log_value])
         if self.interval.median_error is not None:
             Z = _disagreement(predictions, log_value)
@@ -212,14 +239,14 @@ class TargetModel:
         return log_value + log_unit + self.scale.log_scale(rows), width, differences
 
     def _is_unseen_device(self, rows: Rows) -> np.ndarray:
-        """Return which rows are of a device that is new where none was held out."""
+        """Return which rows are of a new device, if no device was held out."""
         if self.training_devices is None or "device" not in rows:
             return np.zeros(len(rows), dtype=bool)
         names, codes = rows.distinct("device")
         return ~np.isin(names, self.training_devices)[codes]
 
     def _neighbor_features(self, rows: Rows, log_unit: np.ndarray) -> np.ndarray | None:
-        """Return what rows see of their neighbours; None where there are none."""
+        """Return the neighbor features of rows; None without neighbors."""
         if self.neighbor_index is None:
             return None
         neighbor_index = self.neighbor_index
@@ -240,15 +267,11 @@ class TargetModel:
         X: np.ndarray,
         problems: np.ndarray | None,
     ) -> Table:
-        """Return the rows as experts need them; ``problems``: their problems, where these are
-        few.
-        """
+        """Return the rows as experts need them; ``problems`` is None with many problems."""
         log_target = np.log(rows[self.target].to_numpy(dtype=float))
         self.scale = TargetScale.fit(self.target, features, rows, log_target, problems)
-        log_unit, log_target = (
-            self.scale.log_unit(features, rows),
-            log_target - self.scale.log_scale(rows),
-        )
+        log_unit = self.scale.log_unit(features, rows)
+        log_target = log_target - self.scale.log_scale(rows)
         neighbor_index = NeighborIndex.from_runs(rows)
         positions = neighbor_index.locate(rows)
         neighbor_index.measure_axes(positions, log_target - log_unit)
@@ -277,7 +300,7 @@ class TargetModel:
         folds = fold_of_rows(rows, "grouped", self.seed, "task", count)
         if folds is None:
             folds = fold_of_rows(rows, "random", self.seed, folds=count)
-        assert folds is not None  # five rows at least
+        assert folds is not None  # at least five rows
         return [folds == fold for fold in np.unique(folds)]
 
     def _trial(
@@ -287,18 +310,16 @@ class TargetModel:
         without_neighbors: bool,
         smooth: SmoothExpert | None,
         rng: np.random.Generator,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Return circumstances, opinions, numbers and company of the rows held out."""
+    ) -> "_Trials":
+        """Fit experts without the rows held out, and predict these."""
         known = np.flatnonzero(~out)
         sampled = _sample(known, MAX_TRIAL_ROWS, rng)
         wanted = _sample(np.flatnonzero(out), MAX_SCORED_ROWS, rng)
         X, log_unit = table.X[wanted], table.log_unit[wanted]
+        neighbors = None
         if without_neighbors:
-            neighbors, experts = (
-                None,
-                Experts.fit_without_neighbors(
-                    self._quick_regressor, table, sampled, smooth, rng, True
-                ),
+            experts = Experts.fit_without_neighbors(
+                self._quick_regressor, table, sampled, smooth, rng, True
             )
         else:
             experts = Experts.fit_with_neighbors(
@@ -307,15 +328,17 @@ class TargetModel:
             neighbors = table.neighbor_features(known, wanted)
         predictions = experts.predict(X, neighbors, log_unit)
         neighbor_class = _neighbor_class(table.neighbor_index, neighbors, len(wanted))
-        return gating_features(X, neighbors, predictions), predictions, wanted, neighbor_class
+        Z = gating_features(X, neighbors, predictions)
+        return _Trials(Z, predictions, wanted, neighbor_class, np.zeros(len(wanted), dtype=int))
 
     def _octaves_outside(
-        self, rows: pd.DataFrame, held_out: list[np.ndarray], scored: list[np.ndarray]
+        self, rows: pd.DataFrame, held_out: list[np.ndarray], trials: "_Trials"
     ) -> np.ndarray:
-        """Return how far rows that were held out and judged lay outside; note the `reach`."""
+        """Return how far outside the range the scored rows were; update `reach`."""
         self.reach, outside = {}, []
-        for out, wanted in zip(held_out, scored, strict=True):
-            known, scored_rows = TrainingRange.from_runs(rows[~out]), rows.iloc[wanted]
+        for number, out in enumerate(held_out):
+            known = TrainingRange.from_runs(rows[~out])
+            scored_rows = rows.iloc[trials.rows[trials.number == number]]
             outside.append(known.octaves_outside(scored_rows))
             for column, far in known.reach(scored_rows).items():
                 self.reach[column] = max(far, self.reach.get(column, 0.0))
@@ -326,7 +349,7 @@ class TargetModel:
         return self.make_regressor().quick()
 
     def save(self, folder: Path) -> None:
-        """Write the parts to ``folder``."""
+        """Write to ``folder``."""
         folder.mkdir()
         self.experts.save(folder)
         self.interval.save(folder, "spread")
@@ -351,7 +374,7 @@ class TargetModel:
 
     @classmethod
     def load(cls, folder: Path, target: Target, make_regressor: RegressorFactory) -> Self:
-        """Read what `save` wrote."""
+        """Read from ``folder``."""
         model = cls(target, make_regressor)
         card = json.loads((folder / "target.json").read_text(encoding="utf-8"))
         model.scale = TargetScale.from_json(card["unit"], target)
@@ -377,9 +400,7 @@ class TargetModel:
 
 
 def share_positions(models: Iterable[TargetModel]) -> None:
-    """Let models of the same rows have the same `AxisPositions`, so that neighbours are found
-    once.
-    """
+    """Let models of the same rows share their `AxisPositions`, to find neighbors once."""
     different: list[AxisPositions] = []
     for model in models:
         if model.neighbor_index is None:
@@ -393,7 +414,7 @@ def share_positions(models: Iterable[TargetModel]) -> None:
 
 
 def _disagreement(predictions: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Return how far opinions are from the value on average (rows, 1)."""
+    """Return the mean distance of the experts from the value (rows, 1)."""
     return np.nanmean(np.abs(predictions - value[:, None]), axis=1, keepdims=True)
 
 
@@ -405,7 +426,7 @@ def _problems_held_out(problems: np.ndarray, rng: np.random.Generator) -> list[n
 
 
 def _devices_held_out(rows: pd.DataFrame, rng: np.random.Generator) -> list[np.ndarray]:
-    """Return masks of whole devices, if there are enough to learn from the others."""
+    """Return masks of whole devices, if enough others remain."""
     names = rows["device"].astype(str).to_numpy()
     devices = np.unique(names)
     if len(devices) < MIN_DEVICES:
@@ -424,7 +445,7 @@ def _has_neighbors(table: Table) -> bool:
 def _neighbor_class(
     neighbor_index: NeighborIndex | None, neighbors: np.ndarray | None, rows: int
 ) -> np.ndarray:
-    """Return the company of rows; where none has neighbours, the same for all."""
+    """Return the neighbor class of rows; all 0 without neighbors."""
     return (
         np.zeros(rows, dtype=int)
         if neighbor_index is None or neighbors is None

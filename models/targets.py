@@ -1,10 +1,9 @@
-"""Targets: the scale on which a quantity is learned, and the way back.
+"""Targets: the scale on which a quantity is learned, and the inverse transform.
 
-Runtime is learned as log(time / calibrated roofline): what is left is how far a run stays from what
-its device does with such work, which carries over to other sizes far better than milliseconds do.
-Power is learned as log(share of the board's limit / what the parts of the roofline explain of it):
-boards differ in their limits far more than in such shares. Energy is always power × time, never a
-third model.
+Runtime is learned as log(time / calibrated roofline). This ratio generalizes to other sizes far
+better than milliseconds do. Power is learned as log(share of the board's limit / share explained by
+the parts of the roofline), because boards differ in their limits far more than in such shares.
+Energy is always power × time, never a third model.
 """
 
 from collections.abc import Sequence
@@ -22,25 +21,26 @@ from foretune.models.roofline import TIME, CalibratedRoofline, Law
 Target = Literal["time_ms", "power_w"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 LAWS: dict[Target, Law] = {"time_ms": TIME, "power_w": POWER}
-POWER_LIMIT = "device.power_limit_w"
+POWER_LIMIT = "power_limit_w"
 MIN_SHARE, MAX_SHARE = 0.5, 1.05
-"""No board draws less than half of the least share of its limit that was seen, which is idling, or
-more than its limit, but for what meters err."""
+"""Bounds of a board's power, as shares.
+
+No board draws less than half the smallest observed share (idle), or more than its limit plus meter
+error.
+"""
 MIN_ROWS = 5
-"""Successful runs that teach a target."""
+"""Minimum number of successful runs to learn a target."""
 
 
 class TargetScale:
-    """What a target is measured against: a scale, and a law of the roofline's parts on that scale.
+    """The scale of a target, and a law of the roofline's parts on that scale.
 
     Attributes:
         roofline: the calibrated law, or None for the plain scale.
-        columns: text-valued configuration that it is calibrated apart for.
-        typical: log of each part's time that stands for rows whose rooflines are not known; None
-            where training knew all.
-        limit_w: the limit of boards that do not say theirs; None where the scale is none, a
-            millisecond.
-        shares: the least and the most of its limit that a board can draw; None without a limit.
+        columns: text columns of the configuration with separate calibrations.
+        typical: log of each part's time for rows with unknown rooflines; None if training knew all.
+        limit_w: default board limit in W; None if the scale is one millisecond.
+        shares: minimum and maximum share of the board's limit; None without a limit.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ class TargetScale:
         log_target: np.ndarray,
         problems: np.ndarray | None = None,
     ) -> Self:
-        """Return the unit of ``target``: calibrated on those ``runs`` whose rooflines are known.
+        """Return the scale of ``target``, its roofline calibrated on runs with known rooflines.
 
-        ``problems`` says which problem each row is of, where they are few.
+        ``problems`` are the problem numbers of the rows, if there are few problems.
         """
         scale = cls()
         if target == "power_w":
@@ -86,25 +86,22 @@ class TargetScale:
         if not known.all():
             scale.typical = np.median(parts[known], axis=0).tolist()
         scale.columns = text_columns(runs)
-        groups, problems = (
-            groups_of(runs, scale.columns),
-            None if problems is None else problems[known],
-        )
+        groups = groups_of(runs, scale.columns)
+        problems = None if problems is None else problems[known]
         scale.roofline = CalibratedRoofline(LAWS[target])
         scale.roofline.fit(parts[known], measured[known], groups[known], problems)
         return scale
 
     def log_scale(self, runs: pd.DataFrame | Rows) -> np.ndarray:
-        """Return the logarithm of the scale of every row: of the limit of its board for power."""
+        """Return the log of every row's scale (for power, its board's limit)."""
         if self.limit_w is None:
             return np.zeros(len(runs))
         return np.log(_limits_w(Rows.from_table(runs), self.limit_w))
 
     def log_range(self, runs: pd.DataFrame | Rows) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return the logarithms of the least and the most that every row can have.
+        """Return the log of every row's minimum and maximum; None if the target has no limits.
 
-        They are infinite where a board does not say its limit; None is returned where nothing
-        limits the target.
+        Both are infinite for boards with unknown limits.
         """
         if self.shares is None:
             return None
@@ -113,10 +110,10 @@ class TargetScale:
         return np.nan_to_num(low, nan=-np.inf), np.nan_to_num(high, nan=np.inf)
 
     def log_unit(self, features: FeatureSet, runs: pd.DataFrame | Rows) -> np.ndarray:
-        """Return the logarithm of the unit of every row over its scale.
+        """Return the log of every row's unit, relative to its scale.
 
         Raises:
-            PredictorError: training knew the rooflines of all its rows, and here one is missing.
+            PredictorError: training knew all rooflines, and one is missing here.
         """
         if self.roofline is None:
             return np.zeros(len(runs))
@@ -129,37 +126,37 @@ class TargetScale:
             row = int(np.flatnonzero(~known)[0])
             raise PredictorError(
                 f"row {row} lacks its device's peak rates (device.fp32_gflops, device.memory_gbps)"
-                " or a size, which the predictor was trained with"
+                " or a size: the predictor was trained with them"
             )
         return self.roofline.log_value(parts, groups_of(runs, self.columns))
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values that `from_json` reads."""
+        """Return plain values for `from_json`."""
         fields = {name: getattr(self, name) for name in ("columns", "typical", "limit_w", "shares")}
         return fields | {"roofline": self.roofline and self.roofline.to_json()}
 
     @classmethod
     def from_json(cls, data: dict[str, Any], target: Target) -> Self:
-        """Return what `to_json` wrote of the unit of ``target``."""
+        """Return the scale that `to_json` wrote."""
         roofline = data.pop("roofline")
         return cls(roofline and CalibratedRoofline.from_json(roofline, LAWS[target]), **data)
 
 
 def _median_limit_w(runs: pd.DataFrame, log_w: np.ndarray) -> float:
-    """Return the middle limit of the boards; where none says its own, the most that was drawn."""
+    """Return the median board limit; if none is known, the maximum power."""
     limits = _limits_w(Rows(runs), np.nan)
     known = np.isfinite(limits)
     return float(np.median(limits[known]) if known.any() else np.exp(log_w.max()))
 
 
 def _limits_w(rows: Rows, unknown: float) -> np.ndarray:
-    """Return the limit of every row's board, watts."""
-    limits: Any = rows[POWER_LIMIT] if POWER_LIMIT in rows else np.nan
+    """Return the board limit of every row, in W."""
+    limits: Any = rows.group("device").get(POWER_LIMIT, np.nan)
     return np.broadcast_to(np.where(np.greater(limits, 0.0), limits, unknown), len(rows))
 
 
 def measured_rows(target: Target, runs: pd.DataFrame, renumber: bool = True) -> pd.DataFrame:
-    """Return the rows that were measured successfully and have ``target``."""
+    """Return the successful rows with ``target``."""
     if target not in runs:
         return runs.iloc[:0]
     rows = runs[(runs["status"] == "ok") & runs[target].notna()]
@@ -167,7 +164,7 @@ def measured_rows(target: Target, runs: pd.DataFrame, renumber: bool = True) -> 
 
 
 def usable_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that can teach ``target``: successful ones that have it.
+    """Return the successful rows with ``target``.
 
     Raises:
         PredictorError: there are fewer than five.
@@ -184,12 +181,12 @@ def usable_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def present_targets(runs: pd.DataFrame) -> list[Target]:
-    """Return the targets that ``runs`` can teach."""
+    """Return the targets with enough measured rows."""
     return [target for target in TARGETS if len(measured_rows(target, runs)) >= MIN_ROWS]
 
 
 def training_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows that have ``target``, and those that failed on the same devices."""
+    """Return the rows with ``target``, and failed rows of the same devices."""
     has_target = runs[target].notna() if target in runs else pd.Series(False, runs.index)
     failed = (runs["status"] != "ok") & runs["device"].isin(runs.loc[has_target, "device"].unique())
     return runs[has_target | failed]

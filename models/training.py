@@ -1,4 +1,4 @@
-"""Training: fit a predictor and say how good it is on what it has not seen."""
+"""Fits a predictor and validates it on held-out rows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -36,7 +36,7 @@ class Training:
         return self.validation.scores
 
     def metrics(self) -> dict[str, dict[str, dict[str, float]]]:
-        """Return target -> split -> metric of the predictor's own model."""
+        """Return target -> split -> metric of the predictor's model."""
         return {
             target: {split: models[self.predictor.model] for split, models in splits.items()}
             for target, splits in self.scores.items()
@@ -55,25 +55,25 @@ def train_predictor(
     parameters: Mapping[str, Any] | None = None,
     validate: ValidationLevel = "quick",
 ) -> Training:
-    """Fit a predictor on ``runs`` and say how good such a one is on what it has not seen.
+    """Fit a predictor and validate it on held-out rows.
 
     Args:
         runs: a run table of one kernel.
-        model: name of a registered model; this and what follows: see `Predictor`.
-        targets: which to learn.
+        model: name of a registered model; see `Predictor`, also for the following.
+        targets: the targets to learn.
         group: what the grouped split holds out together (see
             `foretune.models.validation.splits.group_columns`).
-        seed: of everything random.
-        kernel: knows cost and derived features.
-        splits: which to validate on; None: see `cross_validate`.
+        seed: random seed.
+        kernel: cost model and derived features.
+        splits: validation splits; None: see `cross_validate`.
         compiled: learn from ``static.…`` columns too.
-        parameters: of the model.
+        parameters: model parameters.
         validate: ``quick`` holds out one fold, for one more fit; ``full`` every fold of every
             split; ``none`` nothing.
 
     Raises:
         RunTableError, PredictorError: see `Predictor.fit`.
-        UnknownName: there is no such extent of validation.
+        UnknownName: there is no such validation level.
     """
     predictor = Predictor(model, targets, seed, kernel, compiled, parameters).fit(runs)
     return Training(predictor, cross_validate(predictor, predictor.runs_, group, splits, validate))

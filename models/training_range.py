@@ -1,4 +1,4 @@
-"""The training range: what lies outside it, in which column, and how far."""
+"""The training range: which rows are outside, in which column, and how far."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,17 +11,15 @@ from foretune.datasets.schema import columns_of
 from foretune.features.arrays import Rows, SingleRow, as_array
 
 UNSEEN_OCTAVES = 1.0
-"""Octaves that a text value nobody ran, or a number where none ever varied, counts for."""
+"""Distance in octaves of an unseen text value, or of a new number in a constant column."""
 GROUPS = ("problem", "config", "device")
 
 
 @dataclass
 class TrainingRange:
-    """Smallest and largest value of every number, all values of every text.
+    """Minimum and maximum of every numeric column, all values of every text column.
 
-    Attributes:
-        numbers: column -> smallest and largest.
-        texts: column -> values; ``device`` is among them.
+    ``texts`` includes ``device``.
     """
 
     numbers: dict[str, tuple[float, float]]
@@ -42,14 +40,11 @@ class TrainingRange:
     def octaves_outside(
         self, rows: pd.DataFrame | Rows, reach: Mapping[str, float] | None = None
     ) -> np.ndarray:
-        """Return how far each row lies outside, 0 inside: that of the farthest column.
+        """Return the distance of each row from the range, 0 inside: that of its farthest column.
 
-        A positive number counts in octaves (twice the largest is one); others in parts of the
-        range; a text that was never seen counts one, as does another number than the only one.
-
-        Args:
-            rows: in question.
-            reach: column -> how far outside does not count.
+        Positive numbers count in octaves (twice the maximum is one), others as a fraction of the
+        range. An unseen text, or a new number in a constant column, counts one. ``reach`` is
+        subtracted per column.
         """
         rows = Rows.from_table(rows)
         farthest = np.zeros(len(rows))
@@ -59,13 +54,13 @@ class TrainingRange:
         return farthest
 
     def reach(self, rows: pd.DataFrame) -> dict[str, float]:
-        """Return per column in which any of ``rows`` lies outside how far they get."""
+        """Return the maximum distance of ``rows`` per column outside the range."""
         known = Rows(rows)
         farthest = {c: float(self._outside(c, known).max()) for c in self._columns_outside(known)}
         return {column: far for column, far in farthest.items() if far > 0.0}
 
     def explain(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Return one line per row and column that lies outside: ``row, column, value, reason``."""
+        """Return one line per row and column outside the range: ``row, column, value, reason``."""
         lines, known = [], Rows.from_table(rows)
         for column in self._columns_outside(known):
             outside, values = self._outside(column, known), known[column]
@@ -78,16 +73,16 @@ class TrainingRange:
         return order.drop(columns="octaves").reset_index(drop=True)
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values that `from_json` reads."""
+        """Return plain values for `from_json`."""
         return {"numbers": {c: list(v) for c, v in self.numbers.items()}, "texts": self.texts}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Return what `to_json` wrote."""
+        """Return the range that `to_json` wrote."""
         return cls({c: (v[0], v[1]) for c, v in data["numbers"].items()}, dict(data["texts"]))
 
     def _columns_outside(self, rows: Rows) -> list[str]:
-        """Return the columns that may hold values outside: all, but for numbers that do not."""
+        """Return the columns with values possibly outside; excludes numbers that are all inside."""
         present = frozenset(rows.columns)
         texts = [c for c in self.texts if c in present]
         if isinstance(rows, SingleRow):

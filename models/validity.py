@@ -1,4 +1,4 @@
-"""Validity: how likely a configuration is to compile, run and be right."""
+"""Probability that a configuration compiles, runs and is correct."""
 
 import json
 from dataclasses import dataclass
@@ -19,11 +19,9 @@ _FILE, _RATE_FILE = "valid.ubj.gz", "valid.json"
 
 @dataclass
 class ValidityModel:
-    """A classifier of ``status == ok``; the plain share of successes where failures are too few.
+    """A classifier of ``status == ok``; with few failures, the success rate.
 
-    Attributes:
-        rate: share of successes in training, smoothed by one of each.
-        classifier: predicts the probability of success, or None.
+    ``rate`` is the share of successes in training, smoothed by one of each.
     """
 
     rate: float
@@ -31,7 +29,7 @@ class ValidityModel:
 
     @classmethod
     def fit(cls, features: FeatureSet, runs: pd.DataFrame, seed: int = 0) -> Self:
-        """Learn from all rows, failures included."""
+        """Fit to all rows, failures included."""
         ok = (runs["status"] == "ok").to_numpy()
         failures = int((~ok).sum())
         model = cls(rate=1.0 if failures == 0 else float((ok.sum() + 1) / (len(ok) + 2)))
@@ -56,7 +54,7 @@ class ValidityModel:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Read what `save` wrote."""
+        """Read from ``folder``."""
         rate = read_json(folder / _RATE_FILE)["rate"]
         if not (folder / _FILE).exists():
             return cls(rate)

@@ -54,7 +54,7 @@ def test_people_see_tables(capsys):
 
 def test_what_cannot_be_done(capsys):
     assert "--updates 0" in fails(capsys, 2, *TRAIN, "--updates", "0")
-    assert "says nothing here" in fails(capsys, 2, "policy", "train", "none", "--out", "policy")
+    assert "cannot be used here" in fails(capsys, 2, "policy", "train", "none", "--out", "policy")
     assert "has not learned power" in fails(capsys, 1, *TRAIN, "--objective", "energy")
     assert "holds no policy" in fails(capsys, 1, "policy", "propose", ".", "--problem", "n=70")
     assert "Missing command" in fails(capsys, 2, "policy")

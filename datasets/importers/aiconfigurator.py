@@ -1,4 +1,4 @@
-"""AIConfigurator."""
+"""AIConfigurator: measured operator tables."""
 
 import os
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ KERNELS = {
     "nccl": "",
     "oneccl": "",
 }
-"""Operation -> kernel; empty where every row names its own. Others keep their name."""
+"""Operation -> kernel; empty if each row names its own. Unlisted operations keep their name."""
 
 OTHER_OPERATIONS = ("mla_bmm", "gdn", "kda", "mamba2", "mhc_module", "moe_a2a", "trtllm_alltoall",
           "dsa_context_module", "dsa_generation_module", "msa_context_module",
@@ -47,10 +47,10 @@ OTHER_OPERATIONS = ("mla_bmm", "gdn", "kda", "mamba2", "mhc_module", "moe_a2a", 
           "wideep_context_mla", "wideep_generation_mla", "wideep_context_moe",
           "wideep_generation_moe", "wideep_context_mlp", "wideep_generation_mlp",
           "wideep_deepep_ll", "wideep_deepep_normal")  # fmt: skip
-"""Operations that keep their name, to be recognised without ``_perf`` in the file's name."""
+"""Operations that keep their name; recognized without ``_perf`` in the file name."""
 
 COLLECTIVES = {"alltoall": "all_to_all"}
-"""Collective -> kernel, where the names differ."""
+"""Collective -> kernel, if the names differ."""
 
 QUANTIZE_OPS = {"computescale": "compute_scale", "scale_matrix": "scale_matrix"}
 """Operation -> ``problem.op`` of the kernel ``quantize``."""
@@ -91,8 +91,10 @@ RUN_COLUMNS = {
     "kernel_dtype": "config.kernel_format",
     "kernel_source": "config.implementation",
 }
-"""Column -> run-table column. ``…_dtype`` is ``config.format``; of the rest, numbers are part of
-the problem, text and switches of the configuration."""
+"""Column -> run-table column. ``…_dtype`` is ``config.format``.
+
+Of other columns, numbers belong to the problem, text and booleans to the configuration.
+"""
 
 FORMAT_COLUMNS = ("gemm_dtype", "moe_dtype", "attn_dtype", "mla_dtype", "bmm_dtype", "quant_dtype",
            "quant_type", "nccl_dtype", "allreduce_dtype", "comm_dtype")  # fmt: skip
@@ -111,10 +113,10 @@ LABEL_COLUMNS = (
     "ar_backend",
     "implementation",
 )
-"""Columns that say where a row is from, or are read by name; not copied."""
+"""Columns that state the origin or are read by name; not copied."""
 
 MEASURED_COLUMNS = ("latency", "avg_ms", "power", "power_limit")
-"""Columns that were measured; others of those end in ``_us`` or ``_gbps``."""
+"""Measured columns, besides those that end in ``_us`` or ``_gbps``."""
 
 REQUIRED_COLUMNS = {
     "gemm": ("gemm_dtype", "m", "n", "k"),
@@ -133,11 +135,11 @@ REQUIRED_COLUMNS = {
     "computescale": ("m", "k", "quant_dtype"),
     "scale_matrix": ("m", "k", "quant_dtype"),
 }  # fmt: skip
-"""Operation -> the columns without which a table of it is not one."""
+"""Operation -> columns that its tables must have."""
 
 
 STAGES = ("dispatch", "combine")
-"""Tables of exchanges between experts time both in one row: they become two."""
+"""Exchanges between experts are timed together in one row, which becomes two."""
 _MS = 1e-3  # per microsecond
 
 
@@ -145,7 +147,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     """Return the rows of one table.
 
     Raises:
-        WrongFile: it is no table of AIConfigurator, or its name does not say of which operation.
+        WrongFile: it is not a table of AIConfigurator, or its operation is unknown.
         RunTableError: it is damaged.
     """
     op = operation_of(path)
@@ -164,7 +166,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
 
 
 def operation_of(path: Path) -> str | None:
-    """Return the operation that a file's name gives, ``gemm`` of ``gemm_perf.parquet``, or None."""
+    """Return the operation in a file name, ``gemm`` for ``gemm_perf.parquet``, or None."""
     stem = path.name.partition(".")[0]
     if stem.endswith("_perf"):
         return stem.removesuffix("_perf")
@@ -175,10 +177,10 @@ def operation_of(path: Path) -> str | None:
 def operation_of_columns(table: pd.DataFrame, path: Path) -> str:
     """Return the operation whose columns ``table`` has.
 
-    Prefill and decode have the same ones: a decode step adds one token.
+    Prefill and decode have the same columns; in decode, every step adds one token.
 
     Raises:
-        WrongFile: it has no operation's columns, or it may be several.
+        WrongFile: no operation fits, or several do.
     """
     fitting = [op for op, columns in REQUIRED_COLUMNS.items() if set(columns) <= set(table)]
     max_columns = max((len(REQUIRED_COLUMNS[op]) for op in fitting), default=0)
@@ -195,7 +197,7 @@ def operation_of_columns(table: pd.DataFrame, path: Path) -> str:
 
 
 def _timed(table: pd.DataFrame, path: Path, what: str) -> Iterator[pd.DataFrame]:
-    """Give tables with columns ``time_ms``, ``power_w`` and without those of other units."""
+    """Convert the table's time and power columns to ``time_ms`` and ``power_w``."""
     if f"{STAGES[0]}_sms" in table or f"{STAGES[0]}_avg_t_us" in table:
         yield from (_stage(table, stage) for stage in STAGES)
         return
@@ -203,7 +205,7 @@ def _timed(table: pd.DataFrame, path: Path, what: str) -> Iterator[pd.DataFrame]
         require(table, ["latency"], path, what)
     measured = {}
     if "latency" in table:
-        # Beside its parts in microseconds the sum is in microseconds too.
+        # With parts in microseconds, the sum is in microseconds too.
         scale = _MS if "transmit_us" in table else 1.0
         measured["time_ms"] = table["latency"].astype(float) * scale
     elif "avg_ms" in table:
@@ -266,7 +268,7 @@ def _kernels(op: str, table: pd.DataFrame) -> "pd.Series[str]":
 
 
 def _name(column: str, values: "pd.Series[object]") -> str:
-    """Return the run-table column of a column; empty for those that are not copied."""
+    """Return the run-table column of a column; empty if it is not copied."""
     if column in ("time_ms", "power_w", "device.power_limit_w"):
         return column
     if column in FORMAT_COLUMNS:
@@ -293,7 +295,7 @@ def _attention(op: str, rows: pd.DataFrame) -> pd.DataFrame:
 def _heads_and_window(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
     heads = rows["problem.heads"]
     kv_heads = rows.get("problem.kv_heads", heads)
-    kv_heads = kv_heads.mask(kv_heads == 0, heads)  # 0 stands for as many as there are heads
+    kv_heads = kv_heads.mask(kv_heads == 0, heads)  # 0 means one per head
     zero = pd.Series(0, index=rows.index)
     window = rows["problem.window"].fillna(0) if "problem.window" in rows else zero
     return {"problem.kv_heads": kv_heads, "problem.window": window.astype(np.int64)}
@@ -302,7 +304,7 @@ def _heads_and_window(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
 def _origin(
     table: pd.DataFrame, path: Path, request: Request, copies: int
 ) -> dict[str, "pd.Series[str]"]:
-    """Return the columns that say on what, with what and from where, for every row."""
+    """Return device, backend, source and environment of every row."""
     device, backend, version = _labels(table, path)
     if request.device:
         device = constant(request.device, len(table))
@@ -321,7 +323,7 @@ def _origin(
 def _labels(
     table: pd.DataFrame, path: Path
 ) -> tuple["pd.Series[str]", "pd.Series[str]", "pd.Series[str]"]:
-    """Return device, backend and version: of the columns, else of the folders."""
+    """Return device, backend and version from the columns, or from the path."""
     if {"system", "backend", "backend_version"} <= set(table):
         device = relabel(table["system"], device_of_system)
         return device, table["backend"], table["backend_version"]
@@ -340,14 +342,14 @@ def _labels(
 
 
 INSTALLED = "installed"
-"""Given as FILE, means all the tables of the installed package."""
+"""FILE argument for all tables of the installed package."""
 
 
 def locate(source: str | os.PathLike[str]) -> Path:
-    """Return the path meant by ``source``: a path, ``installed``, or a system (``h200_sxm``).
+    """Return the path of ``source``: a path, ``installed``, or a system (``h200_sxm``).
 
     Raises:
-        RunTableError: it is in the package, which is not there.
+        RunTableError: it needs the package, which is not installed.
     """
     path = Path(source)
     if path.exists() or len(path.parts) != 1:

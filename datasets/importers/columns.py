@@ -1,4 +1,4 @@
-"""Columns of many rows: constants, new names for text, tables one below the other."""
+"""Helpers for columns of large tables: constants, renamed text, concatenation."""
 
 from collections.abc import Callable, Sequence
 
@@ -7,32 +7,29 @@ import pandas as pd
 
 
 def constant(text: str, rows: int) -> "pd.Series[str]":
-    """Return a text column that says the same in every row, at one byte a row."""
+    """Return a constant text column (dictionary-encoded)."""
     codes = np.zeros(rows, dtype=np.int8)
     return pd.Series(pd.Categorical.from_codes(codes, [text]))
 
 
 def relabel(values: "pd.Series[str]", name: Callable[[str], str]) -> "pd.Series[str]":
-    """Return a text column with ``name`` applied to its values, once to each different one."""
+    """Apply ``name`` to each distinct value of a text column."""
     texts = values.astype("category").cat
     renamed = [name(str(c)) for c in texts.categories]
     categories = sorted(set(renamed))
-    # Code -1, a gap, is the last.
+    # the last entry is for gaps (code -1)
     codes = np.array([categories.index(n) for n in renamed] + [-1], dtype=np.int32)
     return pd.Series(pd.Categorical.from_codes(codes[texts.codes.to_numpy()], categories))
 
 
 def as_categories(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return ``rows`` with text columns as categories: a million rows cost a million bytes."""
+    """Return ``rows`` with text columns as categories, to save memory."""
     texts = [c for c in rows.columns if _is_text(rows[c])]
     return rows.assign(**{c: rows[c].astype("category") for c in texts})
 
 
 def drop_unused(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return ``rows`` without text that no row has any more, and text columns without any.
-
-    A file would lose them too.
-    """
+    """Drop unused categories and empty text columns, which a file would not keep either."""
     texts = [c for c in rows.columns if isinstance(rows[c].dtype, pd.CategoricalDtype)]
     empty = [c for c in texts if len(rows) and rows[c].isna().all()]
     used = {c: rows[c].cat.remove_unused_categories() for c in texts if c not in empty}
@@ -46,7 +43,7 @@ def _is_text(values: "pd.Series[object]") -> bool:
 
 
 def concatenated_rows(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return the tables one below the other; text stays categories, missing cells are gaps."""
+    """Concatenate tables; text stays categorical, missing columns become gaps."""
     if len(tables) == 1:
         return tables[0]
     columns = list(dict.fromkeys(c for t in tables for c in t.columns))
@@ -81,7 +78,7 @@ def _stack_column(column: str, tables: Sequence[pd.DataFrame]) -> "pd.Series[obj
 
 
 def concatenated_text(left: "pd.Series[str]", right: "pd.Series[str]") -> "pd.Series[str]":
-    """Return two text columns as one, a space between them."""
+    """Join two text columns with a space."""
     a, b = left.astype("category").cat, right.astype("category").cat
     width = len(b.categories) + 1  # one more for gaps, whose code is -1
     pairs, codes = np.unique((a.codes + 1) * width + (b.codes + 1), return_inverse=True)

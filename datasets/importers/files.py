@@ -1,4 +1,4 @@
-"""Finding and reading the files that importers understand."""
+"""Finds and reads the files of importers."""
 
 import io
 import json
@@ -14,23 +14,23 @@ from foretune.errors import RunTableError
 from foretune.files import read_bytes, read_parquet, translate_read_errors
 
 TABLES = (".parquet", ".csv", ".csv.gz", ".txt")
-"""How the names of tables end that `read_table` reads."""
+"""Suffixes of the tables that `read_table` reads."""
 
 JSON = (".json", ".json.gz")
 
 
 class WrongFile(RunTableError):
-    """A file is readable but not of the format asked for; the message says what was expected."""
+    """The file has another format than requested; the message names the expected one."""
 
 
 def files_of(path: Path, suffixes: Sequence[str]) -> list[Path]:
-    """Return ``path`` itself, or the files of a folder and below with these endings.
+    """Return ``path``, or all files with these suffixes in the folder ``path``.
 
-    Numbers in names count as numbers, so that version 0.5.9 comes before 0.5.14 and the newest
-    of several rows of one configuration is the newest version's.
+    Numbers in names sort by value, so version 0.5.9 comes before 0.5.14. The newest version of a
+    configuration is therefore its last row.
 
     Raises:
-        RunTableError: there is no such file or folder, or the folder has no such file.
+        RunTableError: the path does not exist, or the folder has no such file.
     """
     if path.is_file():
         return [path]
@@ -48,7 +48,7 @@ def read_table(path: Path, expected: Sequence[str] = ()) -> pd.DataFrame:
 
     Args:
         path: the file.
-        expected: columns to name where the file is no table at all.
+        expected: columns to name in the message if the file is no table.
 
     Raises:
         RunTableError: the file is damaged, or is no table.
@@ -56,14 +56,14 @@ def read_table(path: Path, expected: Sequence[str] = ()) -> pd.DataFrame:
     columns = f" (expected columns: {', '.join(expected)})" if expected else ""
     with translate_read_errors(path, RunTableError, f"is not a readable table{columns}: {{}}"):
         if path.suffix == ".parquet":
-            # An index that was stored (a sample of a table) would misalign what is computed.
+            # The stored index of a sampled table would misalign new columns.
             return read_parquet(path, dictionaries=True).to_pandas().reset_index(drop=True)
         table = pd.read_csv(io.BytesIO(read_bytes(path)), skipinitialspace=True)
         return as_categories(table)
 
 
 def require(table: pd.DataFrame, columns: Iterable[str], path: Path, what: str) -> None:
-    """Do nothing if ``table`` has all ``columns``.
+    """Check that ``table`` has all ``columns``.
 
     Raises:
         WrongFile: it lacks some.
@@ -82,7 +82,7 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
 
 
 def read_json(path: Path, keys: Sequence[str], what: str) -> Any:
-    """Read a JSON object that has ``keys``, also one compressed with gzip.
+    """Read a JSON object that has ``keys``, optionally gzip-compressed.
 
     Raises:
         WrongFile: it lacks one of them.
@@ -97,10 +97,10 @@ def read_json(path: Path, keys: Sequence[str], what: str) -> Any:
 
 
 def read_text(path: Path, what: str, expected: Sequence[str]) -> str:
-    """Read a text file, also one compressed with gzip.
+    """Read a text file, optionally gzip-compressed.
 
     Raises:
-        RunTableError: it is damaged, or no text; the message says what was ``expected`` in it.
+        RunTableError: it is damaged or no text; the message names the ``expected`` content.
     """
     message = f"is not {what}: it is not readable text with {', '.join(expected)} ({{}})"
     with translate_read_errors(path, RunTableError, message):
@@ -108,10 +108,10 @@ def read_text(path: Path, what: str, expected: Sequence[str]) -> str:
 
 
 def require_keys(data: Any, keys: Sequence[str], path: Path, what: str) -> None:
-    """Do nothing if ``data`` is a JSON object with all ``keys``.
+    """Check that ``data`` is a JSON object with all ``keys``.
 
     Raises:
-        WrongFile: it is something else.
+        WrongFile: it is not.
     """
     missing = [k for k in keys if k not in data] if isinstance(data, dict) else list(keys)
     if missing:

@@ -1,4 +1,4 @@
-"""The formats there are: each is one module with one function that reads one file."""
+"""The import formats; each has a module with one function that reads one file."""
 
 import importlib
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from foretune.datasets.importers.request import Request
 from foretune.errors import UnknownName
 
 Reader = Callable[[Path, Request], pd.DataFrame]
-"""Returns a file's rows as run-table columns, impossible ones among them: they are counted later.
+"""Returns a file's rows as run-table columns; invalid rows are dropped and counted later.
 
-Raises `WrongFile` for a file of another kind, `RunTableError` for a damaged one.
+Raises `WrongFile` for a file of another format, `RunTableError` for a damaged one.
 """
 
 _HERE = "foretune.datasets.importers"
@@ -25,11 +25,11 @@ class Format:
     """A format of another tool.
 
     Attributes:
-        reader: ``module:function`` of its `Reader`, imported when it is needed.
-        suffixes: how the names of its files end, for folders.
-        takes_mapping: whether it takes a mapping: its files leave open what their columns mean.
-        locate: ``module:function`` that turns the word given as FILE into a path, for tools that
-            can find their own data; empty if there is none.
+        reader: ``module:function`` of its `Reader`, imported on use.
+        suffixes: file name suffixes to look for in folders.
+        takes_mapping: whether the user maps the file's columns.
+        locate: ``module:function`` that turns the FILE argument into a path, for tools that can
+            find their own data; empty if there is none.
     """
 
     reader: str
@@ -40,7 +40,7 @@ class Format:
 
 FORMATS = {
     "aiconfigurator": Format(
-        f"{_HERE}.aiconfigurator:read", TABLES, locate=f"{_HERE}.aiconfigurator_data:locate"
+        f"{_HERE}.aiconfigurator:read", TABLES, locate=f"{_HERE}.aiconfigurator:locate"
     ),
     "cutlass": Format(f"{_HERE}.cutlass:read", (".csv", ".txt")),
     "generic": Format(f"{_HERE}.generic:read", TABLES, takes_mapping=True),
@@ -67,7 +67,7 @@ def find_format(name: str) -> Format:
 
 
 def load_function(reference: str) -> Callable[..., object]:
-    """Return the function that ``module:function`` names."""
+    """Import and return ``module:function``."""
     module, _, function = reference.partition(":")
     found: Callable[..., object] = getattr(importlib.import_module(module), function)
     return found

@@ -1,8 +1,7 @@
-"""Any table: CSV or Parquet, with a mapping that says where each run-table column comes from.
+"""Any CSV or Parquet table, with a mapping from run-table columns to sources.
 
-A source is a column (``m``), or an expression over columns (``latency_us*0.001``,
-``2*m*n*k``). Columns that already have a run-table name (``problem.M``, ``time_ms``) need
-no mapping.
+A source is a column (``m``) or an expression over columns (``latency_us*0.001``, ``2*m*n*k``).
+Columns that already have a run-table name (``problem.M``, ``time_ms``) need no mapping.
 """
 
 import re
@@ -25,14 +24,14 @@ from foretune.measurement import Status
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:
-    """Return the rows of a table as the mapping says.
+    """Return the mapped rows of a table.
 
-    Rows without a status are ``ok``; rows that failed keep no time.
+    Rows without a status are ``ok``; the time of failed rows is dropped.
 
     Raises:
         RunTableError: the table is damaged.
-        UsageError: the mapping names no run-table column, or a column that is not there, or
-            nothing says the time, the kernel, the device, or what was run.
+        UsageError: the mapping names an unknown column, or the time, kernel, device, or problem and
+            configuration have no source.
     """
     table = read_table(path)
     sources = {c: c for c in table.columns if is_run_column(c)} | dict(request.mapping)
@@ -49,7 +48,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
 
 
 UNNAMED = "unnamed"
-"""Kernel and device of tables that do not name them."""
+"""Kernel and device of tables that name neither."""
 
 
 def run_columns(
@@ -57,13 +56,13 @@ def run_columns(
     problem: Collection[str] = (),
     sources: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """Return run-table column -> its source, for a table whose columns have anybody's names.
+    """Map arbitrary column names to run-table columns.
 
     Args:
-        columns: of the table; those of a run table stay what they are.
-        problem: which of them say what is computed, the others being configuration; none: all.
-        sources: what is known: run-table column -> column or expression. Columns in it are neither
-            problem nor configuration.
+        columns: the table's columns; run-table names are kept.
+        problem: the columns that describe the problem; others are configuration. If empty, all are
+            problem.
+        sources: run-table column -> column or expression, for columns that are neither.
 
     Raises:
         UnknownName: there is no such column.
@@ -91,10 +90,12 @@ def _check(sources: set[str], table: pd.DataFrame, path: Path) -> None:
         if needed not in sources:
             hint = "COLUMN*FACTOR" if needed == "time_ms" else "COLUMN"
             raise UsageError(
-                f"nothing says {needed}: add --map {needed}={hint}; {path} has the columns {has}"
+                f"{needed} has no source: add --map {needed}={hint}; {path} has the columns {has}"
             )
     if not any(c.startswith(PLAIN_GROUPS) for c in sources):
-        raise UsageError(f"nothing says what was run: add --map problem.M=COLUMN; there are {has}")
+        raise UsageError(
+            f"no column tells what was run: add --map problem.M=COLUMN; {path} has {has}"
+        )
 
 
 def _values(column: str, source: str, table: pd.DataFrame, path: Path) -> "pd.Series[object]":
@@ -112,7 +113,7 @@ def _source(source: str, table: pd.DataFrame, path: Path) -> "pd.Series[object]"
         return table[source]
     text, named = source, {str(column): column for column in table.columns}
     for i, column in enumerate(sorted(named, key=len, reverse=True)):
-        if not column.isidentifier() and column in text:  # "latency (us)", say
+        if not column.isidentifier() and column in text:  # e.g. "latency (us)"
             text, named[f"column_{i}_"] = text.replace(column, f"column_{i}_"), column
     try:
         rule = Expression(text, "source")

@@ -1,4 +1,4 @@
-"""Import_runs: files in, one run table out."""
+"""Imports files of one format as one run table."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -25,12 +25,12 @@ from foretune.values import Value
 
 @dataclass(frozen=True)
 class ImportResult:
-    """What an import gave.
+    """Result of an import.
 
     Attributes:
         runs: a valid run table.
-        rejected: reason -> how many rows of the files are not in ``runs`` because of it.
-        skipped: files of a folder that are not of this format -> what they lack.
+        rejected: reason -> number of rows dropped for it.
+        skipped: files in another format -> the missing column or key.
     """
 
     runs: pd.DataFrame
@@ -39,17 +39,17 @@ class ImportResult:
 
     @property
     def kernels(self) -> dict[str, int]:
-        """How many rows there are of every kernel, most first."""
+        """Number of rows per kernel, largest first."""
         return {str(k): int(n) for k, n in self.runs["kernel"].value_counts().items() if n}
 
 
 def drop_invalid_rows(rows: pd.DataFrame, skipped: Mapping[str, str] | None = None) -> ImportResult:
-    """Return the rows that a run table may hold and count the others by reason.
+    """Drop invalid rows and count them by reason.
 
-    A row with several faults is counted once, under the first.
+    A row with several faults is counted under the first.
 
     Raises:
-        RunTableError: the rows break the schema in another way, which is an importer's mistake.
+        RunTableError: the rows break the schema in another way, which is a bug of the importer.
     """
     kept = np.ones(len(rows), dtype=bool)
     rejected = {}
@@ -102,24 +102,24 @@ def import_runs(
 ) -> ImportResult:
     """Read another tool's results as a run table.
 
-    Rows that cannot be believed (no time, a time of zero, …) are left out and counted by reason;
-    duplicates are left alone, the newest is found by ``latest``. Known devices get their specs.
+    Invalid rows (no time, a time of zero, …) are dropped and counted by reason. Duplicates are
+    kept. Known devices get their specs.
 
     Args:
         path: a file, a folder (all its files of that format), or several of them.
         format: a name of ``FORMATS``: ``aiconfigurator``, ``kerneltuner``, …
-        kernel: of formats with many kernels, import only this one; otherwise call it this.
-        device: the device's name where the files do not say it, or say it wrongly.
-        mapping: run-table column -> where its values come from, for ``generic`` and ``triton``,
-            whose files do not say what their columns mean.
-        constants: run-table column -> its value in every row, e.g. ``problem.M`` of files that
-            do not say it.
+        kernel: for formats with many kernels, the one to import; for others, the kernel's name.
+        device: the device's name; replaces the name in the files.
+        mapping: run-table column -> its source, for ``generic`` and ``triton``, whose columns have
+            no fixed meaning.
+        constants: run-table column -> its value in every row, e.g. ``problem.M`` if the files lack
+            it.
         progress: receives one step per file.
 
     Raises:
         UnknownName: there is no such format.
-        UsageError: a format needs an option that is missing, or has none of that name.
-        RunTableError: there is no such file, it is damaged or of another kind, or it has no row.
+        UsageError: the format needs an option that is missing, or does not have one that was given.
+        RunTableError: the file is missing, damaged, empty or of another format.
     """
     chosen = find_format(format)
     if mapping and not chosen.takes_mapping:
@@ -127,7 +127,7 @@ def import_runs(
     fixed = dict(constants or {})
     if wrong := [c for c in fixed if not is_run_column(c)]:
         raise UsageError(f"{wrong[0]!r} is no run-table column: problem.{wrong[0]}, for example")
-    # Readers ask for these two where their files do not say them.
+    # readers need these two if their files lack them
     kernel, device = kernel or _pop_text(fixed, "kernel"), device or _pop_text(fixed, "device")
     request = Request(kernel, device, mapping or {}, fixed)
     read = cast(Reader, load_function(chosen.reader))
@@ -147,14 +147,13 @@ def import_runs(
         progress.advance(file.name)
     if not tables:
         raise RunTableError(_explain_empty_import(files, skipped, request, format))
-    with translate_read_errors(
-        ", ".join(f.name for f in list(files)[:5]), RunTableError, "do not fit: {}"
-    ):
+    names = ", ".join(f.name for f in list(files)[:5])
+    with translate_read_errors(names, RunTableError, "do not fit: {}"):
         return drop_invalid_rows(_ordered(with_specs(concatenated_rows(tables))), skipped)
 
 
 def _files(sources: Iterable[StrPath], chosen: Format) -> dict[Path, bool]:
-    """Return the files to read, and whether each was named itself: those must be readable."""
+    """Return the files to read, and whether each was named explicitly (and must be readable)."""
     found = {}
     for source in sources:
         path = Path(source)
@@ -182,7 +181,7 @@ def _explain_empty_import(
 
 
 def _ordered(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns in reading order: what ran, on what, how it went, how long it took."""
+    """Return the columns in reading order."""
     groups = ("kernel", "device", "status", "problem.", "config.", "time_ms", "power_w")
     rank = {
         c: i for i, g in enumerate(groups) for c in runs.columns

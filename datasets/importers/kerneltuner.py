@@ -23,27 +23,27 @@ FAILURES = {
     "CompilationFailedConfig": Status.COMPILE_ERROR,
     "RuntimeFailedConfig": Status.RUNTIME_ERROR,
 }
-"""What stands in place of a time -> how the run ended; other texts are runtime errors."""
+"""Text in place of a time -> status; other texts are runtime errors."""
 
 FAILED_TIME = 1e20
-"""The time that old releases gave a configuration that failed."""
+"""Time that old releases write for failed configurations."""
 
 POWER = ("nvml_power", "ps_power", "pmt_power", "hip_power")
 ENERGY = ("nvml_energy", "ps_energy", "pmt_energy", "hip_energy")
-"""Watts and joules of Kernel Tuner's observers."""
+"""Watts and joules from Kernel Tuner's observers."""
 
 _WHAT = "a cache file of Kernel Tuner"
 _KEYS = ("device_name", "kernel_name", "tune_params", "cache")
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:
-    """Return one row per configuration in the cache.
+    """Return one row per cached configuration.
 
-    Parameters with one value only are part of the problem, like the problem's size. The tuner's
-    time is the mean of its repeats. Metrics that users define are not imported.
+    Parameters with one value become part of the problem, like the problem size. The time is the
+    mean of the repeats. User-defined metrics are not imported.
 
     Raises:
-        WrongFile: it is no cache of Kernel Tuner.
+        WrongFile: it is not a cache of Kernel Tuner.
         RunTableError: it is damaged.
     """
     data = parse(path)
@@ -119,7 +119,7 @@ def parse(path: Path) -> Any:
         RunTableError: it is damaged.
     """
     text = read_text(path, _WHAT, _KEYS).strip()
-    # A stopped tuner leaves out the closing braces, after a comma or half a line.
+    # A stopped tuner leaves a trailing comma or half a line, and no closing braces.
     whole_lines = text.rpartition("\n")[0].rstrip().rstrip(",")
     for candidate in (text, *(t + "}}" for t in (text.rstrip(","), whole_lines))):
         try:

@@ -1,4 +1,4 @@
-"""Nsight Compute."""
+"""Nsight Compute: the CSV output of ``ncu --csv``."""
 
 import csv
 import math
@@ -23,15 +23,15 @@ UNITS = {
     "Kinst": 1e3, "Minst": 1e6, "Ginst": 1e9, "Kcycle": 1e3, "Mcycle": 1e6, "Gcycle": 1e9,
     "Ksector": 1e3, "Msector": 1e6, "Gsector": 1e9,
 }  # fmt: skip
-"""Unit -> how many bytes, nanoseconds, hertz, instructions, … one is; others count as they are."""
+"""Unit -> size in bytes, nanoseconds, hertz or instructions; other units count as 1."""
 
 PER_SECOND = {"second": 1.0, "s": 1.0, "msecond": 1e3, "ms": 1e3, "usecond": 1e6, "us": 1e6,
               "nsecond": 1e9, "ns": 1e9}  # fmt: skip
-"""What a rate is per -> how many of them a second has."""
+"""Time unit of a rate -> how many make a second."""
 
 
 def to_base(text: str, unit: str) -> float | None:
-    """Return a value in base units; None for what is no number (``n/a``, names, bit masks)."""
+    """Return a value in base units; None if it is not a number (``n/a``, names, bit masks)."""
     try:
         value = float(text.replace(",", ""))
     except ValueError:
@@ -43,7 +43,7 @@ def to_base(text: str, unit: str) -> float | None:
 
 
 TIMES = ("gpu__time_duration.sum", "gpu__time_duration.avg", "gpu__time_duration", "Duration")
-"""Metrics that hold the duration, the best first."""
+"""Metrics that hold the duration, the preferred one first."""
 
 STATIC = {
     "launch__registers_per_thread": "static.registers",
@@ -53,7 +53,7 @@ STATIC = {
     "launch__shared_mem_per_block_dynamic": "static.shared_dynamic_bytes",
     "Dynamic Shared Memory Per Block": "static.shared_dynamic_bytes",
 }
-"""Metrics of the launch -> run-table columns; others of ``launch__`` keep their name."""
+"""Launch metrics -> run-table columns; other ``launch__`` metrics keep their name."""
 
 _HEADER = ("ID", "Kernel Name")
 _LONG = ("Metric Name", "Metric Value")
@@ -66,13 +66,13 @@ _SKIPPED = ("device__attribute_", "profiler__", "Block Size", "Grid Size", "Thre
 def read(path: Path, request: Request) -> pd.DataFrame:
     """Return one row per launch: its duration, launch statistics and counters.
 
-    Counters are in base units: bytes, nanoseconds, hertz. What was computed is not known to the
-    profiler; constants such as ``problem.M`` can be added to an import.
+    Counters are in base units: bytes, nanoseconds, hertz. The profiler does not know the problem;
+    add constants such as ``problem.M`` to the import.
 
     Raises:
-        WrongFile: there is no CSV of Nsight Compute in it.
+        WrongFile: it holds no CSV of Nsight Compute.
         RunTableError: it is damaged.
-        UsageError: the device was not given.
+        UsageError: the device is missing.
     """
     lines = list(_lines(path))
     header, body = lines[0], lines[1:]
@@ -89,7 +89,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
 
 
 def _lines(path: Path) -> Iterator[list[str]]:
-    """Give the header and the lines of the table; what the program printed between is skipped."""
+    """Yield the header and the table's lines, without the program's own output."""
     width = 0
     lines = read_text(path, "an output of ncu --csv", _HEADER).splitlines()
     for cells in csv.reader(line for line in lines if not line.startswith("==")):
@@ -159,6 +159,6 @@ def _measured(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def short_name(signature: str) -> str:
-    """Return a kernel's name without return type, namespaces, template and other arguments."""
+    """Return a kernel's name without return type, namespaces, template and arguments."""
     plain = re.sub(r"<unnamed>::|\(anonymous namespace\)::", "", signature)
     return re.split(r"[<(]", plain, maxsplit=1)[0].strip().split("::")[-1].split(" ")[-1]

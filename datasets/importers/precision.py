@@ -1,4 +1,4 @@
-"""Names of number formats: every tool has its own, the run table has one."""
+"""Number formats: maps other tools' names to the run table's."""
 
 CANONICAL_DTYPES = {
     "half": "fp16",
@@ -25,13 +25,13 @@ CANONICAL_DTYPES = {
     "s32": "int32",
     "u8": "uint8",
 }
-"""Another tool's name -> ours; names that are not here stay as they are."""
+"""Another tool's name -> canonical name; unlisted names are kept."""
 
 BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "int32": 4.0, "fp16": 2.0, "bf16": 2.0,
          "fp8": 1.0, "int8": 1.0, "uint8": 1.0, "int4": 0.5}  # fmt: skip
-"""Our name -> bytes of one element."""
+"""Canonical name -> bytes per element."""
 
 
 def canonical_dtype(name: str) -> str:
-    """Return our name of a number format."""
+    """Return the canonical name of a number format."""
     return CANONICAL_DTYPES.get(name.lower(), name.lower())

@@ -1,4 +1,4 @@
-"""One dictionary per run."""
+"""Builds run tables from one dictionary per run."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,21 +14,21 @@ from foretune.values import parse_value
 
 PER_MS = {"ns": 1e-6, "nanoseconds": 1e-6, "us": 1e-3, "µs": 1e-3, "microseconds": 1e-3, "": 1.0,
           "ms": 1.0, "milliseconds": 1.0, "s": 1e3, "seconds": 1e3}  # fmt: skip
-"""Unit of time, lower case -> how many milliseconds one is; without a unit, milliseconds."""
+"""Time unit in lower case -> milliseconds per unit; without a unit, milliseconds."""
 
 _PROFILER_COUNTER = re.compile(r"[a-z0-9]+__\w")
-"""What names of NVIDIA's profiler counters look like: ``dram__bytes_read.sum``."""
+"""Pattern of NVIDIA profiler counters, e.g. ``dram__bytes_read.sum``."""
 
 
 def is_counter(name: str) -> bool:
-    """Return whether a measurement's name is that of a profiler counter."""
+    """Return whether ``name`` is a profiler counter."""
     return _PROFILER_COUNTER.match(name) is not None
 
 
 def table_from_records(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """Return records whose keys are run-table columns as a table.
+    """Return records keyed by run-table columns as a table.
 
-    Measurements that are no number become gaps; failed runs keep none.
+    Measurements that are not numbers become gaps, as do those of failed runs.
     """
     rows = pd.DataFrame(list(records))
     if rows.empty:
@@ -38,7 +38,7 @@ def table_from_records(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
             rows[column] = pd.to_numeric(rows[column], errors="coerce").astype(float)
     if "time_ms" not in rows:
         rows["time_ms"] = np.nan
-    if "time_ms_samples" in rows:  # gaps as Parquet gives them back
+    if "time_ms_samples" in rows:  # the gaps that Parquet returns
         samples = [s if isinstance(s, list) else None for s in rows["time_ms_samples"]]
         rows["time_ms_samples"] = pd.Series(samples, dtype=object)
     failed = rows["status"] != Status.OK.value
@@ -47,7 +47,7 @@ def table_from_records(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def as_number(text: Any) -> Any:
-    """Return the number or switch a text spells, and anything else as it is."""
+    """Parse numbers and booleans; return other values unchanged."""
     return parse_value(text) if isinstance(text, str) else text
 
 
@@ -55,6 +55,6 @@ GROUPS = (*PLAIN_GROUPS, *NUMBER_GROUPS)
 
 
 def is_run_column(column: str) -> bool:
-    """Return whether a run table may have a column of that name."""
+    """Return whether ``column`` is a valid run-table column."""
     group, dot, name = column.partition(".")
     return column in (*NUMBERS, *TEXT) or (bool(dot and name) and f"{group}." in GROUPS)

@@ -1,4 +1,4 @@
-"""What somebody who imports may say beyond the file and its format."""
+"""User options of an import besides file and format."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,10 +13,9 @@ class Request:
     """Options of one import.
 
     Attributes:
-        kernel: formats that hold many kernels import only this one; formats that hold one call
-            it this.
-        device: name of the device, for formats that do not say it; it replaces what they say.
-        mapping: run-table column -> where its values come from, for formats that leave it open.
+        kernel: for formats with many kernels, the one to import; for others, the kernel's name.
+        device: the device's name; replaces the name in the file.
+        mapping: run-table column -> its source, for formats without fixed columns.
         constants: run-table column -> its value in every row.
     """
 
@@ -26,21 +25,13 @@ class Request:
     constants: Mapping[str, Value] = field(default_factory=dict)
 
     def named_device(self, path: Path) -> str:
-        """Return the device given.
-
-        Raises:
-            UsageError: none was, and ``path`` does not say it.
-        """
+        """Return the given device, or raise `UsageError`."""
         if not self.device:
-            raise UsageError(f"{path} does not say which device it is from: give --device NAME")
+            raise UsageError(f"{path} does not name its device: give --device NAME")
         return self.device
 
     def named_kernel(self, path: Path) -> str:
-        """Return the kernel given.
-
-        Raises:
-            UsageError: none was, and ``path`` does not say it.
-        """
+        """Return the given kernel, or raise `UsageError`."""
         if not self.kernel:
-            raise UsageError(f"{path} does not say which kernel it is of: give --kernel NAME")
+            raise UsageError(f"{path} does not name its kernel: give --kernel NAME")
         return self.kernel

@@ -1,4 +1,4 @@
-"""Short names of machines, as planners of deployments use them, and the devices in them."""
+"""Short system names, as deployment planners use them, and their devices."""
 
 from foretune.device import canonical_name
 
@@ -21,9 +21,9 @@ SYSTEMS = {
     "l40s": "NVIDIA L40S",
     "rtx_pro_6000_server": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
 }
-"""System -> the device's name as its driver gives it."""
+"""System -> device name as reported by its driver."""
 
 
 def device_of_system(system: str) -> str:
-    """Return the device's name; a system that is not known keeps its own."""
+    """Return the system's device name; an unknown system keeps its name."""
     return SYSTEMS.get(system) or canonical_name(system)

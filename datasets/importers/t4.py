@@ -1,4 +1,4 @@
-"""T4 (also KTT's)."""
+"""T4, the results format of several autotuners (KTT among them)."""
 
 import statistics
 from collections.abc import Mapping
@@ -17,16 +17,16 @@ from foretune.measurement import Status
 NAMES = {
     "registerscount": "static.registers",
     "registers": "static.registers",
-    "localmemorysize": "static.shared_bytes",  # OpenCL's word for a block's own memory
+    "localmemorysize": "static.shared_bytes",  # OpenCL's term for shared memory
     "privatememorysize": "static.private_bytes",
     "constantmemorysize": "static.constant_bytes",
     "maxworkgroupsize": "static.max_threads",
 }
-"""KTT's name in lower case, without underscores -> our column."""
+"""KTT's name in lower case without underscores -> run-table column."""
 
 
 def static_columns(compiled: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return KTT's compilation data as run-table columns; none where there is none."""
+    """Return KTT's compilation data as run-table columns."""
     return {
         NAMES[key]: float(value)
         for name, value in (compiled or {}).items()
@@ -42,7 +42,7 @@ STATUSES = {
     "correctness": Status.WRONG_RESULT,
     "constraints": Status.INVALID,
 }
-"""``invalidity`` -> how the run ended; other texts are runtime errors."""
+"""T4's ``invalidity`` -> status; other texts are runtime errors."""
 
 _WHAT = "a T4 results file"
 
@@ -53,9 +53,9 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     The time is the measurement called ``time``, else the median of the runtimes.
 
     Raises:
-        WrongFile: it is no T4 file.
+        WrongFile: it is not a T4 file.
         RunTableError: it is damaged.
-        UsageError: it says neither kernel nor device, and they were not given.
+        UsageError: the kernel or the device is neither in the file nor given.
     """
     data = read_json(path, ("results",), _WHAT)
     about = data.get("metadata", {})

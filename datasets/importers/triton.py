@@ -1,8 +1,8 @@
-"""Triton: the autotuner's disk cache, ``KERNEL.autotune.json``.
+"""Triton's autotuning disk cache, ``KERNEL.autotune.json``.
 
 ``{"key": […], "configs_timings": [[{"kwargs": {…}, "num_warps": 4, …}, [median, p20, p80]], …]}``,
-written where ``TRITON_CACHE_AUTOTUNING`` or ``cache_results`` is on. It says neither the device
-nor the names of what is in the key.
+written if ``TRITON_CACHE_AUTOTUNING`` or ``cache_results`` is on. It names neither the device nor
+the entries of the key.
 """
 
 import math
@@ -21,20 +21,20 @@ from foretune.measurement import Status
 
 SUFFIX = ".autotune.json"
 LAUNCH = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-"""What a Triton configuration holds beside the kernel's own parameters."""
+"""Launch options of a Triton configuration."""
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:
-    """Return one row per configuration timed.
+    """Return one row per timed configuration.
 
-    Entries of the key become ``problem.key_0``, ``problem.key_1``, …, or what
-    ``--map problem.M=key_0`` calls them. A configuration that Triton could not compile or launch
-    has an infinite time there; it becomes a compile error.
+    Entries of the key become ``problem.key_0``, ``problem.key_1``, …, unless renamed with ``--map
+    problem.M=key_0``. Triton writes an infinite time for a configuration that it could not compile
+    or launch; it becomes a compile error.
 
     Raises:
-        WrongFile: it is no autotuning cache of Triton.
+        WrongFile: it is not an autotuning cache of Triton.
         RunTableError: it is damaged.
-        UsageError: the device was not given, or the mapping names what is not in the key.
+        UsageError: the device is missing, or the mapping names an entry that the key lacks.
     """
     data = read_json(path, ("key", "configs_timings"), "an autotuning cache of Triton")
     common = {
@@ -61,7 +61,7 @@ def _problem(key: list[Any], mapping: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _entry(value: Any) -> Any:
-    """Return a value of the key; the type of a tensor by our name."""
+    """Return an entry of the key, with canonical names for tensor types."""
     if isinstance(value, str) and value.startswith("torch."):
         return canonical_dtype(value.removeprefix("torch."))
     return value if isinstance(value, (bool, int, float)) else str(value)

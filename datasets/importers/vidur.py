@@ -1,4 +1,4 @@
-"""Vidur."""
+"""Vidur: profiles of layers, attention and collectives."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,19 +20,14 @@ from foretune.measurement import Status
 
 LAYERS = ("emb", "input_layernorm", "attn_pre_proj", "attn_rope", "attn_post_proj",
           "post_attention_layernorm", "mlp_up_proj", "mlp_act", "mlp_down_proj", "add")  # fmt: skip
-"""Layers that are imported, by Vidur's names."""
+"""Imported layers, by Vidur's names."""
 
 
 def layer_rows(table: pd.DataFrame, layer: str, has_post_norm: bool) -> pd.DataFrame:
-    """Return the runs of one layer, with ``row`` saying from which row of the profile.
+    """Return the runs of one layer; ``row`` is the profile row they come from.
 
-    A layer that a model does not have, so that none of its rows has a time, gives no rows.
-
-    Args:
-        table: the profile.
-        layer: one of `LAYERS`.
-        has_post_norm: whether the profile has a column for a second norm; only models with RMS
-            norm have one.
+    Models without any time of this layer do not have it, so they give no rows. Only models with RMS
+    norm have a second norm, so ``has_post_norm`` decides the kind of norm.
     """
     time_ms = table[f"{layer}.median"].astype(float)
     there = _has_times(table, time_ms).to_numpy()
@@ -107,7 +102,7 @@ ATTENTION_COLUMNS = ("n_embd", "n_q_head", "n_kv_head", "num_tensor_parallel_wor
 NETWORK_COLUMNS = ("collective", "num_workers", "size", "devices_per_node", "max_devices_per_node")
 
 DEVICES = {
-    # The tables do not say which card. Large products run slower on this A100 than on SXM boards,
+    # The tables do not name the card. Large products run slower on this A100 than on SXM boards,
     # and NVLink between pairs is what PCIe cards have; the H100's rates exceed a PCIe card's peaks.
     "a100": "NVIDIA A100 80GB PCIe",
     "a100_pair_nvlink": "NVIDIA A100 80GB PCIe",
@@ -120,18 +115,18 @@ DEVICES = {
     "h100_pairwise_nvlink": "NVIDIA H100 80GB HBM3",
     "h100_dgx": "NVIDIA H100 80GB HBM3",
 }
-"""Folder -> the device's name as its driver gives it."""
+"""Folder -> device name as reported by its driver."""
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:
-    """Return the rows of one profile: one per layer and size, or one per size and collective.
+    """Return one row per layer and size, or per collective and size.
 
     Copies between layers of an attention profile (``attn_*_reshape``, ``attn_kv_cache_save``) are
     not imported.
 
     Raises:
-        WrongFile: it is none of Vidur's profiles.
-        RunTableError: it is damaged, or neither it nor its folder says the device.
+        WrongFile: it is not a profile of Vidur.
+        RunTableError: it is damaged, or its device is unknown.
     """
     table = read_table(path, MODEL_COLUMNS)
     table.columns = [c.removeprefix("time_stats.") for c in table.columns]
@@ -219,7 +214,7 @@ def _collective(table: pd.DataFrame, path: Path) -> pd.DataFrame:
 
 
 def _origin(table: pd.DataFrame, path: Path, request: Request) -> pd.DataFrame:
-    """Return the columns that every row of a profile has in common."""
+    """Return the columns that all rows of a profile share."""
     rows = len(table)
     source = constant(f"vidur {path.name}", rows)
     if "model" in table:
@@ -248,7 +243,7 @@ def _device(table: pd.DataFrame, path: Path, request: Request) -> "pd.Series[str
     words = [*reversed(path.resolve().parts[:-1]), *path.name.partition(".")[0].split("_")]
     named = [DEVICES[w] for w in words if w in DEVICES]
     if not named:
-        raise RunTableError(f"{path} does not say the device: give it with --device")
+        raise RunTableError(f"{path} does not name its device: give --device NAME")
     return constant(named[0], len(table))
 
 
@@ -257,6 +252,6 @@ def _device_name(name: str) -> str:
 
 
 def _model(path: Path) -> str | None:
-    """Return ``ORGANISATION/MODEL`` of ``…/compute/DEVICE/ORGANISATION/MODEL/mlp.csv``."""
+    """Return ``ORGANISATION/MODEL`` from ``…/compute/DEVICE/ORGANISATION/MODEL/mlp.csv``."""
     folders = path.resolve().parts[:-1]
     return "/".join(folders[-2:]) if len(folders) > 2 and folders[-3] in DEVICES else None

@@ -1,1 +1,1 @@
-"""Families of kernels that other tools measure: what their work is, and what matters about it."""
+"""Kernel families known by their run-table columns: their cost and features."""

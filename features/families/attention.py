@@ -11,7 +11,7 @@ from foretune.features.families.tiles import wave_features
 
 QUERY_TILES = (64, 128)
 KV_SPLITS = (256, 1024)
-"""Keys one block works on when a decode kernel splits the cache (flash decoding)."""
+"""Keys per block when a decode kernel splits the cache (flash decoding)."""
 
 
 class AttentionPrefill(Family):
@@ -22,7 +22,7 @@ class AttentionPrefill(Family):
     causal = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return 4·head_dim operations per query-key pair that is not masked."""
+        """Return 4·head_dim operations per unmasked query-key pair."""
         batch, seq = problem["batch"], problem["seq_len"]
         heads, dim = problem["heads"], problem["head_dim"]
         kv_len = seq + problem.get("prefix_len", 0.0)
@@ -42,7 +42,7 @@ class AttentionPrefill(Family):
     def derived(
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
-        """Return pairs, keys per query, heads per key head, and the waves of query tiles."""
+        """Return pairs, keys per query, heads per KV head, and waves of query tiles."""
         batch, seq, heads = problem["batch"], problem["seq_len"], problem["heads"]
         keys = self._keys_per_query(problem)
         features = {
@@ -59,20 +59,20 @@ class AttentionPrefill(Family):
         return features
 
     def _keys_per_query(self, problem: Mapping[str, Any]) -> Quantity:
-        """Return how many keys a query sees on average."""
+        """Return the mean number of keys that a query attends to."""
         seq, prefix = problem["seq_len"], problem.get("prefix_len", 0.0)
         window = problem.get("window", 0.0)
         window = np.where(np.greater(window, 0), window, np.inf)
         if not self.causal:
             return np.minimum(prefix + seq, window)
-        growing = np.clip(window - prefix, 0.0, seq)  # as many queries see one key more each
+        growing = np.clip(window - prefix, 0.0, seq)  # queries before the window is full
         pairs = growing * (prefix + (growing + 1.0) / 2.0)
         full = seq - growing
         return (pairs + full * np.where(full > 0, window, 0.0)) / seq
 
 
 class AttentionEncoder(AttentionPrefill):
-    """Every query sees every key."""
+    """Attention in which every query sees every key."""
 
     name = "attention_encoder"
     causal = False
@@ -99,7 +99,7 @@ class AttentionDecode(Family):
     def derived(
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
-        """Return sizes of the cache, heads per key head, and the waves of cache splits."""
+        """Return cache sizes, heads per KV head, and waves of cache splits."""
         batch, keys = problem["batch"], _visible_keys(problem)
         features = {
             "log2_keys": np.log2(1.0 * batch * keys),
@@ -115,7 +115,7 @@ class AttentionDecode(Family):
 
 
 def _kv_heads(problem: Mapping[str, Any]) -> Quantity:
-    """Return the key heads; as many as query heads where the table does not say."""
+    """Return the KV heads; by default one per query head."""
     heads = problem["heads"]
     kv = problem.get("kv_heads", heads)
     return np.where(np.greater(kv, 0), kv, heads) * 1.0

@@ -1,6 +1,6 @@
-"""Collectives: all-reduce and its kin, over the links between devices.
+"""Collectives (all-reduce, all-gather, …) over the links between devices.
 
-The bytes a rank must send come from the ring algorithms (Thakur, Rabenseifner and Gropp,
+The bytes that a rank sends follow the ring algorithms (Thakur, Rabenseifner and Gropp,
 "Optimization of Collective Communication Operations in MPICH", 2005).
 """
 
@@ -17,10 +17,10 @@ class Collective(Family):
 
     accepts_scalars = True
     rounds = 1.0
-    """Times each rank sends its share of the message to every other."""
+    """Number of times that each rank sends its share to every other."""
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return the bytes a rank sends; memory bandwidth stands in for that of the links."""
+        """Return the bytes a rank sends; memory bandwidth stands in for link bandwidth."""
         return Cost(flops=0.0, bytes_moved=np.maximum(self._sent(problem), 1.0), dtype="fp32")
 
     def derived(
@@ -45,7 +45,7 @@ class AllReduce(Collective):
 
 
 class AllGather(Collective):
-    """Every rank ends with everybody's part."""
+    """Every rank ends with the parts of all."""
 
     name = "all_gather"
 

@@ -1,4 +1,4 @@
-"""Convolutions of images: channels, strides, padding, dilation, groups, three directions."""
+"""Image convolutions: channels, strides, padding, dilation, groups, three directions."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from foretune.features.families.tiles import product_features
 from foretune.features.geometry import alignment, cache_features
 
 WINOGRAD = ((2, 3), (3, 2), (4, 3))
-"""Output tile and filter of Winograd's algorithms in use (Lavin and Gray, CVPR 2016)."""
+"""Output tile and filter sizes of common Winograd algorithms (Lavin and Gray, CVPR 2016)."""
 SOLVERS = ("winograd", "igemm|implicitgemm", "xdlops", "nhwc", "gemmfwd|gemmbwd|gemmwrw", "direct",
            "asm", "mlir", "fft")  # fmt: skip
-"""Parts of the names of MIOpen's solvers that say how they work."""
+"""Substrings of MIOpen solver names that identify the algorithm."""
 FORWARD, BACKWARD_DATA, BACKWARD_WEIGHTS = 0, 1, 2
 
 
@@ -24,8 +24,8 @@ class Convolution(Family):
     """Columns: problem.batch, in_channels, in_h, in_w, out_channels, out_h, out_w, kernel_h, ….
 
     Also stride, pad and dil with ``_h`` and ``_w``, groups, dtype, direction (forward, backward
-    data, backward weights). What is not there is 1, and ``fp32``. Benchmarks of one channel say
-    size_0, size_1 (of the output), filter_height and filter_width.
+    data, backward weights). Missing columns are 1, and ``fp32``. Single-channel benchmarks use
+    size_0, size_1 (the output), filter_height and filter_width instead.
     """
 
     name = "convolution"
@@ -45,7 +45,7 @@ class Convolution(Family):
     def derived(
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
-        """Return the matrix product it amounts to, Winograd's padding, and the kind of solver."""
+        """Return features of the equivalent matrix product, Winograd padding and the solver."""
         if "in_channels" not in problem:
             return {}
         sizes = _Sizes(problem)
@@ -83,7 +83,7 @@ class Convolution(Family):
 
 @dataclass(frozen=True)
 class _Sizes:
-    """The sizes of convolutions, whatever the table calls them."""
+    """Convolution sizes, independent of column names."""
 
     problem: Mapping[str, Any]
 
@@ -136,7 +136,7 @@ class _Sizes:
 
     @property
     def inner(self) -> Any:
-        """Return products per output."""
+        """Products per output."""
         return self.in_channels / self.groups * self.taps
 
     @property
@@ -148,7 +148,7 @@ class _Sizes:
         return self.batch * self.out_channels * self.out_pixels
 
     def product(self, direction: Any) -> tuple[Any, Any, Any]:
-        """Return rows, columns and length of the sums of the matrix product of one group."""
+        """Return M, N and K of the equivalent matrix product of one group."""
         rows, channels = self.out_channels / self.groups, self.in_channels / self.groups
         way = _map_texts(direction, _direction_code)
         pick = [np.equal(way, BACKWARD_DATA), np.equal(way, BACKWARD_WEIGHTS)]
@@ -167,7 +167,7 @@ def _direction_code(name: str) -> float:
 
 
 def _solver(name: Any) -> dict[str, Quantity]:
-    """Return what the names of MIOpen's solvers say, 1 or 0 each."""
+    """Return one indicator per algorithm in MIOpen's solver names."""
     return {
         f"solver_{part.partition('|')[0]}": _map_texts(
             name, lambda text, part=part: float(any(p in text.lower() for p in part.split("|")))
@@ -177,7 +177,7 @@ def _solver(name: Any) -> dict[str, Quantity]:
 
 
 def _map_texts(texts: Any, number: Any) -> Quantity:
-    """Return a number per text, found once for each different one."""
+    """Return a number per text, computed once per distinct text."""
     if isinstance(texts, str):
         return np.float64(number(texts))
     distinct, codes = np.unique(np.asarray(texts, dtype=str), return_inverse=True)

@@ -1,7 +1,7 @@
-"""How a router spreads tokens over experts, and what the busiest rank then has to do.
+"""How a router spreads tokens over experts, and the load of the busiest rank.
 
-Measured tables route artificially (see `foretune.collect.expert_routing`) and time the
-rank with the heaviest load, for it is the one that all others wait for.
+Measured tables route artificially (`foretune.collect.expert_routing`). They time the most
+loaded rank, because all others wait for it.
 """
 
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ import pandas as pd
 from foretune.collect.expert_routing import mean_counts, routing_exponent
 
 CHUNK = 2**20
-"""Experts looked at at a time, so that memory does not grow with a table."""
+"""Experts processed at a time, to bound memory."""
 
 
 @dataclass(frozen=True)
 class ExpertLoad:
-    """What the busiest rank does, per row.
+    """Load of the busiest rank, per row.
 
     Attributes:
         pairs: token-expert pairs.
-        active: experts that get any token.
-        largest: tokens of its most wanted expert.
+        active: experts with at least one token.
+        largest: tokens of its most loaded expert.
     """
 
     pairs: np.ndarray
@@ -35,7 +35,7 @@ class ExpertLoad:
 def max_rank_load(
     tokens: Any, top_k: Any, experts: Any, ranks: Any, distribution: Any
 ) -> ExpertLoad:
-    """Return the load of the busiest of ``ranks``, for scalars or arrays of one length."""
+    """Return the largest load among ``ranks`` ranks (scalars or equally long arrays)."""
     sizes = (tokens, top_k, experts, ranks)
     if isinstance(distribution, str) and all(isinstance(v, (int, float)) for v in sizes):
         return _load_of_one(*sizes, distribution)
@@ -57,9 +57,9 @@ def _load_of_one(
 
 
 def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return where each distinct row first is, and which of these every row is."""
+    """Return the first index of each distinct row, and every row's index into them."""
     number = np.zeros(len(rows), dtype=np.int64)
-    for column in rows.T:  # a table has few different values: this is faster than sorting rows
+    for column in rows.T:  # few distinct values: faster than sorting rows
         codes, distinct = pd.factorize(column, use_na_sentinel=False)
         number = pd.factorize(number * len(distinct) + codes)[0]
     first = np.unique(number, return_index=True)[1]
@@ -67,7 +67,7 @@ def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _loads(rows: np.ndarray) -> np.ndarray:
-    """Return pairs, active experts and the largest expert's tokens of the busiest rank, (n, 3)."""
+    """Return pairs, active experts and largest expert of the busiest rank, shape (n, 3)."""
     loads = np.full((len(rows), 3), np.nan)
     _, _, experts, ranks, exponent = rows.T
     known = np.isfinite(rows[:, :4]).all(axis=1) & (ranks > 0)
@@ -93,22 +93,21 @@ def _even(
 
 
 def _uneven(rows: np.ndarray, n: int, exponent: float) -> np.ndarray:
-    """Return the loads of rows that all have ``n`` experts and one power law."""
+    """Return the loads of rows with ``n`` experts and one power-law exponent."""
     tokens, top_k, experts, ranks = (column[:, None] for column in rows.T)
     counts = mean_counts(tokens, top_k, n, exponent)
     local = np.maximum(np.trunc(experts / ranks), 1.0)[:, 0]
     others = counts[:, 1:].mean(axis=1) if n > 1 else 0.0
     largest = counts[:, 0]
     mine = np.maximum(largest + (local - 1) * others, 1.0)
-    expected_active = (1.0 - np.exp(-counts)).mean(
-        axis=1
-    ) * local  # a count is a mean: it may be none
+    # Counts are means, so an expert may get no token.
+    expected_active = (1.0 - np.exp(-counts)).mean(axis=1) * local
     active = np.minimum(np.maximum(expected_active, 1.0), mine)
     return np.stack([mine, active, np.maximum(largest, 1.0)], axis=1)
 
 
 def _exponent(distribution: Any) -> np.ndarray:
-    """Return the exponent of every name of a distribution."""
+    """Return the exponent of each distribution name."""
     codes, names = pd.factorize(np.atleast_1d(np.asarray(distribution, dtype=str)))
     exponents = np.array([routing_exponent(name) for name in names])
     return exponents[codes].reshape(np.shape(distribution))

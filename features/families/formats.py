@@ -1,4 +1,4 @@
-"""Number formats of quantized kernels: bytes per element, and the precision they compute in."""
+"""Number formats of quantized kernels: bytes per element and compute precision."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from foretune.family import Quantity
 
 @dataclass(frozen=True)
 class Format:
-    """How a format stores weights and activations, and what the matrix units run.
+    """Storage and compute precision of a format.
 
     Attributes:
         weight_bytes, activation_bytes: per element, scales included.
@@ -23,11 +23,11 @@ class Format:
 
 
 BLOCK_SCALES = 4 / 128
-"""Bytes per element of one fp32 scale for 128 values (a row's blocks; weights have 128 × 128)."""
+"""Bytes per element of one fp32 scale per 128 values."""
 GROUP_SCALES = 2 / 128
-"""Bytes per element of one 16-bit scale for a group of 128 weights."""
+"""Bytes per element of one 16-bit scale per 128 weights."""
 MX_SCALES, NV_SCALES = 1 / 32, 1 / 16
-"""One byte for 32 values (OCP Microscaling Formats 1.0), one for 16 (NVFP4)."""
+"""One byte per 32 values (OCP Microscaling Formats 1.0) or per 16 (NVFP4)."""
 
 FORMATS: dict[str, Format] = {
     "fp64": Format(8, 8, "fp64"),
@@ -53,14 +53,14 @@ FORMATS |= {
     "kivi2": Format((2 + 32 / 32) / 8, 2, "bf16"),
     "kvquant3": Format(3.33 / 8, 2, "bf16"),
 }
-"""Of the cache of keys and values alone; a scale per head for heads of 128 numbers."""
+"""KV cache formats, with one scale per head of 128 numbers."""
 FORMATS |= {
     "float16": FORMATS["fp16"], "bfloat16": FORMATS["bf16"], "float32": FORMATS["fp32"],
     "float64": FORMATS["fp64"], "uint8": FORMATS["int8"],
 }  # fmt: skip
-"""PyTorch's names of the same."""
+"""PyTorch's names."""
 UNKNOWN = FORMATS["fp16"]
-"""An unknown format is taken for 16 bits: a scale the model corrects, once it has seen runs."""
+"""Unknown formats count as 16 bits; the model corrects the scale from runs."""
 
 
 def weight_bytes(format: Any) -> Quantity:
@@ -74,7 +74,7 @@ def activation_bytes(format: Any) -> Quantity:
 
 
 def compute_dtype(format: Any) -> Any:
-    """Return the precision of the multiplications of a format, or of an array of formats."""
+    """Return the compute precision of a format, or of an array of formats."""
     return _look_up(format, "compute")
 
 
@@ -84,7 +84,7 @@ def _look_up(format: Any, attribute: str) -> Any:
     texts = np.asarray(format, dtype=str)
     codes = np.zeros(texts.shape, dtype=np.int64)
     values: list[float | str] = []
-    for name in set(texts.ravel().tolist()):  # a few, whatever the rows: sorting takes longer
+    for name in set(texts.ravel().tolist()):  # few distinct names: faster than sorting
         codes[texts == name] = len(values)
         values.append(getattr(FORMATS.get(name, UNKNOWN), attribute))
     return np.array(values)[codes]

@@ -1,4 +1,4 @@
-"""Matrix products: C[M, N] = A[M, K] · B[K, N], weights B quantized or not, ``batch`` of them."""
+"""Matrix products C[M, N] = A[M, K] · B[K, N], optionally quantized or batched."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,7 +18,7 @@ class Gemm(Family):
     accepts_scalars = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return 2·M·N·K operations; A, B in their format and C in 16 bits (or 32) moved once."""
+        """Return 2·M·N·K operations; A, B in their format and C in at least 16 bits, moved once."""
         m, n, k = problem["M"], problem["N"], problem["K"]
         batch = problem.get("batch", 1.0)
         kind = _format(problem, config)
@@ -32,7 +32,7 @@ class Gemm(Family):
     def derived(
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
-        """Return sizes of the matrices, and per tile shape the waves and the padding."""
+        """Return matrix sizes, and waves and padding per tile shape."""
         m, n, k = problem["M"], problem["N"], problem["K"]
         batch = problem.get("batch", 1.0)
         weights = formats.weight_bytes(_format(problem, config)) * batch * n * k
@@ -46,7 +46,7 @@ class Gemm(Family):
 
 
 class BatchedGemm(Gemm):
-    """Columns: as of `Gemm`; batch products of the same sizes."""
+    """Columns: as `Gemm`; ``batch`` products of equal size."""
 
     name = "batched_gemm"
 
@@ -63,12 +63,12 @@ class GroupedGemm(Gemm):
     def derived(
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
-        """Return what `Gemm` does of one group, and the waves of all."""
+        """Return `Gemm`'s features of one group, and the wave count of all groups."""
         return super().derived(_single_group(problem), config, device)
 
 
 def _single_group(problem: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the sizes of one group's product, and as many of them as there are rows for."""
+    """Return the sizes of one group's product; ``batch`` is the number of groups with rows."""
     groups = np.maximum(np.minimum(problem["groups"], problem["M"]), 1.0)
     sizes = {name: problem[name] for name in ("N", "K")}
     kind = {"dtype": problem["dtype"]} if "dtype" in problem else {}

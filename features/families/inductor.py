@@ -1,4 +1,4 @@
-"""Kernels that PyTorch's Inductor makes from Triton templates: products, and attention."""
+"""Kernels from PyTorch Inductor's Triton templates: matrix products and attention."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from foretune.features.geometry import cache_features
 
 
 class InductorTemplate(Family):
-    """A launch in tiles; its parts make up the time."""
+    """A tiled launch; its parts make up the time."""
 
     accepts_scalars = True
 
@@ -59,7 +59,7 @@ class InductorMm(InductorTemplate):
     def derived(
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
-        """Return what the tile and the launch are like, and how the matrices lie in memory."""
+        """Return features of the tile, the launch and the memory layout."""
         m, n, k = (1.0 * problem[p] for p in "MNK")
         tile_m, tile_n, tile_k = (1.0 * config[f"BLOCK_{p}"] for p in "MNK")
         a, b = _bytes(problem)
@@ -78,7 +78,7 @@ class InductorMm(InductorTemplate):
 
 
 class InductorMixedMm(InductorMm):
-    """The same with B in eight bits, unpacked on the way."""
+    """`InductorMm` with 8-bit B, unpacked in the kernel."""
 
     name = "inductor_mixed_mm"
 
@@ -86,8 +86,8 @@ class InductorMixedMm(InductorMm):
 class InductorFlexAttention(InductorTemplate):
     """Columns: problem.batch, heads, seq_q, seq_kv, head_dim, dtype; config.BLOCK_M, BLOCK_N, ….
 
-    The mask is not among them, and blocks of keys that it hides are skipped: the work is what any
-    mask leaves, one block of keys for every query. What a mask adds is learned.
+    The mask is unknown and hidden blocks of keys are skipped, so the cost is a lower bound: one
+    block of keys per query. The model learns the rest.
     """
 
     name = "inductor_flex_attention"
@@ -121,7 +121,7 @@ class InductorFlexAttention(InductorTemplate):
     def derived(
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
-        """Return what the tile and the launch are like."""
+        """Return features of the tile and the launch."""
         _, queries, keys, dim = _attention(problem)
         tile_m, tile_n = (1.0 * config[f"BLOCK_{p}"] for p in "MN")
         return {
@@ -136,12 +136,12 @@ class InductorFlexAttention(InductorTemplate):
 
 
 def _bytes(problem: Mapping[str, Any]) -> tuple[Quantity, Quantity]:
-    """Return the bytes of an element of A and of B."""
+    """Return the bytes per element of A and of B."""
     return formats.weight_bytes(problem["mat1_dtype"]), formats.weight_bytes(problem["mat2_dtype"])
 
 
 def _precision(problem: Mapping[str, Any]) -> Any:
-    """Return the precision of operations: that of A, or TF32 where the problem says so."""
+    """Return the precision of operations: that of A, or TF32 if the problem requests it."""
     plain = formats.compute_dtype(problem["mat1_dtype"])
     flags = np.asarray(problem.get("using_tf32", ""), dtype=str)  # True is written 1 here
     fast = (flags == "1") | (flags == "1.0") | (flags == "True")
@@ -150,6 +150,6 @@ def _precision(problem: Mapping[str, Any]) -> Any:
 
 
 def _attention(problem: Mapping[str, Any]) -> tuple[Quantity, Quantity, Quantity, Quantity]:
-    """Return heads of all sequences, queries and keys of one, and their width."""
+    """Return batch times heads, queries, keys and head dimension."""
     heads = 1.0 * problem["batch"] * problem["heads"]
     return heads, 1.0 * problem["seq_q"], 1.0 * problem["seq_kv"], 1.0 * problem["head_dim"]

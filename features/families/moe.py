@@ -1,4 +1,4 @@
-"""Mixture of experts: every token passes the two (gated: three) products of its top-k experts."""
+"""Mixture of experts: each token passes the products of its top-k experts."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,7 +13,7 @@ from foretune.features.families.tiles import wave_features
 MATRICES = 3.0
 """Gate, up and down projection of a gated expert."""
 WIDE_BYTES = 2.0
-"""Of a number between kernels that is not rounded to the products' format."""
+"""Bytes of an intermediate value that is not in the products' format."""
 
 
 class Moe(Family):
@@ -23,10 +23,10 @@ class Moe(Family):
     accepts_scalars = True
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return the products of the busiest rank; each expert that gets a token is read once.
+        """Return the work of the busiest rank; each active expert is read once.
 
-        Beside the products, rows are gathered by expert, activated, scattered and added: a pair's
-        row passes memory five times at the hidden width and six times at the inner one, the
+        Besides the products, rows are gathered by expert, activated, scattered and added. A pair's
+        row passes memory five times at the hidden width and six times at the inner width, the
         products' inputs in their format. Every rank reads and writes all tokens.
         """
         hidden, inner = problem["hidden"], _inner(problem, config)
@@ -45,7 +45,7 @@ class Moe(Family):
     def derived(
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
-        """Return the tokens an expert gets, active experts, sizes of one and the tiles of all."""
+        """Return tokens per expert, active experts, one expert's sizes and the total tile count."""
         hidden, inner = problem["hidden"], _inner(problem, config)
         load = _load(problem, config)
         per_expert = load.pairs / load.active

@@ -1,4 +1,4 @@
-"""Kernels that stream rows: norms, softmax, elementwise operations, quantisation."""
+"""Kernels that stream rows: norms, softmax, elementwise operations, quantization."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,7 +10,7 @@ from foretune.features.families import formats
 from foretune.features.families.tiles import wave_features
 
 FLOPS_PER_ELEMENT = {"norm": 8.0, "softmax": 8.0, "elementwise": 2.0, "quantize": 4.0}
-"""Roughly; these kernels wait for memory, and the models learn what is left."""
+"""Rough estimates: these kernels are memory-bound, and the models learn the rest."""
 
 
 class Rowwise(Family):
@@ -31,7 +31,7 @@ class Rowwise(Family):
     def derived(
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
-        """Return the number of elements and the waves of rows."""
+        """Return the element count and the waves of rows."""
         rows = 1.0 * _rows(problem)
         elements = rows * _columns(problem)
         return {
@@ -54,7 +54,7 @@ class Softmax(Rowwise):
 
 
 class Elementwise(Rowwise):
-    """One operation per element (``problem.op`` says which)."""
+    """One operation per element, named by ``problem.op``."""
 
     name = "elementwise"
 

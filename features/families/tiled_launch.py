@@ -1,4 +1,4 @@
-"""Launches in tiles: blocks that each walk along a sum, step by step, as Triton's products do."""
+"""Tiled launches: blocks that step along a sum, as Triton's matrix products do."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,13 +11,13 @@ from foretune.family import Quantity, nan_to
 from foretune.features.families.tiles import cores_of, wave_features
 
 L2_SPEEDUP = 3.0
-"""How much faster than main memory the second-level cache is, roughly."""
+"""Approximate bandwidth of the L2 cache over that of main memory."""
 STEP_LATENCY_MS = 0.7e-3
-"""What one step waits for its data if it was not asked for ahead, roughly."""
+"""Approximate latency of one step's loads without prefetching."""
 PIPELINING_EXPONENT = 0.8
-"""Power of the stages in flight by which they shorten that wait (chosen on products, A100)."""
+"""Exponent of the stages in flight that divides the latency (fitted on matrix products, A100)."""
 SHARED_KIB, REGISTERS, MAX_WARPS, MAX_BLOCKS = 128.0, 65536.0, 64.0, 32.0
-"""Of a multiprocessor, in the generations since 2017; the first where the device does not say."""
+"""Limits per multiprocessor since 2017; the first only if the device does not report it."""
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,15 @@ class TiledLaunch:
     """The geometry of one launch.
 
     Attributes:
-        blocks: that are launched.
-        steps: that a block does one after the other.
-        flops: operations of a step.
-        step_bytes: that a step loads.
-        sums: values of 32 bits that a block keeps.
-        warps: of a block.
+        blocks: launched blocks.
+        steps: sequential steps per block.
+        flops: per step.
+        step_bytes: bytes loaded per step.
+        sums: 32-bit accumulators per block.
+        warps: per block.
         stages: steps in flight.
         moved_bytes: bytes that must pass main memory.
-        dtype: in which precision operations run.
+        dtype: precision of the operations.
     """
 
     blocks: Quantity
@@ -47,10 +47,10 @@ class TiledLaunch:
     dtype: Any
 
     def parts_ms(self, device: Mapping[str, Any]) -> dict[str, Quantity]:
-        """Return what the launch takes by each limit alone, in milliseconds.
+        """Return the launch's time by each limit alone, in ms.
 
-        Operations by whole waves of blocks, traffic of the second-level cache and of main memory,
-        and the wait for every step's data, which steps in flight shorten.
+        The limits are operations in whole waves of blocks, L2 traffic, memory traffic, and load
+        latency per step, which steps in flight hide.
         """
         cores, bandwidth = cores_of(device), device.get("memory_gbps", np.nan) * 1e6
         rate = peak_rate(self.dtype, device) * 1e6 / cores
@@ -66,7 +66,7 @@ class TiledLaunch:
         }
 
     def resident(self, device: Mapping[str, Any]) -> Quantity:
-        """Return how many blocks a multiprocessor can hold at once, one at least."""
+        """Return the number of blocks that fit a multiprocessor at once, at least one."""
         shared = 1024.0 * nan_to(device.get("l1_kib", SHARED_KIB), SHARED_KIB)
         registers = 1.2 * self.sums + 32.0 * 40.0 * self.warps
         held = np.minimum(shared / self._buffers, MAX_WARPS / self.warps)
@@ -74,7 +74,7 @@ class TiledLaunch:
         return np.maximum(held, 1.0)
 
     def features(self, device: Mapping[str, Any]) -> dict[str, Quantity]:
-        """Return what tells launches apart, all of it relative to the device or to the tile."""
+        """Return scale-free features of a launch."""
         shared = 1024.0 * nan_to(device.get("l1_kib", SHARED_KIB), SHARED_KIB)
         resident = self.resident(device)
         active = np.minimum(resident, np.maximum(self.blocks / cores_of(device), 1.0))

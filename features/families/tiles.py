@@ -1,4 +1,4 @@
-"""Tiles and waves: how evenly a grid of output tiles fills the multiprocessors of a device."""
+"""Tiles and waves: how evenly output tiles fill a device's multiprocessors."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 from foretune.family import Quantity, nan_to
 
 DEFAULT_CORES = 128.0
-"""Multiprocessors assumed where a device does not say; only relative sizes matter then."""
+"""Multiprocessors assumed if the device does not report them; only ratios matter then."""
 
 
 def cores_of(device: Mapping[str, Any]) -> Quantity:
@@ -17,14 +17,14 @@ def cores_of(device: Mapping[str, Any]) -> Quantity:
 
 
 TILES = ((64, 64), (64, 256), (128, 128), (128, 256), (256, 128), (16, 64))
-"""Output tiles libraries choose among: which one ran is not known, so all are described."""
+"""Output tiles of common libraries; the one that ran is unknown, so each gives features."""
 
 
 def wave_features(name: str, tiles: Quantity, device: Mapping[str, Any]) -> dict[str, Quantity]:
-    """Return log2 of the waves that ``tiles`` make, and how full the waves are.
+    """Return log2 of the waves of ``tiles``, and how full they are.
 
-    A wave is one tile on every multiprocessor; the last one is seldom full. Quantities ``waves_…``
-    (log2 of whole waves) and ``fill_…`` (tiles over places in those waves, 0 … 1).
+    A wave is one tile per multiprocessor. ``waves_…`` is log2 of the whole waves; ``fill_…`` is the
+    filled share of their slots (0 … 1).
     """
     waves = tiles / cores_of(device)
     whole = np.ceil(waves)
@@ -32,14 +32,14 @@ def wave_features(name: str, tiles: Quantity, device: Mapping[str, Any]) -> dict
 
 
 def padding(size: Quantity, tile: Quantity) -> Quantity:
-    """Return the share of a dimension's padded length that is real: 1 where ``tile`` divides it."""
+    """Return the unpadded share of a tiled dimension; 1 if ``tile`` divides it."""
     return size / (np.ceil(size / tile) * tile)
 
 
 def product_features(
     m: Quantity, n: Quantity, batch: Quantity, device: Mapping[str, Any]
 ) -> dict[str, Quantity]:
-    """Return, per tile shape, waves and padding of ``batch`` matrices of ``m`` × ``n``."""
+    """Return waves and padding per tile shape, for ``batch`` matrices of ``m`` × ``n``."""
     features: dict[str, Quantity] = {}
     for tile_m, tile_n in TILES:
         tiles = batch * np.ceil(m / tile_m) * np.ceil(n / tile_n)

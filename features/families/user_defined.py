@@ -1,4 +1,4 @@
-"""Work as data: a kernel of which nothing is known but what its user says, as expressions."""
+"""A cost model given by user expressions."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -13,24 +13,24 @@ from foretune.features.families import formats
 from foretune.features.families.tiles import cores_of, wave_features
 
 FLOPS, BYTES = "flops", "bytes"
-"""Columns ``problem.flops`` and ``problem.bytes`` are the work of kernels nobody knows."""
+"""``problem.flops`` and ``problem.bytes`` define the work of unknown kernels."""
 
 
 class UserDefinedCost(Family):
-    """A family whose work is given by expressions over the columns of problem and configuration.
+    """A family whose cost is given by expressions over problem and configuration columns.
 
-    Columns go by their short names; where both groups have a name, it is the problem's.
+    Columns have their short names; a problem column hides a configuration column of the same name.
 
     Args:
-        name: of the kernel.
-        flops: operations of a launch, e.g. ``2 * M * N * K``.
-        bytes_moved: bytes it must move, e.g. ``2 * (M * K + K * N + M * N)``.
-        blocks: that are launched, e.g. ``-(-M // BLOCK_M) * -(-N // BLOCK_N)``; empty: not known.
-        precision: of the operations, as in ``device.<precision>_gflops``; empty: that of the
-            columns ``format`` or ``dtype``, else ``fp32``.
+        name: the kernel's name.
+        flops: operations per launch, e.g. ``2 * M * N * K``.
+        bytes_moved: bytes moved per launch, e.g. ``2 * (M * K + K * N + M * N)``.
+        blocks: launched blocks, e.g. ``-(-M // BLOCK_M) * -(-N // BLOCK_N)``; empty if unknown.
+        precision: selects ``device.<precision>_gflops``; empty for that of column ``format`` or
+            ``dtype``, else ``fp32``.
 
     Raises:
-        SpaceError: an expression cannot be understood.
+        SpaceError: an expression is invalid.
     """
 
     def __init__(
@@ -45,25 +45,25 @@ class UserDefinedCost(Family):
     def from_expressions(
         cls, name: str, flops: str, bytes_moved: str, blocks: str = ""
     ) -> Self | None:
-        """Return the kernel with the work that was given; None if none was.
+        """Return the family with the given work; None if no work is given.
 
         Raises:
-            UsageError: only a part of it was.
+            UsageError: only a part of it is given.
         """
         if bool(flops) != bool(bytes_moved) or (blocks and not flops):
             raise UsageError("work is known by operations and bytes: give both")
         return cls(name, flops, bytes_moved, blocks) if flops else None
 
     def to_json(self) -> dict[str, str]:
-        """Return the arguments beside the name."""
+        """Return the constructor's arguments except the name."""
         return {**self.texts, "precision": self.precision}
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return what the expressions say.
+        """Evaluate the expressions.
 
         Raises:
             KeyError: a column that they use is missing.
-            PredictorError: one cannot be evaluated, as it calculates with text.
+            PredictorError: an expression cannot be evaluated, e.g. it computes with text.
         """
         kind = config.get("format", problem.get("dtype", "fp32"))
         return Cost(
@@ -75,7 +75,7 @@ class UserDefinedCost(Family):
     def derived(
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
-        """Return the waves of blocks and how full they are, where blocks are given."""
+        """Return the waves of blocks and their fill, if blocks are given."""
         if "blocks" not in self._expressions:
             return {}
         return wave_features("blocks", self._value("blocks", problem, config), device)
@@ -83,7 +83,7 @@ class UserDefinedCost(Family):
     def launch_parts_ms(
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
-        """Return operations by whole waves of blocks, and bytes; nothing without blocks."""
+        """Return compute time in whole waves, and memory time; nothing without blocks."""
         if "blocks" not in self._expressions:
             return {}
         waves = self._value("blocks", problem, config) / cores_of(device)

@@ -1,1 +1,1 @@
-"""Predictors on disk, and those that come along."""
+"""Saved predictors: folders, names, shipped predictors."""

@@ -1,4 +1,4 @@
-"""The folder a predictor is saved in: replaced as a whole, and nothing else in it touched."""
+"""The folder of a saved predictor: replaced atomically, other files in it are kept."""
 
 import json
 import os
@@ -26,15 +26,11 @@ FILE_PATTERNS = (
     r"correction\d+\.[a-z.]+",
     *TARGETS,
 )
-"""Patterns of the names of a saved predictor's files."""
+"""Name patterns of a saved predictor's files."""
 
 
 def require_writable_folder(folder: Path) -> None:
-    """Do nothing if a predictor can be saved in ``folder``.
-
-    Raises:
-        OutputError: there is something else.
-    """
+    """Raise `OutputError` if ``folder`` holds anything but a predictor."""
     if folder.is_dir():
         if (folder / CARD).exists() or not any(folder.iterdir()):
             return
@@ -45,7 +41,7 @@ def require_writable_folder(folder: Path) -> None:
 
 @contextmanager
 def atomic_folder(folder: Path, card: dict[str, Any]) -> Iterator[Path]:
-    """Yield a folder to write to; with ``card`` it becomes ``folder`` when all went well.
+    """Yield a folder to write to; on success it becomes ``folder``, with ``card``.
 
     Raises:
         OutputError: it cannot be written.
@@ -68,10 +64,10 @@ def atomic_folder(folder: Path, card: dict[str, Any]) -> Iterator[Path]:
 
 
 def read_card(folder: Path) -> dict[str, Any]:
-    """Return the card that `writing` wrote.
+    """Return the card that `atomic_folder` wrote.
 
     Raises:
-        PredictorError: there is none, or it is of another version.
+        PredictorError: there is none, or another version wrote it.
     """
     with translate_read_errors(
         folder, PredictorError, "holds no predictor ({}): train one with 'foretune train'"
@@ -85,11 +81,7 @@ def read_card(folder: Path) -> dict[str, Any]:
 
 
 def require_regular_files(folder: Path) -> None:
-    """Do nothing if all files of a saved predictor are regular ones.
-
-    Raises:
-        OSError, ValueError: one is a device or a pipe, or too large.
-    """
+    """Raise `OSError` or `ValueError` if a predictor's file is a device, a pipe or too large."""
     pattern = re.compile("|".join(FILE_PATTERNS))
     for path in filter(lambda p: pattern.fullmatch(p.name), folder.iterdir()):
         for file in path.rglob("*") if path.is_dir() else [path]:
@@ -118,4 +110,4 @@ def _replace_folder(new: Path, folder: Path) -> None:
 def _to_json(value: object) -> Any:
     if isinstance(value, np.generic):
         return value.item()
-    raise ValueError(f"a parameter is {value!r}: no number or text")
+    raise ValueError(f"a parameter is {value!r}, not a number or text")

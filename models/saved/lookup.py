@@ -1,9 +1,9 @@
-"""What a predictor may be called, wherever one is taken.
+"""Finds the predictor that a user names.
 
 - a `Predictor`;
-- a folder that holds one, or one of whose subfolders does: a campaign's;
+- a folder that holds one, or whose subfolder does (a campaign's);
 - ``models:/NAME@ALIAS``, ``models:/NAME/VERSION`` or ``runs:/ID``: one logged to MLflow;
-- ``"auto"``: the one that comes with Foretune;
+- ``"auto"``: the one shipped with Foretune;
 - ``"none"`` or None: none.
 """
 
@@ -25,16 +25,16 @@ PredictorSource: TypeAlias = "Predictor | str | os.PathLike[str] | None"
 AUTO, NONE = "auto", "none"
 MLFLOW_PREFIXES = ("models:/", "runs:/")
 MAX_FOLDER_DEPTH = 3
-"""Levels below a folder where its predictor is looked for: an MLflow model has it two below."""
+"""Levels below a folder that are searched; an MLflow model has its predictor two levels below."""
 SOURCE_KINDS = "folder of one or of a campaign, models:/NAME@ALIAS or runs:/ID"
 
 
 def read_predictor(source: PredictorSource) -> "Predictor":
-    """Return the predictor called ``source``.
+    """Return the predictor named ``source``.
 
     Raises:
-        UsageError: it is ``auto`` or none, and nobody says of which kernel.
-        PredictorError: there is none, there are several, or it is of another version.
+        UsageError: it is ``auto`` or none, which need a kernel.
+        PredictorError: there is none, there are several, or another version wrote it.
         TrackingError: MLflow does not have it.
     """
     from foretune.models.predictor import Predictor
@@ -42,7 +42,7 @@ def read_predictor(source: PredictorSource) -> "Predictor":
     if isinstance(source, Predictor):
         return source
     if source is None or str(source) in (AUTO, NONE):
-        raise UsageError(f"predictor {str(source)!r} says nothing here: name a {SOURCE_KINDS}")
+        raise UsageError(f"predictor {str(source)!r} cannot be used here: name a {SOURCE_KINDS}")
     if not isinstance(source, (str, os.PathLike)):
         raise UsageError(f"predictor is {source!r}: give a Predictor, or name a {SOURCE_KINDS}")
     if not str(source).startswith(MLFLOW_PREFIXES):
@@ -56,15 +56,15 @@ def read_predictor(source: PredictorSource) -> "Predictor":
 def find_search_predictor(
     source: PredictorSource, request: PredictorRequest, say: Callable[[str], None]
 ) -> SearchPredictor | None:
-    """Return the predictor called ``source`` for what it is wanted for; None where none is.
+    """Return the predictor named ``source`` for ``request``; None for ``none``.
 
     Args:
-        source: what it is called.
-        request: for what it is wanted.
-        say: told which one comes with Foretune, or why none does, and what is not the same here.
+        source: its name.
+        request: the kernel, device and targets of the search.
+        say: receives the choice among shipped predictors, and any mismatch.
 
     Raises:
-        PredictorError, TrackingError, UsageError: the one that was asked for cannot be used.
+        PredictorError, TrackingError, UsageError: the named predictor cannot be used.
     """
     if source is None or (isinstance(source, str) and source == NONE):
         return None
@@ -74,7 +74,7 @@ def find_search_predictor(
         found = SearchPredictor.for_device(read_predictor(source), request.device)
         request.check(found.predictor)
     if found is not None and found.mismatch:
-        say(f"the predictor is checked and corrected by what is measured: {found.mismatch}")
+        say(f"measurements check and correct the predictor: {found.mismatch}")
     return found
 
 
@@ -92,7 +92,7 @@ def _shipped(request: PredictorRequest, say: Callable[[str], None]) -> SearchPre
 
 
 def _predictor_folder(root: Path) -> Path:
-    """Return where below ``root`` the predictor lies; ``root`` itself if nowhere."""
+    """Return the predictor's folder at or below ``root``; ``root`` if there is none."""
     levels = ("*/" * depth + CARD for depth in range(MAX_FOLDER_DEPTH + 1))
     found = [path.parent for level in levels for path in sorted(root.glob(level))]
     if len(found) > 1 and found[0] != root:

@@ -1,4 +1,4 @@
-"""MLflow, as far as predictors come from it: where it is, and what was logged there."""
+"""Downloads predictors from MLflow."""
 
 import logging
 import os
@@ -13,19 +13,19 @@ from foretune.errors import TrackingError
 
 DEFAULT_URI = "sqlite:///mlflow.db"
 ARTIFACT = "predictor"
-"""What the model of a run is called."""
+"""Name of the model of a run."""
 _MLFLOW_DEFAULTS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # seven, with growing waits, is minutes of silence
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",  # the default, seven, takes minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
 }
 
 
 def connect(uri: str | None = None) -> Any:
-    """Return MLflow's module, its tracking set to ``uri``.
+    """Return MLflow's module with its tracking URI set.
 
-    None keeps what the process has set, else takes ``MLFLOW_TRACKING_URI``, else `DEFAULT_URI`.
+    None keeps the process' URI, else uses ``MLFLOW_TRACKING_URI``, else `DEFAULT_URI`.
 
     Raises:
         TrackingError: MLflow is not installed.
@@ -38,7 +38,7 @@ def connect(uri: str | None = None) -> Any:
         raise TrackingError(
             "MLflow is not installed: pip install mlflow, or name a folder instead"
         ) from e
-    for name in ("mlflow", "alembic"):  # their start-up and hints say nothing a user can act on
+    for name in ("mlflow", "alembic"):  # their start-up messages and hints are not actionable
         logging.getLogger(name).setLevel(logging.ERROR)
     if uri or not mlflow.tracking.is_tracking_uri_set():  # type: ignore[no-untyped-call]
         mlflow.set_tracking_uri(uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_URI)
@@ -47,7 +47,7 @@ def connect(uri: str | None = None) -> Any:
 
 @contextmanager
 def downloaded_model(name: str) -> Iterator[Path]:
-    """Yield a folder with the model called ``models:/…`` or ``runs:/…``.
+    """Yield a folder with the model named ``models:/…`` or ``runs:/…``.
 
     Raises:
         TrackingError: MLflow does not have it, or cannot be reached.
@@ -59,7 +59,7 @@ def downloaded_model(name: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of MLflow's own making
+                warnings.simplefilter("ignore")  # warnings inside MLflow
                 path = mlflow.artifacts.download_artifacts(artifact_uri=name, dst_path=folder)
         except (mlflow.exceptions.MlflowException, OSError) as e:
             reason = str(root_cause(e)).partition("\n")[0][:200]
@@ -71,6 +71,6 @@ def downloaded_model(name: str) -> Iterator[Path]:
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """Return what started it: MLflow wraps a refused connection four times over."""
+    """Return the innermost error; MLflow wraps a refused connection four times."""
     inner = error.__cause__ or error.__context__
     return root_cause(inner) if inner is not None else error

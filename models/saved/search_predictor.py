@@ -1,4 +1,4 @@
-"""A predictor as it is used here, and whether it learned here."""
+"""The predictor of a search, and whether its training data match the device and kernel."""
 
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
@@ -16,13 +16,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PredictorRequest:
-    """What a predictor is wanted for.
+    """The kernel, device and targets that a predictor must have.
 
-    Attributes:
-        kernel: its name.
-        source_hash: identifies its code.
-        device: where it runs.
-        targets: what must be predicted.
+    ``source_hash`` identifies the kernel's code.
     """
 
     kernel: str
@@ -31,11 +27,7 @@ class PredictorRequest:
     targets: "tuple[Target, ...]" = ("time_ms",)
 
     def check(self, predictor: "Predictor") -> None:
-        """Do nothing if ``predictor`` says what is wanted.
-
-        Raises:
-            PredictorError: it is of another kernel, or has not learned a target.
-        """
+        """Raise `PredictorError` if ``predictor`` is of another kernel or lacks a target."""
         require_kernel(predictor, self.kernel)
         if missing := [t for t in self.targets if t not in predictor.targets_]:
             raise PredictorError(
@@ -49,10 +41,10 @@ class SearchPredictor:
     """A predictor that guides a search.
 
     Attributes:
-        predictor: what predicts.
-        mismatch: what it learned from that is not the same here: the device, or the kernel's code;
-            empty where nothing is. Then measurements check it, and correct its intervals.
-        shipped: whether it comes with Foretune, so that nobody asked for this very one.
+        predictor: the predictor.
+        mismatch: how its training differs (device or kernel code); empty if it does not. With a
+            mismatch, measurements check the predictor and correct its intervals.
+        shipped: whether it is shipped with Foretune, so not named by the user.
     """
 
     predictor: "Predictor"
@@ -66,9 +58,9 @@ class SearchPredictor:
 
     @classmethod
     def for_device(cls, predictor: "Predictor", device: "Device") -> Self:
-        """Return the guide for ``device``, foreign where there are no runs of a device so called.
+        """Return the guide for ``device``, with a mismatch if it has no runs there.
 
-        Nobody knows of which code its runs are: it is taken to be this one.
+        The kernel's code is assumed to match.
         """
         names = sorted(set(predictor.measured_runs()["device"].astype(str)))
         if canonical_name(device.name) in map(canonical_name, names):
@@ -76,20 +68,16 @@ class SearchPredictor:
         return cls(predictor, f"it learned from {', '.join(names)}, this is {device.name}")
 
     def has_valid_interval(self, device: "Device") -> bool:
-        """Whether its intervals hold on ``device``: it learned there, or was corrected there."""
+        """Whether its intervals hold on ``device``: it was trained or calibrated there."""
         return not self.mismatch or device.name in self.predictor.calibration_.devices
 
     def calibrated(self, runs: "pd.DataFrame") -> Self:
-        """Return it with its predictor calibrated by ``runs``, measured here."""
+        """Return the guide with its predictor calibrated with ``runs``."""
         return replace(self, predictor=self.predictor.calibrate(runs))
 
 
 def require_kernel(predictor: "Predictor", kernel: str) -> None:
-    """Do nothing if ``predictor`` is of ``kernel``.
-
-    Raises:
-        PredictorError: it is of another.
-    """
+    """Raise `PredictorError` unless ``predictor`` is of ``kernel``."""
     if predictor.kernel_name_ != kernel:
         raise PredictorError(
             f"the predictor knows {predictor.kernel_name_!r}, not {kernel!r}: name one that was "

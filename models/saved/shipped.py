@@ -1,17 +1,15 @@
-"""Predictors that come with Foretune, and which of them may be believed here.
+"""Predictors shipped with Foretune, and which of them match the kernel and device.
 
 Each is a folder ``shipped/KERNEL/TABLE`` as `Predictor.save` writes it, trained on the shipped
-table of that name, and beside it ``card.json``, which says of what. One is believed where all of
-this is the same:
+table of that name, with a ``card.json`` that describes it. A predictor matches if these are equal:
 
-- what identifies the kernel's code: a `Kernel`'s ``source_hash``; of a decorated Triton kernel that
-  of the function and all it calls;
-- the device's name and architecture, and what the system says of its size (`IDENTITY`): a virtual
-  machine's name says little, and a slice of a GPU has the name of the whole.
+- the kernel's code: a `Kernel`'s ``source_hash``; for a decorated Triton kernel, the hash of the
+  function and all it calls;
+- the device's name and architecture, and its reported sizes (`IDENTITY_SPECS`): a virtual machine's
+  name tells little, and a slice of a GPU has the name of the whole.
 
-Where something differs, the one that differs least is a foreign guide: a search checks it by what
-it measures, and trusts it as far as that bears it out. Versions of compilers and libraries may
-differ: what is predicted is where a search begins, and measurements correct it.
+If none matches, the most similar one is used with a mismatch: the search checks it with its
+measurements, and trusts it as they confirm it. Compiler and library versions may differ.
 """
 
 import json
@@ -27,26 +25,26 @@ from foretune.models.saved.search_predictor import PredictorRequest, SearchPredi
 SHIPPED = Path(__file__).parents[1] / "shipped"
 CARD = "card.json"
 IDENTITY_SPECS = ("cores", "l1_kib", "l2_kib", "l3_kib", "vector_bits")
-"""Specs in which two devices of one name must agree, as far as both are known."""
+"""Specs that must be equal on two devices of one name, if both are known."""
 
 
 class NotShipped(PredictorError):
-    """No predictor that comes with Foretune fits; the message says why."""
+    """No shipped predictor fits; the message says why."""
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """What a shipped predictor is of.
+    """Description of a shipped predictor.
 
     Attributes:
         kernel: its name.
-        source: identifies the code that was measured.
+        source: source hash of the measured code.
         device: its name.
-        architecture: of the device.
-        specs: of the device, by the names in `foretune.device.SPECS`.
+        architecture: the device's.
+        specs: the device's, by the names in `foretune.device.SPECS`.
         table: the shipped table it was trained on.
-        provisional: why it must not be relied on yet; empty if it may be.
-        held_out: scores on problems it was not trained on (`foretune.models.validation.metrics`).
+        provisional: why it is provisional; empty if it is not.
+        held_out: scores on held-out problems (`foretune.models.validation.metrics`).
     """
 
     kernel: str
@@ -59,20 +57,16 @@ class Pretrained:
     held_out: Mapping[str, float] = field(default_factory=dict)
 
     def folder(self, root: Path) -> Path:
-        """Return where the predictor lies among those shipped in ``root``."""
+        """Return the predictor's folder below ``root``."""
         return root / self.kernel / self.table
 
     def save(self, root: Path) -> None:
-        """Write the card beside the predictor, which is there already.
-
-        Raises:
-            OSError: it cannot be written.
-        """
+        """Write the card beside the saved predictor."""
         text = json.dumps(asdict(self), indent=1) + "\n"
         (self.folder(root) / CARD).write_text(text, encoding="utf-8")
 
     def differences(self, source: str, device: Device) -> list[str]:
-        """Return what is not the same for that code on that device, the gravest last."""
+        """Return the differences to that code and device, the most serious last."""
         found = []
         for spec in IDENTITY_SPECS:
             size, mine = self.specs.get(spec), device.specs.get(spec)
@@ -88,7 +82,7 @@ class Pretrained:
 
 
 def shipped_predictors() -> list[Pretrained]:
-    """Return the cards of all predictors that come with Foretune.
+    """Return the cards of all shipped predictors.
 
     Raises:
         PredictorError: one is damaged.
@@ -97,14 +91,11 @@ def shipped_predictors() -> list[Pretrained]:
 
 
 def find_pretrained(request: PredictorRequest) -> SearchPredictor:
-    """Return the predictor that comes with Foretune for a kernel, of all the one most like it.
-
-    Args:
-        request: for what it is wanted.
+    """Return the most similar shipped predictor of the requested kernel.
 
     Raises:
-        NotShipped: there is none of this kernel; the message says so.
-        PredictorError, RunTableError: the one is damaged, or of another version.
+        NotShipped: there is none of this kernel.
+        PredictorError, RunTableError: it is damaged, or another version wrote it.
     """
     from foretune.models.predictor import Predictor
 
@@ -119,13 +110,13 @@ def find_pretrained(request: PredictorRequest) -> SearchPredictor:
             found, "; ".join(card.differences(request.source_hash, request.device)), shipped=True
         )
     raise NotShipped(
-        f"no predictor of {request.kernel} comes with Foretune for this: "
-        + ("; ".join(reasons) or "none is of this kernel")
+        f"no shipped predictor of {request.kernel} fits: "
+        + ("; ".join(reasons) or "there is none of this kernel")
     )
 
 
 def _mismatch_rank(card: Pretrained, request: PredictorRequest) -> tuple[bool, bool, bool, int]:
-    """Return how unlike this a table is: the code, the device, its architecture, its sizes."""
+    """Return a sort key of the differences: code, device, architecture, sizes."""
     device = request.device
     return (
         card.source != request.source_hash,
@@ -140,7 +131,9 @@ def _cards(kernel: str) -> Iterator[Pretrained]:
         with translate_read_errors(path, PredictorError, "is damaged ({}): install Foretune again"):
             card = Pretrained(**read_json(path))
         if (card.kernel, card.table) != (path.parents[1].name, path.parent.name):
-            raise PredictorError(f"{path} is of {card.kernel}, {card.table}: it lies elsewhere")
+            raise PredictorError(
+                f"{path} describes {card.kernel}, {card.table}: it is in the wrong folder"
+            )
         yield card
 
 

@@ -1,1 +1,1 @@
-"""Trees: boosted, forests, and how rows go through them."""
+"""Tree models, boosted and random forests, and their fast prediction."""

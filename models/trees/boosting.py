@@ -18,22 +18,22 @@ if TYPE_CHECKING:
     from foretune.models.trees.compiled_trees import CompiledTrees
 
 MAX_ARRAY_ROWS = 4
-"""So few go through the trees one by one: XGBoost takes longer than that to be called."""
+"""Up to this many rows use the tree arrays: calling XGBoost takes longer."""
 MIN_COMPILED_ROWS = 16_384
-"""So many go through compiled trees where Numba is installed, in a fifth of XGBoost's time."""
+"""From this many rows, compiled trees take a fifth of XGBoost's time, if Numba is installed."""
 UNUSED_NODE_FIELDS = ("base_weights", "loss_changes")
-"""What training leaves in every node, and neither prediction nor Shapley values read."""
+"""Node fields that neither prediction nor Shapley values read."""
 
 
 @dataclass(eq=False)
 class TreeForms:
-    """A booster's trees in the forms that few rows and many rows are quick in, made when needed."""
+    """A booster's trees in forms that are fast for few and for many rows, built on use."""
 
     booster: Any
 
     @cached_property
     def trees(self) -> Trees | None:
-        """The trees as plain arrays; None if they are of a kind not known here."""
+        """The trees as arrays; None if they are not supported."""
         return Trees.from_booster(self.booster)
 
     @cached_property
@@ -43,7 +43,7 @@ class TreeForms:
 
     @cached_property
     def compiled(self) -> "CompiledTrees | None":
-        """For many rows; None too if Numba is not installed or the trees are too deep."""
+        """For many rows; None also if Numba is missing or the trees are too deep."""
         try:
             from foretune.models.trees.compiled_trees import CompiledTrees
         except ImportError:
@@ -52,18 +52,18 @@ class TreeForms:
 
 
 class BoostingModel(Regressor):
-    """Gradient-boosted trees; the defaults come from a search with Optuna over four tables.
+    """Gradient-boosted trees; the defaults come from an Optuna search on four tables.
 
     Args:
-        rounds: trees.
-        depth: of a tree at most.
+        rounds: number of trees.
+        depth: maximum depth.
         rate: learning rate.
-        rows: share of the rows each tree sees.
-        columns: share of the features each tree sees.
-        bins: of a feature's values; trees split between them.
-        min_child_weight: rows (or their weight) in a leaf at least.
-        objective: XGBoost's.
-        seed: of the sampling of rows and columns.
+        rows: share of the rows per tree.
+        columns: share of the features per tree.
+        bins: bins per feature; trees split between them.
+        min_child_weight: minimum rows (or their weight) in a leaf.
+        objective: XGBoost's objective.
+        seed: random seed.
     """
 
     suffix = ".ubj.gz"
@@ -91,7 +91,7 @@ class BoostingModel(Regressor):
         self.seed = seed
 
     def quick(self) -> Self:
-        """Return a model with a third of the trees, each of which counts three times."""
+        """Return a model with a third of the trees and three times the learning rate."""
         rounds, rate = max(1, self.rounds // 3), min(1.0, 3.0 * self.rate)
         return super().quick().set_params(rounds=rounds, rate=rate)
 
@@ -109,7 +109,7 @@ class BoostingModel(Regressor):
         self._set_booster(xgboost.train(parameters, data, num_boost_round=self.rounds))
 
     def _set_booster(self, booster: Any) -> None:
-        """Keep a trained booster; it predicts in one thread, its callers share out the rows."""
+        """Set the booster to predict in one thread, because callers split the rows."""
         self.booster_: Any = booster
         self.booster_.set_param({"nthread": 1})
         self.forms_ = TreeForms(booster)
@@ -123,21 +123,17 @@ class BoostingModel(Regressor):
         return prediction.astype(np.float64)
 
     def save(self, path: Path) -> None:
-        """Write XGBoost's UBJ, packed, without `UNREAD`, which is half of what is left."""
+        """Write XGBoost's UBJ, compressed, with `UNUSED_NODE_FIELDS` zeroed."""
         raw = bytes(self.booster_.save_raw("ubj"))
         path.write_bytes(gzip.compress(zeroed(raw, UNUSED_NODE_FIELDS), mtime=0))
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote.
-
-        Raises:
-            ValueError, or what readers raise: it is damaged.
-        """
+        """Read a saved model; raises `ValueError` or a reader's error if it is damaged."""
         xgboost = require("xgboost", "learn", "a predictor of boosted trees")
 
         model, data = cls(), read_bytes(path)
-        learner = parse_learner(data)  # before XGBoost, which believes what it reads
+        learner = parse_learner(data)  # first, because XGBoost does not check files
         model._set_booster(xgboost.Booster(model_file=bytearray(data)))
         model.forms_.trees = Trees.from_learner(learner)
         model.n_features_in_ = model.booster_.num_features()

@@ -1,10 +1,9 @@
-"""Many rows through boosted trees, compiled: each question is asked once, of 64 rows at a time.
+"""Compiled prediction of many rows: each split is evaluated once, for 64 rows at a time.
 
-The trees of a model ask few different questions ("is this feature below that bound?"), because
-training sorts every feature into bins. They are answered first, for a block of rows, a bit per row.
-After that a tree looks at no feature: of the rows that reach a node, the answers tell which go
-left and which go right, hundreds at a time. The turns that a row takes are the digits of a binary
-number, and that is the number of its leaf.
+Trees share few distinct splits ("is this feature below that bound?"), because training bins the
+features. A block's splits are evaluated first, one bit per row. Then the trees route hundreds of
+rows at a time by these bits, without reading features. A row's left and right turns are the binary
+digits of its leaf's index.
 
 Importing this module needs Numba (the extra ``cpu``).
 """
@@ -36,30 +35,29 @@ Array = np.ndarray
 F = TypeVar("F", bound=Callable[..., Any])
 
 MAX_DEPTH = 8
-"""A leaf's number fits into a byte."""
+"""A leaf's index fits a byte."""
 SHALLOW = 3
-"""Among the leaves of a tree of this depth it is faster to choose than to look them up; trees that
-are less deep are filled up to it."""
+"""At this depth selecting a leaf is faster than a lookup; shallower trees are padded to it."""
 WORDS = 8
 BLOCK = WORD * WORDS
-"""Rows that are together in a tree: as many as the widest vectors have bits."""
+"""Rows per block: the bits of the widest vectors."""
 
 
 @dataclass(frozen=True)
 class CompiledTrees:
-    """What the compiled walk reads.
+    """Arrays of the compiled traversal.
 
     Attributes:
-        columns: of the features asked for; one for which missing values go either way is twice in.
-        missing: what stands for a missing value: infinite to go right, minus infinite to go left.
-        asked: per question, which of ``columns`` it is about, in their order.
-        bounds: per question, below what the answer is yes.
-        levels: per tree and depth, where its nodes start; per tree one more, where they end.
-        questions: per node that asks, the question: yes is left.
-        numbers: per node, 1 for a root, and of the children of n 2 n and 2 n + 1.
-        leaves: per tree, what its leaves add, each at its number: bit d is 1 for right at depth d.
-        firsts: per tree, where its leaves start.
-        base: what the trees' sum starts from.
+        columns: features used; twice if missing values go either way.
+        missing: substitute for missing values: infinite goes right, minus infinite left.
+        asked: per split, its index in ``columns``, sorted.
+        bounds: per split, the bound below which rows go left.
+        levels: per tree and depth, the start of its nodes, then their end.
+        questions: per inner node, its split.
+        numbers: per node, 1 for a root; the children of n are 2 n and 2 n + 1.
+        leaves: per tree, its leaf values by index; bit d is 1 for right at depth d.
+        firsts: per tree, the start of its leaves.
+        base: initial value of the sum.
         logistic: whether the result is a probability.
     """
 
@@ -77,7 +75,7 @@ class CompiledTrees:
 
     @classmethod
     def from_trees(cls, trees: Trees) -> Self | None:
-        """Return what is read of ``trees``; None if they are too deep."""
+        """Return the compiled form; None if the trees are too deep."""
         if trees.depth > MAX_DEPTH:
             return None
         tree, depth, number, turns = _walked(trees)
@@ -108,7 +106,7 @@ class CompiledTrees:
         )
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        """Return what the trees say of every row of a float32 matrix, added in XGBoost's order."""
+        """Return the prediction for a float32 matrix, added in XGBoost's order."""
         total = np.empty(-(-len(X) // BLOCK) * BLOCK, dtype=np.float32)
         _walk(
             np.asfortranarray(X), self.columns, self.missing, self.asked, self.bounds, self.levels,
@@ -120,7 +118,7 @@ class CompiledTrees:
 
 
 def _walked(trees: Trees) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return of every node: its tree, its depth, its number, the turns to it as binary digits."""
+    """Return, per node, its tree, depth, number, and turns as binary digits."""
     n = len(trees.left)
     tree, depth = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     number, turns = np.ones(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
@@ -138,11 +136,11 @@ def _walked(trees: Trees) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
 
 
 def compiled(function: F) -> F:
-    """Return ``function`` compiled by Numba; kept on disk where there is a place for it."""
+    """Compile with Numba, cached on disk if a cache folder exists."""
     make: Any = partial(numba.njit, nogil=True, error_model="numpy")
     try:
         return make(cache=True)(function)
-    except RuntimeError:  # there is no folder to write the cache to
+    except RuntimeError:  # no writable cache folder
         return make()(function)
 
 
@@ -157,7 +155,7 @@ def _ask(
     values: Array,
     answers: Array,
 ) -> None:
-    """Answer every question for the rows of a block."""
+    """Evaluate every split for the rows of a block."""
     rows = min(BLOCK, len(X) - start)
     for slot in range(len(columns)):
         column, instead = columns[slot], missing[slot]
@@ -174,7 +172,7 @@ def _ask(
 def _turn(
     levels: Array, questions: Array, numbers: Array, answers: Array, reached: Array, turned: Array
 ) -> int:
-    """Find which rows turn right at every depth of a tree; return how deep it is, or `SHALLOW`."""
+    """Find which rows turn right at every depth of a tree; return its depth, at least `SHALLOW`."""
     depth = 0
     while depth < SHALLOW or (depth < MAX_DEPTH and levels[depth] < levels[depth + 1]):
         right = no_rows(WORDS)
@@ -196,7 +194,7 @@ def _turn(
 def _add(
     depth: int, turned: Array, leaves: Array, first: int, leaf_of: Array, total: Array, start: int
 ) -> None:
-    """Add to every row of a block the leaf that its turns lead to."""
+    """Add each row's leaf to its sum."""
     for word in range(WORDS):
         rows = start + word * WORD
         if depth == SHALLOW:

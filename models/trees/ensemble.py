@@ -1,4 +1,4 @@
-"""An ensemble: the mean of a boosted model and a forest, whose errors differ."""
+"""An ensemble: the mean of a boosted model and a forest, which make different errors."""
 
 from pathlib import Path
 from typing import Self
@@ -15,7 +15,7 @@ class EnsembleModel(Regressor):
 
     Args:
         boosting_share: weight of the boosted model, 0 … 1.
-        seed: of both.
+        seed: random seed of both.
     """
 
     suffix = ".ensemble"
@@ -43,7 +43,7 @@ class EnsembleModel(Regressor):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote."""
+        """Read from a folder."""
         model = cls()
         model.boosting_ = BoostingModel.load(path / f"boosting{BoostingModel.suffix}")
         model.forest_ = ForestModel.load(path / f"forest{ForestModel.suffix}")

@@ -10,17 +10,17 @@ from foretune.models.trees.regressor import Regressor, threads_for
 from foretune.models.trees.tree_arrays import require_known_columns, require_trees
 
 NODE_FIELDS = ("left_child", "right_child", "feature", "threshold", "missing_go_to_left")
-"""What scikit-learn needs of a node to predict."""
+"""Fields that scikit-learn needs of a node to predict."""
 
 
 class ForestModel(Regressor):
     """A forest of full-depth trees.
 
     Args:
-        trees: how many.
-        columns: share of the features each split looks at.
-        min_leaf_rows: in a leaf.
-        seed: of everything random.
+        trees: number of trees.
+        columns: share of the features considered per split.
+        min_leaf_rows: minimum rows in a leaf.
+        seed: random seed.
     """
 
     suffix = ".npz"
@@ -46,12 +46,12 @@ class ForestModel(Regressor):
         self.trees_: list[Any] = [tree.tree_ for tree in forest.estimators_]
 
     def _predict(self, X: np.ndarray) -> np.ndarray:
-        # Tree by tree, as scikit-learn's own `predict` does, without what that adds to each call.
+        # Same as scikit-learn's `predict`, without its overhead per call.
         total = sum(tree.predict(X)[:, 0] for tree in self.trees_)
         return np.asarray(total / len(self.trees_))
 
     def save(self, path: Path) -> None:
-        """Write the nodes of all trees as plain arrays."""
+        """Write the nodes of all trees as arrays."""
         states = [tree.__getstate__() for tree in self.trees_]
         nodes = np.concatenate([state["nodes"] for state in states])
         np.savez_compressed(
@@ -65,11 +65,7 @@ class ForestModel(Regressor):
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote.
-
-        Raises:
-            ValueError, or what readers raise: it is damaged.
-        """
+        """Read a saved forest; raises `ValueError` or a reader's error if it is damaged."""
         from sklearn.tree._tree import NODE_DTYPE, Tree
 
         data = read_arrays(path)
@@ -82,7 +78,7 @@ class ForestModel(Regressor):
             nodes[part] = data[part]
         if value.shape != left.shape or not np.isfinite(value).all() or sizes.dtype.kind != "i":
             raise ValueError("leaves have no values")
-        inner = left != -1  # scikit-learn's mark of a leaf
+        inner = left != -1  # scikit-learn marks leaves with -1
         require_trees(left, data["right_child"], inner, sizes)
         require_known_columns(data["feature"][inner], columns)
         starts = np.cumsum(sizes)[:-1]

@@ -1,4 +1,4 @@
-"""Models that are asked of the same rows."""
+"""Several models evaluated on the same rows."""
 
 from collections.abc import Sequence
 from functools import cached_property
@@ -11,24 +11,23 @@ from foretune.models.trees.tree_arrays import TreeArrays
 
 
 class JointModel:
-    """Models that are asked of the same rows: few go through the trees of all in one walk.
+    """Models on the same rows; a few rows pass the trees of all models in one traversal.
 
-    Args:
-        models: fitted; each has learned from the first columns, or from all of them.
+    Each model was fitted to the first columns, or to all of them.
     """
 
     def __init__(self, models: Sequence[Regressor]) -> None:
         self.models = list(models)
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        """Return what each model says of each row of a float32 matrix (rows, models)."""
+        """Return the prediction of each model for a float32 matrix (rows, models)."""
         if 0 < len(X) <= MAX_ARRAY_ROWS and (arrays := self.arrays) is not None:
             return arrays.predict(X)
         return np.column_stack([m.predict(X[:, : m.n_features_in_]) for m in self.models])
 
     @cached_property
     def arrays(self) -> TreeArrays | None:
-        """The walk through all trees; None if a model has none, or of another kind."""
+        """The trees of all models; None if a model has none, or their objectives differ."""
         trees = [m.forms_.trees if isinstance(m, BoostingModel) else None for m in self.models]
         known = [t for t in trees if t is not None]
         if len(known) < len(trees) or len({t.logistic for t in known}) != 1:

@@ -1,4 +1,4 @@
-"""The seam between a predictor and what it learns with: numbers in, one number out."""
+"""The interface of a predictor's models: features in, one number out."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -17,45 +17,45 @@ from foretune.features.featureset import RegressorEstimator
 T = TypeVar("T")
 R = TypeVar("R")
 ROWS_PER_THREAD = 16_384
-"""Fewer rows are done by one thread: on a busy machine, threads that wait for each other spin."""
+"""Minimum rows per thread; with fewer, threads spin waiting for each other."""
 _sharers: ContextVar[int] = ContextVar("sharers", default=1)
-"""How many threads of this process learn at the same time."""
+"""Number of threads of this process that fit models at the same time."""
 
 
 def threads_for(rows: int) -> int:
-    """Return how many threads pay for ``rows``."""
+    """Return the number of threads that ``rows`` justify."""
     cores = max(1, available_cores() // _sharers.get())
     return min(cores, max(1, rows // ROWS_PER_THREAD))
 
 
 def parallel_map(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
-    """Return ``function`` of every item, done at the same time; the cores are shared among them."""
+    """Apply ``function`` to every item in threads, which share the cores."""
     sharers = min(len(items), available_cores())
     if sharers <= 1:
         return [function(item) for item in items]
     pool = ThreadPoolExecutor(sharers, initializer=_sharers.set, initargs=(sharers,))
     try:
         return list(pool.map(function, items))
-    finally:  # who interrupts does not wait for the others
+    finally:  # an interrupt does not wait for running items
         pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Regressor(RegressorEstimator):
-    """Learns ``y`` from the rows of ``X``: a scikit-learn regressor, registered under ``models``.
+    """Predicts ``y`` from the rows of ``X``: a scikit-learn regressor, registered under ``models``.
 
-    Features are float32, NaN where unknown. It learns with several threads and predicts with one:
-    who has many rows shares them out (`Predictor.predict`). Several models may learn at the same
-    time, in threads: nothing global may be random. Subclasses fill in `_fit`, `_predict`, `save`
-    and `load`; their constructor arguments are hyperparameters and ``seed``.
+    Features are float32, NaN if unknown. Fitting uses several threads, prediction one;
+    `Predictor.predict` splits large tables among threads. Several models may be fitted in threads
+    at the same time, so no random state may be global. Subclasses implement `_fit`, `_predict`,
+    `save` and `load`. Their constructor arguments are hyperparameters and ``seed``.
 
     Attributes:
-        suffix: of the file it is saved to.
+        suffix: suffix of the saved file.
     """
 
     suffix: str
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn from ``X`` (rows, features) and ``y`` (rows)."""
+        """Fit to ``X`` (rows, features) and ``y`` (rows)."""
         X, y = validate_data(
             self, X, y, dtype=np.float32, ensure_all_finite="allow-nan", y_numeric=True
         )
@@ -64,7 +64,7 @@ class Regressor(RegressorEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return one float64 per row."""
-        if not self._is_valid(X):  # scikit-learn takes as long to find out as many trees to predict
+        if not self._is_valid(X):  # scikit-learn's check is slow
             check_is_fitted(self)
             X = validate_data(self, X, reset=False, dtype=np.float32, ensure_all_finite="allow-nan")
         return self._predict(X) if len(X) else np.empty(0)
@@ -75,7 +75,7 @@ class Regressor(RegressorEstimator):
         return plain and X.shape[1] == known and not np.isinf(X).any()
 
     def quick(self) -> Self:
-        """Return an unfitted model like this one that learns sooner, and nearly as well."""
+        """Return an unfitted model like this one that fits faster and is nearly as accurate."""
         model: Self = clone(self)
         return model
 
@@ -87,12 +87,12 @@ class Regressor(RegressorEstimator):
 
     @abstractmethod
     def save(self, path: Path) -> None:
-        """Write to a file that runs no code when it is loaded."""
+        """Write to a file that runs no code when loaded."""
 
     @classmethod
     @abstractmethod
     def load(cls, path: Path) -> Self:
-        """Read what `save` wrote."""
+        """Read from a file."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -1,8 +1,7 @@
-"""Sixty-four rows in a machine word: the operations of `foretune.models.trees.compiled_trees`.
+"""64 rows per machine word: the vector operations of `foretune.models.trees.compiled_trees`.
 
-A question that has a yes or a no per row is answered for 64 rows by one 64-bit integer, and for
-several times as many by a vector of these. LLVM makes of each function here what the machine has:
-one instruction where it knows masks (AVX-512), a few elsewhere.
+A yes-or-no question is answered for 64 rows by one 64-bit integer, and for more by a vector of
+them. LLVM compiles each function to mask instructions (AVX-512), or a few others elsewhere.
 """
 
 from typing import Any
@@ -14,7 +13,7 @@ from numba.extending import intrinsic
 from foretune.collect.kernels import simd
 from foretune.collect.kernels.simd import Vector
 
-# To a type checker an intrinsic has one argument more than its callers give, Numba's context.
+# Type checkers see Numba's context as one more argument.
 operation: Any = intrinsic(prefer_literal=True)
 add: Any = simd.add
 load: Any = simd.load
@@ -35,7 +34,7 @@ def _filled(builder: Any, scalar: Any, lanes: int) -> Any:
 
 @operation
 def no_rows(typingctx: Any, words: Any) -> Any:
-    """Return ``words`` words without a row."""
+    """Return ``words`` words of zeros."""
     vector = Vector(types.uint64, words.literal_value)
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
@@ -46,7 +45,7 @@ def no_rows(typingctx: Any, words: Any) -> Any:
 
 @operation
 def both(typingctx: Any, a: Any, b: Any) -> Any:
-    """Return the rows that are in ``a`` and in ``b``."""
+    """Return the rows in ``a`` and ``b``."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.and_(*args)
@@ -56,7 +55,7 @@ def both(typingctx: Any, a: Any, b: Any) -> Any:
 
 @operation
 def without(typingctx: Any, a: Any, b: Any) -> Any:
-    """Return the rows that are in ``a`` and not in ``b``."""
+    """Return the rows in ``a`` but not in ``b``."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.and_(args[0], builder.not_(args[1]))
@@ -66,7 +65,7 @@ def without(typingctx: Any, a: Any, b: Any) -> Any:
 
 @operation
 def either(typingctx: Any, a: Any, b: Any) -> Any:
-    """Return the rows that are in ``a`` or in ``b``."""
+    """Return the rows in ``a`` or ``b``."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return builder.or_(*args)
@@ -76,7 +75,7 @@ def either(typingctx: Any, a: Any, b: Any) -> Any:
 
 @operation
 def below(typingctx: Any, values: Any, start: Any, bound: Any) -> Any:
-    """Return which of 64 values of the flat float32 array, from ``start`` on, are below a bound."""
+    """Return which of 64 float32 values, from ``start`` on, are below a bound."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         data = context.make_array(sig.args[0])(context, builder, args[0]).data
@@ -104,15 +103,9 @@ def one_each(typingctx: Any, rows: Any, number: Any) -> Any:
 
 @operation
 def one_of_eight(typingctx: Any, values: Any, first: Any, a: Any, b: Any, c: Any) -> Any:
-    """Return one of eight values, from ``first`` on, for each of 64 rows.
+    """Return one of the eight values from ``first`` on, for each of 64 rows.
 
-    Args:
-        typingctx: Numba's.
-        values: a flat float32 array.
-        first: where the eight start.
-        a: rows where the number of the value has bit 0.
-        b: rows where it has bit 1.
-        c: rows where it has bit 2.
+    Words ``a``, ``b`` and ``c`` hold bits 0, 1 and 2 of each row's index.
     """
     vector = Vector(types.float32, WORD)
 

@@ -1,4 +1,4 @@
-"""Trees as arrays; one-row prediction with NumPy only."""
+"""Boosted trees as arrays, for fast prediction of single rows with NumPy alone."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ NODE_FIELDS = {
     "left_children": np.int64, "right_children": np.int64, "split_indices": np.int64,
     "split_conditions": np.float32, "default_left": np.int64,
 }  # fmt: skip
-"""What a node consists of in XGBoost's model schema -> the type it is kept in."""
+"""Node fields of XGBoost's model schema -> dtype."""
 MAX_DEPTH = 1000
-"""Levels of a tree at most."""
+"""Maximum levels of a tree."""
 MAX_COLUMNS = 1 << 20
 ROOT_PARENT = 2**31 - 1
-"""What XGBoost calls the parent of a root."""
+"""XGBoost's parent of a root."""
 ONE_OUTPUT = {"num_class": "0", "num_target": "1"}
-"""What XGBoost says of a model with one number per row."""
+"""XGBoost's parameters of a model with one output."""
 
 
 def parse_learner(data: bytes) -> Mapping[str, Any]:
-    """Return what an XGBoost model in UBJSON learned, checked so that walking it is safe.
+    """Return the learner of an XGBoost model in UBJSON, checked to be safe to traverse.
 
-    XGBoost believes what it reads: a wrong child is a crash, a cycle never ends.
+    XGBoost does not check files: a wrong child crashes it, and a cycle never ends.
 
     Raises:
         ValueError, LookupError, TypeError, AttributeError: it is damaged, or of another kind.
@@ -40,9 +40,9 @@ def parse_learner(data: bytes) -> Mapping[str, Any]:
     parameters = model["gbtree_model_param"]
     counted &= (int(parameters["num_trees"]), parameters["num_parallel_tree"]) == (rounds, "1")
     if booster["name"] != "gbtree" or one != ONE_OUTPUT or not (numbered and counted and rounds):
-        raise ValueError("no trees with one number per row")
+        raise ValueError("not boosted trees with one output")
     if len(model.get("cats", {}).get("enc", ())) or len(learner["feature_types"]):
-        raise ValueError("features are no numbers")
+        raise ValueError("features are not numeric")
     sizes, parts = _stack_nodes(model["trees"])
     for tree, size in zip(model["trees"], sizes, strict=True):
         parameters = tree["tree_param"]
@@ -50,10 +50,10 @@ def parse_learner(data: bytes) -> Mapping[str, Any]:
             (size, "1"),
             (size, "0"),
         ):
-            raise ValueError("a tree has more or fewer nodes than it says")
+            raise ValueError("a tree has another number of nodes than declared")
         plain = (tree[n].dtype.str == t and len(tree[n]) == size for n, t in _PER_NODE.items())
         if not all(plain) or tree["split_type"].any() or any(len(tree[n]) for n in _CATEGORIES):
-            raise ValueError("a tree's nodes are no splits at numbers")
+            raise ValueError("a tree has splits that are not numeric")
     left, right, column = parts[:3]
     inner = left >= 0
     if (right[~inner] >= 0).any():
@@ -74,12 +74,12 @@ _PER_NODE = {
     **dict.fromkeys(("default_left", "split_type"), "|u1"),
     **dict.fromkeys(("split_conditions", "base_weights", "loss_changes", "sum_hessian"), ">f4"),
 }
-"""XGBoost reads arrays of other types as if they were of these."""
+"""Required dtypes; XGBoost reinterprets arrays of other types."""
 _CATEGORIES = tuple(f"categories{part}" for part in ("", "_nodes", "_segments", "_sizes"))
 
 
 def _stack_nodes(trees: list[Mapping[str, Any]]) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Return how many nodes each tree has, and the `PARTS` of all, one after the other."""
+    """Return the number of nodes of each tree, and the `NODE_FIELDS` of all trees, concatenated."""
     sizes = np.array([len(tree["left_children"]) for tree in trees])
     return sizes, [
         np.concatenate([tree[part] for tree in trees]).astype(kind)
@@ -88,31 +88,20 @@ def _stack_nodes(trees: list[Mapping[str, Any]]) -> tuple[np.ndarray, list[np.nd
 
 
 def require_known_columns(column: np.ndarray, columns: int) -> None:
-    """Do nothing if inner nodes look at features that there are.
-
-    Raises:
-        ValueError: one looks elsewhere, or there are too many.
-    """
+    """Raise `ValueError` unless inner nodes use existing features."""
     if not 0 < columns <= MAX_COLUMNS or (column < 0).any() or (column >= columns).any():
-        raise ValueError("a tree looks at features that there are not")
+        raise ValueError("a tree uses features that do not exist")
 
 
 def require_trees(
     left: np.ndarray, right: np.ndarray, inner: np.ndarray, sizes: np.ndarray
 ) -> None:
-    """Do nothing if nodes are trees: from each root every way ends, and no two meet.
+    """Raise `ValueError` unless the nodes form trees of at most `MAX_DEPTH` levels.
 
-    Args:
-        left: child of each node by its number in its tree, all trees one after the other.
-        right: the other child.
-        inner: which nodes have children.
-        sizes: nodes of each tree; its first is the root.
-
-    Raises:
-        ValueError: a child is not there, not behind its parent, that of two, or too deep.
+    Children are indices within their tree, all trees concatenated; a tree's first node is its root.
     """
     if not (len(left) == len(right) == sizes.sum() and (sizes > 0).all()):
-        raise ValueError("a tree has no nodes, or half of one")
+        raise ValueError("a tree has incomplete nodes")
     first = np.repeat(np.cumsum(sizes) - sizes, sizes)
     indices, ends = np.arange(len(left)) - first, np.repeat(sizes, sizes)
     children = np.stack([left, right])
@@ -132,20 +121,20 @@ def require_trees(
 
 @dataclass(frozen=True)
 class Trees:
-    """The nodes of all trees, one after the other; a leaf is its own left child.
+    """The nodes of all trees, concatenated; a leaf is its own left child.
 
-    A row stands twice beside itself: where a value is missing, the first copy says infinite (goes
-    right), the second minus infinite (goes left), and a node looks at the copy it needs.
+    A row is duplicated: missing values are infinite in the first copy (go right) and minus infinite
+    in the second (go left). Each node reads the copy that matches its default direction.
 
     Attributes:
-        left: the child for values below ``bound``; the other one is the next.
-        slot: where in the doubled row the value stands.
-        bound: of the values that go left; infinite in a leaf.
-        leaf: what a leaf adds.
-        roots: the first node of each tree.
-        depth: of the deepest.
-        features: columns of a row.
-        base: what the trees' sum starts from.
+        left: child for values below ``bound``; the right child is the next node.
+        slot: index into the duplicated row.
+        bound: values below go left; infinite in a leaf.
+        leaf: value of a leaf.
+        roots: first node of each tree.
+        depth: maximum depth.
+        features: number of columns of a row.
+        base: initial value of the sum.
         logistic: whether the result is a probability.
     """
 
@@ -161,10 +150,10 @@ class Trees:
 
     @classmethod
     def from_booster(cls, booster: Any) -> Self | None:
-        """Return the trees of an XGBoost booster; None if they are of a kind not known here.
+        """Return the trees of an XGBoost booster; None if they are not supported.
 
-        Known are trees that split at numbers, of one output, for squared errors, a probability or
-        an order, whose siblings are neighbours.
+        Supported are numeric splits with adjacent siblings and one output, for squared error,
+        probability or ranking.
         """
         try:
             return cls.from_learner(parse_learner(bytes(booster.save_raw("ubj"))))
@@ -173,7 +162,7 @@ class Trees:
 
     @classmethod
     def from_learner(cls, learner: Mapping[str, Any]) -> Self | None:
-        """Return those of what `parse_learner` returned."""
+        """Return the trees of a learner from `parse_learner`."""
         objective = learner["objective"]["name"]
         sizes, (left, right, column, bound, default) = _stack_nodes(
             learner["gradient_booster"]["model"]["trees"]
@@ -199,7 +188,7 @@ class Trees:
         )
 
     def slots(self, features: int) -> np.ndarray:
-        """Return ``place`` in a row of so many features, these trees' own before the others."""
+        """Return ``slot`` for rows with more columns, these trees' columns first."""
         copy, column = np.divmod(self.slot, self.features)
         slot: np.ndarray = copy * features + column
         return slot
@@ -215,22 +204,11 @@ def _depth(left: np.ndarray, roots: np.ndarray) -> int:
 
 @dataclass(eq=False)
 class TreeArrays:
-    """The nodes of all trees of some models, one after the other; a leaf is its own left child.
+    """The nodes of all trees of some models, concatenated as in `Trees`.
 
-    What a model's sum starts from is its first tree, a single leaf. A row stands twice beside
-    itself: where a value is missing, the first copy says infinite (goes right), the second minus
-    infinite (goes left), and a node looks at the copy it needs.
-
-    Attributes:
-        left: the child for values below ``bound``; the other one is the next.
-        slot: where in the doubled row the value stands.
-        bound: of the values that go left; infinite in a leaf.
-        leaf: what a leaf adds.
-        roots: the first node of each tree.
-        first: the first tree of each model; last, the number of trees.
-        depth: of each model's deepest tree.
-        features: columns of a row: as many as the model with the most has learned from.
-        logistic: whether the results are probabilities.
+    A model's base value is its first tree, a single leaf. ``first`` is the first tree of each
+    model, then the number of trees; ``depth`` is the maximum per model; ``features`` is the maximum
+    number of columns over the models.
     """
 
     left: np.ndarray
@@ -245,7 +223,7 @@ class TreeArrays:
 
     @classmethod
     def from_trees(cls, models: Sequence[Trees]) -> Self:
-        """Return the walk through all trees of models with the same objective."""
+        """Return the trees of models with the same objective."""
         features = max(trees.features for trees in models)
         starts = np.cumsum([0, *(len(trees.left) + 1 for trees in models)])
         pairs = list(zip(starts.tolist(), models, strict=False))
@@ -262,24 +240,18 @@ class TreeArrays:
         )
 
     def check(self) -> None:
-        """Do nothing if every walk ends in a leaf, and looks at nothing that is not there.
-
-        Raises:
-            ValueError: it does not.
-        """
+        """Raise `ValueError` unless every traversal ends in a leaf and stays within bounds."""
         n, indices = len(self.left), np.arange(len(self.left))
-        inner, integer_arrays = (
-            self.left != indices,
-            (self.left, self.slot, self.roots, self.first, self.depth),
-        )
+        inner = self.left != indices
+        integer_arrays = (self.left, self.slot, self.roots, self.first, self.depth)
         if any(a.ndim != 1 or a.dtype.kind != "i" for a in integer_arrays) or not (
             isinstance(self.features, int) and 0 < self.features < 1 << 20
         ):
-            raise ValueError("nodes are no numbers")
+            raise ValueError("nodes are not integers")
         if not n == len(self.slot) == len(self.bound) == len(self.leaf):
             raise ValueError("nodes lack a part")
         if any(a.ndim != 1 or a.dtype != np.float32 for a in (self.bound, self.leaf)):
-            raise ValueError("bounds or leaves are no numbers")
+            raise ValueError("bounds or leaves are not float32")
         ends = np.append(self.roots[1:], n)
         require_trees(
             self.left - np.repeat(self.roots, ends - self.roots),
@@ -290,22 +262,22 @@ class TreeArrays:
         require_known_columns(self.slot, 2 * self.features + 1)
         parts = len(self.first) == len(self.depth) + 1 and (np.diff(self.first) > 0).all()
         if self.roots[0] or not parts or (self.first[0], self.first[-1]) != (0, len(self.roots)):
-            raise ValueError("trees are of no model")
+            raise ValueError("trees do not match the models")
         at_sentinel = self.slot[~inner] == 2 * self.features
         if (
             not (np.isposinf(self.bound[~inner]) & at_sentinel).all()
             or not 0 <= self.depth.max() <= MAX_DEPTH
         ):
-            raise ValueError("a leaf goes on")
+            raise ValueError("a leaf does not end the traversal")
 
     def predict(self, X: np.ndarray) -> np.ndarray:
-        """Return what each model says of each row of a float32 matrix, in XGBoost's precision."""
+        """Return the prediction of each model (rows, models), in XGBoost's precision."""
         total = np.array([self._row_sums(row) for row in np.ascontiguousarray(X)])
         result = 1.0 / (1.0 + np.exp(-total)) if self.logistic else total
         return result.astype(np.float64)
 
     def sums(self, X: np.ndarray) -> np.ndarray:
-        """Return each model's sum for many rows at once, shape (rows, models), nothing missing."""
+        """Return each model's sum for many rows without missing values (rows, models)."""
         inputs = np.hstack([X, X, np.full((len(X), 1), -np.inf, dtype=np.float32)])
         node, row = self.roots[None, :], np.arange(len(X))[:, None]
         for _ in range(self.depth.max()):
@@ -313,7 +285,7 @@ class TreeArrays:
         return np.add.reduceat(self.leaf[node], self.first[:-1], axis=1).astype(np.float64)
 
     def _row_sums(self, row: np.ndarray) -> np.ndarray:
-        """Return the sum of each model's leaves, added up in XGBoost's order."""
+        """Return each model's sum of leaves, added in XGBoost's order."""
         n = self.features
         inputs = np.empty(2 * n + 1, dtype=np.float32)
         inputs[:n] = inputs[n:-1] = row

@@ -1,4 +1,4 @@
-"""UBJSON (ubjson.org), the binary JSON that XGBoost writes its models in."""
+"""UBJSON (ubjson.org), the binary JSON of XGBoost's models."""
 
 import re
 from collections.abc import Sequence
@@ -13,17 +13,17 @@ NUMBERS = {
         b"iUIlLdD", (">i1", ">u1", ">i2", ">i4", ">i8", ">f4", ">f8"), strict=True
     )
 }
-"""Marks of numbers -> their type."""
+"""Type markers of numbers -> their dtype."""
 CONSTANTS = {ord("Z"): None, ord("T"): True, ord("F"): False}
 TEXT, LIST, MAPPING, END, LIST_END, KIND, COUNT, INT64 = b"S[{}]$#L"
 _int64 = Struct(">q").unpack_from
 
 
 def read(data: bytes) -> Any:
-    """Return a document as Python values; arrays of one type of number become NumPy arrays.
+    """Return a document as Python values; typed number arrays become NumPy arrays.
 
     Raises:
-        ValueError: it is not UBJSON, or not complete.
+        ValueError: it is not UBJSON, or incomplete.
     """
     reader = _Reader(data)
     try:
@@ -36,7 +36,7 @@ def read(data: bytes) -> Any:
 
 
 def zeroed(data: bytes, names: Sequence[str]) -> bytes:
-    """Return the same document with zeros in all arrays of 32-bit floats of these names."""
+    """Return the document with all float32 arrays of these names set to zero."""
     each = (re.escape(Struct(">bq").pack(INT64, len(n)) + n.encode()) for n in names)
     found = bytearray(data)
     for head in re.finditer(b"(?:%s)%s(.{8})" % (b"|".join(each), rb"\[\$d#L"), data, re.DOTALL):
@@ -46,13 +46,13 @@ def zeroed(data: bytes, names: Sequence[str]) -> bytes:
 
 
 class _Reader:
-    """Reads on from byte ``at``."""
+    """Reads values from byte ``at`` on."""
 
     def __init__(self, data: bytes) -> None:
         self.data, self.at = data, 0
 
     def value(self, kind: int | None = None) -> Any:
-        """Return what follows: of a kind, or of the one that it says first."""
+        """Return the next value, of the given kind or of the kind in its marker."""
         if kind is None:
             kind = self.data[self.at]
             self.at += 1
@@ -65,7 +65,7 @@ class _Reader:
         return CONSTANTS[kind] if kind in CONSTANTS else self.numbers(kind, 1)[0].item()
 
     def count(self) -> int:
-        if self.data[self.at] == INT64:  # as XGBoost writes all of them
+        if self.data[self.at] == INT64:  # XGBoost writes all counts so
             self.at += 9
             number: int = _int64(self.data, self.at - 8)[0]
         else:
@@ -108,7 +108,7 @@ class _Reader:
         found: dict[str, Any] = {}
         while self.data[self.at] != END:
             name = self.text()
-            if name in found:  # other readers may believe the other one
+            if name in found:  # duplicates are ambiguous
                 raise KeyError(name)
             found[name] = self.value()
         self.at += 1

@@ -1,1 +1,1 @@
-"""How far off a predictor is: splits, metrics, baselines, drift."""
+"""Validation of predictors: splits, metrics, baselines, drift."""

@@ -1,7 +1,7 @@
-"""Baselines: what a model must beat to be worth its name. They stand in every table.
+"""Baselines that a model must beat; shown in every table.
 
-Each is a scikit-learn estimator from run tables to values of one target. Where a baseline has
-nothing to say (a row without neighbours, a problem nobody ran) the calibrated roofline speaks.
+Each is a scikit-learn estimator from run tables to values of one target. Where a baseline has no
+prediction (a row without neighbors, a new problem), the calibrated roofline is used.
 """
 
 from abc import abstractmethod
@@ -25,7 +25,7 @@ class Baseline(RegressorEstimator):
 
     Args:
         target: ``time_ms`` or ``power_w``.
-        family: knows cost, or None.
+        family: cost model, or None.
     """
 
     def __init__(self, target: Target = "time_ms", family: Family | None = None) -> None:
@@ -33,7 +33,7 @@ class Baseline(RegressorEstimator):
         self.family = family
 
     def fit(self, runs: pd.DataFrame, y: Any = None) -> Self:
-        """Learn from rows that all have the target."""
+        """Fit to rows that all have the target."""
         self.features_ = FeatureSet(self.family).fit(runs)
         log_target = np.log(runs[self.target].to_numpy(dtype=float))
         self.scale_ = TargetScale.fit(self.target, self.features_, runs, log_target)
@@ -52,18 +52,18 @@ class Baseline(RegressorEstimator):
         return self.scale_.log_unit(self.features_, runs) + self.scale_.log_scale(runs)
 
     def _fit(self, runs: pd.DataFrame, log_ratio: np.ndarray) -> None:
-        """Learn the log of the target over its unit."""
+        """Fit to the log of the target over its unit."""
 
     @abstractmethod
     def _log_ratio(self, runs: pd.DataFrame) -> np.ndarray:
-        """Return the log of the target over its unit; NaN for no opinion."""
+        """Return the log of the target over its unit; NaN without a prediction."""
 
 
 class Roofline(Baseline):
-    """The plain bound: nothing is learned."""
+    """The plain bound; nothing is fitted."""
 
     def predict(self, runs: pd.DataFrame) -> np.ndarray:
-        """Return the roofline time; NaN where it is not known, and for power."""
+        """Return the roofline time; NaN if unknown, and for power."""
         if self.target != "time_ms":
             return np.full(len(runs), np.nan)
         return row_roofline_ms(self.family, runs)
@@ -80,7 +80,7 @@ class Calibrated(Baseline):
 
 
 class ProblemMedian(Baseline):
-    """The median of a problem's own runs: hard to beat where configurations matter little."""
+    """The median of a problem's runs: hard to beat where configurations matter little."""
 
     def _fit(self, runs: pd.DataFrame, log_ratio: np.ndarray) -> None:
         self.columns_ = group_columns(runs, "task")
@@ -94,7 +94,7 @@ class ProblemMedian(Baseline):
 
 
 class NearestNeighbor(Baseline):
-    """The nearest training row, features standardised; from at most 20,000 rows."""
+    """The nearest training row by standardized features, among at most 20,000 rows."""
 
     def _fit(self, runs: pd.DataFrame, log_ratio: np.ndarray) -> None:
         from sklearn.neighbors import KNeighborsRegressor
@@ -114,7 +114,7 @@ class NearestNeighbor(Baseline):
 
 
 class GridInterpolation(Baseline):
-    """Interpolation between neighbouring runs along every axis (`NeighborIndex`)."""
+    """Interpolation between neighboring runs along every axis (`NeighborIndex`)."""
 
     def _fit(self, runs: pd.DataFrame, log_ratio: np.ndarray) -> None:
         self.neighbor_index_ = NeighborIndex.from_runs(runs)
@@ -132,6 +132,6 @@ BASELINES: dict[str, type[Baseline]] = {
     "roofline": Roofline,
     "calibrated roofline": Calibrated,
     "problem median": ProblemMedian,
-    "nearest neighbour": NearestNeighbor,
+    "nearest neighbor": NearestNeighbor,
     "grid interpolation": GridInterpolation,
 }

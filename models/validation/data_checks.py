@@ -1,4 +1,4 @@
-"""Implausible rows: warns, drops, never refuses a table."""
+"""Checks runs before training: warns about suspect rows and drops impossible ones."""
 
 import warnings
 from collections.abc import Iterable, Iterator
@@ -24,24 +24,24 @@ from foretune.models.holdouts import (
 from foretune.models.targets import Target, measured_rows
 
 TOO_FAST = 30.0
-"""Nothing runs so many times faster than its roofline: caches give ten at most."""
+"""Minimum factor below the roofline that is impossible: caches give at most ten."""
 MAX_DROPPED_SHARE = 0.05
-"""So small a share of impossible rows is left out; of more, the rest is not believed either."""
+"""Maximum share of impossible rows that are dropped; with more, the table is rejected."""
 TOO_SLOW = 500.0
-"""Half of all runs being so many times slower than the roofline means a unit 1000 times off."""
+"""If half of all runs are this factor above the roofline, the unit is off by 1000."""
 LONG_MS = 1.0
-"""Only work that should take so long tells: short kernels are all overhead."""
+"""Minimum roofline time of checked runs; shorter ones are mostly overhead."""
 MAX_LISTED_ROWS = 5
-"""Rows that a message names."""
+"""Rows named in a message."""
 
 
 def drop_implausible(family: Family | None, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return ``runs`` without the few that are faster than their device can be.
+    """Drop the few rows that are faster than their device allows.
 
-    Warns (`DataWarning`) of those. Rows go by their index.
+    Warns (`DataWarning`) about them, by row index.
 
     Raises:
-        PredictorError: many are that fast, or most of the long ones far above the roofline.
+        PredictorError: many are too fast, or most of the long ones are far above the roofline.
     """
     if "time_ms" not in runs:
         return runs
@@ -53,8 +53,8 @@ def drop_implausible(family: Family | None, runs: pd.DataFrame) -> pd.DataFrame:
     implausible = timed.index[ratio < 1.0 / TOO_FAST]
     if len(implausible):
         found = (
-            f"{format_rows(implausible)} of {len(ratio):,} runs: over {TOO_FAST:.0f} times faster than their "
-            f"device allows ({timed['time_ms'][implausible[0]]:g} ms is the first)"
+            f"{format_rows(implausible)} of {len(ratio):,} runs: over {TOO_FAST:.0f} times faster "
+            f"than their device allows ({timed['time_ms'][implausible[0]]:g} ms is the first)"
         )
         if len(implausible) >= MAX_DROPPED_SHARE * len(ratio):
             raise PredictorError(f"{found}: are these milliseconds, and is this the device?")
@@ -69,44 +69,44 @@ def drop_implausible(family: Family | None, runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def format_rows(rows: "pd.Index | np.ndarray") -> str:
-    """Return the first few of ``rows``, and how many more there are, as text."""
+    """Return the first few of ``rows`` and the number of others, as text."""
     first = ", ".join(map(str, rows[:MAX_LISTED_ROWS]))
     more = f" and {len(rows) - MAX_LISTED_ROWS:,} more" if len(rows) > MAX_LISTED_ROWS else ""
     return f"row{'s' if len(rows) > 1 else ''} {first}{more}"
 
 
 MIN_ROWS = 20
-"""Fewer rows show no pattern."""
+"""Minimum rows to show a pattern."""
 MAX_ROWS = 2000
-"""So many rows, drawn at random, stand for a table."""
+"""Rows sampled from a table."""
 NEIGHBORS = 9
-"""Rows whose median says what a row should be: wrong ones are outvoted."""
+"""Neighbors whose median estimates a row; outvotes wrong ones."""
 OTHER_UNIT_FACTORS, GAP_FACTORS = (300.0, 3000.0), (30.0, 300.0)
-"""Factors from what a row should be: of units 1000 times apart, and where no unit leads."""
+"""Factors between units 1000 apart, and a gap that no unit leads to."""
 MIN_OUTLIERS = 3
 MAX_MIXED_SHARE = 0.01
-"""Share of rows in another unit beyond which nothing is learned from the rest."""
+"""Maximum share of rows in another unit; with more, the table is rejected."""
 OVERHEAD_MS = 0.006
-"""Of a launch: without it, the smallest work would be far from its roofline."""
+"""Overhead of a launch, relevant for the smallest work."""
 LEAK_ERROR = 2e-3
-"""Nothing that was known before a measurement says its result as closely, by the logarithm."""
+"""Minimum log error of any column known before the measurement."""
 LEAK_ERROR_RATIO = 0.1
-"""Share of what is missed without a column that is missed with one that says it all."""
+"""Ratio of the errors with and without a leaking column."""
 GROUPS = ("problem", "config", "device")
 FORMAT_SUFFIXES = (".format", "kv_format", ".dtype", "mat1_dtype", "mat2_dtype")
-"""How columns of number formats end."""
+"""Suffixes of number-format columns."""
 
 
 def warn_about_data(
     family: Family | None, runs: pd.DataFrame, targets: Iterable[Target], compiled: bool = False
 ) -> None:
-    """Warn (`DataWarning`) of all that is suspect in ``runs``; rows go by their index.
+    """Warn (`DataWarning`) about suspect rows and columns, by row index.
 
     Args:
-        family: knows the cost of the kernel; None if nobody does.
-        runs: of one kernel, valid.
-        targets: what is to be learned.
-        compiled: whether ``static.…`` columns are to be learned from.
+        family: cost model of the kernel, or None.
+        runs: valid runs of one kernel.
+        targets: the targets to learn.
+        compiled: whether ``static.…`` columns are used.
 
     Raises:
         PredictorError: many values of a target are in another unit than the rest.
@@ -123,7 +123,7 @@ def warn_about_data(
 
 @contextmanager
 def silence_warnings() -> Iterator[None]:
-    """Do not warn: of rows that were warned of before."""
+    """Suppress `DataWarning`, for rows already reported."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DataWarning)
         yield
@@ -131,7 +131,7 @@ def silence_warnings() -> Iterator[None]:
 
 def _unknown_formats(family: Family | None, runs: pd.DataFrame) -> Iterator[str]:
     columns = [*columns_of(runs, "problem"), *columns_of(runs, "config")]
-    if family is None or isinstance(family, Kernel):  # which knows its own
+    if family is None or isinstance(family, Kernel):  # a kernel knows its formats
         return
     for column in columns:
         if not column.endswith(FORMAT_SUFFIXES):
@@ -139,7 +139,7 @@ def _unknown_formats(family: Family | None, runs: pd.DataFrame) -> Iterator[str]
         values = as_array(runs[column])
         for name in sorted(set(values.tolist()) - {*FORMATS, ""}) if _is_text(values) else ():
             rows = runs.index[values == name]
-            yield f"{column}={name} is no format that is known: {format_rows(rows)} count as 16 bits"
+            yield f"{column}={name} is an unknown format: {format_rows(rows)} count as 16 bits"
 
 
 def _unknown_devices(family: Family | None, runs: pd.DataFrame) -> Iterator[str]:
@@ -147,16 +147,16 @@ def _unknown_devices(family: Family | None, runs: pd.DataFrame) -> Iterator[str]
     if unknown.any() and not unknown.all():
         devices = ", ".join(sorted(map(str, runs["device"][unknown].unique())))
         yield (
-            f"{format_rows(runs.index[unknown])} have no roofline: say the peak rates of {devices} "
+            f"{format_rows(runs.index[unknown])} have no roofline: add the peak rates of {devices} "
             "(device.fp32_gflops, device.memory_gbps), and every size"
         )
 
 
 def _mixed_units(family: Family | None, rows: pd.DataFrame, target: Target) -> Iterator[str]:
-    """Yield which rows stand 1000 times apart from their like, with few or none in between.
+    """Yield the rows about 1000 times off similar rows, if few or none are in between.
 
-    Their like are their neighbours, or, where whole groups of rows are in another unit, rows as
-    far from the roofline.
+    Similar rows are neighbors. If whole groups of rows are in another unit, all rows are compared
+    by their ratio to the roofline.
     """
     y = np.log(rows[target].to_numpy(float))
     sampled = np.random.default_rng(0).permutation(len(y))[:MAX_ROWS]
@@ -173,8 +173,8 @@ def _mixed_units(family: Family | None, rows: pd.DataFrame, target: Target) -> I
             outliers = _outliers(ratio - np.nanmedian(ratio))
     if outliers.any():
         text = (
-            f"{target} of {format_rows(rows.index[outliers])} is about 1000 times off that of runs like "
-            "them: are they in another unit?"
+            f"{target} of {format_rows(rows.index[outliers])} is about 1000 times off similar "
+            "runs: are they in another unit?"
         )
         if outliers.mean() > MAX_MIXED_SHARE:
             raise PredictorError(text)
@@ -182,9 +182,7 @@ def _mixed_units(family: Family | None, rows: pd.DataFrame, target: Target) -> I
 
 
 def _outliers(deviations: np.ndarray) -> np.ndarray:
-    """Return which of the logarithms ``deviations`` are of another unit: several, with a gap
-    before.
-    """
+    """Return which log deviations are of another unit: several, after a gap."""
     for sign in (1.0, -1.0):
         outliers, between = (
             (sign * deviations >= np.log(low)) & (sign * deviations < np.log(high))
@@ -198,18 +196,18 @@ def _outliers(deviations: np.ndarray) -> np.ndarray:
 def _neighbor_deviations(
     X: np.ndarray, y: np.ndarray, known: np.ndarray, wanted: np.ndarray
 ) -> np.ndarray:
-    """Return how far ``y`` of rows ``wanted`` is from the median of neighbours among ``known``."""
+    """Return the deviation of ``y`` of rows ``wanted`` from the median of their known neighbors."""
     deviations = []
     for chunk in np.array_split(wanted, -(-len(wanted) // MAX_ROWS)):
         distances = (X[known] ** 2).sum(1) - 2.0 * X[chunk] @ X[known].T
-        distances[chunk[:, None] == known] = np.inf  # no row is its own neighbour
+        distances[chunk[:, None] == known] = np.inf  # a row is not its neighbor
         nearest = np.argpartition(distances, NEIGHBORS, axis=1)[:, :NEIGHBORS]
         deviations.append(y[chunk] - np.median(y[known][nearest], axis=1))
     return np.concatenate(deviations)
 
 
 def _standardized_columns(rows: pd.DataFrame) -> np.ndarray:
-    """Return numbers in deviations, positive ones in octaves, and indicators of texts."""
+    """Return standardized numbers (positive ones as log2) and indicators of text."""
     columns = [np.zeros(len(rows))]
     for column in [c for group in GROUPS for c in columns_of(rows, group)]:
         values = as_array(rows[column])
@@ -223,10 +221,10 @@ def _standardized_columns(rows: pd.DataFrame) -> np.ndarray:
 
 
 def _leaks(rows: pd.DataFrame, target: Target, compiled: bool) -> Iterator[str]:
-    """Yield the columns that say the target too closely: made from it, no doubt.
+    """Yield the columns that predict the target too closely, so are probably computed from it.
 
-    They have nearly as many values as it, and it is a smooth function of them, or a product of
-    powers of them and of sizes.
+    They have nearly as many distinct values, and the target is a smooth function of them, or a
+    product of powers of them and of sizes.
     """
     y = np.log(rows[target].to_numpy(float))
     numbers = {
@@ -254,8 +252,8 @@ def _leaks(rows: pd.DataFrame, target: Target, compiled: bool) -> Iterator[str]:
         closest = min(np.median(np.abs(left)), np.median(np.abs(interpolation_errors)))
         if closest < min(LEAK_ERROR * np.std(y), LEAK_ERROR_RATIO * np.median(np.abs(without))):
             yield (
-                f"{column} says {target} as closely as only the measurement itself can: if it "
-                "was made from that, leave it out, a run to be predicted has none"
+                f"{column} predicts {target} as closely as only a measurement can: if it was "
+                "computed from it, drop the column, because new runs do not have it"
             )
 
 
@@ -264,7 +262,7 @@ def _regression_residuals(X: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def _interpolation_errors(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Return how far every other ``y`` is from the line between those beside it."""
+    """Return the error of every other ``y`` from the line between its neighbors."""
     distinct = np.r_[True, np.diff(x) > 0]
     x, y = x[distinct], y[distinct]
     return np.asarray(y[1::2] - np.interp(x[1::2], x[::2], y[::2]))
@@ -281,7 +279,8 @@ def _near_duplicates(runs: pd.DataFrame) -> Iterator[str]:
         repeated = first[pd.Series(distinct[first]).duplicated().to_numpy()]
         yield (
             f"{exact_count:,} problems are {count:,} and near-duplicates of them "
-            f"({format_rows(runs.index[repeated])}): they say no more of a new problem than {count:,} do"
+            f"({format_rows(runs.index[repeated])}): they tell no more about a new problem than "
+            f"{count:,} do"
         )
 
 
@@ -290,7 +289,7 @@ def _is_text(values: np.ndarray) -> bool:
 
 
 def _look_like_sizes(values: np.ndarray) -> bool:
-    """Whether numbers are multiples of one, as sizes are that somebody chose; results are not."""
+    """Return whether the numbers have a common divisor, as chosen sizes do and results do not."""
     above_one = values[values > 1]
     if not len(above_one) or (values != np.round(values)).any() or above_one.max() >= 2**62:
         return False

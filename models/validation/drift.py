@@ -1,13 +1,13 @@
-"""Drift: whether fresh measurements still look as a predictor's hold-outs did.
+"""Drift: whether fresh measurements agree with a predictor's hold-outs.
 
-A machine's speed changes with drivers, firmware, cooling and neighbours; problems change with what
-is deployed. Three checks tell, each against what chance allows (5 %):
+A machine's speed changes with drivers, firmware, cooling and other load; problems change with the
+deployment. There are three checks, each at significance 5 %:
 
-- coverage: 90 % of fresh measurements should lie in their intervals. Runs of one problem err alike,
-  so rows count as fewer than they are (design effect; Kish, Survey Sampling, 1965);
-- bias: the median of log(measured / predicted) should be zero within its interval, or else within
-  what errors of the hold-outs' size leave in a median over so few problems;
-- repeats: configurations that training measured too should take as long as they did.
+- coverage: 90 % of fresh measurements should be in their intervals. Runs of one problem have
+  correlated errors, so they count as fewer (design effect; Kish, Survey Sampling, 1965);
+- bias: the median of log(measured / predicted) should be zero within its interval, or within the
+  limit that the hold-outs' errors imply for this number of problems;
+- repeats: configurations that training measured too should take as long as before.
 """
 
 from dataclasses import dataclass
@@ -27,40 +27,41 @@ from foretune.models.validation.data_checks import drop_implausible
 from foretune.models.validation.splits import task_numbers
 
 SIGNIFICANCE = 0.05
-"""How often each check may be wrong about fresh runs that are as the predictor expects."""
+"""Probability that a check fails without drift."""
 MIN_BIAS = 0.02
-"""A smaller shift is not worth training again, however sure."""
+"""A smaller shift is not worth retraining, even if significant."""
 MIN_REPEATS = 6
 """Fewer have no 95 % interval of their median."""
 _MEDIAN_SD = np.sqrt(np.pi / 2)
-"""A median's standard deviation over a mean's, of normal errors."""
+"""Standard deviation of a median over that of a mean, for normal errors."""
 
 
 @dataclass(frozen=True)
 class Drift:
-    """What fresh measurements say of one target. Shares and changes are fractions.
+    """Comparison of fresh measurements with the hold-outs. Shares and changes are fractions.
 
     Attributes:
-        target: which.
-        rows, problems: how many fresh ones there were.
+        target: the target.
+        rows, problems: number of fresh ones.
         coverage: share of measurements in their 90 % interval.
-        coverage_least: the least share that chance allows.
-        median_error: median of how far predictions are off, whichever way.
-        expected_error: what the hold-outs' spread (or these rows' intervals, if they are wider)
-            leads to expect for it.
-        bias: by how much measurements are above predictions (median).
-        bias_limit: what hold-outs allow for so many problems; never less than `MIN_BIAS`.
-        repeats: how many fresh rows training has the configuration of.
-        change: by how much these take longer (or more power) than they did, median.
+        min_coverage: minimum coverage that is not significant.
+        median_error: median absolute error.
+        expected_error: the median error expected from the spread of the hold-outs, or of these
+            rows' intervals if larger.
+        bias: median of measured over predicted, less 1.
+        bias_limit: maximum bias that the hold-outs allow for this number of problems; at least
+            `MIN_BIAS`.
+        repeats: fresh rows whose configuration is in training.
+        change: median change of these since training.
         change_low, change_high: its 95 % interval.
-        reasons: why the predictor has drifted; none if it has not.
+        reasons: why the predictor has drifted; empty if it has not.
     """
 
     target: Target
     rows: int
     problems: int
     coverage: float
-    coverage_least: float
+    min_coverage: float
     median_error: float
     expected_error: float
     bias: float
@@ -78,13 +79,13 @@ class Drift:
 
 
 def check_drift(predictor: Predictor, fresh: pd.DataFrame) -> dict[Target, Drift]:
-    """Return for every target that ``fresh`` can tell of how it compares with the hold-outs.
+    """Return the comparison for every target that ``fresh`` has.
 
     Args:
         predictor: fitted.
-        fresh: a run table measured after training. The more problems, the smaller a drift shows.
-            Best are configurations drawn at random or measured before: those chosen for being
-            predicted fast are slower than that on average, drift or not.
+        fresh: a run table measured after training. More problems detect smaller drift. Use random
+            configurations, or ones measured before: configurations chosen because they are
+            predicted fast are slower than predicted, even without drift.
 
     Raises:
         RunTableError: a row is impossible.
@@ -121,25 +122,26 @@ def _drift(predictor: Predictor, rows: pd.DataFrame, target: Target) -> Drift:
     reasons = []
     if coverage < min_coverage:
         reasons.append(
-            f"{_percent(coverage)} of {len(rows)} measurements lie in their 90 % interval, "
-            f"chance allows {_percent(min_coverage)}"
+            f"{_percent(coverage)} of {len(rows)} measurements are in their 90 % interval, "
+            f"at least {_percent(min_coverage)} are expected"
         )
     lowest, highest = median_interval(log_errors)
     if (lowest > 0 or highest < 0) and abs(bias) > limit:
         reasons.append(
-            f"measurements are {_describe_shift(bias)} predictions, hold-outs allow "
+            f"measurements are {_describe_shift(bias)} predictions, the hold-outs' limit is "
             f"{_percent(float(np.expm1(limit)))}"
         )
     if (low > 0 or high < 0) and abs(change) > np.log1p(MIN_BIAS):
         reasons.append(
-            f"{len(log_changes)} runs that training had too are {_describe_shift(change)} what they were"
+            f"{len(log_changes)} runs that are also in training are {_describe_shift(change)} "
+            "their earlier value"
         )
     return Drift(
         target=target,
         rows=len(rows),
         problems=problems,
         coverage=coverage,
-        coverage_least=min_coverage,
+        min_coverage=min_coverage,
         median_error=float(np.median(np.abs(np.expm1(-log_errors)))),
         expected_error=float(np.expm1(spread * norm.ppf(0.75))),
         bias=float(np.expm1(bias)),
@@ -153,16 +155,16 @@ def _drift(predictor: Predictor, rows: pd.DataFrame, target: Target) -> Drift:
 
 
 def _min_coverage(inside: np.ndarray, groups: np.ndarray) -> float:
-    """Return the least share inside that chance allows intervals that hold for 90 %."""
+    """Return the minimum coverage of 90 % intervals that is not significant."""
     n = max(1, round(len(inside) / _design_effect(inside, groups)))
     return float(binom.ppf(SIGNIFICANCE, n, CONFIDENCE)) / n
 
 
 def _design_effect(values: np.ndarray, groups: np.ndarray) -> float:
-    """Return how many rows count as one, from how alike those of a group are.
+    """Return the number of rows that count as one, from the correlation within groups.
 
-    1 + (m − 1) ρ with ρ the intraclass correlation by analysis of variance. With one group nothing
-    tells how alike groups are, so all its rows count as one.
+    1 + (m − 1) ρ, with ρ the intraclass correlation by analysis of variance. A single group counts
+    as one row, because its correlation cannot be estimated.
     """
     names, codes, sizes = np.unique(groups, return_inverse=True, return_counts=True)
     n, k = len(values), len(names)
@@ -180,7 +182,7 @@ def _design_effect(values: np.ndarray, groups: np.ndarray) -> float:
 
 
 def _interval_spread(predicted: pd.DataFrame, target: Target) -> float:
-    """Return the standard deviation of log errors that the rows' own intervals stand for.
+    """Return the standard deviation of log errors that the rows' intervals imply.
 
     Fresh rows may be harder than the hold-outs, or outside the training range.
     """
@@ -189,17 +191,17 @@ def _interval_spread(predicted: pd.DataFrame, target: Target) -> float:
 
 
 def _bias_limit(problems: int, spread: float) -> float:
-    """Return how large a median of log errors may be, however sure it is.
+    """Return the maximum median log error without drift.
 
-    What errors of the hold-outs' size leave in a median over ``problems``, should all rows of a
-    problem share their error, but never less than `MIN_BIAS`.
+    Assumes that all rows of a problem share an error with the hold-outs' spread; at least
+    `MIN_BIAS`.
     """
     shared = norm.ppf(1 - SIGNIFICANCE / 2) * _MEDIAN_SD * spread / np.sqrt(problems)
     return float(max(shared, np.log1p(MIN_BIAS)))
 
 
 def _log_changes(known: pd.DataFrame, rows: pd.DataFrame, target: Target) -> np.ndarray:
-    """Return log(fresh / known) of the rows that are among ``known`` too."""
+    """Return log(fresh / known) of the rows that are also in ``known``."""
     if target not in known:
         return np.empty(0)
     known = newest_runs(known)

@@ -1,4 +1,4 @@
-"""Honest validation: every row predicted by a model that did not see it, baselines beside it."""
+"""Cross-validation: predicts every row with a model that did not see it, beside baselines."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,24 +23,24 @@ from foretune.models.validation.splits import DEFAULT_SPLITS, Split, fold_of_row
 Scores = dict[str, dict[str, dict[str, float]]]
 """split -> model or baseline -> metric -> value"""
 MANY_ROWS = 10_000
-"""Tables of more rows have one fold of five tested, not all: enough rows, a fifth of the time."""
+"""Larger tables test one fold of five: enough rows, a fifth of the time."""
 ValidationLevel = Literal["none", "quick", "full"]
-"""How much is validated: nothing; one fold of one split, for one more fit; every fold of all."""
+"""Nothing; one fold of one split, for one more fit; every fold of all splits."""
 VALIDATION_LEVELS: tuple[ValidationLevel, ...] = get_args(ValidationLevel)
 QUICK_SPLITS: tuple[Split, ...] = ("grouped", "random")
-"""Of these the first that the runs allow."""
+"""Quick validation uses the first one that the runs allow."""
 
 
 @dataclass
 class Validation:
-    """What cross-validation found, per target.
+    """Results of cross-validation, per target.
 
     Attributes:
         scores: target -> split -> model or baseline -> metric -> value.
         held_out: target -> the grouped split's rows: ``problem, truth, prediction, low, high``.
         seen_problem_share: target -> share of the random split's test rows whose problem is in
             training too.
-        level: how much was validated.
+        level: the validation level.
     """
 
     scores: dict[str, Scores] = field(default_factory=dict)
@@ -49,12 +49,12 @@ class Validation:
     level: ValidationLevel = "full"
 
     def __str__(self) -> str:
-        """Say how the scores came about, in one line."""
+        """Return how the scores were obtained, in one line."""
         if self.level == "none":
-            return "not validated: nobody knows how far off it is"
+            return "not validated: its error is unknown"
         if self.level == "quick":
-            return "quick validation: a fifth held out, once; --validate full holds out everything"
-        return "full validation: everything held out in turn"
+            return "quick validation: a fifth held out once; --validate full holds out every row"
+        return "full validation: every row held out in turn"
 
 
 def cross_validate(
@@ -64,25 +64,24 @@ def cross_validate(
     splits: Sequence[Split] | None = None,
     level: ValidationLevel = "full",
 ) -> Validation:
-    """Return how well predictors like ``predictor`` do on what they have not seen.
+    """Return the scores of predictors like ``predictor`` on held-out rows.
 
-    Every fold trains a predictor from nothing, intervals included, on all that was measured of the
-    other folds; the given one, which must be fitted, is not changed. Splits that the runs do not
-    allow are left out.
+    Every fold fits a new predictor, intervals included, on all measurements of the other folds.
+    ``predictor`` must be fitted and is not changed. Splits that the runs do not allow are left out.
 
     Args:
-        predictor: like those that are scored.
-        runs: to hold out and to learn from.
+        predictor: the predictor to imitate.
+        runs: the rows to split.
         group: what the grouped split holds out together.
-        splits: which; None: all but ``time``, or for ``quick`` the first one that is possible, by
-            problem if it is.
-        level: how much of them: every fold, one fold, or nothing.
+        splits: None: all but ``time``; for ``quick`` the first that is possible, by problem if it
+            is.
+        level: every fold, one fold, or nothing.
 
     Raises:
-        UnknownName: there is no such extent.
+        UnknownName: there is no such level.
     """
     if level not in VALIDATION_LEVELS:
-        raise UnknownName("extent of validation", level, VALIDATION_LEVELS)
+        raise UnknownName("validation level", level, VALIDATION_LEVELS)
     validation = Validation({target: {} for target in predictor.targets_}, level=level)
     if level == "none":
         return validation
@@ -111,10 +110,10 @@ def cross_validate(
 
 
 def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """Return the scores of a fitted predictor on runs it has not seen, by target.
+    """Return the scores of a fitted predictor on new runs, by target.
 
     Raises:
-        PredictorError: the runs are of another kernel, none succeeded, or times are incredible.
+        PredictorError: the runs are of another kernel, none succeeded, or times are implausible.
     """
     runs = validate(runs)
     predictor.require_same_kernel(runs)
@@ -134,7 +133,7 @@ def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, di
 
 
 def count_seen_before(predictor: Predictor, runs: pd.DataFrame) -> int:
-    """Return how many of ``runs`` have a twin, the same run in all but time, in training."""
+    """Return how many of ``runs`` have the same run in training."""
     return int((matching_rows(predictor.measured_runs(), runs) != NO_MATCH).sum())
 
 
@@ -146,9 +145,9 @@ def _predict_folds(
     folds_of_all_runs: np.ndarray,
     one_fold: bool,
 ) -> dict[Target, pd.DataFrame]:
-    """Return what was predicted of the folds of ``runs``, or of one that can be predicted.
+    """Return the predictions of the folds of ``runs``, or of one fold.
 
-    ``all_runs`` has older measurements too.
+    ``all_runs`` includes older measurements.
     """
     tables: dict[Target, list[pd.DataFrame]] = {}
     for fold in np.unique(folds[folds >= 0]):
@@ -165,7 +164,7 @@ def _predict_folds(
             for target in targets:
                 table = _predict_fold(fold_predictor, known[target], test[target], target)
                 tables.setdefault(target, []).append(table)
-        except PredictorError:  # they know what these rows do not say
+        except PredictorError:  # the fold cannot be fitted or predicted
             continue
         if one_fold:
             break

@@ -1,4 +1,4 @@
-"""Learning curves: how many runs are enough."""
+"""Learning curves: error by number of runs."""
 
 from collections.abc import Sequence
 
@@ -26,12 +26,13 @@ def learning_curve(
     group: str = "problem",
     shares: Sequence[float] = SHARES,
 ) -> pd.DataFrame:
-    """Return the error on held-out groups when predictors like ``predictor`` learn from fewer runs.
+    """Return the error on held-out groups by number of training runs.
 
-    One fold of the grouped split is held out; of the others, a growing share of rows is learned.
+    One fold of the grouped split is held out; growing shares of the other rows are used to fit
+    predictors like ``predictor``.
 
     Returns:
-        One row per share: ``rows`` learned from, ``mape``, ``median_ape``, ``coverage90``.
+        One row per share: ``rows`` in training, ``mape``, ``median_ape``, ``coverage90``.
 
     Raises:
         PredictorError: there is only one group.

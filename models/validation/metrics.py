@@ -1,4 +1,4 @@
-"""Metrics: how far predictions are from measurements."""
+"""Metrics of predictions against measurements."""
 
 import warnings
 from collections.abc import Callable
@@ -24,11 +24,11 @@ def score(
     Args:
         truth: measured values, positive.
         prediction: predicted values, positive.
-        groups: one integer per row; ranks and regrets are within groups, then averaged. The regret
-            of the top k is how far the best of the k rows predicted best is from the true best;
-            among rows predicted alike, what drawing them would give.
-        interval: the ends of the 90 % interval, low and high; None leaves ``coverage90`` and
-            ``width90`` (half its width on the log scale, the median, as a fraction) undefined.
+        groups: one integer per row; ranks and regrets are within groups, then averaged. The top-k
+            regret compares the best of the k rows predicted best with the true best; ties count as
+            random draws.
+        interval: the ends of the 90 % interval, low and high; without it ``coverage90`` and
+            ``width90`` (median of half the width on the log scale, as a fraction) are undefined.
     """
     error = np.abs(prediction - truth) / truth
     coverage = width = np.nan
@@ -86,7 +86,7 @@ def _regret_of_top(k: int) -> Metric:
         last = np.partition(prediction, min(k, len(prediction)) - 1)[:k].max()
         certain, ties = truth[prediction < last], np.sort(truth[prediction == last])
         drawn = k - len(certain)
-        if drawn < len(ties):  # any of them: what is expected of drawing some
+        if drawn < len(ties):  # expectation over random draws among ties
             rank = np.arange(len(ties))
             chance = comb(len(ties) - 1 - rank, drawn - 1) / comb(len(ties), drawn)
         else:

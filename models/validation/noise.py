@@ -1,4 +1,4 @@
-"""The noise floor: how far a measurement is from itself. No model can be closer than that."""
+"""The noise floor: the error of a perfect prediction."""
 
 import numpy as np
 import pandas as pd
@@ -8,12 +8,12 @@ MIN_ROWS = 5
 
 
 def noise_floor(runs: pd.DataFrame) -> float:
-    """Return the error that a perfect prediction of ``time_ms`` would still seem to have.
+    """Return the error that a perfect prediction of ``time_ms`` would show.
 
-    Estimated from repeats: the medians of the even and of the odd samples of a run differ by noise
-    alone; the median of all samples has half the variance of either, so its own error is half of
-    their difference. Mean over runs, as a fraction; NaN without repeats. Noise between sessions
-    (clocks, temperature, other versions) is not in it: the floor is a lower bound.
+    Estimated from repeats: the medians of the even and odd samples of a run differ by noise alone.
+    The median of all samples has half the variance of either, so its error is half of their
+    difference. Returns the mean over runs as a fraction; NaN without repeats. Noise between
+    sessions (clocks, temperature, other versions) is not included, so this is a lower bound.
     """
     if "time_ms_samples" not in runs:
         return float("nan")

@@ -1,9 +1,9 @@
 """Splits: which rows are held out together.
 
 ``random`` holds out single rows, as most of the literature does: other configurations of the same
-problem are in training. ``grouped`` holds out whole problems, on all devices (what a user who
-tunes a new problem will see), or whatever columns are named; ``device`` whole devices; ``time`` the
-latest fifth.
+problem are in training. ``grouped`` holds out whole problems on all devices, as for a user who
+tunes a new problem, or groups by the named columns. ``device`` holds out whole devices, ``time``
+the latest fifth.
 """
 
 from typing import Literal, get_args
@@ -19,15 +19,15 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 DEFAULT_SPLITS: tuple[Split, ...] = ("random", "grouped", "device")
 FOLDS = 5
 NO_FOLD = -1
-"""The fold of rows that no model is tested on."""
+"""The fold of rows that are never tested."""
 
 
 def group_columns(runs: pd.DataFrame, group: str = "problem") -> list[str]:
-    """Return the columns in which rows of one group agree.
+    """Return the columns that define a group.
 
     Args:
         runs: a run table.
-        group: ``problem`` (on whatever device), ``task`` (a problem on one device), ``device``, or
+        group: ``problem`` (on any device), ``task`` (a problem on one device), ``device``, or
             run-table columns separated by commas, such as ``problem.N,problem.K``.
 
     Raises:
@@ -44,7 +44,7 @@ def group_columns(runs: pd.DataFrame, group: str = "problem") -> list[str]:
 
 
 def group_numbers(runs: pd.DataFrame, group: str) -> np.ndarray:
-    """Return an integer per row: the same within a group (see `group_columns`)."""
+    """Return an integer per row, equal within a group (see `group_columns`)."""
     columns = group_columns(runs, group)
     if not columns:
         return np.zeros(len(runs), dtype=int)
@@ -52,7 +52,7 @@ def group_numbers(runs: pd.DataFrame, group: str) -> np.ndarray:
 
 
 def task_numbers(runs: pd.DataFrame) -> np.ndarray:
-    """Return an integer per row, the same for configurations that compete: of one task."""
+    """Return an integer per row, equal for configurations of one task, which compete."""
     return group_numbers(runs, "task")
 
 
@@ -61,8 +61,8 @@ def fold_of_rows(
 ) -> np.ndarray | None:
     """Return the fold in which each row is held out; None if the split is impossible.
 
-    A split by groups needs at least two; with fewer than ``folds`` each is a fold of its own. The
-    split by time has one fold, and `NEVER` for the rows before it.
+    A split by groups needs at least two; with fewer than ``folds``, each is a fold. The split by
+    time has one fold, and `NO_FOLD` for the rows before it.
     """
     if split == "time":
         return _latest_fifth(runs)

@@ -69,8 +69,8 @@ def test_what_is_given_replaces_what_is_there(tmp_path):
 @pytest.mark.parametrize(
     ("mapping", "message"),
     [
-        ({}, r"nothing says time_ms: add --map time_ms=COLUMN\*FACTOR; .*latency us"),
-        ({"time_ms": "latency_ns"}, r"nothing says what was run: add --map problem\.M=COLUMN"),
+        ({}, r"time_ms has no source: add --map time_ms=COLUMN\*FACTOR; .*latency us"),
+        ({"time_ms": "latency_ns"}, r"no column tells what was run: add --map problem\.M=COLUMN"),
         ({"time_ms": "speed", "problem.M": "m"}, "has no column 'speed': it has m, n"),
         ({"time_ms": "speed*2", "problem.M": "m"}, "has no column 'speed': it has m, n"),
         ({"time_ms": "latency_ns*x", "problem.M": "m"}, "has no column 'x': it has m, n"),
@@ -88,7 +88,7 @@ def test_mistakes_in_the_mapping(table, mapping, message):
 def test_kernel_and_device_must_be_known(table, missing):
     given = {k: v for k, v in HERE.items() if k != missing}
     mapping = {"time_ms": "latency_ns", "problem.M": "m"}
-    with pytest.raises(UsageError, match=f"nothing says {missing}: add --map {missing}=COLUMN"):
+    with pytest.raises(UsageError, match=f"{missing} has no source: add --map {missing}=COLUMN"):
         import_runs(table, "generic", mapping=mapping, **given)
 
 

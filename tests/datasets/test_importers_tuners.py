@@ -200,9 +200,9 @@ def test_t4_of_ktt(tmp_path, survives):
 
 
 def test_t4_that_does_not_say_whose_it_is(tmp_path):
-    with pytest.raises(UsageError, match="does not say which kernel it is of: give --kernel NAME"):
+    with pytest.raises(UsageError, match="does not name its kernel: give --kernel NAME"):
         t4(tmp_path, t4_result(1.0), device="d")
-    with pytest.raises(UsageError, match="which device it is from: give --device NAME"):
+    with pytest.raises(UsageError, match="does not name its device: give --device NAME"):
         t4(tmp_path, t4_result(1.0), kernel="k")
 
 

@@ -128,7 +128,7 @@ def test_collectives_of_vidur(tmp_path, survives, collective):
 
 def test_vidur_must_say_its_device(tmp_path):
     path = vidur(tmp_path, "mlp.csv", mlp())
-    with pytest.raises(RunTableError, match="does not say the device: give it with --device"):
+    with pytest.raises(RunTableError, match="does not name its device: give --device NAME"):
         import_runs(path, "vidur")
     assert import_runs(path, "vidur", device="NVIDIA L4").kernels["gemm"] == 8
     with pytest.raises(RunTableError, match=r"expected columns of mlp\.csv \(n_expanded_embd, …"):

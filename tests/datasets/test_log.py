@@ -73,7 +73,7 @@ def test_a_folder_that_is_deleted_is_noticed_at_once(path):
     with RunLog(path) as log:
         log.append(run(x=1))
         shutil.rmtree(path.parent)
-        with pytest.raises(OutputError, match="was deleted while measurements went there"):
+        with pytest.raises(OutputError, match="was deleted while it was in use"):
             log.append(run(x=2))
 
 

@@ -68,7 +68,7 @@ def test_required_columns(column):
 
 
 def test_something_must_say_what_was_run():
-    with pytest.raises(RunTableError, match="nothing says what was run"):
+    with pytest.raises(RunTableError, match="cannot tell what was run"):
         validate(table(**{"problem.M": None, "config.x": None}))
 
 

@@ -26,7 +26,7 @@ def tree_log(predictor, rows, target="time_ms"):
 
 
 def unit_log(predictor, rows):
-    return predictor.targets_["time_ms"].unit.log(predictor.features_, rows)
+    return predictor.targets_["time_ms"].scale.log_unit(predictor.features_, rows)
 
 
 @pytest.mark.parametrize("target", ["time_ms", "power_w"])

@@ -54,7 +54,7 @@ def test_of_a_device_like_none_held_out_everyone_has_a_say(blend):
     Z, opinions, _ = argument(100, 4)
     middle = opinions.mean(axis=1)
     here, there = (blend.predict(Z, opinions, known(Z), new) for new in (known(Z), ~known(Z)))
-    assert blend.sharpness > POWERS[0]
+    assert blend.power > POWERS[0]
     assert (np.abs(there - middle) <= np.abs(here - middle) + 1e-12).all()
 
 
@@ -140,7 +140,7 @@ def test_it_comes_back_from_disk_the_same(blend, tmp_path):
     blend.save(tmp_path)
     Z, opinions, _ = argument(100, 8)
     loaded = Blend.load(tmp_path, 2)
-    assert (loaded.power, loaded.new_device_power) == (blend.sharpness, blend.gentle)
+    assert (loaded.power, loaded.new_device_power) == (blend.power, blend.new_device_power)
     for new in (known(Z), ~known(Z)):
         np.testing.assert_array_equal(
             loaded.predict(Z, opinions, new, known(Z)), blend.predict(Z, opinions, new, known(Z))

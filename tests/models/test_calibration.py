@@ -99,7 +99,9 @@ def test_runs_of_another_kernel_or_too_few_of_one_device(predictor):
 
 def test_measurements_in_another_unit_are_refused(predictor):
     runs = products(THERE, 10, 7)
-    with pytest.raises(PredictorError, match=r"times off what is predicted.*right unit"):
+    with pytest.raises(
+        PredictorError, match=r"differ from the prediction by a factor of over.*check the unit"
+    ):
         predictor.calibrate(runs.assign(time_ms=runs["time_ms"] * 1000))
 
 

@@ -88,7 +88,7 @@ def test_intervals_hold_where_scales_were_found_in_noise():
 
 def naive_widening(posterior):
     """The factor for nine of ten runs that are left out, by scales that had them in sight."""
-    misses, deviations = posterior.left_out()
+    misses, deviations = posterior.leave_one_out()
     return conformal_quantile(np.abs(misses) / deviations)
 
 

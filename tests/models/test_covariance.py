@@ -72,7 +72,7 @@ def test_means_are_covariances_times_weights(term, rows):
     X, Z, parameters = points(20), points(rows, 1), parameters_of(term)
     weights = np.random.default_rng(2).normal(size=20)
     expected = covariance(term, parameters, Z, X) @ weights
-    mean = np.zeros(rows) + term.means(parameters, X, weights)(Z)
+    mean = np.zeros(rows) + term.mean_function(parameters, X, weights)(Z)
     assert np.allclose(mean, expected, rtol=1e-9, atol=1e-9)
 
 

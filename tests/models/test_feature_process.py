@@ -28,7 +28,7 @@ def fitted(data):
 
 
 def lengths(process):
-    _, (_, gradual), _ = process.parts()
+    _, (_, gradual), _ = process.terms_with_parameters()
     return np.exp(gradual[1:])
 
 

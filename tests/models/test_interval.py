@@ -62,7 +62,7 @@ def test_nine_of_ten_new_errors_are_covered(spread):
     for part in (hard, ~hard):  # not by hiding the hard rows behind the easy ones
         assert covered[part].mean() == pytest.approx(0.9, abs=0.05)
     assert np.median(width[hard]) > 5 * np.median(width[~hard])
-    assert np.quantile(width, 0.2) < spread.typical < np.quantile(width, 0.8)
+    assert np.quantile(width, 0.2) < spread.median_half_width < np.quantile(width, 0.8)
 
 
 def test_rows_with_few_neighbours_are_judged_by_their_like():

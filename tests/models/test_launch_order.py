@@ -44,7 +44,7 @@ def test_it_orders_a_kernel_it_has_never_seen(order):
     for p in problems("c", 30, 2, slope=1.5):
         ratios = order.log_ratios(p.columns)
         pick = np.flatnonzero(p.columns.fits)[np.argmin(ratios[p.columns.fits])]
-        kept.append(p.kept[pick])
+        kept.append(p.relative_speed[pick])
     assert np.mean(kept) > 0.95
 
 
@@ -53,7 +53,7 @@ def test_its_ratios_are_those_of_times(order):
     for p in problems("c", 30, 3):
         runs = p.columns.fits
         expected += order.log_ratios(p.columns)[runs].tolist()
-        seen += p.lost[runs].tolist()
+        seen += p.log_slowdown[runs].tolist()
     assert np.mean(np.abs(np.array(expected) - seen)) < 0.1
     assert max(expected) <= MAX_LOG_SLOWDOWN + 0.1
 

@@ -44,7 +44,7 @@ def position(axis, row):
 
 
 def beside_by_looking_at_all(axis, rows, values, wanted):
-    """Return value and step below and above ``wanted``, as `Places.beside` does."""
+    """Return value and step below and above ``wanted``, as `AxisPositions.adjacent` does."""
     at = position(axis, wanted)
     varies = 1 if axis == "problem.M" else 2
     rest = [i for i in range(4) if i != varies]
@@ -116,14 +116,16 @@ def powers():
 
 def test_between_neighbours_a_straight_law_is_met(powers):
     around, places, values = powers
-    look = around.look(places, values, around.locate(line([3.0, 48.0])))
+    look = around.neighbor_features(places, values, around.locate(line([3.0, 48.0])))
     np.testing.assert_allclose(look[:, -2], 3.0 * np.log2([3.0, 48.0]), rtol=1e-6)
     assert (look[:, -1] > 5).all()  # and much is trusted: nothing was ever missed
 
 
 def test_beyond_all_runs_the_last_one_speaks_and_is_trusted_less(powers):
     around, places, values = powers
-    near, far, between = around.look(places, values, around.locate(line([200.0, 4096.0, 48.0])))
+    near, far, between = around.neighbor_features(
+        places, values, around.locate(line([200.0, 4096.0, 48.0]))
+    )
     assert near[-2] == far[-2] == values[-1]
     assert between[-1] > near[-1] > far[-1]
     seen = dict(zip(around.columns, far, strict=True))
@@ -135,14 +137,14 @@ def test_a_run_at_the_very_place_is_no_neighbour(powers):
     around, places, values = powers
     wrong = values.copy()
     wrong[3] = 1000.0
-    look = around.look(places, wrong, around.locate(line([8.0])))
+    look = around.neighbor_features(places, wrong, around.locate(line([8.0])))
     assert look[0, -2] == pytest.approx(9.0)
 
 
 def test_neighbours_above_can_be_ignored(powers):
     around, places, values = powers
     asked = around.locate(line([3.0, 3.0]))
-    both, below = around.look(places, values, asked, np.array([False, True]))
+    both, below = around.neighbor_features(places, values, asked, np.array([False, True]))
     assert both[-2] == pytest.approx(3 * np.log2(3))
     assert below[-2] == values[1]
 
@@ -152,14 +154,18 @@ def test_what_the_unit_does_between_neighbours_is_seen(powers):
     around, places, values = powers
     sizes = np.array([3.0, 48.0, 200.0])
     asked = around.locate(line(sizes))
-    plain = around.look(places, values, asked)
-    look = around.look(places, values, asked, units=(np.arange(8.0) ** 2, np.log2(sizes) ** 2))
+    plain = around.neighbor_features(places, values, asked)
+    look = around.neighbor_features(
+        places, values, asked, log_units=(np.arange(8.0) ** 2, np.log2(sizes) ** 2)
+    )
     np.testing.assert_array_equal(np.delete(look, -3, axis=1), plain)
     share = np.log2(sizes[:2]) % 1
     bend = [*(share * (1 - share)), 49 - np.log2(200) ** 2]  # a square lies below its chords
     np.testing.assert_allclose(look[:, -3], bend, rtol=1e-4)
     both = np.array([False, True])
-    below = around.look(places, values, asked[[0, 0]], both, (np.arange(8.0) ** 2, np.zeros(2)))
+    below = around.neighbor_features(
+        places, values, asked[[0, 0]], both, (np.arange(8.0) ** 2, np.zeros(2))
+    )
     assert below[1, -3] == 1.0
     assert below[0, -3] > 1.0
 
@@ -188,8 +194,11 @@ def test_gaps_have_no_neighbours_and_are_none():
 
 def test_no_rows_and_no_runs(powers):
     around, places, values = powers
-    assert around.look(places, values, around.locate(line([]))).shape == (0, len(around.columns))
-    nobody = around.look(places[np.array([], dtype=int)], values[:0], places)
+    assert around.neighbor_features(places, values, around.locate(line([]))).shape == (
+        0,
+        len(around.columns),
+    )
+    nobody = around.neighbor_features(places[np.array([], dtype=int)], values[:0], places)
     assert np.isnan(nobody).all()
 
 
@@ -332,7 +341,8 @@ def test_places_come_back_from_disk_the_same(powers, tmp_path):
     np.testing.assert_array_equal(read, values)
     asked = around.locate(line([3.0, 7.0, 1e9]))
     np.testing.assert_array_equal(
-        around.look(loaded, read, asked), around.look(places, values, asked)
+        around.neighbor_features(loaded, read, asked),
+        around.neighbor_features(places, values, asked),
     )
 
 

@@ -114,5 +114,5 @@ def test_what_cannot_be_learned(fitted, table):
         fitted.predict(X.rename(columns={"M": "m"}))
     with pytest.raises(NotFittedError):
         RuntimeRegressor().predict(X)
-    with pytest.warns(DataWarning, match="gflops says time_ms as closely"):
+    with pytest.warns(DataWarning, match="gflops predicts time_ms as closely"):
         RuntimeRegressor(parameters=QUICK).fit(X.assign(gflops=1 / y), y)

@@ -31,7 +31,7 @@ def test_it_joins_few_points(smooth):
 
 def test_sizes_and_settings_count_in_octaves_and_come_first(smooth):
     assert smooth.order.tolist()[:3] == [0, 1, 2]
-    assert smooth.gradual == 3
+    assert smooth.gradual_count == 3
     assert smooth.octaves.tolist() == [True, True, False, False, False]
 
 
@@ -61,7 +61,7 @@ def test_it_comes_back_from_disk_the_same(smooth, tmp_path):
 
 def test_it_knows_so_many_rows_at_most(smooth):
     X, y = table(MAX_ROWS + 200)
-    assert len(smooth.taught(X, y, np.random.default_rng(0)).posterior.X) == MAX_ROWS
+    assert len(smooth.refit(X, y, np.random.default_rng(0)).posterior.X) == MAX_ROWS
 
 
 def test_features_that_are_the_same_in_all_rows():

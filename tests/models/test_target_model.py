@@ -90,9 +90,9 @@ def between():
 
 
 def test_neighbours_are_used_where_there_are_any(on_grid, off_grid):
-    assert on_grid[0].hood is not None
+    assert on_grid[0].neighbor_index is not None
     assert on_grid[0].experts.corrected is not None
-    assert off_grid[0].hood is None
+    assert off_grid[0].neighbor_index is None
     assert off_grid[0].experts.corrected is None
     few = dense(SIZES[:4])
     assert len(few) < MIN_NEIGHBOR_ROWS
@@ -104,7 +104,7 @@ def test_few_rows_have_a_smooth_expert_and_many_have_none(off_grid, monkeypatch)
     assert off_grid[0].experts.smooth is not None
     truth = np.log(scattered(400).tail(100)["time_ms"])
     blended = np.abs(predict(off_grid, scattered(400).tail(100))[0] - truth).mean()
-    for name, value in (("LEAST_SMOOTH", len(runs) + 1), ("MOST_SMOOTH", len(runs) - 1)):
+    for name, value in (("MIN_SMOOTH_ROWS", len(runs) + 1), ("MAX_SMOOTH_ROWS", len(runs) - 1)):
         with monkeypatch.context() as patch:
             patch.setattr(f"foretune.models.target_model.{name}", value)
             alone = fit(runs)
@@ -117,7 +117,7 @@ def test_where_no_row_sees_a_neighbour_that_expert_has_no_opinion(on_grid, tmp_p
     experts = dataclasses.replace(on_grid[0].experts, corrected=None)
     features = experts.tree.n_features_in_
     X, look = np.zeros((3, features)), np.full((3, 4), np.nan, dtype=np.float32)
-    opinions = experts.opinions(X, look, np.zeros(3))
+    opinions = experts.predict(X, look, np.zeros(3))
     assert opinions.shape == (3, 4)
     assert np.isfinite(opinions[:, [0, 3]]).all()
     assert np.isnan(opinions[:, 1]).all()
@@ -131,10 +131,10 @@ def test_what_needs_a_unit_is_there_only_with_one(with_unit, on_grid):
     model, features = with_unit
     assert model.experts.parts == ["tree", "direct", "corrected"]
     assert on_grid[0].experts.parts == ["tree", "corrected"]
-    assert on_grid[0].units is None
-    assert len(np.unique(model.units)) > len(SIZES)
+    assert on_grid[0].log_units is None
+    assert len(np.unique(model.log_units)) > len(SIZES)
     seen = model.experts.corrected.n_features_in_
-    assert seen == len(features.columns_) + len(model.hood.columns) + 1
+    assert seen == len(features.columns_) + len(model.neighbor_index.columns) + 1
 
 
 def test_a_unit_comes_back_from_disk_too(with_unit, tmp_path, between):
@@ -142,7 +142,7 @@ def test_a_unit_comes_back_from_disk_too(with_unit, tmp_path, between):
     rows = products(between)
     model.save(tmp_path / "time_ms")
     loaded = TargetModel.load(tmp_path / "time_ms", "time_ms", make)
-    np.testing.assert_array_equal(loaded.log_units, model.units)
+    np.testing.assert_array_equal(loaded.log_units, model.log_units)
     before, after = (predict((m, features), rows)[0] for m in (model, loaded))
     np.testing.assert_array_equal(after, before)
 

@@ -80,7 +80,7 @@ def train(
     load("models", model)
     _check_known("target", target, TARGETS)
     _check_known("split", split, SPLITS)
-    _check_known("extent of validation", [validate], VALIDATION_LEVELS)
+    _check_known("validation level", [validate], VALIDATION_LEVELS)
     output = Output(as_json)
     problem = [name.strip() for name in sizes.split(",") if name.strip()]
     runs = read_files(files, kernel, map_, problem=problem)

@@ -131,7 +131,7 @@ class TestDamage:
     def test_a_card_of_something_else(self, root, toy_device):
         path = root / "matmul" / "toy" / "card.json"
         path.write_text(path.read_text().replace('"matmul"', '"softmax"'))
-        with pytest.raises(PredictorError, match="it lies elsewhere"):
+        with pytest.raises(PredictorError, match="it is in the wrong folder"):
             find_pretrained("matmul", SOURCE, toy_device)
 
     def test_a_predictor_that_cannot_be_read(self, root, toy_device):
@@ -172,7 +172,7 @@ class TestAsPrior:
         found, said = self.find(device)
         assert found.mismatch
         assert not found.has_valid_interval(device)
-        assert said[1].startswith("the predictor is checked and corrected by what is measured: toy")
+        assert said[1].startswith("measurements check and correct the predictor: toy")
         assert said[1].endswith("this is Other CPU")
 
     def test_auto_warns_of_damage_and_does_without(self, root, toy_device):

@@ -55,7 +55,7 @@ def test_they_are_estimators(name, matmul, runs):
     )
 
 
-@pytest.mark.parametrize("name", ["calibrated roofline", "problem median", "nearest neighbour"])
+@pytest.mark.parametrize("name", ["calibrated roofline", "problem median", "nearest neighbor"])
 def test_without_a_family_too(name):
     fitted = BASELINES[name]().fit(GRID)
     assert (fitted.predict(GRID) > 0).all()
@@ -91,7 +91,7 @@ def test_a_problem_with_a_gap_has_a_median():
 
 
 def test_the_nearest_neighbour():
-    fitted = BASELINES["nearest neighbour"]().fit(GRID)
+    fitted = BASELINES["nearest neighbor"]().fit(GRID)
     asked = GRID.head(2).assign(**{"config.x": [7.0, 1.1]})
     np.testing.assert_allclose(fitted.predict(asked), [8.0, 1.0])
     np.testing.assert_allclose(fitted.predict(GRID), GRID["time_ms"])

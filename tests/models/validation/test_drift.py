@@ -47,7 +47,7 @@ def test_nothing_has_changed(predictor, fresh):
     time = found["time_ms"]
     assert (time.verdict, time.reasons) == ("ok", ())
     assert (time.rows, time.problems) == (len(fresh), len(FRESH_SIZES))
-    assert time.coverage >= time.coverage_least
+    assert time.coverage >= time.min_coverage
     assert abs(time.bias) <= time.bias_limit
     assert time.bias_limit >= MIN_BIAS
     assert time.repeats == 0
@@ -73,7 +73,7 @@ def test_repeats_show_what_predictions_are_too_rough_for(predictor, runs):
     assert again.change == pytest.approx(0.04)
     assert again.change_low == pytest.approx(0.04)
     assert again.verdict == "drifted"
-    assert "4.0 % above what they were" in again.reasons[-1]
+    assert "4.0 % above their earlier value" in again.reasons[-1]
 
 
 def test_a_change_too_small_to_matter(predictor, runs):
@@ -100,7 +100,7 @@ def test_errors_that_only_scatter_are_seen_by_the_intervals(predictor, fresh):
     rng = np.random.default_rng(0)
     noisy = slower(fresh, np.exp(rng.choice([-0.7, 0.7], len(fresh))))
     (reason,) = check_drift(predictor, noisy)["time_ms"].reasons
-    assert "lie in their 90 % interval" in reason
+    assert "are in their 90 % interval" in reason
 
 
 def test_the_newest_row_counts_and_failures_do_not(predictor, fresh):

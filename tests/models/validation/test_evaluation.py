@@ -85,7 +85,7 @@ def test_devices_can_be_held_out(toy_runs):
     for options in ({"splits": ("device",)}, {"splits": ("grouped",), "group": "device"}):
         (scores,) = validate(both, **options).scores["time_ms"].values()
         # each device is predicted with the times of the other: by 2, or by one half
-        assert scores["nearest neighbour"]["median_ape"] == pytest.approx(0.75, abs=0.25)
+        assert scores["nearest neighbor"]["median_ape"] == pytest.approx(0.75, abs=0.25)
 
 
 def test_a_problem_is_held_out_on_all_devices(toy_runs):
@@ -118,7 +118,7 @@ def test_a_device_of_which_too_little_is_known_cannot_be_held_out(toy_runs):
     bare = toy_runs.assign(device="Bare")
     bare[[c for c in bare if c.startswith("device.")]] = math.nan
     runs = pd.concat([toy_runs, toy_runs.assign(device="Known"), bare], ignore_index=True)
-    with pytest.warns(DataWarning, match="have no roofline: say the peak rates of Bare"):
+    with pytest.warns(DataWarning, match="have no roofline: add the peak rates of Bare"):
         scores = validate(runs, splits=("device",)).scores["time_ms"]["device"]
     assert scores["xgboost"]["rows"] == 2 * (toy_runs["status"] == "ok").sum()
 
@@ -210,8 +210,8 @@ def test_quick_validation_holds_out_some_problems_once(toy_runs, monkeypatch):
     assert quick.validation.held_out["time_ms"]["problem"].nunique() == 2  # of 6, in five folds
     assert str(quick.validation).startswith("quick")
     one = toy_runs[toy_runs["problem.M"] == 96]
-    assert set(validate(one, extent="quick").scores["time_ms"]) == {"random"}
-    both = validate(toy_runs, extent="quick", splits=("random", "grouped")).scores["time_ms"]
+    assert set(validate(one, level="quick").scores["time_ms"]) == {"random"}
+    both = validate(toy_runs, level="quick", splits=("random", "grouped")).scores["time_ms"]
     assert set(both) == {"random", "grouped"}
 
 

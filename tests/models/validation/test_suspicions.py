@@ -95,7 +95,7 @@ def test_a_column_made_from_the_target_is_named(name, group):
     runs = products()
     work = 2.0 * runs[["problem.M", "problem.N", "problem.K"]].prod(axis=1)
     (text,) = found(runs.assign(**{f"{group}.hint": LEAKS[name](runs["time_ms"], work)}))
-    assert text.startswith(f"{group}.hint says time_ms as closely")
+    assert text.startswith(f"{group}.hint predicts time_ms as closely")
 
 
 @given(noise=st.floats(0.02, 1.0), seed=st.integers(0, 99))
@@ -111,7 +111,7 @@ def test_an_unknown_format_is_named():
     odd = runs.index % 100 == 7
     texts = found(runs.assign(**{"config.format": np.where(odd, "posit16", "bf16")}))
     assert texts == [
-        "config.format=posit16 is no format that is known: rows 7, 107, 207 count as 16 bits"
+        "config.format=posit16 is an unknown format: rows 7, 107, 207 count as 16 bits"
     ]
 
 

@@ -77,7 +77,7 @@ def test_what_cannot_be_used_is_an_error(told, tmp_path):
         SurrogateSampler(predictor=predictor)
     with pytest.raises(PredictorError, match="holds no predictor"):
         SurrogateSampler(predictor=tmp_path, problem=PROBLEM)
-    with pytest.raises(UsageError, match="says nothing here"):
+    with pytest.raises(UsageError, match="cannot be used here"):
         SurrogateSampler(predictor="auto", problem=PROBLEM)
     assert SurrogateSampler(predictor="none")
 

@@ -82,7 +82,7 @@ def run_table(power=False, kernel="matmul"):
 
 def report_data(results, **changes):
     metrics = dict.fromkeys(("mape", "median_ape", "p95_ape", "top1_regret", "coverage90"), 0.0625)
-    models = {"xgboost": {**metrics, "spearman": 0.9}, "nearest neighbour": {"mape": math.nan}}
+    models = {"xgboost": {**metrics, "spearman": 0.9}, "nearest neighbor": {"mape": math.nan}}
     truth = np.geomspace(0.1, 10, 10)
     held_out = pd.DataFrame(
         {
@@ -172,7 +172,7 @@ def test_sections_state_what_was_found(tmp_path):
         "0.80× slower than BLAS",
         "1.46 – 1.54",
         "90 % of 10 measurements in the 90 % interval",
-        "nearest neighbour",
+        "nearest neighbor",
         "6.2 %",
         "No power meter was there",
         "runtime_error",
@@ -323,7 +323,7 @@ def test_a_training_has_a_page_of_its_own():
     assert not any(page.loaded)
     assert page.figures == 1
     assert "90 % of 10 measurements in the 90 % interval" in page.text
-    assert "nearest neighbour" in page.text
+    assert "nearest neighbor" in page.text
     assert "<script>alert" not in text
 
 
