@@ -34,22 +34,15 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "candidates": (
-                "candidate_rows",
-                "rows_of",
-                "settings_of",
-            ),
-            "featureset": (
-                "FEATURES_VERSION",
-                "FeatureSet",
-            ),
-            "known": ("family_for",),
-            "roofline": (
+            "candidates": ["candidate_rows", "rows_of", "settings_of"],
+            "featureset": ["FEATURES_VERSION", "FeatureSet"],
+            "families_of_runs": ["family_for"],
+            "roofline": [
                 "row_cost",
                 "row_limits_ms",
                 "row_parts_ms",
                 "row_roofline_ms",
                 "text_columns",
-            ),
+            ],
         },
     )

@@ -28,15 +28,12 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "validation.evaluation": ("evaluate_predictor",),
-            "validation.curve": ("learning_curve",),
-            "validation.noise": ("noise_floor",),
-            "predictor": ("Predictor",),
-            "runtime_regressor": ("RuntimeRegressor",),
-            "saved.pretrained": ("find_pretrained",),
-            "training": (
-                "Training",
-                "train_predictor",
-            ),
+            "validation.evaluation": ["evaluate_predictor"],
+            "validation.learning_curve": ["learning_curve"],
+            "validation.noise": ["noise_floor"],
+            "predictor": ["Predictor"],
+            "runtime_regressor": ["RuntimeRegressor"],
+            "saved.shipped": ["find_pretrained"],
+            "training": ["Training", "train_predictor"],
         },
     )

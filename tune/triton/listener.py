@@ -1,66 +1,21 @@
-"""Stock autotuners' measurements into the store."""
+"""Records what stock Triton autotuners measure.
+
+Triton calls ``knobs.autotuning.listener`` after every tuning, with the winner and all times but
+without the call. The tuner is one frame up and has it.
+"""
 
 import inspect
-import math
-import os
 import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import triton
-
 from foretune.errors import ForetuneWarning
 from foretune.lazy import require
-from foretune.measurement import Measurement, Status
-from foretune.tune.store import Store
-from foretune.tune.triton.autotuner import Autotuner
-from foretune.tune.triton.history import KernelHistory
-from foretune.tune.triton.kernel import to_configuration
-from foretune.tune.triton.options import Options
-from foretune.tune.triton.problem_key import Call, make_call
 
 if TYPE_CHECKING:
     import os
 
     from foretune.tune.store import Store
-
-
-class ListenerRecorder:
-    """Writes down what others measure.
-
-    Args:
-        store: where.
-    """
-
-    def __init__(self, store: Store | str | os.PathLike[str] | None) -> None:
-        self._history = KernelHistory(Options(store=store))
-
-    def record(self, event: Mapping[str, Any], caller: Mapping[str, Any]) -> None:
-        """Remember one tuning.
-
-        Args:
-            event: what the listener was told.
-            caller: local names of the tuner's `run`; without them the problem is just the key.
-        """
-        tuner = caller.get("self")
-        if event["cache_hit"] or tuner is None or tuner.nargs is None:
-            return
-        if isinstance(tuner, Autotuner):  # it remembers by itself
-            return
-        call = make_call(event["fn"], tuner.keys, tuner.nargs, caller.get("kwargs", {}))
-        runs = [_measurement(call, config, t) for config, t in event["configs_timings"].items()]
-        self._history.record(call, runs)
-
-
-def _measurement(call: Call, config: triton.Config, timing: Any) -> Measurement:
-    named = to_configuration(config)
-    times = [float(t) for t in np.ravel(timing)]
-    if not math.isfinite(times[0]):
-        return call.failure(named, Status.INVALID, "does not run")
-    programs = call.programs(named)
-    static = {} if math.isnan(programs) else {"programs": programs}
-    return call.success(named, times[0], times, static=static, source="triton.autotune")
 
 
 def listen(store: "Store | str | os.PathLike[str] | None" = None) -> Callable[[], None]:
@@ -82,6 +37,7 @@ def listen(store: "Store | str | os.PathLike[str] | None" = None) -> Callable[[]
     import triton
 
     from foretune.errors import UsageError
+    from foretune.tune.triton.listener_recorder import ListenerRecorder
 
     knobs = triton.knobs.autotuning
     if not hasattr(knobs, "listener"):

@@ -1,0 +1,54 @@
+"""Writes what stock autotuners measure into a store."""
+
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import triton
+
+from foretune.measurement import Measurement, Status
+from foretune.tune.store import Store
+from foretune.tune.triton.autotuner import Autotuner
+from foretune.tune.triton.history import KernelHistory
+from foretune.tune.triton.kernel import to_configuration
+from foretune.tune.triton.options import Options
+from foretune.tune.triton.problem_key import Call, make_call
+
+
+class ListenerRecorder:
+    """Writes down what others measure.
+
+    Args:
+        store: where.
+    """
+
+    def __init__(self, store: Store | str | os.PathLike[str] | None) -> None:
+        self._history = KernelHistory(Options(store=store))
+
+    def record(self, event: Mapping[str, Any], caller: Mapping[str, Any]) -> None:
+        """Remember one tuning.
+
+        Args:
+            event: what the listener was told.
+            caller: local names of the tuner's `run`; without them the problem is just the key.
+        """
+        tuner = caller.get("self")
+        if event["cache_hit"] or tuner is None or tuner.nargs is None:
+            return
+        if isinstance(tuner, Autotuner):  # it remembers by itself
+            return
+        call = make_call(event["fn"], tuner.keys, tuner.nargs, caller.get("kwargs", {}))
+        runs = [_measurement(call, config, t) for config, t in event["configs_timings"].items()]
+        self._history.record(call, runs)
+
+
+def _measurement(call: Call, config: triton.Config, timing: Any) -> Measurement:
+    named = to_configuration(config)
+    times = [float(t) for t in np.ravel(timing)]
+    if not math.isfinite(times[0]):
+        return call.failure(named, Status.INVALID, "does not run")
+    programs = call.programs(named)
+    static = {} if math.isnan(programs) else {"programs": programs}
+    return call.success(named, times[0], times, static=static, source="triton.autotune")
