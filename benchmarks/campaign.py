@@ -33,7 +33,7 @@ def main() -> None:
 
 def run(kernel: str, preset: str) -> list[str]:
     command = [sys.executable, "-P", "-c", COMMAND, "campaign", kernel]
-    command += ["--preset", preset, "--no-store", "--json"]
+    command += ["--preset", preset, "--store", "none", "--json"]
     start, peak = time.perf_counter(), 0
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)

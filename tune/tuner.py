@@ -216,7 +216,7 @@ def _make_searcher(
     ):
         raise UsageError(
             f"searcher {searcher_name(job.searcher)!r} cannot tell its regret: give --budget a "
-            f"number and no --regret, or --searcher {' or '.join(_searchers_with_regret())}"
+            f"number, or --searcher {' or '.join(_searchers_with_regret())}"
         )
     return searcher
 

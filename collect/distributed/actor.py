@@ -113,7 +113,7 @@ class RayActor:
             if resource_of(device) != resource:
                 raise MeasurementError(
                     f"{platform.node()} was started as {resource}, and is {resource_of(device)}: "
-                    'start its node with --resources="$(foretune devices --ray)"'
+                    'start its node with --resources="$(foretune doctor --ray)"'
                 )
         except ForetuneError as e:
             return pickle.dumps(e)

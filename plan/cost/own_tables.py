@@ -1,4 +1,4 @@
-"""Operators that the user measured: the run table that ``foretune collect llm-ops`` writes."""
+"""Operators that the user measured: the run table that ``foretune collect --operators`` writes."""
 
 from functools import cached_property
 from pathlib import Path

@@ -30,7 +30,7 @@ def find_tables(folder: Path | None = None) -> "OperatorTables | None":
     """Return the measured operators to plan with; None if there are none anywhere.
 
     Args:
-        folder: of the user. What ``foretune collect llm-ops`` wrote there comes before the tables
+        folder: of the user. What ``foretune collect --operators`` wrote there comes before the tables
             of engines, which complete it; engines' tables there stand for themselves.
 
     Raises:
@@ -45,7 +45,7 @@ def find_tables(folder: Path | None = None) -> "OperatorTables | None":
     else:
         raise UsageError(
             f"{folder} holds no measured operators: "
-            f"'foretune collect llm-ops --out {folder}' measures some"
+            f"'foretune collect --operators typical --out {folder}' measures some"
         )
     return OperatorTables(*found) if found else None
 
@@ -58,7 +58,7 @@ class OperatorTables:
     farther away from the tables that have it.
 
     Args:
-        folders: written by ``foretune collect llm-ops``, or of engines' tables.
+        folders: written by ``foretune collect --operators``, or of engines' tables.
     """
 
     def __init__(self, *folders: Path) -> None:

@@ -44,13 +44,18 @@ def _unsupported_cache(deployment: Deployment, engine: str) -> str:
     if not cache_name(engine, kind):
         others = engines_with(kind)
         if not others:
-            return f"no engine has a {kind} cache, this is its memory and bytes: plan with --kv fp8"
-        return f"{title} has no {kind} cache: plan it with --backend {others[0]}, or with --kv fp8"
+            return (
+                f"no engine has a {kind} cache, this is its memory and bytes: "
+                "plan with --formats /fp8"
+            )
+        return f"{title} has no {kind} cache: plan with --backend {others[0]} or --formats /fp8"
     system = deployment.system
     if supported(support_key(kind), system.device.architecture) == "no":
-        return f"{title} has no kernels for {kind} caches on {system.name}: plan with --kv fp8"
+        return (
+            f"{title} has no kernels for {kind} caches on {system.name}: plan with --formats /fp8"
+        )
     if model.compressed or (model.mla and kind not in LATENT_CACHE_FORMATS):
-        return f"{title} has no {kind} caches of latent attention: plan with --kv fp8"
+        return f"{title} has no {kind} caches of latent attention: plan with --formats /fp8"
     if engine == "trtllm" and deployment.formats.weights not in NVFP4_CACHE_WEIGHTS:
         return f"TensorRT-LLM has {kind} caches beside weights in fp8 alone: add --formats fp8"
     return ""

@@ -151,7 +151,7 @@ def _unsupported_drafts(deployment: Deployment, engine: str) -> str:
     if engine == "trtllm" and drafts and drafts.draft:
         return (
             "TensorRT-LLM names the option of a draft model differently between versions: "
-            "plan it with --backend vllm, or without --draft-model"
+            "plan it with --backend vllm, or without a draft model"
         )
     return ""
 

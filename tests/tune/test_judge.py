@@ -155,7 +155,7 @@ def test_each_call_gets_new_values_at_the_same_address():
 
 
 def test_on_the_command_line(capsys):
-    words = [f"{CHEATS}:reference", "--problem", "n=64", "--box", "0.01", "--json"]
+    words = [f"{CHEATS}:reference", "--problem", "n=64", "--max-seconds", "0.01", "--json"]
     assert main(["judge", f"{CHEATS}:honest", *words]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["accepted"] is True

@@ -19,6 +19,7 @@ from foretune.cli import (
     export,
     importing,
     judge,
+    options,
     plan,
     predict,
     predictors,
@@ -44,7 +45,6 @@ Most people start here:
 
 The options below may stand anywhere on the line of any command.
 """
-EPILOG = "Also: --json, --seed, --store, --wait-quiet and --debug; see 'foretune --help'."
 PANELS = {
     "Tune": ("tune", "campaign", "judge", "replay"),
     "Tune Triton kernels": ("inspect", "warm-up"),
@@ -97,16 +97,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command(epilog=EPILOG, cls=tune.TuneCommand)(tune.tune)
-app.command(epilog=f"{judge.EXAMPLE}\n\n{EPILOG}")(judge.judge)
-app.command("import", epilog=EPILOG)(importing.import_)
-for _command in (
+_COMMANDS = (
     campaign.campaign, replay.replay, triton.inspect, triton.warm_up, collect.collect,
     predictors.train, predictors.evaluate, predict.predict, calibrate.calibrate,
     engine_files.engine_config, store.store, export.export, doctor.doctor,
-):  # fmt: skip
-    app.command(epilog=EPILOG)(_command)
-plan.register(app, EPILOG)
+)  # fmt: skip
+options.add_command(app, tune.tune, cls=tune.TuneCommand)
+options.add_command(app, judge.judge, epilog=f"{judge.EXAMPLE}\n\n{options.EPILOG}")
+options.add_command(app, importing.import_, name="import")
+for _command in _COMMANDS:
+    options.add_command(app, _command)
+plan.register(app)
 _PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
 _ENTRIES: list[Any] = [*app.registered_commands, *app.registered_groups]
 for _entry in _ENTRIES:

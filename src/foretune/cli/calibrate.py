@@ -1,4 +1,4 @@
-"""``foretune choose`` and ``calibrate``: a few runs on a new device correct a predictor."""
+"""``foretune calibrate``: correct a predictor for a new device with a few runs."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -6,37 +6,66 @@ from typing import TYPE_CHECKING
 import typer
 
 from foretune.cli import options
-from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows
+from foretune.cli.output import Output
+from foretune.cli.run_files import read_files
 from foretune.errors import UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def choose(
+def calibrate(
+    context: typer.Context,
     predictor: str = options.PREDICTOR,
     files: list[Path] = typer.Argument(
-        None, help="Run tables of what you will predict. Default: what the predictor learned."
+        None,
+        help="Run tables of the new device: 10 … 1500 runs. With --choose: run tables of what you "
+        "will predict; by default, the predictor's own runs.",
     ),
     kernel: str = options.ONLY_KERNEL,
     map_: list[str] = options.MAP,
-    count: int = typer.Option(
-        64, help="Runs per device: 10 teach little, more than 512 hardly more."
+    choose: int | None = typer.Option(
+        None,
+        help="Choose this many runs to measure there, instead: 64 is a good number.",
     ),
     device: str = typer.Option(
         None,
-        help="Where you will measure: cpu, cuda:0 or a name. Default: as in the files.",
+        help="With --choose: the new device, cpu, cuda:0 or a name. Default: that of the files.",
     ),
-    out: Path = typer.Option(..., help="CSV file to write, one run per line."),
-    seed: int = options.SEED,
-    as_json: bool = options.JSON,
+    out: Path = typer.Option(
+        ..., help="Folder for the calibrated predictor; with --choose, CSV file for the runs."
+    ),
 ) -> None:
-    """Choose the few runs to measure on a new device, for 'calibrate'.
+    """Correct a predictor for a new device, with a few runs measured there.
 
-    With the time of each in a column time_ms, 'foretune import --format generic' reads the file;
-    'foretune collect KERNEL --rows' measures the runs of a kernel that is Foretune's own.
+    --choose writes the most useful runs to measure first. 'foretune collect KERNEL --rows' measures
+    them; or fill in their times as column time_ms, then 'foretune import --format generic'.
     """
-    from foretune.cli.run_files import read_files
+    output = Output(options.root_options(context).as_json)
+    if choose is not None:
+        seed = options.root_options(context).seed
+        options.require_positive_int(choose, "--choose")
+        _choose(output, predictor, files or [], (kernel, map_), choose, device, out, seed)
+        return
+    options.reject_options(context, ("device",), "without --choose, calibrate takes no")
+    if not files:
+        raise UsageError("give run tables of the new device; --choose 64 says which runs to make")
+    from foretune.models.saved.lookup import read_predictor
+
+    before = read_predictor(predictor)
+    runs = read_files(files, kernel, map_, before)
+    after = before.calibrate(runs)
+    after.save(out)
+    devices = ", ".join(after.calibration_.devices)
+    output.say(f"predictor: {out}, calibrated for {devices} with {len(runs)} runs")
+    output.result({"out": str(out), "rows": len(runs), "devices": devices})
+
+
+def _choose(
+    output: Output, predictor: str, files: list[Path], read: tuple[str | None, list[str]],
+    count: int, device: str | None, out: Path, seed: int,
+) -> None:  # fmt: skip
+    """Write the runs to measure on a new device; ``read``: the options --kernel and --map."""
     from foretune.files import atomic_write
     from foretune.models.saved.lookup import read_predictor
     from foretune.registry import registered
@@ -45,14 +74,12 @@ def choose(
         raise UsageError("give --device, or run tables of the device")
     loaded = read_predictor(predictor)
     hardware = None if device is None else options.device_for(loaded, device)
-    chosen = loaded.choose(
-        count, read_files(files, kernel, map_, loaded) if files else None, hardware, seed
-    )
+    runs = read_files(files, *read, loaded) if files else None
+    chosen = loaded.choose(count, runs, hardware, seed)
     _protect_filled_times(out, chosen)
     with atomic_write(out) as new:
         chosen.to_csv(new, index=False)
     devices = sorted(map(str, chosen["device"].unique()))
-    output = Output(as_json)
     output.say(f"{out}: {len(chosen)} runs to measure on {', '.join(devices)}")
     name = loaded.kernel_name_
     output.say(
@@ -66,45 +93,14 @@ def choose(
 
 
 def _protect_filled_times(out: Path, chosen: "pd.DataFrame") -> None:
+    """Raise UsageError if ``out`` has columns that this command does not write."""
     import pandas as pd
 
     if out.suffix != ".csv":
-        raise UsageError(f"--out {out}: the runs are written as CSV, name it so")
+        raise UsageError(f"--out {out}: the runs are written as CSV, end its name in .csv")
     try:
         added = set(pd.read_csv(out, nrows=0)) - set(chosen) if out.exists() else set()
     except ValueError as e:
         raise UsageError(f"{out} is no list of runs: give another --out") from e
     if added:
         raise UsageError(f"{out} has {', '.join(sorted(added))} filled in: give another --out")
-
-
-def calibrate(
-    predictor: str = options.PREDICTOR,
-    files: list[Path] = typer.Argument(help="Run tables of the new device: 10 … 1500 runs."),
-    kernel: str = options.ONLY_KERNEL,
-    map_: list[str] = options.MAP,
-    check: list[Path] = typer.Option([], help="Run tables to score before and after (repeatable)."),
-    out: Path = typer.Option(..., help="Folder for the calibrated predictor."),
-    as_json: bool = options.JSON,
-) -> None:
-    """Correct a predictor for a new device, with a few runs measured there."""
-    from foretune.cli.run_files import read_files
-    from foretune.models import evaluate_predictor
-    from foretune.models.saved.lookup import read_predictor
-
-    output = Output(as_json)
-    before = read_predictor(predictor)
-    runs = read_files(files, kernel, map_, before)
-    after = before.calibrate(runs)
-    after.save(out)
-    scores: dict[str, dict[str, dict[str, float]]] = {}
-    if check:
-        rows = read_files(check, kernel, map_, before)
-        for when, scored in (("before", before), ("after", after)):
-            scores[when] = evaluate_predictor(scored, rows)
-        for target in scores["after"]:
-            named = {when: by_target[target] for when, by_target in scores.items()}
-            output.table(f"predicting {target}", METRIC_COLUMNS, metric_rows({"checked": named}))
-    devices = ", ".join(after.calibration_.devices)
-    output.say(f"\npredictor: {out}, calibrated for {devices} with {len(runs)} runs")
-    output.result({"out": str(out), "rows": len(runs), "devices": devices, **scores})

@@ -153,7 +153,5 @@ def _show(output: Output, done: "Campaign") -> None:
     output.say(f"MLflow   {done.mlflow_uri}, run {done.mlflow_run_id}")
     if not done.mlflow_uri.startswith("http"):
         needs = "" if find_spec("flask") else " (needs the extra ui)"
-        output.say(
-            f"         to view it: mlflow ui --backend-store-uri {done.mlflow_uri}{needs}"
-        )
+        output.say(f"         to view it: mlflow ui --backend-store-uri {done.mlflow_uri}{needs}")
     output.say(f"took     {done.seconds:.0f} s")

@@ -1,5 +1,6 @@
 """Options that several commands share, and their parsing."""
 
+import inspect
 import os
 import re
 import sys
@@ -21,6 +22,16 @@ if TYPE_CHECKING:
     from foretune.models import Predictor
 
 NO_STORE = "none"
+EPILOG = "Also: --json, --seed, --store, --wait-quiet and --debug; see 'foretune --help'."
+
+
+def add_command(
+    app: typer.Typer, function: Callable[..., None], epilog: str = EPILOG, **settings: Any
+) -> None:
+    """Add a command to ``app``; its help is the docstring, each paragraph on one line."""
+    paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    app.command(help=text, epilog=epilog, **settings)(function)
 
 
 @dataclass(frozen=True)
@@ -148,7 +159,10 @@ class Budget:
 
 
 def parse_budget(text: str | None) -> Budget:
-    """Parse ``--budget``: ``10``, ``auto``, ``auto:0.03`` or ``60s``; the first of several stops."""
+    """Parse ``--budget``: ``10``, ``auto``, ``auto:0.03`` or ``60s``.
+
+    With several, joined by commas, the search stops at the first.
+    """
     if not text:
         return Budget()
     count: int | None = None

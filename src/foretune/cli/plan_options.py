@@ -1,53 +1,63 @@
-"""Arguments and options that all plans share, and what they name."""
+"""Arguments and options that all plans share, and their parsing."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
+from foretune.cli import options
 from foretune.console import progress_bar
-from foretune.errors import UnknownName
+from foretune.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
+    from foretune.plan import Requirements
     from foretune.plan.cost.clocks import StepTimerFactory
     from foretune.plan.cost.tables import OperatorTables
-    from foretune.plan.engine.requests import Requests
 
-NO_LIMIT = float("inf")
-LIMITS_PANEL = "Limits (default: none)"
-"""Heading of the help's part about limits."""
+LIMITS = {
+    "ttft": "ttft_ms", "tpot": "tpot_ms", "accuracy": "accuracy", "power": "power_w",
+    "memory": "memory_gib", "cost": "usd_per_million_tokens",
+}  # fmt: skip
+"""Key of ``--limit`` -> attribute of `Requirements`."""
 
 MODEL = typer.Argument(help="Hugging Face id, or a folder with its config.json.")
-SYSTEM = typer.Option(..., help="Kind of GPU, like h100_sxm.")
-ISL = typer.Option(..., help="Input tokens per request.")
-OSL = typer.Option(..., help="Output tokens per request.")
 BACKEND = typer.Option("vllm", help="Engine: vllm, sglang or trtllm.")
 OPERATORS = typer.Option(
-    None, help="Folder of operators measured by 'foretune collect llm-ops'; used first."
+    None, help="Folder of operators measured by 'foretune collect --operators'; used first."
 )
 PRICES = typer.Option(None, help="CSV of your prices: system,usd_per_gpu_hour.")
 TOP = typer.Option(10, help="Rows to show.")
+TTFT = typer.Option(None, help="Maximum milliseconds to the first token: --limit ttft=MS.")
+TPOT = typer.Option(None, help="Maximum milliseconds per further token: --limit tpot=MS.")
+LIMIT = typer.Option(
+    [],
+    help="ttft=MS, tpot=MS, power=W (per GPU), memory=GIB (per GPU), cost=USD (per million "
+    "tokens), or accuracy=0.99 (minimum share of quality that formats keep). Repeatable.",
+)
 
 
-def limit_option(text: str) -> Any:
-    """Return the option of an upper limit, which is none by default."""
-    return typer.Option(NO_LIMIT, help=text, show_default=False, rich_help_panel=LIMITS_PANEL)
+def parse_limits(
+    texts: Sequence[str],
+    ttft: float | None = None,
+    tpot: float | None = None,
+    goal: str = "throughput",
+) -> "Requirements":
+    """Return the requirements of ``--limit`` and its shorthands."""
+    from foretune.plan import Requirements
 
-
-TTFT = limit_option("Most milliseconds to the first token.")
-TPOT = limit_option("Most milliseconds per further token.")
-ACCURACY = typer.Option(
-    0.0, help="Least share of quality that number formats keep, 0 … 1.", show_default=False,
-    rich_help_panel=LIMITS_PANEL,
-)  # fmt: skip
+    given = dict(options.parse_numbers(texts, "--limit", list(LIMITS)))
+    for key, value in (("ttft", ttft), ("tpot", tpot)):
+        if value is not None:
+            if key in given:
+                raise UsageError(f"--{key} and --limit {key} are the same: give one of them")
+            given[key] = value
+    kinds: dict[str, Any] = {LIMITS[key]: value for key, value in given.items()}
+    return Requirements(**kinds, goal=goal)  # type: ignore[arg-type]
 
 
 def check_engine(backend: str) -> None:
-    """Check ``--backend``.
-
-    Raises:
-        UnknownName: plans know no such engine.
-    """
+    """Raise UnknownName if plans do not know the engine."""
     from foretune.plan.serve.deployments.deployment import ENGINES
 
     if backend not in ENGINES:
@@ -55,36 +65,18 @@ def check_engine(backend: str) -> None:
 
 
 def read_prices(path: Path | None) -> dict[str, float]:
-    """Return the prices in a file, USD per GPU and hour by system; the published ones for None.
-
-    Raises:
-        RunTableError: the file cannot be read, or a price is none.
-    """
+    """Return USD per GPU and hour by system: the user's file, else the published prices."""
     from foretune.plan import published_prices
     from foretune.plan import read_prices as read
 
     return read(path) if path else published_prices()
 
 
-def load_trace(path: Path | None) -> "Requests | None":
-    """Return the requests of ``--trace``; None without it.
-
-    Raises:
-        RunTableError: the file cannot be read.
-    """
-    from foretune.plan.engine.requests import read_trace
-
-    return read_trace(path) if path else None
-
-
 def load_operator_clocks(folder: Path | None) -> "tuple[StepTimerFactory, OperatorTables | None]":
-    """Return clocks of measured operators, and the tables behind them; None leaves rooflines.
+    """Return timers of measured operators, and their tables; without tables, rooflines.
 
     Args:
         folder: of the user's operators; None takes the installed tables.
-
-    Raises:
-        UsageError: there are none in ``folder``.
     """
     from foretune.plan.cost.clocks import StepTimerFactory
     from foretune.plan.cost.tables import find_tables

@@ -1,5 +1,6 @@
-"""``foretune store``: what has been tuned; moving it between machines, and to and from vLLM."""
+"""``foretune store``: list, show, export, merge and forget tuned results."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,46 +11,83 @@ from foretune.cli import options
 from foretune.cli.output import Output, percent
 from foretune.errors import UsageError
 from foretune.problem import Problem
-from foretune.values import parse_value
 
 if TYPE_CHECKING:
     from foretune.plan.engine_files.vllm import ParameterNames
     from foretune.tune.store import Store, Subject
     from foretune.tune.store.reader import StoreReader
 
-KERNEL = typer.Argument(help="Name of a kernel; 'foretune store list' shows them.")
-DEVICE = typer.Option(None, help="Device, if there are several.")
-NAME_MAP = typer.Option(
-    [], "--name", help="The kernel's name for M, E, N, …: 'M=num_tokens' (repeatable)."
-)
-SET_VALUES = typer.Option(
-    [], "--set", help="Set one value in every problem: 'top_k=8' (repeatable)."
-)
-
 MAX_VALUE_LENGTH = 16
 """Characters of a value in a table; --json has all."""
-
 MAX_CONFLICTS_SHOWN = 10
-"""That a merge shows; --json has all."""
-
-commands = typer.Typer(
-    help="See, export, merge or delete what has been tuned.",
-    no_args_is_help=True,
-)
+VLLM_KERNEL = "fused_moe"
+VLLM_MARK = ",device_name="
+"""Part of the names of vLLM's tuned files."""
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``app``."""
-    app.add_typer(commands, name="store")
+def store(
+    context: typer.Context,
+    kernel: str = typer.Argument(
+        "", help="Show this kernel. Default: list all.", show_default=False
+    ),
+    problem: str = typer.Option(
+        "", help="Only problems with these values: M=…,…", show_default=False
+    ),
+    device: str = typer.Option("", help="Only this device.", show_default=False),
+    source: str = typer.Option(
+        "", help="Only this version of the code: the first digits of its hash.", show_default=False
+    ),
+    export: Path | None = typer.Option(
+        None,
+        help="Write to this file: .json to ship or merge, .parquet to train on, or one of vLLM's "
+        "file names, E=…,N=…,device_name=….json.",
+    ),
+    merge: list[Path] = typer.Option(
+        [], help="Add an exported file or one of vLLM's tuned files (repeatable)."
+    ),
+    forget: bool = typer.Option(
+        False, "--forget", help="Delete measurements and choices, so that they are made again."
+    ),
+    everything: bool = typer.Option(False, "--all", help="With --forget: the whole store."),
+    map_: list[str] = typer.Option(
+        [], "--map", help="vLLM's name of a parameter: tokens=M (repeatable)."
+    ),
+) -> None:
+    """List what has been tuned; show, export, merge or forget it.
+
+    A kernel's choices for a mixture-of-experts layer can be written as the file that vLLM finds
+    in $VLLM_TUNED_CONFIG_FOLDER, and such files can be merged. --problem adds what the kernel's
+    problems have besides, like top_k=8.
+    """
+    root = options.root_options(context)
+    if sum((export is not None, bool(merge), forget)) > 1:
+        raise UsageError("give one of --export, --merge and --forget")
+    if everything and not forget:
+        raise UsageError("--all is for --forget: add it")
+    output, where = Output(root.as_json), root.required_store
+    wanted = Problem.parse(problem) if problem else None
+    if merge:
+        unused = ("source",)
+        options.reject_options(context, unused, "--merge does not take")
+        _merge(output, where, merge, (kernel or VLLM_KERNEL, device, _naming(map_, wanted)))
+    elif forget:
+        _forget(output, where, kernel, device, source, wanted, everything)
+    elif export is not None and VLLM_MARK in export.name:
+        _export_vllm(output, where, kernel or VLLM_KERNEL, export, _naming(map_, wanted))
+    elif export is not None:
+        options.reject_options(context, ("problem", "device", "source"), "--export does not take")
+        _export(output, where, kernel, export)
+    elif kernel:
+        _show(output, open_tuned(where), kernel, wanted, device, source)
+    else:
+        options.reject_options(context, ("problem", "device", "source"), "a list does not take")
+        _list(output, open_tuned(where))
 
 
 def open_tuned(path_or_url: str | None) -> "StoreReader":
-    """Return a store to read from: a database, or an exported file, which ends in ``.json``.
+    """Open a store to read from: a database, or an exported file, which ends in ``.json``.
 
-    Nothing is made where there is none: then the first use of it is an error.
-
-    Raises:
-        StoreError: the exported file cannot be read, or is something else.
+    A missing store is not created; its first use raises StoreError.
     """
     from foretune.tune.store import Store
 
@@ -58,10 +96,7 @@ def open_tuned(path_or_url: str | None) -> "StoreReader":
     return Store(path_or_url, create=False)
 
 
-@commands.command("list")
-def list_(store: str = options.STORE, as_json: bool = options.JSON) -> None:
-    """List the kernels that have been tuned."""
-    tuned, output = open_tuned(store), Output(as_json)
+def _list(output: Output, tuned: "StoreReader") -> None:
     found = tuned.summary()
     rows: dict[str, list[list[str]]] = {}
     for s in found:
@@ -76,19 +111,18 @@ def list_(store: str = options.STORE, as_json: bool = options.JSON) -> None:
     output.result({"store": tuned.name, "subjects": [asdict(s) for s in found]})
 
 
-@commands.command()
-def show(
-    kernel: str = KERNEL,
-    problem: str = typer.Option(None, help="Only problems with these values: M=…,…"),
-    store: str = options.STORE,
-    as_json: bool = options.JSON,
-) -> None:
+def _show(
+    output: Output, tuned: "StoreReader", kernel: str, wanted: Problem | None, device: str,
+    source: str,
+) -> None:  # fmt: skip
     """Show the choice for each problem of a kernel, and what it is based on."""
-    tuned, output = open_tuned(store), Output(as_json)
-    wanted = None if problem is None else Problem.parse(problem)
-    found = {s: _problem_entries(tuned, s, wanted) for s in tuned.find_subjects(kernel)}
+    found = {
+        s: _problem_entries(tuned, s, wanted)
+        for s in _select(tuned.find_subjects(kernel), device, source)
+    }
     if not any(found.values()):
-        raise UsageError(f"{tuned.name} has no {kernel} {wanted}")
+        conditions = " ".join(str(part) for part in (wanted, device, source) if part)
+        raise UsageError(f"{tuned.name} has no {kernel} {conditions}".rstrip())
     for subject, problems in found.items():
         if problems:
             _show_problems(output, subject, problems)
@@ -96,26 +130,16 @@ def show(
     output.result({"store": tuned.name, "subjects": subjects})
 
 
-@commands.command()
-def export(
-    file: Path = typer.Argument(None, help="File to write; or give --out."),
-    out: Path = typer.Option(None, "--out", help="The same as FILE."),
-    kernel: str = typer.Option(None, help="Only this kernel."),
-    store: str = options.STORE,
-    as_json: bool = options.JSON,
-) -> None:
-    """Write the store to one file: .json to ship or merge, .parquet to train on.
+def _select(subjects: "list[Subject]", device: str, source: str) -> "list[Subject]":
+    return [s for s in subjects if device in ("", s.device) and s.source.startswith(source)]
 
-    The latter is a run table: what 'foretune train' and 'foretune export' take.
-    """
-    target = out or file
-    if target is None or (file and out):
-        raise UsageError("name the file to write, as FILE or by --out: one of the two")
-    tuned, output = open_tuned(store), Output(as_json)
-    subjects = tuned.find_subjects(kernel)
+
+def _export(output: Output, where: str | None, kernel: str, target: Path) -> None:
+    tuned = open_tuned(where)
+    subjects = tuned.find_subjects(kernel or None)
     message = f"{target}: {len(subjects)} kernels of {tuned.name}"
     if target.suffix == ".json":
-        tuned.export(target, kernel)
+        tuned.export(target, kernel or None)
     elif target.suffix == ".parquet":
         message = f"{target}: {_write_runs(tuned, subjects, target)} runs of {tuned.name}"
     else:
@@ -124,20 +148,35 @@ def export(
     output.result({"out": str(target), "subjects": len(subjects), "store": tuned.name})
 
 
-@commands.command()
-def merge(
-    files: list[Path] = typer.Argument(help="Exported files."),
-    store: str = options.STORE,
-    as_json: bool = options.JSON,
+def _export_vllm(
+    output: Output, where: str | None, kernel: str, target: Path, naming: "ParameterNames"
 ) -> None:
-    """Take in exported files: the newest measurement of each configuration stays.
+    """Write the choices for one mixture-of-experts layer, which the file's name describes."""
+    from foretune.plan.engine_files.layer import Layer
+    from foretune.plan.engine_files.vllm import export_vllm
 
-    Measurements of the same that contradict each other are listed.
+    tuned, layer = open_tuned(where), Layer.from_file(target)
+    subject = tuned.newest_subject(kernel, layer.device)
+    path, count = export_vllm(tuned, target.parent, subject, layer, naming)
+    output.say(f"{path}: {count} numbers of tokens")
+    output.result({"out": str(path), "tokens": count, **asdict(subject)})
+
+
+def _merge(
+    output: Output, where: str | None, files: list[Path],
+    vllm: "tuple[str, str, ParameterNames]",
+) -> None:  # fmt: skip
+    """Merge exported files: the newest measurement of each configuration stays.
+
+    Contradictory measurements of the same configuration are listed.
     """
     from foretune.tune.store import Store
 
-    target, output, merged = Store(store), Output(as_json), []
+    target, merged, imported = Store(where), [], []
     for file in files:
+        if VLLM_MARK in file.name:
+            imported.append(_import_vllm(output, target, file, *vllm))
+            continue
         report = target.merge(file)
         merged.append({"file": str(file), **asdict(report)})
         output.say(
@@ -148,96 +187,50 @@ def merge(
             output.say(f"  {conflict}")
         if (more := len(report.conflicts) - MAX_CONFLICTS_SHOWN) > 0:
             output.say(f"  and {more} more conflicts (--json lists all)")
-    output.result({"store": target.name, "merged": merged})
+    output.result({"store": target.name, "merged": merged, "imported": imported})
 
 
-@commands.command()
-def forget(
-    kernel: str = typer.Argument(None, help="Name of a kernel; or give --all."),
-    problem: str = typer.Option(None, help="Only problems with these values: M=…,…"),
-    device: str = typer.Option(None, help="Only on this device."),
-    source: str = typer.Option(
-        None, help="Only this version of the code: the first digits of its hash."
-    ),
-    everything: bool = typer.Option(False, "--all", help="Everything in the store."),
-    store: str = options.STORE,
-    as_json: bool = options.JSON,
-) -> None:
-    """Delete measurements and choices, so that they are made again."""
+def _import_vllm(
+    output: Output, target: "Store", file: Path, kernel: str, device: str, naming: "ParameterNames"
+) -> dict[str, Any]:
+    """Add vLLM's choices to the newest version of the kernel; existing choices stay."""
+    from foretune.plan.engine_files.vllm import import_vllm, read_vllm
+
+    device_name = device or read_vllm(file).layer.device
+    known = [s for s in target.subjects() if (s.kernel, s.device) == (kernel, device_name)]
+    subject = target.newest_subject(kernel, device_name) if known else None
+    subject, new, kept = import_vllm(target, file, kernel, subject, naming)
+    output.say(f"{file}: {new} choices of {kernel} on {subject.device}, {kept} known already")
+    return {"file": str(file), **asdict(subject), "choices": new, "kept": kept}
+
+
+def _naming(maps: list[str], extra: Mapping[str, Any] | None) -> "ParameterNames":
+    """Return how the kernel names vLLM's parameters, and what else its problems hold."""
+    from foretune.plan.engine_files.vllm import ParameterNames
+
+    names = options.parse_key_values(maps, "--map", "NAME")
+    return ParameterNames({theirs: ours for ours, theirs in names.items()}, dict(extra or {}))
+
+
+def _forget(
+    output: Output, where: str | None, kernel: str, device: str, source: str,
+    wanted: Problem | None, everything: bool,
+) -> None:  # fmt: skip
     from foretune.tune.store import Store
 
-    if everything == (kernel is not None):
-        raise UsageError("name a kernel, or give --all: one of the two")
-    if everything and (problem or device or source):
-        raise UsageError("--all leaves nothing: give it alone")
-    target, output = Store(store, create=False), Output(as_json)
-    wanted = None if problem is None else Problem.parse(problem)
+    if everything == bool(kernel):
+        raise UsageError("--forget: name a kernel, or give --all: one of the two")
+    if everything and (wanted is not None or device or source):
+        raise UsageError("--forget --all deletes everything: leave --problem, --device and "
+                         "--source out")  # fmt: skip
+    target = Store(where, create=False)
     if everything:
         forgotten = target.forget()
     else:
-        subjects = [
-            s
-            for s in target.find_subjects(kernel)
-            if device in (None, s.device) and s.source.startswith(source or "")
-        ]
-        forgotten = sum(_forget(target, s, wanted) for s in subjects)
+        subjects = _select(target.find_subjects(kernel), device, source)
+        forgotten = sum(_forget_subject(target, s, wanted) for s in subjects)
     output.say(f"{target.name}: {forgotten} measurements and choices forgotten")
     output.result({"store": target.name, "forgotten": forgotten})
-
-
-@commands.command("vllm-import")
-def vllm_import(
-    files: list[Path] = typer.Argument(help="E=…,N=…,device_name=….json"),
-    kernel: str = typer.Option("fused_moe", help="Kernel that they are choices of."),
-    device: str = DEVICE,
-    name: list[str] = NAME_MAP,
-    fixed_values: list[str] = SET_VALUES,
-    store: str = options.STORE,
-    as_json: bool = options.JSON,
-) -> None:
-    """Take vLLM's tuned configurations of its fused MoE kernel as choices.
-
-    A kernel that the store knows on that device gets them; what it chose before stands.
-    """
-    from foretune.plan.engine_files.vllm import import_vllm, read_vllm
-    from foretune.tune.store import Store
-
-    target, output, imported = Store(store), Output(as_json), []
-    naming = _naming(name, fixed_values)
-    for file in files:
-        device_name = device or read_vllm(file).layer.device
-        known = [s for s in target.subjects() if (s.kernel, s.device) == (kernel, device_name)]
-        subject = target.newest_subject(kernel, device_name) if known else None
-        subject, new, kept = import_vllm(target, file, kernel, subject, naming)
-        imported.append({"file": str(file), **asdict(subject), "choices": new, "kept": kept})
-        output.say(f"{file}: {new} choices of {kernel} on {subject.device}, {kept} there already")
-    output.result({"store": target.name, "imported": imported})
-
-
-@commands.command("vllm-export")
-def vllm_export(
-    kernel: str = KERNEL,
-    experts: int = typer.Option(..., help="E: experts on one rank."),
-    size: int = typer.Option(..., help="N: intermediate size of an expert on one rank."),
-    dtype: str = typer.Option("", help="Quantization, e.g. fp8_w8a8; none for 16-bit weights."),
-    block_shape: str = typer.Option(None, help="Blocks of the quantization: N,K."),
-    device: str = DEVICE,
-    name: list[str] = NAME_MAP,
-    fixed_values: list[str] = SET_VALUES,
-    out: Path = typer.Option(..., help="Folder; vLLM reads $VLLM_TUNED_CONFIG_FOLDER."),
-    store: str = options.STORE,
-    as_json: bool = options.JSON,
-) -> None:
-    """Write what was chosen for one mixture-of-experts layer as a file that vLLM finds."""
-    from foretune.plan.engine_files.layer import Layer
-    from foretune.plan.engine_files.vllm import export_vllm
-
-    tuned, output = open_tuned(store), Output(as_json)
-    subject = tuned.newest_subject(kernel, device)
-    layer = Layer(experts, size, subject.device, dtype, _parse_block_shape(block_shape))
-    path, count = export_vllm(tuned, out, subject, layer, _naming(name, fixed_values))
-    output.say(f"{path}: {count} numbers of tokens")
-    output.result({"out": str(path), "tokens": count, **asdict(subject)})
 
 
 def _write_runs(tuned: "StoreReader", subjects: list["Subject"], path: Path) -> int:
@@ -251,8 +244,8 @@ def _write_runs(tuned: "StoreReader", subjects: list["Subject"], path: Path) -> 
     return len(runs)
 
 
-def _forget(target: "Store", subject: "Subject", wanted: Problem | None) -> int:
-    """Forget problems, and what a decorator of the kernel's function calls their runs."""
+def _forget_subject(target: "Store", subject: "Subject", wanted: Problem | None) -> int:
+    """Forget problems, and their runs by a decorator of the kernel's function."""
     from foretune.tune.store.subject import group_by_problem, matches, source_label
 
     measured = group_by_problem(target.measurements(subject))
@@ -281,9 +274,7 @@ def _problem_entries(
     )
 
     oldest_first = sorted(tuned.choices(subject).items(), key=lambda item: item[1].chosen_at)
-    choices = {
-        without_names(p, CANDIDATES_TAG): choice for p, choice in oldest_first
-    }  # the newest counts
+    choices = {without_names(p, CANDIDATES_TAG): c for p, c in oldest_first}  # the newest stays
     found = []
     measured = group_by_problem(tuned.measurements(subject))
     for problem in sorted({*measured, *choices}, key=sort_key):
@@ -310,11 +301,11 @@ def _show_problems(output: Output, subject: "Subject", problems: list[dict[str, 
     shared = _shared_values([p["problem"] for p in problems])
     output.table(title, columns, [_problem_row(p, shared) for p in problems])
     if shared:
-        output.console.print(f"all of them: {_format_values(shared)}", markup=False)  # wrapped
+        output.console.print(f"all problems: {_format_values(shared)}", markup=False)  # wrapped
 
 
 def _shared_values(problems: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return what several problems have in common: said once, their rows stay short."""
+    """Return the parameters that all problems share, to print them once."""
     if len(problems) == 1:
         return {}
     return {n: v for n, v in problems[0].items() if all(n in p and p[n] == v for p in problems[1:])}
@@ -338,33 +329,5 @@ def _format_values(values: dict[str, Any]) -> str:
 
 
 def _truncate(text: str) -> str:
-    """Return a value as people see it: which arguments are multiples of 16 fills lines."""
+    """Shorten a long value, such as the list of arguments that are multiples of 16."""
     return text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 1] + "…"
-
-
-def _naming(names: list[str], fixed_values: list[str]) -> "ParameterNames":
-    from foretune.plan.engine_files.vllm import ParameterNames
-
-    name_map = _parse_name_values(names, "--name")
-    return ParameterNames(
-        name_map, {n: parse_value(v) for n, v in _parse_name_values(fixed_values, "--set").items()}
-    )
-
-
-def _parse_name_values(texts: list[str], option: str) -> dict[str, str]:
-    values = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not (equals and name.strip() and value.strip()):
-            raise UsageError(f"{option} {text!r} is not of the form NAME=VALUE")
-        values[name.strip()] = value.strip()
-    return values
-
-
-def _parse_block_shape(text: str | None) -> tuple[int, int] | None:
-    if text is None:
-        return None
-    n, comma, k = text.partition(",")
-    if not (comma and n.strip().isdigit() and k.strip().isdigit()):
-        raise UsageError(f"--block-shape {text!r} is not of the form N,K, like 128,128")
-    return int(n), int(k)

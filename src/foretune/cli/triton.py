@@ -1,4 +1,4 @@
-"""``foretune inspect`` and ``foretune precompile``: Triton kernels compiled without a GPU."""
+"""``foretune inspect`` and ``warm-up``: compile Triton kernels without a GPU, tune them early."""
 
 import tempfile
 from collections.abc import Mapping
@@ -8,40 +8,37 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from foretune.cli import options
-from foretune.cli.output import Output
+from foretune.cli.output import Output, format_config
 from foretune.console import progress_bar
 from foretune.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from foretune.collect.compiled import CompileResult
 
-KERNEL = typer.Argument(help="The kernel: MODULE:NAME; the current folder is searched, too.")
-ARG = typer.Option(
-    [],
-    "--arg",
-    help="x=fp16* (a pointer, multiple of 16; fp16*2 of 2), n=4096, n=i32 (any multiple of 16); "
-    "repeatable.",
-)
-CONFIG = typer.Option(
-    [], "--config", help="BLOCK=128,num_warps=4 (repeatable). Default: those of its autotuner."
-)
-TARGET = typer.Option(..., "--target", help="sm_80, sm_90, sm_100, sm_120, gfx942, …")
-JOBS = typer.Option(0, "--jobs", help="Parallel processes; 0: one per core.")
-TIME_LIMIT = typer.Option(60.0, "--time-limit", help="Most seconds to compile a configuration.")
 _MATRIX_UNITS = {0: "none", 2: "mma", 3: "wgmma", 5: "tcgen05"}
 
 
 def inspect(
-    kernel: str = KERNEL,
-    arg: list[str] = ARG,
-    config: list[str] = CONFIG,
-    target: str = TARGET,
+    context: typer.Context,
+    kernel: str = typer.Argument(help="The kernel: MODULE:NAME; searched in this folder, too."),
+    arg: list[str] = typer.Option(
+        [],
+        help="x=fp16* (a pointer, multiple of 16; fp16*2 of 2), n=4096, n=i32 (any multiple of "
+        "16); repeatable.",
+    ),
+    config: list[str] = typer.Option(
+        [], help="BLOCK=128,num_warps=4 (repeatable). Default: those of its autotuner."
+    ),
+    target: str = typer.Option(..., help="sm_80, sm_90, sm_100, sm_120, gfx942, …"),
     ttgir: bool = typer.Option(
         False, "--ttgir", help="Only the first stages: fast, but without registers."
     ),
-    jobs: int = JOBS,
-    time_limit: float = TIME_LIMIT,
-    as_json: bool = options.JSON,
+    cache_dir: Path | None = typer.Option(
+        None,
+        help="Keep the compiled configurations in this Triton cache. Launches with the same Triton "
+        "and TRITON_CACHE_DIR set to it, at the same path, need not compile.",
+    ),
+    time_limit: float = typer.Option(60.0, help="Maximum seconds to compile a configuration."),
 ) -> None:
     """Show registers, spills, shared memory and occupancy of compiled configurations.
 
@@ -49,68 +46,45 @@ def inspect(
     """
     from foretune.collect.compiled import FEATURES
 
-    output = Output(as_json)
-    outcomes = _compile(
-        kernel, arg, config, target, jobs, time_limit, "ttgir" if ttgir else "full", ""
-    )
+    output = Output(options.root_options(context).as_json)
+    if cache_dir is not None:
+        if ttgir:
+            raise UsageError("--cache-dir keeps whole compilations: leave --ttgir out")
+        _check_writable(cache_dir)
+    tier = "ttgir" if ttgir else "full"
+    outcomes = _compile(kernel, arg, config, target, time_limit, tier, cache_dir)
     rows = [[_format_config(o.config), *_cells(o)] for o in outcomes if o.static]
     columns = ("config", "regs", "spill B", "shared B", "per SM, limit", "deep", "unit", "B", "s")
     if rows:
         output.table(f"{kernel} for {target}", columns, rows)
         output.say("per SM: resident blocks; deep: pipeline; B: bytes per access to global memory")
-    _say_failures(output, outcomes)
+    for outcome in outcomes:
+        if not outcome.ok:
+            output.say(f"{outcome.status}: {_format_config(outcome.config)}: {outcome.error}")
+    built = sum(o.ok for o in outcomes)
+    if cache_dir is not None:
+        output.say(
+            f"{cache_dir}: {built} of {len(outcomes)} configurations, "
+            f"{sum(o.cached for o in outcomes)} of them already cached"
+        )
     shown = {name for o in outcomes for name in o.static}
     output.result(
         {
             "kernel": kernel,
             "target": target,
+            "cache_dir": None if cache_dir is None else str(cache_dir),
+            "built": built,
+            "failed": len(outcomes) - built,
             "configs": outcomes,
             "features": {name: what for name, what in FEATURES.items() if name in shown},
         }
     )
-    _exit_if_any_failed(outcomes)
-
-
-def precompile(
-    kernel: str = KERNEL,
-    arg: list[str] = ARG,
-    config: list[str] = CONFIG,
-    target: str = TARGET,
-    cache_dir: Path = typer.Option(..., "--cache-dir", help="Triton's cache (TRITON_CACHE_DIR)."),
-    jobs: int = JOBS,
-    time_limit: float = TIME_LIMIT,
-    as_json: bool = options.JSON,
-) -> None:
-    """Compile configurations into a Triton cache, so that launches elsewhere need not.
-
-    Launch with the same Triton and TRITON_CACHE_DIR set to the folder, at the same path.
-    Exits with 1 if a configuration fails.
-    """
-    output = Output(as_json)
-    _check_writable(cache_dir)
-    outcomes = _compile(kernel, arg, config, target, jobs, time_limit, "full", str(cache_dir))
-    built = sum(o.ok for o in outcomes)
-    seconds = sum(o.compile_s for o in outcomes if o.ok)
-    output.say(
-        f"{cache_dir}: {built} of {len(outcomes)} configurations of {kernel} for {target}, "
-        f"{sum(o.cached for o in outcomes)} of them were there; {seconds:.1f} s of compilation"
-    )
-    _say_failures(output, outcomes)
-    output.result(
-        {
-            "kernel": kernel,
-            "target": target,
-            "cache_dir": str(cache_dir),
-            "built": built,
-            "failed": len(outcomes) - built,
-            "configs": outcomes,
-        }
-    )
-    _exit_if_any_failed(outcomes)
+    if built < len(outcomes):
+        raise typer.Exit(1)
 
 
 def _check_writable(folder: Path) -> None:
-    """Raise OutputError before minutes are spent on what cannot be kept."""
+    """Raise OutputError before compiling if the folder cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -119,21 +93,14 @@ def _check_writable(folder: Path) -> None:
         raise OutputError(f"cannot write --cache-dir {folder}: {e.strerror or e}") from e
 
 
-def _exit_if_any_failed(outcomes: "list[CompileResult]") -> None:
-    if not all(o.ok for o in outcomes):
-        raise typer.Exit(1)
-
-
 def _compile(
-    kernel: str, arg: list[str], config: list[str], target: str, jobs: int, time_limit: float,
-    tier: str, cache_dir: str,
+    kernel: str, arg: list[str], config: list[str], target: str, time_limit: float, tier: str,
+    cache_dir: Path | None,
 ) -> "list[CompileResult]":  # fmt: skip
     from foretune.collect.compiled import compile_configs, get_target
     from foretune.collect.compiled.arguments import parse_argument, parse_config
 
     options.enable_cwd_imports()
-    if jobs < 0:
-        raise UsageError(f"--jobs {jobs}: give 0 (as many as there are cores) or more")
     arguments = dict(map(parse_argument, arg))
     configs = [parse_config(c) for c in config] or _autotuner_configs(kernel)
     found = get_target(target)
@@ -147,9 +114,8 @@ def _compile(
             found,
             kwargs=arguments,
             tier=tier,
-            jobs=jobs or None,
             limit_s=options.require_positive(time_limit, "--time-limit"),
-            cache_dir=cache_dir or None,
+            cache_dir=None if cache_dir is None else str(cache_dir),
         ):
             outcomes[position] = outcome
             progress.advance(_format_config(outcome.config))
@@ -157,7 +123,7 @@ def _compile(
 
 
 def _autotuner_configs(kernel: str) -> list[dict[str, Any]]:
-    """Return the configurations of the kernel's autotuner; one without any settings if none."""
+    """Return the configurations of the kernel's autotuner; an empty one if it has none."""
     from foretune.collect.compiled.compile_pool import load_kernel
 
     layer: Any = load_kernel(kernel)
@@ -197,10 +163,54 @@ def _format_number(value: float | None) -> str:
 
 
 def _format_config(config: Mapping[str, Any]) -> str:
-    return " ".join(f"{name}={value}" for name, value in config.items()) or "default"
+    return format_config(config) or "default"
 
 
-def _say_failures(output: Output, outcomes: "list[CompileResult]") -> None:
-    for outcome in outcomes:
-        if not outcome.ok:
-            output.say(f"{outcome.status}: {_format_config(outcome.config)}: {outcome.error}")
+def warm_up(
+    context: typer.Context,
+    calls: Path = typer.Argument(help="File of calls, written by FORETUNE_RECORD_CALLS=FILE."),
+    kernel: str = typer.Option(None, help="Only calls of this kernel: MODULE:NAME."),
+) -> None:
+    """Tune recorded calls of Triton kernels ahead of use.
+
+    The program that made the calls finds the choices in the store, and does not wait.
+    """
+    from foretune.lazy import require
+
+    require("triton", "gpu", "warming up Triton kernels")
+    from foretune.tune.triton.call_recorder import read_calls
+    from foretune.tune.triton.warm_up import warm_up as warm
+
+    wanted = [c for c in read_calls(calls) if kernel in (None, c.kernel)]
+    if not wanted:
+        raise UsageError(f"{calls} holds no call{f' of {kernel}' if kernel else ''}")
+    options.enable_cwd_imports()
+    output, done = Output(options.root_options(context).as_json), []
+    with progress_bar() as progress:
+        progress.start("warm up", len(wanted))
+        for warmed in warm(wanted):
+            done.append(
+                {
+                    "kernel": warmed.call.kernel,
+                    "arguments": warmed.call.text,
+                    "config": warmed.config.all_kwargs(),
+                    "time_ms": warmed.time_ms,
+                    "measured": warmed.measured,
+                }
+            )
+            progress.advance(warmed.call.kernel)
+    output.table(
+        f"{len(done)} calls",
+        ("kernel", "ms", "measured", "configuration", "arguments"),
+        [
+            [
+                str(d["kernel"]).partition(":")[2],
+                f"{d['time_ms']:.3g}",
+                str(d["measured"]),
+                format_config(d["config"]),
+                str(d["arguments"]),
+            ]
+            for d in done
+        ],
+    )
+    output.result({"calls": done})

@@ -6,7 +6,7 @@ import pytest
 
 import foretune.plan.check.parallel as parallel
 from foretune.cli.output import Output
-from foretune.cli.plan import verify
+from foretune.cli import plan_verify as verify
 from foretune.errors import MeasurementError
 from foretune.plan.check.arrangement import StepProblem
 from foretune.plan.check.grid import Grid

@@ -115,7 +115,7 @@ def test_the_same_from_the_command_to_the_replay(driver, monkeypatch, tmp_path, 
     (launch,) = driver.launches
     assert {n: launch.config[n] for n in first["best"]["config"]} == first["best"]["config"]
 
-    assert main(["store", "export", "runs.parquet", "--kernel", "triton_gemm"]) == 0
+    assert main(["store", "triton_gemm", "--export", "runs.parquet"]) == 0
     capsys.readouterr()
     out = run_json(
         capsys, "replay", "runs.parquet", "--searcher", "random", "--repeats", "2", "--budget", "60"
@@ -149,7 +149,7 @@ def test_what_the_decorator_measured_is_known_to_tune(driver, tuned):
 
 
 def test_what_is_forgotten_is_forgotten_under_both_names(driver, tuned):
-    assert main(["store", "forget", "triton_gemm", "--problem", "K=1024"]) == 0
+    assert main(["store", "triton_gemm", "--forget", "--problem", "K=1024"]) == 0
     assert SharedMeasurementCache(GEMM, H200).known(PROBLEM) == []
     multiply(decorated(whole(tuned)[:4], budget=2))
     assert len(driver.launches) > 1
