@@ -8,7 +8,6 @@ import cheats
 import numpy as np
 import pytest
 
-import foretune as ft
 from foretune.cli import main
 from foretune.collect.isolated_implementation import IsolatedImplementation
 from foretune.errors import MeasurementError, UsageError
@@ -25,7 +24,7 @@ def _few_rounds(monkeypatch):
 
 def judge(candidate, **options):
     given = {"inputs": "cheats:inputs", "reference": "cheats:reference", "problems": PROBLEMS}
-    return ft.judge(f"cheats:{candidate}", max_seconds=0.02, **{**given, **options})
+    return module.judge(f"cheats:{candidate}", max_seconds=0.02, **{**given, **options})
 
 
 def test_what_is_right_is_accepted_and_compared_with_its_best_rival():
@@ -87,7 +86,7 @@ def test_functions_of_a_script_are_sent_along():
     def candidate(x):
         return np.add.reduce(x, axis=1)
 
-    verdict = ft.judge(
+    verdict = module.judge(
         candidate, cheats.reference, PROBLEMS[:1], inputs=cheats.inputs, max_seconds=0.01
     )
     assert verdict.accepted
@@ -110,8 +109,8 @@ def test_tensors(monkeypatch):
     def narrow(x):
         return reference(x).half()
 
-    assert ft.judge(candidate, reference, [{"n": 16}], inputs=inputs, max_seconds=0.01).accepted
-    refused = ft.judge(narrow, reference, [{"n": 16}], inputs=inputs, max_seconds=0.01).refused
+    assert module.judge(candidate, reference, [{"n": 16}], inputs=inputs, max_seconds=0.01).accepted
+    refused = module.judge(narrow, reference, [{"n": 16}], inputs=inputs, max_seconds=0.01).refused
     assert "torch.Tensor of float16 instead of torch.Tensor of float32" in refused
 
 
@@ -128,7 +127,7 @@ def test_inputs_that_fail_are_no_fault_of_the_candidate():
     with pytest.raises(MeasurementError, match=r"reference cannot be compared .* 'nothing'"):
         judge("honest", inputs="cheats:nothing")
     with pytest.raises(UsageError, match=r"there is no file new.py: give FILE.py:NAME"):
-        ft.judge("new.py:f", "cheats:reference", PROBLEMS, inputs="cheats:inputs")
+        module.judge("new.py:f", "cheats:reference", PROBLEMS, inputs="cheats:inputs")
 
 
 def test_a_rival_that_fails_is_no_fault_of_the_candidate():

@@ -16,6 +16,7 @@ from foretune.collect.benchmark import environment
 from foretune.collect.kernels import triton_gemm
 from foretune.collect.kernels.triton_softmax import TritonSoftmax
 from foretune.device import find_device
+from foretune.errors import ForetuneWarning
 from foretune.measurement import Measurement, Status
 from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.store import Store
@@ -158,7 +159,7 @@ def test_what_is_forgotten_is_forgotten_under_both_names(driver, tuned):
 def test_energy_is_no_answer_to_who_wants_time(driver, tuned):
     """A choice of least time is not taken by who minimises something else."""
     kernel = decorated(whole(tuned)[:3], objective="energy", budget=1)
-    with pytest.warns(ft.ForetuneWarning, match="needs a power meter"):
+    with pytest.warns(ForetuneWarning, match="needs a power meter"):
         multiply(kernel)  # without a meter time is minimised after all
 
 
