@@ -316,7 +316,7 @@ def test_rows_outside_are_pointed_out(capsys):
     write_runs("far.parquet", far)
     assert main(["evaluate", "predictor", "far.parquet"]) == 0
     said = capsys.readouterr().out
-    assert f"{len(far):,} of these {len(far):,} runs lie outside of training:" in said
+    assert f"{len(far):,} of these {len(far):,} runs are outside the training range:" in said
     assert "device=Other CPU: never seen" in said
 
 

@@ -14,17 +14,17 @@ from foretune.models.trees.forest import ForestModel
 from foretune.search.simple import RandomSearcher
 from foretune.space import Configuration, SearchSpace
 from foretune.testing import (
-    BrokenContract,
+    ContractViolation,
     check_kernel,
     check_meter,
     check_regressor,
     check_runner,
     check_searcher,
 )
-from foretune.testing.probe_kernel import ProbeKernel
+from foretune.testing.misbehaving_kernel import MisbehavingKernel
 
 
-class Kernel(ProbeKernel):
+class Kernel(MisbehavingKernel):
     """Adds one, in blocks of numbers."""
 
     def space(self, problem):
@@ -101,7 +101,7 @@ def test_a_kernel_that_keeps_its_contract():
     ],
 )
 def test_kernels_that_do_not(kind, message):
-    with pytest.raises(BrokenContract, match=message):
+    with pytest.raises(ContractViolation, match=message):
         check_kernel(kind(), [{"n": 7}, {"n": 5}])
 
 
@@ -109,7 +109,7 @@ def test_a_kernel_that_no_other_process_can_import():
     class Local(Kernel):
         pass
 
-    with pytest.raises(BrokenContract, match="cannot be sent to a measuring process"):
+    with pytest.raises(ContractViolation, match="cannot be sent to a measuring process"):
         check_kernel(Local())
 
 
@@ -164,7 +164,7 @@ class TakesAnything(Runner):
     ],
 )
 def test_runners_that_break_their_contract(kind, message):
-    with pytest.raises(BrokenContract, match=message):
+    with pytest.raises(ContractViolation, match=message):
         check_runner(kind(), isolates=False)
 
 
@@ -210,7 +210,7 @@ class FailsEarly(Meter):
 )
 def test_meters_that_break_their_contract(kind, message):
     check_meter(Meter, seconds=0.0)
-    with pytest.raises(BrokenContract, match=message):
+    with pytest.raises(ContractViolation, match=message):
         check_meter(kind, seconds=0.0)
 
 
@@ -229,7 +229,7 @@ class Constant(ForestModel):
 
 @pytest.mark.parametrize("kind", [Forgetful, Constant])
 def test_regressors_that_break_their_contract(kind):
-    with pytest.raises(BrokenContract):
+    with pytest.raises(ContractViolation):
         check_regressor(kind(trees=3))
 
 
@@ -265,10 +265,10 @@ class Endless(RandomSearcher):
         (Repeats, "ask\\(0\\)|proposed twice"),
         (Unseeded, "the same seed proposes others"),
         (Boastful, "best\\(\\) is a configuration"),
-        (TakesAllObjectives, "not of least energy"),
+        (X),
         (Endless, "ask\\(0\\) proposes something"),
     ],
 )
 def test_searchers_that_break_their_contract(kind, message):
-    with pytest.raises(BrokenContract, match=message):
+    with pytest.raises(ContractViolation, match=message):
         check_searcher(kind)

@@ -45,7 +45,7 @@ def engine_config(
         show_default=False,
     ),
     formats: str = typer.Option(
-        "", "--format", help="Of the weights, like fp8_block. Default: the checkpoint's."
+        "", "--format", help="Format of the weights, like fp8_block. Default: the checkpoint's."
     ),
     tuned: list[Path] = typer.Option(
         [], help="Folder with the engine's tuned files. Default: that of the installed engine."

@@ -295,8 +295,8 @@ def reject_options(context: typer.Context, names: Sequence[str], message: str) -
     """Raise UsageError if any of the named options was given on the command line.
 
     Args:
-        context: of the command.
-        names: of its parameters.
+        context: the command's.
+        names: parameters of the command.
         message: starts the error, like "a kernel does not take".
     """
     flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}

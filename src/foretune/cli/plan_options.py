@@ -76,7 +76,7 @@ def load_operator_clocks(folder: Path | None) -> "tuple[StepTimerFactory, Operat
     """Return timers of measured operators, and their tables; without tables, rooflines.
 
     Args:
-        folder: of the user's operators; None takes the installed tables.
+        folder: the user's operators; None takes the installed tables.
     """
     from foretune.plan.cost.clocks import StepTimerFactory
     from foretune.plan.cost.tables import find_tables

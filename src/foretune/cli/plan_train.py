@@ -127,7 +127,7 @@ def _unmeasured(system: str, measured: list[str] | None) -> list[str]:
     if system in measured:
         return []
     borrowed = f"no operator was measured on {system}: efficiencies are those of other GPUs"
-    return [f"{borrowed}; on an MI250X they promise 1.5 to 1.8 times what was published"]
+    return [f"{borrowed}; on an MI250X, predictions are 1.5 to 1.8 times the published rates"]
 
 
 def _sentences(training_plan: "TrainingPlan", tokens: float) -> list[str]:

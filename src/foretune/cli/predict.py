@@ -175,7 +175,7 @@ def _show_importance(output: Output, predictor: "Predictor") -> None:
     groups: list[dict[str, Any]] = found.groups.to_dict("records")
     rows = [[g["group"], FEATURE_GROUPS[g["group"]], f"{g['factor']:.3f}×"] for g in groups]
     output.say("")
-    output.table("by group", ("group", "what it is", "typical effect"), rows)
+    output.table("by group", ("group", "content", "typical effect"), rows)
     features = found.features.to_dict("records")
     output.result({"target": target, "rows": found.rows, "features": features, "groups": groups})
 

@@ -216,7 +216,8 @@ def evaluate(
     if len(lines):
         count = lines["row"].nunique()
         output.say(
-            f"{count:,} of these {min(len(runs), MAX_EXPLAINED):,} runs lie outside of training:"
+            f"{count:,} of these {min(len(runs), MAX_EXPLAINED):,} runs are outside the training "
+            "range:"
         )
         for column, group in lines.groupby("column", sort=False):
             first = group.iloc[0]

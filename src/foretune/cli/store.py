@@ -115,7 +115,7 @@ def _show(
     output: Output, tuned: "StoreReader", kernel: str, wanted: Problem | None, device: str,
     source: str,
 ) -> None:  # fmt: skip
-    """Show the choice for each problem of a kernel, and what it is based on."""
+    """Show the choice for each problem of a kernel, and the measurements it rests on."""
     found = {
         s: _problem_entries(tuned, s, wanted)
         for s in _select(tuned.find_subjects(kernel), device, source)

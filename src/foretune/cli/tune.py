@@ -187,7 +187,7 @@ def read_calls(path: Path, kernel: str = "") -> "list[Calls]":
     """Read a workload: a CSV file with columns kernel, problem (M=…,N=…) and calls.
 
     Args:
-        path: of the file; quote a problem with commas.
+        path: CSV file; quote a problem with commas.
         kernel: for lines that do not name one.
     """
     from foretune.registry import get_kernel
