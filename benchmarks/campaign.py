@@ -35,7 +35,7 @@ def main() -> None:
 def run(kernel: str, preset: str) -> list[str]:
     location = absolute_location(kernel) if is_code_location(kernel) else kernel
     command = [sys.executable, "-P", "-c", COMMAND, "campaign", location]
-    command += ["--preset", preset, "--no-store", "--json"]
+    command += ["--preset", preset, "--store", "none", "--json"]
     start, peak = time.perf_counter(), 0
     with tempfile.TemporaryDirectory() as folder:
         process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True)

@@ -25,15 +25,17 @@ from ray.cluster_utils import Cluster
 from sleeping_kernel import SleepingKernel
 
 import foretune as ft
+from foretune.collect import Timing
 from foretune.collect.distributed.actor import resource_counts
 from foretune.collect.distributed.dispatcher import Dispatcher
+from foretune.datasets import RunLog
 from foretune.tune.store.cache import MeasurementCache
 
 KERNEL = SleepingKernel()
 PROBLEM = KERNEL.problem(n=1)
 SLEEPY, SHORT = ft.Configuration(ms=20), ft.Configuration(ms=1)
-TIMING = ft.Timing(max_seconds=0.5, warmup_s=0.02, min_repeats=1000)
-BRIEF = ft.Timing(max_seconds=0.004, warmup_s=0.001)
+TIMING = Timing(max_seconds=0.5, warmup_s=0.02, min_repeats=1000)
+BRIEF = Timing(max_seconds=0.004, warmup_s=0.001)
 DEVICES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 LENGTHS_S = (0.01, 0.1, 1.0, 10.0)
 PER_DEVICE = 30
@@ -156,7 +158,7 @@ def keep_ms(device: ft.Device, count: int) -> float:
         (row,) = runner.run(KERNEL, PROBLEM, [SHORT])
     with (
         tempfile.TemporaryDirectory() as folder,
-        ft.RunLog(Path(folder, "runs.parquet"), device) as log,
+        RunLog(Path(folder, "runs.parquet"), device) as log,
     ):
         record = MeasurementCache.for_kernel(KERNEL, device, str(Path(folder, "store.db")), log)
         record.append(row)

@@ -40,6 +40,7 @@ from replay_driver import ReplayDriver, ReplayedLaunch
 
 import foretune
 from foretune.collect.versions import versions
+from foretune.errors import ForetuneWarning
 from foretune.problem import Problem
 
 BUDGETS: tuple[int | str, ...] = (0, 1, 4, 8, "auto")
@@ -194,7 +195,7 @@ def _run(
     compiled: Path,
 ) -> Spent:
     with compiling_into(compiled), warnings.catch_warnings():
-        warnings.simplefilter("error", foretune.ForetuneWarning)  # falling back would be no result
+        warnings.simplefilter("error", ForetuneWarning)  # falling back would be no result
         tuner.configs_timings = {}
         start = time.perf_counter()
         case.launch(tuner, problem, inputs)()

@@ -93,7 +93,7 @@ def run_task(task: Task, model: str) -> None:
 
 
 def choose(predictor: Predictor, test: pd.DataFrame, n: int, seed: int) -> np.ndarray:
-    """Return the rows of ``test`` that ``foretune choose`` would have measured."""
+    """Return the rows of ``test`` that ``foretune calibrate --choose`` would have measured."""
     columns = [c for c in test if c.startswith(("problem.", "config."))]
     chosen = predictor.choose(n, test, seed=seed)[columns].drop_duplicates()
     marked = test[columns].merge(chosen, how="left", indicator=True)

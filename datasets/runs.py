@@ -241,8 +241,8 @@ def open_runs(path: Path) -> tuple[pq.ParquetFile, RunFileMetadata]:
     """
     if _is_store(path):
         raise RunTableError(
-            f"{path} is a tuning store, no run table: make one with 'foretune store export "
-            f"--store {path} --out {path.stem}.parquet'"
+            f"{path} is a tuning store, no run table: make one with 'foretune store "
+            f"--store {path} --export {path.stem}.parquet'"
         )
     hint = "read it with 'foretune import --format generic'" if path.suffix == ".csv" else "{}"
     with translate_read_errors(path, RunTableError, f"is not a readable Parquet file: {hint}"):

@@ -5,7 +5,7 @@ python examples/judge.py
 
 import numpy as np
 
-import foretune as ft
+from foretune.tune.judge import judge
 
 
 def inputs(rows, seed):
@@ -31,5 +31,5 @@ def remembered(x, kept={}):  # noqa: B006
 if __name__ == "__main__":
     problems = [{"rows": 100}, {"rows": 1000}]
     for candidate in (vectorised, remembered):
-        verdict = ft.judge(candidate, reference, problems, inputs=inputs, max_seconds=0.5)
+        verdict = judge(candidate, reference, problems, inputs=inputs, max_seconds=0.5)
         print(f"{candidate.__name__}: {verdict}")

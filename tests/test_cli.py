@@ -126,7 +126,7 @@ def test_train_evaluate_predict(capsys, runs):
 
 def test_what_is_held_out_can_be_chosen(capsys, runs):
     arguments = ["train", str(runs), "--out", "p", "--model", "random_forest"]
-    trained = run_json(capsys, *arguments, "--group", "config.work", "--split", "grouped")
+    trained = run_json(capsys, *arguments, "--group", "config.work", "--validate", "grouped")
     assert set(trained["time_ms"]) == {"grouped"}
     says = fails(capsys, 2, *arguments, "--group", "config.wrok")
     assert "unknown group 'config.wrok': did you mean 'config.work'?" in says
@@ -165,16 +165,16 @@ def test_campaign_and_report(capsys, monkeypatch, place, template):
     assert done["best"][0]["problem"]["n"] == 30
     assert Path(done["report"]).exists()
     assert "time_ms" in done["predictor"]
-    again = run_json(capsys, "report", done["folder"])
+    again = run_json(capsys, "campaign", "--report", done["folder"])
     assert again["report"] == done["report"]
 
 
-def test_devices_and_doctor(capsys, monkeypatch):
-    known = run_json(capsys, "devices", "--known")
+def test_doctor_and_devices(capsys, monkeypatch):
+    known = run_json(capsys, "doctor", "--known")
     assert any(d["name"] == "NVIDIA H200" for d in known["devices"])
-    here = run_json(capsys, "devices")
+    here = run_json(capsys, "doctor")
     assert here["devices"][0]["specs"]["cores"] >= 1
-    checks = run_json(capsys, "doctor")["checks"]
+    checks = here["checks"]
     assert {"versions", "kernel toy", "power meter (cpu)", "MLflow"} <= {c["what"] for c in checks}
 
 
@@ -205,9 +205,9 @@ def test_help_without_arguments(capsys):
         (["collect", "tpy", "--out", "x"], "did you mean 'toy'?"),
         (["collect", "toy", "--out", "x", "--configs", "0"], "give at least 1"),
         (["collect", "toy", "--out", "x", "--problems", "0"], "give at least 1"),
-        (["collect", "toy", "--out", "x", "--box", "-1"], "give more than 0"),
+        (["collect", "toy", "--out", "x", "--max-seconds", "-1"], "give more than 0"),
         (["collect", "toy", "--out", "x", "--runner", "rey"], "did you mean 'ray'?"),
-        (["collect", "toy", "--out", "x", "--ray-address", "a:1"], "is of --runner ray"),
+        (["collect", "toy", "--out", "x", "--ray-address", "a:1"], "needs --runner ray"),
         (["tune", "toy", "--problem", "N=3"], "did you mean 'n'?"),
         (["tune", "toy", "--problem", "n=9 dtype=fp32"], "write NAME=VALUE,NAME=VALUE"),
         (["collect", "toy", "--out", "x", "--problems", "n"], "write NAME=VALUE"),
@@ -227,10 +227,18 @@ def test_help_without_arguments(capsys):
         (["campaign", "toy", "--preset", "hughe"], "known: full, quick"),
         (["campaign", "toy", "--model", "oracle"], "unknown model"),
         (["train", "runs.parquet", "--out", "p", "--target", "beauty"], "unknown target"),
-        (["train", "runs.parquet", "--out", "p", "--split", "halves"], "unknown split"),
-        (["train", "runs.parquet", "--out", "p", "--validate", "half"], "unknown extent of valid"),
+        (["train", "runs.parquet", "--out", "p", "--work", "flop=2"], "did you mean 'flops'?"),
+        (
+            ["train", "runs.parquet", "--out", "p", "--validate", "half"],
+            "unknown validation 'half'",
+        ),
         (["train", "runs.parquet", "--out", "p", "--model", "oracle"], "known: ensemble, random_f"),
-        (["report", "nowhere"], "no campaign's folder"),
+        (["campaign", "--report", "nowhere"], "no campaign's folder"),
+        (["campaign"], "give a kernel"),
+        (["predict", "p"], "give --kernel and --problem"),
+        (["predict", "p", "--kernel", "toy", "--config", "default"], "--config needs --explain"),
+        (["tune", "toy", "--seed"], "--seed needs a value"),
+        (["tune", "toy", "--regret", "0.1"], "No such option: --regret"),
     ],
 )
 def test_bad_use_is_one_line_and_exit_code_2(capsys, monkeypatch, arguments, says):
@@ -272,7 +280,7 @@ def test_on_ray(command, capsys, monkeypatch):
 
 
 def test_what_a_node_of_ray_offers(capsys):
-    assert main(["devices", "--ray"]) == 0
+    assert main(["doctor", "--ray"]) == 0
     offered = json.loads(capsys.readouterr().out)
     assert all(name.startswith("foretune:") and count >= 1 for name, count in offered.items())
 
@@ -300,15 +308,28 @@ def test_failures_are_one_line_and_exit_code_1(capsys, place, runs, predictor):
         (["collect", "toy", "--out", "file/x.parquet"], "cannot write"),
         (["tune", "toy", "--problem", PROBLEM, "--objective", "energy"], "power meter"),
         (["campaign", "toy", "--out", "file"], "cannot write"),
-        (["campaign", "toy", "--tracking-uri", "http://127.0.0.1:9"], "start it, or set"),
     ]:
         assert says in fails(capsys, 1, *arguments)
 
 
+def test_an_unreachable_mlflow_is_one_line(capsys, monkeypatch):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    assert "start it, or set" in fails(capsys, 1, "campaign", "toy")
+
+
+def test_options_of_the_root_may_stand_anywhere(capsys, runs):
+    arguments = ["--out", "p", "--validate", "none", str(runs)]
+    assert main(["train", "--json", "--seed=7", *arguments]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert main(["--seed", "7", "train", *arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["training"] == first["training"]
+    assert Predictor.load("p").seed == 7
+
+
 def test_debug_shows_where(capsys):
-    assert main(["--debug", "report", "nowhere"]) == 2
+    assert main(["--debug", "campaign", "--report", "nowhere"]) == 2
     assert "Traceback" in capsys.readouterr().err
-    assert main(["report", "nowhere", "--debug"]) == 2
+    assert main(["campaign", "--report", "nowhere", "--debug"]) == 2
     assert "Traceback" in capsys.readouterr().err
 
 
@@ -318,7 +339,7 @@ def test_interruption_is_one_line(capsys, monkeypatch):
 
     monkeypatch.setattr(foretune.collect, "collect_runs", interrupted)
     assert main(["collect", "toy", "--out", "r.parquet"]) == 130
-    assert "the same command goes on" in capsys.readouterr().err
+    assert "run the same command to continue" in capsys.readouterr().err
 
 
 def gemm_table(path, device="NVIDIA H100 80GB HBM3", n=240, factor=1.0):
@@ -361,12 +382,14 @@ def test_predicting_a_kernel_that_cannot_run_here(capsys, gemm_predictor):
 
 def test_calibrate(capsys, gemm_predictor, place):
     there = str(gemm_table(place / "there.parquet", "NVIDIA L40S", 60, 1.7))
-    done = run_json(
-        capsys, "calibrate", gemm_predictor, there, "--check", there, "--out", "calibrated"
-    )
+    done = run_json(capsys, "calibrate", gemm_predictor, there, "--out", "calibrated")
     assert done["rows"] == 60
     assert done["devices"] == "NVIDIA L40S"
-    assert done["after"]["time_ms"]["mape"] < 0.5 * done["before"]["time_ms"]["mape"]
+    before, after = (
+        run_json(capsys, "evaluate", folder, there)["time_ms"]["mape"]
+        for folder in (gemm_predictor, "calibrated")
+    )
+    assert after < 0.5 * before
     assert Predictor.load("calibrated").training_["calibrated"] == ["NVIDIA L40S"]
 
 
@@ -376,9 +399,7 @@ def test_rows_that_were_trained_on_are_pointed_out(capsys, predictor, runs):
 
 
 def test_learning_curve(capsys, runs):
-    done = run_json(
-        capsys, "train", str(runs), "--validate", "none", "--curve", "--out", "predictor"
-    )
+    done = run_json(capsys, "train", str(runs), "--validate", "none,curve", "--out", "predictor")
     assert {"rows", "mape"} <= done["curves"]["time_ms"][0].keys()
 
 

@@ -1,11 +1,11 @@
-"""``foretune collect llm-ops``."""
+"""``foretune collect --operators``."""
 
 import json
 
 import pytest
 
 from foretune.cli import main
-from foretune.cli.collecting import read_sizes
+from foretune.cli.collect import parse_sizes
 from foretune.datasets import read_runs
 from foretune.errors import UsageError
 
@@ -25,7 +25,7 @@ def model(tmp_path):
 
 
 def collect(model, out, *more):
-    return main(["collect", "llm-ops", model, "--tp", "1", "--tokens", "1,2", "--formats", "bf16",
+    return main(["collect", "--operators", model, "--tp", "1", "--tokens", "1,2", "--formats", "bf16",
                  "--device", "cpu", "--out", str(out), *more])  # fmt: skip
 
 
@@ -44,31 +44,34 @@ def test_measured_and_gone_on(model, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["meta-llama/Llama-3.1-9B"], "unknown model"),
+        (["--operators", "meta-llama/Llama-3.1-9B"], "unknown model"),
         (["--minutes", "0"], "give more than 0"),
         (["--tokens", "many"], "write sizes like"),
         (["--tp", "0"], "between 1 and"),
         (["--formats", "fp9"], "did you mean 'fp8'"),
+        (["toy"], "--operators does not take kernel"),
+        (["--configs", "3"], "leave --configs out"),
     ],
 )
 def test_bad_requests(arguments, says, tmp_path, capsys):
     pytest.importorskip("torch")
-    asked = ["collect", "llm-ops", *arguments, "--device", "cpu", "--out", str(tmp_path / "x")]
+    model = [] if "--operators" in arguments else ["--operators", "typical"]
+    asked = ["collect", *model, *arguments, "--device", "cpu", "--out", str(tmp_path / "x")]
     assert main(asked) == 2
     assert says in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
 
 
-def test_a_kernel_of_that_name_is_not_needed_for_kernels(capsys):
-    assert main(["collect", "--help"]) == 0
-    assert "llm-ops --help" in capsys.readouterr().out
-    assert main(["collect"]) == 2
-    assert "Missing argument" in capsys.readouterr().err
+def test_options_of_operators_are_not_for_kernels(capsys):
+    assert main(["collect", "toy", "--tp", "2", "--out", "x"]) == 2
+    assert "without --operators, collect takes no tp: leave --tp out" in capsys.readouterr().err
+    assert main(["collect", "--out", "x"]) == 2
+    assert "give a kernel" in capsys.readouterr().err
 
 
 def test_sizes():
-    assert read_sizes("1..8", "--tokens") == [1, 2, 4, 8]
-    assert read_sizes("5,1..2,2", "--tokens") == [1, 2, 5]
+    assert parse_sizes("1..8", "--tokens") == [1, 2, 4, 8]
+    assert parse_sizes("5,1..2,2", "--tokens") == [1, 2, 5]
     for text in ("", "8..1", "1..", "-1", "9999999999"):
         with pytest.raises(UsageError):
-            read_sizes(text, "--tokens")
+            parse_sizes(text, "--tokens")

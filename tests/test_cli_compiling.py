@@ -1,4 +1,4 @@
-"""``foretune inspect`` and ``foretune precompile``."""
+"""``foretune inspect``, with and without ``--cache-dir``."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ MATMUL = ("--arg", "a=fp16*", "--arg", "b=fp16*", "--arg", "c=fp16*", "--arg", "
           "N=4096", "--arg", "K=4096")  # fmt: skip
 TILE = "BM=64,BN=64,BK=32,num_warps=4"
 ADD = ("--arg", "x=fp16*", "--arg", "y=fp16*", "--arg", "out=fp16*", "--arg", "n=4096")
-JOBS = ("--jobs", "1", "--time-limit", "120")
+LIMIT = ("--time-limit", "120")
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +32,7 @@ def place(tmp_path, tmp_path_factory, monkeypatch):
 def test_inspect(capsys):
     said = run_json(
         capsys, "inspect", "here_only:matmul", *MATMUL, "--config", TILE,
-        "--config", TILE + ",maxnreg=64", "--target", "sm_90", *JOBS,
+        "--config", TILE + ",maxnreg=64", "--target", "sm_90", *LIMIT,
     )  # fmt: skip
     free, capped = said["configs"]
     assert free["config"] == {"BM": 64, "BN": 64, "BK": 32, "num_warps": 4}
@@ -45,30 +45,30 @@ def test_inspect(capsys):
 def test_people_see_a_table_of_80_columns(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["inspect", "here_only:matmul", *MATMUL, "--config", TILE, "--config",
-                 "BM=128,BN=128,BK=64,num_stages=5", "--target", "sm_80", *JOBS]) == 0  # fmt: skip
+                 "BM=128,BN=128,BK=64,num_stages=5", "--target", "sm_80", *LIMIT]) == 0  # fmt: skip
     said = capsys.readouterr().out
     table = said[: said.index("per SM: resident")]
     assert max(map(len, table.splitlines())) <= 80
     assert "mma" in table
     assert "CTA" not in table
     assert main(["inspect", "here_only:matmul", *MATMUL, "--config", TILE, "--ttgir",
-                 "--target", "gfx942", *JOBS]) == 0  # fmt: skip
+                 "--target", "gfx942", *LIMIT]) == 0  # fmt: skip
     assert "–" in capsys.readouterr().out
 
 
 def test_too_large_is_said(capsys):
     said = run_json(
         capsys, "inspect", "here_only:matmul", *MATMUL, "--config",
-        "BM=128,BN=128,BK=64,num_stages=5", "--target", "sm_120", "--ttgir", *JOBS, code=1,
+        "BM=128,BN=128,BK=64,num_stages=5", "--target", "sm_120", "--ttgir", *LIMIT, code=1,
     )  # fmt: skip
     (only,) = said["configs"]
     assert only["status"] == "invalid"
     assert "sm_120 has 101376" in only["error"]
 
 
-def test_precompile(capsys, place):
-    asked = ("precompile", "here_only:add", *ADD, "--config", "BLOCK=128", "--config",
-             "BLOCK=256", "--target", "cuda:80", "--cache-dir", "built", *JOBS)  # fmt: skip
+def test_compiled_configurations_are_kept(capsys, place):
+    asked = ("inspect", "here_only:add", *ADD, "--config", "BLOCK=128", "--config",
+             "BLOCK=256", "--target", "cuda:80", "--cache-dir", "built", *LIMIT)  # fmt: skip
     said = run_json(capsys, *asked)
     assert (said["built"], said["failed"]) == (2, 0)
     cubins = list((place / "built").rglob("add.cubin"))
@@ -80,8 +80,8 @@ def test_precompile(capsys, place):
 
 def test_an_autotuners_own_configurations_are_the_default(capsys):
     said = run_json(
-        capsys, "precompile", "here_only:tuned_copy", "--arg", "x=fp16*", "--arg", "out=fp16*",
-        "--arg", "n=1000", "--target", "sm_90", "--cache-dir", "built", *JOBS,
+        capsys, "inspect", "here_only:tuned_copy", "--arg", "x=fp16*", "--arg", "out=fp16*",
+        "--arg", "n=1000", "--target", "sm_90", "--cache-dir", "built", *LIMIT,
     )  # fmt: skip
     assert [c["config"]["BLOCK"] for c in said["configs"]] == [128, 256]
 
@@ -101,7 +101,8 @@ def test_an_autotuners_own_configurations_are_the_default(capsys):
          "unknown parameter of add 'num_warp': did you mean 'num_warps'? known: BLOCK, maxnreg,"),
         (("breaks_off:add", *ADD, "--target", "sm_90"), "'breaks_off' fails when imported: KeyErr"),
         (("here_only:add", *ADD, "--target", "sm_90", "--time-limit", "0"), "--time-limit 0"),
-        (("here_only:add", *ADD, "--target", "sm_90", "--jobs", "-1"), "--jobs -1"),
+        (("here_only:add", *ADD, "--target", "sm_90", "--ttgir", "--cache-dir", "x"),
+         "leave --ttgir out"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done(capsys, place, asked, message):
@@ -110,7 +111,7 @@ def test_what_cannot_be_done(capsys, place, asked, message):
 
 
 def test_an_integer_of_which_only_the_type_is_known(capsys):
-    asked = [*ADD[:-1], "n=i32", "--config", "BLOCK=128", "--target", "sm_90", "--ttgir", *JOBS]
+    asked = [*ADD[:-1], "n=i32", "--config", "BLOCK=128", "--target", "sm_90", "--ttgir", *LIMIT]
     (any_n,) = run_json(capsys, "inspect", "here_only:add", *asked)["configs"]
     assert (any_n["static"]["integers"], any_n["static"]["integers_divisible"]) == (1, 1)
 
@@ -121,27 +122,27 @@ def test_a_module_that_asks_for_the_interpreter_is_compiled_all_the_same(capsys,
     assert text.count("import triton\n") == 1
     (place / "interprets.py").write_text(text.replace("import triton\n", opened))
     asked = ("--arg", "x=fp16*", "--arg", "out=fp16*", "--arg", "n=4096", "--target", "sm_90")
-    said = run_json(capsys, "inspect", "interprets:tuned_copy", *asked, "--ttgir", *JOBS)
+    said = run_json(capsys, "inspect", "interprets:tuned_copy", *asked, "--ttgir", *LIMIT)
     assert [c["status"] for c in said["configs"]] == ["ok", "ok"]
     assert "TRITON_INTERPRET" not in os.environ
 
 
 def test_whoever_has_the_interpreter_set_can_inspect(capsys, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    asked = (*ADD, "--config", "BLOCK=128", "--target", "sm_90", "--ttgir", *JOBS)
+    asked = (*ADD, "--config", "BLOCK=128", "--target", "sm_90", "--ttgir", *LIMIT)
     assert run_json(capsys, "inspect", "here_only:add", *asked)["configs"][0]["status"] == "ok"
 
 
 def test_a_cache_that_cannot_be_written_is_said_first(capsys, place):
     (place / "file").touch()
-    said = fails(capsys, 1, "precompile", "here_only:add", *ADD, "--config", "BLOCK=128",
+    said = fails(capsys, 1, "inspect", "here_only:add", *ADD, "--config", "BLOCK=128",
                  "--target", "sm_90", "--cache-dir", "file/cache")  # fmt: skip
     assert "cannot write --cache-dir file/cache" in said
 
 
 def test_one_failure_is_a_failure(capsys):
     said = run_json(
-        capsys, "precompile", "here_only:refuses", "--arg", "x=fp16*", "--config", "BLOCK=64",
-        "--config", "BLOCK=63", "--target", "sm_90", "--cache-dir", "built", *JOBS, code=1,
+        capsys, "inspect", "here_only:refuses", "--arg", "x=fp16*", "--config", "BLOCK=64",
+        "--config", "BLOCK=63", "--target", "sm_90", "--cache-dir", "built", *LIMIT, code=1,
     )  # fmt: skip
     assert (said["built"], said["failed"]) == (1, 1)

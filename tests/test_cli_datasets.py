@@ -1,4 +1,4 @@
-"""``foretune datasets``: the tables that come with Foretune, and their cards."""
+"""``foretune import --shipped``: the tables that come with Foretune, and their cards."""
 
 import pytest
 from commands import fails, run_json
@@ -7,12 +7,13 @@ from foretune.cli import main
 from foretune.datasets import card, load, read_runs, shipped
 
 NAME = shipped()[0]
+SHIPPED = ("import", "--shipped")
 
 
 def test_all_are_listed(capsys):
-    listed = run_json(capsys, "datasets")["datasets"]
+    listed = run_json(capsys, "import", "--shipped")["datasets"]
     assert [c["name"] for c in listed] == shipped()
-    assert main(["datasets"]) == 0
+    assert main(["import", "--shipped"]) == 0
     out = capsys.readouterr().out
     assert NAME in out
     assert all(kernel in " ".join(out.split()) for kernel in card(NAME).kernels)
@@ -20,25 +21,30 @@ def test_all_are_listed(capsys):
 
 def test_a_card_is_shown(capsys):
     of_it = card(NAME)
-    assert main(["datasets", NAME]) == 0
+    assert main(["import", NAME, "--shipped"]) == 0
     out = capsys.readouterr().out
     for said in (of_it.system, of_it.protocol, of_it.licence, of_it.command, f"rows: {of_it.rows}"):
         assert said in out
     assert ("provisional" in out) == bool(of_it.provisional)
-    assert run_json(capsys, "datasets", NAME)["rows"] == of_it.rows
+    assert run_json(capsys, "import", NAME, "--shipped")["rows"] == of_it.rows
 
 
 def test_a_table_is_copied(capsys, tmp_path):
     out = tmp_path / "copy.parquet"
-    run_json(capsys, "datasets", NAME, "--out", str(out))
+    run_json(capsys, "import", NAME, "--shipped", "--out", str(out))
     assert len(read_runs(out)) == len(load(NAME))
 
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("datasets", NAME[:-1]), f"unknown data set '{NAME[:-1]}': did you mean '{NAME}'?"),
-        (("datasets", "--out", "x.parquet"), "--out needs a name: 'foretune datasets' lists them"),
+        (
+            ("import", "--shipped", NAME[:-1]),
+            f"unknown data set '{NAME[:-1]}': did you mean '{NAME}'?",
+        ),
+        ((*SHIPPED, "--out", "x.parquet"), "--out needs a name: 'foretune import --shipped' lists"),
+        ((*SHIPPED, "--format", "generic"), "--shipped does not take format: leave --format out"),
+        (("import", "x.csv"), "give --format, --out too"),
     ],
 )
 def test_mistakes_are_one_line(capsys, arguments, line):

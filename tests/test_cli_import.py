@@ -16,7 +16,7 @@ def table(tmp_path, monkeypatch):
     (tmp_path / "mine.csv").write_text(TABLE)
     return [
         "import", "mine.csv", "--format", "generic", "--map", "time_ms=us*0.001",
-        "--map", "problem.M=m", "--set", "kernel=gemm", "--set", "problem.N=7",
+        "--map", "problem.M=m", "--map", "kernel==gemm", "--map", "problem.N==7",
         "--device", "NVIDIA H200", "--out", "runs.parquet",
     ]  # fmt: skip
 
@@ -56,7 +56,7 @@ def test_what_was_skipped_is_said(tmp_path, monkeypatch, capsys):
     ("more", "code", "message"),
     [
         (["--map", "time_ms"], 2, "--map 'time_ms' is not of the form COLUMN=VALUE"),
-        (["--set", "=3"], 2, "--set '=3' is not of the form COLUMN=VALUE"),
+        (["--map", "=3"], 2, "--map '=3' is not of the form COLUMN=VALUE"),
         (["--map", "problem.K=k"], 2, "mine.csv has no column 'k': it has us, m, dtype"),
         (["--format", "excel"], 2, "unknown format 'excel'"),
         (["--format", "t4"], 2, "format 't4' knows its columns"),

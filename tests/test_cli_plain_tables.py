@@ -36,7 +36,7 @@ def test_from_a_file_to_a_ranking(capsys):
     again = ("theirs.csv", "--map", "time_ms=latency_us*0.001")
     assert main(["evaluate", "p", *again]) == 0
     assert "200 of these 200 runs were learned from" in capsys.readouterr().out
-    assert main(["drift", "p", *again]) == 0
+    assert main(["evaluate", "p", "--drift", *again]) == 0
     assert "inside the interval" in capsys.readouterr().out
     assert main(["predict", "p", "--kernel", "theirs", "--problem", "M=256,N=512"]) == 0
     assert "tile=32" in capsys.readouterr().out.splitlines()[3]

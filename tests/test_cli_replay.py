@@ -119,7 +119,7 @@ def test_a_table_of_several_spaces(capsys):
     [
         (["--budget", "0"], "--budget 0 leaves nothing to do"),
         (["--repeats", "0"], "--repeats 0 leaves nothing to do"),
-        (["--jobs", "0"], "--jobs 0 is no number of processes"),
+        (["--jobs", "0"], "--jobs 0 is not a number of processes"),
         (["--searcher", "randon"], "unknown searcher 'randon': did you mean 'random'?"),
         (["--objective", "joy"], "unknown objective"),
         (["--plot", "curves.pdf"], "its name must end in .svg or .png"),

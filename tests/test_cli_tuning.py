@@ -140,24 +140,25 @@ class TestStore:
         again = run_json(capsys, "collect", "toy", *problem, "--out", "b.parquet")
         assert (again["rows"], again["reused"]) == (0, 12)
         assert len(read_runs("b.parquet")) == 12
-        (listed,) = run_json(capsys, "store", "list")["subjects"]
+        (listed,) = run_json(capsys, "store")["subjects"]
         assert (listed["subject"]["kernel"], listed["measurements"]) == ("toy", 40)
         assert listed["choices"] == 1
 
     def test_without_and_elsewhere(self, capsys):
         run_json(capsys, *TUNE, "--store", "mine.db")
-        run_json(capsys, *TUNE, "--no-store")
+        run_json(capsys, *TUNE, "--store", "none")
         assert run_json(capsys, *TUNE, "--store", "mine.db")["best"]["known"] == 40
         assert run_json(capsys, *TUNE)["best"]["known"] == 0
 
     @pytest.mark.parametrize(
         ("options", "message"),
         [
-            (["--budget", "auto"], "searcher 'exhaustive' cannot estimate its regret: give a number as"),
-            (["--budget", "few"], "--budget few: give a number of measurements, or auto"),
+            (["--budget", "auto"], "searcher 'exhaustive' cannot estimate its regret: give"),
+            (["--budget", "few"], "--budget few: give a number of measurements, auto"),
             (["--budget", "0"], "--budget 0 leaves nothing to do"),
-            (["--regret", "-1"], "regret -1"),
-            (["--store", "a.db", "--no-store"], "--store and --no-store exclude each other"),
+            (["--budget", "auto:few"], "--budget auto:few: give a number of measurements, auto"),
+            (["--budget", "0s"], "--budget 0s leaves no time"),
+            (["--budget", "9,auto:-1"], "regret -1"),
         ],
     )
     def test_what_does_not_go_together(self, capsys, options, message):

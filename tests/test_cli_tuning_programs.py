@@ -10,7 +10,7 @@ from commands import fails
 from toy_kernel import DEVICE
 
 from foretune.cli import main
-from foretune.cli.wrapping import read_argument, read_values
+from foretune.cli.tune_program import parse_argument, parse_values
 from foretune.errors import UsageError
 from foretune.tune.functions import tuning
 
@@ -92,11 +92,11 @@ def test_no_output_to_parse_is_one_line(capsys):
 
 
 def test_values_keep_their_spelling():
-    assert read_values("8..64") == [8, 16, 32, 64]
-    assert read_values("1, 2,-O3,true,08,0.5") == [1, 2, "-O3", "true", "08", 0.5]
-    assert read_values("a..b") == ["a..b"]
+    assert parse_values("8..64") == [8, 16, 32, 64]
+    assert parse_values("1, 2,-O3,true,08,0.5") == [1, 2, "-O3", "true", "08", 0.5]
+    assert parse_values("a..b") == ["a..b"]
     with pytest.raises(UsageError):
-        read_values("0..8")
+        parse_values("0..8")
 
 
 C = """
@@ -120,7 +120,7 @@ def test_a_source_file(capsys, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--param", "work=1,2"), "say which function of scale.c, and its arguments"),
+        (("--param", "work=1,2"), "name the function in scale.c, and its arguments"),
         (("--kernel", "scale", "--arg", "float32[2]", "--check", "x"), "a source does not take ch"),
         (("--kernel", "scale", "--arg", "floaty[2]", "--param", "work=1"), "write float32[512,64]"),
         (("--kernel", "scale", "--arg", "float32", "--param", "work=1"), "--arg 'float32': write"),
@@ -132,9 +132,9 @@ def test_wrong_use_of_a_source_is_one_line(capsys, arguments, message):
 
 
 def test_arguments_are_arrays_and_numbers():
-    x = read_argument("float32[3,4]", 1)
+    x = parse_argument("float32[3,4]", 1)
     assert (x.shape, x.dtype) == ((3, 4), np.float32)
     assert 0 < x.std() < 1
-    assert (read_argument("int32[5]=7") == [7] * 5).all()
-    assert read_argument("int8=5").dtype == np.int8
-    assert set(read_argument("bool[99]")) == {True, False}
+    assert (parse_argument("int32[5]=7") == [7] * 5).all()
+    assert parse_argument("int8=5").dtype == np.int8
+    assert set(parse_argument("bool[99]")) == {True, False}

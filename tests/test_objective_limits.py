@@ -41,7 +41,7 @@ def test_a_limit_is_read(text, limit):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("power_w", "has no '=': give COLUMN=MOST"),
+        ("power_w", "has no '=': give COLUMN=VALUE"),
         ("power=300", "unknown limit 'power': did you mean 'power_w'"),
         ("config.tile=3", "unknown limit 'config.tile'"),
         ("power_w=", "'' is not a number above 0"),

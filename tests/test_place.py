@@ -75,10 +75,10 @@ def test_a_tunable_function_in_a_file():
     [
         ("my_file.py:Rowsums", "did you mean 'RowSums'"),
         ("my_file.py", r"is a file: write .*my_file\.py:RowSums"),
-        ("my_file.py:Half", "no whole kernel: it lacks build, cost, default"),
+        ("my_file.py:Half", "not a complete kernel: it lacks build, cost, default"),
         ("my_file.py:Sized", "cannot be made without arguments"),
         ("my_file.py:plain", r"a function without knobs: decorate .*@foretune\.tunable"),
-        ("my_file.py:inputless", "does not say how to make its arguments"),
+        ("my_file.py:inputless", "has no inputs to make its arguments"),
         ("my_file.py:number", "of type int"),
         ("no_file.py:RowSums", r"no file no_file\.py: give FILE\.py:NAME"),
         ("no_module:RowSums", "no module no_module"),

@@ -53,7 +53,7 @@ def test_a_choice_keeps_its_declared_type():
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"M": 0}, r"M=0 is out of range: it must lie between 1 and 4096"),
+        ({"M": 0}, r"M=0 is out of range: it must be between 1 and 4096"),
         ({"M": -5}, "out of range"),
         ({"M": 4097}, "out of range"),
         ({"M": math.inf}, "out of range"),

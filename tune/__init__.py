@@ -7,6 +7,8 @@ from foretune.lazy import lazy_exports
 if TYPE_CHECKING:
     from foretune.tune.campaign.campaign import Campaign, run_campaign
     from foretune.tune.campaign.preset import PRESETS, Preset
+    from foretune.tune.functions.result import Best
+    from foretune.tune.judge import Verdict
     from foretune.tune.pareto import ParetoResult, tune_pareto
     from foretune.tune.results import TuneResult
     from foretune.tune.tuner import tune_problem
@@ -14,11 +16,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PRESETS",
+    "Best",
     "Calls",
     "Campaign",
     "ParetoResult",
     "Preset",
     "TuneResult",
+    "Verdict",
     "WorkloadResult",
     "run_campaign",
     "tune_pareto",
@@ -42,6 +46,8 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
                 "PRESETS",
                 "Preset",
             ),
+            "functions.result": ("Best",),
+            "judge": ("Verdict",),
             "results": ("TuneResult",),
             "tuner": ("tune_problem",),
             "workload": ("Calls", "WorkloadResult", "tune_workload"),

@@ -109,7 +109,7 @@ class RayActor:
             if resource_of(device) != resource:
                 raise MeasurementError(
                     f"{platform.node()} was started as {resource} but is {resource_of(device)}: "
-                    'start its node with --resources="$(foretune devices --ray)"'
+                    'start its node with --resources="$(foretune doctor --ray)"'
                 )
         except ForetuneError as e:
             return pickle.dumps(e)

@@ -160,7 +160,7 @@ class RayWorkerPool:
         wanted = resource_of(device) if isinstance(device, Device) else device
         raise UsageError(
             f"no device {wanted} in the cluster, which has {', '.join(available) or 'none'}: start "
-            'nodes that have one with --resources="$(foretune devices --ray)"'
+            'nodes that have one with --resources="$(foretune doctor --ray)"'
             if not found
             else f"the cluster has several kinds of {wanted}: {', '.join(found)}; run this without "
             "--device on a machine with the kind you want"

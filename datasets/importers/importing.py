@@ -123,7 +123,7 @@ def import_runs(
     """
     chosen = find_format(format)
     if mapping and not chosen.takes_mapping:
-        raise UsageError(f"format {format!r} knows its columns: leave out --map, or use --set")
+        raise UsageError(f"format {format!r} knows its columns: leave --map COLUMN=SOURCE out")
     fixed = dict(constants or {})
     if wrong := [c for c in fixed if not is_run_column(c)]:
         raise UsageError(f"{wrong[0]!r} is no run-table column: problem.{wrong[0]}, for example")

@@ -185,7 +185,7 @@ def has_user_operators(folder: Path) -> bool:
 
 
 class UserTables:
-    """The run table written by ``foretune collect llm-ops``."""
+    """The run table written by ``foretune collect --operators``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -231,7 +231,7 @@ def default_folders() -> list[Path]:
 def find_tables(folder: Path | None = None) -> "OperatorTables | None":
     """Return the measured operators to plan with; None if there are none.
 
-    If ``folder`` was written by ``foretune collect llm-ops``, the engines' tables complete it. If
+    If ``folder`` was written by ``foretune collect --operators``, the engines' tables complete it. If
     it has engines' tables, they are used alone. Raises UsageError if it has neither.
     """
     if folder is None:
@@ -243,7 +243,7 @@ def find_tables(folder: Path | None = None) -> "OperatorTables | None":
     else:
         raise UsageError(
             f"no measured operators in {folder}: "
-            f"run 'foretune collect llm-ops MODEL --out {folder}'"
+            f"run 'foretune collect --operators MODEL --out {folder}'"
         )
     return OperatorTables(*found) if found else None
 

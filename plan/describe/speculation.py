@@ -59,8 +59,8 @@ class Speculation:
             return self.draft
         if not model.drafting_layers:
             raise UsageError(
-                f"{model.name} has no layers that draft tokens: choose a draft model with "
-                "--draft-model"
+                f"{model.name} has no layers that draft tokens: name another model: "
+                "--speculative TOKENS:ACCEPTANCE:MODEL"
             )
         parts = int(model.without_mlp > 0)  # attention and MLP are separate layers
         return replace(

@@ -179,7 +179,7 @@ def export_vllm(
     if not configs:
         raise UsageError(
             f"no choice for {naming.to_kernel_problem(layer.problem(1))} with any {TOKENS}: "
-            "'foretune store show' lists the choices"
+            "'foretune store KERNEL' lists the choices"
         )
     found = re.search(r"triton ([^\s,]+)", subject.versions)
     content = TunedLayer(layer, configs, found[1] if found else "")

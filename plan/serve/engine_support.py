@@ -44,13 +44,13 @@ def _unsupported_cache(deployment: Deployment, engine: str) -> str:
     if not cache_name(engine, kind):
         others = engines_with(kind)
         if not others:
-            return f"no engine has a {kind} cache; this plan shows its effect only: use --kv fp8"
-        return f"{title} has no {kind} cache: use --backend {others[0]} or --kv fp8"
+            return f"no engine has a {kind} cache; this plan shows its effect only: use --formats /fp8"
+        return f"{title} has no {kind} cache: use --backend {others[0]} or --formats /fp8"
     system = deployment.system
     if supported(support_key(kind), system.device.architecture) == "no":
-        return f"{title} has no kernels for {kind} caches on {system.name}: use --kv fp8"
+        return f"{title} has no kernels for {kind} caches on {system.name}: use --formats /fp8"
     if model.compressed or (model.mla and kind not in LATENT_CACHE_FORMATS):
-        return f"{title} has no {kind} caches for latent attention: use --kv fp8"
+        return f"{title} has no {kind} caches for latent attention: use --formats /fp8"
     if engine == "trtllm" and deployment.formats.weights not in NVFP4_CACHE_WEIGHTS:
         return f"TensorRT-LLM supports {kind} caches only with fp8 weights: add --formats fp8"
     return ""

@@ -144,7 +144,7 @@ def _unsupported_drafts(deployment: Deployment, engine: str) -> str:
     if engine == "trtllm" and drafts and drafts.draft:
         return (
             "TensorRT-LLM's option for a draft model differs between versions: "
-            "use --backend vllm, or leave out --draft-model"
+            "use --backend vllm, or plan without a draft model"
         )
     return ""
 

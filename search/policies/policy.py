@@ -166,7 +166,7 @@ class Policy:
         """
         folder = Path(folder)
         with translate_read_errors(
-            folder, PolicyError, "holds no policy: train one with 'foretune policy train'"
+            folder, PolicyError, "holds no policy: train one with Policy.train"
         ):
             card = read_json(folder / CARD)
             version = card["format"]

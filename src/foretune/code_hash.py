@@ -1,15 +1,14 @@
-"""What identifies the code of a kernel or a family: rows measured with other code are not of it.
+"""Hashes the code of a kernel or a family: rows measured with other code do not apply to it.
 
-The modules of the class and of its bases count, and what they import, anywhere in them, as far as
-it belongs to the same work:
+The hash covers the modules of the class and of its bases, and the modules they import from the
+same project:
 
-- of Foretune, `OURS`: what computes, generates and runs kernels. The nouns only describe kernels,
-  and how a time is taken (`foretune.collect.benchmark`) is not part of what is timed;
-- of another package, its modules;
-- of a file by itself, the files and packages in the same folder.
+- in Foretune, modules under `HASHED_PREFIXES`, which compute, generate and run kernels;
+- in another package, its modules;
+- for a single file, the files and packages in the same folder.
 
-Other packages are known by their versions, which every row notes. Comments, docstrings and layout
-do not count, and every version of Python finds the same.
+Other packages are identified by their versions, which every row records. Comments, docstrings and
+layout do not change the hash, and it is the same in every version of Python.
 """
 
 import ast
@@ -27,28 +26,24 @@ from typing import Any
 
 HASHED_PREFIXES = ("foretune.collect.", "foretune.features.families.")
 INSTALL_FOLDERS = ("site-packages", "dist-packages")
-"""Folders in which files that lie side by side have nothing to do with each other."""
+"""Folders whose files are unrelated to each other."""
 _FORETUNE_ROOT = Path(__file__).parents[1]
-"""Where Foretune itself is found."""
 
 
 @cache
 def code_hash(kind: type, base: type) -> str:
-    """Return sixteen hexadecimal digits that identify the code of a class.
+    """Hash the code of a class, as 16 hexadecimal digits.
 
     Args:
-        kind: the class. Typed into an interpreter, without a file, its methods count.
-        base: what it derives from: bases that do not derive from it do not count.
+        kind: the class. Without a file, as in an interpreter, its methods are hashed.
+        base: only bases that derive from it are hashed.
     """
     text = "\n".join(sorted(_class_code(kind, base)[0].values())) or source_hash_of_function(kind)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def uninstalled_sources(kind: type, base: type) -> list[Path]:
-    """Return the files and folders that hold the code of a class and are not installed.
-
-    Another machine needs them to import it.
-    """
+    """Return the uninstalled files and folders that another machine needs to import a class."""
     files, roots = _class_code(kind, base)
     uninstalled = {
         root for root in roots if root.name not in INSTALL_FOLDERS and root != _FORETUNE_ROOT
@@ -58,24 +53,24 @@ def uninstalled_sources(kind: type, base: type) -> list[Path]:
 
 
 def _class_code(kind: type, base: type) -> tuple[dict[Path, str], set[Path]]:
-    """Return the text that counts of each file of a class, and where its modules are found."""
+    """Return the normalized code of each file of a class, and the roots of its modules."""
     found: dict[Path, str] = {}
     roots = set()
     for module in {c.__module__ for c in kind.__mro__ if issubclass(c, base)}:
         file = getattr(sys.modules.get(module), "__file__", None)
-        if file and module.rpartition(".")[0] != "foretune":  # that is the noun itself
+        if file and module.rpartition(".")[0] != "foretune":  # the base class itself
             roots.add(_collect_module(module, Path(file), found))
     return found, roots
 
 
 def source_hash_of_function(function: Any) -> str:
-    """Return sixteen hexadecimal digits that identify the code of a function, and of what it calls.
+    """Hash the code of a function and of the code it refers to, as 16 hexadecimal digits.
 
-    Its own code counts, that of functions and classes of yours that it names, modules of yours, and
-    the plain values it finds around it. So a script may change around a function that stays.
+    The hash covers the user's functions, classes and modules that it names, and the plain values it
+    captures. Other changes to its script do not matter.
 
     Args:
-        function: or a class, or an object that is called.
+        function: a function, a class or a callable object.
     """
     found: dict[int, str] = {}
     _collect_object(function, found)
@@ -85,11 +80,7 @@ def source_hash_of_function(function: Any) -> str:
 
 @cache
 def packages_hash(*packages: ModuleType) -> str:
-    """Return what identifies the files of packages: what they taught is of them.
-
-    Args:
-        packages: each with all that lies below it.
-    """
+    """Hash all Python files of packages and their subpackages."""
     digest = hashlib.sha256()
     for package in packages:
         for root in package.__path__:
@@ -99,7 +90,7 @@ def packages_hash(*packages: ModuleType) -> str:
 
 
 def _collect_module(module: str, file: Path, found: dict[Path, str]) -> Path:
-    """Add the code of a module, and of what it imports, to ``found``; return where it lies."""
+    """Add the code of a module and of its imports to ``found``; return its root folder."""
     top, *submodules = module.split(".") + ["__init__"] * (file.stem == "__init__")
     root = file.parents[len(submodules)]
     is_standalone = not submodules and root.name not in INSTALL_FOLDERS
@@ -119,7 +110,7 @@ def _collect_module(module: str, file: Path, found: dict[Path, str]) -> Path:
 
 @cache
 def _read(path: Path) -> tuple[ast.AST, str]:
-    """Return the syntax of a file, and as text what counts of it."""
+    """Return the syntax tree of a file, and its normalized text."""
     tree = ast.parse(path.read_bytes())
     return tree, repr(_normalized_syntax(tree))
 
@@ -135,7 +126,7 @@ def _imported_modules(tree: ast.AST, package: str, root: Path) -> Iterator[tuple
             parts = [*above[: len(above) + 1 - node.level], node.module or ""]
             base = ".".join(filter(None, parts))
             names += [(f"{base}.{alias.name}", base) for alias in node.names]
-    for candidates in names:  # what is imported from a package may be a module of it
+    for candidates in names:  # a name imported from a package may be a module
         files = ((name, _module_file(name, root)) for name in candidates)
         yield from [(name, path) for name, path in files if path][:1]
 
@@ -147,7 +138,7 @@ def _module_file(module: str, root: Path) -> Path | None:
 
 
 def _normalized_syntax(node: Any) -> Any:
-    """Return syntax as lists, without positions, docstrings, and fields new Pythons have empty."""
+    """Return syntax as lists, without positions, docstrings and fields that newer Pythons add."""
     if isinstance(node, ast.AST):
         fields = ((name, _normalized_syntax(value)) for name, value in ast.iter_fields(node))
         return [type(node).__name__, *(f for f in fields if f[1] not in (None, []))]
@@ -157,7 +148,7 @@ def _normalized_syntax(node: Any) -> Any:
 
 
 def _is_docstring(node: Any) -> bool:
-    """Whether a statement is nothing but a text: a docstring."""
+    """Whether a statement is only a string."""
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)
@@ -166,7 +157,7 @@ def _is_docstring(node: Any) -> bool:
 
 
 def _collect_object(obj: Any, found: dict[int, str]) -> None:
-    """Add the code of one thing that a function names, and of what that names in turn."""
+    """Add the code of a referenced object and, recursively, of what it references."""
     if id(obj) in found:
         return
     found[id(obj)] = ""
@@ -193,21 +184,21 @@ def _collect_object(obj: Any, found: dict[int, str]) -> None:
 
 
 def _function_code(function: Any) -> str:
-    """Return what counts of one function: its syntax, or where there is no file, its bytecode."""
-    if function.__name__ != "<lambda>":  # its line may hold anything else
+    """Return the normalized syntax of a function; its bytecode if it has no file."""
+    if function.__name__ != "<lambda>":  # its line may hold other code
         with contextlib.suppress(OSError, TypeError, SyntaxError):
             text = textwrap.dedent(inspect.getsource(function))
             (tree,) = ast.parse(text).body
             tree.decorator_list = [  # type: ignore[attr-defined]
                 d for d in getattr(tree, "decorator_list", []) if "tunable" not in ast.unparse(d)
-            ]  # its knobs are no code
+            ]  # its knobs are not code
             return repr(_normalized_syntax(tree))
     return repr([(c.co_code, c.co_names, [k for k in c.co_consts if not isinstance(k, CodeType)])
                  for c in _nested_code_objects(function.__code__)])  # fmt: skip
 
 
 def _captured_values(function: Any) -> list[Any]:
-    """Return what a function finds around it: closed over, in its module, as its defaults."""
+    """Return the globals and closure values that a function uses."""
     names = {name for code in _nested_code_objects(function.__code__) for name in code.co_names}
     found = [function.__globals__[name] for name in sorted(names) if name in function.__globals__]
     for cell in function.__closure__ or ():
@@ -233,7 +224,7 @@ def _module_code(module: ModuleType) -> str:
 
 
 def _is_user_code(obj: Any) -> bool:
-    """Whether somebody's own code defines it: no installed package, not Python, not Foretune."""
+    """Whether the object is from user code: no installed package, Python or Foretune."""
     name = obj.__name__ if isinstance(obj, ModuleType) else obj.__module__
     top = (name or "builtins").partition(".")[0]
     if top in sys.stdlib_module_names or top == "foretune":

@@ -1,4 +1,4 @@
-"""What people see while work goes on, and after it: progress on stderr, tables."""
+"""Tables, and progress bars on stderr."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from foretune.progress import Progress as ProgressSeam
 def print_table(
     console: Console, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
 ) -> None:
-    """Print a table; columns of numbers flush right."""
+    """Print a table, numeric columns flush right."""
     console.print(Text(title, style="italic"))
     table = Table(box=None, pad_edge=False)
     for i, column in enumerate(columns):
@@ -32,10 +32,10 @@ def print_table(
 def progress_bar(notes: bool = False) -> Iterator[ProgressSeam]:
     """Show progress on stderr: a bar on a terminal, a line per stage elsewhere.
 
-    Within another one, its bars stand below those of the other, which go on afterwards.
+    A nested bar is shown below the outer ones.
 
     Args:
-        notes: whether there is a line for every news, too, where there is no terminal.
+        notes: without a terminal, also print a line per note.
     """
     if not sys.stderr.isatty():
         yield _Lines(notes)

@@ -1,4 +1,4 @@
-"""Devices: the hardware, as its driver names it and as numbers a model can use."""
+"""Devices: names, specifications and rooflines of hardware."""
 
 import csv
 import os
@@ -18,7 +18,7 @@ SPECS: dict[str, str] = {
     "clock_mhz": "boost clock, MHz",
     "fp64_gflops": "peak rate of double precision, 1e9 operations/s (an FMA counts two)",
     "fp32_gflops": "peak rate of single precision outside matrix units",
-    "fp16_gflops": "peak dense rate of half precision (matrix units where there are any)",
+    "fp16_gflops": "peak dense rate of half precision (matrix units if present)",
     "bf16_gflops": "peak dense rate of bfloat16",
     "fp8_gflops": "peak dense rate of 8-bit floats",
     "int8_gflops": "peak dense rate of 8-bit integers",
@@ -31,7 +31,7 @@ SPECS: dict[str, str] = {
     "vector_bits": "widest SIMD register of a CPU",
     "power_limit_w": "board or package power limit, watts",
 }
-"""The numeric descriptor columns and their units; unknown ones are absent, never guessed."""
+"""Numeric descriptor columns and their units; unknown values are absent, never guessed."""
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,10 @@ class Device:
     """A piece of hardware that runs kernels.
 
     Attributes:
-        name: as its driver gives it, e.g. ``NVIDIA H200``.
-        kind: ``cpu`` or ``gpu``.
+        name: the driver's name, e.g. ``NVIDIA H200``.
         architecture: instruction set or generation, e.g. ``x86_64+avx512``, ``sm_90``, ``gfx942``.
         specs: numbers by the names in `SPECS`.
-        source: where the specs come from.
+        source: origin of the specs.
         index: which of several devices of its kind, as in ``cuda:1``.
     """
 
@@ -55,11 +54,11 @@ class Device:
     index: int = 0
 
     def roofline_ms(self, cost: Cost) -> Quantity:
-        """Return the least time the work can take at this device's peak rates, in milliseconds.
+        """Return the minimum time of the work at this device's peak rates, in milliseconds.
 
         The roofline of Williams, Waterman and Patterson (CACM 52(4), 2009): the larger of
-        operations over peak rate and bytes over bandwidth. A missing rate is no limit; with
-        neither known the result is NaN.
+        operations over peak rate and bytes over bandwidth. An unknown rate is no limit; if both are
+        unknown, the result is NaN.
         """
         return np.fmax(*roofline_terms_ms(cost, self.specs))
 
@@ -67,11 +66,8 @@ class Device:
 def roofline_terms_ms(cost: Cost, specs: Mapping[str, Quantity]) -> tuple[Quantity, Quantity]:
     """Return operations over peak rate, and bytes over bandwidth, in milliseconds.
 
-    NaN where the rate is not known.
-
-    Args:
-        cost: of one launch, or arrays of many.
-        specs: of one device, or arrays, one entry per launch.
+    NaN if the rate is unknown. ``cost`` and ``specs`` are numbers, or arrays with an entry per
+    launch.
     """
     compute = np.divide(cost.flops, np.multiply(peak_rate(cost.dtype, specs), 1e6))
     memory = np.divide(cost.bytes_moved, np.multiply(specs.get("memory_gbps", np.nan), 1e6))
@@ -79,13 +75,13 @@ def roofline_terms_ms(cost: Cost, specs: Mapping[str, Quantity]) -> tuple[Quanti
 
 
 _NEXT_WIDER = {"fp4": "fp8", "fp8": "bf16", "int8": "fp16", "bf16": "fp16", "fp16": "fp32"}
-"""Where a device has no rate for a precision, the work runs in the next wider one."""
+"""Precision used if a device has no rate for one."""
 
 
 def peak_rate(dtype: "str | np.ndarray", specs: Mapping[str, Quantity]) -> Quantity:
     """Return the peak rate of a precision, 1e9 operations/s, or that of the next wider one."""
     if isinstance(dtype, str):
-        if dtype == "tf32":  # matrix units read 32 bits at half the rate of 16, where there are any
+        if dtype == "tf32":  # matrix units run it at half the rate of 16 bits
             return np.fmax(peak_rate("fp32", specs), 0.5 * specs.get("fp16_gflops", np.nan))
         rate = specs.get(f"{dtype}_gflops", np.nan)
         if dtype == "fp32" or not np.isnan(rate).any():
@@ -125,7 +121,7 @@ def find_device(name: str) -> Device:
 
 
 def find_device_or_none(name: str) -> Device | None:
-    """Return the device of the spec table that ``name`` means; None if it has none.
+    """Return the device of the spec table called ``name``, or None.
 
     Trademark signs and a trailing ``Graphics``, which Intel's driver adds, are ignored.
     """

@@ -13,12 +13,12 @@ _NAMED = re.compile(
 
 
 def redact(text: str) -> str:
-    """Return a text without who signs in, how, and with what token, in any address in it."""
+    """Remove user names, passwords and tokens from the addresses in a text."""
     return _NAMED.sub(rf"\1{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", text))
 
 
 class ForetuneError(Exception):
-    """Anything Foretune raises on purpose."""
+    """Base of all deliberate errors; the message is one line that says what to do."""
 
     exit_code = 1
 
@@ -30,11 +30,11 @@ class ForetuneError(Exception):
 
 
 class ForetuneWarning(UserWarning):
-    """Something that was asked for cannot be had; work goes on without it."""
+    """A request cannot be fulfilled; Foretune continues without it."""
 
 
 class DataWarning(ForetuneWarning):
-    """Runs are hard to believe: the message names the rows, and says what becomes of them."""
+    """Runs are implausible; the message names the rows and what happens to them."""
 
 
 def _rebuild(kind: type[ForetuneError], message: str) -> ForetuneError:
@@ -45,17 +45,17 @@ def _rebuild(kind: type[ForetuneError], message: str) -> ForetuneError:
 
 
 class UsageError(ForetuneError, ValueError):
-    """The request itself is wrong; the message says what to type instead."""
+    """The request is wrong; the message says what to type instead."""
 
     exit_code = 2
 
 
 MAX_LISTED = 40
-"""Names beyond which a message lists the nearest only."""
+"""With more names than this, a message lists only the nearest."""
 
 
 class UnknownName(UsageError):
-    """A kernel, searcher, model, parameter, ... of that name does not exist."""
+    """A kernel, searcher, model or parameter of that name does not exist."""
 
     def __init__(self, what: str, name: str, known: Iterable[str], suffix: str = "") -> None:
         choices = sorted(known)
@@ -63,7 +63,7 @@ class UnknownName(UsageError):
         found = difflib.get_close_matches(name.lower(), by_lower, n=1)
         close = [by_lower[f] for f in found]
         hint = f"did you mean {close[0]!r}? " if close else ""
-        if len(choices) > MAX_LISTED:  # nobody reads a hundred names
+        if len(choices) > MAX_LISTED:
             near = difflib.get_close_matches(name.lower(), by_lower, n=5, cutoff=0.3)
             rest = f"{len(choices) - len(near)} others" if near else f"{len(choices)}, none like it"
             choices = [*(by_lower[f] for f in near), rest]
@@ -73,7 +73,7 @@ class UnknownName(UsageError):
 
 
 class ProblemError(UsageError):
-    """A problem is missing a parameter, or has one that no kernel could run."""
+    """A problem lacks a parameter, or has an illegal value."""
 
 
 class SpaceError(UsageError):
@@ -85,11 +85,11 @@ class RunTableError(ForetuneError, ValueError):
 
 
 class PredictorError(ForetuneError):
-    """A predictor cannot be trained, loaded, or used for what was asked."""
+    """A predictor cannot be trained, loaded or used for this request."""
 
 
 class PolicyError(ForetuneError):
-    """A policy cannot be loaded, or used for what was asked."""
+    """A policy cannot be loaded or used for this request."""
 
 
 class MeterUnavailable(ForetuneError):
@@ -97,15 +97,15 @@ class MeterUnavailable(ForetuneError):
 
 
 class MeasurementError(ForetuneError):
-    """Measuring could not go on: not one configuration's failure, which is a row, not an error."""
+    """Measuring cannot continue. The failure of one configuration is a row, not an error."""
 
 
 class TrackingError(ForetuneError):
-    """The MLflow server cannot be reached or refused what was sent."""
+    """The MLflow server cannot be reached, or rejected a request."""
 
 
 class StoreError(ForetuneError):
-    """The tuning store, or a file that goes into one, cannot be read or written."""
+    """The store, or a file to merge into it, cannot be read or written."""
 
 
 class OutputError(ForetuneError, OSError):

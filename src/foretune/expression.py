@@ -1,9 +1,9 @@
-"""Expressions over columns: the part of Python that a rule between parameters needs, and no more.
+"""Safe expressions over columns, in a small subset of Python.
 
-An expression is evaluated on whole columns at once. It means what Python would make of it row by
-row, with three differences: powers are computed in floating point; where a parameter mixes text
-and numbers, comparing a text's size or calculating with it is never true instead of an error; and
-a whole number divided by zero leaves zero, as NumPy has it.
+An expression is evaluated on whole columns at once. It means what Python means row by row, with
+three differences: powers are computed in floating point; if a parameter mixes text and numbers,
+ordering or arithmetic with a text is false instead of an error; and an integer divided by zero is
+zero, as in NumPy.
 """
 
 import ast
@@ -26,7 +26,7 @@ _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
-    ast.Pow: np.float_power,  # integers would overflow, or take forever as Python's
+    ast.Pow: np.float_power,  # integers would overflow, or be slow as Python's
 }
 _ORDER: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Lt: operator.lt,
@@ -39,25 +39,24 @@ _EQUALITY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.NotEq: operator.ne,
 }
 _MEMBERSHIP = (ast.In, ast.NotIn)
-_UNARY = (ast.USub, ast.UAdd, ast.Not)
 _CALLS: dict[str, Callable[..., Any]] = {"min": np.minimum, "max": np.maximum, "abs": np.abs}
 _AUXILIARY_NODES = (ast.operator, ast.cmpop, ast.boolop, ast.unaryop, ast.expr_context)
 _LISTS = (ast.Tuple, ast.List, ast.Set)
 
 
 class Expression:
-    """An expression over named columns, of truths or of numbers.
+    """A boolean or numeric expression over named columns.
 
     Attributes:
         names: the columns it uses.
 
     Args:
-        text: Python, but only arithmetic, comparisons (chained too), ``and``/``or``/``not``,
-            ``in (…)``, ``… if … else …``, ``min``, ``max`` and ``abs``.
-        what: messages call it.
+        text: arithmetic, comparisons (also chained), ``and``/``or``/``not``, ``in (…)``,
+            ``… if … else …``, ``min``, ``max`` and ``abs``.
+        what: its name in messages.
 
     Raises:
-        SpaceError: it is no expression, or uses anything else.
+        SpaceError: ``text`` is not an expression, or uses anything else.
     """
 
     def __init__(self, text: str, what: str = "restriction") -> None:
@@ -75,7 +74,7 @@ class Expression:
             if id(node) not in functions | lists and not _is_supported(node):
                 raise SpaceError(
                     f"{what} {text!r} uses {ast.unparse(node)!r}: only arithmetic, "
-                    "comparisons, and/or/not, in (…), if/else, min, max and abs are understood; "
+                    "comparisons, and/or/not, in (…), if/else, min, max and abs are supported; "
                     "pass a Python function for anything else"
                 )
         self.names = frozenset(
@@ -83,19 +82,11 @@ class Expression:
         )
 
     def holds(self, columns: Columns) -> npt.NDArray[np.bool_]:
-        """Return its truth per row of ``columns`` (equally long arrays by name, at least one).
-
-        Raises:
-            SpaceError: it calculates with text.
-        """
+        """Return a boolean per row of ``columns``: arrays of equal length by name, at least one."""
         return self._value(columns, _truth)
 
     def evaluate(self, columns: Columns) -> npt.NDArray[np.float64]:
-        """Return its value per row of ``columns``, as `holds` takes them; one without columns.
-
-        Raises:
-            SpaceError: it calculates with text.
-        """
+        """Return a number per row of ``columns``; a single one without columns."""
         return self._value(columns, lambda value: _number(value).astype(np.float64))
 
     def _value(self, columns: Columns, kind: Callable[[Any], Any]) -> npt.NDArray[Any]:
@@ -125,7 +116,7 @@ def _is_supported(node: ast.AST) -> bool:
         case ast.BinOp(op=op):
             return type(op) in _BINARY
         case ast.UnaryOp(op=op):
-            return isinstance(op, _UNARY)
+            return type(op) in _UNARY
         case ast.Compare(ops=ops, comparators=right):
             return all(
                 isinstance(r, _LISTS)
@@ -149,25 +140,20 @@ def _evaluate(node: ast.expr, columns: Columns) -> Any:
             return columns[name]
         case ast.BinOp(left=left, op=op, right=right):
             return _BINARY[type(op)](_number(value(left)), _number(value(right)))
-        case ast.UnaryOp(op=ast.Not(), operand=operand):
-            return ~_truth(value(operand))
         case ast.UnaryOp(op=op, operand=operand):
-            return -_number(value(operand)) if isinstance(op, ast.USub) else _number(value(operand))
-        case ast.BoolOp(op=ast.And(), values=values):
-            return reduce(lambda a, b: _select(_truth(a), b, a), map(value, values))
-        case ast.BoolOp(values=values):
-            return reduce(lambda a, b: _select(_truth(a), a, b), map(value, values))
+            return _UNARY[type(op)](value(operand))
+        case ast.BoolOp(op=op, values=values):
+            return reduce(_and if isinstance(op, ast.And) else _or, map(value, values))
         case ast.IfExp(test=test, body=body, orelse=orelse):
             return _select(_truth(value(test)), value(body), value(orelse))
         case ast.Compare():
             return _compare(node, value)
-        case ast.Call(func=ast.Name(id="abs"), args=[argument]):
-            return np.abs(_number(value(argument)))
         case ast.Call(func=ast.Name(id=name), args=args):
             first = args[0]
             arguments = first.elts if isinstance(first, (ast.Tuple, ast.List)) else args
-            return reduce(_CALLS[name], [_number(value(a)) for a in arguments])
-    raise TypeError(ast.unparse(node))  # a list where a value is wanted
+            numbers = [_number(value(a)) for a in arguments]
+            return np.abs(numbers[0]) if name == "abs" else reduce(_CALLS[name], numbers)
+    raise TypeError(ast.unparse(node))  # a list in place of a value
 
 
 def _compare(node: ast.Compare, value: Callable[[ast.expr], Any]) -> Any:
@@ -193,7 +179,7 @@ def _compare(node: ast.Compare, value: Callable[[ast.expr], Any]) -> Any:
 
 
 def _number(value: Any) -> npt.NDArray[Any]:
-    """Return ``value`` for arithmetic: booleans count 0 and 1, as they do in Python."""
+    """Convert for arithmetic: booleans become 0 and 1, text NaN."""
     array = np.asarray(value)
     if array.dtype.kind == "O":
         return np.array([np.nan if isinstance(v, str) else float(v) for v in array.ravel()])
@@ -211,3 +197,18 @@ def _select(test: npt.NDArray[np.bool_], yes: Any, no: Any) -> npt.NDArray[Any]:
     if (yes.dtype.kind == "U") != (no.dtype.kind == "U"):
         yes, no = yes.astype(object), no.astype(object)
     return np.where(test, yes, no)
+
+
+def _and(a: Any, b: Any) -> npt.NDArray[Any]:
+    return _select(_truth(a), b, a)
+
+
+def _or(a: Any, b: Any) -> npt.NDArray[Any]:
+    return _select(_truth(a), a, b)
+
+
+_UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
+    ast.USub: lambda value: -_number(value),
+    ast.UAdd: _number,
+    ast.Not: lambda value: ~_truth(value),
+}

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
 MAX_BYTES = 2 << 30
-"""Of a file, and of what is packed in one."""
+"""Maximum size of a file, packed or unpacked."""
 MAX_CELLS = 1 << 30
-"""Of a table: a column that is all the same takes no room in a file."""
+"""Maximum number of cells of a table; a constant column compresses to almost nothing."""
 StrPath = str | os.PathLike[str]
 
 
@@ -33,13 +33,9 @@ def translate_read_errors(
     message: str,
     passthrough: type[ForetuneError] = ForetuneError,
 ) -> Iterator[None]:
-    """Turn what readers raise into one of our errors; let ours pass.
+    """Turn any exception of a reader into ``error``, with the message ``source message``.
 
-    Args:
-        source: what is read; the message begins with it.
-        error: what is raised. Readers raise whatever they stumble over, so all is caught.
-        message: the rest of the message; ``{}`` stands for the reason.
-        passthrough: which of our errors pass as they are.
+    ``{}`` in the message is replaced by the reason. Errors of type ``passthrough`` are re-raised.
     """
     try:
         yield
@@ -57,12 +53,7 @@ def _reason(e: Exception) -> str:
 
 
 def require_regular_file(path: StrPath) -> Path:
-    """Return ``path`` if it is a regular file that is not too large.
-
-    Raises:
-        OSError: it is something else, such as a device or a pipe, or not there.
-        ValueError: it is too large.
-    """
+    """Return ``path`` if it is a regular file of at most `MAX_BYTES`, not a device or a pipe."""
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
         raise OSError("it is no regular file")
@@ -71,11 +62,7 @@ def require_regular_file(path: StrPath) -> Path:
 
 
 def read_bytes(path: StrPath) -> bytes:
-    """Return the content of a regular file, unpacked if its name ends with ``.gz``.
-
-    Raises:
-        OSError, EOFError, ValueError, zlib.error: it cannot be read, is damaged, or too large.
-    """
+    """Return the content of a regular file, unpacked if its name ends with ``.gz``."""
     data = require_regular_file(path).read_bytes()
     if not os.fspath(path).endswith(".gz"):
         return data
@@ -86,20 +73,12 @@ def read_bytes(path: StrPath) -> bytes:
 
 
 def read_json(path: StrPath, kind: type = dict) -> Any:
-    """Return the JSON document in a file of ours: see `parse_json`.
-
-    Raises:
-        OSError, RecursionError, ValueError: it cannot be read, or is something else.
-    """
+    """Return the JSON document in a file; see `parse_json`."""
     return parse_json(read_bytes(path), kind)
 
 
 def parse_json(text: bytes | str, kind: type = dict) -> Any:
-    """Return a JSON document of ours, in which no name may stand twice.
-
-    Raises:
-        RecursionError, ValueError: it is something else.
-    """
+    """Parse a JSON document of type ``kind``; duplicate names raise ValueError."""
     document = json.loads(text, object_pairs_hook=_reject_duplicate_names)
     if not isinstance(document, kind):
         raise ValueError(f"it is no {'object' if kind is dict else 'list'}")
@@ -107,11 +86,7 @@ def parse_json(text: bytes | str, kind: type = dict) -> Any:
 
 
 def read_arrays(path: StrPath) -> "dict[str, np.ndarray]":
-    """Return the arrays that NumPy wrote to an archive.
-
-    Raises:
-        OSError, ValueError, zipfile.BadZipFile, zlib.error: it cannot be read, or is damaged.
-    """
+    """Return the arrays in a NumPy archive."""
     import numpy as np
 
     packed = io.BytesIO(read_bytes(path))
@@ -122,11 +97,7 @@ def read_arrays(path: StrPath) -> "dict[str, np.ndarray]":
 
 
 def open_parquet(path: StrPath, dictionaries: bool = False) -> "pq.ParquetFile":
-    """Return a Parquet file, opened; its text as dictionaries if they are wanted.
-
-    Raises:
-        OSError, ValueError, pyarrow.ArrowException: it cannot be read, is damaged, or too large.
-    """
+    """Open a Parquet file; ``dictionaries`` encodes its text columns."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -141,7 +112,7 @@ def open_parquet(path: StrPath, dictionaries: bool = False) -> "pq.ParquetFile":
 
 
 def read_parquet(path: StrPath, dictionaries: bool = False) -> "pa.Table":
-    """Return a Parquet table, with what `open_parquet` says."""
+    """Return a Parquet table; see `open_parquet`."""
     return open_parquet(path, dictionaries).read()
 
 
@@ -159,13 +130,13 @@ def _check_size(size: int) -> None:
 
 
 class Lock:
-    """Held from its making to `release`; a process that dies lets go of it.
+    """File lock, held until `release` or until the process ends.
 
     Args:
-        path: of what is locked; a hidden file beside it is made, and removed at the end.
+        path: file to lock; the lock is a hidden file in the same folder.
 
     Raises:
-        OutputError: another process holds it, or the directory cannot be written.
+        OutputError: another process holds it, or the folder cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -175,21 +146,21 @@ class Lock:
             while True:
                 self._handle = self._file.open("w")
                 _acquire(self._handle, path)
-                if self._is_current():  # else whoever held it has just removed it
+                if self._is_current():  # else its holder has just removed it
                     return
                 self._handle.close()
         except OSError as e:
             raise OutputError(f"cannot write to {path.parent}: {e.strerror or e}") from e
 
     def release(self) -> None:
-        """Let go; do nothing the second time."""
+        """Release the lock; a second call does nothing."""
         if not self._handle.closed:
             if self._is_current():
                 self._file.unlink(missing_ok=True)
             self._handle.close()
 
     def _is_current(self) -> bool:
-        """Whether the file that is locked is the one that others would find."""
+        """Whether the locked file is still the one at its path."""
         try:
             return os.path.samestat(os.fstat(self._handle.fileno()), self._file.stat())
         except OSError:
@@ -201,7 +172,7 @@ def _acquire(file: IO[str], path: Path) -> None:
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # Windows: two writers of one file are the user's to avoid
+    except ImportError:  # Windows has no lock: users must avoid two writers
         pass
     except OSError as e:
         file.close()
@@ -212,10 +183,12 @@ def _acquire(file: IO[str], path: Path) -> None:
 def atomic_write(
     path: str | os.PathLike[str], error: type[ForetuneError] = OutputError, what: str = ""
 ) -> Iterator[Path]:
-    """Yield a path to write to; what is there when all went well becomes ``path``.
+    """Yield a temporary path, which becomes ``path`` on success.
 
-    Raises:
-        OutputError, or ``error``: the file cannot be written; it says ``what`` the file is.
+    Args:
+        path: file to write.
+        error: raised if the file cannot be written.
+        what: describes the file in the message.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

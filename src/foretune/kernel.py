@@ -1,4 +1,4 @@
-"""Kernels: tunable programs, seen through one small interface."""
+"""Kernels: the interface of tunable programs."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -11,62 +11,59 @@ from foretune.problem import Problem, ProblemParameter, make_problem
 from foretune.space import Configuration, SearchSpace
 
 Inputs = dict[str, Any]
-"""What `Kernel.make_inputs` returns: named arrays."""
+"""Named arrays, as `Kernel.make_inputs` returns them."""
 
 Launch = Callable[[], Any]
-"""Runs the kernel once and returns its output; everything that is not timed happened before."""
+"""Runs the kernel once and returns its output; everything untimed is already done."""
 
 
 class Clock(Protocol):
     """Times launches."""
 
     def sample_ms(self, launch: Launch, batch: int) -> float:
-        """Return the mean time of ``batch`` launches back to back, in milliseconds."""
+        """Return the mean time of ``batch`` consecutive launches, in milliseconds."""
 
 
 class SelfTimedLaunch(ABC):
-    """A launch that says itself how long it took: a program, a queue's events, spoilt inputs."""
+    """A launch that measures its own time, e.g. a program or OpenCL events."""
 
     @abstractmethod
     def __call__(self) -> Any:
-        """Launch once on inputs as they were at first, and return the output; this is not timed."""
+        """Launch once on the original inputs, untimed, and return the output."""
 
     @abstractmethod
     def sample_ms(self, clock: Clock, batch: int) -> float:
         """Return the mean time of ``batch`` launches in milliseconds.
 
         Args:
-            clock: of the device it runs on, for what has none of its own.
-            batch: how many.
+            clock: the device's, for launches without a clock.
+            batch: number of launches.
         """
 
 
 class WrongResult(Exception):
-    """Raised by a launch or a comparison: the output is wrong, and the message says how."""
+    """The output of a launch is wrong; the message says how."""
 
 
 class Kernel(Family):
-    """A tunable program: what it computes, the knobs it has, how to build and check it.
+    """A tunable program: its problems, search space, build, reference and cost.
 
-    To add one, subclass, fill in the abstract members, and register the class under the entry
-    point ``foretune.kernels``.
-
-    Of the analytic side (`foretune.family.Family`) it must have `cost` and may have `derived`.
+    Subclass it, implement the abstract members, and register the class under the entry point
+    ``foretune.kernels``. `cost` is required, `derived` is optional (`foretune.family.Family`).
     """
 
     problem_parameters: tuple[ProblemParameter, ...]
     device_kind: Literal["cpu", "gpu"] = "cpu"
-    """What it runs on."""
     is_importable_remotely: bool = True
-    """Whether another machine can import its code: it is in modules, not in a script or a file."""
+    """Whether another machine can import its code: from modules, not from a script or a file."""
     location: str = ""
-    """``FILE.py:NAME`` or ``MODULE:NAME`` where it was found; empty if it is registered."""
+    """``FILE.py:NAME`` or ``MODULE:NAME``; empty if the kernel is registered."""
     space_id: str = ""
-    """Identifies its configurations where users change these without changing the code."""
+    """Identifies the search space if it can change without the code."""
     reports_own_time: bool = False
-    """Whether every launch is a `SelfTimedLaunch` that needs no clock of the device."""
+    """Whether every launch is a `SelfTimedLaunch` that needs no device clock."""
     tolerance: float = 1e-4
-    """Largest accepted ``‖output − reference‖ / ‖reference‖``."""
+    """Maximum accepted ``‖output − reference‖ / ‖reference‖``."""
 
     @abstractmethod
     def space(self, problem: Problem) -> SearchSpace:
@@ -74,38 +71,38 @@ class Kernel(Family):
 
     @abstractmethod
     def default(self, problem: Problem) -> Configuration:
-        """Return the configuration a sensible person would write without tuning."""
+        """Return a sensible configuration without tuning: the baseline."""
 
     @abstractmethod
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
-        """Return random inputs of ``problem``; the same for the same seed."""
+        """Return random inputs of ``problem``, the same for the same seed."""
 
     @abstractmethod
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
-        """Compile ``config``, prepare what is prepared once, and return the timed call."""
+        """Compile ``config``, do all one-time work, and return the timed call."""
 
     @abstractmethod
     def reference(self, inputs: Inputs) -> Any:
-        """Return the right output, computed plainly and in higher precision."""
+        """Return the correct output, computed simply and in higher precision."""
 
     @abstractmethod
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
-        """Return ``n`` different problems that a predictor should see to know this kernel."""
+        """Return ``n`` different problems to train a predictor on."""
 
     def library(self, problem: Problem, inputs: Inputs) -> tuple[str, Launch] | None:
-        """Return the name and call of the best library routine for ``problem``, or None."""
+        """Return the name and launch of the best library routine for ``problem``, or None."""
         return None
 
     def memory_bytes(self, problem: Problem) -> float:
-        """Return roughly how much memory a run takes; twice its traffic unless overridden."""
+        """Estimate the memory of a run, in bytes; by default twice its traffic."""
         return 2.0 * float(self.cost(problem, self.default(problem)).bytes_moved)
 
     def error_limit(self, problem: Problem, config: Configuration) -> float:
-        """Return the largest accepted relative error of ``config`` on ``problem``."""
+        """Return the maximum accepted relative error of ``config`` on ``problem``."""
         return self.tolerance
 
     def invalidate_output(self, output: Any) -> None:
-        """Spoil ``output`` in place, so that a launch that writes nothing cannot look right."""
+        """Overwrite ``output`` with NaN, so that a launch that writes nothing fails the check."""
         if isinstance(output, np.ndarray) and output.dtype.kind == "f":
             output.fill(np.nan)
 
@@ -118,7 +115,7 @@ class Kernel(Family):
         return make_problem(self.name, self.problem_parameters, {**values, **named})
 
     def relative_error(self, output: Any, expected: Any) -> float:
-        """Return ``‖output − expected‖ / ‖expected‖``; infinite where anything is not finite."""
+        """Return ``‖output − expected‖ / ‖expected‖``; infinite if any value is not finite."""
         out = np.asarray(output, dtype=np.float64)
         ref = np.asarray(expected, dtype=np.float64)
         if out.shape != ref.shape or not np.isfinite(out).all():
@@ -129,10 +126,9 @@ class Kernel(Family):
 def latin_hypercube_problems(
     kernel: Kernel, choices: Mapping[str, Sequence[Any]], n: int, seed: int
 ) -> list[Problem]:
-    """Return ``n`` different problems drawn evenly from the values in ``choices``.
+    """Return ``n`` different problems, a Latin hypercube sample of the values in ``choices``.
 
-    Each parameter is stratified on its own (Latin hypercube): every value of every parameter
-    occurs about equally often, so few problems cover the range.
+    Every value of every parameter occurs about equally often, so a few problems cover the range.
     """
     rng = np.random.default_rng(seed)
     problems: dict[Problem, None] = {}

@@ -13,8 +13,8 @@ def lazy_exports(
     """Return a package's ``__getattr__`` and ``__dir__`` (PEP 562).
 
     Args:
-        package: its name.
-        names_by_module: its public names by the module, within the package, that defines them.
+        package: name of the package.
+        names_by_module: its public names, by the module within it that defines them.
     """
     module_of = {
         name: f"{package}.{home}" for home, names in names_by_module.items() for name in names
@@ -29,15 +29,11 @@ def lazy_exports(
 
 
 EXTRA_OF = {"numba": "cpu", "llvmlite": "cpu", "triton": "gpu", "torch": "gpu"}
-"""The extra that brings what files of kernels import."""
+"""Package that kernels import -> the extra that installs it."""
 
 
 def require(module: str, extra: str, purpose: str) -> Any:
-    """Import ``module`` and return it.
-
-    Raises:
-        MissingExtra: it is not installed; the message names the extra that brings it.
-    """
+    """Import ``module``; raise MissingExtra, which names the extra, if it is not installed."""
     try:
         return importlib.import_module(module)
     except ImportError:

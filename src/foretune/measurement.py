@@ -11,11 +11,11 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 
 POWER_MARGIN = 1.2
-"""A board may read above its limit for a moment; by a fifth is a wrong unit or a broken meter."""
+"""A board may briefly exceed its limit; 20 % more is a wrong unit or a broken meter."""
 
 
 class Status(StrEnum):
-    """How a run ended. Failures are kept: they are what a validity model learns from."""
+    """How a run ended. Failures are kept: a validity model learns from them."""
 
     OK = "ok"
     INVALID = "invalid"
@@ -30,22 +30,18 @@ class Measurement:
     """One row of the run table.
 
     Attributes:
-        kernel: the kernel's name.
-        problem: what was computed.
-        config: how.
-        device: the device's name as its driver gives it.
-        status: how it ended; times and power are NaN unless ``ok``.
+        device: the device's name in its driver.
+        status: times and power are NaN unless it is ``ok``.
         time_ms: median of the timed repeats, milliseconds.
-        time_ms_samples: the repeats themselves.
-        power_w: mean power over the metered window, watts; NaN where no meter is.
-        energy_mj: energy of one launch, millijoules; NaN where no meter is.
+        power_w: mean power over the metered window, watts; NaN without a meter.
+        energy_mj: energy of one launch, millijoules; NaN without a meter.
         compile_s: seconds to compile and load the configuration.
-        relative_error: ``‖output − reference‖ / ‖reference‖``; NaN where it was not compared.
-        static: what the compiled code shows without running it.
-        error: the reason of a failure, one line.
-        source: where the row came from.
+        relative_error: ``‖output − reference‖ / ‖reference‖``; NaN if it was not compared.
+        static: properties of the compiled code, such as registers.
+        error: reason of a failure, one line.
+        source: tool that measured the row.
         recorded_at: ISO time.
-        environment: versions fingerprint.
+        environment: fingerprint of package versions.
         cost_s: wall time that measuring took, with build and repeats, seconds; NaN if unknown. Not
             stored. Searchers that learn costs prefer improvement per second.
     """
@@ -72,18 +68,11 @@ class Measurement:
 
     @property
     def ok(self) -> bool:
-        """Whether the run succeeded and its time can be used."""
+        """Whether the run succeeded."""
         return self.status is Status.OK
 
     def check(self, power_limit_w: float = math.inf) -> None:
-        """Raise if this cannot be a row of a run table.
-
-        Args:
-            power_limit_w: of the device.
-
-        Raises:
-            RunTableError: it contradicts itself, or is impossible.
-        """
+        """Raise RunTableError if the row is contradictory or impossible."""
         for reason in self._contradictions(power_limit_w):
             raise RunTableError(f"{self.kernel} {self.config}: {reason}")
 
@@ -92,14 +81,14 @@ class Measurement:
             if not text:
                 yield f"{what} is empty"
         if not self.problem and not self.config:
-            yield "neither its problem nor its configuration says what was run"
+            yield "both problem and configuration are empty"
         timed, metered = not math.isnan(self.time_ms), not math.isnan(self.power_w)
         if self.ok and (timed or not metered) and not _is_amount(self.time_ms):
             yield f"status is ok but time_ms is {self.time_ms}"
         if not self.ok and timed:
             yield f"the run failed but time_ms is {self.time_ms}"
         if metered and not _is_amount(self.power_w):
-            yield f"power_w is {self.power_w}: leave it empty where there is no meter"
+            yield f"power_w is {self.power_w}: leave it empty without a meter"
         if self.power_w > power_limit_w * POWER_MARGIN:
             yield f"power_w is {self.power_w}, far above the device's power limit"
         if not math.isnan(self.energy_mj) and not _is_amount(self.energy_mj):

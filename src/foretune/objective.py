@@ -1,4 +1,4 @@
-"""Objective, Limit, ConstrainedObjective, Scalarization protocol."""
+"""Objectives and hard limits on measured columns."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -19,14 +19,14 @@ Number = TypeVar("Number", float, "npt.NDArray[np.float64]")
 
 
 class Scalarization(Protocol):
-    """What a searcher minimises: an objective, one within limits, or several made into one."""
+    """What a searcher minimizes: an objective, with limits or not, or a combination of several."""
 
     def value_of(self, measurement: Measurement) -> float:
-        """Return a number above 0: infinite if the run does not count, NaN if nobody knows."""
+        """Return a positive number; infinite for failures, NaN if it was not measured."""
 
 
 class Objective(StrEnum):
-    """A number per launch, smaller is better."""
+    """A number per launch; smaller is better."""
 
     TIME = "time"
     ENERGY = "energy"
@@ -57,16 +57,16 @@ class Objective(StrEnum):
 
 
 LIMITABLE_COLUMNS = ("time_ms", "power_w", "energy_mj", "compile_s", "relative_error")
-"""What can be limited; and every ``static.<name>`` that a kernel's runs report."""
+"""Columns that can be limited, besides every ``static.<name>`` that a kernel's runs report."""
 POWER_COLUMNS = ("power_w", "energy_mj")
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The most that one column of the run table may be.
+    """Upper limit of one column of the run table.
 
     Attributes:
-        column: one of `FIGURES`, or ``static.<name>``.
+        column: one of `LIMITABLE_COLUMNS`, or ``static.<name>``.
         maximum: in the column's unit.
     """
 
@@ -75,14 +75,10 @@ class Limit:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the limit meant by ``text``, e.g. ``power_w=300``.
-
-        Raises:
-            UsageError: it cannot be read, or no limit of that name exists.
-        """
+        """Parse a limit such as ``power_w=300``."""
         column, equals, number = (part.strip() for part in text.partition("="))
         if not equals:
-            raise UsageError(f"limit {text!r} has no '=': give COLUMN=MOST, like power_w=300")
+            raise UsageError(f"limit {text!r} has no '=': give COLUMN=VALUE, like power_w=300")
         if column not in LIMITABLE_COLUMNS and not column.startswith("static."):
             raise UnknownName("limit", column, [*LIMITABLE_COLUMNS, "static.…"])
         try:
@@ -102,20 +98,21 @@ class Limit:
         return self.column in POWER_COLUMNS
 
     def value_of(self, measurement: Measurement) -> float:
-        """Return the limited figure of a measurement; NaN where nobody took it."""
+        """Return the limited column of a measurement; NaN if it was not measured."""
         if self.column in LIMITABLE_COLUMNS:
             return float(getattr(measurement, self.column))
         return float(measurement.static.get(self.column.removeprefix("static."), math.nan))
 
     def is_satisfied_by(self, measurement: Measurement) -> bool:
-        """Whether a measurement keeps to it; one that does not say so does not."""
+        """Whether the measurement is within the limit; False if the column was not measured."""
         return self.value_of(measurement) <= self.maximum
 
     def probability(self, predicted: Mapping[str, Any]) -> "npt.NDArray[np.float64]":
-        """Return how likely it is to hold, from `Predictor.predict`'s columns: 1 if it cannot say.
+        """Return the predicted probability of staying within the limit.
 
-        The logarithm of a prediction errs normally, and its 90 % interval is 1.645 standard
-        deviations to each side. Energy is the product of time and power, which err independently.
+        ``predicted`` holds the columns of `Predictor.predict`; without the limited one, the
+        probability is 1. Errors of the logarithm are taken as normal: the 90 % interval is 1.645
+        standard deviations to each side. Energy is time × power, with independent errors.
         """
         from scipy.special import ndtr
 
@@ -135,12 +132,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class ConstrainedObjective:
-    """An objective that counts only within hard limits: to a searcher, what breaks one failed.
-
-    Attributes:
-        objective: what is minimised.
-        limits: all of them must hold.
-    """
+    """An objective within hard limits; a searcher treats a violation as a failure."""
 
     objective: Objective
     limits: tuple[Limit, ...]
@@ -151,7 +143,7 @@ class ConstrainedObjective:
         return self.objective.value_of(measurement) if within else math.inf
 
     def is_known(self, measurement: Measurement) -> bool:
-        """Whether a measurement says all that objective and limits ask; a failure says enough."""
+        """Whether the measurement has every column that is needed; True if it failed."""
         figures = [limit.value_of(measurement) for limit in self.limits]
         figures.append(self.objective.value_of(measurement))
         return not (measurement.ok and any(map(math.isnan, figures)))
@@ -164,9 +156,9 @@ def limitable_columns_of(measurement: Measurement) -> list[str]:
 
 
 def violated_limits(limits: Sequence[Limit], runs: Sequence[Measurement]) -> str:
-    """Return which limits the medians of some runs of one configuration break; empty if none.
+    """Return the limits that the medians of a configuration's runs violate, as text.
 
-    A run that failed breaks them all: nobody knows what it would have cost.
+    A failed run violates every limit.
     """
     if not limits:
         return ""

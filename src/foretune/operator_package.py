@@ -1,18 +1,18 @@
-"""Where the package lies that has measured operators of serving engines: AIConfigurator's data."""
+"""Locates the package of measured operators of serving engines: AIConfigurator's data."""
 
 from importlib.util import find_spec
 from pathlib import Path
 
 PACKAGES = ("aiconfigurator_core", "aisimulate_core", "aiconfigurator")
-"""The first that is installed counts. aisimulate continues aiconfigurator-core from 0.13 on;
-Foretune's errors were measured with aiconfigurator-core 0.12."""
+"""In order of preference. aisimulate succeeds aiconfigurator-core from 0.13 on; Foretune's errors
+were measured with aiconfigurator-core 0.12."""
 
 
 def package_folder() -> Path | None:
     """Return the folder of the installed package, without importing it; None without one.
 
-    Beside ``systems/data`` newer ones have ``systems/*.yaml``, ``systems/silicon_sample.csv`` (of
-    measured deployments) and ``model_configs``.
+    Newer packages also have ``systems/*.yaml``, ``systems/silicon_sample.csv`` (measured
+    deployments) and ``model_configs``.
     """
     for package in PACKAGES:
         spec = find_spec(package)

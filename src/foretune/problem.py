@@ -1,4 +1,4 @@
-"""Problems: what one call of a kernel must compute."""
+"""Problems: the sizes and types of one call of a kernel."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -19,11 +19,9 @@ class ProblemParameter:
     """One named size or choice of a problem.
 
     Attributes:
-        name: as users write it, e.g. ``"M"``.
-        default: used when a user leaves it out; None makes it required.
-        choices: the legal values of a choice (a dtype, a layout); None for a size.
-        minimum: smallest legal size.
-        maximum: largest legal size.
+        default: None makes the parameter required.
+        choices: legal values of a choice (a dtype, a layout); None for a size.
+        minimum: smallest legal size; a float makes it real-valued.
         meaning: one phrase for help texts.
     """
 
@@ -40,11 +38,7 @@ class ProblemParameter:
         return self.choices is None and isinstance(self.minimum, int)
 
     def check(self, value: Any) -> Value:
-        """Return ``value`` if it is legal.
-
-        Raises:
-            ProblemError: it is of the wrong kind or out of range.
-        """
+        """Return ``value``, or raise ProblemError if it is illegal."""
         if self.choices is not None:
             if value not in self.choices:
                 listed = ", ".join(map(str, self.choices))
@@ -55,7 +49,7 @@ class ProblemParameter:
         if not self.minimum <= value <= self.maximum:
             raise ProblemError(
                 f"{self.name}={value} is out of range: "
-                f"it must lie between {self.minimum} and {self.maximum}"
+                f"it must be between {self.minimum} and {self.maximum}"
             )
         if self.is_size and value != int(value):
             raise ProblemError(f"{self.name}={value} must be a whole number")

@@ -1,23 +1,23 @@
-"""Progress of long work, seen through two calls; the command line draws it."""
+"""Progress reports of long work; the command line shows them."""
 
 from typing import Protocol
 
 
 class Progress(Protocol):
-    """Receives what long work has to say. All of it is for people."""
+    """Receives progress reports, for people."""
 
     def start(self, stage: str, total: int) -> None:
-        """Begin a stage of ``total`` steps; it ends when the next one begins."""
+        """Start a stage of ``total`` steps; it ends when the next one starts."""
 
     def advance(self, note: str = "") -> None:
-        """One step is done; ``note`` says what came of it."""
+        """Report a finished step; ``note`` is its result."""
 
     def say(self, text: str) -> None:
-        """Show a line that stays."""
+        """Print a line."""
 
 
 class Silent:
-    """Says nothing: the default everywhere but on the command line."""
+    """Ignores all reports; the default in Python."""
 
     def start(self, stage: str, total: int) -> None:
         """Ignore."""

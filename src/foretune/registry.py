@@ -1,4 +1,4 @@
-"""Implementations by name or FILE:NAME."""
+"""Looks up kernels, meters, models and searchers by name, built-in or from plugins."""
 
 import importlib
 import importlib.util
@@ -20,25 +20,22 @@ TUNABLE_EXAMPLE = "@foretune.tunable(KNOB=[…], inputs=…)"
 
 
 def is_code_location(name: str) -> bool:
-    """Whether this names a file or a module and something in it, or only a Python file."""
+    """Whether ``name`` is FILE.py:NAME, MODULE:NAME or FILE.py, rather than a registered name."""
     return ":" in name or name.endswith(".py")
 
 
 def absolute_location(location: str) -> str:
-    """Return a place that is the same in every folder."""
+    """Return the location with an absolute path."""
     module, _, name = location.rpartition(":")
     return f"{Path(module).resolve()}:{name}" if module.endswith(".py") else location
 
 
 def kernel_at(location: str) -> Kernel:
-    """Return the kernel that a class, a kernel or a tunable function at ``location`` is.
-
-    Args:
-        location: ``FILE.py:NAME`` or ``MODULE:NAME``.
+    """Return the kernel at ``FILE.py:NAME`` or ``MODULE:NAME``: a class, an instance or a function.
 
     Raises:
-        UsageError: there is no such file, module or name, or it is no kernel.
-        ForetuneError: the code at that place fails when it is imported.
+        UsageError: there is no such file, module or name, or it is not a kernel.
+        ForetuneError: importing its code fails.
     """
     source, colon, name = location.rpartition(":")
     if not colon:
@@ -54,15 +51,15 @@ def kernel_at(location: str) -> Kernel:
 
 
 def object_at(location: str) -> Any:
-    """Return what is at ``FILE.py:NAME`` or ``MODULE:NAME``.
+    """Return the object at ``FILE.py:NAME`` or ``MODULE:NAME``.
 
     Raises:
         UsageError: there is no such file, module or name.
-        ForetuneError: the code at that place fails when it is imported.
+        ForetuneError: importing its code fails.
     """
     source, colon, name = location.rpartition(":")
     if not colon:
-        raise UsageError(f"{location} does not say which function: write {location}:NAME")
+        raise UsageError(f"{location} names no function: write {location}:NAME")
     module = _import_module(source)
     if not hasattr(module, name):
         functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
@@ -75,7 +72,7 @@ def _as_kernel(obj: Any, location: str) -> Kernel:
         return obj
     if isinstance(obj, type) and issubclass(obj, Kernel):
         if missing := sorted(getattr(obj, "__abstractmethods__", ())):
-            raise UsageError(f"{location} is no whole kernel: it lacks {', '.join(missing)}")
+            raise UsageError(f"{location} is not a complete kernel: it lacks {', '.join(missing)}")
         try:
             return obj()
         except TypeError as e:
@@ -83,7 +80,8 @@ def _as_kernel(obj: Any, location: str) -> Kernel:
     if hasattr(obj, "has_inputs"):  # foretune.tunable
         if not obj.has_inputs:
             raise UsageError(
-                f"{location} does not say how to make its arguments: decorate it with {TUNABLE_EXAMPLE}"
+                f"{location} has no inputs to make its arguments: decorate it with "
+                f"{TUNABLE_EXAMPLE}"
             )
         made: Kernel = obj.kernel()
         return made
@@ -100,7 +98,7 @@ def _as_kernel(obj: Any, location: str) -> Kernel:
 
 
 def _is_kernel(value: Any, module: ModuleType) -> bool:
-    """Whether a module offers this as a kernel of its own."""
+    """Whether ``value`` is a kernel that the module defines."""
     if isinstance(value, type):
         concrete = issubclass(value, Kernel) and not inspect.isabstract(value)
         return concrete and value.__module__ == module.__name__
@@ -108,12 +106,7 @@ def _is_kernel(value: Any, module: ModuleType) -> bool:
 
 
 def _import_module(source: str) -> ModuleType:
-    """Import a file or a module; other processes import it by the same name.
-
-    Raises:
-        UsageError: there is none, or an installed package has the file's name.
-        ForetuneError: its code fails.
-    """
+    """Import a file or a module, by a name under which other processes can import it."""
     name = source
     if source.endswith(".py"):
         path = Path(source).resolve()
@@ -136,7 +129,7 @@ def _import_module(source: str) -> ModuleType:
         raise ForetuneError(f"{source} cannot be imported: {e}") from e
     except ForetuneError:
         raise
-    except Exception as e:  # whatever its code raises
+    except Exception as e:
         raise ForetuneError(f"{source} cannot be imported: {type(e).__name__}: {e}") from e
 
 
@@ -146,7 +139,7 @@ def _first_on_path(folder: Path) -> None:
 
 
 TRITON_PREFIX = "triton_"
-"""How names of kernels in Triton begin: a list of kernels need not import Triton to know them."""
+"""Prefix of Triton kernels, so that kernels can be listed without importing Triton."""
 
 _BUILTIN: dict[str, dict[str, str]] = {
     "kernels": {
@@ -208,22 +201,22 @@ _SINGULAR = {
     "models": "model",
     "searchers": "searcher",
 }
-"""What messages call one implementation of a group."""
+"""Singular of each group, for messages."""
 
 
 @cache
 def registered(group: str) -> dict[str, str]:
     """Return the implementations of a group (``kernels``, …): name -> ``module:class``.
 
-    Warns (`ForetuneWarning`) where another package uses a name that is taken.
+    Warns (`ForetuneWarning`) if a plugin uses a name that is taken.
     """
     found = dict(_BUILTIN[group])
     for point in entry_points(group=f"foretune.{group}"):
         existing = found.setdefault(point.name, point.value)
         if existing != point.value:
             warnings.warn(
-                f"{_SINGULAR[group]} {point.name!r} is {existing}: {point.value} is ignored until its "
-                "package registers it under another name",
+                f"{_SINGULAR[group]} {point.name!r} is {existing}: {point.value} is ignored until "
+                "its package registers it under another name",
                 ForetuneWarning,
                 stacklevel=2,
             )
@@ -234,9 +227,9 @@ def load(group: str, name: str) -> Any:
     """Return the class registered as ``name``.
 
     Raises:
-        UnknownName: there is none; the message lists those there are.
+        UnknownName: there is none; the message lists the known names.
         MissingExtra: it needs a package that is not installed.
-        ForetuneError: another package registered it, and it cannot be imported.
+        ForetuneError: it cannot be imported.
     """
     if name not in registered(group):
         raise UnknownName(_SINGULAR[group], name, registered(group))
@@ -254,21 +247,21 @@ def load(group: str, name: str) -> Any:
 
 
 def get_kernel(name: str) -> Kernel:
-    """Return a new instance of the kernel registered as ``name``, or of that at a place.
+    """Return a new instance of a kernel.
 
     Args:
-        name: as registered; or ``FILE.py:NAME`` or ``MODULE:NAME``, which this process knows by
-            the kernel's own name, too, from then on.
+        name: a registered name, or ``FILE.py:NAME`` or ``MODULE:NAME``; the latter also registers
+            the kernel in this process.
 
     Raises:
         UnknownName: there is none.
-        UsageError: there is no such place, or no kernel at it.
+        UsageError: there is no such file or module, or no kernel in it.
     """
     if is_code_location(name):
         kernel = kernel_at(name)
         kernel.location = absolute_location(name)
         kind = type(kernel)
-        if not hasattr(kernel, "knobs"):  # of a class, which can be made again
+        if not hasattr(kernel, "knobs"):  # a class, which can be instantiated again
             registered("kernels").setdefault(kernel.name, f"{kind.__module__}:{kind.__qualname__}")
         return kernel
     try:

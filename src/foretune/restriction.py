@@ -14,16 +14,16 @@ from foretune.expression import Columns, Expression
 class Restriction:
     """A rule that every legal configuration satisfies.
 
-    Either an expression over parameter names, e.g. ``"BLOCK_M * BLOCK_N <= 4096"``, or a function
-    whose arguments are parameter names. Expressions are a small part of Python (see `Expression`),
-    so a space read from a file cannot run code.
+    It is an expression over parameters, e.g. ``"BLOCK_M * BLOCK_N <= 4096"``, or a function whose
+    arguments are parameters. Expressions are a subset of Python (see `Expression`), so a space read
+    from a file cannot run code.
 
     Args:
         rule: the expression or function.
-        names: the space's parameters; the rule may use no other name.
+        names: the space's parameters.
 
     Raises:
-        SpaceError: the rule cannot be understood, or names something that is not a parameter.
+        SpaceError: the rule is invalid, or uses a name that is not a parameter.
     """
 
     def __init__(self, rule: str | Callable[..., bool], names: set[str]) -> None:
@@ -47,18 +47,18 @@ class Restriction:
         assert callable(self.rule)
         try:
             return bool(self.rule(**values))
-        except Exception as e:  # whatever a user's function raises
+        except Exception as e:
             arguments = ", ".join(f"{name}={value}" for name, value in values.items())
             raise SpaceError(
-                f"restriction {self} fails for {arguments}: {type(e).__name__}: {e}; let it return "
-                "whether this is legal"
+                f"restriction {self} fails for {arguments}: {type(e).__name__}: {e}; it must "
+                "return whether they are legal"
             ) from e
 
     def holds(self, columns: Columns) -> npt.NDArray[np.bool_]:
-        """Return one boolean per row of ``columns`` (equally long arrays by parameter name)."""
+        """Return a boolean per row of ``columns``: arrays of equal length by parameter."""
         if isinstance(self.rule, Expression):
             return self.rule.holds(columns)
-        # A function sees few distinct combinations, however many rows there are.
+        # Call the function once per distinct combination of its arguments.
         names = sorted(self.names)
         key = np.zeros(len(next(iter(columns.values()))), dtype=np.int64)
         for name in names:
@@ -76,7 +76,7 @@ class Restriction:
 
 
 def adapt_mapping_rule(rule: Callable[..., bool], names: tuple[str, ...]) -> Callable[..., bool]:
-    """Return ``rule`` as a function of parameters, if it is one of a mapping of all of them."""
+    """Turn a rule that takes one mapping of all parameters into one that takes the parameters."""
     arguments = list(inspect.signature(rule).parameters)
     if len(arguments) != 1 or arguments[0] in names:
         return rule
@@ -97,7 +97,7 @@ class _MappingRule:
 
 
 def _codes(column: npt.NDArray[Any]) -> tuple[npt.NDArray[np.int64], int]:
-    """Return an integer per row, the same for the same value, and how many values there are."""
+    """Return an integer code per row, and the number of distinct values."""
     if column.dtype.kind != "O":
         distinct, codes = np.unique(column, return_inverse=True)
         return codes, len(distinct)

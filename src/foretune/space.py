@@ -1,9 +1,9 @@
-"""Search spaces: every legal combination of the values of some tunable parameters.
+"""Search spaces: all legal combinations of the values of tunable parameters.
 
-A space of a million configurations is a table of small integers (one code per parameter), never a
-list of a million objects; `Configuration` objects are made for the few that leave the space. One
-too large for a table is `vast`: its numbers count all combinations, legal or not, and random legal
-configurations are grown one parameter at a time, so that restrictions cut dead ends early.
+A space is a table of small integers, one code per parameter; `Configuration` objects are made on
+demand. If a space is too large for a table, its indices count all combinations, legal or not.
+Random legal configurations are then built one parameter at a time, so that restrictions prune
+early.
 """
 
 import math
@@ -19,15 +19,15 @@ from foretune.restriction import Restriction
 from foretune.values import FrozenParameters, Value, plain_value
 
 MAX_VALUES = 2**16
-"""Most values of one parameter: codes are 16 bits wide."""
+"""Maximum values of one parameter: codes have 16 bits."""
 MAX_CONFIGURATIONS = 4_000_000
-"""Largest table of partial or complete configurations that is built; at 20 parameters, 160 MB."""
+"""Maximum rows of the table; with 20 parameters, it takes 160 MB."""
 MAX_COMBINATIONS = 2**62
-"""Most combinations that a number tells apart."""
+"""Maximum number of combinations that fit a 64-bit index."""
 MAX_PARTIAL_CONFIGURATIONS = 20_000
-"""Partial configurations of a vast space that are kept while random ones are grown."""
+"""Partial configurations kept while sampling from a space too large to enumerate."""
 ABSENT = ""
-"""Value of what a configuration of a `ListedSpace` does not say."""
+"""Value of a parameter that a configuration of a `ListedSpace` lacks."""
 
 
 class Configuration(FrozenParameters):
@@ -39,16 +39,16 @@ class Configuration(FrozenParameters):
 class SearchSpace:
     """All configurations over ``parameters`` that satisfy ``restrictions``.
 
-    Configurations are numbered 0 … len(space)-1 in lexicographic order of the declared values. In a
-    `vast` space that counts all combinations; those that break a restriction are not in it.
+    Configurations have indices 0 … len(space)-1, in lexicographic order of the declared values. If
+    `is_too_large_to_enumerate`, indices count all combinations, and illegal ones are not in it.
 
     Args:
-        parameters: name -> its legal values, in the order in which neighbours are neighbours.
+        parameters: name -> its legal values, in order.
         restrictions: expressions (``"BLOCK_M * BLOCK_N <= 4096"``) or functions of parameter names.
 
     Raises:
-        SpaceError: a parameter without values or with repeated ones, a restriction that cannot be
-            understood, and, on first enumeration, no legal configuration.
+        SpaceError: a parameter has no or repeated values, or a restriction is invalid; on first
+            enumeration, no configuration is legal.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SearchSpace:
 
     @classmethod
     def from_configs(cls, configs: Iterable[Mapping[str, Any]]) -> Self:
-        """Return the space of exactly these configurations, e.g. those a run table recorded.
+        """Return the space of exactly these configurations, e.g. those in a run table.
 
         Raises:
             SpaceError: there are none, or they do not have the same parameters.
@@ -75,7 +75,7 @@ class SearchSpace:
         space = cls({n: sorted({c[n] for c in distinct}, key=_texts_last) for n in names})
         position = {n: {v: i for i, v in enumerate(vs)} for n, vs in space.parameters.items()}
         table = np.array([[position[n][c[n]] for n in names] for c in distinct], dtype=np.uint16)
-        space._table = table[np.argsort(space._keys(table))]  # not their whole product
+        space._table = table[np.argsort(space._keys(table))]  # not their product
         return space
 
     @property
@@ -103,30 +103,25 @@ class SearchSpace:
 
     @property
     def is_too_large_to_enumerate(self) -> bool:
-        """Whether there are too many configurations to list.
-
-        Raises:
-            SpaceError: there are even more combinations than numbers.
-        """
+        """Whether there are too many configurations to list."""
         return self._table is None
 
     @property
     def codes(self) -> npt.NDArray[np.uint16]:
-        """Legal configurations, shape (len(space), parameters): positions in the value lists.
+        """Codes of all legal configurations, shape (len(space), parameters).
 
-        Raises:
-            SpaceError: the space is vast.
+        A code is a position in a list of values. Raises SpaceError if there are too many.
         """
         if self._table is None:
             raise SpaceError(
-                f"the space has more than {MAX_CONFIGURATIONS:,} configurations to look at: "
-                "add restrictions or drop values, or use a searcher that draws from it (surrogate, "
+                f"the space has more than {MAX_CONFIGURATIONS:,} configurations: "
+                "add restrictions or drop values, or use a searcher that samples it (surrogate, "
                 "random), without a predictor"
             )
         return self._table
 
     def codes_of(self, indices: npt.ArrayLike) -> npt.NDArray[np.uint16]:
-        """Return the positions of the numbered configurations, shape (…, parameters)."""
+        """Return the codes of the configurations at ``indices``, shape (…, parameters)."""
         index_array = np.asarray(indices, dtype=np.int64)
         if not self.is_too_large_to_enumerate:
             return self.codes[index_array]
@@ -134,10 +129,7 @@ class SearchSpace:
         return np.stack(np.unravel_index(index_array, sizes), axis=-1).astype(np.uint16)
 
     def indices_of(self, codes: npt.NDArray[np.uint16]) -> npt.NDArray[np.int64]:
-        """Return the numbers of configurations given by positions (rows, parameters).
-
-        -1 for those that are not in the space.
-        """
+        """Return the indices of configurations given by codes; -1 if not in the space."""
         keys = self._keys(codes)
         if self.is_too_large_to_enumerate:
             columns = {name: codes[:, i] for i, name in enumerate(self.parameters)}
@@ -156,7 +148,7 @@ class SearchSpace:
         }
 
     def index(self, config: Mapping[str, Any]) -> int:
-        """Return the number of ``config``.
+        """Return the index of ``config``.
 
         Raises:
             SpaceError: it is not in the space; the message names the value or restriction.
@@ -169,7 +161,7 @@ class SearchSpace:
         return found
 
     def index_or_none(self, config: Mapping[str, Any]) -> int | None:
-        """Return the number of ``config``; None if it is not in the space."""
+        """Return the index of ``config``; None if it is not in the space."""
         if config.keys() != self.parameters.keys():
             return None
         try:
@@ -180,13 +172,12 @@ class SearchSpace:
         return None if index < 0 else index
 
     def sample_indices(self, n: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
-        """Return the numbers of ``n`` different random configurations; all where there are fewer.
+        """Return the indices of ``n`` different random configurations; all if there are fewer.
 
-        In a vast space configurations whose beginnings are rarely legal come somewhat too often,
-        and fewer may be found.
+        In a space too large to enumerate, sampling is slightly biased and may find fewer.
 
         Raises:
-            SpaceError: the space is vast, and no legal configuration was found.
+            SpaceError: no legal configuration was found.
         """
         if not self.is_too_large_to_enumerate:
             return rng.choice(len(self), size=min(n, len(self)), replace=False)
@@ -205,11 +196,11 @@ class SearchSpace:
         return rng.choice(found, size=min(n, len(found)), replace=False)
 
     def sample(self, n: int, rng: np.random.Generator) -> list[Configuration]:
-        """Draw ``n`` different configurations (all of them when there are fewer)."""
+        """Return ``n`` different random configurations; all if there are fewer."""
         return [self[int(i)] for i in self.sample_indices(n, rng)]
 
     def neighbor_indices(self, indices: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Return the numbers of what differs from one of some configurations in one parameter."""
+        """Return the indices of configurations that differ from a given one in one parameter."""
         codes = self.codes_of(indices)
         candidates = [codes[:0]]
         for i, values in enumerate(self.parameters.values()):
@@ -229,7 +220,7 @@ class SearchSpace:
 
     @cached_property
     def _table(self) -> npt.NDArray[np.uint16] | None:
-        """All legal configurations in order; None where there are too many to list."""
+        """Codes of all legal configurations in order; None if there are too many to list."""
         columns: dict[str, npt.NDArray[np.uint16]] = {}
         for name in self._expansion_order():
             rows = len(next(iter(columns.values()))) if columns else 1
@@ -247,13 +238,13 @@ class SearchSpace:
         return table[np.argsort(self._keys(table), kind="stable")]
 
     def _rows(self, columns: Mapping[str, npt.NDArray[np.uint16]]) -> npt.NDArray[np.uint16]:
-        """Return columns by name as rows; without parameters, the one empty configuration."""
+        """Return columns as rows; without parameters, one empty row."""
         if not columns:
             return np.zeros((1, 0), dtype=np.uint16)
         return np.column_stack([columns[name] for name in self.parameters])
 
     def _expansion_order(self) -> list[str]:
-        """Parameters so ordered that restrictions can cut the table early."""
+        """Return the parameters in an order in which restrictions prune early."""
         open_rules = [set(r.names) for r in self.restrictions]
         order: list[str] = []
         while len(order) < len(self.parameters):
@@ -268,13 +259,13 @@ class SearchSpace:
     def _expand(
         self, columns: dict[str, npt.NDArray[np.uint16]], name: str
     ) -> dict[str, npt.NDArray[np.uint16]]:
-        """Return partial configurations with every value of one more parameter."""
+        """Return partial configurations, extended by every value of one parameter."""
         rows = len(next(iter(columns.values()))) if columns else 1
         choices = len(self.parameters[name])
         wider = {n: np.repeat(column, choices) for n, column in columns.items()}
         wider[name] = np.tile(np.arange(choices, dtype=np.uint16), rows)
         for rule in self.restrictions:
-            names = rule.names or {name}  # a constant rule has rows, too
+            names = rule.names or {name}  # a rule may be constant
             if name in names and names <= wider.keys():
                 keep = self._legal(rule, {n: wider[n] for n in names})
                 wider = {n: column[keep] for n, column in wider.items()}
@@ -283,12 +274,12 @@ class SearchSpace:
     def _legal(
         self, rule: Restriction, columns: Mapping[str, npt.NDArray[np.uint16]]
     ) -> npt.NDArray[np.bool_]:
-        """Return whether a rule holds of rows, given the positions of their values."""
+        """Return whether a rule holds for rows of codes."""
         names = rule.names or columns.keys()
         return rule.holds({n: _array(self.parameters[n])[columns[n]] for n in names})
 
     def _keys(self, codes: npt.NDArray[np.uint16]) -> npt.NDArray[Any]:
-        """Return what orders rows: numbers, or where these do not suffice their bytes."""
+        """Return a sort key per row: an integer, or bytes if integers overflow."""
         if self._combinations > MAX_COMBINATIONS:
             rows = np.ascontiguousarray(codes, dtype=">u2")
             return rows.view(f"S{2 * rows.shape[1]}")[:, 0]
@@ -299,7 +290,7 @@ class SearchSpace:
 
     @cached_property
     def _sorted_keys(self) -> tuple[npt.NDArray[Any], npt.NDArray[np.int64]]:
-        """Keys in order, and whose each is."""
+        """Sorted keys, and the row of each."""
         keys = self._keys(self.codes)
         order = np.argsort(keys, kind="stable")
         return keys[order], order
@@ -318,13 +309,10 @@ class SearchSpace:
 class ListedSpace(SearchSpace):
     """The configurations of a list, in its order; they need not have the same parameters.
 
-    What a configuration does not say has the value `ABSENT`.
-
-    Args:
-        configs: the list; what is listed twice counts once.
+    Missing parameters have the value `ABSENT`; duplicates count once.
 
     Raises:
-        SpaceError: it is empty.
+        SpaceError: the list is empty.
     """
 
     def __init__(self, configs: Iterable[Configuration]) -> None:
@@ -346,7 +334,7 @@ class ListedSpace(SearchSpace):
         return self._configs[index]
 
     def index_or_none(self, config: Mapping[str, Any]) -> int | None:
-        """Return the number of ``config``; None if it is not in the list."""
+        """Return the index of ``config``; None if it is not in the list."""
         return self._index_by_config.get(
             config if isinstance(config, Configuration) else Configuration(config)
         )

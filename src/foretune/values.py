@@ -1,4 +1,4 @@
-"""Immutable named values with a stable identity: what problems and configurations are."""
+"""Immutable, hashable mappings of named values: the base of problems and configurations."""
 
 import hashlib
 import json
@@ -9,15 +9,14 @@ from typing import Any, Self
 from foretune.errors import UsageError
 
 Value = int | float | bool | str
-"""What a problem or configuration may hold; exactly what a run table can store."""
+"""Types of values in a problem or configuration: those a run table can store."""
 
 
 class FrozenParameters(Mapping[str, Value]):
     """A hashable mapping from names to numbers, booleans or strings.
 
-    Two are equal when they hold the same names and values in any order, where ``1``, ``1.0`` and
-    ``True`` are the same value, as everywhere in Python; ``id`` is the same for equal ones, on
-    every machine and in every process.
+    Two are equal if they have the same names and values in any order; ``1``, ``1.0`` and ``True``
+    are equal, as in Python. Equal ones have the same ``id`` on every machine and in every process.
 
     Raises:
         UsageError: a value is neither number, boolean nor string, or not a number (NaN).
@@ -64,7 +63,7 @@ class FrozenParameters(Mapping[str, Value]):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``NAME=VALUE,NAME=VALUE``; values become int, float or bool where they look so.
+        """Parse ``NAME=VALUE,NAME=VALUE``; values become int, float or bool if they look like it.
 
         Raises:
             UsageError: a part has no ``=`` or a name occurs twice.
@@ -82,12 +81,8 @@ class FrozenParameters(Mapping[str, Value]):
 
 
 def plain_value(name: str, value: Any) -> Value:
-    """Return ``value`` as a plain Python number, boolean or string.
-
-    Raises:
-        UsageError: it is something else, or NaN, which would not even equal itself.
-    """
-    if getattr(value, "ndim", None) == 0:  # NumPy scalars, as they come out of arrays and tables
+    """Return ``value`` as a plain Python number, boolean or string; reject NaN and other types."""
+    if getattr(value, "ndim", None) == 0:  # NumPy scalars
         value = value.item()
     if isinstance(value, float) and math.isnan(value):
         raise UsageError(f"{name} is NaN: leave out what has no value")
@@ -99,7 +94,7 @@ def plain_value(name: str, value: Any) -> Value:
 
 
 def parse_value(text: str) -> Value:
-    """Return the number or switch (``true``, ``False``) that ``text`` spells, else ``text``."""
+    """Parse a number or a boolean (``true``, ``False``); else return ``text``."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):
@@ -111,6 +106,6 @@ def parse_value(text: str) -> Value:
 
 
 def canonical_value(value: Value) -> Value:
-    """Return one value for all that are equal: a column with gaps makes 64 into 64.0."""
+    """Return the same value for all equal ones: a column with gaps turns 64 into 64.0."""
     integral = isinstance(value, bool) or (isinstance(value, float) and value.is_integer())
     return int(value) if integral else value

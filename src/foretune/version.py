@@ -1,3 +1,3 @@
-"""The version, where modules find it without importing the whole package's names."""
+"""The version, importable without the package's names."""
 
 __version__ = "0.1.0"

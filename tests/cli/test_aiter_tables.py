@@ -25,24 +25,24 @@ def tuned(tmp_path, monkeypatch):
 
 
 def run(capsys, *options):
-    assert main(["engine-config", "aiter", MODEL, "--tp", "8", *options]) == 0
+    assert main(["engine-config", "aiter", MODEL, "--layout", "tp=8", *options]) == 0
     return capsys.readouterr().out
 
 
 def test_rows_are_listed_and_written(tuned, capsys, tmp_path):
-    said = run(capsys, "--system", "mi300x", "--tuned", tuned, "--out", "out")
+    said = run(capsys, "--device", "mi300x", "--tuned", tuned, "--out", "out")
     assert "there" in said
     assert "guessed" in said
     assert f"export {TABLE.variable}={tmp_path / 'out' / TABLE.name}.csv" in said
     assert all(len(line) <= 80 for line in said.splitlines() if "export" not in line)
-    found = json.loads(run(capsys, "--system", "mi300x", "--tuned", tuned, "--json"))
+    found = json.loads(run(capsys, "--device", "mi300x", "--tuned", tuned, "--json"))
     assert found["out"] is None
     there = [e["layer"] for e in found["layers"] if e["status"] == "there"]
     assert there == [{"N": 3072, "K": 1536}]
 
 
 def test_a_gpu_without_rows(tuned, capsys):
-    said = run(capsys, "--system", "mi355x", "--tuned", tuned, "--out", "out")
+    said = run(capsys, "--device", "mi355x", "--tuned", tuned, "--out", "out")
     assert "in no tuned table of AITER" in said
     assert "nothing to write" in said
 
@@ -50,9 +50,9 @@ def test_a_gpu_without_rows(tuned, capsys):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (["--system", "h100_sxm"], "of AMD Instinct GPUs"),
-        (["--system", "mi300x", "--triton", "3.5.1"], "--triton is not of aiter"),
-        (["--system", "mi300x", "--measure", "--out", "out"], "only vLLM's kernels are measured"),
+        (["--device", "h100_sxm"], "for AMD Instinct GPUs"),
+        (["--device", "mi300x", "--triton", "3.5.1"], "--triton is not for aiter"),
+        (["--device", "mi300x", "--measure", "--out", "out"], "only vLLM's kernels are measured"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tuned, capsys, options, reason):

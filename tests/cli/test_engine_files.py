@@ -30,25 +30,25 @@ def tuned(tmp_path, monkeypatch):
 
 
 def run(capsys, *options):
-    assert main(["engine-config", "vllm", MODEL, "--system", "b200_sxm", *options]) == 0
+    assert main(["engine-config", "vllm", MODEL, "--device", "b200_sxm", *options]) == 0
     return capsys.readouterr().out
 
 
 def test_a_file_that_is_there(tuned, capsys):
-    said = run(capsys, "--tp", "2", "--tuned", tuned, "--out", "out")
+    said = run(capsys, "--layout", "tp=2", "--tuned", tuned, "--out", "out")
     assert "E=128 N=384 16 bit" in said
     assert "there" in said
     assert "no file was written" in said
 
 
 def test_a_file_that_is_missing(tuned, capsys, tmp_path):
-    said = run(capsys, "--tp", "4", "--tuned", tuned, "--out", "out")
+    said = run(capsys, "--layout", "tp=4", "--tuned", tuned, "--out", "out")
     assert "out: 1 file, guessed and not measured" in said
     assert f"VLLM_TUNED_CONFIG_FOLDER={tmp_path / 'out'}" in said
     assert max(map(len, said.splitlines()[:3])) <= 80
     name = Layer(128, 192, B200).file_name
     assert {p.name for p in (tmp_path / "out").iterdir()} == {name, "foretune.json"}
-    found = json.loads(run(capsys, "--tp", "4", "--tuned", tuned, "--json"))
+    found = json.loads(run(capsys, "--layout", "tp=4", "--tuned", tuned, "--json"))
     assert found["out"] is None
     (file,) = found["files"]
     assert (file["name"], file["status"]) == (name, "guessed")
@@ -63,7 +63,7 @@ def test_sglang_learns_from_vllms_files_too(tuned, capsys, tmp_path):
     (tmp_path / "own").mkdir()
     name = Layer(8, 64, "AMD Instinct MI300X").file_name_for("sglang")
     (tmp_path / "own" / name).write_text((tmp_path / "tuned" / SOME).read_text())
-    arguments = ["sglang", MODEL, "--device", "NVIDIA_B200", "--tp", "2", "--tuned", "own"]
+    arguments = ["sglang", MODEL, "--device", "NVIDIA_B200", "--layout", "tp=2", "--tuned", "own"]
     assert main(["engine-config", *arguments]) == 0
     assert "nothing similar" in capsys.readouterr().out
     arguments += ["--also", tuned, "--triton", "3.5.1", "--out", "out"]
@@ -73,8 +73,8 @@ def test_sglang_learns_from_vllms_files_too(tuned, capsys, tmp_path):
 
 
 def test_an_unknown_gpu_is_said_to_be_one(tuned, capsys):
-    assert main(["engine-config", "vllm", MODEL, "--device", "b2oo", "--tuned", tuned]) == 0
-    assert "no architecture is known of b2oo" in capsys.readouterr().out
+    assert main(["engine-config", "vllm", MODEL, "--device", "B2OO", "--tuned", tuned]) == 0
+    assert "B2OO has no known architecture" in capsys.readouterr().out
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ def b200(monkeypatch):
 
 @pytest.mark.usefixtures("b200")
 def test_what_is_measured_is_written(tuned, capsys, tmp_path):
-    arguments = ["engine-config", "vllm", MODEL, "--tp", "4", "--tuned", tuned, "--measure",
+    arguments = ["engine-config", "vllm", MODEL, "--layout", "tp=4", "--tuned", tuned, "--measure",
                  "--tokens", "1,64", "--out", "out"]  # fmt: skip
     assert main(arguments) == 0
     said = capsys.readouterr().out
@@ -114,7 +114,7 @@ def test_what_is_measured_is_written(tuned, capsys, tmp_path):
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        (["--system", "h100_sxm"], "this machine's GPU, NVIDIA B200"),
+        (["--device", "h100_sxm"], "this machine's GPU, NVIDIA B200"),
         (["--tokens", "1,x"], "give numbers, like 1,16,64"),
         (["--tokens", "0"], "--tokens"),
         (["--budget", "0"], "--budget"),
@@ -130,23 +130,23 @@ def test_what_cannot_be_measured(tuned, more, reason, capsys):
     ("arguments", "reason"),
     [
         (["vllm", MODEL, "--tokens", "1"], "--tokens and --budget are of --measure"),
-        (["vllm", MODEL, "--measure", "--tp", "2", "--ep", "2", "--out", "x"], "(--ep) are not"),
+        (["vllm", MODEL, "--measure", "--layout", "tp=2,ep=2", "--out", "x"], "(ep) are not"),
         (["sglang", MODEL, "--measure"], "only vLLM's kernels are measured"),
         (["vllm", MODEL, "--measure"], "--measure needs --out"),
         (["vllm", MODEL, "--measure", "--out", "x"], "this machine has none"),
-        (["lmdeploy", MODEL, "--system", "b200_sxm"], "unknown engine with tuned files 'lmdeploy'"),
-        (["aiter", MODEL, "--system", "b200_sxm"], "of AMD Instinct GPUs, not of NVIDIA B200"),
-        (["aiter", MODEL, "--system", "mi300x"], "aiter is not installed here"),
-        (["vllm", MODEL], "give --system or --device"),
-        (["vllm", MODEL, "--system", "b200_sxm", "--device", "x"], "give --system or --device"),
-        (["vllm", MODEL, "--system", "b200_sxm", "--tp", "8", "--ep", "2"], "give 1 or 8"),
-        (["sglang", MODEL, "--system", "b200_sxm", "--tp", "2", "--ep", "3"], "divides 2"),
-        (["vllm", MODEL, "--device", ""], "give the name that nvidia-smi"),
-        (["vllm", MODEL, "--device", "a/b"], "give the name that nvidia-smi"),
-        (["vllm", MODEL, "--system", "b200_sxm", "--tp", "0"], "--tp"),
-        (["vllm", MODEL, "--system", "b200_sxm"], "vllm is not installed here"),
-        (["vllm", MODEL, "--system", "b200_sxm", "--tuned", "empty"], "no tuned file in empty"),
-        (["vllm", "no/model", "--system", "b200_sxm"], "no/model"),
+        (["lmdeploy", MODEL, "--device", "b200_sxm"], "unknown engine with tuned files 'lmdeploy'"),
+        (["aiter", MODEL, "--device", "b200_sxm"], "for AMD Instinct GPUs, not for NVIDIA B200"),
+        (["aiter", MODEL, "--device", "mi300x"], "aiter is not installed here"),
+        (["vllm", MODEL], "give --device: tuned files"),
+        (["vllm", MODEL, "--device", "b200_sxn"], "did you mean 'b200_sxm'"),
+        (["vllm", MODEL, "--device", "b200_sxm", "--layout", "tp=8,ep=2"], "give 1 or 8"),
+        (["sglang", MODEL, "--device", "b200_sxm", "--layout", "tp=2,ep=3"], "divisor of 2"),
+        (["vllm", MODEL, "--device", "b200_sxm", "--layout", "pp=2"], "known: dp, ep, tp"),
+        (["vllm", MODEL, "--device", "A/b"], "give the name that nvidia-smi"),
+        (["vllm", MODEL, "--device", "b200_sxm", "--layout", "tp=0"], "--layout tp 0"),
+        (["vllm", MODEL, "--device", "b200_sxm"], "vllm is not installed here"),
+        (["vllm", MODEL, "--device", "b200_sxm", "--tuned", "empty"], "no tuned file in empty"),
+        (["vllm", "no/model", "--device", "b200_sxm"], "no/model"),
     ],
 )
 def test_what_is_refused(arguments, reason, capsys, tmp_path, monkeypatch):

@@ -5,7 +5,8 @@ import math
 
 import numpy as np
 
-from foretune import Configuration, Device, Measurement, Objective, Problem, SearchSpace, Status
+from foretune import Configuration, Device, Measurement, Objective, Problem, SearchSpace
+from foretune.measurement import Status
 from foretune.search.encoding import nearest_first
 from foretune.search.multitask import (
     CHECKED_MEASUREMENTS,

@@ -1,6 +1,7 @@
 """Runs of any problems and configurations in one box."""
 
-from foretune import Configuration, Measurement, Problem, Status
+from foretune import Configuration, Measurement, Problem
+from foretune.measurement import Status
 from foretune.search.encoding import KernelRuns, nearest_first
 
 CONFIGS = [Configuration(BLOCK_M=m, num_warps=w) for m in (16, 32, 64, 128) for w in (2, 4, 8)]

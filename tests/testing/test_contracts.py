@@ -15,7 +15,7 @@ from foretune.search.drivers import run, run_parallel
 from foretune.search.simple import RandomSearcher
 from foretune.space import Configuration, SearchSpace
 from foretune.testing import (
-    BrokenContract,
+    ContractViolation,
     check_kernel,
     check_loop_driver,
     check_meter,
@@ -23,10 +23,10 @@ from foretune.testing import (
     check_runner,
     check_searcher,
 )
-from foretune.testing.probe_kernel import ProbeKernel
+from foretune.testing.misbehaving_kernel import MisbehavingKernel
 
 
-class Kernel(ProbeKernel):
+class Kernel(MisbehavingKernel):
     """Adds one, in blocks of numbers."""
 
     def space(self, problem):
@@ -103,7 +103,7 @@ def test_a_kernel_that_keeps_its_contract():
     ],
 )
 def test_kernels_that_do_not(kind, message):
-    with pytest.raises(BrokenContract, match=message):
+    with pytest.raises(ContractViolation, match=message):
         check_kernel(kind(), [{"n": 7}, {"n": 5}])
 
 
@@ -111,7 +111,7 @@ def test_a_kernel_that_no_other_process_can_import():
     class Local(Kernel):
         pass
 
-    with pytest.raises(BrokenContract, match="cannot be sent to a measuring process"):
+    with pytest.raises(ContractViolation, match="cannot be sent to a measuring process"):
         check_kernel(Local())
 
 
@@ -166,7 +166,7 @@ class TakesAnything(Runner):
     ],
 )
 def test_runners_that_break_their_contract(kind, message):
-    with pytest.raises(BrokenContract, match=message):
+    with pytest.raises(ContractViolation, match=message):
         check_runner(kind(), isolates=False)
 
 
@@ -212,7 +212,7 @@ class FailsEarly(Meter):
 )
 def test_meters_that_break_their_contract(kind, message):
     check_meter(Meter, seconds=0.0)
-    with pytest.raises(BrokenContract, match=message):
+    with pytest.raises(ContractViolation, match=message):
         check_meter(kind, seconds=0.0)
 
 
@@ -231,7 +231,7 @@ class Constant(ForestModel):
 
 @pytest.mark.parametrize("kind", [Forgetful, Constant])
 def test_regressors_that_break_their_contract(kind):
-    with pytest.raises(BrokenContract):
+    with pytest.raises(ContractViolation):
         check_regressor(kind(trees=3))
 
 
@@ -272,7 +272,7 @@ class Endless(RandomSearcher):
     ],
 )
 def test_searchers_that_break_their_contract(kind, message):
-    with pytest.raises(BrokenContract, match=message):
+    with pytest.raises(ContractViolation, match=message):
         check_searcher(kind)
 
 
@@ -335,5 +335,5 @@ def mistakes_one_for_another(loop, measure):
     ],
 )
 def test_drivers_that_break_their_contract(drive, message):
-    with pytest.raises(BrokenContract, match=message):
+    with pytest.raises(ContractViolation, match=message):
         check_loop_driver(drive)

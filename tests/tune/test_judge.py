@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from fake_clock import FakeClock
 
-import foretune as ft
 from foretune.cli import main
 from foretune.collect.isolated_implementation import CallOutputs, IsolatedImplementation, Output
 from foretune.collect.machine_load import LoadMonitor
@@ -34,7 +33,7 @@ def _any_load(monkeypatch):
 
 def judge(candidate, **options):
     given = {"inputs": "cheats:inputs", "reference": "cheats:reference", "problems": PROBLEMS}
-    return ft.judge(f"cheats:{candidate}", max_seconds=0.02, **{**given, **options})
+    return module.judge(f"cheats:{candidate}", max_seconds=0.02, **{**given, **options})
 
 
 def test_what_is_right_is_accepted_and_compared_with_its_best_rival():
@@ -92,7 +91,7 @@ def test_functions_of_a_script_are_sent_along():
     def candidate(x):
         return np.add.reduce(x, axis=1)
 
-    verdict = ft.judge(
+    verdict = module.judge(
         candidate, cheats.reference, PROBLEMS[:1], inputs=cheats.inputs, max_seconds=0.01
     )
     assert verdict.accepted
@@ -115,8 +114,8 @@ def test_tensors(monkeypatch):
     def narrow(x):
         return reference(x).half()
 
-    assert ft.judge(candidate, reference, [{"n": 16}], inputs=inputs, max_seconds=0.01).accepted
-    refused = ft.judge(narrow, reference, [{"n": 16}], inputs=inputs, max_seconds=0.01).refused
+    assert module.judge(candidate, reference, [{"n": 16}], inputs=inputs, max_seconds=0.01).accepted
+    refused = module.judge(narrow, reference, [{"n": 16}], inputs=inputs, max_seconds=0.01).refused
     assert "torch.Tensor of float16 instead of torch.Tensor of float32" in refused
 
 
@@ -133,7 +132,7 @@ def test_inputs_that_fail_are_no_fault_of_the_candidate():
     with pytest.raises(MeasurementError, match=r"reference cannot be compared .* 'nothing'"):
         judge("honest", inputs="cheats:nothing")
     with pytest.raises(UsageError, match=r"there is no file new.py: give FILE.py:NAME"):
-        ft.judge("new.py:f", "cheats:reference", PROBLEMS, inputs="cheats:inputs")
+        module.judge("new.py:f", "cheats:reference", PROBLEMS, inputs="cheats:inputs")
 
 
 def test_a_rival_that_fails_is_no_fault_of_the_candidate():
@@ -233,7 +232,7 @@ def test_one_undisturbed_burst_confirms_a_claimed_time(clock):
 
 
 def test_on_the_command_line(capsys):
-    words = [f"{CHEATS}:reference", "--problem", "n=64", "--box", "0.01", "--json"]
+    words = [f"{CHEATS}:reference", "--problem", "n=64", "--max-seconds", "0.01", "--json"]
     assert main(["judge", f"{CHEATS}:honest", *words]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["accepted"] is True

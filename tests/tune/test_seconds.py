@@ -100,7 +100,7 @@ def test_no_time_at_all_is_refused():
 def test_the_command(clock, capsys, monkeypatch):
     runner = clock.timed(FakeRunner, lambda config: 2.0)
     monkeypatch.setattr(foretune.collect, "IsolatedRunner", lambda *_: runner)
-    words = ("tune", "toy", "--problem", "n=100", "--no-store", "--predictor", "none")
-    out = run_json(capsys, *words, "--seconds", "15")
+    words = ("tune", "toy", "--problem", "n=100", "--store", "none", "--predictor", "none")
+    out = run_json(capsys, *words, "--budget", "15s")
     assert len(out["trace"]) == 8
-    assert "give more than 0" in fails(capsys, 2, *words, "--seconds", "0")
+    assert "give more than 0" in fails(capsys, 2, *words, "--budget", "0s")

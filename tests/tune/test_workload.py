@@ -37,7 +37,9 @@ class TestCommand:
     def test_it_reads_calls(self, capsys, tmp_path):
         calls = tmp_path / "calls.csv"
         calls.write_text('kernel,problem,calls\ntoy,n=100,7\ntoy,"n=200,dtype=fp64",2\n')
-        out = run_json(capsys, "tune", "--workload", str(calls), "--budget", "30", "--no-store")
+        out = run_json(
+            capsys, "tune", "--workload", str(calls), "--budget", "30", "--store", "none"
+        )
         assert out["speedup"] == pytest.approx(out["default"] / out["best"])
         assert [p["calls"] for p in out["problems"]] == [7.0, 2.0]
         assert out["problems"][1]["problem"] == {"n": 200, "dtype": "fp64"}

@@ -300,7 +300,7 @@ def _gpu_of_source(source: Source) -> Device | None:
         except UnknownName:
             raise UsageError(
                 f"{source.name} is {source.language}, and this machine has no GPU "
-                f"{source.device} for it: 'foretune devices' lists those it has"
+                f"{source.device} for it: 'foretune doctor' lists those it has"
             ) from None
     if source.language != "OpenCL":
         return None

@@ -54,5 +54,5 @@ def reproduce(result: TuneResult, kernel: str) -> str:
     problem = ",".join(f"{name}={value}" for name, value in result.problem.items())
     return (
         f"foretune tune {kernel} --problem {problem} --budget {max(1, len(result.trace))} "
-        f"--objective {result.objective.value} --searcher {result.searcher} --no-store"
+        f"--objective {result.objective.value} --searcher {result.searcher} --store none"
     )

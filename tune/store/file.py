@@ -88,7 +88,7 @@ def read_file(path: Path) -> Any:
         text = read_bytes(path)
     except OSError as e:
         raise StoreError(f"cannot read {path}: {e.strerror or e}") from e
-    says = "is no exported store ({}): write one with 'foretune store export'"
+    says = "is no exported store ({}): write one with 'foretune store --export'"
     with translate_read_errors(path, StoreError, says):
         data = parse_json(text)
         if data.get("format") != FORMAT:

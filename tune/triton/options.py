@@ -36,7 +36,7 @@ class Options:
             ``"auto"`` takes the one that comes with Foretune (the log says which, or that none
             does), None does without. One that is named and cannot be used is an error.
         store: path or SQLAlchemy URL of the tuning store; None is the user's own, False none.
-        shipped: a file of tuned results that came with a library (``foretune store export``).
+        shipped: a file of tuned results that came with a library (``foretune store --export``).
         check: largest relative difference from the first configuration's output that is accepted;
             None does not compare.
         compile_limit_s: seconds after which a configuration that still compiles is given up.

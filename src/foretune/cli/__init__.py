@@ -1,4 +1,4 @@
-"""The command line: ``foretune COMMAND``; one file per group of commands."""
+"""The command line, ``foretune COMMAND``: one module per command or group of commands."""
 
 import sys
 
@@ -6,5 +6,5 @@ from foretune.cli.app import run
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a command and return its exit code: 0, 1 (failed) or 2 (asked for the impossible)."""
+    """Run a command and return its exit code: 0, 1 for a failure, 2 for a wrong command line."""
     return run(sys.argv[1:] if argv is None else argv)

@@ -1,4 +1,4 @@
-"""The application: commands put together, and every error turned into one line."""
+"""The application: the command table, the root's options, and errors as one line."""
 
 import os
 import signal
@@ -11,27 +11,25 @@ import typer
 from typer.core import TyperGroup
 
 from foretune.cli import (
-    calibrating,
+    calibrate,
     campaign,
-    compiling,
-    datasets,
-    drifting,
+    collect,
+    doctor,
     engine_files,
-    explaining,
-    exporting,
+    export,
     importing,
-    judging,
-    machine,
-    policy,
+    judge,
+    options,
+    plan,
+    predict,
     predictors,
-    replaying,
-    runs,
-    storing,
-    tuning,
-    warming,
+    replay,
+    store,
+    triton,
+    tune,
 )
-from foretune.cli.plan import group as planning
-from foretune.errors import ForetuneError, ForetuneWarning
+from foretune.cli.options import NO_STORE, RootOptions, find_program
+from foretune.errors import ForetuneError, ForetuneWarning, UsageError
 from foretune.version import __version__
 
 INTERRUPTED_EXIT_CODE = 130
@@ -42,50 +40,74 @@ Most people start here:
 
 \b
   foretune campaign matmul          try it all on this machine (3 minutes)
-  foretune tune FILE.py:NAME …      tune a function or kernel of yours
+  foretune tune FILE.py:NAME …      tune your own function or kernel
   foretune plan MODEL --system …    plan the deployment of a language model
+
+The options below may stand anywhere on the line of any command.
 """
 PANELS = {
-    "Tune": ("tune", "campaign", "report", "judge", "replay"),
-    "Tune Triton kernels": ("inspect", "precompile", "warm-up"),
-    "Learn": (
-        "collect", "import", "datasets", "train", "evaluate", "predict", "explain", "choose",
-        "calibrate", "drift", "policy",
-    ),
+    "Tune": ("tune", "campaign", "judge", "replay"),
+    "Tune Triton kernels": ("inspect", "warm-up"),
+    "Learn": ("collect", "import", "train", "evaluate", "predict", "calibrate"),
     "Plan": ("plan", "engine-config"),
     "Keep": ("store", "export"),
-    "Machine": ("devices", "doctor"),
-}  # fmt: skip
+    "Machine": ("doctor",),
+}
 """Heading of the help -> its commands."""
+ROOT_FLAGS = ("--json", "--debug")
+ROOT_VALUES = ("--seed", "--store", "--wait-quiet")
 
 
-class PanelGroup(TyperGroup):
-    """Commands in the order of `PANELS`."""
+class RootGroup(TyperGroup):
+    """Commands in the order of `PANELS`; the root's options may follow the command."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands."""
         return sorted(super().list_commands(ctx), key=list(_PANEL_OF).index)
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse a line whose root options are anywhere on it."""
+        return super().parse_args(ctx, move_root_options(args))
+
+
+def move_root_options(arguments: list[str]) -> list[str]:
+    """Return ``arguments`` with the root's options first; the words of a program stay."""
+    program, front, rest = find_program(arguments), [], []
+    words = enumerate(arguments)
+    for i, word in words:
+        name, equals, _ = word.partition("=")
+        if i in program:
+            rest.append(word)
+        elif word in ROOT_FLAGS or (equals and name in ROOT_VALUES):
+            front.append(word)
+        elif word in ROOT_VALUES:
+            value = next(words, None)
+            if value is None:
+                raise UsageError(f"{word} needs a value: see 'foretune --help'")
+            front += [word, value[1]]
+        else:
+            rest.append(word)
+    return front + rest
+
 
 app = typer.Typer(
     name="foretune",
-    cls=PanelGroup,
+    cls=RootGroup,
     help=HELP,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_GROUPS = (campaign, runs, planning, tuning, judging, policy, storing)
 _COMMANDS = (
-    datasets.datasets, predictors.train, predictors.evaluate, predictors.predict,
-    calibrating.choose, calibrating.calibrate, explaining.explain, drifting.drift,
-    replaying.replay, exporting.export, compiling.inspect, compiling.precompile,
-    warming.warm_up, engine_files.engine_config, machine.devices, machine.doctor,
+    campaign.campaign, replay.replay, triton.inspect, triton.warm_up, collect.collect,
+    predictors.train, predictors.evaluate, predict.predict, calibrate.calibrate,
+    engine_files.engine_config, store.store, export.export, doctor.doctor,
 )  # fmt: skip
-for _group in _GROUPS:
-    _group.register(app)
-app.command("import")(importing.import_)
+options.add_command(app, tune.tune, cls=tune.TuneCommand)
+options.add_command(app, judge.judge, epilog=f"{judge.EXAMPLE}\n\n{options.EPILOG}")
+options.add_command(app, importing.import_, name="import")
 for _command in _COMMANDS:
-    app.command()(_command)
+    options.add_command(app, _command)
+plan.register(app)
 _PANEL_OF = {name: panel for panel, names in PANELS.items() for name in names}
 _ENTRIES: list[Any] = [*app.registered_commands, *app.registered_groups]
 for _entry in _ENTRIES:
@@ -99,31 +121,47 @@ def _version(wanted: bool) -> None:
 
 
 @app.callback()
-def _options(
+def _root(
+    context: typer.Context,
+    as_json: bool = typer.Option(
+        False, "--json", help="Print one JSON object on stdout, all text on stderr."
+    ),
+    seed: int | None = typer.Option(None, min=0, help="Seed of everything random. Default: 0."),
+    store: str | None = typer.Option(
+        None,
+        help="Store of measurements: path or database URL; "
+        f"{NO_STORE}: measure everything. Default: $FORETUNE_STORE, else your cache folder.",
+    ),
+    wait_quiet: float = typer.Option(
+        0.0,
+        min=0,
+        help="Wait up to this many seconds for a quiet machine before comparing times.",
+        show_default=False,
+    ),
+    debug: bool = typer.Option(False, "--debug", help="Show tracebacks."),
     version: bool = typer.Option(
         False, "--version", callback=_version, is_eager=True, help="Print the version and exit."
     ),
-    debug: bool = typer.Option(False, "--debug", help="Show tracebacks (anywhere on the line)."),
 ) -> None:
-    pass
+    context.obj = RootOptions(as_json, seed, store, wait_quiet)
 
 
 def run(arguments: list[str]) -> int:
-    """Run a command; never raises."""
-    debug = "--debug" in arguments
-    arguments = [a for a in arguments if a != "--debug"] or ["--help"]
+    """Run a command and return its exit code; never raises."""
+    program = find_program(arguments)
+    debug = any(a == "--debug" for i, a in enumerate(arguments) if i not in program)
     warnings.formatwarning = _one_line
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends as Ctrl-C does
     try:
-        result = app(arguments, prog_name="foretune", standalone_mode=False)
+        result = app(arguments or ["--help"], prog_name="foretune", standalone_mode=False)
         if result == INTERRUPTED_EXIT_CODE:  # what newer releases of Typer make of Ctrl-C
             raise KeyboardInterrupt
         return result if isinstance(result, int) else 0
     except ForetuneError as e:
         return _fail(str(e), e.exit_code, debug)
     except (KeyboardInterrupt, typer.Abort):
-        kept = "interrupted: what was measured is kept; the same command goes on or starts again"
+        kept = "interrupted: finished measurements are kept; run the same command to continue"
         return _fail(kept, INTERRUPTED_EXIT_CODE, False)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -157,7 +195,7 @@ def _one_line(
     *_: object,
     **__: object,
 ) -> str:
-    """Return a warning as people are to read it; others' with where it is from."""
+    """Format a warning: Foretune's as one line, others with their origin."""
     if issubclass(category, ForetuneWarning):
         return f"foretune: warning: {' '.join(str(message).split())}\n"
     return f"{filename}:{lineno}: {category.__name__}: {message}\n"

@@ -1,4 +1,4 @@
-"""``foretune campaign`` and ``foretune report``: the main job and what it shows."""
+"""``foretune campaign``: the main job, its report and its tracking."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,13 +19,8 @@ if TYPE_CHECKING:
 REMEASURE_ADVICE = "measure again on a quiet machine (--wait-quiet)"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to ``app``."""
-    app.command()(campaign)
-    app.command()(report)
-
-
 def campaign(
+    context: typer.Context,
     kernel: str = options.KERNEL,
     device: str = options.DEVICE,
     runner: str = options.RUNNER,
@@ -37,45 +32,42 @@ def campaign(
     objective: str = options.OBJECTIVE,
     model: str = options.MODEL,
     searcher: str = options.SEARCHER,
-    budget: str | None = typer.Option(
-        None, help="New measurements per search, or auto: until the expected regret is small."
+    budget: str = typer.Option(
+        "", help=f"Per search: {options.BUDGET_HELP}. Default: the preset's.", show_default=False
     ),
-    regret: float | None = options.REGRET,
-    seconds: float | None = options.SECONDS,
     predictor: str = typer.Option(
         "none", help=f"Start from this predictor. {options.PREDICTOR_HELP}; auto: the shipped one."
     ),
     out: Path = typer.Option(Path("campaigns"), help="Folder that holds the campaigns."),
-    tracking_uri: str = typer.Option(
-        None, help="MLflow server. Default: $MLFLOW_TRACKING_URI, else sqlite:///mlflow.db."
+    report: Path | None = typer.Option(
+        None, help="Only write the HTML report of this campaign's folder again."
     ),
-    validate: str = options.VALIDATE_FULL,
-    seed: int = options.SEED,
-    store: str | None = options.STORE,
-    no_store: bool = options.NO_STORE,
-    wait_quiet: float = options.WAIT_QUIET,
-    as_json: bool = options.JSON,
+    track: Path | None = typer.Option(
+        None, help="Only track this campaign's folder in MLflow, at $MLFLOW_TRACKING_URI."
+    ),
 ) -> None:
     """Profile a kernel, train a predictor, tune unseen problems, verify, report.
 
     MLflow tracks everything. If it is interrupted, run the same command again to continue.
     """
-    from foretune.registry import get_kernel, load
+    root = options.root_options(context)
+    output = Output(root.as_json)
+    if report is not None or track is not None:
+        _revisit(output, report, track)
+        return
+    from foretune.registry import load
     from foretune.tune.campaign.campaign import run_campaign
     from foretune.tune.campaign.preset import get_preset
 
-    chosen, parsed_objective = get_kernel(kernel), options.read_objective(objective)
+    chosen = options.read_kernel(kernel)
+    parsed_objective, stop = options.parse_objective(objective), options.parse_budget(budget)
     chosen_preset = get_preset(preset)
     load("models", model)
     load("searchers", searcher)
     problems = options.read_problems(chosen, problem) if problem else None
-    parsed_budget = None if budget is None else options.read_budget(budget)
-    store_setting = options.read_store(store, no_store)
-    output = Output(as_json)
+    timing = chosen_preset.timing()
     with (
-        options.make_runner(
-            runner, ray_address, chosen, device, chosen_preset.timing()
-        ) as active_runner,
+        options.make_runner(runner, ray_address, chosen, device, timing) as active_runner,
         progress_bar() as progress,
     ):
         done = run_campaign(
@@ -86,33 +78,32 @@ def campaign(
             objective=parsed_objective,
             model=model,
             searcher=searcher,
-            budget=parsed_budget,
-            regret=regret,
-            seconds=seconds,
             predictor=predictor,
             out=out,
-            tracking_uri=tracking_uri,
-            validate=validate,  # type: ignore[arg-type]
-            seed=seed,
-            store=store_setting,
-            patience_s=wait_quiet,
+            seed=root.seed,
+            store=root.store,
+            patience_s=root.patience_s,
             progress=progress,
+            **stop.to_kwargs(),
         )
     _show(output, done)
     output.result(done.summary())
 
 
-def report(
-    folder: Path = typer.Argument(help="A campaign's folder, e.g. campaigns/matmul-001."),
-    as_json: bool = options.JSON,
-) -> None:
-    """Write the HTML report of a campaign again."""
-    from foretune.tune.campaign.campaign import rebuild_report
+def _revisit(output: Output, report: Path | None, track: Path | None) -> None:
+    """Write the report of a finished campaign again, or track it in MLflow."""
+    written: dict[str, str] = {}
+    if report is not None:
+        from foretune.tune.campaign.campaign import rebuild_report
 
-    output = Output(as_json)
-    path = rebuild_report(folder)
-    output.say(f"report: {path}")
-    output.result({"report": str(path)})
+        written["report"] = str(rebuild_report(report))
+        output.say(f"report: {written['report']}")
+    if track is not None:
+        from foretune.tune.mlflow.tracking import track_campaign
+
+        written["mlflow_run_id"] = track_campaign(track)
+        output.say(f"MLflow run {written['mlflow_run_id']}")
+    output.result(written)
 
 
 def show_results(output: Output, results: "list[TuneResult]") -> None:
@@ -140,7 +131,7 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
 
 
 def _shared_values(results: "list[TuneResult]") -> dict[str, Value]:
-    """Return what all problems share: it goes to the title, the rows are narrow."""
+    """Return the values that all problems share: the title shows them once."""
     first = results[0].problem
     if len(results) == 1:
         return {}
@@ -162,7 +153,5 @@ def _show(output: Output, done: "Campaign") -> None:
     output.say(f"MLflow   {done.mlflow_uri}, run {done.mlflow_run_id}")
     if not done.mlflow_uri.startswith("http"):
         needs = "" if find_spec("flask") else " (needs the extra ui)"
-        output.say(
-            f"         look at it with: mlflow ui --backend-store-uri {done.mlflow_uri}{needs}"
-        )
+        output.say(f"         to view it: mlflow ui --backend-store-uri {done.mlflow_uri}{needs}")
     output.say(f"took     {done.seconds:.0f} s")

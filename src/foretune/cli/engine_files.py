@@ -1,4 +1,4 @@
-"""``foretune engine-config``: the tuned files that a serving engine will miss."""
+"""``foretune engine-config``: the tuned files that a serving engine lacks."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -6,14 +6,16 @@ from typing import TYPE_CHECKING, cast, get_args
 
 import typer
 
-from foretune.cli import options
-from foretune.cli.aiter_tables import AITER, amd_gpu, complete_tables
+from foretune.cli import options, plan_options
 from foretune.cli.output import Output, percent
-from foretune.cli.plan import inputs
 from foretune.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
-    from foretune.plan import ModelDescription
+    from collections.abc import Sequence
+
+    from foretune.device import Device
+    from foretune.plan import Formats, Layout, ModelDescription
+    from foretune.plan.engine_files.aiter_tables import TableLayer
     from foretune.plan.engine_files.guesses import EngineFile
     from foretune.plan.engine_files.layer import Engine, Layer
 
@@ -21,22 +23,29 @@ LINEAR_CONFIG_FOLDERS = {
     "vllm": "vllm/model_executor/layers/quantization/utils/configs",
     "sglang": "sglang/kernels/ops/gemm/configs",
 }
-"""Where in its package an engine looks for files of linear layers: vLLM 0.33, SGLang 0.5.23."""
+"""Folder of an engine's files of linear layers, as of vLLM 0.33 and SGLang 0.5.23."""
+AITER = "aiter"
+TABLE_SUFFIX = "_tuned_gemm"
 LIMIT_S = 180.0
-"""Of one measurement: the first one imports vLLM."""
+"""Time limit of one measurement; the first one imports vLLM."""
 EXPERT_CONFIG_FOLDER = "sglang/srt/layers/moe/moe_runner/triton_utils"
 
 
 def engine_config(
+    context: typer.Context,
     engine: str = typer.Argument(help="vllm, sglang or aiter."),
-    model: str = inputs.MODEL,
-    system: str = typer.Option(None, help="Kind of GPU, like h100_sxm."),
-    device: str = typer.Option(None, help="Or the GPU's name, as its driver gives it."),
-    tp: int = typer.Option(1, help="Ranks that share each dense projection."),
-    dp: int = typer.Option(1, help="Groups of ranks with requests of their own."),
-    ep: int = typer.Option(1, help="Groups of experts; vLLM has 1, or one for each rank."),
+    model: str = plan_options.MODEL,
+    device: str = typer.Option(
+        "", help="The GPU: h100_sxm, or its name in the driver. With --measure: this machine's."
+    ),
+    layout: str = typer.Option(
+        "",
+        help="tp=8,dp=2,ep=16: ranks per dense projection, replicas of attention, and groups of "
+        "experts (vLLM: 1, or one per rank). Default: one rank.",
+        show_default=False,
+    ),
     formats: str = typer.Option(
-        "", "--format", help="Of the weights, like fp8_block. Default: the checkpoint's."
+        "", "--format", help="Format of the weights, like fp8_block. Default: the checkpoint's."
     ),
     tuned: list[Path] = typer.Option(
         [], help="Folder with the engine's tuned files. Default: that of the installed engine."
@@ -47,16 +56,15 @@ def engine_config(
         False, "--measure", help="Measure vLLM's kernels on this machine's GPU; --out is needed."
     ),
     tokens: str = typer.Option("", help="With --measure: numbers of tokens, like 1,16,64."),
-    budget: int = typer.Option(
-        None, help="With --measure: configurations for each of them; 16 by default."
+    budget: int | None = typer.Option(
+        None, help="With --measure: configurations per number of tokens. Default: 16."
     ),
-    out: Path = typer.Option(None, help="Folder to write to; without it nothing is written."),
-    as_json: bool = options.JSON,
+    out: Path = typer.Option(None, help="Folder to write to; by default, nothing is written."),
 ) -> None:
-    """List the tuned files that an engine looks for, and guess those it lacks.
+    """List the tuned files that an engine looks for, and guess the missing ones.
 
-    A guess is what tuned files of similar layers agree on; it is not measured. For aiter, AMD's
-    library of kernels, it is rows of its tables.
+    A guess is what the tuned files of similar layers agree on; it is not measured. For aiter, AMD's
+    kernel library, it is rows of its tables.
 
     With --measure, files hold what beats the engine's default; their card says by how much.
     """
@@ -70,21 +78,23 @@ def engine_config(
     if engine not in (*get_args(Engine), AITER):
         raise UnknownName("engine with tuned files", engine, (*get_args(Engine), AITER))
     kind = cast("Engine", engine)
+    tp, dp, ep = _parse_layout(layout)
     if measure:
-        device = _local_gpu_name(kind, system, device, out, ep)
+        gpu_name = _local_gpu_name(kind, device, out, ep)
     elif tokens or budget is not None:
         raise UsageError("--tokens and --budget are of --measure")
-    gpu_name = _gpu_name(system, device)
+    else:
+        gpu_name = _gpu_name(device)
     _check_ranks(kind, tp, dp, ep)
-    described, output = describe_model(model), Output(as_json)
-    layout = Layout(tp, 1, dp, tp * dp // ep, ep) if described.is_moe else Layout(tp, 1, dp)
+    described, output = describe_model(model), Output(options.root_options(context).as_json)
+    ranks = Layout(tp, 1, dp, tp * dp // ep, ep) if described.is_moe else Layout(tp, 1, dp)
     chosen = Formats(formats) if formats else checkpoint_formats(described)
     if engine == AITER:
         _reject_options({"--also": also, "--triton": triton})
-        served, gpu = (described, layout, chosen), amd_gpu(gpu_name)
+        served, gpu = (described, ranks, chosen), amd_gpu(gpu_name)
         complete_tables(output, served, gpu, tuned or _installed_folder(engine), out)
         return
-    layers = tuned_file_layers(described, layout, chosen, gpu_name, kind)
+    layers = tuned_file_layers(described, ranks, chosen, gpu_name, kind)
     files = []
     if not layers:
         output.say(f"{described.name} in {chosen}: {engine} looks for no tuned file")
@@ -103,49 +113,52 @@ def engine_config(
                 else options.require_positive_int(budget, "--budget")
             )
             files = _measure_missing(files, described, out, _parse_token_counts(tokens), count)
-        _show(output, f"{described.name} on {layout}, {gpu_name}", files)
+        _show(output, f"{described.name} on {ranks}, {gpu_name}", files)
         if architecture_of(gpu_name) is None:
-            output.say(f"no architecture is known of {gpu_name}: only its own files have a vote")
+            output.say(
+                f"{gpu_name} has no known architecture: only files of the same GPU have a vote"
+            )
         if engine_winners.skipped:
             output.say(f"{engine_winners.skipped} files in other formats left out")
     written = [] if out is None else list(write_files(out, files, kind, triton).values())
     _say_next_steps(output, out, written, engine)
     header = {"engine": engine, "model": described.name, "device": gpu_name}
-    entries = [_to_json(file, kind) for file in files]
+    entries = [_file_to_json(file, kind) for file in files]
     output.result({**header, "files": entries, "out": str(out) if written else None})
 
 
+def _parse_layout(text: str) -> tuple[int, int, int]:
+    """Parse ``--layout`` into tp, dp and ep; each is 1 by default."""
+    sizes = options.parse_numbers(text.split(",") if text else [], "--layout", ("tp", "dp", "ep"))
+    tp, dp, ep = (
+        options.require_positive_int(int(sizes.get(name, 1)), f"--layout {name}")
+        for name in ("tp", "dp", "ep")
+    )
+    return tp, dp, ep
+
+
 def _check_ranks(engine: "Engine", tp: int, dp: int, ep: int) -> None:
-    for value, option in ((tp, "--tp"), (dp, "--dp"), (ep, "--ep")):
-        options.require_positive_int(value, option)
     if tp * dp % ep or (engine == "vllm" and ep not in (1, tp * dp)):
-        allowed = f"1 or {tp * dp}" if engine == "vllm" else f"what divides {tp * dp}"
-        raise UsageError(f"--ep {ep} is not possible on {tp * dp} ranks: give {allowed}")
+        allowed = f"1 or {tp * dp}" if engine == "vllm" else f"a divisor of {tp * dp}"
+        raise UsageError(f"--layout ep={ep} is not possible on {tp * dp} ranks: give {allowed}")
 
 
-def _gpu_name(system: str | None, device: str | None) -> str:
-    """Return the GPU's name as its driver gives it; names of files have ``_`` for spaces."""
-    if (system is None) == (device is None):
-        raise UsageError("give --system or --device: tuned files are for one kind of GPU")
-    if system is not None:
+def _gpu_name(device: str) -> str:
+    """Return the GPU's name in its driver, which has capitals; names of systems have none."""
+    if not device:
+        raise UsageError("give --device: tuned files are for one kind of GPU")
+    if device == device.lower():
         from foretune.plan import find_system
 
-        return find_system(system).device.name
-    name = str(device).replace("_", " ").strip()
-    if not name or set(name) & set("/\\,"):
+        return find_system(device).device.name
+    name = device.replace("_", " ").strip()  # as in names of files
+    if set(name) & set("/\\,"):
         raise UsageError(f"--device {device!r}: give the name that nvidia-smi or rocm-smi prints")
     return name
 
 
-def _local_gpu_name(
-    engine: "Engine", system: str | None, device: str | None, out: Path | None, ep: int
-) -> str:  # fmt: skip
-    """Return the name of this machine's GPU.
-
-    Raises:
-        UsageError: it is not the one asked for, or there is none; or what was asked for makes no
-            sense.
-    """
+def _local_gpu_name(engine: "Engine", device: str, out: Path | None, ep: int) -> str:
+    """Return the name of this machine's GPU, if its kernels can be measured."""
     from foretune.collect.devices import local_gpus
 
     if engine != "vllm":
@@ -153,24 +166,22 @@ def _local_gpu_name(
     if out is None:
         raise UsageError("--measure needs --out, the folder for the files")
     if ep > 1:
-        raise UsageError("--measure: experts that are spread over ranks (--ep) are not measured")
+        raise UsageError("--measure: experts that are spread over ranks (ep) are not measured")
     gpus = local_gpus()
     if not gpus:
         raise UsageError("--measure needs a GPU, and this machine has none")
     if not gpus[0].architecture.startswith("sm_"):  # vLLM names files of others differently
-        raise UsageError("--measure: only NVIDIA's GPUs are measured on")
-    if system or device:
-        requested = _gpu_name(system, device)
-        if requested != gpus[0].name:
-            raise UsageError(f"--measure measures on this machine's GPU, {gpus[0].name}: leave "
-                             "--system and --device out")  # fmt: skip
+        raise UsageError("--measure: only NVIDIA GPUs are measured")
+    if device and _gpu_name(device) != gpus[0].name:
+        raise UsageError(f"--measure measures this machine's GPU, {gpus[0].name}: leave --device "
+                         "out")  # fmt: skip
     return gpus[0].name
 
 
 def _measure_missing(
     files: list["EngineFile"], model: "ModelDescription", out: Path, tokens: list[int], budget: int
 ) -> list["EngineFile"]:
-    """Return files with what was measured; each is written as soon as it is done."""
+    """Measure the missing files; each is written as soon as it is done."""
     from foretune.collect import IsolatedRunner, local_device
     from foretune.console import progress_bar
     from foretune.plan.engine_files.folder import check_folder, write_files
@@ -211,7 +222,9 @@ def _installed_folder(engine: str) -> list[Path]:
 
 
 def _show(output: Output, title: str, files: list["EngineFile"]) -> None:
-    rows = [[", ".join(f.parts), _sizes(f.layer), f.status, percent(f.agreement)] for f in files]
+    rows = [
+        [", ".join(f.parts), _layer_sizes(f.layer), f.status, percent(f.agreement)] for f in files
+    ]
     output.table(title, ("part", "layer", "file", "agreement"), rows)
     for file in files:
         if file.measured:
@@ -219,13 +232,13 @@ def _show(output: Output, title: str, files: list["EngineFile"]) -> None:
                     if entry.beats_default]  # fmt: skip
             outcome = f"faster than the default at {', '.join(wins)}" if wins else file.status
             failed = f"; {len(file.failed)} failed" if file.failed else ""
-            output.say(f"{_sizes(file.layer)}: {outcome}{failed}")
+            output.say(f"{_layer_sizes(file.layer)}: {outcome}{failed}")
 
 
 def _reject_options(given: dict[str, object]) -> None:
     for option, value in given.items():
         if value:
-            raise UsageError(f"{option} is not of aiter: only its installed tables are read")
+            raise UsageError(f"{option} is not for aiter: only its installed tables are read")
 
 
 def _say_next_steps(
@@ -252,18 +265,102 @@ def _say_next_steps(
         )
     if not all(file.layer.experts for file in written):
         output.say(
-            f"For linear layers: copy what is in {out / LINEAR_FOLDER} to {LINEAR_CONFIG_FOLDERS[engine]}"
+            f"For linear layers: copy the files in {out / LINEAR_FOLDER} to "
+            f"{LINEAR_CONFIG_FOLDERS[engine]}"
         )
 
 
-def _sizes(layer: "Layer") -> str:
+def _layer_sizes(layer: "Layer") -> str:
     block = "" if layer.block_shape is None else " in blocks"
     return f"{layer.sizes.replace(',', ' ')} {layer.dtype or '16 bit'}{block}"
 
 
-def _to_json(file: "EngineFile", engine: "Engine") -> dict[str, object]:
+def _file_to_json(file: "EngineFile", engine: "Engine") -> dict[str, object]:
     configs = {tokens: dict(config) for tokens, config in file.configs.items()}
     gains = {tokens: entry.speedup for tokens, entry in file.measured.items()}
     return {"name": file.layer.file_name_for(engine), "parts": file.parts, "status": file.status,
             "agreement": file.agreement, "configs": configs, "gains": gains,
             "failed": dict(file.failed)}  # fmt: skip
+
+
+def amd_gpu(name: str) -> "Device":
+    """Return the AMD GPU named; raise UsageError for others."""
+    from foretune.device import find_device_or_none
+
+    found = find_device_or_none(name)
+    if found is None or not str(found.architecture).startswith("gfx9"):
+        raise UsageError(
+            f"AITER's tables are for AMD Instinct GPUs, not for {name}: give --device mi300x"
+        )
+    return found
+
+
+def complete_tables(
+    output: Output,
+    served: "tuple[ModelDescription, Layout, Formats]",
+    gpu: "Device",
+    folders: "Sequence[Path]",
+    out: Path | None,
+) -> None:
+    """List the layers that AITER's tables have and lack, and write completed tables."""
+    from foretune.plan.engine_files.aiter_tables import (
+        fill_tables,
+        layers_in_tables,
+        read_tables,
+        write_tables,
+    )
+
+    model, layout, formats = served
+    architecture, units = str(gpu.architecture), int(gpu.specs["cores"])
+    tables = read_tables(folders)
+    layers = fill_tables(
+        layers_in_tables(model, layout, formats, architecture), tables, architecture, units
+    )
+    if not layers:
+        output.say(f"{model.name} in {formats}: its layers are in no tuned table of AITER")
+    else:
+        rows = [
+            [
+                ", ".join(e.parts),
+                _table_sizes(e),
+                e.table.removesuffix(TABLE_SUFFIX),
+                e.status,
+                percent(e.agreement),
+            ]
+            for e in layers
+        ]
+        title = f"{model.name} on {layout}, {gpu.name}"
+        output.table(title, ("part", "layer", "table", "rows", "agreement"), rows)
+    written = write_tables(out, layers, tables, architecture, units) if out else {}
+    if written:
+        count = f"{len(written)} table{'s' if len(written) > 1 else ''}"
+        output.say(f"{out}: {count}, new rows guessed and not measured")
+        for variable, path in written.items():
+            output.say(f"export {variable}={path.absolute()}")
+        output.say("AITER builds kernels for its tables: set AITER_REBUILD=1 once")
+    elif out is not None:
+        output.say("nothing to write: no file was written")
+    output.result({
+        "engine": AITER, "model": model.name, "device": gpu.name,
+        "layers": [_table_to_json(each) for each in layers],
+        "out": {variable: str(path) for variable, path in written.items()} or None,
+    })  # fmt: skip
+
+
+def _table_sizes(each: "TableLayer") -> str:
+    from foretune.plan.engine_files.aiter import TABLE_KINDS
+
+    return " ".join(f"{name}={each.layer[name]}" for name in TABLE_KINDS[each.table].sizes)
+
+
+def _table_to_json(each: "TableLayer") -> dict[str, object]:
+    guesses = {n: {**choice.values, "agreement": choice.agreement}
+               for n, choice in each.guesses.items()}  # fmt: skip
+    return {
+        "table": each.table,
+        "layer": dict(each.layer),
+        "parts": each.parts,
+        "status": each.status,
+        "there": list(each.tuned_tokens),
+        "guesses": guesses,
+    }

@@ -1,4 +1,4 @@
-"""``foretune import``: other tools' results into a run table."""
+"""``foretune import``: other tools' results, or the shipped tables, as run tables."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,43 +13,66 @@ from foretune.errors import UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
+    from foretune.datasets import DatasetCard
+
 
 def import_(
+    context: typer.Context,
     files: list[str] = typer.Argument(
-        help="Files or folders; for aiconfigurator also 'installed' or a system, e.g. h200_sxm."
+        None, help="Files or folders; for aiconfigurator also 'installed' or a system, h200_sxm."
     ),
-    format: str = typer.Option(..., help="Format: aiconfigurator, kerneltuner, generic, …"),
-    out: Path = typer.Option(..., help="Run table to write (Parquet)."),
+    format: str = typer.Option("", help="Format: aiconfigurator, kerneltuner, generic, …"),
+    out: Path | None = typer.Option(None, help="Run table to write (Parquet)."),
     kernel: str = typer.Option(
-        "", help="Only this kernel; or its name, if the files do not say it."
+        "", help="Only this kernel; or its name, if the files do not name it."
     ),
-    device: str = typer.Option("", help="Name of the device, if the files do not say it."),
+    device: str = typer.Option("", help="Name of the device, if the files do not name it."),
     map_: list[str] = typer.Option(
-        [], "--map", help="Column: 'time_ms=latency_us*0.001', 'problem.M=m' (repeatable)."
+        [],
+        "--map",
+        help="Column: 'time_ms=latency_us*0.001', 'problem.M=m'; with ==, one value for all rows: "
+        "'problem.N==64' (repeatable).",
     ),
-    set_: list[str] = typer.Option(
-        [], "--set", help="Set one value in every row: 'problem.M=64' (repeatable)."
+    shipped: bool = typer.Option(
+        False, "--shipped", help="List the run tables that come with Foretune, or show FILES' card."
     ),
-    as_json: bool = options.JSON,
 ) -> None:
     """Turn another tool's results into a run table.
 
-    Rows that cannot be believed are left out and counted by reason.
+    Rows that cannot be right are left out and counted by reason. With --shipped, --out copies a
+    table that comes with Foretune.
     """
+    output = Output(options.root_options(context).as_json)
+    if shipped:
+        unused = ("format", "kernel", "device", "map_")
+        options.reject_options(context, unused, "--shipped does not take")
+        _import_shipped(output, files or [], out)
+        return
+    if not files or not format or out is None:
+        missing = [
+            name for name, value in (("FILES", files), ("--format", format), ("--out", out))
+            if not value
+        ]  # fmt: skip
+        raise UsageError(f"give {', '.join(missing)} too; --shipped lists Foretune's own tables")
+    if any(Path(file).resolve() == out.resolve() for file in files):
+        raise UsageError(f"{out} is an input file: give another --out")
+    _import_files(output, files, format, out, (kernel, device), map_)
+
+
+def _import_files(
+    output: Output, files: list[str], format: str, out: Path, names: tuple[str, str],
+    maps: list[str],
+) -> None:  # fmt: skip
     from foretune.datasets import import_runs, read_runs, write_runs
     from foretune.datasets.importers.records import as_number
 
-    mapping, constants = (
-        options.parse_key_values(map_, "--map"),
-        options.parse_key_values(set_, "--set"),
-    )
-    output = Output(as_json)
-    if any(Path(file).resolve() == out.resolve() for file in files):
-        raise UsageError(f"{out} is what is read: give another --out")
+    (kernel, device), sources = names, options.parse_key_values(maps, "--map")
+    constants = {c: as_number(v[1:]) for c, v in sources.items() if v.startswith("=")}
+    mapping = {c: v for c, v in sources.items() if c not in constants}
     with progress_bar() as progress:
         imported = import_runs(
             files, format, kernel=kernel or None, device=device or None, mapping=mapping,
-            constants={c: as_number(v) for c, v in constants.items()}, progress=progress,
+            constants=constants, progress=progress,
         )  # fmt: skip
     rows, rejected = len(imported.runs), sum(imported.rejected.values())
     if not rows:
@@ -74,3 +97,60 @@ def _count_lost_runs(before: "pd.DataFrame", now: "pd.DataFrame") -> int:
     from foretune.models.repeats import count_missing_runs
 
     return max(count_missing_runs(now, before), len(before) - len(now))
+
+
+def _import_shipped(output: Output, names: list[str], out: Path | None) -> None:
+    """List the shipped tables; or show one's card, and copy its table to ``out``."""
+    from foretune.datasets import card, load, shipped, write_runs
+
+    if not names:
+        if out is not None:
+            raise UsageError("--out needs a name: 'foretune import --shipped' lists them")
+        _show_all(output, [card(each) for each in shipped()])
+        return
+    if len(names) > 1:
+        raise UsageError(f"--shipped takes one table at a time, not {', '.join(names)}")
+    found = card(names[0])
+    _show_card(output, found)
+    if out is not None:
+        write_runs(out, load(names[0]))
+        output.say(f"{out}: {found.rows} rows")
+    output.result(found)
+
+
+def _show_all(output: Output, cards: "list[DatasetCard]") -> None:
+    rows = [
+        [
+            c.name,
+            c.device,
+            c.ended[:10],
+            f"{c.rows}",
+            ", ".join(c.kernels),
+            "provisional" * bool(c.provisional),
+        ]
+        for c in cards
+    ]
+    columns = ("name", "device", "measured", "rows", "kernels", "")
+    output.table("run tables that come with Foretune", columns, rows)
+    output.result({"datasets": cards})
+
+
+def _show_card(output: Output, card: "DatasetCard") -> None:
+    specs = ", ".join(f"{name} {value:,.6g}" for name, value in card.specs.items())
+    kernels = ", ".join(f"{name} ({source})" for name, source in card.kernels.items())
+    lines = {
+        "device": f"{card.device} ({card.architecture}): {specs}",
+        "system": card.system,
+        "measured": f"{card.began} to {card.ended}",
+        "rows": f"{card.rows}",
+        "kernels": kernels,
+        "columns": ", ".join(card.columns),
+        "protocol": card.protocol,
+        "command": card.command,
+        "licence": card.licence,
+    }
+    if card.provisional:
+        lines["provisional"] = card.provisional
+    output.say(card.name)
+    for title, text in lines.items():
+        output.say(f"  {title}: {text}")

@@ -1,10 +1,13 @@
-"""Options that several commands share, and what their text means."""
+"""Options that several commands share, and their parsing."""
 
+import inspect
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
@@ -18,9 +21,71 @@ if TYPE_CHECKING:
     from foretune.kernel import Kernel
     from foretune.models import Predictor
 
+NO_STORE = "none"
+EPILOG = "Also: --json, --seed, --store, --wait-quiet and --debug; see 'foretune --help'."
+
+
+def add_command(
+    app: typer.Typer, function: Callable[..., None], epilog: str = EPILOG, **settings: Any
+) -> None:
+    """Add a command to ``app``; its help is the docstring, each paragraph on one line."""
+    paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
+    text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
+    app.command(help=text, epilog=epilog, **settings)(function)
+
+
+@dataclass(frozen=True)
+class RootOptions:
+    """Options of every command, accepted anywhere on the line.
+
+    Attributes:
+        as_json: print one JSON object on stdout.
+        given_seed: None if ``--seed`` was not given.
+        store_name: path or URL of the store; ``none`` disables it, None is the default store.
+        patience_s: how long to wait for a quiet machine before measurements that are compared.
+    """
+
+    as_json: bool = False
+    given_seed: int | None = None
+    store_name: str | None = None
+    patience_s: float = 0.0
+
+    @property
+    def seed(self) -> int:
+        """The seed of everything random."""
+        return self.given_seed or 0
+
+    @property
+    def store(self) -> str | Literal[False] | None:
+        """The store as functions of Python take it."""
+        return False if self.store_name == NO_STORE else self.store_name
+
+    @property
+    def required_store(self) -> str | None:
+        """The store, for commands that cannot work without one."""
+        if self.store_name == NO_STORE:
+            raise UsageError("this command reads the store: leave --store none out")
+        return self.store_name
+
+
+def root_options(context: typer.Context) -> RootOptions:
+    """Return the root's options of the command line that ``context`` belongs to."""
+    root = context.find_root().obj
+    return root if isinstance(root, RootOptions) else RootOptions()
+
+
+def find_program(arguments: Sequence[str]) -> range:
+    """Return where the words of a program are: after ``--``, up to the first ``--param``."""
+    if "--" not in arguments:
+        return range(0)
+    start = arguments.index("--") + 1
+    words = arguments[start:]
+    stop = start + words.index("--param") if "--param" in words else len(arguments)
+    return range(start, stop)
+
 
 def registered_completion(group: str) -> Callable[[str], list[str]]:
-    """Return what completes the names of a group of the registry in a shell."""
+    """Return a shell completion of the registered names of a group."""
 
     def complete(incomplete: str) -> list[str]:
         from foretune.registry import registered
@@ -34,9 +99,9 @@ def _choice_completion(*names: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
+KERNEL_HELP = "Name of a kernel ('foretune doctor' lists them), or your own: FILE.py:NAME."
 KERNEL = typer.Argument(
-    help="Name of a kernel ('foretune doctor' lists them), or your own: FILE.py:NAME.",
-    autocompletion=registered_completion("kernels"),
+    "", help=KERNEL_HELP, autocompletion=registered_completion("kernels"), show_default=False
 )
 ONLY_KERNEL = typer.Option(None, help="Use only this kernel, if the files hold several.")
 PREDICTOR_HELP = "Predictor: a folder (also a campaign's), models:/NAME@ALIAS or runs:/ID"
@@ -51,9 +116,6 @@ MAP = typer.Option(
 DEVICE = typer.Option("cpu", "--device", help="cpu, cuda:0 or a device name.")
 TRAINED_DEVICE = typer.Option(
     None, "--device", help="cpu, cuda:0 or a name. Default: the device of the training data."
-)
-JSON = typer.Option(
-    False, "--json", help="Print one JSON object on stdout, everything else on stderr."
 )
 OBJECTIVE = typer.Option(
     "time",
@@ -73,28 +135,7 @@ SEARCHER_HELP = (
 SEARCHER = typer.Option(
     "surrogate", "--searcher", help=SEARCHER_HELP, autocompletion=registered_completion("searchers")
 )
-_VALIDATE_HELP = "Validation: none, quick (hold out a fifth, once) or full (every fold)."
-VALIDATE = typer.Option(
-    "quick",
-    "--validate",
-    help=_VALIDATE_HELP,
-    autocompletion=_choice_completion("none", "quick", "full"),
-)
-VALIDATE_FULL = typer.Option(
-    "full",
-    "--validate",
-    help=_VALIDATE_HELP,
-    autocompletion=_choice_completion("none", "quick", "full"),
-)
-SEED = typer.Option(0, "--seed", min=0, help="Seed of everything random.")
-STORE = typer.Option(
-    None,
-    "--store",
-    help="Store: path or database URL. Default: $FORETUNE_STORE, else your cache folder.",
-)
-NO_STORE = typer.Option(
-    False, "--no-store", help="Do not read or write the store; measure everything."
-)
+BUDGET_HELP = "10 new measurements, auto (until the expected regret is 3 %), auto:0.01, or 60s"
 RUNNER = typer.Option(
     "local", "--runner", help="local (this device) or ray (all equal devices of a cluster)."
 )
@@ -102,40 +143,73 @@ RAY_ADDRESS = typer.Option(
     None, "--ray-address", envvar="RAY_ADDRESS",
     help="Address of the Ray cluster; auto: this machine's. Default: start one here.",
 )  # fmt: skip
-REGRET = typer.Option(
-    None, "--regret", help="Stop when the expected regret is below this. Default with auto: 0.03."
-)
-SECONDS = typer.Option(
-    None,
-    "--seconds",
-    help="Search for so many seconds, builds included; --budget is optional then.",
-)
-WAIT_QUIET = typer.Option(
-    0.0,
-    "--wait-quiet",
-    min=0,
-    help="Before comparing, wait up to this many seconds until the machine is quiet.",
-)
 
 
-def read_objective(text: str) -> Objective:
-    """Return the objective called ``text``.
+@dataclass(frozen=True)
+class Budget:
+    """When a search stops; see `foretune.tune_problem`."""
 
-    Raises:
-        UnknownName: there is none.
+    budget: int | Literal["auto"] | None = None
+    regret: float | None = None
+    seconds: float | None = None
+
+    def to_kwargs(self) -> dict[str, Any]:
+        """Return the parts that were given, as functions of Python take them."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+def parse_budget(text: str | None) -> Budget:
+    """Parse ``--budget``: ``10``, ``auto``, ``auto:0.03`` or ``60s``.
+
+    With several, joined by commas, the search stops at the first.
     """
+    if not text:
+        return Budget()
+    count: int | None = None
+    auto, regret, seconds = False, None, None
+    for part in text.split(","):
+        if found := re.fullmatch(r"auto(?::([\d.eE+-]+))?", part):
+            auto, regret = True, float(found[1]) if found[1] and _is_number(found[1]) else None
+            if found[1] and regret is None:
+                raise UsageError(f"--budget {text}: the regret after auto: is a number like 0.03")
+        elif part.endswith("s") and _is_number(part[:-1]):
+            seconds = require_positive(float(part[:-1]), "--budget", "s")
+        elif re.fullmatch(r"-?\d+", part):
+            count = require_positive_int(int(part), "--budget")
+        else:
+            raise UsageError(
+                f"--budget {text}: give a number of measurements, auto, auto:0.03 or 60s"
+            )
+    return Budget(count or ("auto" if auto else None), regret, seconds)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def parse_objective(text: str) -> Objective:
+    """Return the objective named ``text``."""
     known = [objective.value for objective in Objective]
     if text not in known:
         raise UnknownName("objective", text, known)
     return Objective(text)
 
 
-def read_problems(kernel: "Kernel", texts: list[str], seed: int = 0) -> list[Problem]:
-    """Return the problems meant by ``texts``: each ``M=…,N=…;M=…,N=…`` or a number of drawn ones.
+def read_kernel(name: str) -> "Kernel":
+    """Return the kernel given as an argument."""
+    from foretune.registry import get_kernel
 
-    Raises:
-        UsageError: a text cannot be read, or names what the kernel does not have.
-    """
+    if not name:
+        raise UsageError("give a kernel: a name ('foretune doctor' lists them) or FILE.py:NAME")
+    return get_kernel(name)
+
+
+def read_problems(kernel: "Kernel", texts: list[str], seed: int = 0) -> list[Problem]:
+    """Parse ``--problems``: each text is ``M=…,N=…;M=…,N=…`` or a number of random problems."""
     problems: dict[Problem, None] = {}
     for text in texts:
         if text.strip().isdigit():
@@ -144,29 +218,19 @@ def read_problems(kernel: "Kernel", texts: list[str], seed: int = 0) -> list[Pro
             problems.update(dict.fromkeys(kernel.training_problems(int(text), seed)))
             continue
         for part in text.split(";"):
-            problem = kernel.problem(Problem.parse(part))
-            check_memory(kernel, problem)
-            problems.setdefault(problem)
+            problems.setdefault(read_problem(kernel, part))
     return list(problems)
 
 
 def read_problem(kernel: "Kernel", text: str) -> Problem:
-    """Return the one problem meant by ``text``.
-
-    Raises:
-        UsageError: it cannot be read, or is none of this kernel's.
-    """
+    """Parse one problem of a kernel, and check that it fits in memory."""
     problem = kernel.problem(Problem.parse(text))
     check_memory(kernel, problem)
     return problem
 
 
 def check_memory(kernel: "Kernel", problem: Problem) -> None:
-    """Do nothing if ``problem`` fits this machine's memory, or is for a device with its own.
-
-    Raises:
-        ProblemError: it does not.
-    """
+    """Raise ProblemError if a CPU kernel's problem does not fit in this machine's free memory."""
     import psutil
 
     if kernel.device_kind == "gpu":
@@ -180,11 +244,7 @@ def check_memory(kernel: "Kernel", problem: Problem) -> None:
 
 
 def read_local_device(name: str) -> "Device":
-    """Return the device of this machine that ``name`` means.
-
-    Raises:
-        UnknownName: there is none.
-    """
+    """Return the device of this machine named ``name``."""
     from foretune.collect import local_device
 
     return local_device(name)
@@ -196,22 +256,16 @@ def make_runner(
     kernel: "Kernel",
     device: str,
     timing: "Timing | None" = None,
-    limit_s: float = 30.0,
 ) -> "Runner":
-    """Return the runner that ``--runner`` means, for devices called ``device``.
-
-    Raises:
-        UnknownName: there is no such runner or device.
-        ForetuneError: there is no cluster to run on.
-    """
+    """Return the runner for ``--runner``, on devices named ``device``."""
     if runner not in ("local", "ray"):
         raise UnknownName("runner", runner, ("local", "ray"))
     if runner == "local":
         from foretune.collect import IsolatedRunner
 
         if ray_address and not os.environ.get("RAY_ADDRESS"):
-            raise UsageError("--ray-address is of --runner ray: give both")
-        return IsolatedRunner(read_local_device(device), timing, limit_s)
+            raise UsageError("--ray-address needs --runner ray: give both")
+        return IsolatedRunner(read_local_device(device), timing)
     from foretune.collect import RayRunner
 
     try:
@@ -219,38 +273,31 @@ def make_runner(
     except UnknownName:  # the cluster may have it
         hardware = device
     print("starting workers on Ray …", file=sys.stderr, flush=True)
-    return RayRunner(kernel, hardware, timing, limit_s, address=ray_address)
+    return RayRunner(kernel, hardware, timing, address=ray_address)
 
 
 def read_any_device(name: str) -> "Device":
-    """Return the device of this machine, or the known one, that ``name`` means.
-
-    Raises:
-        UnknownName: there is none.
-    """
+    """Return a device of this machine, or a known one."""
     from foretune.device import find_device
 
     return read_local_device(name) if name == "cpu" or ":" in name else find_device(name)
 
 
 def device_for(predictor: "Predictor", name: str | None) -> "Device":
-    """Return the device that ``name`` means to ``predictor``: one it knows, else `read_any_device`.
-
-    Raises:
-        PredictorError: there is no name, and there are runs of several devices.
-        UnknownName: there is no such device.
-    """
+    """Return the device ``name``, preferring devices the predictor was trained on."""
     try:
         return predictor.device(name)
     except UnknownName:
         return read_any_device(str(name))
 
 
-def reject_options(context: typer.Context, names: tuple[str, ...], message: str) -> None:
-    """Check that none of the named options was typed.
+def reject_options(context: typer.Context, names: Sequence[str], message: str) -> None:
+    """Raise UsageError if any of the named options was given on the command line.
 
-    Raises:
-        UsageError: one was; the message says ``message`` not.
+    Args:
+        context: the command's.
+        names: parameters of the command.
+        message: starts the error, like "a kernel does not take".
     """
     flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     for name in names:
@@ -259,67 +306,49 @@ def reject_options(context: typer.Context, names: tuple[str, ...], message: str)
             raise UsageError(f"{message} {name}: leave {flags[name]} out")
 
 
-def read_store(store: str | None, no_store: bool) -> str | Literal[False] | None:
-    """Return what ``--store`` and ``--no-store`` mean; None is the user's own.
-
-    Raises:
-        UsageError: both were given.
-    """
-    if store and no_store:
-        raise UsageError("--store and --no-store exclude each other: give one of them")
-    return False if no_store else store
-
-
-def read_budget(text: str) -> int | Literal["auto"]:
-    """Return what ``--budget`` means.
-
-    Raises:
-        UsageError: it is neither a number nor ``auto``, or leaves nothing to do.
-    """
-    if text == "auto":
-        return "auto"
-    if not text.lstrip("-").isdigit():
-        raise UsageError(f"--budget {text}: give a number of measurements, or auto")
-    return require_positive_int(int(text), "--budget")
+def require_option(value: Any, option: str, purpose: str) -> None:
+    """Raise UsageError if ``value`` was not given."""
+    if not value:
+        raise UsageError(f"{purpose} needs {option}: add it")
 
 
 def require_positive_int(value: int, option: str) -> int:
-    """Return ``value`` if it is positive.
-
-    Raises:
-        UsageError: it is not.
-    """
+    """Return ``value``, or raise UsageError if it is below 1."""
     if value < 1:
         raise UsageError(f"{option} {value} leaves nothing to do: give at least 1")
     return value
 
 
-def require_positive(value: float, option: str) -> float:
-    """Return ``value`` if it is above zero.
-
-    Raises:
-        UsageError: it is not.
-    """
+def require_positive(value: float, option: str, unit: str = "") -> float:
+    """Return ``value``, or raise UsageError unless it is above 0."""
     if not value > 0:
-        raise UsageError(f"{option} {value:g} leaves no time: give more than 0")
+        raise UsageError(f"{option} {value:g}{unit} leaves no time: give more than 0")
     return value
 
 
-def parse_key_values(texts: Sequence[str], option: str) -> dict[str, str]:
-    """Return column -> value of texts ``COLUMN=VALUE``.
-
-    Raises:
-        UsageError: one is of another form, or given twice; ``option`` is what the message calls it.
-    """
-    values = {}
+def parse_key_values(texts: Sequence[str], option: str, form: str = "COLUMN") -> dict[str, str]:
+    """Parse texts ``KEY=VALUE``, each key once; ``form`` names the key in messages."""
+    values: dict[str, str] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip() or not value.strip():
-            raise UsageError(f"{option} {text!r} is not of the form COLUMN=VALUE")
+            raise UsageError(f"{option} {text!r} is not of the form {form}=VALUE")
         if name.strip() in values:
             raise UsageError(f"{option} {name.strip()} is given twice: give it once")
         values[name.strip()] = value.strip()
     return values
+
+
+def parse_numbers(texts: Sequence[str], option: str, known: Sequence[str]) -> Mapping[str, float]:
+    """Parse texts ``KEY=NUMBER`` whose keys are among ``known``."""
+    numbers = {}
+    for key, value in parse_key_values(texts, option, "KEY").items():
+        if key not in known:
+            raise UnknownName(f"key of {option}", key, known)
+        if not _is_number(value):
+            raise UsageError(f"{option} {key}={value}: give a number")
+        numbers[key] = float(value)
+    return numbers
 
 
 def enable_cwd_imports() -> None:

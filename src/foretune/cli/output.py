@@ -1,4 +1,4 @@
-"""What people and programs get to see: tables for the one, JSON for the other."""
+"""Output: tables for people, JSON for programs."""
 
 import json
 import math
@@ -13,28 +13,28 @@ from foretune.console import print_table
 
 
 class Output:
-    """Where a command writes: with ``--json`` one object on stdout and people's text on stderr."""
+    """Writes text to stdout; with ``--json``, one object to stdout and the text to stderr."""
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
         self.console = Console(stderr=as_json, highlight=False)
 
     def say(self, text: str) -> None:
-        """Print a line for people."""
+        """Print a line."""
         self.console.print(text, markup=False, soft_wrap=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Print a table for people; columns of numbers flush right."""
+        """Print a table, numeric columns flush right."""
         print_table(self.console, title, columns, rows)
 
     def result(self, data: Any) -> None:
-        """Print the JSON object, if asked for: a mapping or a dataclass, and what is in it."""
+        """Print a mapping or dataclass as the JSON object, if ``--json`` was given."""
         if self.as_json:
             print(json.dumps(_to_json(data)))
 
 
 def _to_json(value: Any) -> Any:
-    """Return ``value`` as JSON says it: records as objects, NaN and infinity as null."""
+    """Convert to JSON values; NaN and infinity become null."""
     if is_dataclass(value) and not isinstance(value, Mapping):
         value = {f.name: getattr(value, f.name) for f in fields(value)}
     if isinstance(value, Mapping):
@@ -49,12 +49,20 @@ def _to_json(value: Any) -> Any:
 
 
 def percent(fraction: float) -> str:
-    """Return a fraction as a percentage for tables: ``3.1 %``; a dash where undefined."""
+    """Return a fraction as a percentage, ``3.1 %``; a dash if it is not finite."""
     return f"{100 * fraction:.1f} %" if math.isfinite(fraction) else "–"
 
 
+def format_config(config: Mapping[str, Any]) -> str:
+    """Return a configuration as ``BLOCK=64 num_warps=4``."""
+    return " ".join(f"{name}={value}" for name, value in config.items())
+
+
+METRIC_COLUMNS = ("held out: model", "MAPE", "median", "p95", "rank", "regret", "90% int.")
+
+
 def metric_rows(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list[list[str]]:
-    """Return table rows of (split, model) scores; the columns are `METRIC_COLUMNS`."""
+    """Return a row of `METRIC_COLUMNS` per (split, model) of ``scores``."""
     return [
         [
             f"{split}: {model}",
@@ -68,6 +76,3 @@ def metric_rows(scores: Mapping[str, Mapping[str, Mapping[str, float]]]) -> list
         for split, models in scores.items()
         for model, s in models.items()
     ]
-
-
-METRIC_COLUMNS = ("held out: model", "MAPE", "median", "p95", "rank", "regret", "90% int.")

@@ -1,9 +1,9 @@
-"""``foretune train``, ``evaluate`` and ``predict``: predictors offline."""
+"""``foretune train`` and ``evaluate``: predictors from run tables, and their validation."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -11,24 +11,23 @@ from foretune.cli import options
 from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows, percent
 from foretune.cli.run_files import read_files
 from foretune.errors import PredictorError, UnknownName, UsageError
-from foretune.problem import Problem
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from foretune.device import Device
     from foretune.models import Predictor, Training
-    from foretune.space import Configuration, SearchSpace
 
-UNITS = {"time_ms": "ms", "power_w": "W"}
 UNUSABLE_SPLIT_REASONS = {
     "random": "there are too few rows",
     "grouped": "there is one group only, or too few rows",
-    "device": "there is one device only, too few rows, or too little is known of some",
-    "time": "the runs do not say when they were made (recorded_at), or all at once",
+    "device": "there is one device only, too few rows, or some devices lack specifications",
+    "time": "the runs have no time of recording (recorded_at), or all the same",
 }
+CURVE = "curve"
+WORK_KEYS = ("flops", "bytes", "blocks")
 MAX_EXPLAINED = 10_000
-"""Rows of a table that 'evaluate' says of in what they lie outside of training."""
+"""How many rows `evaluate` compares with the training range."""
+DRIFTED_EXIT_CODE = 1
 
 
 def train(
@@ -45,24 +44,25 @@ def train(
     group: str = typer.Option(
         "problem", help="Hold out together: problem, device, or columns (problem.N,…)."
     ),
-    validate: str = options.VALIDATE,
-    split: list[str] = typer.Option(
-        [], help="What to hold out: random, grouped, device, time (repeatable)."
+    validate: str = typer.Option(
+        "quick",
+        help="none, quick (hold out a fifth, once) or full (every fold); or what to hold out: "
+        "random, grouped, device, time, joined by commas; curve adds the learning curve.",
     ),
-    compiled: bool = typer.Option(False, help="Also learn from static.… columns (compiled code)."),
-    flops: str = typer.Option("", help="Operations of a launch, from columns: '2*M*N*K'."),
-    bytes_: str = typer.Option("", "--bytes", help="Bytes it moves: '2*(M*K + K*N + M*N)'."),
-    blocks: str = typer.Option("", help="Blocks launched: '-(-M//BLOCK_M) * -(-N//BLOCK_N)'."),
+    compiled: bool = typer.Option(
+        False, "--compiled", help="Also learn from static.… columns (compiled code)."
+    ),
+    work: list[str] = typer.Option(
+        [],
+        help="Work of a launch, from columns: 'flops=2*M*N*K', 'bytes=2*(M*K + K*N + M*N)', "
+        "'blocks=-(-M//BLOCK_M) * -(-N//BLOCK_N)' (repeatable).",
+    ),
     kernel: str = options.ONLY_KERNEL,
     resume: str = typer.Option(
-        None,
-        help="Continue this predictor with its rows, model, targets and seed.",
+        None, help="Continue this predictor with its rows, model, targets and seed."
     ),
-    curve: bool = typer.Option(False, help="Show the learning curve: error by number of runs."),
     mlflow: str = typer.Option(None, help="Also log to this MLflow: sqlite:///mlflow.db or a URL."),
     out: Path = typer.Option(..., help="Folder for the predictor."),
-    seed: int = options.SEED,
-    as_json: bool = options.JSON,
 ) -> None:
     """Train a predictor, and validate it on held-out runs."""
     from foretune.features.families.user_defined import UserDefinedCost
@@ -71,24 +71,22 @@ def train(
     from foretune.models.saved.folder import require_writable_folder
     from foretune.models.saved.lookup import read_predictor
     from foretune.models.targets import TARGETS
-    from foretune.models.validation.evaluation import VALIDATION_LEVELS
-    from foretune.models.validation.learning_curve import learning_curve
-    from foretune.models.validation.noise import noise_floor
-    from foretune.models.validation.splits import SPLITS, group_columns
+    from foretune.models.validation.splits import group_columns
     from foretune.registry import load
 
+    root = options.root_options(context)
+    output = Output(root.as_json)
     load("models", model)
-    _check_known("target", target, TARGETS)
-    _check_known("split", split, SPLITS)
-    _check_known("validation level", [validate], VALIDATION_LEVELS)
-    output = Output(as_json)
+    for name in target:
+        if name not in TARGETS:
+            raise UnknownName("target", name, TARGETS)
+    level, splits, with_curve = _parse_validate(validate)
     problem = [name.strip() for name in sizes.split(",") if name.strip()]
     runs = read_files(files, kernel, map_, problem=problem)
-    work = UserDefinedCost.from_expressions(require_single_kernel(runs), flops, bytes_, blocks)
-    template = Predictor(model, tuple(target) or None, seed, work, compiled)  # type: ignore[arg-type]
+    cost = UserDefinedCost.from_expressions(require_single_kernel(runs), *_parse_work(work))
+    template = Predictor(model, tuple(target) or None, root.seed, cost, compiled)  # type: ignore[arg-type]
     if resume is not None:
-        fixed_options = ("model", "target", "seed", "compiled", "flops", "blocks")
-        options.reject_options(context, fixed_options, "--resume keeps the predictor's")
+        _check_resume(context)
         template = read_predictor(resume)
         runs = _append_runs(template, runs, resume)
     group_columns(runs, group)
@@ -101,19 +99,65 @@ def train(
             group,
             template.seed,
             template.kernel,
-            splits=split or None,  # type: ignore[arg-type]
+            splits=splits or None,
             compiled=template.compiled,
             parameters=template.parameters,
-            validate=validate,  # type: ignore[arg-type]
+            validate=level,
         )
         done.predictor.save(out)
         log(done, out)
+    summary = _show_training(output, done, runs, splits)
+    curves = _learning_curves(output, done.predictor, group) if with_curve else {}
+    output.say(f"\npredictor: {out}")
+    output.result({"out": str(out), **summary, "validate": level, "curves": curves})
+
+
+def _parse_validate(text: str) -> tuple[Any, Any, bool]:
+    """Return the level, what to hold out, and whether to show the learning curve."""
+    from foretune.models.validation.evaluation import VALIDATION_LEVELS
+    from foretune.models.validation.splits import SPLITS
+
+    levels, splits, with_curve = [], [], False
+    for part in (part.strip() for part in text.split(",")):
+        if part in VALIDATION_LEVELS:
+            levels.append(part)
+        elif part in SPLITS:
+            splits.append(part)
+        elif part == CURVE:
+            with_curve = True
+        else:
+            raise UnknownName("validation", part, (*VALIDATION_LEVELS, *SPLITS, CURVE))
+    return (levels or ["quick"])[-1], splits, with_curve
+
+
+def _parse_work(texts: list[str]) -> list[str]:
+    """Return the expressions of `WORK_KEYS`; empty where none was given."""
+    given = options.parse_key_values(texts, "--work", "KEY")
+    for key in given:
+        if key not in WORK_KEYS:
+            raise UnknownName("key of --work", key, WORK_KEYS)
+    return [given.get(key, "") for key in WORK_KEYS]
+
+
+def _check_resume(context: typer.Context) -> None:
+    keeps = "--resume keeps the predictor's"
+    options.reject_options(context, ("model", "target", "compiled", "work"), keeps)
+    if options.root_options(context).given_seed is not None:
+        raise UsageError(f"{keeps} seed: leave --seed out")
+
+
+def _show_training(
+    output: Output, done: "Training", runs: "pd.DataFrame", splits: list[str]
+) -> dict[str, Any]:
+    """Print the validation; return it for JSON."""
+    from foretune.models.validation.noise import noise_floor
+
     for name, scores in done.scores.items():
         output.table(f"predicting {name}", METRIC_COLUMNS, metric_rows(scores))
     output.say(str(done.validation))
-    for line in _notes(done, split):
+    for line in _notes(done, splits):
         output.say(line)
-    floor, curves = noise_floor(runs), {}
+    floor = noise_floor(runs)
     if floor == floor:
         output.say(f"noise floor of time_ms, from repeats: {percent(floor)}")
     for name, share in done.validation.seen_problem_share.items():
@@ -122,43 +166,46 @@ def train(
                 f"{percent(share)} of the randomly held-out rows for {name} have their problem in "
                 "training\ntoo: judge by the grouped split"
             )
-    if curve:
-        for name in done.predictor.targets_:
-            points = learning_curve(done.predictor, done.predictor.runs_, name, group)
-            curves[name] = points.to_dict("records")
-            output.table(
-                f"learning curve, {name}",
-                ("runs", "MAPE", "median", "90% int."),
-                [[f"{p['rows']:,}", *map(percent, list(p.values())[1:])] for p in curves[name]],
-            )
-    output.say(f"\npredictor: {out}")
-    output.result(
-        {
-            "out": str(out),
-            **done.metrics(),
-            "validate": validate,
-            "noise_floor": floor,
-            "curves": curves,
-            "training": done.predictor.training_,
-        }
-    )
+    return {**done.metrics(), "noise_floor": floor, "training": done.predictor.training_}
+
+
+def _learning_curves(output: Output, predictor: "Predictor", group: str) -> dict[str, Any]:
+    """Print the error by number of runs, per target; return it for JSON."""
+    from foretune.models.validation.learning_curve import learning_curve
+
+    curves: dict[str, Any] = {}
+    for name in predictor.targets_:
+        points = learning_curve(predictor, predictor.runs_, name, group)
+        curves[name] = points.to_dict("records")
+        output.table(
+            f"learning curve, {name}",
+            ("runs", "MAPE", "median", "90% int."),
+            [[f"{p['rows']:,}", *map(percent, list(p.values())[1:])] for p in curves[name]],
+        )
+    return curves
 
 
 def evaluate(
+    context: typer.Context,
     predictor: str = options.PREDICTOR,
     files: list[Path] = options.RUNS,
     kernel: str = options.ONLY_KERNEL,
     map_: list[str] = options.MAP,
-    as_json: bool = options.JSON,
+    drift: bool = typer.Option(
+        False, "--drift", help="Only check whether the predictor still holds; exit code 1 if not."
+    ),
 ) -> None:
     """Score a saved predictor on runs it never saw."""
     from foretune.models import evaluate_predictor
     from foretune.models.saved.lookup import read_predictor
     from foretune.models.validation.evaluation import count_seen_before
 
-    output = Output(as_json)
+    output = Output(options.root_options(context).as_json)
     loaded = read_predictor(predictor)
     runs = read_files(files, kernel, map_, loaded)
+    if drift:
+        _show_drift(output, loaded, runs)
+        return
     scores = evaluate_predictor(loaded, runs)
     if seen := count_seen_before(loaded, runs):
         output.say(
@@ -169,7 +216,8 @@ def evaluate(
     if len(lines):
         count = lines["row"].nunique()
         output.say(
-            f"{count:,} of these {min(len(runs), MAX_EXPLAINED):,} runs lie outside of training:"
+            f"{count:,} of these {min(len(runs), MAX_EXPLAINED):,} runs are outside the training "
+            "range:"
         )
         for column, group in lines.groupby("column", sort=False):
             first = group.iloc[0]
@@ -181,69 +229,30 @@ def evaluate(
     output.result(scores)
 
 
-def predict(
-    predictor: str = options.PREDICTOR,
-    kernel: str = typer.Option(..., help="Name of the kernel."),
-    problem: str = typer.Option(..., help="M=…,N=…,…"),
-    top: int = typer.Option(10, help="How many of the best to show."),
-    device: str | None = options.TRAINED_DEVICE,
-    as_json: bool = options.JSON,
-) -> None:
-    """Rank the configurations of a problem without running anything."""
-    import numpy as np
+def _show_drift(output: Output, predictor: "Predictor", runs: "pd.DataFrame") -> None:
+    from foretune.models.validation.drift import check_drift
 
-    from foretune.features import rows_of
-    from foretune.models.saved.lookup import read_predictor
-    from foretune.models.saved.search_predictor import require_kernel
-
-    options.require_positive_int(top, "--top")
-    loaded = read_predictor(predictor)
-    require_kernel(loaded, kernel)
-    hardware = options.device_for(loaded, device)
-    wanted, configs, predicted = _candidates(loaded, problem, hardware)
-    primary = "time_ms" if "time_ms" in predicted else next(iter(loaded.targets_))
-    best = np.argsort(predicted[primary].to_numpy(), kind="stable")[:top].tolist()
-    rows = rows_of(kernel, wanted, [configs[i] for i in best], hardware)
-    reasons = loaded.explain_outside(rows).groupby("row")
-    entries = [
-        {
-            "config": dict(configs[i]),
-            "time_ms": row.get("time_ms"),
-            "low": row[f"{primary}_low"],
-            "high": row[f"{primary}_high"],
-            "power_w": row.get("power_w"),
-            "p_valid": row["p_valid"],
-            "outside": [
-                f"{line.column}={line.value}: {line.reason}"
-                for line in (reasons.get_group(k).itertuples() if k in reasons.groups else ())
-            ],
-        }
-        for k, (i, row) in enumerate((i, predicted.iloc[i]) for i in best)
-    ]
-    output = Output(as_json)
-    watts = [] if primary == "power_w" or "power_w" not in predicted else ["power_w"]
-    cells = [
-        [
-            f"{e[primary]:.3g}",
-            f"{e['low']:.3g}–{e['high']:.3g}",
-            *(f"{e[name]:.3g}" for name in watts),
-            f"{e['p_valid']:.2f}",
-            _format_config(e),
+    found = check_drift(predictor, runs)
+    for target, d in found.items():
+        rows = [
+            ["inside the interval", percent(d.coverage), f"at least {percent(d.coverage_least)}"],
+            ["median error", percent(d.median_error), f"about {percent(d.expected_error)}"],
+            ["bias", percent(d.bias), f"up to {percent(d.bias_limit)}"],
+            [f"change of {d.repeats} repeated runs", percent(d.change), ""],
         ]
-        for e in entries
-    ]
-    output.table(
-        f"{kernel} {wanted}: {len(predicted):,} configurations predicted",
-        (UNITS[primary], "90 % interval", *(UNITS[n] for n in watts), "valid", "configuration"),
-        cells,
-    )
-    for reason in dict.fromkeys(r for e in entries for r in e["outside"]):
-        output.say(f"outside the training range: {reason}")
-    output.result({"problem": dict(wanted), "configurations": len(predicted), "configs": entries})
+        output.table(f"{target} of {d.rows} new runs", ("", "found", "expected"), rows)
+    for target, d in found.items():
+        output.say(f"{target}: {d.verdict}" + "".join(f"\n  {reason}" for reason in d.reasons))
+    drifted = any(d.reasons for d in found.values())
+    verdicts = {t: {"verdict": d.verdict, **vars(d)} for t, d in found.items()}
+    output.result({"verdict": "drifted" if drifted else "ok", "targets": verdicts})
+    if drifted:
+        output.say("'foretune train --resume' continues the predictor with these runs")
+        raise typer.Exit(DRIFTED_EXIT_CODE)
 
 
 def _notes(done: "Training", splits: list[str]) -> "Iterator[str]":
-    """Yield what is missing in a training's figures, and why."""
+    """Yield which figures of a training are missing, and why."""
     from foretune.features.families_of_runs import explain_missing_roofline
 
     features, runs = done.predictor.features_, done.predictor.runs_
@@ -261,47 +270,8 @@ def _notes(done: "Training", splits: list[str]) -> "Iterator[str]":
             yield f"not held out: {split}: {UNUSABLE_SPLIT_REASONS[split]}"
 
 
-def _candidates(
-    loaded: "Predictor", problem: str, hardware: "Device"
-) -> tuple[Problem, "SearchSpace | list[Configuration]", "pd.DataFrame"]:
-    """Return the problem, its configurations, and predictions of all.
-
-    The configurations are the kernel's space; where the runs came from another tool, which has no
-    space here, those that were ever measured.
-    """
-    from foretune.features import rows_of
-    from foretune.registry import get_kernel, registered
-
-    name = loaded.kernel_name_
-    if name in registered("kernels"):
-        chosen = get_kernel(name)
-        wanted = options.read_problem(chosen, problem)
-        space = chosen.space(wanted)
-        return wanted, space, loaded.predict_space(wanted, space, hardware)
-    wanted = _parse_problem(loaded, problem)
-    measured = loaded.measured_configurations(hardware.name)
-    return wanted, measured, loaded.predict(rows_of(name, wanted, measured, hardware))
-
-
-def _parse_problem(predictor: "Predictor", text: str) -> Problem:
-    """Return the problem meant by ``text``; what was the same in all runs need not be said."""
-    from foretune.datasets.schema import columns_of
-
-    given, runs = Problem.parse(text), predictor.runs_
-    columns = {c.removeprefix("problem."): runs[c] for c in columns_of(runs, "problem")}
-    for name in given:
-        if name not in columns:
-            raise UnknownName("size", name, columns)
-    common = {n: v.iloc[0] for n, v in columns.items() if v.notna().all() and v.nunique() == 1}
-    missing = [n for n, v in columns.items() if n not in {**common, **given} and v.notna().all()]
-    if missing:
-        raise UsageError(f"--problem lacks {', '.join(missing)}")
-    plain = {n: v.item() if hasattr(v, "item") else v for n, v in common.items()}
-    return Problem({**plain, **given})
-
-
 def _append_runs(predictor: "Predictor", new: "pd.DataFrame", folder: str) -> "pd.DataFrame":
-    """Return the rows of ``predictor`` followed by ``new`` ones of the same kernel."""
+    """Return the rows of ``predictor``, then ``new`` rows of the same kernel."""
     import pandas as pd
 
     others = sorted(set(map(str, new["kernel"])) - {predictor.kernel_name_})
@@ -311,9 +281,10 @@ def _append_runs(predictor: "Predictor", new: "pd.DataFrame", folder: str) -> "p
             "choose with --kernel, or train without --resume"
         )
     if predictor.calibration_.devices:
+        devices = ", ".join(predictor.calibration_.devices)
         raise PredictorError(
-            f"{folder} was calibrated, and its runs on {', '.join(predictor.calibration_.devices)} "
-            "are no training rows: resume the one it was made from, and give those runs too"
+            f"{folder} was calibrated on {devices}, whose runs were not trained on: resume the one "
+            "it was made from, and give those runs too"
         )
     return pd.concat([predictor.runs_, new], ignore_index=True)
 
@@ -322,7 +293,7 @@ def _append_runs(predictor: "Predictor", new: "pd.DataFrame", folder: str) -> "p
 def _mlflow_logger(
     uri: str | None, model: str, runs: "pd.DataFrame"
 ) -> "Iterator[Callable[[Training, Path], None]]":
-    """Open an MLflow run at ``uri`` and yield what logs a training to it; nothing without one."""
+    """Open an MLflow run at ``uri`` and yield a function that logs a training to it."""
     if uri is None:
         yield lambda training, folder: None
         return
@@ -330,17 +301,7 @@ def _mlflow_logger(
     from foretune.tune.mlflow.tracking import Tracker
 
     kernel = require_single_kernel(runs)
-    tracker = Tracker(uri)  # before the training: what cannot be reached is noticed at once
+    tracker = Tracker(uri)  # before training: an unreachable server fails at once
     run_id = tracker.open_run(f"{kernel}: train {model}", None, {"foretune.kernel": kernel})
     with tracker.running(run_id):
         yield lambda training, folder: tracker.log_training(run_id, training, folder)
-
-
-def _format_config(entry: dict[str, dict[str, object]]) -> str:
-    return " ".join(f"{k}={v}" for k, v in entry["config"].items())
-
-
-def _check_known(what: str, names: list[str], known: tuple[str, ...]) -> None:
-    for name in names:
-        if name not in known:
-            raise UnknownName(what, name, known)

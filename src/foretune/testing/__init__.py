@@ -1,7 +1,7 @@
-"""Whether an implementation keeps the contract of its seam: checks for yours, and for ours.
+"""Contract checks for implementations of Foretune's interfaces.
 
-Each takes an implementation, returns nothing, and raises `BrokenContract` with what is wrong. Our
-own tests run them over everything that is registered.
+Each check takes an implementation and raises `ContractViolation` with the problem. Foretune's tests
+run them on everything that is registered.
 """
 
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from foretune.testing.contract import BrokenContract
+    from foretune.testing.contract import ContractViolation
     from foretune.testing.drivers import check_loop_driver
     from foretune.testing.kernels import check_kernel
     from foretune.testing.meters import check_meter
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from foretune.testing.searchers import check_searcher
 
 __all__ = [
-    "BrokenContract",
+    "ContractViolation",
     "check_kernel",
     "check_loop_driver",
     "check_meter",
@@ -31,7 +31,7 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "contract": ("BrokenContract",),
+            "contract": ("ContractViolation",),
             "drivers": ("check_loop_driver",),
             "kernels": ("check_kernel",),
             "meters": ("check_meter",),

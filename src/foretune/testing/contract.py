@@ -1,17 +1,13 @@
-"""How a check says what is wrong."""
+"""The error of the contract checks."""
 
 from foretune.errors import ForetuneError
 
 
-class BrokenContract(ForetuneError, AssertionError):
-    """An implementation does not do what its seam promises."""
+class ContractViolation(ForetuneError, AssertionError):
+    """An implementation violates the contract of its interface."""
 
 
 def ensure(condition: object, message: str) -> None:
-    """Do nothing if something holds.
-
-    Raises:
-        BrokenContract: it does not; the message is ``message``.
-    """
+    """Raise ContractViolation with ``message`` unless ``condition`` holds."""
     if not condition:
-        raise BrokenContract(message)
+        raise ContractViolation(message)

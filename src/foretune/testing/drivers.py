@@ -9,7 +9,7 @@ from foretune.search.loop import Batch, SearchLoop, SearchResult, search
 from foretune.search.simple import RandomSearcher
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
-from foretune.testing.contract import BrokenContract, ensure
+from foretune.testing.contract import ContractViolation, ensure
 from foretune.testing.searchers import SMALL, TINY, make_measurement
 
 MAX_IDLE_SENDS = 10_000
@@ -27,7 +27,7 @@ def check_loop_driver(drive: Driver) -> None:
             drives the loop to its end and returns the loop's result.
 
     Raises:
-        BrokenContract: a configuration is not measured exactly once, a measurement is not reported
+        ContractViolation: a configuration is not measured exactly once, a measurement is not reported
             exactly once, the loop is not driven to its end, or its result is not returned.
     """
     for space, budget, parallel in ((SMALL, 9, 1), (SMALL, 11, 3), (TINY, 99, 2), (SMALL, 0, 1)):
@@ -43,7 +43,7 @@ def check_loop_driver(drive: Driver) -> None:
         try:
             result = drive(_observe(loop, started, reported), measure)
         except UsageError as e:
-            raise BrokenContract(str(e)) from e
+            raise ContractViolation(str(e)) from e
         when = f"with {parallel} at a time of {len(space)}"
         expected = min(budget, len(space))
         _ensure_once(measured, started, f"{when}, is measured")
@@ -66,11 +66,11 @@ def _observe(
             started += batch.start
             measurements = yield batch
             if not isinstance(measurements, Sequence):
-                raise BrokenContract(f"{measurements!r} was sent: send a list of measurements")
+                raise ContractViolation(f"{measurements!r} was sent: send a list of measurements")
             reported += measurements
             idle = 0 if measurements else idle + 1
             if idle > MAX_IDLE_SENDS:
-                raise BrokenContract(f"{batch.pending} started configurations are never reported")
+                raise ContractViolation(f"{batch.pending} started configurations are never reported")
             batch = loop.send(measurements)
     except StopIteration as end:
         result: SearchResult = end.value

@@ -1,4 +1,4 @@
-"""Whether a kernel keeps its contract: right results, a sound space, costs of one and of many."""
+"""Checks the contract of a kernel: results, search space, inputs and cost."""
 
 import pickle
 import string
@@ -10,7 +10,7 @@ import numpy as np
 from foretune.kernel import Inputs, Kernel
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.testing.contract import BrokenContract, ensure
+from foretune.testing.contract import ContractViolation, ensure
 
 Row = tuple[Problem, Configuration]
 
@@ -22,20 +22,19 @@ def check_kernel(
     seed: int = 0,
     may_fail: bool = False,
 ) -> None:
-    """Build and launch configurations of a kernel, and compare all it says of itself.
+    """Build and launch configurations of a kernel, and check all its methods.
 
     Args:
-        kernel: what is checked.
-        problems: small ones with odd sizes, which no tile divides, find most; by default two that
-            predictors train on. If they limit the error, every configuration must keep it.
-        configs: how many of each problem's configurations are run, drawn at random, beside the
-            default.
-        seed: of what is drawn.
-        may_fail: whether configurations other than the default may raise errors, as where a
-            compiler runs out of registers. None may be wrong.
+        kernel: the kernel.
+        problems: by default two training problems. Small ones with odd sizes, which no tile
+            divides, find the most errors.
+        configs: random configurations to run per problem, besides the default.
+        seed: seed of random choices.
+        may_fail: whether configurations other than the default may raise errors, for example if
+            a compiler runs out of registers. None may be wrong.
 
     Raises:
-        BrokenContract: the kernel does not do what `Kernel` promises; the message says what.
+        ContractViolation: the kernel violates the contract of `Kernel`.
     """
     _check_identity(kernel)
     chosen = [kernel.problem(values) for values in problems] or kernel.training_problems(2, seed)
@@ -58,11 +57,11 @@ def check_kernel(
 def _check_identity(kernel: Kernel) -> None:
     ensure(kernel.name.isidentifier(), f"the name {kernel.name!r} is not a Python identifier")
     ensure(kernel.device_kind in ("cpu", "gpu"), f"device_kind is {kernel.device_kind!r}")
-    ensure(kernel.problem_parameters, "problem_parameters is empty: nothing tells problems apart")
+    ensure(kernel.problem_parameters, "problem_parameters is empty: all problems would be the same")
     try:
         restored = pickle.loads(pickle.dumps(kernel))
     except (pickle.PicklingError, AttributeError, TypeError) as e:
-        raise BrokenContract(f"it cannot be sent to a measuring process: {e}") from e
+        raise ContractViolation(f"it cannot be sent to a measuring process: {e}") from e
     ensure(restored.name == kernel.name, "another process would measure a kernel of another name")
     digits = kernel.source_hash
     ensure(len(digits) == 16 and set(digits) <= set(string.hexdigits), f"source_hash is {digits!r}")
@@ -99,7 +98,7 @@ def _check_library(kernel: Kernel, problem: Problem, inputs: Inputs, expected: A
 
 
 def _check_launch(kernel: Kernel, row: Row, inputs: Inputs, expected: Any, fatal: bool) -> None:
-    """Launch twice: what the first left behind must not matter, and what it left is spoilt."""
+    """Launch twice; the output of the first launch is invalidated in between."""
     problem, config = row
     where = f"{config} on {problem}"
     limit = kernel.error_limit(problem, config)
@@ -112,12 +111,12 @@ def _check_launch(kernel: Kernel, row: Row, inputs: Inputs, expected: Any, fatal
         error = kernel.relative_error(launch(), expected)
     except Exception as e:
         if fatal:
-            raise BrokenContract(f"{where} raises {type(e).__name__}: {e}") from e
+            raise ContractViolation(f"{where} raises {type(e).__name__}: {e}") from e
         return
     writes = not isinstance(output, float | int | np.generic)
     ensure(
         not writes or invalidated_error > limit,
-        f"poison leaves the output of {where} looking right",
+        f"invalidate_output leaves the output of {where} correct",
     )
     ensure(error <= limit, f"{where} is off by {error:.3g}, more than {limit:.3g}")
 
@@ -130,7 +129,7 @@ def _sample_configs(
 
 
 def _check_cost(kernel: Kernel, rows: list[Row]) -> None:
-    """Columns of many rows, columns of one, and numbers must say the same."""
+    """Check that columns of many rows, columns of one, and numbers give the same cost."""
     many = _quantities(kernel, *_columns(rows))
     for name, values in many.items():
         ensure(np.shape(values) in ((len(rows),), ()), f"{name} of {len(rows)} rows is {values!r}")
@@ -169,6 +168,6 @@ def _columns(rows: list[Row]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarr
 
 
 def _equal(a: Any, b: Any) -> bool:
-    if hasattr(a, "float"):  # a tensor; eight-bit ones cannot be compared
+    if hasattr(a, "float"):  # a tensor; 8-bit ones cannot be compared
         return bool(a.float().equal(b.float()))
     return bool(np.array_equal(np.asarray(a), np.asarray(b)))

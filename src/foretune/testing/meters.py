@@ -1,27 +1,27 @@
-"""Whether a power meter keeps its contract: it says why it cannot work, and never invents."""
+"""Checks the contract of a power meter: it explains why it cannot work, and invents nothing."""
 
 import math
 import time
 from collections.abc import Callable
 
 from foretune.collect.power import PowerMeter
-from foretune.testing.contract import BrokenContract, ensure
+from foretune.testing.contract import ContractViolation, ensure
 
 
 def check_meter(make: Callable[[int], PowerMeter], seconds: float = 0.6) -> None:
-    """Meter a busy processor where the meter works, and see that it says why where it does not.
+    """Meter a busy processor if the meter works; else check that it says why not.
 
     Args:
-        make: the meter's class, which takes the number of a device.
+        make: the meter's class, which takes the index of a device.
         seconds: length of a window; NVML's counters tick every 20 to 100 ms.
 
     Raises:
-        BrokenContract: the meter does not do what `PowerMeter` promises; the message says what.
+        ContractViolation: the meter violates the contract of `PowerMeter`.
     """
     try:
         meter, absent = make(0), make(1000)
     except Exception as e:
-        raise BrokenContract(f"a meter that cannot work must still construct: {e!r}") from e
+        raise ContractViolation(f"a meter that cannot work must still construct: {e!r}") from e
     ensure(meter.name, "the meter has no name")
     ensure(meter.device_kind in ("cpu", "gpu"), f"device_kind is {meter.device_kind!r}")
     for each in (meter, absent):
@@ -29,7 +29,7 @@ def check_meter(make: Callable[[int], PowerMeter], seconds: float = 0.6) -> None
         valid = reason is None or (reason and "\n" not in reason)
         ensure(valid, f"unavailable_because returns {reason!r}: None, or a reason on one line")
     ensure(_is_energy_or_nan(_joules(meter)), "stop without start does not return NaN, or joules")
-    for _ in range(2 if meter.unavailable_because() is None else 0):  # a meter is used again
+    for _ in range(2 if meter.unavailable_because() is None else 0):  # twice: meters are reused
         with meter.window() as window:
             _be_busy(seconds)
         ensure(_is_energy_or_nan(window.joules), f"{window.joules} joules were metered")
@@ -40,7 +40,7 @@ def _joules(meter: PowerMeter) -> float:
     try:
         return meter.stop()
     except Exception as e:
-        raise BrokenContract(f"stop without start raises {e!r}") from e
+        raise ContractViolation(f"stop without start raises {e!r}") from e
 
 
 def _is_energy_or_nan(joules: float) -> bool:

@@ -1,4 +1,4 @@
-"""Whether a regressor keeps its contract: scikit-learn's, files that come back, gaps, seeds."""
+"""Checks the contract of a regressor: scikit-learn's, files, missing values, seeds."""
 
 import tempfile
 from pathlib import Path
@@ -8,25 +8,25 @@ from sklearn.base import clone
 from sklearn.utils.estimator_checks import check_estimator
 
 from foretune.models.trees.regressor import Regressor
-from foretune.testing.contract import BrokenContract, ensure
+from foretune.testing.contract import ContractViolation, ensure
 
 MIN_R2 = 0.6
-"""Of a step and a slope in four columns, one cell in twenty missing."""
+"""R² required on a step and a slope in four columns, with 5 % of the cells missing."""
 
 
 def check_regressor(model: Regressor) -> None:
     """Fit, save and load a model, and run scikit-learn's own checks.
 
     Args:
-        model: unfitted; a small one (few trees) is checked sooner. It stays unfitted.
+        model: unfitted, and stays so; a small one (few trees) is faster to check.
 
     Raises:
-        BrokenContract: the model does not do what `Regressor` promises; the message says what.
+        ContractViolation: the model violates the contract of `Regressor`.
     """
     try:
         check_estimator(clone(model), on_skip=None)
     except Exception as e:
-        raise BrokenContract(f"scikit-learn: {type(e).__name__}: {e}") from e
+        raise ContractViolation(f"scikit-learn: {type(e).__name__}: {e}") from e
     X, y = _data(0)
     new, truth = _data(1)
     fitted = clone(model).fit(X, y)
@@ -34,7 +34,9 @@ def check_regressor(model: Regressor) -> None:
     ensure(predicted.shape == truth.shape, f"{len(truth)} rows have predictions {predicted.shape}")
     ensure(predicted.dtype == np.float64, f"predictions are {predicted.dtype}, not float64")
     ensure(fitted.predict(new[:0]).shape == (0,), "no rows have predictions")
-    ensure(np.array_equal(fitted.predict(new[7:8]), predicted[7:8]), "a row by itself is another")
+    ensure(
+        np.array_equal(fitted.predict(new[7:8]), predicted[7:8]), "a row predicted alone differs"
+    )
     _check_learning(fitted.score(new, truth), "it")
     quick = fitted.quick()
     ensure(type(quick) is type(model), f"quick returns a {type(quick).__name__}")
@@ -62,11 +64,11 @@ def _check_seed(model: Regressor, X: np.ndarray, y: np.ndarray) -> None:
 
 
 def _check_files(fitted: Regressor, X: np.ndarray) -> None:
-    ensure(fitted.suffix.startswith("."), f"suffix is {fitted.suffix!r}, and begins with a dot")
+    ensure(fitted.suffix.startswith("."), f"suffix is {fitted.suffix!r}, and must begin with a dot")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"model{fitted.suffix}"
         fitted.save(path)
         ensure(path.exists(), f"save wrote no file {path.name}")
         loaded = type(fitted).load(path)
     ensure(loaded.n_features_in_ == X.shape[1], "n_features_in_ does not come back from disk")
-    ensure(np.array_equal(loaded.predict(X), fitted.predict(X)), "it comes back from disk another")
+    ensure(np.array_equal(loaded.predict(X), fitted.predict(X)), "predictions differ after loading")

@@ -1,4 +1,4 @@
-"""Whether a runner keeps its contract: what hangs, dies, lies or fails becomes a row."""
+"""Checks the contract of a runner: every hang, crash, error or wrong result becomes a row."""
 
 import math
 from collections import Counter
@@ -11,8 +11,8 @@ from foretune.collect.benchmark import DEFAULT_REPEATED
 from foretune.errors import MeasurementError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
-from foretune.testing.contract import BrokenContract, ensure
-from foretune.testing.probe_kernel import LAUNCH_S, ProbeKernel
+from foretune.testing.contract import ContractViolation, ensure
+from foretune.testing.misbehaving_kernel import LAUNCH_S, MisbehavingKernel
 
 FAILURES = {
     "is wrong": Status.WRONG_RESULT,
@@ -27,15 +27,14 @@ def check_runner(runner: Runner, isolates: bool = True) -> None:
     """Measure configurations that work, err, raise, hang and die.
 
     Args:
-        runner: of a CPU; it is closed at the end. Give it a small limit on time: the check waits
-            that long for what hangs.
-        isolates: whether configurations run where they may hang or die. A runner in this process
-            (False) is spared those.
+        runner: runs on a CPU; it is closed at the end. Give it a short time limit: the check
+            waits that long for a hang.
+        isolates: whether configurations may hang or die; False for a runner in this process.
 
     Raises:
-        BrokenContract: the runner does not do what `Runner` promises; the message says what.
+        ContractViolation: the runner violates the contract of `Runner`.
     """
-    kernel = ProbeKernel()
+    kernel = MisbehavingKernel()
     works = kernel.default(kernel.problem(n=100))
     with runner:
         _check_rows(
@@ -55,7 +54,9 @@ def _probe_config(does: str, rounds: int = 1) -> Configuration:
     return Configuration(does=does, rounds=rounds)
 
 
-def _check_rows(runner: Runner, kernel: ProbeKernel, configs: Sequence[Configuration]) -> None:
+def _check_rows(
+    runner: Runner, kernel: MisbehavingKernel, configs: Sequence[Configuration]
+) -> None:
     problem = kernel.problem(n=100)
     rows = list(runner.run(kernel, problem, configs))
     ensure([m.config for m in rows] == list(configs), "not one measurement per configuration")
@@ -64,13 +65,13 @@ def _check_rows(runner: Runner, kernel: ProbeKernel, configs: Sequence[Configura
         where = f"a configuration that {m.config['does']}"
         ensure((m.kernel, m.problem) == (kernel.name, problem), f"{where} is of another problem")
         ensure(m.device == runner.device.name, f"{where} is of device {m.device!r}")
-        ensure(m.environment, f"{where} does not say which versions it ran with")
+        ensure(m.environment, f"{where} has no environment of versions")
         status = expected[str(m.config["does"])]
         ensure(m.status is status, f"{where} has status {m.status}, not {status}: {m.error}")
         (_check_time if m.ok else _check_reason)(m, where)
 
 
-def _check_run_many(runner: Runner, kernel: ProbeKernel) -> None:
+def _check_run_many(runner: Runner, kernel: MisbehavingKernel) -> None:
     configs = [_probe_config("works"), _probe_config("works", rounds=4), _probe_config("raises")]
     work = [(kernel.problem(n=n), config) for n in (100, 200) for config in configs]
     done = [(m.problem, m.config) for m in runner.run_many(kernel, work)]
@@ -89,7 +90,7 @@ def _check_reason(m: Measurement, where: str) -> None:
     ensure(m.error and "\n" not in m.error, f"{where} has no reason on one line: {m.error!r}")
 
 
-def _check_comparison(runner: Runner, kernel: ProbeKernel, isolates: bool) -> None:
+def _check_comparison(runner: Runner, kernel: MisbehavingKernel, isolates: bool) -> None:
     problem = kernel.problem(n=100)
     configs = [_probe_config("works"), _probe_config("works", rounds=4), _probe_config("is wrong")]
     times = runner.compare_interleaved(kernel, problem, configs, max_seconds=0.02)
@@ -107,11 +108,11 @@ def _check_comparison(runner: Runner, kernel: ProbeKernel, isolates: bool) -> No
             runner.compare_interleaved(kernel, problem, [_probe_config("dies")], max_seconds=0.01)
         except MeasurementError:
             return
-        raise BrokenContract("a race of what dies raises no MeasurementError")
+        raise ContractViolation("a race of what dies raises no MeasurementError")
 
 
 def _check_refusal(runner: Runner) -> None:
-    kernel = ProbeKernel()
+    kernel = MisbehavingKernel()
     kernel.device_kind = "gpu" if runner.device.kind == "cpu" else "cpu"
     otherwise = f"a kernel for a {kernel.device_kind} is not refused with a UsageError"
     try:
@@ -119,5 +120,5 @@ def _check_refusal(runner: Runner) -> None:
     except UsageError:
         return
     except Exception as e:
-        raise BrokenContract(f"{otherwise}, but with {e!r}") from e
-    raise BrokenContract(otherwise)
+        raise ContractViolation(f"{otherwise}, but with {e!r}") from e
+    raise ContractViolation(otherwise)

@@ -1,4 +1,4 @@
-"""Whether a searcher keeps its contract: never twice, never outside, the same for the same seed."""
+"""Checks the contract of a searcher: no duplicates, all in the space, deterministic per seed."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +14,7 @@ from foretune.search.drivers import run
 from foretune.search.loop import search
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration, SearchSpace
-from foretune.testing.contract import BrokenContract, ensure
+from foretune.testing.contract import ContractViolation, ensure
 
 SPACE = SearchSpace(
     {
@@ -37,7 +37,7 @@ Kind = str | Callable[..., Searcher]
 
 
 def time_ms(config: Configuration) -> float:
-    """Return a time that is least at tile 8, unroll 2, ji, packed, split 2."""
+    """Return a time with its minimum at tile 8, unroll 2, ji, packed, split 2."""
     tile, unroll = (math.log2(float(config[name])) for name in ("tile", "unroll"))
     slow = 1.3 ** abs(tile - 3) * 1.2 ** abs(unroll - 1)
     slow *= 1.0 if config["order"] == "ji" else 1.25
@@ -51,12 +51,12 @@ def fails(config: Configuration) -> bool:
 
 
 def never_fails(config: Configuration) -> bool:
-    """Return that a configuration runs."""
+    """Return False."""
     return False
 
 
 def always_fails(config: Configuration) -> bool:
-    """Return that a configuration fails."""
+    """Return True."""
     return True
 
 
@@ -66,7 +66,7 @@ def make_measurement(
     is_broken: Predicate = fails,
     power_w: float = math.nan,
 ) -> Measurement:
-    """Return what a runner would."""
+    """Return the measurement a runner would make."""
     common = ("probe", Problem(n=1), config, "made up")
     if is_broken(config):
         return Measurement(*common, Status.RUNTIME_ERROR)
@@ -74,7 +74,7 @@ def make_measurement(
 
 
 def make_prior(space: SearchSpace, time_of: TimeModel = time_ms, sigma: float = 0.05) -> Prior:
-    """Return the prior of one who knows which configurations fail, and believes in ``time_of``."""
+    """Return a prior with mean ``time_of`` that knows which configurations fail."""
     mean = np.log([time_of(config) for config in space])
     return Prior(mean, sigma, np.array([0.02 if fails(config) else 0.98 for config in space]))
 
@@ -98,13 +98,13 @@ def propose(
 
 
 def check_searcher(kind: Kind) -> None:
-    """Search spaces of one to 156 configurations, some of which fail, with and without a prior.
+    """Search spaces of 1 to 156 configurations, some of which fail, with and without a prior.
 
     Args:
-        kind: as in `foretune.make_searcher`: a registered name, or a `Searcher` class.
+        kind: a registered name, or a `Searcher` class.
 
     Raises:
-        BrokenContract: the searcher does not do what `Searcher` promises; the message says what.
+        ContractViolation: the searcher violates the contract of `Searcher`.
     """
     for guided in (False, True):
         _check_proposals(kind, guided)
@@ -146,9 +146,9 @@ def _check_proposals(kind: Kind, guided: bool) -> None:
         ensure(proposed == again, f"the same seed proposes others{suffix}")
     unobserved = _make(kind, SPACE, guided)
     proposed = [c for _ in range(4) for c in unobserved.ask(3)]
-    _ensure_new(proposed, 12, SPACE, f"told nothing{suffix}")
+    _ensure_new(proposed, 12, SPACE, f"without measurements{suffix}")
     greedy = _make(kind, SMALL, guided)
-    _ensure_new(greedy.ask(10_000), len(SMALL), SMALL, f"asked for more than there is{suffix}")
+    _ensure_new(greedy.ask(10_000), len(SMALL), SMALL, f"asked for more than the space has{suffix}")
     ensure(greedy.ask(5) == [], "something is proposed after the whole space was")
 
 
@@ -162,14 +162,14 @@ def _check_failures(kind: Kind, guided: bool) -> None:
 
 
 def _check_foreign_measurements(kind: Kind, guided: bool) -> None:
-    """What others measured is learned from, and not proposed."""
+    """Check that foreign measurements are learned from and not proposed again."""
     searcher = _make(kind, SMALL, guided)
     others = [c for c in SMALL if c["order"] == "ji" and not fails(c)]
     searcher.tell(make_measurement(config) for config in others)
     best = min(others, key=time_ms)
-    ensure(searcher.best() == best, "best() ignores what it did not propose")
+    ensure(searcher.best() == best, "best() ignores foreign measurements")
     proposed = propose(searcher, len(SPACE), n=8)
-    _ensure_new([*others, *proposed], len(SMALL), SMALL, "told of what it did not propose")
+    _ensure_new([*others, *proposed], len(SMALL), SMALL, "after foreign measurements")
     ensure(searcher.best() == best, "best() is not the best of a whole space")
 
 
@@ -180,7 +180,7 @@ def _check_exhaustion(kind: Kind) -> None:
             searcher, 99, n, time_of=lambda c: float(c["tile"]), is_broken=never_fails
         )
         _ensure_new(proposed, len(TINY), TINY, "in a space of three")
-        ensure(_best_tile(searcher) == 1, "best() of a space of three is another")
+        ensure(_best_tile(searcher) == 1, "best() of a space of three is wrong")
         ensure(searcher.ask() == [], "something is proposed after the whole space was")
     for space in (ONE_CONFIGURATION, NO_PARAMETERS):
         searcher = _make(kind, space)
@@ -191,14 +191,14 @@ def _check_exhaustion(kind: Kind) -> None:
 
 def _check_incumbent(kind: Kind) -> None:
     searcher = _make(kind, SPACE)
-    ensure(searcher.best() is None, "best() is a configuration before anything was told")
+    ensure(searcher.best() is None, "best() is a configuration before any measurement")
     slow, fast, broken = (
         Configuration(tile=t, unroll=1, order="ij", pack=True, split=1) for t in (1, 4, 16)
     )
     for configs, time_of, best in (
         ([slow, broken], time_ms, slow),
         ([fast], time_ms, fast),
-        ([slow], lambda c: 0.01, slow),  # a second opinion replaces the first
+        ([slow], lambda c: 0.01, slow),  # a second measurement replaces the first
     ):
         searcher.tell(make_measurement(config, time_of) for config in configs)
         ensure(searcher.best() == best, f"best() is {searcher.best()}, not {best}")
@@ -229,9 +229,9 @@ def _check_outside(kind: Kind) -> None:
     try:
         searcher.tell([make_measurement(outside, lambda c: 1.0, never_fails)])
     except SpaceError:
-        ensure(searcher.best() is None, "what is outside the space became best()")
+        ensure(searcher.best() is None, "a configuration outside the space became best()")
     else:
-        raise BrokenContract("tell takes a configuration outside the space: raise SpaceError")
+        raise ContractViolation("tell takes a configuration outside the space: raise SpaceError")
     empty: Iterable[Measurement] = ()
     searcher.tell(empty)
     _ensure_new(searcher.ask(2), 2, SPACE, "after a configuration was refused")

@@ -14,7 +14,7 @@ def command(tmp_path):
     (tmp_path / "prices.csv").write_text("system,usd_per_gpu_hour\nh100_sxm,6\nl4,0.8\n")
     return [
         "plan", "fleet", MODEL, "--requests", "requests.csv", "--systems", "h100_sxm,l4",
-        "--gpus-per-instance", "1", "--prices", "prices.csv", "--tpot", "80",
+        "--gpus-per-instance", "1", "--prices", "prices.csv", "--limit", "tpot=80",
     ]  # fmt: skip
 
 
@@ -55,7 +55,7 @@ def test_for_people(command, capsys, monkeypatch):
         (["--gpus-per-instance", "two"], 2, "--gpus-per-instance two is not of the form 1,2,4,8"),
         (["--gpus-per-instance", "0"], 2, "--gpus-per-instance 0 leaves nothing to do"),
         (["--available", "l4"], 2, "--available l4 is not of the form h100_sxm=8"),
-        (["--available", "l40s=1"], 2, "l40s is none of h100_sxm, l4"),
+        (["--available", "l40s=1"], 2, "l40s is not among h100_sxm, l4"),
         (["--available", "l4=0", "--power-kw", "0.1"], 2, "the available GPUs or the power do"),
         (["--power-kw", "-1"], 2, "--power-kw -1 feeds nothing"),
         (["--operators", "absent"], 2, "no measured operators in absent"),

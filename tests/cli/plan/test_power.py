@@ -1,4 +1,4 @@
-"""``foretune plan power`` as its users meet it, by rooflines alone."""
+"""``foretune plan fleet --power-kw`` for one kind of request, by rooflines alone."""
 
 import pytest
 from commands import fails, run_json
@@ -6,7 +6,7 @@ from commands import fails, run_json
 from foretune.cli import main
 
 COMMAND = [
-    "plan", "power", "meta-llama/Llama-2-7b-hf", "--system", "a100_sxm", "--gpus", "1",
+    "plan", "fleet", "meta-llama/Llama-2-7b-hf", "--systems", "a100_sxm", "--gpus-per-instance", "1",
     "--isl", "512", "--osl", "64", "--power-kw", "50",
 ]  # fmt: skip
 
@@ -28,18 +28,21 @@ def test_for_people(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(COMMAND) == 0
     out = capsys.readouterr().out
-    assert "boards' limits set aside: 61 servers" in out
+    assert "by the GPUs' power limits: 61 servers" in out
     assert "most tokens within the limits:" in out
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--system", "a100_sxn"], "did you mean 'a100_sxm'"),
-        (["--power-kw", "0"], "power is above 0"),
-        (["--power-kw", "0.1"], "0.1 kW is not enough for a server"),
-        (["--gpus", "0"], "--gpus 0 leaves nothing to do"),
-        (["--tpot", "0.001"], "no deployment meets the limits"),
+        (["--systems", "a100_sxn"], "did you mean 'a100_sxm'"),
+        (["--power-kw", "0"], "--power-kw 0 feeds nothing"),
+        (["--systems", "a100_sxm,l4"], "plan one system"),
+        (["--gpus-per-instance", "1,2"], "plan one size of server"),
+        (["--requests", "x.csv"], "leave --requests out"),
+        (["--power-kw", "0.1"], "0.1 kW feed not one server"),
+        (["--gpus-per-instance", "0"], "--gpus-per-instance 0 leaves nothing to do"),
+        (["--limit", "tpot=0.001"], "no deployment keeps to the limits"),
     ],
 )
 def test_mistakes_are_one_line(capsys, more, message):

@@ -6,8 +6,7 @@ import pandas as pd
 import pytest
 from commands import fails, run_json
 
-from foretune.cli import main
-from foretune.cli.plan import serve
+from foretune.cli import main, plan_serve
 from foretune.errors import MeasurementError
 
 MODEL = "meta-llama/Llama-3.1-8B"
@@ -31,7 +30,7 @@ def test_people_get_a_table_sentences_and_commands(capsys):
 
 
 def test_formats_goal_and_limits_count(capsys):
-    answer = answered(capsys, "--formats", "fp8/fp8", "--for", "latency", "--memory", "40")
+    answer = answered(capsys, "--formats", "fp8/fp8", "--for", "latency", "--limit", "memory=40")
     assert answer["best"]["formats"] == "fp8, fp8 cache"
     assert answer["best"]["memory_gib"] <= 40
     assert answer["best"]["tpot_ms"] == min(row["tpot_ms"] for row in answer["pareto"])
@@ -59,7 +58,7 @@ def test_own_qualities_count(capsys, tmp_path):
         "higher,me\n"
     )
     assert answered(capsys, "--qualities", str(path))["best"]["accuracy"] == pytest.approx(0.9)
-    strict = answered(capsys, "--qualities", str(path), "--accuracy", "0.95")
+    strict = answered(capsys, "--qualities", str(path), "--limit", "accuracy=0.95")
     assert strict["best"]["formats"].startswith("bf16")
 
 
@@ -69,9 +68,10 @@ def test_a_rate_and_pools(capsys):
     assert any(row["prefill"] for row in pooled["pareto"])
 
 
-def test_a_plan_is_kept(capsys, tmp_path, template):
+def test_a_plan_is_kept(capsys, tmp_path, template, monkeypatch):
     (tmp_path / "ml.db").write_bytes(template.read_bytes())
-    answer = answered(capsys, "--out", "plans", "--tracking-uri", f"sqlite:///{tmp_path}/ml.db")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/ml.db")
+    answer = answered(capsys, "--out", "plans")
     folder = tmp_path / "plans" / "Llama-3.1-8B-h100_sxm-001"
     assert len(pd.read_parquet(folder / "candidates.parquet")) == answer["candidates"]
     assert (folder / "report.html").is_file()
@@ -82,7 +82,7 @@ def test_a_plan_that_cannot_be_checked_is_still_told(capsys, monkeypatch):
     def missing(*_):
         raise MeasurementError("no vLLM here")
 
-    monkeypatch.setattr(serve, "verify_vllm", missing)
+    monkeypatch.setattr(plan_serve, "verify_vllm", missing)
     assert main([*PLAN, "--verify-vllm", "--json"]) == 1
     captured = capsys.readouterr()
     assert json.loads(captured.out)["best"]
@@ -112,10 +112,15 @@ def test_a_file_that_cannot_be_written_loses_neither_the_plan_nor_the_other(caps
         (["--prices", "absent.csv"], "absent.csv"),
         (["--measured", "absent.csv"], "absent.csv"),
         (["--operators", "absent"], "absent"),
-        (["--accuracy", "95"], "accuracy 95"),
+        (["--limit", "accuracy=95"], "accuracy 95"),
+        (["--limit", "speed=2"], "unknown key of --limit 'speed'"),
+        (["--limit", "tpot=fast"], "--limit tpot=fast: give a number"),
+        (["--limit", "tpot=9", "--tpot", "9"], "are the same: give one"),
+        (["--speculative", "3"], "write TOKENS:ACCEPTANCE"),
+        (["--offload", "disk=3"], "unknown key of --offload 'disk'"),
         (["--pools", "--rate", "1"], "pools are sized for one load"),
         (["--verify-vllm", "--rate", "1"], "plan it without --rate"),
-        (["--formats", "bf16/fp8", "--kv", "bf16"], "leave --kv out"),
+        (["--formats", "bf16/fp8,/bf16"], "leave /bf16 out"),
         (["--pools", "--kubernetes", "pod.json"], "leave --pools out"),
     ],
 )
@@ -150,7 +155,7 @@ def test_a_folder_may_be_called_like_a_plan(capsys, tmp_path):
     assert "config.json" in fails(capsys, 2, "plan", "trained", *PLAN[2:])
 
 
-@pytest.mark.parametrize("command", ["serve", "train", "fleet", "power"])
+@pytest.mark.parametrize("command", ["serve", "train", "fleet"])
 def test_help_fits_a_terminal(capsys, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["plan", command, "--help"]) == 0

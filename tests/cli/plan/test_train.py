@@ -22,7 +22,7 @@ def test_people_get_a_table_and_sentences(capsys):
 
 
 def test_json(capsys):
-    answer = run_json(capsys, *TRAIN, "--precision", "fp8", "--top", "2")
+    answer = run_json(capsys, *TRAIN, "--formats", "fp8", "--top", "2")
     assert len(answer["candidates"]) == 2
     assert answer["best"]["step_ms"] == answer["candidates"][0]["step_ms"]
     said = {"tp", "pp", "dp", "cp", "ep", "chunks", "zero", "recompute", "mfu", "memory_gib"}
@@ -34,14 +34,14 @@ def test_software_and_overlap_count(capsys):
     step = run_json(capsys, *TRAIN)["best"]["step_ms"]
     assert run_json(capsys, *TRAIN, "--overlap")["best"]["step_ms"] <= step
     assert run_json(capsys, *TRAIN, "--software", "pytorch")["best"]["step_ms"] != step
-    assert run_json(capsys, *TRAIN, "--gradients", "bf16")["best"]["step_ms"] <= step
+    assert run_json(capsys, *TRAIN, "--formats", "bf16/bf16")["best"]["step_ms"] <= step
 
 
 def test_the_host_holds_what_it_may(capsys):
     few = [*TRAIN, "--gpus", "4", "--batch", "16", "--sequence", "2048", "--top", "2"]
     assert main([*few, "--offload", "100"]) == 0
     shown = capsys.readouterr().out
-    assert re.search(r"; of the optimizer 9\d\.\d in the host", shown)
+    assert re.search(r"; 9\d\.\d of the optimizer in host memory", shown)
     assert "offload as in ZeRO-Offload, not measured: 64 GB/s to the host" in shown
     plain = run_json(capsys, *TRAIN)
     assert not any("ZeRO-Offload" in note for note in plain["notes"])
@@ -73,8 +73,8 @@ def test_systems_that_nobody_measured_are_said_to_be(capsys, tmp_path):
     ("more", "message"),
     [
         (["--system", "h100_sxn"], "did you mean 'h100_sxm'"),
-        (["--precision", "fp7"], "known: bf16, fp8"),
-        (["--gradients", "fp7"], "known: bf16, fp32"),
+        (["--formats", "fp7"], "known: bf16, fp8"),
+        (["--formats", "bf16/fp7"], "known: bf16, fp32"),
         (["--software", "jax"], "known: megatron, pytorch"),
         (["--gpus", "0"], "--gpus 0"),
         (["--batch", "0"], "--batch 0"),

@@ -9,7 +9,7 @@ import pytest
 
 import foretune.plan.check.vllm_bench as bench
 from foretune.cli.output import Output
-from foretune.cli.plan.verify import verify_vllm
+from foretune.cli.plan_verify import verify_vllm
 from foretune.errors import MeasurementError, UsageError
 from foretune.plan import Formats, Layout, Workload, find_system
 from foretune.plan.check.vllm_bench import Benchmark, check_vllm

@@ -33,7 +33,7 @@ def test_numbers_that_mean_nothing(drafted, acceptance):
 
 
 def test_a_model_without_layers_for_drafts(small):
-    with pytest.raises(UsageError, match="--draft-model"):
+    with pytest.raises(UsageError, match="--speculative"):
         Speculation(2, 0.5).drafter(small)
 
 

@@ -225,7 +225,7 @@ def test_the_command_drafts_tokens_and_writes_a_manifest(capsys, monkeypatch, tm
     monkeypatch.setattr(operator_tables, "default_folders", list)
     file = tmp_path / "manifest.json"
     command = ["plan", MODEL, "--system", SYSTEM, "--gpus", "8", "--isl", "2048", "--osl", "256"]
-    drafted = ["--speculative", "2", "--acceptance", "0.6", "--draft-model", "Llama-3.2-1B"]
+    drafted = ["--speculative", "2:0.6:Llama-3.2-1B"]
     dynamo = tmp_path / "graph.json"
     files = ["--kubernetes", str(file), "--dynamo", str(dynamo)]
     assert main([*command, *drafted, *files, "--json"]) == 0
@@ -242,9 +242,7 @@ def test_the_command_drafts_tokens_and_writes_a_manifest(capsys, monkeypatch, tm
     assert worker["replicas"] == answer["best"]["replicas"]
     assert main([*command, "--dynamo", str(tmp_path / "no" / "graph.json")]) == 1
     assert "cannot write" in capsys.readouterr().err
-    assert main([*command, "--acceptance", "0.6"]) == 2
-    assert "give --speculative too" in capsys.readouterr().err
-    assert main([*command, "--speculative", "2", "--acceptance", "0.6"]) == 2
+    assert main([*command, "--speculative", "2:0.6"]) == 2
     assert "has no layers that draft tokens" in capsys.readouterr().err
 
 
@@ -262,8 +260,8 @@ def test_the_command_plans_a_narrow_cache(capsys, monkeypatch):
 
     monkeypatch.setattr(operator_tables, "default_folders", list)
     command = ["plan", MODEL, "--gpus", "8", "--isl", "2048", "--osl", "256", "--json"]
-    system = ["--system", "b200_sxm", "--formats", "fp8,nvfp4/fp8"]
-    assert main([*command, *system, "--kv", "nvfp4", "--backend", "trtllm"]) == 0
+    formats = ["--formats", "fp8,nvfp4/fp8,/nvfp4"]
+    assert main([*command, "--system", "b200_sxm", *formats, "--backend", "trtllm"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["best"]["formats"] in ("fp8, nvfp4 cache", "nvfp4, fp8 cache")
     assert {line["formats"] for line in answer["pareto"]} <= {
@@ -271,15 +269,18 @@ def test_the_command_plans_a_narrow_cache(capsys, monkeypatch):
         "nvfp4, fp8 cache",
     }
     assert any("no table has attention on nvfp4 caches" in note for note in answer["notes"])
-    assert main([*command, "--system", "b200_sxm", "--kv", "kivi2"]) == 0
+    assert main([*command, "--system", "b200_sxm", "--formats", "/kivi2"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert all("no engine has a kivi2 cache" in text for text in answer["commands"].values())
     assert any("no engine has a kivi2 cache" in note for note in answer["notes"])
     assert not any("converted while computing" in note for note in answer["notes"])
-    assert main([*command, "--system", "b200_sxm", "--kv", "kivi2,fp8", "--for", "latency"]) == 0
+    assert (
+        main([*command, "--system", "b200_sxm", "--formats", "/kivi2,/fp8", "--for", "latency"])
+        == 0
+    )
     answer = json.loads(capsys.readouterr().out)
     assert {line["guessed"] for line in answer["pareto"] if "kivi2" in line["formats"]} == {1.0}
-    assert main([*command, "--system", "b200_sxm", "--kv", "kivi3"]) == 2
+    assert main([*command, "--system", "b200_sxm", "--formats", "/kivi3"]) == 2
     assert "did you mean 'kivi2'" in capsys.readouterr().err
 
 

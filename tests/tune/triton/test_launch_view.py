@@ -17,6 +17,7 @@ from foretune.collect import Runner
 from foretune.collect.benchmark import environment
 from foretune.collect.kernels import triton_gemm
 from foretune.device import find_device
+from foretune.errors import ForetuneWarning
 from foretune.measurement import Measurement, Status
 from foretune.tune.store import Store
 from foretune.tune.store.cache import MeasurementCache
@@ -116,7 +117,7 @@ def test_the_same_from_the_command_to_the_replay(driver, monkeypatch, tmp_path, 
     (launch,) = driver.launches
     assert {n: launch.config[n] for n in first["best"]["config"]} == first["best"]["config"]
 
-    assert main(["store", "export", "runs.parquet", "--kernel", "triton_gemm"]) == 0
+    assert main(["store", "triton_gemm", "--export", "runs.parquet"]) == 0
     capsys.readouterr()
     out = run_json(
         capsys, "replay", "runs.parquet", "--searcher", "random", "--repeats", "2", "--budget", "60"
@@ -150,7 +151,7 @@ def test_what_the_decorator_measured_is_known_to_tune(driver, tuned):
 
 
 def test_what_is_forgotten_is_forgotten_under_both_names(driver, tuned):
-    assert main(["store", "forget", "triton_gemm", "--problem", "K=1024"]) == 0
+    assert main(["store", "triton_gemm", "--forget", "--problem", "K=1024"]) == 0
     assert MeasurementCache.for_kernel(GEMM, H200).known(PROBLEM) == []
     multiply(decorated(whole(tuned)[:4], budget=2))
     assert len(driver.launches) > 1
@@ -159,7 +160,7 @@ def test_what_is_forgotten_is_forgotten_under_both_names(driver, tuned):
 def test_energy_is_no_answer_to_who_wants_time(driver, tuned):
     """A choice of least time is not taken by who minimises something else."""
     kernel = decorated(whole(tuned)[:3], objective="energy", budget=1)
-    with pytest.warns(ft.ForetuneWarning, match="needs a power meter"):
+    with pytest.warns(ForetuneWarning, match="needs a power meter"):
         multiply(kernel)  # without a meter time is minimised after all
 
 

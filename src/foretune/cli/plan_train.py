@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from foretune.cli import options
+from foretune.cli import options, plan_options
 from foretune.cli.output import Output, percent
-from foretune.cli.plan import inputs
-from foretune.errors import UnknownName
+from foretune.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,34 +23,36 @@ NOTES = (
 
 
 def train(
-    model: str = inputs.MODEL,
-    system: str = inputs.SYSTEM,
+    context: typer.Context,
+    model: str = plan_options.MODEL,
+    system: str = typer.Option(..., help="Kind of GPU, like h100_sxm."),
     gpus: int = typer.Option(..., help="How many GPUs."),
-    batch: int = typer.Option(..., help="Sequences per optimizer step, of all replicas together."),
+    batch: int = typer.Option(..., help="Sequences per optimizer step, over all replicas."),
     sequence: int = typer.Option(..., help="Tokens per sequence."),
     tokens: float = typer.Option(
         0.0, help="Tokens to train on; adds days and cost.", show_default=False
     ),
-    precision: str = typer.Option("bf16", help="Of matrix products: bf16 or fp8."),
+    formats: str = typer.Option(
+        "bf16/fp32",
+        help="Of matrix products (bf16 or fp8), and of the sum of gradients (fp32 or bf16).",
+    ),
     software: str = typer.Option(
         "megatron", help="megatron (fused kernels) or pytorch (its own, with FSDP)."
     ),
-    gradients: str = typer.Option("fp32", help="Format gradients are summed in: fp32 or bf16."),
     overlap: bool = typer.Option(
-        False, "--overlap", help="Tensor-parallel exchanges run beside matrix products."
+        False, "--overlap", help="Overlap tensor-parallel communication with matrix products."
     ),
     offload: float = typer.Option(
         0.0,
-        help="Most GiB per GPU of the optimizer's states in the host's memory; without it, all of "
-        "them where nothing fits else.",
+        help="Maximum GiB per GPU of optimizer state in host memory. By default, all of it if "
+        "nothing fits otherwise.",
         show_default=False,
     ),
-    operators: Path = inputs.OPERATORS,
-    prices: Path = inputs.PRICES,
-    top: int = inputs.TOP,
-    as_json: bool = options.JSON,
+    operators: Path = plan_options.OPERATORS,
+    prices: Path = plan_options.PRICES,
+    top: int = plan_options.TOP,
 ) -> None:
-    """Predict every way to train a model on some GPUs, and show the fastest."""
+    """Predict every way to train a model on the given GPUs, and show the fastest."""
     from foretune.plan import describe_model, find_system
     from foretune.plan.train import SOFTWARE, TrainingTask, plan_training
 
@@ -61,14 +62,21 @@ def train(
         options.require_positive_int(value, name)
     if software not in SOFTWARE:
         raise UnknownName("software", software, SOFTWARE)
-    clocks, tables = inputs.load_operator_clocks(operators)
-    described, hardware = describe_model(model), find_system(system, inputs.read_prices(prices))
-    kinds: dict[str, Any] = {"precision": precision, "gradients": gradients, "overlap": overlap}
+    precision, _, gradients = formats.partition("/")
+    if not precision:
+        raise UsageError(f"--formats {formats!r}: write bf16, fp8 or fp8/bf16")
+    clocks, tables = plan_options.load_operator_clocks(operators)
+    cost = plan_options.read_prices(prices)
+    described, hardware = describe_model(model), find_system(system, cost)
+    kinds: dict[str, Any] = {
+        "precision": precision, "gradients": gradients or "fp32", "overlap": overlap,
+    }  # fmt: skip
     task = TrainingTask(batch, sequence, **kinds)
     training_plan = plan_training(
         described, hardware, gpus, task, clocks, SOFTWARE[software], offload
     )
-    output, shown = Output(as_json), training_plan.candidates.head(top)
+    output = Output(options.root_options(context).as_json)
+    shown = training_plan.candidates.head(top)
     output.table(
         f"training {described.name} on {gpus} × {hardware.name}, {batch} × {sequence} tokens, "
         f"{precision}",
@@ -103,7 +111,7 @@ def _row(row: "pd.Series[Any]") -> list[str]:
 
 
 def _host(shown: "pd.DataFrame", system: "System") -> list[str]:
-    """Return what is taken for granted of states in the host's memory."""
+    """Return the assumptions about optimizer state in host memory."""
     from foretune.plan.train.step import HOST_GBPS
 
     if not shown["offload"].any():
@@ -113,13 +121,13 @@ def _host(shown: "pd.DataFrame", system: "System") -> list[str]:
 
 
 def _unmeasured(system: str, measured: list[str] | None) -> list[str]:
-    """Return what to know where operators of the system were never measured."""
+    """Return a warning if no operator was measured on the system."""
     if measured is None:
         return ["operators are rooflines: no measured tables (pip install '.[llm]')"]
     if system in measured:
         return []
     borrowed = f"no operator was measured on {system}: efficiencies are those of other GPUs"
-    return [f"{borrowed}; on an MI250X they promise 1.5 to 1.8 times what was published"]
+    return [f"{borrowed}; on an MI250X, predictions are 1.5 to 1.8 times the published rates"]
 
 
 def _sentences(training_plan: "TrainingPlan", tokens: float) -> list[str]:
@@ -131,21 +139,22 @@ def _sentences(training_plan: "TrainingPlan", tokens: float) -> list[str]:
         for name in ("weights", "gradients", "optimizer", "activations", "buffers")
     )
     offloaded = (
-        f"; of the optimizer {best['offloaded_gib']:.1f} in the host" if best["offload"] else ""
+        f"; {best['offloaded_gib']:.1f} of the optimizer in host memory" if best["offload"] else ""
     )
     share = percent(best[limit] / best["step_ms"])
     rate = f"{best['step_ms'] / 1e3:.4g} s, {best['tokens_per_s_per_gpu']:.0f} tokens/s per GPU"
+    recipes = f"{len(training_plan.candidates)} recipes that fit"
     lines = [
-        f"best of {len(training_plan.candidates)} recipes that fit ({training_plan.recipes_considered} looked at): {rate}",
+        f"best of {recipes} ({training_plan.recipes_considered} considered): {rate}",
         f"GiB of the fullest GPU: {parts}{offloaded}",
-        f"besides computing it waits most for {STEP_PARTS[limit]}: {share} of the step",
+        f"apart from computing, it waits most for {STEP_PARTS[limit]}: {share} of the step",
     ]
     if len(training_plan.candidates) > 1:
         gap = training_plan.candidates["step_ms"][1] / best["step_ms"] - 1
         lines.append(f"the next recipe is {percent(gap)} behind")
     if tokens > 0:
         price = training_plan.cost(tokens)
-        cost = f", {price:,.0f} USD" if price == price else ", at a price nobody gave"
+        cost = f", {price:,.0f} USD" if price == price else ", at an unknown price"
         lines.append(f"{tokens:.3g} tokens: {training_plan.days(tokens):.1f} days{cost}")
     return lines
 

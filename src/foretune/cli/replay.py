@@ -1,4 +1,4 @@
-"""``foretune replay``: searchers on recorded spaces, without hardware."""
+"""``foretune replay``: compare searchers on recorded search spaces."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from foretune.search.replay.scores import Scores, Summary
 
 SHOWN_EVALUATIONS = (10, 50, 200)
-"""Evaluations after which people see the share of the optimum; JSON holds more."""
+"""Evaluations after which tables show the share of the optimum; JSON holds more."""
 SEARCHER_COMPLETION = options.registered_completion("searchers")
 COLUMNS = (
     "searcher",
@@ -36,6 +36,7 @@ COLUMNS = (
 
 
 def replay(
+    context: typer.Context,
     files: list[Path] = typer.Argument(help="Run tables (Parquet), each of a whole space."),
     searcher: list[str] = typer.Option(
         ["surrogate", "random"],
@@ -49,15 +50,13 @@ def replay(
         help=f"Run tables of other devices to learn from (repeatable). {options.PREDICTOR_HELP}.",
     ),
     objective: str = options.OBJECTIVE,
-    seed: int = options.SEED,
     jobs: int = typer.Option(1, help="Parallel processes; -1: one per core."),
     plot: Path = typer.Option(None, help="Draw the curves: FILE.svg or FILE.png."),
-    as_json: bool = options.JSON,
 ) -> None:
     """Compare searchers on recorded spaces, without hardware.
 
-    A searcher learns a time only by spending an evaluation. --prior trains a predictor on the runs
-    of other devices, leaving out the space's own, or names a predictor that never saw the space.
+    A searcher learns a configuration's time only by spending an evaluation on it. --prior trains a
+    predictor on the runs of other devices, or names one that never saw the space.
     """
     from foretune.registry import load
     from foretune.search.replay.curves import check_figure_name, draw_curves
@@ -66,21 +65,23 @@ def replay(
     from foretune.search.replay.replay_prior import check_prior_source, prior_from_source
     from foretune.search.replay.scores import score_replay, summarize
 
+    seed = options.root_options(context).seed
     options.require_positive_int(budget, "--budget")
     options.require_positive_int(repeats, "--repeats")
     if jobs < 1 and jobs != -1:
-        raise UsageError(f"--jobs {jobs} is no number of processes: give 1 or more, or -1")
+        raise UsageError(f"--jobs {jobs} is not a number of processes: give 1 or more, or -1")
     for name in searcher:
         load("searchers", name)
     if plot is not None:
         check_figure_name(plot)
         require("matplotlib", "bench", "--plot")
-    parsed_objective, names = options.read_objective(objective), list(dict.fromkeys(searcher))
+    parsed_objective, names = options.parse_objective(objective), list(dict.fromkeys(searcher))
     spaces = [space for file in files for space in read_spaces(file, parsed_objective)]
     source = _read_prior(prior)
-    for space in spaces:  # an hour of replays must not end for want of a prior
+    for space in spaces:  # fail before an hour of replays
         check_prior_source(source, space)
-    output, results, scored = Output(as_json), [], []
+    output = Output(options.root_options(context).as_json)
+    results, scored = [], []
     with progress_bar() as progress:
         progress.start(f"replaying {len(spaces)} spaces", len(spaces) * len(names))
         for space in spaces:
@@ -113,13 +114,13 @@ def replay(
 
 
 def _read_prior(names: list[str]) -> "Predictor | pd.DataFrame | None":
-    """Return the predictor, or the runs, that ``--prior`` names; None where it names none."""
+    """Return the predictor or the runs of ``--prior``; None without it."""
     from foretune.models.saved.lookup import NONE, read_predictor
 
     names = [name for name in names if name != NONE]
     tables = [Path(name) for name in names if name.endswith(".parquet")]
     if len(tables) < len(names) and len(names) > 1:
-        raise UsageError("--prior takes run tables, or one predictor: give the one or the other")
+        raise UsageError("--prior takes run tables or one predictor: give either")
     if tables:
         return read_files(tables, None)
     return read_predictor(names[0]) if names else None

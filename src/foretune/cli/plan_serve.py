@@ -1,4 +1,4 @@
-"""``foretune plan serve``: number formats, parallelism and batch for serving a language model."""
+"""``foretune plan serve``: number formats, parallelism and batch size for serving a model."""
 
 import time
 from dataclasses import replace
@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from foretune.cli import options
+from foretune.cli import options, plan_options
 from foretune.cli.output import Output
-from foretune.cli.plan import inputs
-from foretune.cli.plan.verify import verify_operators, verify_vllm
+from foretune.cli.plan_verify import verify_operators, verify_vllm
 from foretune.errors import ForetuneError, OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -19,6 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from foretune.plan import Formats, Plan, Speculation, System
+    from foretune.plan.describe.workload import Offload
+    from foretune.plan.engine.requests import Requests
     from foretune.plan.serve.deployments.deployment import Deployment
     from foretune.plan.serve.report import Question
     from foretune.plan.serve.simulation import SimulationResult
@@ -29,94 +30,84 @@ COLUMNS = {
     "tokens_per_s_per_gpu": "tok/s/GPU", "ttft_ms": "TTFT", "tpot_ms": "TPOT",
     "usd_per_million_tokens": "USD/M", "offload_gib": "in host", "memory_gib": "GiB",
 }  # fmt: skip
-"""Column of candidates -> its heading; what is the same in all rows is left out."""
+"""Column of candidates -> its heading; a column with one value only is left out."""
 REQUIRED_COLUMNS = ("formats", "layout", "batch", "tokens_per_s_per_gpu", "ttft_ms", "tpot_ms",
           "usd_per_million_tokens")  # fmt: skip
-"""What decides, and what it is of."""
+"""Columns that are always shown."""
 DROPPABLE_COLUMNS = ("memory_gib", "workers", "replicas", "prefill", "system")
-"""Columns that are left out where a line would be longer than `WIDTH`, in this order."""
+"""Columns left out, in this order, until lines fit `MAX_WIDTH`."""
 MAX_WIDTH = 80
 SEPARATOR_WIDTH = 2
 """Characters between columns."""
 CHECKS_PANEL = "Checks and results"
-"""Heading of the help's last part."""
 
 
 def serve(
-    model: str = inputs.MODEL,
+    context: typer.Context,
+    model: str = plan_options.MODEL,
     system: str = typer.Option(
         None, help="h100_sxm; several, joined by commas; local (this machine); or all (slow)."
     ),
     gpus: int = typer.Option(None, help="How many GPUs."),
     isl: int = typer.Option(None, help="Input tokens per request."),
     osl: int = typer.Option(None, help="Output tokens per request."),
-    prefix: int = typer.Option(0, help="Input tokens that the cache of prefixes holds already."),
+    prefix: int = typer.Option(0, help="Input tokens that the prefix cache already holds."),
     goal: str = typer.Option(
         "throughput", "--for", help="What is best: throughput, cost, energy or latency."
     ),
     rate: float | None = typer.Option(
-        None, help="Requests per second, arriving at random; finds the fewest GPUs."
+        None, help="Requests per second (Poisson arrivals); finds the fewest GPUs."
     ),
     trace: Path = typer.Option(
         None, help="CSV or Parquet of requests to replay: at_s, isl, osl, or cached tokens."
     ),
     pools: bool = typer.Option(False, "--pools", help="Also try separate workers for prompts."),
-    speculative: int = typer.Option(
-        None, help="Tokens drafted per step, by the model's own layers or --draft-model."
+    speculative: str = typer.Option(
+        "",
+        help="TOKENS:ACCEPTANCE[:MODEL], like 3:0.7: draft 3 tokens per step, by the model's own "
+        "layers or a smaller model; each is accepted with this probability after the one before.",
+        show_default=False,
     ),
-    acceptance: float = typer.Option(
-        None, help="Share of drafted tokens that are accepted, each after the one before."
-    ),
-    draft_model: str = typer.Option(None, help="Smaller model that drafts: id or folder."),
     formats: str = typer.Option(
         "",
-        help="Only these, like 'fp8,nvfp4/fp8': weights (with --kv, else caches in bf16 and, "
-        "where all GPUs have it, fp8), or weights/cache.",
-    ),
-    kv: str = typer.Option(
-        "",
-        help="Formats of the cache to look at: bf16, fp8, nvfp4, int4_head (vLLM), fp4_e2m1 "
-        "(SGLang), kivi2, kvquant3 (no engine has these two).",
-    ),
-    offload: float = typer.Option(
-        0.0,
-        help="Most GiB of each GPU's weights in the host's memory (vllm, sglang).",
+        help="Only these formats of weights, of the cache, or of both: fp8, /nvfp4, nvfp4/fp8, "
+        "joined by commas. Caches: bf16, fp8, nvfp4, int4_head (vLLM), fp4_e2m1 (SGLang), kivi2, "
+        "kvquant3 (no engine has these two).",
         show_default=False,
     ),
-    offload_cache: float = typer.Option(
-        0.0,
-        help="GiB per GPU of the host's memory that keep the cache of --prefix.",
-        show_default=False,
+    offload: list[str] = typer.Option(
+        [],
+        help="Maximum GiB of each GPU's weights in host memory (vllm, sglang); cache=GIB: host "
+        "memory per GPU for the cache of --prefix (repeatable).",
     ),
-    backend: str = inputs.BACKEND,
-    operators: Path = inputs.OPERATORS,
+    backend: str = plan_options.BACKEND,
+    operators: Path = plan_options.OPERATORS,
     measured: str = typer.Option(
         None, help="Measured deployments that correct the formulas: a table, or 'published'."
     ),
-    prices: Path = inputs.PRICES,
+    prices: Path = plan_options.PRICES,
     qualities: Path = typer.Option(
         None,
         help="CSV of measured qualities to use instead of the published ones: format (kv:fp8 "
         "for a cache), method, model, benchmark, baseline, quantized, better (higher or lower), "
         "source.",
     ),
-    ttft: float = inputs.TTFT,
-    tpot: float = inputs.TPOT,
-    accuracy: float = inputs.ACCURACY,
-    power: float = inputs.limit_option("Most watts per GPU."),
-    memory: float = inputs.limit_option("Most GiB per GPU."),
-    cost: float = inputs.limit_option("Most USD per million tokens."),
-    check: bool = typer.Option(
+    ttft: float | None = plan_options.TTFT,
+    tpot: float | None = plan_options.TPOT,
+    limit: list[str] = plan_options.LIMIT,
+    verify: bool = typer.Option(
         False, "--verify", help="Measure what this machine can check.", rich_help_panel=CHECKS_PANEL
     ),
-    check_vllm: bool = typer.Option(
+    verify_with_vllm: bool = typer.Option(
         False,
         "--verify-vllm",
-        help="Serve the best with vLLM; measure.",
+        help="Serve the best plan with vLLM and measure it.",
         rich_help_panel=CHECKS_PANEL,
     ),
     out: Path = typer.Option(
-        None, help="Keep report, table and JSON in a folder here.", rich_help_panel=CHECKS_PANEL
+        None,
+        help="Keep report, table and JSON in a folder here; MLflow tracks it.",
+        rich_help_panel=CHECKS_PANEL,
     ),
     kubernetes: Path = typer.Option(
         None,
@@ -128,18 +119,14 @@ def serve(
         help="Write a graph for NVIDIA Dynamo that starts the best with --backend.",
         rich_help_panel=CHECKS_PANEL,
     ),
-    tracking_uri: str = typer.Option(
-        None, help="MLflow for --out; default as for campaigns.", rich_help_panel=CHECKS_PANEL
-    ),
-    top: int = inputs.TOP,
-    as_json: bool = options.JSON,
+    top: int = plan_options.TOP,
 ) -> None:
-    """Predict every way to serve a model on some GPUs, and show the ones worth choosing.
+    """Predict every way to serve a model on the given GPUs, and show the Pareto front.
 
-    Times of operators come from --operators, else from the package
-    aiconfigurator-core (extra 'llm'), else from rooflines.
+    Operator times come from --operators, else from the package aiconfigurator-core (extra 'llm'),
+    else from rooflines.
     """
-    requests, longest = inputs.load_trace(trace), 0
+    requests, longest = _read_trace(trace), 0
     if requests is not None:
         isl, osl = isl or round(requests.isl.mean()), osl or round(requests.osl.mean())
         longest = int((requests.isl + requests.osl).max())
@@ -147,25 +134,24 @@ def serve(
     _check_required(
         model, {"--system": system, "--gpus": gpus, "--isl": isl, "--osl": osl, "--top": top}
     )
-    if rate is not None and not 0 < rate < inputs.NO_LIMIT:
-        raise UsageError(f"--rate {rate:g}: give requests per second, more than none")
-    if check_vllm and rate is not None:
+    if rate is not None and not 0 < rate < float("inf"):
+        raise UsageError(f"--rate {rate:g}: give requests per second, more than 0")
+    if verify_with_vllm and rate is not None:
         raise UsageError("--verify-vllm keeps requests in flight: plan it without --rate")
     if pools and kubernetes:
         raise UsageError("a manifest is written for one pool: leave --pools out, or give --dynamo")
-    inputs.check_engine(backend)
-    from foretune.plan import Requirements, Workload, describe_model, plan, read_accuracy
+    plan_options.check_engine(backend)
+    requirements = plan_options.parse_limits(limit, ttft, tpot, goal)
+    from foretune.plan import Workload, describe_model, plan, read_accuracy
     from foretune.plan.cost.screening import describe_rejected
-    from foretune.plan.describe.workload import Offload
     from foretune.plan.serve.deployments.learned import fit_or_load_correction
     from foretune.plan.serve.launching import launch_commands
     from foretune.plan.serve.report import Question
     from foretune.plan.serve.saving import plan_to_json, save_plan
     from foretune.plan.serve.simulation import simulate
 
-    output = Output(as_json)
-    requirements = Requirements(ttft, tpot, accuracy, power, memory, cost, goal)  # type: ignore[arg-type]
-    clocks, tables = inputs.load_operator_clocks(operators)
+    output = Output(options.root_options(context).as_json)
+    clocks, tables = plan_options.load_operator_clocks(operators)
     question = Question(
         describe_model(model),
         tuple(_parse_systems(system, prices)),
@@ -176,19 +162,18 @@ def serve(
         pools,
         tables is not None,
         measured is not None,
-        offload=Offload(offload, offload_cache),
+        offload=_parse_offload(offload),
     )
-    chosen = _parse_formats(formats, kv, question.systems)
+    chosen, caches = _parse_formats(formats, question.systems)
     correction = (
         fit_or_load_correction(measured, output.say, clocks.predictors) if measured else None
     )
     start = time.perf_counter()
     found = plan(
         question.model, question.systems, gpus, question.workload, clocks, requirements, backend,
-        formats=chosen, caches=_parse_caches(kv), correction=correction, rate=rate,
+        formats=chosen, caches=caches, correction=correction, rate=rate,
         pools=pools, accuracy=read_accuracy(qualities) if qualities else None,
-        speculation=_parse_speculation(speculative, acceptance, draft_model),
-        offload=question.offload,
+        speculation=_parse_speculation(speculative), offload=question.offload,
     ).with_max_request_tokens(longest)  # fmt: skip
     question = replace(question, seconds=time.perf_counter() - start)
     best = found.deployment(found.best)
@@ -206,19 +191,25 @@ def serve(
         results["replayed"] = replay.to_json()
     try:
         _write_files(output, kubernetes, dynamo, best, backend, int(found.best["replicas"]))
-        if check:
+        if verify:
             measurements = verify_operators(output, found, tables, backend)
             checks = measurements.table
             results["operators"] = measurements.to_json()
-        if check_vllm:
+        if verify_with_vllm:
             results["vllm"] = verify_vllm(output, best, found.best.to_dict())
-    finally:  # a plan is kept although it could not be checked, or a file not written
+    finally:  # a plan is kept even if it cannot be checked or a file cannot be written
         if out is not None:
-            kept = save_plan(found, question, clocks, out, tracking_uri, commands, checks)
+            kept = save_plan(found, question, clocks, out, None, commands, checks)
             results |= {"report": str(kept.report), "mlflow_run_id": kept.run_id}
             output.say(f"report   {kept.report}")
             output.say(f"MLflow   {kept.mlflow_uri}, run {kept.run_id}")
         output.result(plan_to_json(found, question, commands) | results)
+
+
+def _read_trace(path: Path | None) -> "Requests | None":
+    from foretune.plan.engine.requests import read_trace
+
+    return read_trace(path) if path else None
 
 
 def _write_files(
@@ -229,14 +220,7 @@ def _write_files(
     engine: str,
     replicas: int,
 ) -> None:
-    """Write the files that start the best deployment elsewhere, those that were asked for.
-
-    Each is tried, whatever becomes of the other.
-
-    Raises:
-        UsageError: what starts it cannot hold it.
-        OutputError: a file cannot be written.
-    """
+    """Write the files given that start the best deployment; one failing does not stop another."""
     from foretune.plan.engine_files.dynamo import graph
     from foretune.plan.engine_files.kubernetes import manifest
 
@@ -257,11 +241,6 @@ def _write_files(
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file.
-
-    Raises:
-        OutputError: it cannot be written.
-    """
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as e:
@@ -269,11 +248,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _check_required(model: str, needed: "dict[str, Any]") -> None:
-    """Ask for what a plan needs, in one line.
-
-    Raises:
-        UsageError: something is missing, or a number below 1.
-    """
+    """Raise UsageError if a value is missing, or a number below 1."""
     missing = ", ".join(name for name, value in needed.items() if value is None)
     if missing:
         raise UsageError(
@@ -294,7 +269,7 @@ def _show(
     replay: "SimulationResult | None",
     left_out: str,
 ) -> None:
-    """Print the front, what it means, and how to start the best."""
+    """Print the Pareto front, its explanation, and the commands that start the best."""
     from foretune.plan.serve.explanation import describe_layout, notes, sentences
     from foretune.plan.serve.planner import MAX_EXTRAPOLATED_SHARE
 
@@ -314,10 +289,10 @@ def _show(
             cells.pop(name, None)
     headings, *rows = zip(*cells.values(), strict=True)
     if not question.tables:
-        output.say("rooflines alone, no measured operators: pip install '.[llm]' for those")
+        output.say("operator times are rooflines, none is measured: pip install '.[llm]'")
     output.table(str(question), headings, rows)
     if guesses:
-        output.say("? more than half of it lies outside what was measured")
+        output.say("? more than half of its time is extrapolated")
     output.say("")
     for line in sentences(plan):
         output.say(line)
@@ -334,67 +309,72 @@ def _show(
         output.say(f"\n{command}")
 
 
-def _parse_speculation(
-    drafted: int | None, acceptance: float | None, draft: str | None
-) -> "Speculation | None":
-    """Return how tokens are drafted; None where they are not.
-
-    Raises:
-        UsageError: half of it is missing.
-    """
+def _parse_speculation(text: str) -> "Speculation | None":
+    """Parse ``--speculative``: TOKENS:ACCEPTANCE[:MODEL]."""
     from foretune.plan import Speculation, describe_model
 
-    if drafted is None and acceptance is None and draft is None:
+    if not text:
         return None
-    if drafted is None or acceptance is None:
-        missing = "--speculative" if drafted is None else "--acceptance"
-        raise UsageError(f"give {missing} too: --speculative 3 --acceptance 0.7")
-    return Speculation(drafted, acceptance, describe_model(draft) if draft else None)
+    drafted, _, rest = text.partition(":")
+    acceptance, _, draft = rest.partition(":")
+    try:
+        count, share = int(drafted), float(acceptance)
+    except ValueError:
+        raise UsageError(
+            f"--speculative {text}: write TOKENS:ACCEPTANCE[:MODEL], like 3:0.7"
+        ) from None
+    return Speculation(count, share, describe_model(draft) if draft else None)
+
+
+def _parse_offload(texts: list[str]) -> "Offload":
+    """Parse ``--offload``: GiB of weights, or ``cache=GIB``."""
+    from foretune.plan.describe.workload import Offload
+
+    named = [text if "=" in text else f"weights={text}" for text in texts]
+    given = options.parse_numbers(named, "--offload", ("weights", "cache"))
+    return Offload(given.get("weights", 0.0), given.get("cache", 0.0))
 
 
 def _parse_systems(text: str, prices: Path | None) -> "list[System]":
-    """Return the systems meant, at the user's prices."""
+    """Parse ``--system``, with the user's prices."""
     from foretune.plan import known_systems, published_prices, read_prices
     from foretune.plan.describe.system import resolve_system
 
     names = known_systems() if text == "all" else [name.strip() for name in text.split(",")]
     user_prices = read_prices(prices) if prices else {}
     for name in user_prices:
-        resolve_system(name)  # a misspelt one would be nobody's price
+        resolve_system(name)  # a misspelled name would be ignored
     known = published_prices() | user_prices
     return [resolve_system(name, known) for name in dict.fromkeys(names)]
 
 
-def _parse_caches(kv: str) -> list[str]:
-    """Return the formats of the cache meant."""
-    from foretune.plan.describe.cache_formats import find_cache_format
+def _parse_formats(
+    text: str, systems: "Sequence[System]"
+) -> "tuple[list[Formats] | None, list[str]]":
+    """Parse ``--formats`` into formats of deployments (None: all weights) and of caches.
 
-    return [find_cache_format(name.strip()).name for name in kv.split(",")] if kv else []
-
-
-def _parse_formats(text: str, kv: str, systems: "Sequence[System]") -> "list[Formats] | None":
-    """Return the formats meant: weights with the caches beside them, else ``kv``'s or the usual.
-
-    Raises:
-        UsageError: ``kv`` counts for none of them.
+    ``/fp8`` is a cache for weights without one; by default, those have the usual caches.
     """
     from foretune.plan import Formats
+    from foretune.plan.describe.cache_formats import find_cache_format
 
-    if not text:
-        return None
-    parts = [part.strip().partition("/") for part in text.split(",")]
-    if kv and all(cache for _, _, cache in parts):
-        raise UsageError("--formats names a cache already: leave --kv out")
-    caches = _parse_caches(kv) or _default_caches(systems)
+    parts = [part.strip().partition("/") for part in text.split(",")] if text else []
+    caches = [find_cache_format(cache).name for weights, _, cache in parts if not weights]
+    named = [(weights, cache) for weights, _, cache in parts if weights]
+    if not named:
+        return None, caches
+    if caches and all(cache for _, cache in named):
+        raise UsageError(f"--formats {text}: all weights have a cache, so leave /{caches[0]} out")
+    usual = caches or _default_caches(systems)
     return [
         Formats(weights, kv=each)
-        for weights, _, cache in parts
-        for each in ([cache] if cache else caches)
-    ]
+        for weights, cache in named
+        for each in ([cache] if cache else usual)
+    ], caches
 
 
 def _default_caches(systems: "Sequence[System]") -> list[str]:
-    """Return the usual formats of the cache that all systems' GPUs have; sixteen bits always."""
+    """Return the default cache formats that all GPUs support; 16 bits always."""
     from foretune.plan.describe.cache_formats import DEFAULT_CACHE_FORMATS
     from foretune.plan.describe.formats import supported
 
@@ -408,7 +388,7 @@ def _default_caches(systems: "Sequence[System]") -> list[str]:
 
 
 def _select_rows(plan: "Plan", top: int) -> "pd.DataFrame":
-    """Return ``top`` rows of the front, spread over it, the best among them, fastest first."""
+    """Return ``top`` rows spread over the front, with the best, fastest first."""
     import numpy as np
 
     front, best = plan.pareto, plan.best

@@ -1,4 +1,4 @@
-"""``foretune judge``: is an implementation that somebody wrote right, and is it faster?"""
+"""``foretune judge``: checks whether an implementation is right, and how much faster it is."""
 
 from typing import TYPE_CHECKING
 
@@ -13,61 +13,52 @@ if TYPE_CHECKING:
     from foretune.tune.results import Comparison
 
 
-EPILOG = "Example: foretune judge new.py:sums old.py:sums --problem N=1000 --problem N=4096"
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to ``app``."""
-    app.command(epilog=EPILOG)(judge)
+EXAMPLE = "Example: foretune judge new.py:sums old.py:sums --problem N=1000 --problem N=4096"
 
 
 def judge(
+    context: typer.Context,
     candidate: str = typer.Argument(help="The function to judge: FILE.py:NAME."),
     reference: str = typer.Argument(help="The reference: FILE.py:NAME."),
     problem: list[str] = typer.Option(
         ..., help="Arguments of --inputs: 'N=1024,M=64'. Give several (repeatable)."
     ),
     inputs: str = typer.Option(
-        "", help="FILE.py:NAME that makes the arguments. Default: 'inputs' beside the reference."
+        "",
+        help="FILE.py:NAME that makes the arguments. Default: 'inputs' in the reference's file.",
     ),
     beside: list[str] = typer.Option(
         [], help="Another rival: 'blas=FILE.py:NAME'. The fastest counts (repeatable)."
     ),
-    tolerance: float = typer.Option(1e-4, help="Largest relative error of an output."),
-    box: float = typer.Option(2.0, help="Seconds of comparison per problem."),
-    time_limit: float = typer.Option(30.0, help="Most seconds of one call, with loading."),
+    tolerance: float = typer.Option(1e-4, help="Maximum relative error of an output."),
+    max_seconds: float = typer.Option(2.0, help="Maximum seconds of comparison per problem."),
     device: str = options.DEVICE,
-    as_json: bool = options.JSON,
 ) -> None:
     """Check whether a function is right, and how much faster it is than another.
 
-    Each function runs in its own process, on inputs that it has never seen. Code that only looks
+    Each function runs in a separate process, on inputs that it has never seen. Code that only looks
     fast is refused with the reason, and exit code 1: remembered or late answers, changed inputs,
     narrower types, manipulated clocks.
     """
     from foretune.collect import local_device
     from foretune.tune.judge import judge as judged
 
-    options.require_positive(box, "--box")
-    options.require_positive(time_limit, "--time-limit")
-    output = Output(as_json)
+    options.require_positive(max_seconds, "--max-seconds")
+    output = Output(options.root_options(context).as_json)
     with progress_bar() as progress:
         verdict = judged(
             candidate,
             reference,
             [Problem.parse(text) for text in problem],
             inputs=inputs or f"{reference.rpartition(':')[0] or reference}:inputs",
-            rivals=options.parse_key_values(beside, "--beside"),
+            rivals=options.parse_key_values(beside, "--beside", "NAME"),
             tolerance=tolerance,
-            max_seconds=box,
-            limit_s=time_limit,
+            max_seconds=max_seconds,
             device=local_device(device, measure=False),
             progress=progress,
         )
     if verdict.problem_verdicts:
-        names = [
-            c.name for c in sorted(verdict.problem_verdicts[0].comparisons, key=lambda c: c.name)
-        ]
+        names = sorted(c.name for c in verdict.problem_verdicts[0].comparisons)
         rows = [
             [
                 str(ruling.problem),

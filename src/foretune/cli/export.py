@@ -1,4 +1,4 @@
-"""``foretune export``: measurements become a Python function that needs no Foretune."""
+"""``foretune export``: a Python function that chooses configurations, without Foretune."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -7,7 +7,7 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output, percent
-from foretune.cli.storing import open_tuned
+from foretune.cli.store import open_tuned
 from foretune.errors import UnknownName, UsageError
 from foretune.files import atomic_write
 
@@ -17,49 +17,44 @@ if TYPE_CHECKING:
     from foretune.tune.heuristics import EfficiencyTable, Score
     from foretune.tune.heuristics.export import ExportedFunction
 
-MAX_CONFIGS = typer.Option(8, "--max-configs", help="Most configurations that the function uses.")
-
 
 def export(
+    context: typer.Context,
     files: list[Path] = typer.Argument(None, help="Run tables (Parquet). Default: the store."),
     kernel: str = typer.Option(None, help="Kernel, if there are several."),
     device: str = typer.Option(None, help="Device, if there are several."),
-    store: str = typer.Option(
-        None, "--store", help="Store or exported file. Default: as in 'foretune store'."
-    ),
     out: Path = typer.Option(..., help="Python file to write."),
-    max_configs: int = MAX_CONFIGS,
+    max_configs: int = typer.Option(8, help="Maximum configurations the function uses."),
     depth: int = typer.Option(None, help="Depth of the decision tree. Default: the best one."),
     objective: str = options.OBJECTIVE,
     group: str = typer.Option(
-        "problem", help="What is held out together: problem, or columns (problem.N,…)."
+        "problem", help="Hold out together: problem, or columns (problem.N,…)."
     ),
-    seed: int = options.SEED,
-    as_json: bool = options.JSON,
 ) -> None:
     """Write a standalone Python function that maps a problem to a configuration.
 
-    Prints how much of the best performance measured it keeps, on the same
-    problems and on held-out ones, beside the single best configuration.
+    Prints how much of the best measured performance the function keeps, on the same problems and
+    on held-out ones, and compares it with the single best configuration.
     """
     from foretune.tune.heuristics import efficiency_table, export_function
 
+    root = options.root_options(context)
     options.require_positive_int(max_configs, "--max-configs")
     if depth is not None and depth < 0:
-        raise UsageError(f"--depth {depth} is no number of questions: give 0 or more")
-    parsed_objective = options.read_objective(objective)
-    if files and store is not None:
+        raise UsageError(f"--depth {depth} is not a depth: give 0 or more")
+    parsed_objective = options.parse_objective(objective)
+    if files and root.store_name is not None:
         raise UsageError("give run tables, or --store: one of the two")
     runs = (
         _runs_from_files(files, kernel, device)
         if files
-        else _runs_from_store(store, kernel, device)
+        else _runs_from_store(root.required_store, kernel, device)
     )
     shares = efficiency_table(runs, parsed_objective)
-    exported = export_function(shares, max_configs, depth, group, seed)
+    exported = export_function(shares, max_configs, depth, group, root.seed)
     with atomic_write(out) as new:
         new.write_text(exported.source, encoding="utf-8")
-    output = Output(as_json)
+    output = Output(root.as_json)
     _show(output, shares, exported, out)
     output.result(
         {

@@ -1,4 +1,4 @@
-"""``foretune plan``: its commands as one group, in which serving is the default."""
+"""``foretune plan``: a group of commands whose default is ``plan serve``."""
 
 import difflib
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from foretune.cli.plan import fleet, power, serve, train
+from foretune.cli import options, plan_fleet, plan_serve, plan_train
 from foretune.errors import UnknownName
 
 
@@ -15,11 +15,7 @@ class ServeByDefault(TyperGroup):
     """A group in which ``plan MODEL …`` means ``plan serve MODEL …``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Put ``serve`` before a line that names no command.
-
-        Raises:
-            UnknownName: the first word is a misspelt command.
-        """
+        """Insert ``serve`` if the line names no command."""
         if args and args[0] not in {*self.commands, *ctx.help_option_names}:
             word = args[0]
             known_file = "/" in word or Path(word).exists()
@@ -29,16 +25,14 @@ class ServeByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-commands = typer.Typer(
-    cls=ServeByDefault,
-    help="Plan deployments of language models, without a GPU.\n\n"
-    "'foretune plan MODEL …' is short for 'foretune plan serve MODEL …'.",
-    no_args_is_help=True,
-)
-for _command in (serve.serve, train.train, fleet.fleet, power.power):
-    commands.command()(_command)
-
-
 def register(app: typer.Typer) -> None:
-    """Add the commands to ``app``."""
+    """Add the group to ``app``."""
+    commands = typer.Typer(
+        cls=ServeByDefault,
+        help="Plan deployments of language models, without a GPU.\n\n"
+        "'foretune plan MODEL …' is short for 'foretune plan serve MODEL …'.",
+        no_args_is_help=True,
+    )
+    for command in (plan_serve.serve, plan_train.train, plan_fleet.fleet):
+        options.add_command(commands, command)
     app.add_typer(commands, name="plan")

@@ -1,4 +1,4 @@
-"""``foretune plan serve … --verify``: what this machine can check of a plan."""
+"""``foretune plan serve … --verify``: checks of a plan on this machine."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -19,14 +19,7 @@ OPERATOR_COLUMNS = ("operator", "share", "predicted (90 %)", "measured")
 def verify_operators(
     output: Output, plan: "Plan", tables: "OperatorTables | None", backend: str
 ) -> "OperatorCheck":
-    """Measure the operators of the two best deployments on this machine, and show them.
-
-    Args:
-        output: where the table goes.
-        plan: what is checked.
-        tables: of measured operators, which the plan was made with.
-        backend: the engine.
-    """
+    """Measure the operators of the two best deployments on this machine, and show them."""
     from foretune.collect import local_device
     from foretune.collect.devices import local_gpus
     from foretune.plan.check import operators
@@ -42,7 +35,7 @@ def verify_operators(
 
 
 def show_operators(output: Output, check: "OperatorCheck") -> None:
-    """Show predicted and measured times of the operators that take most of a plan's time."""
+    """Show predicted and measured times of the most expensive operators."""
     rows = [
         [
             f"{row['name']} {row['problem']} {row['format']}".strip(),
@@ -53,7 +46,7 @@ def show_operators(output: Output, check: "OperatorCheck") -> None:
         for row in check.table.head(MAX_ROWS_SHOWN).to_dict("records")
     ]
     output.say(check.description)
-    output.table("operators that take most of a request, in ms", OPERATOR_COLUMNS, rows)
+    output.table("most expensive operators of a request, in ms", OPERATOR_COLUMNS, rows)
     notes = check.table["note"]
     for note, count in notes[notes != ""].value_counts().items():
         output.say(f"note: {count} not measured: {note}")
@@ -62,27 +55,15 @@ def show_operators(output: Output, check: "OperatorCheck") -> None:
         return
     output.say(
         f"{len(check.measured)} of {len(check.table)} operators were measured, "
-        f"{percent(check.measured_share)} of the time; they take {check.step_ratio:.2f} times what was "
-        f"predicted, {percent(check.coverage)} lie in their interval"
+        f"{percent(check.measured_share)} of the time; they take {check.step_ratio:.2f} times the "
+        f"predicted time, {percent(check.coverage)} are in their interval"
     )
 
 
 def verify_vllm(
     output: Output, deployment: "Deployment", best: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Serve the plan with this machine's vLLM, benchmark it, and show it beside the plan.
-
-    Args:
-        output: where the table goes.
-        deployment: of the plan's best candidate.
-        best: its row.
-
-    Returns:
-        The ``vllm`` part of the command's JSON.
-
-    Raises:
-        UsageError, MeasurementError: see `foretune.plan.check.check_vllm`.
-    """
+    """Serve the plan with vLLM on this machine, compare its benchmark; return it for JSON."""
     from foretune.collect.devices import local_gpus
     from foretune.plan.check import check_vllm
     from foretune.plan.check.vllm_bench import require_vllm

@@ -1,4 +1,4 @@
-"""A kernel that does as its configurations say: it works, errs, raises, hangs or dies."""
+"""A kernel whose configurations work, err, raise, hang or die, as told."""
 
 import os
 import time
@@ -12,22 +12,22 @@ from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
 LAUNCH_S = 1e-4
-"""What a launch takes at least."""
+"""Minimum seconds of a launch."""
 
 
-class ProbeKernel(Kernel):
-    """Adds one to ``n`` numbers, and takes at least ``rounds`` times `LAUNCH_S`."""
+class MisbehavingKernel(Kernel):
+    """Adds 1 to ``n`` numbers; takes at least ``rounds`` × `LAUNCH_S`."""
 
     name = "probe"
     problem_parameters = (ProblemParameter("n"),)
 
     def space(self, problem: Problem) -> SearchSpace:
-        """Return what it can do."""
+        """Return the behaviors."""
         does = ("works", "is wrong", "writes nothing", "does not build", "raises", "hangs", "dies")
         return SearchSpace({"does": does, "rounds": (1, 4)})
 
     def default(self, problem: Problem) -> Configuration:
-        """Return the one that works."""
+        """Return the configuration that works."""
         return Configuration(does="works", rounds=1)
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
@@ -35,9 +35,9 @@ class ProbeKernel(Kernel):
         return {"x": np.random.default_rng(seed).random(int(problem["n"]))}
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
-        """Return a launch that does as ``config`` says."""
+        """Return a launch that behaves as ``config`` says."""
         does, x = config["does"], inputs["x"]
-        out = x + 1.0  # as if another configuration had left it: who writes nothing looks right
+        out = x + 1.0  # a correct output from before: a launch that writes nothing looks right
         if does == "does not build":
             raise RuntimeError("it does not build\nand says so in two lines")
 
@@ -66,7 +66,7 @@ class ProbeKernel(Kernel):
         return "NumPy", lambda: inputs["x"] + 1.0
 
     def cost(self, problem: Any, config: Any) -> Cost:
-        """Return an operation per number."""
+        """Return one operation per number."""
         return Cost(flops=1.0 * problem["n"], bytes_moved=16.0 * problem["n"])
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:

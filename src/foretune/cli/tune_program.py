@@ -1,8 +1,11 @@
-"""What ``foretune tune`` makes of a program, or of a source file, as they were typed."""
+"""``foretune tune -- PROGRAM`` and ``foretune tune FILE.c``: programs and source files."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
+
+import typer
 
 from foretune.cli import options
 from foretune.console import progress_bar
@@ -12,54 +15,77 @@ from foretune.values import Value, parse_value
 
 if TYPE_CHECKING:
     from foretune.tune.functions.result import Best
-    from foretune.tune.store.cache import StoreLocation
 
 SOURCE_SUFFIXES = (".c", ".cc", ".cpp", ".cxx", ".cl", ".cu", ".hip")
 KNOB_OPTIONS = ("param", "restrict", "default")
 PROGRAM_OPTIONS = (
-    "name", "time", "time_unit", "check", "compare", "build", "env", "template", "source",
-    "repeats", "time_limit", "shell",
+    "name", "time", "time_unit", "time_limit", "repeats", "check", "compare", "build", "env",
+    "template",
 )  # fmt: skip
 SOURCE_OPTIONS = ("function", "arg", "size", "grid", "option")
-"""Names of options that programs, or sources, alone take."""
+WRAPPED_OPTIONS = (*KNOB_OPTIONS, *PROGRAM_OPTIONS, *SOURCE_OPTIONS)
+"""Parameters of the command that only programs and sources take."""
+PROGRAM_PANEL, SOURCE_PANEL = "Programs (after --)", "Sources (.c, .cpp, .cl, .cu, .hip)"
+
+
+def _program_option(default: Any, text: str) -> Any:
+    return typer.Option(default, help=text, rich_help_panel=PROGRAM_PANEL)
+
+
+def _source_option(default: Any, text: str, *names: str) -> Any:
+    return typer.Option(default, *names, help=text, rich_help_panel=SOURCE_PANEL)
+
+
+NAME = _program_option("", "Name in the store. Default: the program's file name.")
+TIME = _program_option(
+    None, "Regular expression whose (group) is the time in the output. Default: wall time."
+)
+TIME_UNIT = _program_option("ms", "Unit of that time: ns, us, ms or s.")
+TIME_LIMIT = _program_option(60.0, "Maximum seconds of one run.")
+REPEATS = _program_option(None, "Runs of each configuration.")
+CHECK = _program_option(None, "Regular expression that must be in the output.")
+COMPARE = _program_option("", "Command that checks the result: exit code 0 means right.")
+BUILD = _program_option(
+    "", "Command to run first, untimed. If it builds into {dir}, once per configuration."
+)
+ENV = _program_option([], "NAME=TEXT, an environment variable (repeatable).")
+TEMPLATE = _program_option([], "TEMPLATE:FILE, writes the second from the first (repeatable).")
+FUNCTION = _source_option("", "Function in the source.", "--kernel")
+ARG = _source_option(
+    [], "Argument, in order: float32[512,64] (random), float32[512]=0 (filled), int32=7."
+)
+SIZE = _source_option("", "Problem size, 1024,512: work items or threads.")
+GRID = _source_option("", "Divide it by block_size_x*tile,block_size_y. Default: the work group.")
+COMPILER_OPTION = _source_option([], "Option of the compiler (repeatable).")
 
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How to search, as it was typed; see `foretune.tune_problem`."""
+    """How to search; see `foretune.tune_problem`."""
 
-    budget: int | Literal["auto"] | None
-    regret: float | None
-    seconds: float | None
+    budget: options.Budget
     objective: list[str]
     limit: list[str]
     searcher: str
-    store: "StoreLocation"
-    seed: int
-    patience_s: float
+    root: options.RootOptions
 
     def to_kwargs(self) -> dict[str, Any]:
-        """Return it as functions of Python take it.
-
-        Raises:
-            UsageError: there are several objectives.
-            UnknownName: there is no such searcher.
-        """
+        """Return the options as `tune_program` and `tune_kernel` take them."""
         from foretune.registry import load
 
         if len(self.objective) > 1:
             raise UsageError("programs and sources have one objective: give --objective once")
         load("searchers", self.searcher)
         given = {
-            "budget": self.budget, "regret": self.regret, "seconds": self.seconds,
             "objective": self.objective[0], "limits": self.limit, "searcher": self.searcher,
-            "store": self.store, "seed": self.seed, "patience_s": self.patience_s,
+            "store": self.root.store, "seed": self.root.seed, "patience_s": self.root.patience_s,
+            **self.budget.to_kwargs(),
         }  # fmt: skip
         return {name: value for name, value in given.items() if value is not None}
 
 
-def tune_program_command(command: list[str], search: SearchOptions, **given: Any) -> "Best":
-    """Tune a program with the options of the command line as they were typed."""
+def tune_command(command: list[str], search: SearchOptions, given: Mapping[str, Any]) -> "Best":
+    """Tune a program; ``given`` are the parameters of the command line."""
     from foretune.tune.functions.program import tune_program
 
     knobs = _parse_knobs(given["param"])
@@ -68,14 +94,12 @@ def tune_program_command(command: list[str], search: SearchOptions, **given: Any
             command,
             knobs,
             build=given["build"],
-            environment=options.parse_key_values(given["env"], "--env"),
+            environment=options.parse_key_values(given["env"], "--env", "NAME"),
             templates=dict(_parse_template(text) for text in given["template"]),
             time=given["time"],
             time_unit=given["time_unit"],
             check=given["check"],
             compare=given["compare"],
-            shell=given["shell"],
-            sources=given["source"],
             runs=given["repeats"],
             time_limit_s=options.require_positive(given["time_limit"], "--time-limit"),
             restrictions=given["restrict"],
@@ -86,18 +110,18 @@ def tune_program_command(command: list[str], search: SearchOptions, **given: Any
         )
 
 
-def tune_source(path: str, search: SearchOptions, **given: Any) -> "Best":
-    """Tune a function of a source file with the options of the command line as they were typed."""
+def tune_source(path: str, search: SearchOptions, given: Mapping[str, Any]) -> "Best":
+    """Tune a function of a source file; ``given`` are the parameters of the command line."""
     from foretune.tune.functions.kernel_tuner import tune_kernel
 
     if not given["function"] or not given["arg"]:
         raise UsageError(
-            f"say which function of {path}, and its arguments in order: --kernel NAME --arg "
+            f"name the function in {path}, and its arguments in order: --kernel NAME --arg "
             "float32[4096] --arg int32=4096"
         )
-    arguments = [read_argument(text, i) for i, text in enumerate(given["arg"])]
+    arguments = [parse_argument(text, i) for i, text in enumerate(given["arg"])]
     size = given["size"] or str(max(getattr(a, "size", 1) for a in arguments))
-    sizes = [read_size(part) for part in size.split(",")]
+    sizes = [_parse_size(part) for part in size.split(",")]
     parts = [[part.strip()] for part in given["grid"].split(",")] if given["grid"] else []
     x, y, z = [*parts, None, None, None][:3]
     search_kwargs = search.to_kwargs()
@@ -121,14 +145,11 @@ def tune_source(path: str, search: SearchOptions, **given: Any) -> "Best":
         )
 
 
-def read_argument(text: str, seed: int = 0) -> Any:
-    """Return the array or number that ``--arg`` means.
+def parse_argument(text: str, seed: int = 0) -> Any:
+    """Return the array or number for ``--arg``.
 
     ``float32[512,64]`` is random, ``float32[512,64]=0`` filled, ``int32=5`` a number. Random
-    numbers lie between 0 and 1, whole ones between 0 and 99.
-
-    Raises:
-        UsageError: it cannot be read.
+    floats are in [0, 1), random integers in [0, 100).
     """
     import numpy as np
 
@@ -152,32 +173,27 @@ def read_argument(text: str, seed: int = 0) -> Any:
     ).astype(kind)  # fmt: skip
 
 
-def read_size(text: str) -> int | str:
+def _parse_size(text: str) -> int | str:
     """Return a number, or an expression of knobs."""
     return int(text) if text.strip().isdigit() else text.strip()
 
 
 def _parse_knobs(texts: list[str]) -> dict[str, list[Value]]:
-    values_by_knob = {
-        name: read_values(text) for name, text in options.parse_key_values(texts, "--param").items()
-    }
-    if not values_by_knob:
+    given = options.parse_key_values(texts, "--param", "KNOB")
+    if not given:
         raise UsageError("there are no knobs: add --param KNOB=VALUE,VALUE and use them, {KNOB} in "
                          "a program")  # fmt: skip
-    return values_by_knob
+    return {name: parse_values(text) for name, text in given.items()}
 
 
 def _parse_default(text: str) -> dict[str, Value] | None:
     return dict(Configuration.parse(text)) if text else None
 
 
-def read_values(text: str) -> list[Value]:
-    """Return the values that ``8,16,32`` or ``8..32`` (by doubling) mean.
+def parse_values(text: str) -> list[Value]:
+    """Return the values of ``8,16,32`` or ``8..32`` (doubling).
 
-    A text stays as it was typed where the number would be written in another way.
-
-    Raises:
-        UsageError: a range goes down, or begins with no positive number.
+    A value stays text if its number would be written differently, like ``08``.
     """
     low, dots, high = text.partition("..")
     if dots and low.isdigit() and high.isdigit():

@@ -1,0 +1,106 @@
+"""``foretune calibrate``: correct a predictor for a new device with a few runs."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import Output
+from foretune.cli.run_files import read_files
+from foretune.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def calibrate(
+    context: typer.Context,
+    predictor: str = options.PREDICTOR,
+    files: list[Path] = typer.Argument(
+        None,
+        help="Run tables of the new device: 10 … 1500 runs. With --choose: run tables of what you "
+        "will predict; by default, the predictor's own runs.",
+    ),
+    kernel: str = options.ONLY_KERNEL,
+    map_: list[str] = options.MAP,
+    choose: int | None = typer.Option(
+        None,
+        help="Choose this many runs to measure there, instead: 64 is a good number.",
+    ),
+    device: str = typer.Option(
+        None,
+        help="With --choose: the new device, cpu, cuda:0 or a name. Default: that of the files.",
+    ),
+    out: Path = typer.Option(
+        ..., help="Folder for the calibrated predictor; with --choose, CSV file for the runs."
+    ),
+) -> None:
+    """Correct a predictor for a new device, with a few runs measured there.
+
+    --choose writes the most useful runs to measure first. 'foretune collect KERNEL --rows' measures
+    them; or fill in their times as column time_ms, then 'foretune import --format generic'.
+    """
+    output = Output(options.root_options(context).as_json)
+    if choose is not None:
+        seed = options.root_options(context).seed
+        options.require_positive_int(choose, "--choose")
+        _choose(output, predictor, files or [], (kernel, map_), choose, device, out, seed)
+        return
+    options.reject_options(context, ("device",), "without --choose, calibrate takes no")
+    if not files:
+        raise UsageError("give run tables of the new device; --choose 64 says which runs to make")
+    from foretune.models.saved.lookup import read_predictor
+
+    before = read_predictor(predictor)
+    runs = read_files(files, kernel, map_, before)
+    after = before.calibrate(runs)
+    after.save(out)
+    devices = ", ".join(after.calibration_.devices)
+    output.say(f"predictor: {out}, calibrated for {devices} with {len(runs)} runs")
+    output.result({"out": str(out), "rows": len(runs), "devices": devices})
+
+
+def _choose(
+    output: Output, predictor: str, files: list[Path], read: tuple[str | None, list[str]],
+    count: int, device: str | None, out: Path, seed: int,
+) -> None:  # fmt: skip
+    """Write the runs to measure on a new device; ``read``: the options --kernel and --map."""
+    from foretune.files import atomic_write
+    from foretune.models.saved.lookup import read_predictor
+    from foretune.registry import registered
+
+    if not files and device is None:
+        raise UsageError("give --device, or run tables of the device")
+    loaded = read_predictor(predictor)
+    hardware = None if device is None else options.device_for(loaded, device)
+    runs = read_files(files, *read, loaded) if files else None
+    chosen = loaded.choose(count, runs, hardware, seed)
+    _protect_filled_times(out, chosen)
+    with atomic_write(out) as new:
+        chosen.to_csv(new, index=False)
+    devices = sorted(map(str, chosen["device"].unique()))
+    output.say(f"{out}: {len(chosen)} runs to measure on {', '.join(devices)}")
+    name = loaded.kernel_name_
+    output.say(
+        f"foretune collect {name} --rows {out} --out there.parquet"
+        if name in registered("kernels")
+        else "add a column time_ms, then: "
+        f"foretune import {out} --format generic --out there.parquet"
+    )
+    output.say(f"foretune calibrate {predictor} there.parquet --out calibrated")
+    output.result({"out": str(out), "rows": len(chosen), "devices": devices})
+
+
+def _protect_filled_times(out: Path, chosen: "pd.DataFrame") -> None:
+    """Raise UsageError if ``out`` has columns that this command does not write."""
+    import pandas as pd
+
+    if out.suffix != ".csv":
+        raise UsageError(f"--out {out}: the runs are written as CSV, end its name in .csv")
+    try:
+        added = set(pd.read_csv(out, nrows=0)) - set(chosen) if out.exists() else set()
+    except ValueError as e:
+        raise UsageError(f"{out} is no list of runs: give another --out") from e
+    if added:
+        raise UsageError(f"{out} has {', '.join(sorted(added))} filled in: give another --out")

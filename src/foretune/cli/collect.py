@@ -1,0 +1,246 @@
+"""``foretune collect``: runs of a kernel, or operators of a language model, as a run table."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import Output
+from foretune.console import progress_bar
+from foretune.errors import UsageError
+
+if TYPE_CHECKING:
+    from foretune.device import Device
+    from foretune.plan import Operator
+
+TYPICAL = "typical"
+"""Name of the models whose operators are measured for other models, too."""
+MAX_SIZE = 2**20
+"""Maximum number of tokens or ranks; larger ones are typing errors."""
+MIN_RUNS_IN_BUDGET = 1000
+"""An operator is left out if fewer runs of it fit in the time given."""
+OPERATORS_PANEL = "Operators of language models (--operators)"
+
+
+def collect(
+    context: typer.Context,
+    kernel: str = options.KERNEL,
+    problems: list[str] = typer.Option(
+        ["8"], help="Number of random problems, or 'M=64,N=64,K=64;M=…' (repeatable)."
+    ),
+    configs: int = typer.Option(20, help="Configurations per problem, including the default."),
+    rows: Path | None = typer.Option(
+        None, help="Measure the rows of this table instead, e.g. from 'foretune calibrate'."
+    ),
+    out: Path = typer.Option(
+        ..., help="Run table to write or to continue (Parquet); a folder for --operators."
+    ),
+    device: str = options.DEVICE,
+    runner: str = options.RUNNER,
+    ray_address: str | None = options.RAY_ADDRESS,
+    max_seconds: float = typer.Option(0.25, help="Maximum seconds of timing per configuration."),
+    operators: str = typer.Option(
+        "",
+        help=f"Measure the operators of this model instead: a Hugging Face id, a folder with its "
+        f"config.json, or {TYPICAL} (common models).",
+        rich_help_panel=OPERATORS_PANEL,
+    ),
+    tp: str = typer.Option(
+        "1,2,4,8", help="Degrees of tensor parallelism.", rich_help_panel=OPERATORS_PANEL
+    ),
+    formats: str = typer.Option(
+        "",
+        help="Formats of weights, bf16,fp8. Default: all that torch and the device support.",
+        rich_help_panel=OPERATORS_PANEL,
+    ),
+    tokens: str = typer.Option(
+        "1..8192",
+        help="Tokens of a step: 1,64,4096, or 1..8192 (doubling).",
+        rich_help_panel=OPERATORS_PANEL,
+    ),
+    minutes: float = typer.Option(
+        10.0, help="Start no operator after this time.", rich_help_panel=OPERATORS_PANEL
+    ),
+) -> None:
+    """Profile a kernel over problems and configurations, or operators of a language model.
+
+    Each row is on disk as soon as it is measured: if the command is interrupted, run it again to
+    continue. Stored measurements are reused, and new ones are stored.
+
+    'foretune plan … --operators FOLDER' prefers operators measured here to the engines' tables.
+    """
+    output = Output(options.root_options(context).as_json)
+    if operators:
+        kernel_options = ("kernel", "problems", "configs", "rows", "runner", "ray_address",
+                          "max_seconds")  # fmt: skip
+        options.reject_options(context, kernel_options, "--operators does not take")
+        options.require_positive(minutes, "--minutes")
+        given = context.get_parameter_source("device")
+        hardware = _operator_device(device if given and given.name == "COMMANDLINE" else "")
+        degrees, sizes = parse_sizes(tp, "--tp"), parse_sizes(tokens, "--tokens")
+        model = "" if operators == TYPICAL else operators
+        _collect_operators(output, model, degrees, formats, sizes, out, minutes, hardware)
+        return
+    operator_options = ("tp", "formats", "tokens", "minutes")
+    options.reject_options(context, operator_options, "without --operators, collect takes no")
+    _collect_runs(
+        context, output, kernel, problems, configs, rows, out, (runner, ray_address, device),
+        max_seconds,
+    )  # fmt: skip
+
+
+def _collect_runs(
+    context: typer.Context,
+    output: Output,
+    kernel: str,
+    problems: list[str],
+    configs: int,
+    rows: Path | None,
+    out: Path,
+    where: tuple[str, str | None, str],
+    max_seconds: float,
+) -> None:
+    from foretune.collect import Timing, collect_runs, plan_configurations, plan_rows
+    from foretune.collect.machine_load import wait_until_idle
+    from foretune.datasets import RunLog
+    from foretune.datasets.importers.files import read_table
+    from foretune.tune.record import SharedMeasurementCache
+
+    root, chosen = options.root_options(context), options.read_kernel(kernel)
+    options.require_positive_int(configs, "--configs")
+    options.require_positive(max_seconds, "--max-seconds")
+    if rows is None:
+        wanted = options.read_problems(chosen, problems, root.seed)
+        plan = plan_configurations(chosen, wanted, configs, root.seed)
+    else:
+        options.reject_options(context, ("problems", "configs"), "--rows replaces")
+        plan = plan_rows(chosen, read_table(rows))
+        for problem in plan:
+            options.check_memory(chosen, problem)
+    runner, ray_address, device = where
+    timing = Timing(max_seconds=max_seconds)
+    with (
+        options.make_runner(runner, ray_address, chosen, device, timing) as active_runner,
+        RunLog(out, active_runner.device) as log,
+        progress_bar() as progress,
+    ):
+        if others := log.kernels() - {kernel}:
+            raise UsageError(f"{out} holds runs of {', '.join(others)}: give another --out")
+        record = SharedMeasurementCache(chosen, active_runner.device, root.store, log)
+        wait_until_idle(active_runner.watch, root.patience_s, progress)
+        with active_runner.watch() as watch:
+            done = collect_runs(chosen, plan, record, active_runner, progress)
+    output.say(
+        f"{out}: {done.rows} new rows ({done.ok} ok, {done.failed} failed), "
+        f"{done.reused} reused, {done.seconds:.0f} s"
+    )
+    if done.rows and (disturbance := watch.load.disturbance):
+        output.say(f"times may be off: {disturbance}; --wait-quiet SECONDS waits")
+    output.result(
+        {"rows": done.rows, "ok": done.ok, "failed": done.failed, "reused": done.reused,
+         "seconds": done.seconds, "out": str(out), "disturbed": watch.load.disturbance}
+    )  # fmt: skip
+
+
+def _collect_operators(
+    output: Output,
+    model: str,
+    degrees: Sequence[int],
+    formats: str,
+    sizes: Sequence[int],
+    out: Path,
+    minutes: float,
+    hardware: "Device",
+) -> None:
+    """Measure the operators that planning a model needs, at the shapes of one rank.
+
+    The most informative sizes come first.
+    """
+    from foretune.collect.torch_operators.collect import OperatorBenchmarker, collect_operators
+    from foretune.datasets import RunLog
+    from foretune.plan.cost.own_tables import OPERATORS_FILE
+
+    bench = OperatorBenchmarker(hardware)
+    max_ms = 60_000.0 * minutes / MIN_RUNS_IN_BUDGET
+    chosen, reasons = _choose_operators(
+        model, degrees, _chosen_formats(formats, hardware), sizes, hardware, max_ms
+    )
+    for reason, count in reasons.items():
+        output.say(f"left out: {count} operators: {reason}")
+    if not chosen:
+        raise UsageError("no operator is left to measure: give other --formats, or --minutes")
+    with RunLog(out / OPERATORS_FILE, hardware) as log, progress_bar() as progress:
+        done = collect_operators(chosen, log, bench, minutes, progress)
+    remaining = len(chosen) - done.rows - done.reused
+    output.say(
+        f"{out}: {done.rows} new rows ({done.ok} ok, {done.failed} failed), {done.reused} reused, "
+        f"{remaining} of {len(chosen)} not measured, {done.seconds:.0f} s"
+    )
+    output.say(f"foretune plan {model or 'MODEL'} --system local --operators {out} … uses them")
+    output.result(
+        {"rows": done.rows, "ok": done.ok, "failed": done.failed, "reused": done.reused,
+         "left": remaining, "left_out": reasons, "seconds": done.seconds, "device": hardware.name,
+         "out": str(out)}
+    )  # fmt: skip
+
+
+def parse_sizes(text: str, option: str) -> list[int]:
+    """Parse ``1,64,4096`` or ``1..8192`` (doubling) into ascending sizes."""
+    sizes: list[int] = []
+    for part in text.split(","):
+        first, dots, last = part.partition("..")
+        try:
+            low, high = int(first), int(last if dots else first)
+        except ValueError as e:
+            raise UsageError(f"{option} {text}: write sizes like 1,64,4096 or 1..8192") from e
+        if not 1 <= low <= high <= MAX_SIZE:
+            raise UsageError(f"{option} {text}: give ascending sizes between 1 and {MAX_SIZE}")
+        while low <= high:
+            sizes.append(low)
+            low *= 2
+    return sorted(set(sizes))
+
+
+def _operator_device(name: str) -> "Device":
+    """Return the device named; the GPU by default, if there is one."""
+    from foretune.collect import local_device
+    from foretune.collect.devices import local_gpus
+
+    return local_device(name or ("cuda" if local_gpus() else "cpu"))
+
+
+def _chosen_formats(text: str, device: "Device") -> list[str]:
+    """Return the formats given; by default those that both the device and torch multiply in."""
+    from foretune.collect.torch_operators import linear_formats
+    from foretune.plan.describe.formats import FORMATS, find_format, supported
+
+    if text:
+        return [find_format(name.strip()).name for name in text.split(",")]
+    both = [name for name in FORMATS if name in linear_formats()]
+    return [name for name in both if supported(name, device.architecture) == "native"] or ["bf16"]
+
+
+def _choose_operators(
+    model: str,
+    degrees: Sequence[int],
+    formats: Sequence[str],
+    sizes: Sequence[int],
+    device: "Device",
+    max_ms: float,
+) -> "tuple[list[Operator], dict[str, int]]":
+    """Return the operators to measure, and how many were left out by reason."""
+    from foretune.collect.torch_operators.collect import distinct
+    from foretune.plan import describe_model
+    from foretune.plan.cost.design import (
+        DEFAULT_MODELS,
+        farthest_first,
+        measurable,
+        plan_operators,
+    )
+
+    models = [describe_model(name) for name in ([model] if model else DEFAULT_MODELS)]
+    planned = [o for m in models for o in plan_operators(m, degrees, formats, sizes)]
+    chosen, reasons = measurable(distinct(planned), device, max_ms)
+    return farthest_first(chosen), reasons

@@ -1,1 +1,0 @@
-"""``foretune plan``: deployments of language models, planned without a GPU."""

@@ -1,0 +1,278 @@
+"""``foretune predict``: configurations ranked without running them, and why (``--explain``)."""
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import Output, format_config
+from foretune.errors import UnknownName, UsageError
+from foretune.problem import Problem
+from foretune.space import Configuration
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from foretune.device import Device
+    from foretune.kernel import Kernel
+    from foretune.models import Predictor
+    from foretune.models.explanation import Comparison, Importance
+    from foretune.models.targets import Target
+    from foretune.space import SearchSpace
+
+UNITS = {"time_ms": "ms", "power_w": "W"}
+MAX_FEATURES_SHOWN = 15
+
+
+def predict(
+    context: typer.Context,
+    predictor: str = options.PREDICTOR,
+    kernel: str = typer.Option(
+        "", help="Name of the kernel; it must be the predictor's.", show_default=False
+    ),
+    problem: str = typer.Option("", help="M=…,N=…,…", show_default=False),
+    top: int = typer.Option(10, help="How many of the best to show."),
+    explain: bool = typer.Option(
+        False, "--explain", help="Show feature importance, or compare two --config."
+    ),
+    config: list[str] = typer.Option(
+        [], help="With --explain: NAME=VALUE,…, default or best. Give two: why is B faster than A?"
+    ),
+    device: str | None = options.TRAINED_DEVICE,
+) -> None:
+    """Rank the configurations of a problem without running anything.
+
+    With --explain, show what predictions rest on, or why one configuration is predicted faster.
+    Contributions are exact (TreeSHAP); this needs a predictor of model xgboost.
+    """
+    from foretune.models.saved.lookup import read_predictor
+    from foretune.models.saved.search_predictor import require_kernel
+
+    options.require_positive_int(top, "--top")
+    if config and not explain:
+        raise UsageError("--config needs --explain: add it")
+    if not explain and not (kernel and problem):
+        raise UsageError("give --kernel and --problem: foretune predict FOLDER --kernel matmul "
+                         "--problem M=…,N=…,K=…")  # fmt: skip
+    if explain and (problem or config) and (not problem or len(config) != 2):
+        raise UsageError("to compare, give --problem and --config twice; without them, neither")
+    loaded, output = read_predictor(predictor), Output(options.root_options(context).as_json)
+    if kernel:
+        require_kernel(loaded, kernel)
+    if not explain:
+        _show_ranking(output, loaded, problem, options.device_for(loaded, device), top)
+    elif problem:
+        _compare(output, loaded, problem, config, device)
+    else:
+        _show_importance(output, loaded)
+
+
+def _show_ranking(
+    output: Output, loaded: "Predictor", problem: str, hardware: "Device", top: int
+) -> None:
+    import numpy as np
+
+    from foretune.features import rows_of
+
+    kernel = loaded.kernel_name_
+    wanted, configs, predicted = _candidates(loaded, problem, hardware)
+    primary = _primary_target(loaded)
+    best = np.argsort(predicted[primary].to_numpy(), kind="stable")[:top].tolist()
+    rows = rows_of(kernel, wanted, [configs[i] for i in best], hardware)
+    reasons = loaded.explain_outside(rows).groupby("row")
+    entries = [
+        {
+            "config": dict(configs[i]),
+            "time_ms": row.get("time_ms"),
+            "low": row[f"{primary}_low"],
+            "high": row[f"{primary}_high"],
+            "power_w": row.get("power_w"),
+            "p_valid": row["p_valid"],
+            "outside": [
+                f"{line.column}={line.value}: {line.reason}"
+                for line in (reasons.get_group(k).itertuples() if k in reasons.groups else ())
+            ],
+        }
+        for k, (i, row) in enumerate((i, predicted.iloc[i]) for i in best)
+    ]
+    watts = [] if primary == "power_w" or "power_w" not in predicted else ["power_w"]
+    cells = [
+        [
+            f"{e[primary]:.3g}",
+            f"{e['low']:.3g}–{e['high']:.3g}",
+            *(f"{e[name]:.3g}" for name in watts),
+            f"{e['p_valid']:.2f}",
+            format_config(e["config"]),
+        ]
+        for e in entries
+    ]
+    output.table(
+        f"{kernel} {wanted}: {len(predicted):,} configurations predicted",
+        (UNITS[primary], "90 % interval", *(UNITS[n] for n in watts), "valid", "configuration"),
+        cells,
+    )
+    for reason in dict.fromkeys(r for e in entries for r in e["outside"]):
+        output.say(f"outside the training range: {reason}")
+    output.result({"problem": dict(wanted), "configurations": len(predicted), "configs": entries})
+
+
+def _primary_target(predictor: "Predictor") -> "Target":
+    """Return the time, if the predictor learned it; else its first target."""
+    return "time_ms" if "time_ms" in predictor.targets_ else next(iter(predictor.targets_))
+
+
+def _candidates(
+    loaded: "Predictor", problem: str, hardware: "Device"
+) -> tuple[Problem, "SearchSpace | list[Configuration]", "pd.DataFrame"]:
+    """Return the problem, its configurations, and their predictions.
+
+    The configurations are the kernel's space; if the kernel is not registered, all configurations
+    in the training runs.
+    """
+    from foretune.features import rows_of
+    from foretune.registry import get_kernel, registered
+
+    name = loaded.kernel_name_
+    if name in registered("kernels"):
+        chosen = get_kernel(name)
+        wanted = options.read_problem(chosen, problem)
+        space = chosen.space(wanted)
+        return wanted, space, loaded.predict_space(wanted, space, hardware)
+    wanted = _parse_problem(loaded, problem)
+    measured = loaded.measured_configurations(hardware.name)
+    return wanted, measured, loaded.predict(rows_of(name, wanted, measured, hardware))
+
+
+def _parse_problem(predictor: "Predictor", text: str) -> Problem:
+    """Parse a problem; parameters that were constant in training may be omitted."""
+    from foretune.datasets.schema import columns_of
+
+    given, runs = Problem.parse(text), predictor.runs_
+    columns = {c.removeprefix("problem."): runs[c] for c in columns_of(runs, "problem")}
+    for name in given:
+        if name not in columns:
+            raise UnknownName("size", name, columns)
+    common = {n: v.iloc[0] for n, v in columns.items() if v.notna().all() and v.nunique() == 1}
+    missing = [n for n, v in columns.items() if n not in {**common, **given} and v.notna().all()]
+    if missing:
+        raise UsageError(f"--problem lacks {', '.join(missing)}")
+    plain = {n: v.item() if hasattr(v, "item") else v for n, v in common.items()}
+    return Problem({**plain, **given})
+
+
+def _show_importance(output: Output, predictor: "Predictor") -> None:
+    from foretune.models.explanation import FEATURE_GROUPS, importance
+
+    target = _primary_target(predictor)
+    found: Importance = importance(predictor, target=target)
+
+    title = f"what predicted {target} rests on ({found.rows:,} rows)"
+    rows = [
+        [str(f["feature"]), str(f["group"]), f"{f['factor']:.3f}×"]
+        for f in found.features.head(MAX_FEATURES_SHOWN).to_dict("records")
+    ]
+    output.table(title, ("feature", "group", "typical effect"), rows)
+    groups: list[dict[str, Any]] = found.groups.to_dict("records")
+    rows = [[g["group"], FEATURE_GROUPS[g["group"]], f"{g['factor']:.3f}×"] for g in groups]
+    output.say("")
+    output.table("by group", ("group", "content", "typical effect"), rows)
+    features = found.features.to_dict("records")
+    output.result({"target": target, "rows": found.rows, "features": features, "groups": groups})
+
+
+def _compare(
+    output: Output,
+    predictor: "Predictor",
+    problem_text: str,
+    config_texts: list[str],
+    device_name: str | None,
+) -> None:
+    from foretune.features import rows_of
+    from foretune.models.explanation import compare
+
+    target = _primary_target(predictor)
+
+    kernel = _runnable_kernel(predictor)
+    problem = Problem.parse(problem_text)
+    problem = kernel.problem(problem) if kernel else problem
+    device = options.device_for(predictor, device_name)
+    a, b = (_read_config(predictor, kernel, problem, device, text) for text in config_texts)
+    rows = rows_of(predictor.kernel_name_, problem, [a, b], device)
+    comparison = compare(predictor, rows, 0, 1, target)
+    _show_comparison(output, comparison, problem, a, b)
+    for line in predictor.explain_outside(rows).to_dict("records"):
+        output.say(f"{'AB'[line['row']]}: {line['column']}={line['value']} {line['reason']}")
+    output.result(
+        {
+            "target": target, "problem": dict(problem), "a": dict(a), "b": dict(b),
+            "device": device.name, "predicted_ratio": comparison.predicted,
+            "tree_ratio": comparison.tree, "factors": comparison.factors.to_dict("records"),
+        }
+    )  # fmt: skip
+
+
+def _show_comparison(
+    output: Output, comparison: "Comparison", problem: Problem, a: Configuration, b: Configuration
+) -> None:
+    output.say(f"A: {_format_difference(a, b)}\nB: {_format_difference(b, a)}")
+    title = f"{problem}: {comparison.target} of B over A is predicted {comparison.predicted:.3f}×"
+    rows = [
+        [str(f["feature"]), _format_value(f["a"]), _format_value(f["b"]), f"{f['factor']:.3f}×"]
+        for f in comparison.factors.head(MAX_FEATURES_SHOWN).to_dict("records")
+    ]
+    output.table(title, ("feature", "A", "B", "factor"), rows)
+    if (hidden := len(comparison.factors) - MAX_FEATURES_SHOWN) > 0:
+        rest = float(comparison.factors["factor"].iloc[MAX_FEATURES_SHOWN:].prod())
+        output.say(f"{hidden} more: {rest:.3f}× together")
+    output.say(f"product, which the trees predict: {comparison.tree:.3f}×")
+
+
+def _runnable_kernel(predictor: "Predictor") -> "Kernel | None":
+    """Return the predictor's kernel, or None if it is not registered."""
+    from foretune.kernel import Kernel
+
+    family = predictor.features_.family
+    return family if isinstance(family, Kernel) else None
+
+
+def _read_config(
+    predictor: "Predictor",
+    kernel: "Kernel | None",
+    problem: Problem,
+    device: "Device",
+    text: str,
+) -> Configuration:
+    """Parse a configuration; missing parameters come from the default."""
+    from foretune.datasets.schema import columns_of
+
+    if text in ("default", "best"):
+        if kernel is None:
+            raise UsageError(
+                f"--config {text} needs a kernel that can be run; {predictor.kernel_name_} is "
+                "known from its runs alone: write NAME=VALUE,…"
+            )
+        if text == "default":
+            return kernel.default(problem)
+        space = kernel.space(problem)
+        return space[int(predictor.predict_space(problem, space, device)["time_ms"].argmin())]
+    given = Configuration.parse(text)
+    known = [c.removeprefix("config.") for c in columns_of(predictor.runs_, "config")]
+    for name in given:
+        if name not in known:
+            raise UnknownName("parameter", name, known)
+    start = dict(kernel.default(problem)) if kernel else {}
+    config = Configuration({**start, **given})
+    if missing := [n for n in known if n not in config]:
+        raise UsageError(f"--config {text!r} lacks {', '.join(missing)}")
+    return config
+
+
+def _format_difference(config: Configuration, other: Configuration) -> str:
+    parts = [f"{k}={v}" for k, v in config.items() if k not in other or other[k] != v]
+    return " ".join(parts) or "the same"
+
+
+def _format_value(value: object) -> str:
+    if isinstance(value, float):
+        return "–" if value != value else f"{value:.6g}"
+    return "" if value is None else str(value)

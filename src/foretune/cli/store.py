@@ -1,0 +1,333 @@
+"""``foretune store``: list, show, export, merge and forget tuned results."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import Output, percent
+from foretune.errors import UsageError
+from foretune.problem import Problem
+
+if TYPE_CHECKING:
+    from foretune.plan.engine_files.vllm import ParameterNames
+    from foretune.tune.store import Store, Subject
+    from foretune.tune.store.reader import StoreReader
+
+MAX_VALUE_LENGTH = 16
+"""Characters of a value in a table; --json has all."""
+MAX_CONFLICTS_SHOWN = 10
+VLLM_KERNEL = "fused_moe"
+VLLM_MARK = ",device_name="
+"""Part of the names of vLLM's tuned files."""
+
+
+def store(
+    context: typer.Context,
+    kernel: str = typer.Argument(
+        "", help="Show this kernel. Default: list all.", show_default=False
+    ),
+    problem: str = typer.Option(
+        "", help="Only problems with these values: M=…,…", show_default=False
+    ),
+    device: str = typer.Option("", help="Only this device.", show_default=False),
+    source: str = typer.Option(
+        "", help="Only this version of the code: the first digits of its hash.", show_default=False
+    ),
+    export: Path | None = typer.Option(
+        None,
+        help="Write to this file: .json to ship or merge, .parquet to train on, or one of vLLM's "
+        "file names, E=…,N=…,device_name=….json.",
+    ),
+    merge: list[Path] = typer.Option(
+        [], help="Add an exported file or one of vLLM's tuned files (repeatable)."
+    ),
+    forget: bool = typer.Option(
+        False, "--forget", help="Delete measurements and choices, so that they are made again."
+    ),
+    everything: bool = typer.Option(False, "--all", help="With --forget: the whole store."),
+    map_: list[str] = typer.Option(
+        [], "--map", help="vLLM's name of a parameter: tokens=M (repeatable)."
+    ),
+) -> None:
+    """List what has been tuned; show, export, merge or forget it.
+
+    A kernel's choices for a mixture-of-experts layer can be written as the file that vLLM finds
+    in $VLLM_TUNED_CONFIG_FOLDER, and such files can be merged. --problem adds what the kernel's
+    problems have besides, like top_k=8.
+    """
+    root = options.root_options(context)
+    if sum((export is not None, bool(merge), forget)) > 1:
+        raise UsageError("give one of --export, --merge and --forget")
+    if everything and not forget:
+        raise UsageError("--all is for --forget: add it")
+    output, where = Output(root.as_json), root.required_store
+    wanted = Problem.parse(problem) if problem else None
+    if merge:
+        unused = ("source",)
+        options.reject_options(context, unused, "--merge does not take")
+        _merge(output, where, merge, (kernel or VLLM_KERNEL, device, _naming(map_, wanted)))
+    elif forget:
+        _forget(output, where, kernel, device, source, wanted, everything)
+    elif export is not None and VLLM_MARK in export.name:
+        _export_vllm(output, where, kernel or VLLM_KERNEL, export, _naming(map_, wanted))
+    elif export is not None:
+        options.reject_options(context, ("problem", "device", "source"), "--export does not take")
+        _export(output, where, kernel, export)
+    elif kernel:
+        _show(output, open_tuned(where), kernel, wanted, device, source)
+    else:
+        options.reject_options(context, ("problem", "device", "source"), "a list does not take")
+        _list(output, open_tuned(where))
+
+
+def open_tuned(path_or_url: str | None) -> "StoreReader":
+    """Open a store to read from: a database, or an exported file, which ends in ``.json``.
+
+    A missing store is not created; its first use raises StoreError.
+    """
+    from foretune.tune.store import Store
+
+    if path_or_url and path_or_url.endswith(".json"):
+        return Store.from_file(path_or_url)
+    return Store(path_or_url, create=False)
+
+
+def _list(output: Output, tuned: "StoreReader") -> None:
+    found = tuned.summary()
+    rows: dict[str, list[list[str]]] = {}
+    for s in found:
+        counts = [str(n) for n in (s.problems, s.measurements, s.failed, s.choices)]
+        heading = f"{s.subject.device}, {s.subject.versions}"
+        rows.setdefault(heading, []).append([s.subject.kernel, s.subject.source[:8], *counts])
+    output.say(tuned.name if rows else f"{tuned.name}: nothing has been tuned yet")
+    for heading, listed in rows.items():
+        output.say(f"\n{heading}")
+        columns = ("kernel", "code", "problems", "runs", "failed", "chosen")
+        output.table("", columns, listed)
+    output.result({"store": tuned.name, "subjects": [asdict(s) for s in found]})
+
+
+def _show(
+    output: Output, tuned: "StoreReader", kernel: str, wanted: Problem | None, device: str,
+    source: str,
+) -> None:  # fmt: skip
+    """Show the choice for each problem of a kernel, and the measurements it rests on."""
+    found = {
+        s: _problem_entries(tuned, s, wanted)
+        for s in _select(tuned.find_subjects(kernel), device, source)
+    }
+    if not any(found.values()):
+        conditions = " ".join(str(part) for part in (wanted, device, source) if part)
+        raise UsageError(f"{tuned.name} has no {kernel} {conditions}".rstrip())
+    for subject, problems in found.items():
+        if problems:
+            _show_problems(output, subject, problems)
+    subjects = [{**asdict(s), "problems": problems} for s, problems in found.items()]
+    output.result({"store": tuned.name, "subjects": subjects})
+
+
+def _select(subjects: "list[Subject]", device: str, source: str) -> "list[Subject]":
+    return [s for s in subjects if device in ("", s.device) and s.source.startswith(source)]
+
+
+def _export(output: Output, where: str | None, kernel: str, target: Path) -> None:
+    tuned = open_tuned(where)
+    subjects = tuned.find_subjects(kernel or None)
+    message = f"{target}: {len(subjects)} kernels of {tuned.name}"
+    if target.suffix == ".json":
+        tuned.export(target, kernel or None)
+    elif target.suffix == ".parquet":
+        message = f"{target}: {_write_runs(tuned, subjects, target)} runs of {tuned.name}"
+    else:
+        raise UsageError(f"{target}: end it in .json, to ship or merge, or .parquet, to train on")
+    output.say(message)
+    output.result({"out": str(target), "subjects": len(subjects), "store": tuned.name})
+
+
+def _export_vllm(
+    output: Output, where: str | None, kernel: str, target: Path, naming: "ParameterNames"
+) -> None:
+    """Write the choices for one mixture-of-experts layer, which the file's name describes."""
+    from foretune.plan.engine_files.layer import Layer
+    from foretune.plan.engine_files.vllm import export_vllm
+
+    tuned, layer = open_tuned(where), Layer.from_file(target)
+    subject = tuned.newest_subject(kernel, layer.device)
+    path, count = export_vllm(tuned, target.parent, subject, layer, naming)
+    output.say(f"{path}: {count} numbers of tokens")
+    output.result({"out": str(path), "tokens": count, **asdict(subject)})
+
+
+def _merge(
+    output: Output, where: str | None, files: list[Path],
+    vllm: "tuple[str, str, ParameterNames]",
+) -> None:  # fmt: skip
+    """Merge exported files: the newest measurement of each configuration stays.
+
+    Contradictory measurements of the same configuration are listed.
+    """
+    from foretune.tune.store import Store
+
+    target, merged, imported = Store(where), [], []
+    for file in files:
+        if VLLM_MARK in file.name:
+            imported.append(_import_vllm(output, target, file, *vllm))
+            continue
+        report = target.merge(file)
+        merged.append({"file": str(file), **asdict(report)})
+        output.say(
+            f"{file}: {report.measurements} new measurements, {report.choices} new choices, "
+            f"{report.unchanged} known already"
+        )
+        for conflict in report.conflicts[:MAX_CONFLICTS_SHOWN]:
+            output.say(f"  {conflict}")
+        if (more := len(report.conflicts) - MAX_CONFLICTS_SHOWN) > 0:
+            output.say(f"  and {more} more conflicts (--json lists all)")
+    output.result({"store": target.name, "merged": merged, "imported": imported})
+
+
+def _import_vllm(
+    output: Output, target: "Store", file: Path, kernel: str, device: str, naming: "ParameterNames"
+) -> dict[str, Any]:
+    """Add vLLM's choices to the newest version of the kernel; existing choices stay."""
+    from foretune.plan.engine_files.vllm import import_vllm, read_vllm
+
+    device_name = device or read_vllm(file).layer.device
+    known = [s for s in target.subjects() if (s.kernel, s.device) == (kernel, device_name)]
+    subject = target.newest_subject(kernel, device_name) if known else None
+    subject, new, kept = import_vllm(target, file, kernel, subject, naming)
+    output.say(f"{file}: {new} choices of {kernel} on {subject.device}, {kept} known already")
+    return {"file": str(file), **asdict(subject), "choices": new, "kept": kept}
+
+
+def _naming(maps: list[str], extra: Mapping[str, Any] | None) -> "ParameterNames":
+    """Return how the kernel names vLLM's parameters, and what else its problems hold."""
+    from foretune.plan.engine_files.vllm import ParameterNames
+
+    names = options.parse_key_values(maps, "--map", "NAME")
+    return ParameterNames({theirs: ours for ours, theirs in names.items()}, dict(extra or {}))
+
+
+def _forget(
+    output: Output, where: str | None, kernel: str, device: str, source: str,
+    wanted: Problem | None, everything: bool,
+) -> None:  # fmt: skip
+    from foretune.tune.store import Store
+
+    if everything == bool(kernel):
+        raise UsageError("--forget: name a kernel, or give --all: one of the two")
+    if everything and (wanted is not None or device or source):
+        raise UsageError("--forget --all deletes everything: leave --problem, --device and "
+                         "--source out")  # fmt: skip
+    target = Store(where, create=False)
+    if everything:
+        forgotten = target.forget()
+    else:
+        subjects = _select(target.find_subjects(kernel), device, source)
+        forgotten = sum(_forget_subject(target, s, wanted) for s in subjects)
+    output.say(f"{target.name}: {forgotten} measurements and choices forgotten")
+    output.result({"store": target.name, "forgotten": forgotten})
+
+
+def _write_runs(tuned: "StoreReader", subjects: list["Subject"], path: Path) -> int:
+    """Write a run table; return its length."""
+    from foretune.datasets import write_runs
+
+    runs = tuned.runs(subjects=subjects)
+    if runs.empty:
+        raise UsageError(f"{tuned.name} holds no measurements: there is nothing to train on")
+    write_runs(path, runs)
+    return len(runs)
+
+
+def _forget_subject(target: "Store", subject: "Subject", wanted: Problem | None) -> int:
+    """Forget problems, and their runs by a decorator of the kernel's function."""
+    from foretune.tune.store.subject import group_by_problem, matches, source_label
+
+    measured = group_by_problem(target.measurements(subject))
+    known = [p for p in {*measured, *target.choices(subject)} if matches(p, wanted)]
+    origins = {source_label(subject.kernel, p) for p in known}
+    forgotten = sum(target.forget(subject, p) for p in known)
+    if wanted is None:
+        forgotten += target.forget(subject)
+    for other in target.subjects():
+        for problem, rows in group_by_problem(target.measurements(other)).items():
+            if origins & {m.source for m in rows}:
+                forgotten += target.forget(other, problem)
+    return forgotten
+
+
+def _problem_entries(
+    tuned: "StoreReader", subject: "Subject", wanted: Problem | None
+) -> list[dict[str, Any]]:
+    from foretune.tune.store.subject import (
+        CANDIDATES_TAG,
+        group_by_problem,
+        matches,
+        sort_key,
+        without_names,
+        without_tags,
+    )
+
+    oldest_first = sorted(tuned.choices(subject).items(), key=lambda item: item[1].chosen_at)
+    choices = {without_names(p, CANDIDATES_TAG): c for p, c in oldest_first}  # the newest stays
+    found = []
+    measured = group_by_problem(tuned.measurements(subject))
+    for problem in sorted({*measured, *choices}, key=sort_key):
+        if not matches(problem, wanted):
+            continue
+        rows, choice = measured.get(without_tags(problem), []), choices.get(problem)
+        found.append(
+            {
+                "problem": dict(problem),
+                "choice": choice and {**asdict(choice), "config": dict(choice.config)},
+                "best_ms": min((m.time_ms for m in rows if m.ok), default=None),
+                "measurements": [
+                    {"config": dict(m.config), "status": m.status.value, "time_ms": m.time_ms}
+                    for m in rows
+                ],
+            }
+        )
+    return found
+
+
+def _show_problems(output: Output, subject: "Subject", problems: list[dict[str, Any]]) -> None:
+    title = f"{subject.kernel} {subject.source[:8]} on {subject.device}, {subject.versions}"
+    columns = ("problem", "runs", "best ms", "how", "regret", "chosen")
+    shared = _shared_values([p["problem"] for p in problems])
+    output.table(title, columns, [_problem_row(p, shared) for p in problems])
+    if shared:
+        output.console.print(f"all problems: {_format_values(shared)}", markup=False)  # wrapped
+
+
+def _shared_values(problems: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the parameters that all problems share, to print them once."""
+    if len(problems) == 1:
+        return {}
+    return {n: v for n, v in problems[0].items() if all(n in p and p[n] == v for p in problems[1:])}
+
+
+def _problem_row(problem: dict[str, Any], shared: dict[str, Any]) -> list[str]:
+    varying = {name: value for name, value in problem["problem"].items() if name not in shared}
+    choice, best = problem["choice"], problem["best_ms"]
+    return [
+        _format_values(varying),
+        str(len(problem["measurements"])),
+        f"{best:.4g}" if best else "–",
+        choice["how"] if choice else "–",
+        percent(choice["regret"]) if choice else "–",
+        _format_values(choice["config"]) if choice else "–",
+    ]
+
+
+def _format_values(values: dict[str, Any]) -> str:
+    return " ".join(f"{name}={_truncate(str(value))}" for name, value in values.items())
+
+
+def _truncate(text: str) -> str:
+    """Shorten a long value, such as the list of arguments that are multiples of 16."""
+    return text if len(text) <= MAX_VALUE_LENGTH else text[: MAX_VALUE_LENGTH - 1] + "…"

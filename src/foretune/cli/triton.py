@@ -1,0 +1,216 @@
+"""``foretune inspect`` and ``warm-up``: compile Triton kernels without a GPU, tune them early."""
+
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from foretune.cli import options
+from foretune.cli.output import Output, format_config
+from foretune.console import progress_bar
+from foretune.errors import OutputError, UsageError
+
+if TYPE_CHECKING:
+    from foretune.collect.compiled import CompileResult
+
+_MATRIX_UNITS = {0: "none", 2: "mma", 3: "wgmma", 5: "tcgen05"}
+
+
+def inspect(
+    context: typer.Context,
+    kernel: str = typer.Argument(help="The kernel: MODULE:NAME; searched in this folder, too."),
+    arg: list[str] = typer.Option(
+        [],
+        help="x=fp16* (a pointer, multiple of 16; fp16*2 of 2), n=4096, n=i32 (any multiple of "
+        "16); repeatable.",
+    ),
+    config: list[str] = typer.Option(
+        [], help="BLOCK=128,num_warps=4 (repeatable). Default: those of its autotuner."
+    ),
+    target: str = typer.Option(..., help="sm_80, sm_90, sm_100, sm_120, gfx942, …"),
+    ttgir: bool = typer.Option(
+        False, "--ttgir", help="Only the first stages: fast, but without registers."
+    ),
+    cache_dir: Path | None = typer.Option(
+        None,
+        help="Keep the compiled configurations in this Triton cache. Launches with the same Triton "
+        "and TRITON_CACHE_DIR set to it, at the same path, need not compile.",
+    ),
+    time_limit: float = typer.Option(60.0, help="Maximum seconds to compile a configuration."),
+) -> None:
+    """Show registers, spills, shared memory and occupancy of compiled configurations.
+
+    No GPU is needed, and nothing runs. Exits with 1 if a configuration fails.
+    """
+    from foretune.collect.compiled import FEATURES
+
+    output = Output(options.root_options(context).as_json)
+    if cache_dir is not None:
+        if ttgir:
+            raise UsageError("--cache-dir keeps whole compilations: leave --ttgir out")
+        _check_writable(cache_dir)
+    tier = "ttgir" if ttgir else "full"
+    outcomes = _compile(kernel, arg, config, target, time_limit, tier, cache_dir)
+    rows = [[_format_config(o.config), *_cells(o)] for o in outcomes if o.static]
+    columns = ("config", "regs", "spill B", "shared B", "per SM, limit", "deep", "unit", "B", "s")
+    if rows:
+        output.table(f"{kernel} for {target}", columns, rows)
+        output.say("per SM: resident blocks; deep: pipeline; B: bytes per access to global memory")
+    for outcome in outcomes:
+        if not outcome.ok:
+            output.say(f"{outcome.status}: {_format_config(outcome.config)}: {outcome.error}")
+    built = sum(o.ok for o in outcomes)
+    if cache_dir is not None:
+        output.say(
+            f"{cache_dir}: {built} of {len(outcomes)} configurations, "
+            f"{sum(o.cached for o in outcomes)} of them already cached"
+        )
+    shown = {name for o in outcomes for name in o.static}
+    output.result(
+        {
+            "kernel": kernel,
+            "target": target,
+            "cache_dir": None if cache_dir is None else str(cache_dir),
+            "built": built,
+            "failed": len(outcomes) - built,
+            "configs": outcomes,
+            "features": {name: what for name, what in FEATURES.items() if name in shown},
+        }
+    )
+    if built < len(outcomes):
+        raise typer.Exit(1)
+
+
+def _check_writable(folder: Path) -> None:
+    """Raise OutputError before compiling if the folder cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as e:
+        raise OutputError(f"cannot write --cache-dir {folder}: {e.strerror or e}") from e
+
+
+def _compile(
+    kernel: str, arg: list[str], config: list[str], target: str, time_limit: float, tier: str,
+    cache_dir: Path | None,
+) -> "list[CompileResult]":  # fmt: skip
+    from foretune.collect.compiled import compile_configs, get_target
+    from foretune.collect.compiled.arguments import parse_argument, parse_config
+
+    options.enable_cwd_imports()
+    arguments = dict(map(parse_argument, arg))
+    configs = [parse_config(c) for c in config] or _autotuner_configs(kernel)
+    found = get_target(target)
+    outcomes: dict[int, CompileResult] = {}
+    with progress_bar() as progress:
+        progress.start("compiling", len(configs))
+        for position, outcome in compile_configs(
+            kernel,
+            (),
+            configs,
+            found,
+            kwargs=arguments,
+            tier=tier,
+            limit_s=options.require_positive(time_limit, "--time-limit"),
+            cache_dir=None if cache_dir is None else str(cache_dir),
+        ):
+            outcomes[position] = outcome
+            progress.advance(_format_config(outcome.config))
+    return [outcomes[i] for i in range(len(configs))]
+
+
+def _autotuner_configs(kernel: str) -> list[dict[str, Any]]:
+    """Return the configurations of the kernel's autotuner; an empty one if it has none."""
+    from foretune.collect.compiled.compile_pool import load_kernel
+
+    layer: Any = load_kernel(kernel)
+    while layer is not None:
+        if hasattr(layer, "configs"):
+            return [config.all_kwargs() for config in layer.configs]
+        layer = getattr(layer, "fn", None)
+    return [{}]
+
+
+def _cells(outcome: "CompileResult") -> list[str]:
+    static = outcome.static
+    spilled = static.get("spill_store_bytes", 0) + static.get("spill_load_bytes", 0)
+    spilled += 4 * static.get("spilled_registers", 0)
+    per_sm = "–"
+    if "ctas_per_sm" in static:
+        limiter = next(n for n in static if n.startswith("limited_by_") and static[n])
+        per_sm = f"{static['ctas_per_sm']:.0f}, {limiter.removeprefix('limited_by_')}"
+    unit = _MATRIX_UNITS.get(int(static.get("mma_version", 0)), "?")
+    if "accumulator_registers" in static:
+        unit = "mfma" if static.get("mma_version") else "none"
+    width = static.get("global_width_bytes", static.get("load_width_bytes"))
+    return [
+        _format_number(static.get("registers")),
+        f"{spilled:.0f}" if "registers" in static else "–",
+        _format_number(static.get("shared_bytes")),
+        per_sm,
+        _format_number(static.get("pipeline_depth")),
+        unit,
+        "–" if width is None else f"{width:.3g}",
+        f"{outcome.compile_s:.2f}",
+    ]
+
+
+def _format_number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0f}"
+
+
+def _format_config(config: Mapping[str, Any]) -> str:
+    return format_config(config) or "default"
+
+
+def warm_up(
+    context: typer.Context,
+    calls: Path = typer.Argument(help="File of calls, written by FORETUNE_RECORD_CALLS=FILE."),
+    kernel: str = typer.Option(None, help="Only calls of this kernel: MODULE:NAME."),
+) -> None:
+    """Tune recorded calls of Triton kernels ahead of use.
+
+    The program that made the calls finds the choices in the store, and does not wait.
+    """
+    from foretune.lazy import require
+
+    require("triton", "gpu", "warming up Triton kernels")
+    from foretune.tune.triton.call_recorder import read_calls
+    from foretune.tune.triton.warm_up import warm_up as warm
+
+    wanted = [c for c in read_calls(calls) if kernel in (None, c.kernel)]
+    if not wanted:
+        raise UsageError(f"{calls} holds no call{f' of {kernel}' if kernel else ''}")
+    options.enable_cwd_imports()
+    output, done = Output(options.root_options(context).as_json), []
+    with progress_bar() as progress:
+        progress.start("warm up", len(wanted))
+        for warmed in warm(wanted):
+            done.append(
+                {
+                    "kernel": warmed.call.kernel,
+                    "arguments": warmed.call.text,
+                    "config": warmed.config.all_kwargs(),
+                    "time_ms": warmed.time_ms,
+                    "measured": warmed.measured,
+                }
+            )
+            progress.advance(warmed.call.kernel)
+    output.table(
+        f"{len(done)} calls",
+        ("kernel", "ms", "measured", "configuration", "arguments"),
+        [
+            [
+                str(d["kernel"]).partition(":")[2],
+                f"{d['time_ms']:.3g}",
+                str(d["measured"]),
+                format_config(d["config"]),
+                str(d["arguments"]),
+            ]
+            for d in done
+        ],
+    )
+    output.result({"calls": done})

@@ -1,0 +1,336 @@
+"""``foretune tune``: one problem or a workload, a few measurements, a verified winner."""
+
+import csv
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperCommand
+
+from foretune.cli import options, tune_program
+from foretune.cli.campaign import REMEASURE_ADVICE, show_results
+from foretune.cli.output import Output, format_config
+from foretune.cli.tune_program import SearchOptions
+from foretune.console import progress_bar
+from foretune.errors import UsageError
+from foretune.objective import Limit
+
+if TYPE_CHECKING:
+    from foretune.tune.functions.result import Best
+    from foretune.tune.pareto import ParetoResult
+    from foretune.tune.workload import Calls
+
+PROGRAM_KEY = "foretune.program"
+"""Key of a program's words in a context."""
+KNOB_PANEL = "Knobs"
+WORKLOAD_COLUMNS = ("kernel", "problem", "calls")
+
+
+class TuneCommand(TyperCommand):
+    """A command whose line may hold a program: the words after ``--``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take the program out of the arguments."""
+        if "--" in args:
+            program = options.find_program(args)
+            ctx.meta[PROGRAM_KEY] = args[program.start : program.stop]
+            args = args[: program.start - 1] + args[program.stop :]
+        return super().parse_args(ctx, args)
+
+
+def tune(
+    context: typer.Context,
+    kernel: str = typer.Argument(
+        "",
+        help="Name of a kernel, your own (FILE.py:NAME), a source file, or -- PROGRAM …",
+        autocompletion=options.registered_completion("kernels"),
+    ),
+    problem: str = typer.Option("", help="Problem to tune: M=…,N=…,…"),
+    workload: Path | None = typer.Option(
+        None, help="CSV with columns kernel, problem, calls: tune all of them with one budget."
+    ),
+    budget: str = typer.Option("", help=f"{options.BUDGET_HELP}. Default: 10.", show_default=False),
+    objective: list[str] = typer.Option(
+        ["time"], help="time, energy or edp; two of them give a Pareto front."
+    ),
+    limit: list[str] = typer.Option(
+        [], help="Reject configurations above COLUMN=VALUE, like power_w=300 (repeatable)."
+    ),
+    searcher: str = options.SEARCHER,
+    predictor: str = options.PREDICTOR_OPTION,
+    runs: Path = typer.Option(None, help="Also add the measurements to this run table (Parquet)."),
+    export: list[Path] = typer.Option(
+        [], help="Write the best configuration to FILE.h, .json or .env (repeatable)."
+    ),
+    device: str = options.DEVICE,
+    runner: str = options.RUNNER,
+    ray_address: str | None = options.RAY_ADDRESS,
+    param: list[str] = typer.Option(
+        [],
+        help="KNOB=VALUE,VALUE,… or KNOB=8..256 (doubling); {KNOB} inserts it (repeatable).",
+        rich_help_panel=KNOB_PANEL,
+    ),
+    restrict: list[str] = typer.Option(
+        [],
+        help="Rule between knobs: 'tile * threads <= 256' (repeatable).",
+        rich_help_panel=KNOB_PANEL,
+    ),
+    default: str = typer.Option(
+        "",
+        help="KNOB=VALUE,… to compare with. Default: the first configuration that works.",
+        rich_help_panel=KNOB_PANEL,
+    ),
+    name: str = tune_program.NAME,
+    time: str | None = tune_program.TIME,
+    time_unit: str = tune_program.TIME_UNIT,
+    time_limit: float = tune_program.TIME_LIMIT,
+    repeats: int | None = tune_program.REPEATS,
+    check: str | None = tune_program.CHECK,
+    compare: str = tune_program.COMPARE,
+    build: str = tune_program.BUILD,
+    env: list[str] = tune_program.ENV,
+    template: list[str] = tune_program.TEMPLATE,
+    function: str = tune_program.FUNCTION,
+    arg: list[str] = tune_program.ARG,
+    size: str = tune_program.SIZE,
+    grid: str = tune_program.GRID,
+    option: list[str] = tune_program.COMPILER_OPTION,
+) -> None:
+    """Tune one problem and verify the winner against the default and the library.
+
+    Stored measurements of this kernel on this device are reused. With two objectives, find and
+    verify their Pareto front.
+
+    A workload: foretune tune --workload calls.csv --budget 100
+
+    A program: foretune tune -- ./stencil --tile {tile} --param tile=8,16,32
+
+    A source: foretune tune blur.cl --kernel blur --arg float32[512,512]=0 --arg float32[512,512]
+    --size 512,512 --param block_size_x=8..64
+    """
+    root = options.root_options(context)
+    output = Output(root.as_json)
+    search = SearchOptions(options.parse_budget(budget), objective, limit, searcher, root)
+    if workload is not None:
+        _reject_for_workload(context)
+        _tune_workload(workload, kernel, search, (device, runner, ray_address), output)
+        return
+    _check_exports(export)
+    program = context.meta.get(PROGRAM_KEY)
+    if program is None and not kernel.endswith(tune_program.SOURCE_SUFFIXES):
+        wrapped = tune_program.WRAPPED_OPTIONS
+        options.reject_options(context, wrapped, "a kernel does not take")
+        where = (device, runner, ray_address)
+        _tune_kernel(kernel, problem, search, predictor, runs, export, where, output)
+        return
+    what = "a program" if program is not None else "a source"
+    options.reject_options(
+        context,
+        ("problem", "predictor", "runs", "device", "runner", "ray_address"),
+        f"{what} does not take",
+    )
+    given = context.params
+    if program is None:
+        options.reject_options(context, tune_program.PROGRAM_OPTIONS, "a source does not take")
+        best = tune_program.tune_source(kernel, search, given)
+    else:
+        if kernel:
+            raise UsageError(f"give a kernel ({kernel}) or a program after --, not both")
+        options.reject_options(context, tune_program.SOURCE_OPTIONS, "a program does not take")
+        best = tune_program.tune_command(program, search, given)
+    _show_winner(output, best, export)
+
+
+def _reject_for_workload(context: typer.Context) -> None:
+    other = ("problem", "searcher", "predictor", "runs", "export")
+    names = (*tune_program.WRAPPED_OPTIONS, *other)
+    options.reject_options(context, names, "a workload does not take")
+
+
+def _tune_workload(
+    path: Path,
+    kernel: str,
+    search: SearchOptions,
+    where: tuple[str, str, str | None],
+    output: Output,
+) -> None:
+    """Run ``tune --workload`` and print the result; ``where``: device, runner, Ray address."""
+    from foretune.tune.workload import tune_workload
+
+    stop, root = search.budget, search.root
+    if stop.budget == "auto" or stop.regret is not None or len(search.objective) > 1:
+        raise UsageError("a workload takes a number or seconds as --budget, and one --objective")
+    calls, (device, runner, ray_address) = read_calls(path, kernel), where
+    with (
+        options.make_runner(runner, ray_address, calls[0].kernel, device) as active_runner,
+        progress_bar() as progress,
+    ):
+        result = tune_workload(
+            calls, active_runner, budget=stop.budget, seconds=stop.seconds,
+            objective=options.parse_objective(search.objective[0]),
+            limits=[Limit.parse(text) for text in search.limit], seed=root.seed,
+            store=root.store, patience_s=root.patience_s, progress=progress,
+        )  # fmt: skip
+    for name in dict.fromkeys(r.kernel for r in result.results):
+        show_results(output, [r for r in result.results if r.kernel == name])
+    summary = result.to_json()
+    output.say(
+        f"all calls: {result.default:.4g} by default, {result.best:.4g} now "
+        f"({summary['speedup']:.2f}×), after {summary['measurements']} measurements"
+    )
+    output.result(summary)
+
+
+def read_calls(path: Path, kernel: str = "") -> "list[Calls]":
+    """Read a workload: a CSV file with columns kernel, problem (M=…,N=…) and calls.
+
+    Args:
+        path: CSV file; quote a problem with commas.
+        kernel: for lines that do not name one.
+    """
+    from foretune.registry import get_kernel
+    from foretune.tune.workload import Calls
+
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as e:
+        raise UsageError(f"{path} cannot be read: {e}") from e
+    needed = [c for c in WORKLOAD_COLUMNS if c != "kernel" or not kernel]
+    if not rows or (missing := [c for c in needed if c not in rows[0]]):
+        lacking = ", ".join(missing) if rows else "all lines"
+        raise UsageError(f"{path} lacks {lacking}: its columns are {', '.join(WORKLOAD_COLUMNS)}")
+    kernels, calls = {}, []
+    for number, row in enumerate(rows, start=2):
+        name = row.get("kernel") or kernel
+        try:
+            call_count = float(row["calls"])
+        except (TypeError, ValueError):
+            call_count = 0.0
+        if not name or not 0 < call_count < float("inf"):
+            raise UsageError(f"{path}, line {number}: give a kernel, and calls above 0")
+        if name not in kernels:
+            kernels[name] = get_kernel(name)
+        problem = options.read_problem(kernels[name], row["problem"] or "")
+        calls.append(Calls(kernels[name], problem, call_count))
+    return calls
+
+
+def _tune_kernel(
+    kernel: str,
+    problem: str,
+    search: SearchOptions,
+    predictor: str,
+    runs: Path | None,
+    export: list[Path],
+    where: tuple[str, str, str | None],
+    output: Output,
+) -> None:
+    from foretune.datasets import RunLog
+    from foretune.models.saved.lookup import AUTO, NONE, read_predictor
+    from foretune.registry import get_kernel, load
+    from foretune.tune import tune_pareto, tune_problem
+    from foretune.tune.functions.result import Best
+
+    if not kernel:
+        raise UsageError(
+            "there is nothing to tune: give a kernel, FILE.py:NAME, FILE.c or -- PROGRAM …"
+        )
+    chosen, (device, runner, ray_address) = get_kernel(kernel), where
+    objectives = [options.parse_objective(text) for text in dict.fromkeys(search.objective)]
+    limits = [Limit.parse(text) for text in search.limit]
+    wanted = options.read_problem(chosen, problem)
+    load("searchers", search.searcher)
+    trained = predictor if predictor in (AUTO, NONE) else read_predictor(predictor)
+    stop, root = search.budget, search.root
+    count = _front_budget(search, export) if len(objectives) > 1 else None
+    with (
+        options.make_runner(runner, ray_address, chosen, device) as active_runner,
+        RunLog(runs, active_runner.device) if runs else nullcontext() as log,
+        progress_bar() as progress,
+    ):
+        if len(objectives) > 1:
+            front = tune_pareto(
+                chosen, wanted, active_runner, trained, budget=count, seconds=stop.seconds,
+                objectives=objectives, limits=limits, searcher=search.searcher, seed=root.seed,
+                store=root.store, log=log, patience_s=root.patience_s, progress=progress,
+            )  # fmt: skip
+        else:
+            result = tune_problem(
+                chosen, wanted, active_runner, trained, budget=stop.budget, regret=stop.regret,
+                seconds=stop.seconds, objective=objectives[0], limits=limits,
+                searcher=search.searcher, seed=root.seed, store=root.store, log=log,
+                patience_s=root.patience_s, progress=progress,
+            )  # fmt: skip
+    if len(objectives) > 1:
+        _show_front(output, front)
+    else:
+        _show_winner(output, Best(chosen, result), export)
+
+
+def _front_budget(search: SearchOptions, export: list[Path]) -> int | None:
+    if search.budget.budget == "auto" or search.budget.regret is not None:
+        raise UsageError("a Pareto front has no regret: give --budget a number")
+    if export:
+        raise UsageError("a Pareto front is no single configuration: leave --export out")
+    return search.budget.budget
+
+
+def _check_exports(paths: list[Path]) -> None:
+    """Raise UsageError for an unknown file ending before anything is measured."""
+    from foretune.tune.functions.result import export_format
+
+    for path in paths:
+        export_format(path)
+
+
+def _show_winner(output: Output, best: "Best", export: list[Path]) -> None:
+    result = best.result
+    for path in export:
+        best.export(path)
+    summary = result.summary()
+    show_results(output, [result])
+    output.say("winner: " + format_config(result.winner.config or {}))
+    if result.failures:
+        output.say(result.failures)
+    for path in export:
+        output.say(f"written: {path}")
+    _say_rejected(output, summary)
+    if result.default_breaks:
+        output.say(f"the default breaks a limit: {result.default_breaks}")
+    trace = result.to_json()["trace"]
+    output.result({"best": summary, "trace": trace, "verified": result.verified})
+
+
+def _show_front(output: Output, result: "ParetoResult") -> None:
+    summary = result.summary()
+    gains = [f"{objective.value} gain (95 %)" for objective in result.objectives]
+    rows = [
+        [
+            *(f"{figure:.3g}" for figure in (t.time_ms, t.power_w, t.energy_mj)),
+            *(f"{c.ratio:.2f}× ({c.ratio_low:.2f}–{c.ratio_high:.2f})" for c in t.against_default),
+            format_config(t.config),
+        ]
+        for t in result.front
+    ]
+    title = f"{result.kernel} {result.problem} on {result.device}: Pareto front"
+    output.table(title, ("ms", "W", "mJ", *gains, "configuration"), rows)
+    reference = " and ".join(
+        f"{value:.3g} {objective.unit}"
+        for value, objective in zip(result.reference, result.objectives, strict=True)
+    )
+    output.say(f"hypervolume {result.hypervolume:.3f} of the box to {reference}")
+    _say_rejected(output, summary)
+    if result.unstable:
+        output.say(f"unstable: {result.unstable}; {REMEASURE_ADVICE}")
+    output.result(summary)
+
+
+def _say_rejected(output: Output, summary: Mapping[str, Any]) -> None:
+    if summary["rejected"]:
+        limits = ", ".join(
+            f"{column} ≤ {maximum:g}" for column, maximum in summary["limits"].items()
+        )
+        output.say(f"rejected {summary['rejected']} that broke {limits}")
