@@ -28,7 +28,7 @@ def lazy_exports(
     return find, lambda: sorted(module_of)
 
 
-EXTRA_OF = {"numba": "cpu", "llvmlite": "cpu", "triton": "gpu", "torch": "gpu"}
+EXTRA_OF = {"numba": "cpu", "llvmlite": "cpu", "triton": "gpu", "torch": "gpu", "mlflow": "track"}
 """The extra that brings what files of kernels import."""
 
 

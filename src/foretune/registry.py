@@ -217,6 +217,10 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "kt_hybrid_vndx": "foretune.search.peers.kernel_tuner:HybridVNDX",
         "kt_bayes_opt": "foretune.search.peers.kernel_tuner:BayesOpt",
     },
+    "observers": {
+        "report": "foretune.tune.report.campaign:ReportObserver",
+        "mlflow": "foretune.tune.mlflow.campaign:CampaignTracker",
+    },
 }
 
 _SINGULAR = {
@@ -225,6 +229,7 @@ _SINGULAR = {
     "meters": "meter",
     "models": "model",
     "searchers": "searcher",
+    "observers": "observer",
 }
 """What messages call one implementation of a group."""
 

@@ -107,7 +107,7 @@ def report(
     as_json: bool = options.JSON,
 ) -> None:
     """Write the HTML report of a campaign again."""
-    from foretune.tune.campaign.campaign import rebuild_report
+    from foretune.tune.report.campaign import rebuild_report
 
     output = Output(as_json)
     path = rebuild_report(folder)
@@ -159,8 +159,9 @@ def _show(output: Output, done: "Campaign") -> None:
     show_results(output, list(done.results))
     output.say("")
     output.say(f"report   {done.report}")
-    output.say(f"MLflow   {done.mlflow_uri}, run {done.mlflow_run_id}")
-    if not done.mlflow_uri.startswith("http"):
+    if done.mlflow_uri is not None:
+        output.say(f"MLflow   {done.mlflow_uri}, run {done.mlflow_run_id}")
+    if done.mlflow_uri is not None and not done.mlflow_uri.startswith("http"):
         needs = "" if find_spec("flask") else " (needs the extra ui)"
         output.say(
             f"         look at it with: mlflow ui --backend-store-uri {done.mlflow_uri}{needs}"
