@@ -28,7 +28,7 @@ def lazy_exports(
     return find, lambda: sorted(module_of)
 
 
-EXTRA_OF = {"numba": "cpu", "llvmlite": "cpu", "triton": "gpu", "torch": "gpu"}
+EXTRA_OF = {"numba": "cpu", "llvmlite": "cpu", "triton": "gpu", "torch": "gpu", "mlflow": "track"}
 """Package that kernels import -> the extra that installs it."""
 
 

@@ -192,6 +192,10 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "transfer": "foretune.search.multitask:TransferSearcher",
         "policy": "foretune.search.policies.searcher:PolicySearcher",
     },
+    "observers": {
+        "report": "foretune.tune.report.campaign:ReportObserver",
+        "mlflow": "foretune.tune.mlflow.campaign:CampaignTracker",
+    },
 }
 
 _SINGULAR = {
@@ -200,6 +204,7 @@ _SINGULAR = {
     "meters": "meter",
     "models": "model",
     "searchers": "searcher",
+    "observers": "observer",
 }
 """Singular of each group, for messages."""
 

@@ -3,25 +3,22 @@
 Everything is on disk the moment it is known; a campaign that was killed goes on where it stopped.
 """
 
-import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
 
 from foretune.collect import Runner, collect_runs, plan_configurations
-from foretune.collect.benchmark import environment
-from foretune.datasets import RunLog, read_runs, to_measurements
+from foretune.datasets import RunLog, to_measurements
 from foretune.datasets.runs import problems_of
 from foretune.device import Device
 from foretune.errors import ProblemError, UnknownName, UsageError
 from foretune.files import translate_read_errors
 from foretune.kernel import Kernel
 from foretune.models import Predictor, Training, train_predictor
-from foretune.models.explanation import importance, is_explainable, parameter_importance
 from foretune.models.saved.lookup import PredictorSource
 from foretune.models.saved.search_predictor import SearchPredictor
 from foretune.models.validation.evaluation import VALIDATION_LEVELS, ValidationLevel
@@ -32,12 +29,14 @@ from foretune.registry import get_kernel
 from foretune.search.stopping import make_stopping
 from foretune.space import Configuration
 from foretune.tune.campaign.folder import CampaignFolder, open_folder, read_state
+from foretune.tune.campaign.observer import (
+    DEFAULT_OBSERVERS,
+    CampaignObserver,
+    CampaignStart,
+    make_observers,
+)
 from foretune.tune.campaign.preset import PRESETS, Preset
 from foretune.tune.job import TuningJob
-from foretune.tune.mlflow.tracking import Tracker
-from foretune.tune.report import ReportData, headline, write_report
-from foretune.tune.report.page import number
-from foretune.tune.report.rates import rates
 from foretune.tune.results import TuneResult
 from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.tuner import tune_one
@@ -52,23 +51,28 @@ class Campaign:
 
     Attributes:
         results: one per tuned problem.
-        training: the predictor and its honest scores.
-        folder: where runs, predictor, results and report lie.
-        mlflow_run_id: the parent run.
-        mlflow_uri: where it is tracked.
-        seconds: wall time of this and earlier, interrupted, attempts.
+        training: the predictor and its scores on held-out problems.
+        folder: holds run table, predictor, results and report.
+        seconds: wall time of this and of earlier, interrupted attempts.
+        mlflow_run_id: the parent run; None if it is not tracked.
+        mlflow_uri: where it is tracked; likewise.
     """
 
     results: tuple[TuneResult, ...]
     training: Training
     folder: Path
-    mlflow_run_id: str
-    mlflow_uri: str
     seconds: float
+    mlflow_run_id: str | None = None
+    mlflow_uri: str | None = None
+
+    def with_state(self, state: Mapping[str, Any]) -> Self:
+        """Return the campaign with times and run as its folder's state has them now."""
+        run = {name: state.get(name) for name in ("mlflow_run_id", "mlflow_uri")}
+        return replace(self, seconds=state["seconds"], **run)
 
     @property
     def report(self) -> Path:
-        """The HTML report."""
+        """The HTML report; it exists if it was asked for."""
         return self.folder / "report.html"
 
     def summary(self) -> dict[str, Any]:
@@ -99,6 +103,7 @@ def run_campaign(
     seconds: float | None = None,
     predictor: PredictorSource = None,
     out: Path = Path("campaigns"),
+    observers: Sequence[str | CampaignObserver] = DEFAULT_OBSERVERS,
     tracking_uri: str | None = None,
     validate: ValidationLevel = "full",
     seed: int = 0,
@@ -124,6 +129,7 @@ def run_campaign(
             says from the first what is worth profiling, and its runs are learned from, too, save
             those of problems to tune.
         out: campaigns are kept in folders ``KERNEL-NNN`` under it.
+        observers: told about results; registered names (``report``, ``mlflow``) or objects.
         tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
         validate: how much of the predictor, see `foretune.train_predictor`; who becomes champion
             is decided by it, and one problem in five says little of that.
@@ -135,6 +141,7 @@ def run_campaign(
 
     Raises:
         TrackingError: MLflow cannot be reached.
+        UnknownName: there is no such observer.
         PredictorError, UsageError: ``predictor`` cannot be used.
         OutputError: ``out`` cannot be written.
         MeterUnavailable: the objective needs power, which cannot be measured here.
@@ -165,48 +172,40 @@ def run_campaign(
         "seed": seed,
         "predictor": "" if guide is None else f"{predictor}: {guide}",
     }
-    progress.say(f"connecting to MLflow, preparing {out}")
-    tracker, folder = Tracker(tracking_uri), open_folder(out, request)
-    with RunLog(folder.runs, runner.device) as log:  # nobody else is at work on this folder
-        run_id = _open_run(tracker, kernel, runner.device, folder)
+    watching = make_observers(observers, tracking_uri, progress)
+    progress.say(f"preparing {out}")
+    folder = open_folder(out, request)
+    with RunLog(folder.runs, runner.device) as log:  # locks the folder for other processes
         folder.save(
-            mlflow_run_id=run_id,
-            mlflow_uri=tracker.name,
             device=asdict(runner.device),
             place=kernel.location,
             profiled=[dict(p) for p in known],
         )
-        with tracker.running(run_id):
+        start = CampaignStart(kernel, runner.device, folder)
+        for observer in watching:
+            observer.on_start(start)
+        try:
             job = replace(job, cache=MeasurementCache.for_kernel(kernel, runner.device, store, log))
             training = _profile_and_train(
                 job, known, unseen, guide, preset, log, folder, model, validate
             )
-            results = _tune(job, unseen, training.predictor, preset.verify_s, folder, tracker)
-            progress.start("writing the report, tracking", 1)
-            runs, seconds = log.runs(), folder.state["seconds"]
-            campaign = Campaign(results, training, folder.path, run_id, tracker.name, seconds)
-            data = _report_data(kernel, runner.device, campaign, runs)
-            write_report(campaign.report, data)
+            results = _tune(job, unseen, training.predictor, preset.verify_s, folder, watching)
+            progress.start("finishing", 1)
             log.close()
-            _track(tracker, kernel, campaign, request, folder)
-            tracker.describe(run_id, _markdown_summary(data))
+            campaign = Campaign(results, training, folder.path, 0.0).with_state(folder.state)
+            for observer in watching:
+                observer.on_finish(campaign)
             folder.save(finished=True)
             progress.advance()
-    return replace(campaign, seconds=folder.state["seconds"])
+        except BaseException as e:
+            for observer in watching:
+                observer.on_failure(e)
+            raise
+    return campaign.with_state(folder.state)
 
 
-def _open_run(tracker: Tracker, kernel: Kernel, device: Device, folder: CampaignFolder) -> str:
-    """Return the id of the campaign's run in MLflow."""
-    before = folder.state.get("mlflow_run_id")
-    tags = {"foretune.kernel": kernel.name, "foretune.device": device.name}
-    run_id = tracker.open_run(f"{kernel.name} on {device.name}", before, tags)
-    if run_id != before:
-        folder.state["tracked"] = {}  # another server knows nothing of the problems tuned
-    return run_id
-
-
-def rebuild_report(path: Path) -> Path:
-    """Write the report of the finished campaign in ``path`` again and return where it is.
+def load_campaign(path: Path) -> tuple[CampaignStart, Campaign]:
+    """Return the finished campaign in the folder ``path``; its predictor is trained again.
 
     Raises:
         UsageError: there is no finished campaign.
@@ -217,7 +216,6 @@ def rebuild_report(path: Path) -> Path:
         raise UsageError(f"the campaign in {path} is not finished: start it again to go on")
     kernel = get_kernel(state.get("place") or request["kernel"])
     folder = CampaignFolder(path, request)
-    runs = read_runs(folder.runs)
     learned = Predictor.load(folder.predictor).runs_
     with translate_read_errors(
         path, UsageError, "holds a damaged campaign ({}): start another one"
@@ -225,16 +223,8 @@ def rebuild_report(path: Path) -> Path:
         results = tuple(TuneResult.from_json(r) for r in state["results"].values())
         model, how = request["model"], {n: request[n] for n in ("seed", "validate")}
         device = Device(**state["device"])
-        mlflow = {n: state[n] for n in ("mlflow_run_id", "mlflow_uri")}
-    campaign = Campaign(
-        results=results,
-        training=train_predictor(learned, model, **how),
-        folder=path,
-        seconds=state["seconds"],
-        **mlflow,
-    )
-    data = _report_data(kernel, device, campaign, runs)
-    return write_report(campaign.report, data)
+    campaign = Campaign(results, train_predictor(learned, model, **how), path, 0.0)
+    return CampaignStart(kernel, device, folder), campaign.with_state(state)
 
 
 def _problems(
@@ -323,7 +313,7 @@ def _tune(
     predictor: Predictor,
     verify_s: float,
     folder: CampaignFolder,
-    tracker: Tracker,
+    observers: Sequence[CampaignObserver],
 ) -> tuple[TuneResult, ...]:
     results = []
     for problem in problems:
@@ -335,80 +325,6 @@ def _tune(
         else:
             result = TuneResult.from_json(done)
         results.append(result)
-        _track_problem(tracker, result, folder)
+        for observer in observers:
+            observer.on_result(result)
     return tuple(results)
-
-
-def _track_problem(tracker: Tracker, result: TuneResult, folder: CampaignFolder) -> None:
-    tracked = folder.state.setdefault("tracked", {})
-    if result.problem.id in tracked:
-        return
-    run_id = tracker.open_run(
-        str(result.problem), None, {"foretune.kernel": result.kernel}, folder.state["mlflow_run_id"]
-    )
-    tracked[result.problem.id] = run_id
-    folder.save()
-    with tracker.running(run_id):
-        tracker.log_trace(run_id, result)
-
-
-def _track(
-    tracker: Tracker,
-    kernel: Kernel,
-    campaign: Campaign,
-    request: Mapping[str, Any],
-    folder: CampaignFolder,
-) -> None:
-    run_id, results = campaign.mlflow_run_id, campaign.results
-    speedups = [r.winner.ratio for r in results if not r.unstable]
-    metrics = {
-        "speedup_geomean": float(np.exp(np.mean(np.log(speedups)))) if speedups else math.nan,
-        "verified_wins": float(sum(r.verified for r in results)),
-        "unstable": float(len(results) - len(speedups)),
-    }
-    preset = {f"preset.{k}": v for k, v in request["preset"].items()}
-    flat = {k: v for k, v in request.items() if k not in ("preset", "problems")}
-    tracker.log(run_id, {**flat, **preset, "environment": environment(kernel)}, metrics)
-    tracker.log_predictor(run_id, campaign.training, folder.predictor, folder.runs)
-    tracker.log_best(run_id, [r.summary() for r in campaign.results])
-    tracker.log_file(run_id, campaign.report)
-    tracker.log_file(run_id, folder.runs)
-
-
-def _markdown_summary(data: ReportData) -> str:
-    """Return a campaign's outcome as Markdown: the headline, and a line per problem."""
-    lines = [
-        f"| {r.problem} | {number(r.baseline.value)} | {number(r.winner.value)} | {r.verdict} | "
-        f"{r.winner.config} |"
-        for r in data.results
-    ]  # fmt: skip
-    unit = data.objective.unit
-    head = [f"| problem | default, {unit} | tuned, {unit} | verdict | configuration |",
-            "|---|---|---|---|---|"]  # fmt: skip
-    return "\n".join([f"**{headline(data)}**", "", *head, *lines])
-
-
-def _report_data(
-    kernel: Kernel, device: Device, campaign: Campaign, runs: pd.DataFrame
-) -> ReportData:
-    predictor, results = campaign.training.predictor, list(campaign.results)
-    return ReportData(
-        kernel=kernel.name,
-        kernel_location=kernel.location or kernel.name,
-        device=device,
-        objective=results[0].objective,
-        runs=runs,
-        validation=campaign.training.validation,
-        learned=predictor.training_,
-        results=results,
-        importance=parameter_importance(
-            predictor, [r.problem for r in results], kernel.space, device
-        ),
-        environment=str(runs["environment"].iloc[-1]),
-        started_at=str(runs["recorded_at"].min()),
-        seconds=campaign.seconds,
-        mlflow_uri=campaign.mlflow_uri,
-        rates=[list(rates(kernel, r, device)) for r in results],
-        space_size=max(len(kernel.space(r.problem)) for r in results),
-        attribution=importance(predictor) if is_explainable(predictor) else None,
-    )

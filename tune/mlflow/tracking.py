@@ -318,11 +318,15 @@ class Tracker:
             yield
         except BaseException as e:
             status = "FAILED" if isinstance(e, Exception) else "KILLED"
-            with suppress(TrackingError), _translate_errors(self.uri):
-                self._client.set_terminated(run_id, status)
+            with suppress(TrackingError):
+                self.end_run(run_id, status)
             raise
+        self.end_run(run_id)
+
+    def end_run(self, run_id: str, status: str = "FINISHED") -> None:
+        """Mark the run as ended: ``FINISHED``, ``FAILED`` or ``KILLED``."""
         with _translate_errors(self.uri):
-            self._client.set_terminated(run_id)
+            self._client.set_terminated(run_id, status)
 
     @contextmanager
     def _active_run(self, run_id: str) -> Iterator[None]:

@@ -99,7 +99,7 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
     text = render(
         Path(__file__).with_name("campaign.html"),
         title=f"{data.kernel} on {data.device.name}",
-        headline=headline(data),
+        headline=headline(data.results, data.runs, data.space_size),
         lead=_lead(data),
         tiles=_tiles(data),
         data=data,
@@ -130,17 +130,18 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
     return write_page(path, text)
 
 
-def headline(data: ReportData) -> str:
-    """Return the outcome in one sentence."""
-    results = data.results
+def headline(
+    results: Sequence[TuneResult], runs: pd.DataFrame, space_size: int | None = None
+) -> str:
+    """Return the outcome of a campaign in one sentence; ``runs`` are all its measurements."""
     if not results:
         return "No problem was tuned."
-    unseen = all(_is_unseen(r, data.runs) for r in results)
+    unseen = all(_is_unseen(r, runs) for r in results)
     stable = [r for r in results if not r.unstable]
     wins = sum(r.verified for r in stable)
     outcome = (
         f"{wins} of {counted(len(results), 'unseen problem' if unseen else 'problem')} "
-        f"{_OUTCOME_TEXT[data.objective]}: "
+        f"{_OUTCOME_TEXT[results[0].objective]}: "
     )
     if not stable:
         outcome += "unstable, the machine was not quiet"
@@ -154,7 +155,7 @@ def headline(data: ReportData) -> str:
     min_count, max_count = (choose(len(r.trace) for r in results) for choose in (min, max))
     span = (f"{min_count} to " if min_count < max_count else "") + counted(max_count, "measurement")
     each = " each" if len(results) > 1 else ""
-    out_of = f" out of {counted(data.space_size, 'configuration')}" if data.space_size else ""
+    out_of = f" out of {counted(space_size, 'configuration')}" if space_size else ""
     return f"{outcome}, after {span}{each}{out_of}"
 
 

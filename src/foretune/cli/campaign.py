@@ -94,12 +94,12 @@ def _revisit(output: Output, report: Path | None, track: Path | None) -> None:
     """Write the report of a finished campaign again, or track it in MLflow."""
     written: dict[str, str] = {}
     if report is not None:
-        from foretune.tune.campaign.campaign import rebuild_report
+        from foretune.tune.report.campaign import rebuild_report
 
         written["report"] = str(rebuild_report(report))
         output.say(f"report: {written['report']}")
     if track is not None:
-        from foretune.tune.mlflow.tracking import track_campaign
+        from foretune.tune.mlflow.campaign import track_campaign
 
         written["mlflow_run_id"] = track_campaign(track)
         output.say(f"MLflow run {written['mlflow_run_id']}")
@@ -150,8 +150,9 @@ def _show(output: Output, done: "Campaign") -> None:
     show_results(output, list(done.results))
     output.say("")
     output.say(f"report   {done.report}")
-    output.say(f"MLflow   {done.mlflow_uri}, run {done.mlflow_run_id}")
-    if not done.mlflow_uri.startswith("http"):
+    if done.mlflow_uri is not None:
+        output.say(f"MLflow   {done.mlflow_uri}, run {done.mlflow_run_id}")
+    if done.mlflow_uri is not None and not done.mlflow_uri.startswith("http"):
         needs = "" if find_spec("flask") else " (needs the extra ui)"
         output.say(f"         to view it: mlflow ui --backend-store-uri {done.mlflow_uri}{needs}")
     output.say(f"took     {done.seconds:.0f} s")

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -10,11 +12,14 @@ import pytest
 from toy_kernel import DEVICE, FakeRunner, Toy
 
 from foretune.datasets import read_runs
-from foretune.errors import OutputError, ProblemError, TrackingError, UsageError
+from foretune.errors import OutputError, ProblemError, TrackingError, UnknownName, UsageError
 from foretune.models import Predictor
 from foretune.registry import get_kernel, registered
-from foretune.tune.campaign.campaign import rebuild_report, run_campaign
+from foretune.tune.campaign.campaign import run_campaign
+from foretune.tune.campaign.observer import CampaignObserver
 from foretune.tune.campaign.preset import Preset
+from foretune.tune.mlflow.campaign import track_campaign
+from foretune.tune.report.campaign import rebuild_report
 
 TINY = Preset(5, 8, 2, 2, 4, 0.01, 0.1)
 KERNEL = Toy()
@@ -217,3 +222,122 @@ def test_device_is_remembered(place):
     done = campaign(KERNEL, FakeRunner(), TINY)
     state = json.loads((done.folder / "campaign.json").read_text())
     assert state["device"]["name"] == DEVICE.name
+
+
+class Said:
+    """Keeps the lines that stay."""
+
+    def __init__(self):
+        self.lines = []
+
+    def start(self, stage, total):
+        pass
+
+    def advance(self, note=""):
+        pass
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+class TestWithoutMlflow:
+    @pytest.fixture
+    def untracked(self, place, monkeypatch):
+        """A campaign on a machine without MLflow, and what it said."""
+        with monkeypatch.context() as without:
+            without.setitem(sys.modules, "mlflow", None)
+            said = Said()
+            return campaign(KERNEL, FakeRunner(), TINY, progress=said), said.lines
+
+    def test_it_runs_and_says_so_once(self, untracked):
+        done, lines = untracked
+        assert done.report.exists()
+        (line,) = (line for line in lines if "MLflow" in line)
+        assert line.startswith("MLflow is not installed: the campaign is not tracked.")
+        assert "pip install 'foretune[track]'" in line
+        assert line.endswith(f"foretune campaign --track {done.folder}")
+        summary = done.summary()
+        assert summary["mlflow_run_id"] is summary["mlflow_uri"] is None
+
+    def test_it_is_tracked_later(self, untracked):
+        done, _ = untracked
+        tracked = track_campaign(done.folder, "sqlite:///mlflow.db")
+        client = mlflow.MlflowClient("sqlite:///mlflow.db")
+        run = client.get_run(tracked.mlflow_run_id)
+        assert run.info.status == "FINISHED"
+        assert run.data.params["preset.budget"] == "4"
+        assert run.data.metrics["verified_wins"] == 2
+        children = client.search_runs(
+            [run.info.experiment_id], f"tags.mlflow.parentRunId = '{run.info.run_id}'"
+        )
+        assert {c.data.params["problem.n"] for c in children} == {
+            str(r.problem["n"]) for r in done.results
+        }
+        names = {a.path for a in client.list_artifacts(run.info.run_id)}
+        assert {"report.html", "best.json", "runs.parquet"} <= names
+        again = track_campaign(done.folder, "sqlite:///mlflow.db")
+        assert again.mlflow_run_id == run.info.run_id
+        assert len(client.search_model_versions(f"run_id = '{again.mlflow_run_id}'")) == 1
+        assert client.get_run(run.info.run_id).info.status == "FINISHED"
+
+    def test_a_server_that_is_named_needs_it(self, place, monkeypatch):
+        monkeypatch.setitem(sys.modules, "mlflow", None)
+        runner = FakeRunner()
+        with pytest.raises(TrackingError, match=r"not installed: pip install 'foretune\[track\]'"):
+            campaign(KERNEL, runner, TINY, tracking_uri="sqlite:///mlflow.db")
+        assert runner.measured == []
+        with pytest.raises(TrackingError, match="MLflow is not installed"):
+            track_campaign(place)
+
+    def test_an_unfinished_one_is_not_tracked(self, place):
+        with pytest.raises(UsageError, match="no campaign's folder"):
+            track_campaign(place)
+
+
+class Counting(CampaignObserver):
+    """Writes down what it is told."""
+
+    def __init__(self):
+        super().__init__()
+        self.told = []
+
+    def on_start(self, start):
+        self.told.append(("start", start.kernel.name))
+
+    def on_result(self, result):
+        self.told.append(("result", result.problem))
+
+    def on_finish(self, campaign):
+        self.told.append(("finish", len(campaign.results)))
+
+    def on_failure(self, error):
+        self.told.append(("failure", type(error)))
+
+
+class TestObservers:
+    def test_they_are_told_everything_in_order(self, place):
+        observer = Counting()
+        done = campaign(KERNEL, FakeRunner(), TINY, observers=[observer])
+        results = [("result", r.problem) for r in done.results]
+        assert observer.told == [("start", "toy"), *results, ("finish", 2)]
+        assert not done.report.exists()
+        assert done.mlflow_run_id is None
+
+    def test_they_are_told_of_the_end(self, place):
+        observer = Counting()
+        with pytest.raises(KeyboardInterrupt):
+            campaign(KERNEL, FakeRunner(interrupt_after=3), TINY, observers=[observer])
+        assert observer.told == [("start", "toy"), ("failure", KeyboardInterrupt)]
+
+    def test_one_that_does_not_exist(self, place):
+        with pytest.raises(UnknownName, match=r"unknown observer 'raport'.*did you mean 'report'"):
+            campaign(KERNEL, FakeRunner(), TINY, observers=["raport"])
+
+    def test_a_campaign_imports_neither_mlflow_nor_the_report(self):
+        code = "import sys, foretune.tune.campaign.campaign; print(*sys.modules, sep='\\n')"
+        run = subprocess.run(
+            [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+        )
+        loaded = set(run.stdout.split())
+        assert "foretune.tune.campaign.observer" in loaded
+        assert not loaded & {"mlflow", "foretune.tune.mlflow", "foretune.tune.report"}

@@ -111,6 +111,10 @@ def report_data(results, **changes):
     return dataclasses.replace(data, **changes)
 
 
+def said(data):
+    return headline(data.results, data.runs, data.space_size)
+
+
 def written(tmp_path, results, **changes):
     return write_report(tmp_path / "report.html", report_data(results, **changes)).read_text(
         "utf-8"
@@ -166,7 +170,7 @@ def test_page_is_balanced_and_loads_nothing(tmp_path):
 
 def test_sections_state_what_was_found(tmp_path):
     text = Page(written(tmp_path, [result(), result(64, speedup=2.0)])).text
-    assert headline(report_data([result(), result(64, speedup=2.0)])) in text
+    assert said(report_data([result(), result(64, speedup=2.0)])) in text
     for fact in (
         "Against BLAS: faster on 0 of 2, 0.80× in the geometric mean.",
         "0.80× slower than BLAS",
@@ -211,19 +215,19 @@ def test_sections_state_what_was_found(tmp_path):
     ],
 )
 def test_headline(results, outcome, spent):
-    sentence = headline(report_data(results))
+    sentence = said(report_data(results))
     assert sentence == f"{outcome}, after {spent} out of 673,920 configurations"
 
 
 def test_headline_does_not_call_a_profiled_problem_unseen():
     runs = run_table().assign(**{"config.tile": 16})
-    assert headline(report_data([result(64)], runs=runs)).startswith("1 of 1 problem faster")
+    assert said(report_data([result(64)], runs=runs)).startswith("1 of 1 problem faster")
 
 
 def test_a_problem_its_own_search_wrote_down_is_still_unseen():
     own = run_table().iloc[:2].assign(**{"problem.N": 512})
     data = report_data([result(512)], runs=pd.concat([run_table(), own], ignore_index=True))
-    assert headline(data).startswith("1 of 1 unseen problem")
+    assert said(data).startswith("1 of 1 unseen problem")
 
 
 def test_no_win_is_said_and_the_default_kept(tmp_path):

@@ -1,0 +1,157 @@
+"""Tracks a campaign in MLflow: one run for the campaign, and one in it per tuned problem."""
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+
+from foretune.collect.benchmark import environment
+from foretune.datasets import read_runs
+from foretune.errors import TrackingError
+from foretune.progress import SILENT, Progress
+from foretune.tune.campaign.campaign import Campaign, load_campaign
+from foretune.tune.campaign.observer import CampaignObserver, CampaignStart
+from foretune.tune.mlflow.tracking import Tracker
+from foretune.tune.results import TuneResult
+
+
+class CampaignTracker(CampaignObserver):
+    """Writes a campaign to MLflow while it runs.
+
+    Without MLflow it says so once, and the campaign can be tracked later. The folder's state keeps
+    the ids of the runs, so that a continued campaign goes on in them.
+
+    Args:
+        tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
+        progress: told what happens.
+
+    Raises:
+        TrackingError: MLflow cannot be reached, or ``tracking_uri`` is given without MLflow.
+    """
+
+    def __init__(self, tracking_uri: str | None = None, progress: Progress = SILENT) -> None:
+        super().__init__(tracking_uri, progress)
+        self._tracker: Tracker | None = None
+        if tracking_uri is not None or find_spec("mlflow") is not None:
+            progress.say("connecting to MLflow")
+            self._tracker = Tracker(tracking_uri)
+
+    def on_start(self, start: CampaignStart) -> None:
+        """Open the campaign's run."""
+        self._start = start
+        if self._tracker is None:
+            self.progress.say(
+                "MLflow is not installed: the campaign is not tracked. To track it later, "
+                "pip install 'foretune[track]', then foretune campaign --track "
+                f"{start.folder.path}"
+            )
+            return
+        folder, kernel = start.folder, start.kernel
+        before = folder.state.get("mlflow_run_id")
+        tags = {"foretune.kernel": kernel.name, "foretune.device": start.device.name}
+        name = f"{kernel.name} on {start.device.name}"
+        self._run_id = self._tracker.open_run(name, before, tags)
+        if self._run_id != before:
+            folder.state["tracked"] = {}  # another server does not know the problems tuned
+        folder.save(mlflow_run_id=self._run_id, mlflow_uri=self._tracker.name)
+
+    def on_result(self, result: TuneResult) -> None:
+        """Write a search's measurements and its verdict, unless an earlier attempt did."""
+        folder = self._start.folder
+        if self._tracker is None or result.problem.id in folder.state["tracked"]:
+            return
+        tags = {"foretune.kernel": result.kernel}
+        run_id = self._tracker.open_run(str(result.problem), None, tags, self._run_id)
+        folder.state["tracked"][result.problem.id] = run_id
+        folder.save()
+        with self._tracker.running(run_id):
+            self._tracker.log_trace(run_id, result)
+
+    def on_finish(self, campaign: Campaign) -> None:
+        """Write request, outcome, predictor and files, and end the run."""
+        if self._tracker is None:
+            return
+        tracker, run_id, folder = self._tracker, self._run_id, self._start.folder
+        if folder.state.get("mlflow_finished") == run_id:
+            tracker.end_run(run_id)  # opening it had marked it as running
+            return
+        request = folder.state["request"]
+        preset = {f"preset.{k}": v for k, v in request["preset"].items()}
+        flat = {k: v for k, v in request.items() if k not in ("preset", "problems")}
+        versions = {"environment": environment(self._start.kernel)}
+        tracker.log(run_id, {**flat, **preset, **versions}, _metrics(campaign.results))
+        tracker.log_predictor(run_id, campaign.training, folder.predictor, folder.runs)
+        tracker.log_best(run_id, [r.summary() for r in campaign.results])
+        for path in (campaign.report, folder.runs):
+            if path.exists():
+                tracker.log_file(run_id, path)
+        tracker.describe(run_id, _markdown_summary(campaign.results, self._start))
+        tracker.end_run(run_id)
+        folder.save(mlflow_finished=run_id)
+
+    def on_failure(self, error: BaseException) -> None:
+        """Mark the run as failed, or as killed if it was interrupted."""
+        if self._tracker is not None:
+            with suppress(TrackingError):
+                status = "FAILED" if isinstance(error, Exception) else "KILLED"
+                self._tracker.end_run(self._run_id, status)
+
+
+def track_campaign(
+    path: Path, tracking_uri: str | None = None, progress: Progress = SILENT
+) -> Campaign:
+    """Write the finished campaign in ``path`` to MLflow; what is there already stays.
+
+    Args:
+        path: the campaign's folder.
+        tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
+        progress: told what happens.
+
+    Raises:
+        UsageError: there is no finished campaign.
+        TrackingError: MLflow is not installed, or cannot be reached.
+    """
+    if find_spec("mlflow") is None:
+        raise TrackingError("MLflow is not installed: pip install 'foretune[track]'")
+    start, campaign = load_campaign(path)
+    tracker = CampaignTracker(tracking_uri, progress)
+    tracker.on_start(start)
+    try:
+        progress.start("tracking", len(campaign.results))
+        for result in campaign.results:
+            tracker.on_result(result)
+            progress.advance()
+        tracker.on_finish(campaign)
+    except BaseException as e:
+        tracker.on_failure(e)
+        raise
+    return campaign.with_state(start.folder.state)
+
+
+def _metrics(results: Sequence[TuneResult]) -> dict[str, float]:
+    speedups = [r.winner.ratio for r in results if not r.unstable]
+    return {
+        "speedup_geomean": float(np.exp(np.mean(np.log(speedups)))) if speedups else math.nan,
+        "verified_wins": float(sum(r.verified for r in results)),
+        "unstable": float(len(results) - len(speedups)),
+    }
+
+
+def _markdown_summary(results: Sequence[TuneResult], start: CampaignStart) -> str:
+    """Return a campaign's outcome as Markdown: the headline, and a line per problem."""
+    from foretune.tune.report.page import number
+    from foretune.tune.report.write import headline
+
+    lines = [
+        f"| {r.problem} | {number(r.baseline.value)} | {number(r.winner.value)} | {r.verdict} | "
+        f"{r.winner.config} |"
+        for r in results
+    ]  # fmt: skip
+    unit, runs = results[0].objective.unit, read_runs(start.folder.runs)
+    head = [f"| problem | default, {unit} | tuned, {unit} | verdict | configuration |",
+            "|---|---|---|---|---|"]  # fmt: skip
+    space_size = max(len(start.kernel.space(r.problem)) for r in results)
+    return "\n".join([f"**{headline(results, runs, space_size)}**", "", *head, *lines])

@@ -1,0 +1,67 @@
+"""The report of a campaign, written when it finishes or again later."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from foretune.datasets import read_runs
+from foretune.device import Device
+from foretune.kernel import Kernel
+from foretune.models.explanation import importance, is_explainable, parameter_importance
+from foretune.tune.campaign.campaign import Campaign, load_campaign
+from foretune.tune.campaign.observer import CampaignObserver, CampaignStart
+from foretune.tune.report.rates import rates
+from foretune.tune.report.write import ReportData, write_report
+
+
+class ReportObserver(CampaignObserver):
+    """Writes ``report.html`` when a campaign finishes."""
+
+    def on_start(self, start: CampaignStart) -> None:
+        """Remember what the report is about."""
+        self._start = start
+
+    def on_finish(self, campaign: Campaign) -> None:
+        """Write the report."""
+        kernel, device = self._start.kernel, self._start.device
+        runs = read_runs(self._start.folder.runs)
+        write_report(campaign.report, _report_data(kernel, device, campaign, runs))
+
+
+def rebuild_report(path: Path) -> Path:
+    """Write the report of the finished campaign in ``path`` again and return where it is.
+
+    Raises:
+        UsageError: there is no finished campaign.
+    """
+    start, campaign = load_campaign(path)
+    observer = ReportObserver()
+    observer.on_start(start)
+    observer.on_finish(campaign)
+    return campaign.report
+
+
+def _report_data(
+    kernel: Kernel, device: Device, campaign: Campaign, runs: pd.DataFrame
+) -> ReportData:
+    predictor, results = campaign.training.predictor, list(campaign.results)
+    return ReportData(
+        kernel=kernel.name,
+        kernel_location=kernel.location or kernel.name,
+        device=device,
+        objective=results[0].objective,
+        runs=runs,
+        validation=campaign.training.validation,
+        learned=predictor.training_,
+        results=results,
+        importance=parameter_importance(
+            predictor, [r.problem for r in results], kernel.space, device
+        ),
+        environment=str(runs["environment"].iloc[-1]),
+        started_at=str(runs["recorded_at"].min()),
+        seconds=campaign.seconds,
+        mlflow_uri=campaign.mlflow_uri,
+        rates=[list(rates(kernel, r, device)) for r in results],
+        space_size=max(len(kernel.space(r.problem)) for r in results),
+        attribution=importance(predictor) if is_explainable(predictor) else None,
+    )
