@@ -155,17 +155,26 @@ def test_a_model_that_nobody_changed(tmp_path, document):
         (lambda _, t: t["left_children"].put(0, 10**9), "not behind its parent"),
         (lambda _, t: t["right_children"].put(1, 0), "not behind its parent"),  # a cycle
         (lambda _, t: t["parents"].put(2, 10**9), "parents are not those"),
-        (lambda _, t: t.update(left_children=t["left_children"].astype(">i8")), "splits that are not numeric"),
+        (
+            lambda _, t: t.update(left_children=t["left_children"].astype(">i8")),
+            "splits that are not numeric",
+        ),
         (lambda _, t: t["left_children"].put(0, 2), "two parents"),
         (lambda _, t: t["right_children"].put(len(t["parents"]) - 1, 1), "one child"),
         (lambda _, t: t["split_indices"].put(0, 10**9), "features that do not exist"),
         (lambda _, t: t["split_indices"].put(0, -5), "features that do not exist"),
         (lambda _, t: t["split_type"].put(0, 1), "splits that are not numeric"),
-        (lambda _, t: t.update(split_conditions=t["split_conditions"][:2]), "splits that are not numeric"),
-        (lambda _, t: t["tree_param"].update(num_nodes="99"), "more or fewer nodes"),
-        (lambda m, _: m["learner_model_param"].update(num_class="7"), "one number per row"),
-        (lambda m, _: m["gradient_booster"]["model"].update(tree_info=[0, 9, 0]), "one number"),
-        (lambda m, _: m["gradient_booster"].update(name="dart"), "one number per row"),
+        (
+            lambda _, t: t.update(split_conditions=t["split_conditions"][:2]),
+            "splits that are not numeric",
+        ),
+        (lambda _, t: t["tree_param"].update(num_nodes="99"), "another number of nodes"),
+        (
+            lambda m, _: m["learner_model_param"].update(num_class="7"),
+            "boosted trees with one output",
+        ),
+        (lambda m, _: m["gradient_booster"]["model"].update(tree_info=[0, 9, 0]), "one output"),
+        (lambda m, _: m["gradient_booster"].update(name="dart"), "boosted trees with one output"),
         (lambda m, _: m.pop("gradient_booster"), "'gradient_booster' is missing"),
     ],
 )

@@ -111,7 +111,7 @@ def find_pretrained(request: PredictorRequest) -> SearchPredictor:
         )
     raise NotShipped(
         f"no shipped predictor of {request.kernel} fits: "
-        + ("; ".join(reasons) or "there is none of this kernel")
+        + ("; ".join(reasons) or "none is of this kernel")
     )
 
 

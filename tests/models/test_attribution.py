@@ -168,7 +168,7 @@ def test_a_loaded_predictor_explains_the_same(predictor, runs, tmp_path):
 def test_forests_are_refused(runs, model):
     grown = Predictor(model, ("time_ms",)).fit(runs)
     assert not is_explainable(grown)
-    with pytest.raises(PredictorError, match=f"this predictor is a {model}: .*--model xgboost"):
+    with pytest.raises(PredictorError, match=f"this predictor's is {model}: .*--model xgboost"):
         importance(grown)
 
 
