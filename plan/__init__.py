@@ -70,7 +70,7 @@ __all__ = [
     "supported",
 ]
 
-if not TYPE_CHECKING:  # to a type checker, any name would do
+if not TYPE_CHECKING:  # type checkers would accept any name
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {

@@ -1,1 +1,1 @@
-"""What a step costs: operators, their times and watts, memory."""
+"""Cost of a step: operators, times, power, memory."""

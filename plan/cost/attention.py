@@ -122,7 +122,7 @@ def _sparse_part(part: Part, top_k: int) -> Part:
         return replace(part, context=max(context, 0))
     if part.context + part.new_tokens / 2 <= top_k:
         return part
-    # As many queries, each with top_k keys: prompts of which every key before is seen.
+    # Prompts with full attention, as many queries, and top_k keys per query.
     batch = max(round(part.tokens / (2 * top_k)), 1)
     return Part(batch, 2 * top_k, 0, "prefill")
 
@@ -195,7 +195,7 @@ def _latent_prefill(
 ) -> Operator:
     batch, seq, prefix = float(part.batch), part.new_tokens, part.context
     if top_k and prefix + seq / 2 > top_k:
-        # As many queries, each with top_k keys: prompts of which every key before is seen.
+        # Prompts with full attention, as many queries, and top_k keys per query.
         batch, seq, prefix = batch * seq / (2 * top_k), 2 * top_k, 0
     problem = Problem(batch=max(batch, 1), seq_len=seq, prefix_len=prefix, heads=heads)
     config = Configuration(format="bf16", kv_format=formats.kv, tp=tp)
@@ -338,7 +338,7 @@ def _compressed_attention(
         problem = Problem(batch=part.batch, kv_len=keys, heads=heads * part.new_tokens)
         config = Configuration(format="bf16", kv_format=formats.kv)
         return Operator("mla_decode", problem, count, "decode", config, "attention")
-    # As many queries, each with as many keys: prompts of which every key before is seen.
+    # Prompts with full attention, as many queries, and as many keys per query.
     keys = max(_visible_keys(shape, ratio, top_k, part.context + part.new_tokens / 2), 1.0)
     problem = Problem(
         batch=max(round(part.tokens / (2 * keys)), 1), seq_len=min(2 * keys, part.tokens),

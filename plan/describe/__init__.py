@@ -1,1 +1,1 @@
-"""What is planned for: models, formats, systems, layouts, lengths of requests."""
+"""Inputs of a plan: models, formats, systems, layouts, request lengths."""

@@ -1,1 +1,1 @@
-"""An engine in steps: scheduler, queue, batches in flight, stages of a pipeline."""
+"""Step-level simulator of a serving engine: scheduler, queue, batches, pipeline stages."""

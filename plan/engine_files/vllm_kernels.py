@@ -131,9 +131,7 @@ class VllmLayer(TensorKernel):
         size = 2 if self.format_of(problem) == "bf16" else 1
         tiles = f"(BLOCK_SIZE_M + BLOCK_SIZE_N) * BLOCK_SIZE_K * {size}"
         rules = [f"{tiles} * (num_stages - 1) <= {shared_memory_limit()}"]
-        if (
-            self.format_of(problem) == FP8_BLOCK
-        ):  # a step must lie in one block, which has one scale
+        if self.format_of(problem) == FP8_BLOCK:  # a step must stay in one block with one scale
             rules.append(f"BLOCK_SIZE_K <= {BLOCK}")
         return SearchSpace(knobs, rules)
 

@@ -28,7 +28,7 @@ __all__ = [
     "single_fleets",
 ]
 
-if not TYPE_CHECKING:  # to a type checker, any name would do
+if not TYPE_CHECKING:  # type checkers would accept any name
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {

@@ -1,1 +1,1 @@
-"""Deployments that serve: candidates, latencies, the plan, how to run it."""
+"""Plans serving deployments: candidates, predictions, the plan, launch commands."""

@@ -1,1 +1,1 @@
-"""Deployments: their latencies and power, by physics first and by what measured ones taught."""
+"""Latency and power of deployments: analytic, corrected with measured deployments."""

@@ -109,9 +109,8 @@ class GroupedGaussianProcess:
             extra_noise = self.noise * (
                 np.maximum(1.0, (NU + residual**2 / spread) / (NU + 1.0)) ** 2 - 1.0
             )
-        self._posterior = (
-            posterior.in_single_precision()
-        )  # thousands of candidates are asked about at once
+        # Single precision is enough, and plans predict thousands of candidates at once.
+        self._posterior = posterior.in_single_precision()
         return self
 
     def predict(

@@ -107,7 +107,9 @@ def test_files_are_where_workers_look_for_them(small):
         (mount,), (volume,) = pod["mainContainer"]["volumeMounts"], pod["volumes"]
         assert (mount["mountPath"], mount["name"]) == (CONFIG_DIRECTORY, volume["name"])
         assert volume["configMap"]["name"] == made["metadata"]["name"]
-    assert "CHECKPOINT_IN_FP8: small quantized" in made["metadata"]["annotations"]["foretune/notes"]
+    assert (
+        "CHECKPOINT_IN_FP8: small, quantized" in made["metadata"]["annotations"]["foretune/notes"]
+    )
 
 
 def test_pools_of_sglang_meet_in_their_pods(small):

@@ -143,7 +143,7 @@ def test_drafted_tokens(small, sparse):
     assert options == {"decoding_type": "MTP", "num_nextn_predict_layers": 2}
     assert set(options) <= TRTLLM_OPTIONS["speculative_config"]
     other = replace(deploy(small, Layout(2)), speculation=Speculation(2, 0.7, small))
-    assert "differently between versions" in launch(other, "trtllm").unsupported
+    assert "differs between versions" in launch(other, "trtllm").unsupported
     assert "STANDALONE" in launch(other, "sglang").commands[0]
     assert '"method":"draft_model"' in " ".join(launch(other, "vllm").commands[0])
 

@@ -57,7 +57,7 @@ def test_systems_are_named_where_there_are_several():
 def test_pools_are_compared_with_one():
     made = planned(gpus=4, pools=True, requirements=Requirements(tpot_ms=15.0))
     assert made.best["prefill"]
-    line = next(line for line in sentences(made) if line.startswith("pools of their own"))
+    line = next(line for line in sentences(made) if line.startswith("separate pools"))
     gain = made.best["tokens_per_s_per_gpu"] / made.best_one_pool["tokens_per_s_per_gpu"] - 1
     assert f"{100 * gain:.0f} % better" in line
     assert made.best_one_pool["prefill"] == ""
@@ -82,14 +82,14 @@ def test_what_may_miss_a_limit_is_not_chosen(correction):
 
 def test_notes_say_what_is_not_known():
     made = planned()
-    assert not any("was made for" in line for line in notes(made, True, True))
+    assert not any("exceed the model's context" in line for line in notes(made, True, True))
     long = plan(describe_model(MODEL), find_system("h100_sxm"), 2, Workload(200_000, 100),
                 StepTimerFactory(None), formats=[Formats("fp8", kv="fp8")])  # fmt: skip
     assert any(
         "200,100 tokens exceed the model's context of 131,072" in line for line in notes(long, 1, 1)
     )
     longest = made.with_max_request_tokens(150_000)
-    assert any("150,000 tokens are more than" in line for line in notes(longest, True, True))
+    assert any("150,000 tokens exceed" in line for line in notes(longest, True, True))
     assert any("pp > 1" in line for line in notes(made, True, True))
     assert any("rooflines" in line for line in notes(made, False, True))
     assert any("no intervals" in line for line in notes(made, True, False))
@@ -104,7 +104,7 @@ def test_formats_that_are_converted_are_told_apart():
     formats = [Formats("fp8"), Formats("nvfp4")]
     made = plan(describe_model(MODEL), find_system("a100_sxm"), 1, LOAD, StepTimerFactory(None),
                 formats=formats)  # fmt: skip
-    line = next(line for line in notes(made, True, True) if line.startswith("converted"))
+    line = next(line for line in notes(made, True, True) if line.startswith("emulated"))
     assert line.endswith(": fp8, bf16 cache; nvfp4, bf16 cache")
 
 
@@ -122,4 +122,4 @@ def test_layers_that_nobody_checked_are_said(small):
         made = plan(
             model, find_system("h100_sxm"), 1, LOAD, StepTimerFactory(None), formats=[Formats()]
         )
-        assert any("such layers" in line for line in notes(made, True, True)) == said
+        assert any("mixed layers" in line for line in notes(made, True, True)) == said

@@ -48,8 +48,8 @@ def test_the_image_of_tensorrt_llm_is_of_the_version_whose_flags_it_gets():
     ("changes", "why"),
     [
         ({"layout": Layout(2, 8)}, "span several nodes"),
-        ({"system": "mi300x"}, "not for mi300x"),
-        ({"pools": Pools(Layout(2), 1, 1)}, "one pool"),
+        ({"system": "mi300x"}, "not mi300x"),
+        ({"pools": Pools(Layout(2), 1, 1)}, "leave out --pools"),
     ],
 )
 def test_what_no_pod_can_be(small, changes, why):

@@ -53,24 +53,24 @@ def test_a_dense_model_with_the_others(small):
         "--max_num_tokens 8192 --max_seq_len 1200 --port 8000 --config trtllm.yaml"
     )
     assert plan.files["trtllm.yaml"].startswith("kv_cache_config:\n  dtype: fp8\n")
-    assert any("CHECKPOINT_IN_FP8: small quantized to fp8" in note for note in plan.notes)
+    assert any("CHECKPOINT_IN_FP8: small, quantized to fp8" in note for note in plan.notes)
 
 
 def test_replicas_of_a_dense_model_are_one_server_of_vllm_and_several_of_others(small):
     deployment = deploy(small, Layout(2))
     assert after(words(deployment, "vllm", replicas=3), "--data-parallel-size") == "3"
-    assert not any("3 times" in note for note in launch(deployment, "vllm", 3).notes)
+    assert not any("3 servers" in note for note in launch(deployment, "vllm", 3).notes)
     for engine in ("sglang", "trtllm"):
-        assert any("3 times" in note for note in launch(deployment, engine, 3).notes)
+        assert any("3 servers" in note for note in launch(deployment, engine, 3).notes)
 
 
 def test_a_server_of_vllm_has_the_replicas_that_a_node_holds(small):
     many = launch(deploy(small, Layout(1)), "vllm", 72)
     assert after(list(many.commands[0]), "--data-parallel-size") == "8"
-    assert any(note.startswith("9 times") for note in many.notes)
+    assert any(note.startswith("start 9 servers") for note in many.notes)
     odd = launch(deploy(small, Layout(2)), "vllm", 5)  # a node holds four
     assert "--data-parallel-size" not in odd.commands[0]
-    assert any(note.startswith("5 times") for note in odd.notes)
+    assert any(note.startswith("start 5 servers") for note in odd.notes)
 
 
 def test_experts_and_attention_dp(sparse):
@@ -161,7 +161,7 @@ def test_trtllm_has_an_nvfp4_cache_beside_fp8(small):
     assert "  dtype: nvfp4\n" in plan.files["trtllm.yaml"]
     assert any("scales for an NVFP4 cache" in note for note in plan.notes)
     other = replace(deployment, formats=Formats("nvfp4", kv="nvfp4"))
-    assert "weights in fp8 alone" in launch(other, "trtllm").unsupported
+    assert "only with fp8 weights" in launch(other, "trtllm").unsupported
 
 
 @pytest.mark.parametrize(
@@ -184,16 +184,16 @@ def test_caches_that_an_engine_lacks_are_refused(small, engine, kind, system, wh
 def test_latent_caches_of_four_bits_are_those_of_sglang(small):
     latent = replace(small, mla=Mla(24, 16, 8, 4, 8), kv_heads=4)
     deployment = replace(deploy(latent, Layout(), Formats(kv="nvfp4")), system=B200)
-    assert "of latent attention" in launch(deployment, "vllm").unsupported
+    assert "for latent attention" in launch(deployment, "vllm").unsupported
 
 
 def test_weights_of_three_bits(small, sparse):
     three = deploy(small, Layout(), Formats("int3_wo"))
     assert "CHECKPOINT_IN_INT3_WO" in words(three, "vllm")
     assert any("with GPTQModel" in note for note in launch(three, "sglang").notes)
-    assert "no weights of 3 bits" in launch(three, "trtllm").unsupported
+    assert "no 3-bit weights" in launch(three, "trtllm").unsupported
     assert (
-        "experts of 3 bits"
+        "no engine has 3-bit experts"
         in launch(deploy(sparse, Layout(), Formats("int3_wo")), "vllm").unsupported
     )
 

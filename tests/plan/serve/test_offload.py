@@ -42,9 +42,7 @@ def planned(model=LARGE, gpus=1, formats=("bf16",), **more):
 
 
 def test_what_does_not_fit_fits_with_offload():
-    with pytest.raises(
-        UsageError, match=r"offload weights to host memory: --offload (\d+)$"
-    ) as e:
+    with pytest.raises(UsageError, match=r"offload weights to host memory: --offload (\d+)$") as e:
         planned()
     needed = int(str(e.value).rpartition(" ")[2])
     with pytest.raises(UsageError, match="does not fit"):

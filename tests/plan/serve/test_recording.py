@@ -153,6 +153,6 @@ def test_a_folder_that_cannot_be_written_is_one_clear_line(tmp_path, small):
 
 
 def test_impossible_limits_write_nothing(tmp_path, small):
-    with pytest.raises(UsageError, match="no deployment keeps"):
+    with pytest.raises(UsageError, match="no deployment meets"):
         save_plan(*made(small, Requirements(tpot_ms=1e-9)), CLOCKS, tmp_path / "plans")
     assert list(tmp_path.iterdir()) == []

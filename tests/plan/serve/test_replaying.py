@@ -60,7 +60,7 @@ def test_more_stages_serve_more(clocks):
 
 def test_pools_read_elsewhere(clocks):
     pooled = deployment(32, pools=Pools(Layout(), 1, 1))
-    with pytest.raises(UsageError, match="give a rate or a trace"):
+    with pytest.raises(UsageError, match="add --rate or --trace"):
         simulate(pooled, 1, clocks)
     together = simulate(deployment(32), 1, clocks, rate=20.0)
     apart = simulate(pooled, 1, clocks, rate=20.0)

@@ -72,8 +72,8 @@ def test_what_it_says_follows_from_the_intervals(trained):
     [
         (None, "No such file"),
         ("", "is not a latency correction"),
-        ("[1]", "no such file"),
-        ("{}", "no such file"),
+        ("[1]", "not a correction file"),
+        ("{}", "not a correction file"),
         ('{"format": 99}', "another version"),
         ('{"format": 2}', "damaged"),
         ('{"format": 2, "serving": 3}', "damaged"),
