@@ -265,7 +265,7 @@ class Endless(RandomSearcher):
         (Repeats, "ask\\(0\\)|proposed twice"),
         (Unseeded, "the same seed proposes others"),
         (Boastful, "best\\(\\) is a configuration"),
-        (X),
+        (TakesAllObjectives, "does not minimize energy"),
         (Endless, "ask\\(0\\) proposes something"),
     ],
 )
