@@ -42,6 +42,8 @@ class Measurement:
         source: tool that measured the row.
         recorded_at: ISO time.
         environment: fingerprint of package versions.
+        cost_s: wall time of measuring, with build and repeats, seconds; NaN if unknown. Not stored.
+            Searchers that learn costs prefer improvement per second.
     """
 
     kernel: str
@@ -62,6 +64,7 @@ class Measurement:
         default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     )
     environment: str = ""
+    cost_s: float = math.nan
 
     @property
     def ok(self) -> bool:

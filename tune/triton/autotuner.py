@@ -182,7 +182,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         plan = self._plans.get(plan_id(args, kwargs))
         if plan is not None and len(self.configs) > 1:
             decision = plan.entries.get(plan.key(args, kwargs))
-            if decision is not None and self.cache.get(decision.key) is decision.anchor:
+            if decision is not None and self.cache.get(decision.key) is decision.cache_entry:
                 self.best_config = config = decision.config
                 if config.pre_hook is None:
                     return self.fn.run(*args, **kwargs, **decision.knobs)
@@ -279,7 +279,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         new = UntunedCall(args, kwargs, plan, plan.key(args, kwargs), self._stock_key(kwargs))
         self._retune_removed_entries(new.key)
         decision = plan.entries.get(new.problem_key)
-        if decision is not None and self.cache.get(new.key) is decision.anchor:
+        if decision is not None and self.cache.get(new.key) is decision.cache_entry:
             return self._launch(decision.config, args, kwargs)
         set_by_user = self.cache.get(new.key) is not self._cache_entries.get(new.key)
         if new.key in self.cache and (set_by_user or self.options.budget == "all"):
