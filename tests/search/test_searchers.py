@@ -269,7 +269,7 @@ def test_a_prior_from_elsewhere_is_checked_where_it_does_not_lead():
     far = {}
     for foreign in (True, False):
         prior = Prior(np.log([law(c) for c in LINE]), 0.1, np.ones(len(LINE)), foreign)
-        asked = run_search(
+        asked = propose(
             make("surrogate", LINE, prior=prior), 10, time_of=law, is_broken=never_fails
         )
         far[foreign] = sum(c["x"] >= 50 for c in asked)
@@ -283,6 +283,6 @@ def test_what_is_under_way_is_not_measured_a_second_time_beside_it():
         return 1 + ((config["x"] - 37) / 40) ** 2
 
     searcher = make("surrogate", LINE)
-    run_search(searcher, 9, time_of=law, is_broken=never_fails)
+    propose(searcher, 9, time_of=law, is_broken=never_fails)
     first, second, third = (c["x"] for c in searcher.ask(3))
     assert min(abs(first - second), abs(first - third), abs(second - third)) > 1
