@@ -41,8 +41,9 @@ class CallbackToAskTell:
         self._request: list[int] | None = None
 
     def pending_requests(self, observed: Mapping[int, float]) -> list[int]:
-        """Go on as far as ``observed`` reaches; return the numbers it waits for, none at its
-        end.
+        """Continue as far as ``observed`` allows; return the numbers that it waits for.
+
+        None are returned when the function has ended.
         """
         if self._thread is None:
             self._thread = threading.Thread(target=self._main, daemon=True)
