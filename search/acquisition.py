@@ -6,19 +6,20 @@ from scipy.special import erfcx, log_ndtr, ndtr
 from foretune.models.gaussian_process import Posterior
 
 SHORTLIST = 256
-"""Candidates whose joint distribution is drawn from: those that may be best."""
+"""Maximum number of candidates whose joint posterior is sampled."""
 DRAWS = 256
 REPEAT_LOG_SPREAD = 0.01
-"""Standard deviation of the log of a measurement among repeats: what was measured is known."""
+"""Log standard deviation of repeated measurements."""
 JITTER = 1e-10
-"""Share of all variance that is added to each candidate's, or rounding leaves no covariance."""
+"""Share of the mean variance added to each candidate's, for numerical stability."""
 
 
 def log_expected_improvement(posterior: Posterior, best: float) -> np.ndarray:
-    """Return the logarithm of how far below ``best`` every candidate is expected to be.
+    """Return the log expected improvement on ``best`` of every candidate.
 
     The improvement is that of Jones, Schonlau and Welch (Journal of Global Optimization 13, 1998).
-    Far from any improvement the plain formula is zero everywhere (Ament et al., NeurIPS 2023).
+    Computed in logarithms, because the plain formula underflows to zero (Ament et al., NeurIPS
+    2023).
     """
     spread = posterior.spread
     z = (best - posterior.mean) / spread
@@ -32,20 +33,20 @@ def log_expected_improvement(posterior: Posterior, best: float) -> np.ndarray:
 
 
 def log_probability_below(posterior: Posterior, limit: float) -> np.ndarray:
-    """Return the logarithm of each candidate's probability to be below ``limit``."""
+    """Return the log probability that each candidate is below ``limit``."""
     probability: np.ndarray = log_ndtr((limit - posterior.mean) / posterior.spread)
     return probability
 
 
 def expected_regrets(posterior: Posterior, measured: np.ndarray) -> np.ndarray:
-    """Return how much slower than the best of all every candidate is expected to be, relative.
+    """Return the expected regret of every candidate: how much slower than the best, relative.
 
-    The mean over draws of all candidates from the joint posterior, which is of logarithms. Infinite
-    for what failed and what is not on the shortlist.
+    It is the mean over draws from the joint log posterior. Failures and candidates off the
+    shortlist get infinity.
 
     Args:
-        posterior: of the candidates.
-        measured: what was measured of each: infinite for failures, NaN where nothing was.
+        posterior: posterior of the candidates.
+        measured: measured objectives; infinite for failures, NaN if not measured.
     """
     expected = np.full(len(measured), np.inf)
     possible = np.flatnonzero(~np.isposinf(measured))

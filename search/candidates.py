@@ -1,28 +1,28 @@
-"""Which configurations of a large space a model looks at."""
+"""Candidate pool of a large space."""
 
 import numpy as np
 
 from foretune.search.searcher import Searcher
 
 EXPANDED_BEST = 5
-"""Of so many of the best so far the neighbours are looked at."""
+"""Number of best configurations whose neighbors join the pool."""
 MAX_CHANGES = 3
-"""In spaces that cannot be listed, what differs from these in up to so many parameters, too."""
+"""In spaces too large to enumerate, neighbors differ from the best in up to three parameters."""
 
 
 def candidate_pool(
     searcher: Searcher, max_candidates: int, log_acquisition: np.ndarray | None
 ) -> np.ndarray:
-    """Return the numbers of all configurations, or of about ``max_candidates``, in order.
+    """Return the sorted indices of all configurations, or of about ``max_candidates``.
 
-    What was measured is among them, with the neighbours of the best. Half of the others are what
-    promises most, if anything does, or are near the best where nobody could list the space; the
-    rest are random.
+    The pool has the measured configurations and the neighbors of the best. Half of the rest have
+    the largest ``log_acquisition``, or are further neighbors in spaces too large to enumerate. The
+    others are random.
 
     Args:
-        searcher: whose space.
-        max_candidates: how many.
-        log_acquisition: of every configuration; None where nothing is believed of them.
+        searcher: the searcher whose space is sampled.
+        max_candidates: approximate size of the pool.
+        log_acquisition: acquisition of every configuration; None without a prior.
     """
     space, observed = searcher.space, searcher.observed
     if len(space) <= max_candidates:

@@ -1,4 +1,4 @@
-"""Costs: how many seconds measuring each candidate would take, learned from what it took."""
+"""Predicts the measurement time of each candidate."""
 
 from collections.abc import Mapping
 
@@ -8,21 +8,22 @@ from foretune.models.gaussian_process import Posterior
 from foretune.search.surrogate_process import FIT_STEPS, subsample_measurements, surrogate_process
 
 MIN_MEASUREMENTS = 4
-"""Measurements from which on costs are learned."""
+"""Minimum number of measurements from which costs are learned."""
 
 
 def log_seconds(
     known: np.ndarray, points: np.ndarray, seconds: Mapping[int, float], rng: np.random.Generator
 ) -> np.ndarray:
-    """Return the logarithm of the seconds that measuring at ``points`` is expected to take.
+    """Return the log of the expected measurement time in seconds at ``points``.
 
-    Builds, repeats and failures count alike: a configuration that hangs costs its whole limit.
+    Builds, repeats and failures all count.
 
     Args:
-        known: where was measured (measurements, axes), in the order of ``seconds``.
-        points: of the candidates (candidates, axes).
-        seconds: what each measurement took, by configuration number.
-        rng: chooses among many measurements.
+        known: points of the measured configurations (measurements, axes), in the order of
+            ``seconds``.
+        points: points of the candidates (candidates, axes).
+        seconds: measurement times by configuration number.
+        rng: subsamples long histories.
     """
     if len(seconds) < MIN_MEASUREMENTS:
         return np.zeros(len(points))

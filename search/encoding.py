@@ -16,20 +16,20 @@ from foretune.space import Configuration, SearchSpace
 from foretune.values import FrozenParameters, Value
 
 SCALING_SAMPLE = 5000
-"""Configurations looked at to scale the axes and to find those that say the same."""
+"""Configurations sampled to scale the axes and to find redundant ones."""
 MAX_CORRELATION = 0.9999
-"""Correlation above which the later of two axes is left out."""
+"""Correlation above which the later of two axes is redundant."""
 
 Axes = dict[str, np.ndarray]
-"""Where some runs stand along each axis, by its name."""
+"""Coordinates of some rows, by axis name."""
 
 
 def value_axes(name: str, values: np.ndarray) -> Axes:
-    """Return where the values of a parameter or a size stand: along one axis or a few.
+    """Return the coordinates of the values of a parameter or a size, on one or more axes.
 
     Args:
-        name: what they are values of.
-        values: numbers; or objects, where some are words.
+        name: name of the parameter or size.
+        values: numbers, or objects if some are strings.
     """
     if values.dtype == object:
         is_word = np.array([isinstance(value, str) for value in values])
@@ -38,7 +38,7 @@ def value_axes(name: str, values: np.ndarray) -> Axes:
         if is_word.all():
             return among_words
         among_sizes = value_axes(name, values[~is_word].astype(float))
-        for axis, where in among_sizes.items():  # a word is no size: in the middle of them
+        for axis, where in among_sizes.items():  # strings go in the middle
             among_sizes[axis] = np.full(len(values), (where.min() + where.max()) / 2)
             among_sizes[axis][~is_word] = where
         return among_words | among_sizes
@@ -49,7 +49,7 @@ def value_axes(name: str, values: np.ndarray) -> Axes:
 
 
 def value_column(values: Sequence[Value]) -> np.ndarray:
-    """Return values as numbers, or as objects where one is a word."""
+    """Return values as numbers, or as objects if one is a string."""
     if any(isinstance(v, str) for v in values):
         column = np.empty(len(values), dtype=object)
         column[:] = values
@@ -63,13 +63,13 @@ def geometry_axes(
     specs: Mapping[str, object],
     rows: int,
 ) -> Axes:
-    """Return the launch geometry of rows, as far as names tell it (`launch_geometry`)."""
+    """Return the launch geometry that the rows' parameter names reveal (`launch_geometry`)."""
     found = launch_geometry(problem, config, numeric_arrays(specs))
     return {n: np.broadcast_to(np.asarray(q, dtype=float), rows) for n, q in found.items()}
 
 
 def numeric_arrays(named: Mapping[str, object]) -> dict[str, np.ndarray]:
-    """Return what is a number, each as an array of no dimension."""
+    """Return the numeric values, each as a 0-d array."""
     return {
         name: np.asarray(float(value))
         for name, value in named.items()
@@ -79,18 +79,18 @@ def numeric_arrays(named: Mapping[str, object]) -> dict[str, np.ndarray]:
 
 @dataclass(frozen=True)
 class AxisScaling:
-    """The axes that tell runs apart, each with where it begins and how long it is."""
+    """The axes that distinguish rows, with offset and length of each."""
 
     low: dict[str, float]
     length: dict[str, float]
 
     @classmethod
     def fit(cls, axes: Axes, min_length: Mapping[str, float] | None = None) -> Self:
-        """Return the box around runs; axes that do not vary or repeat an earlier one are none.
+        """Fit the box around rows; constant and redundant axes are dropped.
 
         Args:
-            axes: of the runs.
-            min_length: how long some axes are at least.
+            axes: coordinates of the rows.
+            min_length: minimum length of some axes.
         """
         kept, min_length = _distinct_axes(axes), min_length or {}
         return cls(
@@ -99,7 +99,7 @@ class AxisScaling:
         )
 
     def points(self, axes: Axes, rows: int) -> np.ndarray:
-        """Return where as many runs lie, shape (rows, axes of the box)."""
+        """Return the rows as points in the unit cube, shape (rows, axes of the box)."""
         points = np.empty((rows, len(self.low)))
         for i, (name, low) in enumerate(self.low.items()):
             points[:, i] = (axes[name] - low) / self.length[name]
@@ -107,12 +107,12 @@ class AxisScaling:
 
 
 class ConfigurationEncoder:
-    """Places the configurations of one space.
+    """Encodes the configurations of one space as points.
 
     Args:
-        space: whose configurations.
+        space: the search space.
         problem: its sizes give tiles and waves.
-        device: its cores give waves.
+        device: its number of cores gives waves.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class ConfigurationEncoder:
         return len(self._scaling.low)
 
     def encode(self, indices: np.ndarray) -> np.ndarray:
-        """Return the numbered configurations as points, shape (numbers, axes), float64."""
+        """Return configurations as points, shape (indices, axes), float64."""
         return self._scaling.points(self._axes(np.asarray(indices)), len(indices))
 
     def _axes(self, indices: np.ndarray) -> Axes:
@@ -153,7 +153,7 @@ class ConfigurationEncoder:
 
 
 def _distinct_axes(axes: Axes) -> list[str]:
-    """Return the axes that vary and do not repeat an earlier one."""
+    """Return the axes that vary and are not redundant."""
     kept: dict[str, np.ndarray] = {}
     for name, values in axes.items():
         if not np.isfinite(values).all() or np.ptp(values) == 0:
@@ -166,32 +166,32 @@ def _distinct_axes(axes: Axes) -> list[str]:
 
 
 def _logarithm(values: np.ndarray) -> np.ndarray:
-    """Return sizes as their logarithms to base 2, also 0; negative numbers as they are."""
+    """Return log2 of sizes, also of 0; negative numbers are unchanged."""
     if (values > 0).all():
         return np.log2(values)
     return np.log2(1 + values) if (values >= 0).all() else values
 
 
 MIN_OCTAVES = 4.0
-"""Problem sizes that span less are no further apart than this makes them."""
+"""Minimum length of a problem-size axis, so that nearby sizes stay close."""
 FULL_OCCUPANCY_WARPS = 16.0
-"""Warps on a multiprocessor that hide most of its latencies; scales waves of small programs."""
+"""Warps per multiprocessor that hide most latencies; scales the waves of small programs."""
 CATEGORY_DISTANCE = 8.0
-"""How far two problems are apart that differ in a word, in octaves of a size."""
+"""Distance of two problems that differ in a string, in octaves of a size."""
 
 Columns = dict[str, np.ndarray]
-"""Values by name, floats or (where one is a word) objects; NaN or "" where a row has none."""
+"""Values by name: floats, or objects if one is a string; NaN or "" where a row has none."""
 
 
 @dataclass(frozen=True)
 class KernelRuns:
-    """Runs, measured or not.
+    """Runs as rows, measured or not.
 
     Attributes:
-        problems: one per row.
-        configs: one per row.
-        statics: what is known of each without running it: ``programs`` it launches, and what its
-            compiled code shows (`foretune.collect.compiled.FEATURES`), as far as anybody looked.
+        problems: problem of each row.
+        configs: configuration of each row.
+        statics: known properties of each row before it runs: number of ``programs``, and features
+            of compiled code (`foretune.collect.compiled.FEATURES`), if available.
     """
 
     problems: Sequence[Problem]
@@ -219,7 +219,7 @@ class KernelRuns:
         )
 
     def by_problem(self) -> dict[Problem, list[int]]:
-        """Return the numbers of each problem's rows."""
+        """Return the row numbers of each problem."""
         numbers: dict[Problem, list[int]] = {}
         for i, problem in enumerate(self.problems):
             numbers.setdefault(problem, []).append(i)
@@ -227,34 +227,34 @@ class KernelRuns:
 
     @cached_property
     def config_columns(self) -> Columns:
-        """What configurations say."""
+        """Parameters of the configurations, by name."""
         return _columns(self.configs)
 
     @cached_property
     def problem_columns(self) -> Columns:
-        """What problems say."""
+        """Sizes of the problems, by name."""
         return _columns(self.problems)
 
     @cached_property
     def programs(self) -> np.ndarray:
-        """How many programs each launches; NaN where nobody knows."""
+        """Number of programs of each launch; NaN if unknown."""
         return np.array([s.get("programs", np.nan) for s in self.statics], dtype=float)
 
     @cached_property
     def warps(self) -> np.ndarray:
-        """Warps of a program; Triton's default, 4, where the configuration is silent."""
+        """Warps per program; Triton's default, 4, if not set."""
         return np.array([float(c.get("num_warps", 4)) for c in self.configs])
 
     @cached_property
     def resident(self) -> np.ndarray:
-        """Programs that a multiprocessor holds, as compiled code shows; NaN where nobody looked."""
+        """Resident programs per multiprocessor, from compiled code; NaN if unknown."""
         return np.array([s.get("ctas_per_sm", np.nan) for s in self.statics], dtype=float)
 
     def points(self, specs: Mapping[str, Any]) -> tuple[np.ndarray, list[str]]:
-        """Return where the rows lie, shape (rows, axes) in 0 … 1, and what the axes are called.
+        """Return the rows as points in 0 … 1, shape (rows, axes), and the names of the axes.
 
         Args:
-            specs: of the device; its cores give waves.
+            specs: the device's specs; the number of cores gives waves.
         """
         axes: Axes = {}
         for name, values in self.config_columns.items():
@@ -266,13 +266,13 @@ class KernelRuns:
         return box.points(axes, len(self)), list(box.low)
 
     def waves(self, specs: Mapping[str, Any]) -> np.ndarray:
-        """Return how many times each launch fills a device; NaN where programs are not known."""
+        """Return how many waves each launch takes on a device; NaN if programs are unknown."""
         guess = np.maximum(FULL_OCCUPANCY_WARPS / self.warps, 1.0)
         resident = np.where(self.resident > 0, np.fmin(self.resident, guess), guess)
         return self.programs / (float(np.asarray(cores_of(specs))) * resident)
 
     def _launches(self, specs: Mapping[str, Any]) -> Axes:
-        """Return programs, warps in all, and how full the waves are; else what names tell."""
+        """Return programs, total warps and wave occupancy, or geometry from names."""
         if not np.isfinite(self.programs).all() or not (self.programs > 0).all():
             problem_columns, config_columns = (
                 _numeric(self.problem_columns),
@@ -288,19 +288,19 @@ class KernelRuns:
 
 
 def nearest_first(measurements: Sequence[Measurement], problem: Problem) -> list[Measurement]:
-    """Return ``measurements``: those of ``problem`` first, then of the problems most like it."""
+    """Return ``measurements`` sorted by similarity to ``problem``, its own first."""
     different = dict.fromkeys(m.problem for m in measurements)
     distances = {p: problem_distance(p, problem) for p in different}
     return sorted(measurements, key=lambda m: distances[m.problem])
 
 
 def similarity(a: Problem, b: Problem) -> float:
-    """Return how far what was learned on one problem holds for another: 1 if wholly, down to 0."""
+    """Return how similar two problems are, from 1 (the same) down to 0."""
     return float(2.0 ** (-max(problem_distance(a, b), 0.0) / CATEGORY_DISTANCE))
 
 
 def problem_distance(a: Problem, b: Problem) -> float:
-    """Return how far two problems are apart: octaves per size, and per word."""
+    """Return the distance of two problems in octaves; a differing string is a constant."""
     if a == b:
         return -1.0
     apart = 0.0

@@ -1,4 +1,4 @@
-"""Makes searchers: by name, of a class, or around a sampler of Optuna."""
+"""Makes searchers from a name, a class or an Optuna sampler."""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def searcher_name(kind: "SearcherKind") -> str:
-    """Return what a searcher, given as for `make_searcher`, is called in results."""
+    """Return the name of a searcher, given as for `make_searcher`, for results."""
     if isinstance(kind, str):
         return kind
     kind = getattr(kind, "func", kind)  # of a partial
@@ -42,18 +42,19 @@ def make_searcher(
     """Return a new searcher.
 
     Args:
-        kind: a registered name; a `Searcher` class, or what makes one from the other arguments; or
-            a sampler of Optuna, which keeps its own seed.
-        space: what is searched; the rest as in `Searcher`.
-        objective: what is minimised.
-        seed: of everything random.
-        prior: predictions of every configuration; no searcher ignores it (`Searcher.uses_prior`).
-        problem: what is computed.
-        device: where.
-        other_measurements: measurements of other problems.
+        kind: a registered name; a `Searcher` class or factory with the same arguments; or an Optuna
+            sampler, which keeps its own seed.
+        space: the search space.
+        objective: the minimized value.
+        seed: seed of the searcher.
+        prior: predictions of every configuration. A searcher that cannot use a prior is wrapped in
+            `GuidedSearcher`.
+        problem: the problem that is tuned.
+        device: the device that is tuned for.
+        other_measurements: measurements of the same kernel on other problems.
 
     Raises:
-        UnknownName: there is none of that name.
+        UnknownName: there is no searcher of this name.
     """
     if isinstance(kind, str):
         make = load("searchers", kind)

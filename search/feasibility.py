@@ -1,9 +1,9 @@
-"""Feasibility: how likely configurations are to run, learned from those that did and did not.
+"""Probability that a configuration runs, learned from successes and failures.
 
-Failures have edges: limits of memory, of registers, of what a tool accepts. Along one parameter
-trees find them; where several add up to a limit, a Gaussian process on the signs does (that is
-least-squares classification: Rasmussen and Williams, 2006, 6.5). Their mean counts; before they
-have seen much, the share that ran does, or what a prior says.
+Failures have edges, such as limits of memory or registers. Trees find edges along one parameter. A
+Gaussian process on the signs finds limits on sums of parameters (least-squares classification:
+Rasmussen and Williams, 2006, 6.5). The prediction is their mean, blended with the prior or the
+success rate while there is little data.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,21 +25,20 @@ from foretune.search.surrogate_process import (
 
 TREES: dict[str, Any] = {"rounds": 40, "depth": 5, "rate": 0.3, "min_child_weight": 1.0}
 PRIOR_WEIGHT = 3.0
-"""Measurements after which what was learned counts as much as what was believed before."""
+"""Number of measurements at which data and prior weigh the same."""
 MIN_SIGN_SPREAD = 0.3
-"""Spread of a sign at least: the process is no model of steps."""
+"""Lower bound of a sign's spread, because the process does not model steps."""
 MIN_P_VALID = 0.01
-"""Nothing is taken for impossible: nobody knows what was never tried."""
+"""Lower bound of the probability to run."""
 
 
 class Feasibility:
-    """How likely each candidate of a space is to run.
+    """Estimates the probability that each configuration runs.
 
     Args:
-        encode: gives where configurations stand, by their numbers (rows, axes).
-        prior_p_valid: how likely every configuration is to run, by a prior; None where there is
-            none.
-        seed: of the trees.
+        encode: returns configurations as points, by their indices (rows, axes).
+        prior_p_valid: prior probability of every configuration; None without a prior.
+        seed: seed of the trees.
     """
 
     def __init__(
@@ -54,11 +53,11 @@ class Feasibility:
         self._fitted_count = 0
 
     def predict(self, indices: np.ndarray, observed: Mapping[int, float]) -> np.ndarray:
-        """Return how likely configurations are to run.
+        """Return the probability that configurations run.
 
         Args:
-            indices: of the configurations.
-            observed: what was measured of others, by number; infinite for failures.
+            indices: the configurations.
+            observed: measured objectives by configuration index; infinite for failures.
         """
         ran = np.isfinite(list(observed.values()))
         if self._prior_p_valid is not None:

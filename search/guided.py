@@ -1,26 +1,26 @@
-"""Any searcher under a prior: in turns with one that learns how far the prior can be trusted.
+"""Gives a prior to any searcher by alternating with the surrogate searcher.
 
-Samplers of Optuna, Kernel Tuner's strategies and most others learn from what is measured alone.
-Beside such a one a guide proposes: the surrogate, whose Gaussian process corrects the prior by how
-its predictions turn out. Each learns from what the other proposed. The guide begins, which also
-spares the other its random start; then the other has every third turn. Where the prior misleads,
-the guide is a surrogate that soon knows it.
+Most searchers, such as Optuna's samplers and Kernel Tuner's strategies, learn from measurements
+only. `GuidedSearcher` pairs one with a surrogate searcher, the guide, whose Gaussian process
+corrects the prior. Each learns from the other's proposals. The guide proposes first, which replaces
+the other's random start. Then every third proposal comes from the other. If the prior misleads, the
+guide soon learns that.
 """
 
 from foretune.search.searcher import Searcher
 from foretune.search.surrogate import PRIOR_CHECKS, SurrogateSearcher
 
 GUIDED_MEASUREMENTS = PRIOR_CHECKS[-1]
-"""Proposals of the guide before the first of the other: after them it has checked the prior."""
+"""Proposals of the guide before the other's first: by then it has checked the prior."""
 TURN_PERIOD = 3
-"""Then one of so many is the other's."""
+"""Every n-th later proposal is the other's."""
 
 
 class GuidedSearcher(Searcher):
-    """Proposes what a guide with a prior, and in its turn another searcher, proposes.
+    """Alternates between a guide with a prior and another searcher.
 
     Args:
-        other: a searcher that cannot use its prior, of which nothing was asked yet.
+        other: a new searcher that cannot use its prior.
     """
 
     uses_prior = True
@@ -39,11 +39,11 @@ class GuidedSearcher(Searcher):
         self._guide.costs_s = self._other.costs_s = self.costs_s  # `tell` fills them for all three
 
     def expected_regret(self) -> float:
-        """Return what the guide expects."""
+        """Return the guide's estimate."""
         return self._guide.expected_regret()
 
     def expected_improvement(self) -> float:
-        """Return what the guide expects."""
+        """Return the guide's estimate."""
         return self._guide.expected_improvement()
 
     def _propose(self, n: int) -> list[int]:

@@ -1,11 +1,11 @@
-"""Several objectives at once: the Pareto front, its hypervolume, and a searcher for it.
+"""Several objectives: the Pareto front, its hypervolume, and a searcher.
 
-The searcher follows ParEGO (Knowles, IEEE Transactions on Evolutionary Computation 10, 2006): a
-weighting of the objectives makes one number of them, by the augmented Chebyshev function, and a
-searcher of single objectives minimises it, told of everything in that number. Unlike a weighted sum
-it reaches parts of a front that bend inwards. Knowles works on costs scaled to 0 … 1, here it is
-their logarithms: ten per cent of one objective against ten of another. And where he draws weights
-anew for every proposal, here a few take turns, so that each has a searcher that goes on learning.
+The searcher follows ParEGO (Knowles, IEEE Transactions on Evolutionary Computation 10, 2006): the
+augmented Chebyshev function combines the objectives into one number, which a single-objective
+searcher minimizes. Unlike a weighted sum, it reaches concave parts of a front. There are two
+differences to Knowles. The objectives are combined in logarithms, so that 10 % of one trades for 10
+% of another. And a fixed set of weights takes turns instead of random ones, so that the searcher of
+each can keep learning.
 """
 
 import math
@@ -25,39 +25,39 @@ from foretune.search.searcher import Prior, Searcher
 from foretune.space import Configuration, SearchSpace
 
 AUGMENTATION = 0.05
-"""Knowles' weight of the sum beside the maximum: of two that tie, the one better in all wins."""
+"""Knowles' weight of the sum; it breaks ties of the maximum."""
 WEIGHT_STEPS = 4
-"""Steps from one end of the weights to the other: five weightings of two objectives."""
+"""Steps between two ends of the weights: five weightings of two objectives."""
 
 
 def pareto_front(values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
-    """Return which rows no other row dominates.
+    """Return a mask of the rows that no other row dominates.
 
-    One dominates another if it is nowhere larger and somewhere smaller; equals do not. What is
-    infinite or NaN anywhere never belongs to the front.
+    A row dominates another if it is nowhere larger and somewhere smaller. Equal rows do not
+    dominate each other. Rows with infinity or NaN are never on the front.
 
     Args:
-        values: smaller is better, shape (points, objectives).
+        values: shape (points, objectives); smaller is better.
     """
     points = np.asarray(values, dtype=float)
     if not len(points):
         return np.zeros(0, dtype=bool)
     front = np.isfinite(points).all(axis=1)
     for i in np.flatnonzero(front):
-        if front[i]:  # whoever is dominated by a dominated point is dominated by its better, too
+        if front[i]:  # a point that a dominated point dominates is not on the front either
             front &= ~((points >= points[i]).all(axis=1) & (points > points[i]).any(axis=1))
     return front
 
 
 def hypervolume(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
-    """Return the volume that ``values`` dominate within ``reference``, exactly.
+    """Return the exact volume that ``values`` dominate within ``reference``.
 
-    Slice by slice along the last objective, each slice's cross-section the same way (While et al.,
-    IEEE Transactions on Evolutionary Computation 10, 2006): quick for two objectives or three.
+    Computed recursively by slices along the last objective (While et al., IEEE Transactions on
+    Evolutionary Computation 10, 2006), which is fast for two or three objectives.
 
     Args:
-        values: smaller is better, shape (points, objectives).
-        reference: the corner that bounds the volume; what is not below it adds nothing.
+        values: shape (points, objectives); smaller is better.
+        reference: upper corner; points that are not below it add nothing.
     """
     points, corner = np.asarray(values, dtype=float), np.asarray(reference, dtype=float)
     points = points[(points < corner).all(axis=1)] if len(points) else points
@@ -74,15 +74,15 @@ def hypervolume(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Chebyshev:
-    """Several objectives made into one, the augmented Chebyshev function of their logarithms.
+    """The augmented Chebyshev function of several log objectives, as one objective.
 
-    ``max_i w_i (log f_i − log f_i*) + ρ Σ_i w_i (log f_i − log f_i*)`` with ρ = `AUGMENTATION`;
-    given as its exponential, for searchers take logarithms.
+    ``max_i w_i (log f_i − log f_i*) + ρ Σ_i w_i (log f_i − log f_i*)`` with ρ = `AUGMENTATION`.
+    Values are its exponential, because searchers take logarithms.
 
     Attributes:
-        objectives: what is combined.
-        weights: of each, adding up to 1.
-        ideal: logarithm of the best value of each, f*.
+        objectives: the combined objectives.
+        weights: one per objective; they sum to 1.
+        ideal: logarithm of the best value of each objective, f*.
     """
 
     objectives: Sequence[Scalarization]
@@ -90,21 +90,21 @@ class Chebyshev:
     ideal: npt.NDArray[np.float64]
 
     def value_of(self, measurement: Measurement) -> float:
-        """Return the number of a measurement: infinite if an objective is, or unknown."""
+        """Return the combined value; infinite if an objective is infinite or unknown."""
         values = np.array([goal.value_of(measurement) for goal in self.objectives])
         if not np.isfinite(values).all():
             return float("inf")
         return float(np.exp(self.combine_logs(np.log(values))))
 
     def combine_logs(self, logs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the logarithm of the number from logarithms, shape (…, objectives)."""
+        """Return the combined log value, from log objectives of shape (…, objectives)."""
         parts = np.asarray(self.weights) * (logs - self.ideal)
         combined: npt.NDArray[np.float64] = parts.max(-1) + AUGMENTATION * parts.sum(-1)
         return combined
 
 
 def weightings(objectives: int) -> list[tuple[float, ...]]:
-    """Return weights evenly spread over all that add up to 1, none of them zero."""
+    """Return evenly spread weights that sum to 1; none is zero."""
     lattice = (
         w for w in product(range(WEIGHT_STEPS + 1), repeat=objectives) if sum(w) == WEIGHT_STEPS
     )
@@ -114,19 +114,19 @@ def weightings(objectives: int) -> list[tuple[float, ...]]:
 class ParetoSearcher:
     """Searches one space for the Pareto front of several objectives.
 
-    The weightings take turns, in a new random order each time around.
+    The weightings take turns, in a new random order each round.
 
     Args:
-        space: what is searched.
-        objectives: all are minimised.
-        seed: of everything random.
-        priors: predictions of every configuration, one per objective; None has none.
-        problem: what is computed.
-        device: where.
-        kind: of searcher to ask; it should learn from what it did not propose itself.
+        space: the search space.
+        objectives: all are minimized.
+        seed: seed of the searchers.
+        priors: one per objective; None without.
+        problem: the problem that is tuned.
+        device: the device that is tuned for.
+        kind: kind of the single-objective searchers; they must learn from each other's proposals.
 
     Attributes:
-        observed: what was measured, by configuration; the newest counts.
+        observed: newest measurement of each configuration.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class ParetoSearcher:
         self._ideal: npt.NDArray[np.float64] | None = None
 
     def ask(self, n: int = 1) -> list[Configuration]:
-        """Return up to ``n`` configurations not proposed before, each for the next weighting."""
+        """Return up to ``n`` new configurations, each for the next weighting."""
         asked: list[Configuration] = []
         for _ in range(n):
             searcher = self._next_searcher()
@@ -164,7 +164,7 @@ class ParetoSearcher:
         """Learn from measurements, proposed by this searcher or not.
 
         Raises:
-            SpaceError: one is of a configuration outside the space.
+            SpaceError: a configuration is not in the space.
         """
         new_measurements = list(measurements)
         self._proposed.update([self.space.index(m.config) for m in new_measurements])
@@ -173,7 +173,7 @@ class ParetoSearcher:
             searcher.tell(new_measurements)
 
     def expected_regret(self) -> float:
-        """Return infinity: it is unknown."""
+        """Return infinity: the regret of a front is unknown."""
         return math.inf
 
     def expected_improvement(self) -> float:
@@ -181,7 +181,7 @@ class ParetoSearcher:
         return math.inf
 
     def front(self) -> list[Measurement]:
-        """Return the measurements that no other dominates, least of the first objective first."""
+        """Return the measurements that no other dominates, sorted by the first objective."""
         if not self.observed:
             return []
         runs, values = list(self.observed.values()), self._values()
@@ -189,7 +189,7 @@ class ParetoSearcher:
         return [runs[i] for i in on_it[np.argsort(values[on_it, 0], kind="stable")]]
 
     def _next_searcher(self) -> Searcher:
-        """Return the searcher of the next weighting; all are new when the ideal has moved."""
+        """Return the searcher of the next weighting; all are remade when the ideal moves."""
         prior_logs = self._prior_logs()
         ideal = self._ideal_point(prior_logs)
         if self._ideal is None or (ideal != self._ideal).any():
@@ -220,12 +220,12 @@ class ParetoSearcher:
         return searcher
 
     def _values(self) -> npt.NDArray[np.float64]:
-        """Return the objectives of everything told, shape (measurements, objectives)."""
+        """Return the objectives of all measurements, shape (measurements, objectives)."""
         rows = [[goal.value_of(m) for goal in self.objectives] for m in self.observed.values()]
         return np.array(rows).reshape(-1, len(self.objectives))
 
     def _prior_logs(self) -> npt.NDArray[np.float64]:
-        """Return the priors' logarithms, each less what it is usually off by here."""
+        """Return the log priors, each corrected by its median error on the measurements."""
         if not self.priors:
             return np.empty((0, len(self.objectives)))
         logs = np.column_stack([p.log_mean for p in self.priors])
@@ -237,7 +237,7 @@ class ParetoSearcher:
         return logs + np.median(np.log(values[known]) - logs[numbers], axis=0)
 
     def _ideal_point(self, prior_logs: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-        """Return the logarithm of the best value of each objective, measured or else believed."""
+        """Return the log of the best value of each objective: measured, else predicted."""
         values = self._values()
         known = values[np.isfinite(values).all(axis=1)]
         logs = np.log(known) if len(known) else prior_logs

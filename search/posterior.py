@@ -1,4 +1,4 @@
-"""What is known of candidates, and what follows: the best, its regret, what to measure next."""
+"""Posterior of all candidates: incumbent, expected regret, acquisition."""
 
 import math
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from foretune.search.surrogate_process import one_blas_thread
 
 @dataclass(frozen=True)
 class SearchPosterior:
-    """What is known of every candidate.
+    """The posterior of a search.
 
     Attributes:
-        indices: of the candidates in their space.
-        posterior: of the logarithms of their objectives, up to a constant.
-        p_valid: probability that each runs.
-        objective: what was measured; infinite for failures, NaN where nothing was.
+        indices: the candidates' indices in their space.
+        posterior: posterior of the log objectives, up to a constant.
+        p_valid: probability that each candidate runs.
+        objective: measured objectives; infinite for failures, NaN if not measured.
     """
 
     indices: np.ndarray
@@ -29,14 +29,14 @@ class SearchPosterior:
 
     @cached_property
     def log_mean(self) -> np.ndarray:
-        """Natural logarithm of every candidate's expected objective, up to a constant."""
+        """Expected log objective of every candidate, up to a constant."""
         return self.posterior.mean
 
     @cached_property
     def expected_regrets(self) -> np.ndarray:
-        """How much slower than the best each candidate is expected to be, relative.
+        """Expected regret of every candidate, relative.
 
-        Infinite for what failed, and where that is certain to be much.
+        Infinite for failures and for candidates that are certainly far off.
         """
         with one_blas_thread():
             return expected_regrets(self.posterior, self.objective)
@@ -52,20 +52,20 @@ class SearchPosterior:
 
     @property
     def expected_regret(self) -> float:
-        """How much slower than the optimum the choice is expected to be, relative."""
+        """Expected regret of the choice, relative."""
         return float(self.expected_regrets[self.best])
 
     @cached_property
     def log_acquisition(self) -> np.ndarray:
-        """How much the measurement of each candidate promises, as a logarithm."""
+        """Log acquisition of every candidate."""
         return (
             self.log_expected_success if self._incumbent is None else self._log_expected_improvement
         )
 
     def expected_improvement(self, free: np.ndarray) -> float:
-        """Return what measuring one of the ``free`` candidates is expected to improve, relative.
+        """Return the largest expected improvement among the ``free`` candidates, relative.
 
-        Infinite before anything ran.
+        Infinite before the first success.
         """
         if self._incumbent is None:
             return math.inf
@@ -73,18 +73,18 @@ class SearchPosterior:
 
     @property
     def _incumbent(self) -> float | None:
-        """The logarithm of the best that was measured."""
+        """Log objective of the best measured candidate."""
         finite = np.isfinite(self.objective)
         return float(np.log(self.objective[finite]).min()) if finite.any() else None
 
     @property
     def log_expected_success(self) -> np.ndarray:
-        """How good each candidate is expected to be, as a logarithm: it has to run, too."""
+        """Negative expected log objective plus log probability to run."""
         return np.log(self.p_valid) - self.log_mean
 
     @cached_property
     def _log_expected_improvement(self) -> np.ndarray:
-        """The logarithm of every candidate's expected improvement."""
+        """Log expected improvement of every candidate."""
         assert self._incumbent is not None
         improvement = log_expected_improvement(self.posterior, self._incumbent)
         return improvement + np.log(self.p_valid)

@@ -1,4 +1,4 @@
-"""Priors from predictors: what other runs say about a space before anything of it is measured."""
+"""Turns a predictor into a prior over one search space."""
 
 from collections.abc import Sequence
 
@@ -32,12 +32,13 @@ def prior_from_predictor(
     indices: np.ndarray | None = None,
     limits: Sequence[Limit] = (),
 ) -> Prior:
-    """Return what ``guide`` believes about all (or the numbered) configurations of ``space``.
+    """Return the prior of all (or the given) configurations of ``space``.
 
-    What is likely to break one of ``limits`` is as little likely to be valid.
+    The probability to run includes the probability of staying within ``limits``.
 
     Raises:
-        PredictorError: it has not learned what ``objective`` needs, or lacks what it learned from.
+        PredictorError: it lacks a target that ``objective`` needs, or a column that it learned
+            from.
     """
     if isinstance(guide, Predictor):
         guide = SearchPredictor.for_device(guide, device)
@@ -83,10 +84,10 @@ def correct_predictor(
 def predict_runs(
     predictor: Predictor, rows: KernelRuns, device: Device, objective: Objective = Objective.TIME
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return what ``predictor`` believes about some rows: log objectives, and how likely they run.
+    """Return predicted log objectives and probabilities to run of some rows.
 
     Raises:
-        PredictorError: it lacks what it learned from.
+        PredictorError: a column that it learned from is missing.
     """
     parts, order = list[pd.DataFrame](), list[int]()
     for problem, numbers in rows.by_problem().items():

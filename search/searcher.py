@@ -1,4 +1,4 @@
-"""The searcher's seam: `ask` for configurations, `tell` what came of them."""
+"""The interface of searchers: `ask` for configurations, `tell` measurements."""
 
 import math
 from abc import ABC, abstractmethod
@@ -18,16 +18,14 @@ from foretune.space import Configuration, SearchSpace
 
 @dataclass(frozen=True)
 class Prior:
-    """What is believed about a space before anything of it is measured.
+    """Prior over the configurations of a space.
 
     Attributes:
         log_mean: natural logarithm of the expected objective of every configuration.
         log_spread: standard deviation of its error.
         p_valid: probability that each configuration runs.
-        foreign: whether it comes from elsewhere and has to be checked early on; what was learned on
-            this very device need not be.
-        log_mean_of: returns what would have been believed likewise of measurements of other
-            problems; None where nobody knows.
+        foreign: whether it comes from another device, which a searcher should check early.
+        log_mean_of: returns the prior log mean of measurements of other problems; None if unknown.
     """
 
     log_mean: np.ndarray
@@ -41,10 +39,10 @@ C = TypeVar("C")
 
 
 class AskTell(Protocol[C]):
-    """What the search loop needs of a searcher; it may propose more than configurations."""
+    """The interface that the search loop needs; `C` is a configuration, or a problem with one."""
 
     def ask(self, n: int = 1) -> list[C]:
-        """Return up to ``n`` proposals, each only once; none when nothing is left."""
+        """Return up to ``n`` new proposals; none when nothing is left."""
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
         """Learn from measurements, proposed or not."""
@@ -57,25 +55,24 @@ class AskTell(Protocol[C]):
 
 
 class Searcher(ABC):
-    """Searches one space for the configuration of least objective.
+    """Searches one space for the configuration with the smallest objective.
 
-    It knows the space and what it was told, and nothing of devices, files or clocks. It never
-    proposes a configuration twice, and the same seed and answers give the same proposals.
+    A searcher only knows its space and its measurements: no devices, files or clocks. It never
+    proposes a configuration twice. The same seed and measurements give the same proposals.
 
     Args:
-        space: what is searched.
-        objective: what is minimised.
-        seed: of everything random.
-        prior: predictions of every configuration. A searcher that cannot use one is guided by
-            another that can (`foretune.search.guided`).
-        problem: what is computed, where it is known: its sizes say how many tiles there are.
-        device: where, if known.
-        other_measurements: measurements of the same kernel on other problems; searchers that
-            cannot use them ignore them.
+        space: the search space.
+        objective: the minimized value.
+        seed: seed of all random choices.
+        prior: predictions of every configuration.
+        problem: the problem that is tuned, if known; its sizes give numbers of tiles.
+        device: the device that is tuned for, if known.
+        other_measurements: measurements of the same kernel on other problems; most searchers ignore
+            them.
     """
 
     uses_prior: bool = False
-    """Whether it goes by its prior."""
+    """Whether it uses its prior; otherwise `GuidedSearcher` wraps it."""
 
     def __init__(
         self,
@@ -104,11 +101,11 @@ class Searcher(ABC):
         self.observed: dict[int, float] = {}
         """Objective by configuration number; infinite for failures."""
         self.costs_s: dict[int, float] = {}
-        """Seconds that measuring took, by configuration number, if known."""
+        """Wall time of measurements in seconds, by configuration number, where known."""
         self._prepare()
 
     def ask(self, n: int = 1) -> list[Configuration]:
-        """Return up to ``n`` configurations not proposed before; fewer when the space runs out."""
+        """Return up to ``n`` new configurations; fewer when the space is exhausted."""
         n = min(n, len(self.space) - len(self.proposed))
         numbers = self._propose(n) if n > 0 else []
         self.proposed.update(numbers)
@@ -118,7 +115,7 @@ class Searcher(ABC):
         """Learn from measurements, proposed by this searcher or not.
 
         Raises:
-            SpaceError: one is of a configuration outside the space.
+            SpaceError: a configuration is not in the space.
         """
         values: dict[int, float] = {}
         for m in measurements:
@@ -134,36 +131,36 @@ class Searcher(ABC):
         self._learn(new_values)
 
     def best(self) -> Configuration | None:
-        """Return the incumbent: the best configuration told of; None before the first success."""
+        """Return the incumbent, the best measured configuration; None before the first success."""
         finite = {i: value for i, value in self.observed.items() if np.isfinite(value)}
         return self.space[min(finite, key=lambda i: finite[i])] if finite else None
 
     def expected_regret(self) -> float:
-        """Return how much slower than the optimum `best` is expected to be, relative.
+        """Return the expected regret of `best`: how much slower than the optimum, relative.
 
-        Infinite where the searcher cannot tell.
+        Infinite if the searcher cannot estimate it.
         """
         return math.inf
 
     def expected_improvement(self) -> float:
-        """Return by how much one more measurement is expected to improve on `best`, relative.
+        """Return the expected gain on `best` of one more measurement, relative.
 
-        Infinite where the searcher cannot tell.
+        Infinite if the searcher cannot estimate it.
         """
         return math.inf
 
     def _prepare(self) -> None:
-        """Set up what the searcher keeps; space, objective, seed and prior are there."""
+        """Initialize the searcher's own state; the arguments are already stored."""
 
     @abstractmethod
     def _propose(self, n: int) -> list[int]:
-        """Return ``n`` numbers of configurations that are not in ``self.proposed``."""
+        """Return ``n`` configuration numbers that are not in ``self.proposed``."""
 
     def _learn(self, new_values: dict[int, float]) -> None:
-        """Take in new objective values by configuration number; ``told`` has them already."""
+        """Learn new objective values by configuration number; ``observed`` already has them."""
 
     def random_indices(self, n: int) -> list[int]:
-        """Return ``n`` different numbers that were not proposed, uniformly."""
+        """Return ``n`` different unproposed numbers, uniformly at random."""
         size = len(self.space)
         if self.space.is_too_large_to_enumerate:
             drawn = self.space.sample_indices(n + len(self.proposed), self.rng)

@@ -1,4 +1,4 @@
-"""Random, exhaustive."""
+"""Random and exhaustive search."""
 
 from itertools import islice
 
@@ -15,7 +15,7 @@ class RandomSearcher(Searcher):
 
 
 class ExhaustiveSearcher(Searcher):
-    """Proposes every configuration, best predicted first where there is a prior."""
+    """Proposes every configuration, by predicted objective if there is a prior."""
 
     uses_prior = True
 

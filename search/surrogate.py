@@ -1,12 +1,11 @@
-"""Surrogate search: a Gaussian process on what the prior gets wrong.
+"""Surrogate search: a Gaussian process on the prior's residuals.
 
-The prior, a predictor trained on other problems or devices, gives every configuration a mean. What
-is measured here corrects it: how far it can be trusted at all (a multiple of it, which tends to
-minus one where it misleads), and by a smooth function of the configuration's
-`ConfigurationEncoder`. A few early proposals go where the prior does not lead, for else it would
-never be caught. Without a prior the process does all the work, after a first design that spreads the measurements as far apart as
-they will go. The next configuration is the one of largest expected improvement (Jones, Schonlau and
-Welch, Journal of Global Optimization 13, 1998) times its probability to run.
+The prior is a predictor trained on other problems or devices. Measurements correct it in two ways:
+by a multiple of the prior, which tends to minus one where it misleads, and by a smooth function of
+the encoded configuration. A few early proposals are far from the prior's favorites; otherwise a
+misleading prior would go unnoticed. Without a prior, a space-filling initial design comes first.
+The next proposal maximizes the expected improvement (Jones, Schonlau and Welch, Journal of Global
+Optimization 13, 1998) times the probability to run.
 """
 
 import math
@@ -34,20 +33,20 @@ from foretune.search.surrogate_process import (
 )
 
 POOL_SIZE = 8000
-"""Candidates the process looks at; of a larger space some, which change as it learns (`pool`)."""
+"""Maximum number of candidates; those of a larger space change as the search learns."""
 INITIAL_DESIGN_SIZE = 6
-"""Without a prior, measurements of the first design."""
+"""Measurements of the initial design without a prior."""
 PRIOR_CHECKS = (2, 4, 8)
-"""With a prior from elsewhere, after so many proposals one is far from all others instead: where
-everything that was measured is what the prior likes, nothing shows that it is wrong."""
+"""With a prior from another device, the proposals after these numbers are far from all others. If
+only the prior's favorites were measured, nothing would show that it is wrong."""
 MIN_RELATIVE_VALIDITY = 0.15
-"""Where some failed, what is less likely to run than this share of the likeliest waits."""
+"""After failures, candidates below this share of the largest probability to run wait."""
 MIN_P_VALID = 0.05
-"""No prior is believed that says of nearly everything that it cannot run."""
+"""Lower bound of a prior's probabilities to run."""
 
 
 class SurrogateSearcher(Searcher):
-    """Expected improvement under prior plus Gaussian-process correction."""
+    """Expected improvement under a prior corrected by a Gaussian process."""
 
     uses_prior = True
 
@@ -61,15 +60,15 @@ class SurrogateSearcher(Searcher):
         self._posterior: Posterior | None = None
         self._fitted_count = 0
         self._seen: set[int] = set()
-        """Configurations that were looked at."""
+        """Configurations that the posterior has seen."""
         self._posterior_indices: list[int] = []
-        """Those of them that the posterior was told of, in its order."""
+        """Those of them that the posterior contains, in its order."""
         has_p_valid = self.prior is not None and np.ptp(self.prior.p_valid) > 0
         prior_p_valid = self._prior_p_valid() if has_p_valid else None
         seed = int(self.rng.integers(2**31))
         self._feasibility = Feasibility(self._encoder.encode, prior_p_valid, seed)
         self._feasibility_counts = 0, -1
-        """Measurements and failures that `_p_valid` takes into account."""
+        """Numbers of measurements and failures that `_p_valid` accounts for."""
         self._refresh_pool()
 
     def _propose(self, n: int) -> list[int]:
@@ -102,26 +101,26 @@ class SurrogateSearcher(Searcher):
         return chosen
 
     def _prior_needs_checking(self) -> bool:
-        """Whether there is a prior that nobody has checked on this device."""
+        """Whether the prior comes from another device."""
         return self._prior_mean is not None and self.prior is not None and self.prior.foreign
 
     def _can_fit(self) -> bool:
-        """Whether there is anything to learn from."""
+        """Whether there is enough data to fit."""
         successes = sum(np.isfinite(v) for v in self.observed.values())
         return successes > 0 and (
             self._prior_mean is not None or len(self.observed) >= INITIAL_DESIGN_SIZE
         )
 
     def _mostly_fails(self) -> bool:
-        """Whether extremes fail more often than not: then they show nothing of what is fast."""
+        """Whether most measurements failed: then extremes of the space tell nothing about speed."""
         failed = sum(not np.isfinite(v) for v in self.observed.values())
         return 2 * failed > max(len(self.observed), 2)
 
     def _screening(self, indices: np.ndarray) -> np.ndarray:
-        """Return where configurations stand along the parameters, one as long as the other.
+        """Return configurations scaled to the same length along every parameter.
 
-        Spread out along these, corners come first, as in a two-level screening design: a few
-        measurements show every main effect.
+        With this scale, corners come first, as in a two-level screening design: a few measurements
+        show every main effect.
         """
         last = np.array([max(len(v) - 1, 1) for v in self.space.parameters.values()])
         return self.space.codes_of(indices) / last
@@ -129,7 +128,7 @@ class SurrogateSearcher(Searcher):
     def _farthest(
         self, free: np.ndarray, chosen: list[int], encode: Callable[[np.ndarray], np.ndarray]
     ) -> int:
-        """Return the candidate ``encode``d farthest from all proposed; the first one is random."""
+        """Return the candidate farthest from all proposed ones; the first is random."""
         candidates = self._pool[free]
         others = [*self.proposed, *chosen]
         if not others:
@@ -139,22 +138,22 @@ class SurrogateSearcher(Searcher):
         return int(candidates[np.argmax((points**2).sum(axis=1) + squares.min(axis=1))])
 
     def expected_regret(self) -> float:
-        """Return how much slower than the optimum `best` is expected to be, relative.
+        """Return the expected regret of `best`: how much slower than the optimum, relative.
 
-        Infinite before anything ran, without a prior before the end of the first design, and with
-        one from elsewhere before the last of the `CONTRASTS`.
+        Infinite before the first success, during the initial design, and until a prior from another
+        device was checked (`PRIOR_CHECKS`).
         """
         forecast = self._search_posterior()
         return math.inf if forecast is None else forecast.expected_regret
 
     def expected_improvement(self) -> float:
-        """Return by how much one more measurement is expected to improve on `best`, relative."""
+        """Return the expected gain on `best` of one more measurement, relative."""
         forecast = self._search_posterior()
         free = ~np.isin(self._pool, list(self.proposed))
         return math.inf if forecast is None else forecast.expected_improvement(free)
 
     def _search_posterior(self) -> SearchPosterior | None:
-        """Return what is known of all candidates; None before the searcher can tell."""
+        """Return the posterior of all candidates; None while the searcher cannot estimate it."""
         if not self._can_fit() or (
             self._prior_needs_checking() and len(self.observed) <= PRIOR_CHECKS[-1]
         ):
@@ -167,7 +166,7 @@ class SurrogateSearcher(Searcher):
             return SearchPosterior(self._pool, posterior, self._p_valid, np.array(values))
 
     def _current_posterior(self) -> Posterior:
-        """Return the posterior of the logarithms of all candidates, nothing being under way."""
+        """Return the log posterior of all candidates, without pending ones."""
         assert self._posterior is not None
         y, offset = self._residuals()
         self._posterior.prior = self._scale * (self._prior_mean_of(self._pool) + offset)
@@ -176,10 +175,10 @@ class SurrogateSearcher(Searcher):
         return self._posterior
 
     def _best_candidate(self, free: np.ndarray, chosen: list[int]) -> int:
-        """Return the candidate of largest expected improvement, ``chosen`` being under way."""
+        """Return the candidate of largest expected improvement while ``chosen`` are pending."""
         posterior = self._current_posterior()
         pending = [*(self.proposed - self.observed.keys()), *chosen]
-        if pending:  # believe of those what is expected: their neighbours gain nothing
+        if pending:  # assume their expected values, so that neighbors gain nothing
             posterior.add(self._points(np.array(pending)))
         best = min(np.log(v) for v in self.observed.values() if np.isfinite(v))
         log_acquisition = self._log_acquisition(best, posterior) + np.log(self._p_valid)
@@ -187,19 +186,17 @@ class SurrogateSearcher(Searcher):
             measured = self._encoder.encode(np.array(list(self.costs_s)))
             candidates = self._encoder.encode(self._pool)
             log_acquisition -= log_seconds(measured, candidates, self.costs_s, self.rng)
-        if (
-            self._feasibility_counts[1] > 0
-        ):  # no hope of improvement makes up for what hardly ever runs
+        if self._feasibility_counts[1] > 0:  # no improvement outweighs an unlikely run
             free = free & (self._p_valid >= MIN_RELATIVE_VALIDITY * self._p_valid[free].max())
         posterior.drop_pending(len(pending))
         return int(self._pool[np.argmax(np.where(free, log_acquisition, -np.inf))])
 
     def _log_acquisition(self, best: float, posterior: Posterior) -> np.ndarray:
-        """Return the logarithm of the expected improvement on ``best``."""
+        """Return the log expected improvement on ``best``."""
         return log_expected_improvement(posterior, best)
 
     def _update_posterior(self) -> None:
-        """Bring the posterior up to everything told so far."""
+        """Update the posterior with all observations."""
         new = [i for i in self.observed if i not in self._seen]
         self._seen.update(new)
         known = np.isin(list(self.observed), self._pool).all()
@@ -226,14 +223,14 @@ class SurrogateSearcher(Searcher):
             self._posterior.add(self._points(np.array(new)))
 
     def _residuals(self) -> tuple[np.ndarray, float]:
-        """Return what the prior got wrong of `_known`, in units of scale, and the usual error."""
+        """Return the scaled residuals of the prior at `_posterior_indices`, and their median."""
         logs = np.log([self.observed[i] for i in self._posterior_indices]) / self._scale
         residuals = logs - self._prior_mean_of(np.array(self._posterior_indices))
         offset = float(np.median(residuals))
         return residuals - offset, offset
 
     def _read_prior(self) -> tuple[np.ndarray | None, float, float]:
-        """Return the prior in units of its own spread, that unit, and how wrong it may be."""
+        """Return the prior scaled by its standard deviation, that scale, and its relative error."""
         if self.prior is None or not np.ptp(self.prior.log_mean):
             return None, 1.0, 1.0
         scale = float(np.std(self.prior.log_mean))
@@ -241,14 +238,14 @@ class SurrogateSearcher(Searcher):
         return prior_mean, scale, float(np.clip(self.prior.log_spread / scale, 0.2, 1.0))
 
     def _points(self, indices: np.ndarray) -> np.ndarray:
-        """Return configurations as the process sees them."""
+        """Return configurations as points of the process."""
         return np.column_stack([self._encoder.encode(indices), self._prior_mean_of(indices)])
 
     def _prior_mean_of(self, indices: np.ndarray) -> np.ndarray:
         return np.zeros(len(indices)) if self._prior_mean is None else self._prior_mean[indices]
 
     def _refresh_pool(self) -> None:
-        """Choose the candidates."""
+        """Choose the candidate pool."""
         log_acquisition = (
             None if self._prior_mean is None else np.log(self._prior_p_valid()) - self._prior_mean
         )
@@ -257,7 +254,7 @@ class SurrogateSearcher(Searcher):
         self._update_feasibility()
 
     def _update_feasibility(self) -> None:
-        """Bring up to date how likely the candidates are to run."""
+        """Update the candidates' probabilities to run."""
         failed = sum(not np.isfinite(v) for v in self.observed.values())
         judged, known = self._feasibility_counts
         if failed != known or (failed and len(self.observed) >= REFIT_FACTOR * judged):
@@ -265,6 +262,6 @@ class SurrogateSearcher(Searcher):
             self._p_valid = self._feasibility.predict(self._pool, self.observed)
 
     def _prior_p_valid(self) -> np.ndarray:
-        """Return how likely every configuration is to run, by the prior."""
+        """Return the prior probability to run of every configuration."""
         assert self.prior is not None
         return np.maximum(self.prior.p_valid, MIN_P_VALID)

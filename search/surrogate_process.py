@@ -1,4 +1,4 @@
-"""The process that searchers learn with, and when and from what its scales are found anew."""
+"""The Gaussian process of searchers: covariance, hyperpriors, and when to refit."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -17,16 +17,16 @@ from foretune.models.covariance import (
 from foretune.models.gaussian_process import GaussianProcess
 
 FIT_STEPS = 15
-"""Steps of the optimiser per fit: it starts from the last result, which is seldom far."""
+"""Optimizer steps per fit; it starts from the last result."""
 REFIT_FACTOR = 1.15
-"""A process is worth fitting anew when it has this many times the measurements it had."""
+"""Refit the process when it has this many times the measurements of the last fit."""
 MAX_FITTED = 200
-"""Measurements it is fitted to at most."""
+"""Maximum number of measurements that hyperparameters are fitted to."""
 OFFSET = ConstantCovariance(Hyperprior(1.0, 0.0))
-"""Of all residuals: a weak opinion of how far off a prior is."""
+"""Constant offset of all residuals."""
 LENGTH_SCALE = Hyperprior(0.5, 1.0, np.exp(-4.0), np.exp(4.0))
 MULTIPLE = Hyperprior(0.5, 0.7, np.exp(-5.0), np.exp(2.0))
-"""Standard deviation of the multiple of a prior by which the prior is wrong."""
+"""Standard deviation of the multiple by which the prior is wrong."""
 NOISE = Hyperprior(1e-2, 1.5, 1e-5, 1.0)
 MATERN_SMOOTHNESS = 2.5
 
@@ -36,12 +36,12 @@ def surrogate_process(
     amplitude: float = 1.0,
     extra_terms: Sequence[CovarianceTerm] = (OFFSET,),
 ) -> GaussianProcess:
-    """Return the process as it is expected, in units of the scale of what it learns.
+    """Return the process before any data, in units of the residuals' scale.
 
     Args:
-        axes: the first columns of a point, in which values change smoothly.
+        axes: number of leading columns along which values are smooth.
         amplitude: expected standard deviation of the smooth part.
-        extra_terms: what else adds up to values.
+        extra_terms: further covariance terms.
     """
     scale = Hyperprior(amplitude**2, 1.5, np.exp(-8.0), np.exp(3.0))
     smooth = MaternCovariance(slice(0, axes), scale, LENGTH_SCALE, MATERN_SMOOTHNESS)
@@ -49,7 +49,7 @@ def surrogate_process(
 
 
 def subsample_measurements(losses: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return which of many measurements to fit to: the best `MOST` / 2, and random others."""
+    """Return the measurements to fit to: the best `MAX_FITTED` / 2, and random others."""
     if len(losses) <= MAX_FITTED:
         return np.arange(len(losses))
     order = np.argsort(losses, kind="stable")
@@ -58,7 +58,7 @@ def subsample_measurements(losses: np.ndarray, rng: np.random.Generator) -> np.n
 
 
 def one_blas_thread() -> AbstractContextManager[Any]:
-    """Within, linear algebra runs on one thread: matrices this small only lose by more."""
+    """Return a context with one BLAS thread: more threads slow these small matrices down."""
     limits: AbstractContextManager[Any] = _threads().limit(limits=1, user_api="blas")
     return limits
 

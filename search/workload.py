@@ -1,11 +1,11 @@
-"""Many problems, one budget: every next measurement goes where the whole workload loses most.
+"""Allocates one budget over several problems by expected loss.
 
-What a workload still loses on a problem is how often it is called, times how long a call takes,
-times the regret of the choice that would be made now. One process knows all problems of a kernel
-(`foretune.search.multitask`), so that what is measured for one is known of its likes. The time of a
-problem that was never measured is told from its work and the rate reached on others. Losses shrink
-as more is known, so only those that look largest are computed anew (Minoux's accelerated greedy
-algorithm, 1978).
+The expected loss of a problem is its number of calls, times its expected time, times the expected
+regret of the current choice. One process models all problems of a kernel
+(`foretune.search.multitask`), so measurements of one problem inform similar ones. The time of a
+problem without measurements follows from its work and the rate reached on others. Losses shrink as
+measurements come in, so only the largest are recomputed (Minoux's accelerated greedy algorithm,
+1978).
 """
 
 import math
@@ -23,8 +23,8 @@ from foretune.search.multitask import MIN_FIT, Fits, TransferSearcher
 from foretune.space import Configuration, SearchSpace
 
 REGRET_OFFSET = 0.1
-"""Added to every regret, as the model may be surer than it should; and losses are shared among the
-measurements made, as it may wait in vain for what it takes for likely."""
+"""Added to every regret, because the model may be overconfident. For the same reason, losses are
+divided by the number of measurements."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class WorkloadProblem:
     """A problem of a workload.
 
     Attributes:
-        kernel: whose problem; those of one kernel tell of each other.
-        problem: what is computed.
+        kernel: name of its kernel; problems of one kernel inform each other.
+        problem: the problem.
         space: its configurations.
-        calls: how often it is called.
-        work: in proportion to which its time grows, e.g. operations or an estimate.
-        default: what runs if nothing is tuned.
+        calls: number of calls.
+        work: proportional to the expected time, for example operations.
+        default: the configuration that runs without tuning.
 
     Raises:
-        UsageError: there are no calls, or no work.
+        UsageError: calls or work are not positive.
     """
 
     kernel: str
@@ -60,13 +60,13 @@ WorkloadItem = tuple[WorkloadProblem, Configuration]
 
 
 class WorkloadSearcher:
-    """Says which problem to measure next, and with which configuration.
+    """Proposes which problem to measure next, and with which configuration.
 
     Args:
-        parts: its problems.
-        objective: what is minimised.
-        seed: of everything random.
-        device: where.
+        parts: the problems.
+        objective: the minimized value.
+        seed: seed of the searchers.
+        device: the device that is tuned for.
     """
 
     def __init__(
@@ -78,17 +78,17 @@ class WorkloadSearcher:
     ) -> None:
         self.parts, self.objective, self.seed, self.device = list(parts), objective, seed, device
         self.measured: list[list[Measurement]] = [[] for _ in parts]
-        """By part."""
+        """Measurements of each part."""
         self._fits: dict[str, Fits] = {part.kernel: {} for part in self.parts}
         self._proposed: list[set[Configuration]] = [set() for _ in parts]
         self._searchers: dict[int, tuple[int, TransferSearcher]] = {}
-        """By part, and how much was measured when each was made."""
+        """By part, with the number of measurements when the searcher was made."""
         self._losses: dict[int, tuple[tuple[int, int], float]] = {}
-        """Expected loss by part, and how much was measured and proposed when it was computed."""
+        """Expected loss by part, with the numbers of measurements and proposals at that time."""
         self._numbers = {(part.kernel, part.problem): i for i, part in enumerate(self.parts)}
 
     def ask(self, n: int = 1) -> list[WorkloadItem]:
-        """Return up to ``n`` problems of the workload, each with the configuration to measure."""
+        """Return up to ``n`` problems, each with the configuration to measure."""
         asked = list[WorkloadItem]()
         while len(asked) < n and (number := self._neediest()) is not None:
             part = self.parts[number]
@@ -102,7 +102,7 @@ class WorkloadSearcher:
         return asked
 
     def _neediest(self) -> int | None:
-        """Return the part of largest expected loss; None if all are measured."""
+        """Return the part with the largest expected loss; None if all are exhausted."""
         open_parts = [
             i for i, part in enumerate(self.parts) if len(self._proposed[i]) < len(part.space)
         ]
@@ -115,7 +115,7 @@ class WorkloadSearcher:
         return None
 
     def _best_candidate(self, number: int) -> Configuration:
-        """Return what is not measured and promises most: the expected best, then improvement."""
+        """Return the unmeasured configuration with the largest acquisition."""
         searcher, space = self.searcher(number), self.parts[number].space
         forecast = searcher.search_posterior
         asked = [space.index(config) for config in self._proposed[number]]
@@ -135,7 +135,7 @@ class WorkloadSearcher:
             self._proposed[number].add(measurement.config)
 
     def expected_regret(self) -> float:
-        """Return infinity: it is unknown."""
+        """Return infinity: the regret of a workload is unknown."""
         return math.inf
 
     def expected_improvement(self) -> float:
@@ -143,9 +143,9 @@ class WorkloadSearcher:
         return math.inf
 
     def choice(self, number: int) -> Configuration:
-        """Return what a part should run: the best measured, else what is expected to lose least.
+        """Return the best measured configuration of a part, else the best predicted.
 
-        Where too little of the kernel was measured to learn from it is the default.
+        Returns the default while the kernel has too few measurements to learn from.
         """
         part = self.parts[number]
         if math.isfinite(self._best(number)):
@@ -156,7 +156,7 @@ class WorkloadSearcher:
         return part.space[int(forecast.indices[np.argmin(forecast.expected_regrets)])]
 
     def expected_loss_ms(self, number: int) -> float:
-        """Return how much the whole workload is expected to lose by the `choice` for a part, ms."""
+        """Return the workload's expected loss by the current choice for a part, in ms."""
         part, shares = self.parts[number], 1 + len(self._proposed[number])
         if not self.measured[number] and not self._success_count(part.kernel):
             return part.calls * part.work * self._objective_per_work(part.kernel) / shares
@@ -164,7 +164,7 @@ class WorkloadSearcher:
         return part.calls * self._expected_objective(number) * regret / shares
 
     def searcher(self, number: int) -> TransferSearcher:
-        """Return the searcher of a part; it knows all that was measured of the kernel."""
+        """Return the searcher of a part, which has all measurements of its kernel."""
         made, searcher = self._searchers.get(number, (-1, None))
         if searcher is None or made != self._measured_count:
             part = self.parts[number]
@@ -188,17 +188,17 @@ class WorkloadSearcher:
         return sum(map(len, self.measured))
 
     def _success_count(self, kernel: str) -> int:
-        """Return how many measurements of a kernel ran."""
+        """Return the number of successful measurements of a kernel."""
         known = zip(self.parts, self.measured, strict=True)
         return sum(m.ok for part, found in known if part.kernel == kernel for m in found)
 
     def _best(self, number: int) -> float:
-        """Return the least objective measured of a part, or infinity."""
+        """Return the smallest measured objective of a part, or infinity."""
         found = [self.objective.value_of(m) for m in self.measured[number]]
         return min((v for v in found if math.isfinite(v)), default=math.inf)
 
     def _expected_objective(self, number: int) -> float:
-        """Return the least objective measured of a part, or what its work leads to expect."""
+        """Return the smallest measured objective of a part, or an estimate from its work."""
         best = self._best(number)
         return (
             best
@@ -207,7 +207,7 @@ class WorkloadSearcher:
         )
 
     def _objective_per_work(self, kernel: str) -> float:
-        """Return the usual objective per work: of the kernel, else of all, else 1."""
+        """Return the median objective per unit of work: of the kernel, else of all, else 1."""
         rates = {
             i: self._best(i) / part.work
             for i, part in enumerate(self.parts)

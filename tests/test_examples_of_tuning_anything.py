@@ -94,3 +94,12 @@ def test_judging(monkeypatch, capsys):
     first, second = capsys.readouterr().out.splitlines()
     assert first.startswith("vectorised: right, and faster: ")
     assert second.startswith("remembered: refused: wrong: ")
+
+
+def test_settings_of_a_query(monkeypatch, capsys):
+    found = python(monkeypatch, "sql_query.py", "500")["found"]
+    assert found.measured == 15
+    assert found.trace[0].config == {
+        "index": False, "cache_kib": 4096, "mmap_mib": 0, "temp_store": "file",
+    }  # fmt: skip
+    assert "default" in capsys.readouterr().out

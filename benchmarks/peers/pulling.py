@@ -41,7 +41,10 @@ class CallbackToAskTell:
         self._request: list[int] | None = None
 
     def pending_requests(self, observed: Mapping[int, float]) -> list[int]:
-        """Go on as far as ``observed`` reaches; return the numbers it waits for; none: it ended."""
+        """Continue as far as ``observed`` allows; return the numbers that it waits for.
+
+        None are returned when the function has ended.
+        """
         if self._thread is None:
             self._thread = threading.Thread(target=self._main, daemon=True)
             self._request = self._exchange(self._thread.start)

@@ -20,7 +20,7 @@ from foretune import registry
 from foretune.collect import machine_load
 from foretune.tune import tune_problem
 
-machine_load.MAX_OTHER_LOAD = machine_load.MAX_STEAL = float("inf")  # other tests are at work beside this
+machine_load.MAX_OTHER_LOAD = machine_load.MAX_STEAL = float("inf")  # other tests run, too
 registry._BUILTIN["kernels"]["toy"] = "toy_kernel:Toy"
 
 told = {}

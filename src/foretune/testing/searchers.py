@@ -210,10 +210,11 @@ def _check_objectives(kind: Kind) -> None:
         searcher = _make(kind, TINY, objective=objective)
 
         def measure(configs: Sequence[Configuration]) -> list[Measurement]:
-            tiles = [int(config["tile"]) for config in configs]
             return [
-                make_measurement(config, lambda _, ms=times[tile]: ms, never_fails, watts[tile])
-                for config, tile in zip(configs, tiles, strict=True)
+                make_measurement(
+                    config, lambda c: times[int(c["tile"])], never_fails, watts[int(config["tile"])]
+                )
+                for config in configs
             ]
 
         run(search(searcher, Stopping(3), parallel=3), measure)
