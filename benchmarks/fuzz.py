@@ -1,6 +1,6 @@
 """Does every decoder answer damaged files with a result or with one of our errors?
 
-python benchmarks/fuzz.py [--inputs 1000] [--seed 0] [--only t4 ktt]
+python benchmarks/fuzz.py [--inputs 1000] [--seed 0] [--only t4 vidur]
 
 Samples of every kind of file that comes in are spoiled (`tests/toy/fuzzing.py`): bytes flipped, cut
 out and put in, values of JSON, cells, arrays and nodes of trees replaced by hostile ones. Each

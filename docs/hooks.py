@@ -4,6 +4,7 @@ Links are written so that they work in the repository. Here each is turned into 
 on the site; one that leads to a file that is no page stays as it is, and `--strict` refuses it.
 """
 
+import ast
 import posixpath
 import re
 from pathlib import Path
@@ -67,7 +68,11 @@ def examples() -> str:
         if file.suffix in LANGUAGES:
             code = file.read_text(encoding="utf-8")
             parts.append(f"## {file.name}\n\n````{LANGUAGES[file.suffix]}\n{code}````\n")
-    return "\n".join(parts)
+    parts.append("## kernels\n\nKernels to tune as `examples/kernels/FILE.py:NAME`.\n")
+    for file in sorted((ROOT / "examples" / "kernels").glob("*.py")):
+        summary = (ast.get_docstring(ast.parse(file.read_bytes())) or "").partition("\n")[0]
+        parts.append(f"- `{file.name}`: {summary}")
+    return "\n".join(parts) + "\n"
 
 
 def commands() -> str:

@@ -39,7 +39,7 @@ def test_paths_of_code_exist(page):
 
 SAYS_HOW_TO_INSTALL = [
     *PAGES,
-    *(ROOT / "examples").iterdir(),
+    *(p for p in (ROOT / "examples").rglob("*.*") if p.suffix != ".pyc"),
     *(p for folder in ("src/foretune", *PACKAGES) for p in (ROOT / folder).rglob("*.py")),
 ]
 

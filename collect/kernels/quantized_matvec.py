@@ -239,9 +239,7 @@ _STORE = {
 def _pack(format_: str) -> Any:
     """Compile quantization: the value of largest magnitude in a group becomes the lowest level."""
     levels = np.float32({"fp32": 1, "int8": 128, "int4": 8}[format_])
-    return compile_function(
-        _PACK.replace("STORE", _STORE[format_]), "pack", LEVELS=levels, np=np
-    )
+    return compile_function(_PACK.replace("STORE", _STORE[format_]), "pack", LEVELS=levels, np=np)
 
 
 _CORRECT = """

@@ -42,12 +42,9 @@ FORMATS = {
     "aiconfigurator": Format(
         f"{_HERE}.aiconfigurator:read", TABLES, locate=f"{_HERE}.aiconfigurator:locate"
     ),
-    "cutlass": Format(f"{_HERE}.cutlass:read", (".csv", ".txt")),
     "generic": Format(f"{_HERE}.generic:read", TABLES, takes_mapping=True),
     "kerneltuner": Format(f"{_HERE}.kerneltuner:read", JSON),
-    "ktt": Format(f"{_HERE}.ktt:read", JSON),
     "ncu": Format(f"{_HERE}.ncu:read", (".csv", ".txt")),
-    "neusight": Format(f"{_HERE}.neusight:read", TABLES),
     "t4": Format(f"{_HERE}.t4:read", JSON),
     "triton": Format(f"{_HERE}.triton:read", (".autotune.json",), takes_mapping=True),
     "vidur": Format(f"{_HERE}.vidur:read", TABLES),

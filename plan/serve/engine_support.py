@@ -44,7 +44,9 @@ def _unsupported_cache(deployment: Deployment, engine: str) -> str:
     if not cache_name(engine, kind):
         others = engines_with(kind)
         if not others:
-            return f"no engine has a {kind} cache; this plan shows its effect only: use --formats /fp8"
+            return (
+                f"no engine has a {kind} cache; this plan shows its effect only: use --formats /fp8"
+            )
         return f"{title} has no {kind} cache: use --backend {others[0]} or --formats /fp8"
     system = deployment.system
     if supported(support_key(kind), system.device.architecture) == "no":

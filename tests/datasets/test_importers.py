@@ -43,7 +43,7 @@ def test_missing_files(tmp_path):
     with pytest.raises(RunTableError, match="does not exist: give a file or a folder"):
         import_runs(tmp_path / "none.csv", "generic", **HERE)
     with pytest.raises(RunTableError, match=r"holds no file that ends with \.json or \.json\.gz"):
-        import_runs(tmp_path, "ktt")
+        import_runs(tmp_path, "t4")
 
 
 @pytest.mark.parametrize("format", sorted(set(FORMATS) - {"generic"}))
@@ -62,7 +62,7 @@ def test_a_wrong_file_is_one_line_that_names_what_was_expected(tmp_path, format,
     assert any(word in message for word in ("expected", "with ", "name it"))
 
 
-@pytest.mark.parametrize("format", ["kerneltuner", "t4", "ktt", "triton"])
+@pytest.mark.parametrize("format", ["kerneltuner", "t4", "triton"])
 @pytest.mark.parametrize("content", ["[]", "null", "3", '"text"', "{", "", "[1, 2"])
 def test_json_of_another_shape(tmp_path, format, content):
     path = tmp_path / "x.json"

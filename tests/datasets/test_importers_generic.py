@@ -105,3 +105,21 @@ def test_sources_are_expressions(tmp_path):
     runs = import_runs(path, "generic", mapping=mapping, **HERE).runs
     assert runs["time_ms"].tolist() == [1.5, 3.0]
     assert runs["problem.flops"].tolist() == [256.0, 256.0]
+
+
+CUTLASS = """Problem,Provider,OperationKind,Operation,Disposition,Status,gemm_kind,m,n,k,cta_m,\
+stages,Runtime
+1,CUTLASS,gemm,cutlass_tensorop_h16816gemm,passed,success,universal,1024,512,256,256,3,0.5
+1,CUTLASS,gemm,cutlass_tensorop_idle,not_run,success,universal,1024,512,256,128,4,0
+"""
+
+
+def test_the_cutlass_profiler_needs_only_a_mapping(tmp_path):
+    (tmp_path / "out.gemm.csv").write_text(CUTLASS)
+    named = {"time_ms": "Runtime", "problem.M": "m", "problem.N": "n", "problem.K": "k"}
+    named |= {"kernel": "OperationKind", "config.implementation": "Operation"}
+    done = import_runs(tmp_path / "out.gemm.csv", "generic", device="NVIDIA H200", mapping=named)
+    assert done.rejected == {"time is zero": 1}
+    assert done.runs["kernel"].tolist() == ["gemm"]
+    assert done.runs["time_ms"].tolist() == [0.5]
+    assert done.runs[["problem.M", "problem.N", "problem.K"]].iloc[0].tolist() == [1024, 512, 256]

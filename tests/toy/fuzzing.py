@@ -294,10 +294,6 @@ def _documents() -> dict[str, Any]:
     config = tuners.triton_config
     return {
         "t4": {"results": results, "schema_version": "1.0.0", "metadata": about},
-        "ktt": {
-            "Metadata": tuners.KTT_METADATA,
-            "Results": [tuners.ktt_result(), tuners.ktt_result("ValidationFailed")],
-        },
         "triton": {
             "key": tuners.TRITON_KEY,
             "configs_timings": [
@@ -323,12 +319,6 @@ def _ncu(page: str) -> Callable[[Path], Any]:
     return write
 
 
-def _neusight(path: Path) -> None:
-    neusight = _samples("neusight")
-    row = f"bmm,0.5,{neusight.PLACE},8,100,200,300"
-    path.write_text("\n".join([neusight.NEUSIGHT + "B,M,N,K", row, row]))
-
-
 def _vidur(path: Path) -> None:
     _samples("vidur").mlp().to_csv(path, index=False)
 
@@ -340,14 +330,6 @@ def _aiconfigurator(path: Path) -> None:
          "latency": [0.002, 1.5]}
     )  # fmt: skip
     table.to_parquet(path) if path.suffix == ".parquet" else table.to_csv(path, index=False)
-
-
-def _cutlass(path: Path) -> None:
-    head = ("Problem,Provider,OperationKind,Operation,Disposition,Status,gemm_kind,m,n,k,A,B,"
-            "cta_m,cta_n,Runtime\n")  # fmt: skip
-    rows = [f"{i},CUTLASS,gemm,op_{i},passed,success,universal,64,128,256,f16:column,f16:row,"
-            f"128,64,0.{i}\n" for i in (1, 2, 3)]  # fmt: skip
-    path.write_text("Some output\n" + head + "".join(rows))
 
 
 def _generic(path: Path) -> None:
@@ -518,14 +500,11 @@ def _read_order(folder: Path) -> int:
 DECODERS = {
     "aiconfigurator.txt": _importer("aiconfigurator", "gemm_perf.txt", _aiconfigurator),
     "aiconfigurator.parquet": _importer("aiconfigurator", "gemm_perf.parquet", _aiconfigurator),
-    "cutlass": _importer("cutlass", "x.csv", _cutlass),
     "generic.csv": _importer("generic", "x.csv", _generic),
     "generic.parquet": _importer("generic", "x.parquet", _generic),
     "kerneltuner": _importer("kerneltuner", "x.json", _kerneltuner),
-    "ktt": _importer("ktt", "x.json", _document("ktt")),
     "ncu, details": _importer("ncu", "x.csv", _ncu("DETAILS")),
     "ncu, raw": _importer("ncu", "x.csv", _ncu("RAW")),
-    "neusight": _importer("neusight", "bmm.csv", _neusight),
     "t4": _importer("t4", "x.json", _document("t4")),
     "triton": _importer("triton", "k.autotune.json", _document("triton")),
     "vidur": _importer("vidur", "mlp.csv", _vidur),

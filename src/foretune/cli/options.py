@@ -129,9 +129,7 @@ MODEL = typer.Option(
     help="Kind of model: xgboost, random_forest or ensemble.",
     autocompletion=registered_completion("models"),
 )
-SEARCHER_HELP = (
-    "surrogate, transfer, policy, tpe, gp, cmaes, random or exhaustive"
-)
+SEARCHER_HELP = "surrogate, transfer, policy, tpe, gp, cmaes, random or exhaustive"
 SEARCHER = typer.Option(
     "surrogate", "--searcher", help=SEARCHER_HELP, autocompletion=registered_completion("searchers")
 )

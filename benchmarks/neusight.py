@@ -1,13 +1,19 @@
-"""NeuSight: its data sets of single operators, one CSV per operator, device or data set.
+"""NeuSight's data sets of single operators as a run table.
 
-Columns ``OPName, Latency, Device, …`` and either ``B, M, N, K`` or ``B, H``. Everything is in
-single precision; latencies are milliseconds.
+    python benchmarks/neusight.py CSV [CSV …] --out runs.parquet
+
+There is one CSV per operator, device or data set. Its columns are ``OPName, Latency, Device, …`` and
+either ``B, M, N, K`` or ``B, H``. Everything is in single precision. Latencies are milliseconds.
 """
 
+import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
 
+from foretune.datasets import write_runs
+from foretune.datasets.devices import with_specs
 from foretune.datasets.importers.columns import (
     concatenated_rows,
     concatenated_text,
@@ -15,7 +21,7 @@ from foretune.datasets.importers.columns import (
     relabel,
 )
 from foretune.datasets.importers.files import read_table, require
-from foretune.datasets.importers.request import Request
+from foretune.datasets.importers.importing import ImportResult, drop_invalid_rows
 from foretune.device import canonical_name
 from foretune.measurement import Status
 
@@ -42,7 +48,29 @@ _LAUNCH = {
 }
 
 
-def read(path: Path, request: Request) -> pd.DataFrame:
+def main(argv: Sequence[str] | None = None) -> None:
+    """Convert files and print what was left out."""
+    parser = argparse.ArgumentParser(description="NeuSight's data sets as a run table.")
+    parser.add_argument("files", nargs="+", type=Path)
+    parser.add_argument("--out", type=Path, required=True, help="run table to write")
+    options = parser.parse_args(argv)
+    found = convert(options.files)
+    write_runs(options.out, found.runs)
+    print(f"{options.out}: {len(found.runs):,} runs of {', '.join(found.kernels)}")
+    for reason, count in found.rejected.items():
+        print(f"{count:,} rows left out: {reason}")
+
+
+def convert(files: Sequence[Path]) -> ImportResult:
+    """Return the rows of data sets as a run table, and why others are not in it.
+
+    Raises:
+        RunTableError: a file is damaged or no data set of NeuSight.
+    """
+    return drop_invalid_rows(with_specs(concatenated_rows([read(file) for file in files])))
+
+
+def read(path: Path) -> pd.DataFrame:
     """Return one row per operator measured.
 
     NeuSight multiplies B × (M × N) by (N × K): its N is our K and its K our N. A linear layer
@@ -59,12 +87,7 @@ def read(path: Path, request: Request) -> pd.DataFrame:
         _rows(op, part.reset_index(drop=True), path)
         for op, part in table.groupby("OPName", observed=True, sort=False)
     ]
-    rows = concatenated_rows(parts) if parts else pd.DataFrame()
-    if request.device and len(rows):
-        rows["device"] = constant(request.device, len(rows))
-    if request.kernel and len(rows):
-        rows = rows[rows["kernel"] == request.kernel].reset_index(drop=True)
-    return rows
+    return concatenated_rows(parts) if parts else pd.DataFrame()
 
 
 def _rows(op: str, table: pd.DataFrame, path: Path) -> pd.DataFrame:
@@ -112,3 +135,7 @@ def _problem(op: str, kernel: str, table: pd.DataFrame, path: Path) -> dict[str,
     if kernel == "softmax":
         return sizes
     return {**sizes, "problem.op": constant(OPS.get(op, op), len(table))}
+
+
+if __name__ == "__main__":
+    main()

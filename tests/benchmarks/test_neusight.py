@@ -1,8 +1,9 @@
 """NeuSight's tables of operators."""
 
 import pytest
+from neusight import convert, main
 
-from foretune.datasets import import_runs
+from foretune.datasets import read_runs
 from foretune.errors import RunTableError
 
 NEUSIGHT = """OPName,Latency,Device,Torch Version,CUDNN Version,Kernel Name,Grid x,Grid y,Grid z,\
@@ -13,12 +14,12 @@ PLACE = 'Tesla V100-PCIE-32GB,p2.1.0,8902,"void k<float, 4>(int)",32,2,1,128,4,1
 def neusight(tmp_path, name, columns, *rows):
     path = tmp_path / f"{name}.csv"
     path.write_text("\n".join([NEUSIGHT + columns, *rows]))
-    return import_runs(path, "neusight")
+    return convert([path])
 
 
-def test_products_of_neusight(tmp_path, survives):
+def test_products_of_neusight(tmp_path):
     rows = (f"bmm,0.5,{PLACE},8,100,200,300", f"linear,0.25,{PLACE},8,100,200,300")
-    runs = survives(neusight(tmp_path, "bmm", "B,M,N,K", *rows))
+    runs = neusight(tmp_path, "bmm", "B,M,N,K", *rows).runs
     sizes = [[r[f"problem.{n}"] for n in ("batch", "M", "N", "K")] for _, r in runs.iterrows()]
     # Theirs is (B, M, N) times (B, N, K): N is summed over; a linear layer takes all rows at once.
     assert sizes == [[8, 100, 300, 200], [1, 800, 300, 200]]
@@ -48,3 +49,10 @@ def test_other_operators_of_neusight(tmp_path):
 def test_neusight_without_sizes(tmp_path):
     with pytest.raises(RunTableError, match=r"NeuSight's bmm: column 'M' is missing"):
         neusight(tmp_path, "bmm", "B,H", f"bmm,1.0,{PLACE},8,3")
+
+
+def test_files_become_a_run_table(tmp_path, capsys):
+    neusight(tmp_path, "bmm", "B,M,N,K", f"bmm,0.5,{PLACE},8,100,200,300")
+    main([str(tmp_path / "bmm.csv"), "--out", str(tmp_path / "runs.parquet")])
+    assert "1 runs of gemm" in capsys.readouterr().out
+    assert read_runs(tmp_path / "runs.parquet")["time_ms"].tolist() == [0.5]
