@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from foretune.tune.campaign.campaign import Campaign, run_campaign
+    from foretune.tune.campaign.campaign import run_campaign
+    from foretune.tune.campaign.finished import Campaign
     from foretune.tune.campaign.preset import PRESETS, Preset
     from foretune.tune.functions.result import Best
     from foretune.tune.judge import Verdict
@@ -34,10 +35,8 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "campaign.campaign": (
-                "Campaign",
-                "run_campaign",
-            ),
+            "campaign.campaign": ("run_campaign",),
+            "campaign.finished": ("Campaign",),
             "pareto": (
                 "ParetoResult",
                 "tune_pareto",

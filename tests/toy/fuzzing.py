@@ -452,8 +452,8 @@ def _campaign(folder: Path) -> None:
 
 
 def _read_campaign(folder: Path) -> int:
-    from foretune.tune.campaign.campaign import rebuild_report
     from foretune.tune.campaign.folder import open_folder
+    from foretune.tune.report.campaign import rebuild_report
 
     path = folder / "gemm-001"
     text = (path / "campaign.json").read_bytes()

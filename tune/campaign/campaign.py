@@ -3,10 +3,10 @@
 Everything is on disk the moment it is known; a campaign that was killed goes on where it stopped.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -28,6 +28,7 @@ from foretune.progress import SILENT, Progress
 from foretune.registry import get_kernel
 from foretune.search.stopping import make_stopping
 from foretune.space import Configuration
+from foretune.tune.campaign.finished import Campaign
 from foretune.tune.campaign.folder import CampaignFolder, open_folder, read_state
 from foretune.tune.campaign.observer import (
     DEFAULT_OBSERVERS,
@@ -43,50 +44,6 @@ from foretune.tune.tuner import tune_one
 
 GUIDED_POOL_SIZE = 30_000
 """Configurations of a problem among which the second round of profiling looks for good ones."""
-
-
-@dataclass(frozen=True)
-class Campaign:
-    """A finished campaign.
-
-    Attributes:
-        results: one per tuned problem.
-        training: the predictor and its scores on held-out problems.
-        folder: holds run table, predictor, results and report.
-        seconds: wall time of this and of earlier, interrupted attempts.
-        mlflow_run_id: the parent run; None if it is not tracked.
-        mlflow_uri: where it is tracked; likewise.
-    """
-
-    results: tuple[TuneResult, ...]
-    training: Training
-    folder: Path
-    seconds: float
-    mlflow_run_id: str | None = None
-    mlflow_uri: str | None = None
-
-    def with_state(self, state: Mapping[str, Any]) -> Self:
-        """Return the campaign with times and run as its folder's state has them now."""
-        run = {name: state.get(name) for name in ("mlflow_run_id", "mlflow_uri")}
-        return replace(self, seconds=state["seconds"], **run)
-
-    @property
-    def report(self) -> Path:
-        """The HTML report; it exists if it was asked for."""
-        return self.folder / "report.html"
-
-    def summary(self) -> dict[str, Any]:
-        """Return the outcome as the command line's JSON gives it."""
-        return {
-            "best": [r.summary() for r in self.results],
-            "predictor": self.training.metrics(),
-            "validate": self.training.validation.level,
-            "mlflow_run_id": self.mlflow_run_id,
-            "mlflow_uri": self.mlflow_uri,
-            "report": str(self.report),
-            "folder": str(self.folder),
-            "seconds": self.seconds,
-        }
 
 
 def run_campaign(

@@ -12,7 +12,7 @@ from foretune.tune.campaign.folder import CampaignFolder
 from foretune.tune.results import TuneResult
 
 if TYPE_CHECKING:
-    from foretune.tune.campaign.campaign import Campaign
+    from foretune.tune.campaign.finished import Campaign
 
 DEFAULT_OBSERVERS = ("report", "mlflow")
 """Names in the registry's group ``observers``, in the order in which they are told."""

@@ -12,7 +12,8 @@ from foretune.collect.benchmark import environment
 from foretune.datasets import read_runs
 from foretune.errors import TrackingError
 from foretune.progress import SILENT, Progress
-from foretune.tune.campaign.campaign import Campaign, load_campaign
+from foretune.tune.campaign.campaign import load_campaign
+from foretune.tune.campaign.finished import Campaign
 from foretune.tune.campaign.observer import CampaignObserver, CampaignStart
 from foretune.tune.mlflow.tracking import Tracker
 from foretune.tune.results import TuneResult

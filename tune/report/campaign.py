@@ -8,7 +8,8 @@ from foretune.datasets import read_runs
 from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.models.explanation import importance, is_explainable, parameter_importance
-from foretune.tune.campaign.campaign import Campaign, load_campaign
+from foretune.tune.campaign.campaign import load_campaign
+from foretune.tune.campaign.finished import Campaign
 from foretune.tune.campaign.observer import CampaignObserver, CampaignStart
 from foretune.tune.report.rates import rates
 from foretune.tune.report.write import ReportData, write_report

@@ -1,0 +1,53 @@
+"""A finished campaign: its results, its predictor, and where they are."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from foretune.models import Training
+from foretune.tune.results import TuneResult
+
+
+@dataclass(frozen=True)
+class Campaign:
+    """A finished campaign.
+
+    Attributes:
+        results: one per tuned problem.
+        training: the predictor and its scores on held-out problems.
+        folder: holds run table, predictor, results and report.
+        seconds: wall time of this and of earlier, interrupted attempts.
+        mlflow_run_id: the parent run; None if it is not tracked.
+        mlflow_uri: where it is tracked; likewise.
+    """
+
+    results: tuple[TuneResult, ...]
+    training: Training
+    folder: Path
+    seconds: float
+    mlflow_run_id: str | None = None
+    mlflow_uri: str | None = None
+
+    def with_state(self, state: Mapping[str, Any]) -> Self:
+        """Return the campaign with times and run as its folder's state has them now."""
+        run = {name: state.get(name) for name in ("mlflow_run_id", "mlflow_uri")}
+        return replace(self, seconds=state["seconds"], **run)
+
+    @property
+    def report(self) -> Path:
+        """The HTML report; it exists if it was asked for."""
+        return self.folder / "report.html"
+
+    def summary(self) -> dict[str, Any]:
+        """Return the outcome as the command line's JSON gives it."""
+        return {
+            "best": [r.summary() for r in self.results],
+            "predictor": self.training.metrics(),
+            "validate": self.training.validation.level,
+            "mlflow_run_id": self.mlflow_run_id,
+            "mlflow_uri": self.mlflow_uri,
+            "report": str(self.report),
+            "folder": str(self.folder),
+            "seconds": self.seconds,
+        }
