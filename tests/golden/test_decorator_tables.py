@@ -11,10 +11,10 @@ import pytest
 torch = pytest.importorskip("torch")
 triton = pytest.importorskip("triton")
 
-from replay_driver import ReplayDriver  # noqa: E402
-from tiled_products import DEVICE, TILES, grid, launch_ms, mm, time_ms  # noqa: E402
+from replay_driver import ReplayDriver
+from tiled_products import DEVICE, TILES, grid, launch_ms, mm, time_ms
 
-import foretune  # noqa: E402
+import foretune
 
 SIZES = [(64, 4096, 4096), (4096, 4096, 512), (512, 3000, 2048), (4096, 1024, 4096),
          (16, 8192, 2048), (2048, 2048, 2048), (128, 1024, 8192), (1000, 5000, 768)]  # fmt: skip

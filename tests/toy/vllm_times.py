@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from foretune.collect.record import environment
+from foretune.collect.benchmark import environment
 from foretune.collect.runner import Runner
 from foretune.measurement import Measurement, Status
 

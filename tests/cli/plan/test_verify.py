@@ -3,8 +3,8 @@
 import numpy as np
 import pandas as pd
 
+from foretune.cli import plan_verify as verify
 from foretune.cli.output import Output
-from foretune.cli.plan import verify
 from foretune.plan.check.operators import OperatorCheck
 
 

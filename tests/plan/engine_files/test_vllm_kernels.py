@@ -20,8 +20,8 @@ from foretune.space import Configuration
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from foretune.collect.kernels import triton_kernel  # noqa: E402
-from foretune.plan.engine_files import vllm_kernels  # noqa: E402
+from foretune.collect.kernels import triton_kernel
+from foretune.plan.engine_files import vllm_kernels
 
 LAYERS = "vllm.model_executor.layers"
 CHOSEN = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1,

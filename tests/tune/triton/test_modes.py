@@ -19,8 +19,9 @@ from replay_driver import ReplayDriver
 from tuned_kernels import blocks_of, configs
 
 import foretune
-from foretune import Configuration, SearchSpace, Status
+from foretune import Configuration, SearchSpace
 from foretune.errors import ForetuneWarning, PredictorError, UsageError
+from foretune.measurement import Status
 from foretune.tune.store.cache import MeasurementCache
 
 BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048)
