@@ -10,6 +10,6 @@ for link in Path(__file__).parent.glob("src/foretune/*"):
             "links: clone it again with 'git clone -c core.symlinks=true'"
         )
 
-from setuptools import setup
+from setuptools import setup  # noqa: E402
 
 setup()

@@ -157,7 +157,7 @@ def table(name: str, case: Case, results: Results) -> list[list[str]]:
 def heuristic_shares(results: Results) -> list[float]:
     """Return what is kept by the configurations nearest to nvMatmulHeuristics' eight proposals."""
     try:
-        import nvMatmulHeuristics as nv
+        import nvMatmulHeuristics as nv  # noqa: N813
     except ImportError:
         return []
     name = torch.cuda.get_device_name() if torch.cuda.is_available() else "NVIDIA H200"

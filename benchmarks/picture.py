@@ -20,7 +20,7 @@ from spaces import complete_spaces
 
 from foretune.console import progress_bar
 from foretune.datasets import read_runs
-from search import has_prior, search
+from search import has_prior, search  # noqa: TID251
 
 LINES = {
     ("surrogate", "leave-device-out"): ("Foretune, predictor from other GPUs", "#0b6fb8", "-"),

@@ -82,9 +82,13 @@ class _Trials:
     @classmethod
     def concatenated(cls, trials: "Sequence[_Trials]") -> Self:
         """Return all trials as one, numbered in order."""
-        names = ("Z", "predictions", "rows", "neighbor_class")
-        parts = [np.concatenate([getattr(trial, name) for trial in trials]) for name in names]
-        return cls(*parts, np.repeat(np.arange(len(trials)), [len(t.rows) for t in trials]))
+        return cls(
+            Z=np.concatenate([t.Z for t in trials]),
+            predictions=np.concatenate([t.predictions for t in trials]),
+            rows=np.concatenate([t.rows for t in trials]),
+            neighbor_class=np.concatenate([t.neighbor_class for t in trials]),
+            number=np.repeat(np.arange(len(trials)), [len(t.rows) for t in trials]),
+        )
 
 
 class TargetModel:

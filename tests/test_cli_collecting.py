@@ -25,7 +25,8 @@ def model(tmp_path):
 
 
 def collect(model, out, *more):
-    return main(["collect", "--operators", model, "--tp", "1", "--tokens", "1,2", "--formats", "bf16",
+    return main(["collect", "--operators", model, "--tp", "1", "--tokens", "1,2",
+                 "--formats", "bf16",
                  "--device", "cpu", "--out", str(out), *more])  # fmt: skip
 
 

@@ -353,7 +353,7 @@ def _take(offer: _Offer, found: dict[Any, Job], at_most: int) -> bool:
     if not left or len(found) >= at_most:
         return False
     fresh = [i for i in offer.first if i in left]
-    distance: Callable[[int], float] = lambda i: min(
+    distance: Callable[[int], float] = lambda i: min(  # noqa: E731
         float(np.abs(offer.places[i] - offer.places[j]).sum()) for j in offer.taken
     )
     pick = fresh[0] if fresh else max(left, key=distance) if offer.taken else left[0]

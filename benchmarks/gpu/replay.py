@@ -122,30 +122,30 @@ class ReplayNvml:
         self._bench = bench
         self._tick = (0.0, 0.0)
 
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> int:
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: Any) -> int:  # noqa: N802
         """Return millijoules as of the last tick."""
         bench = self._bench
         if bench.now() - self._tick[0] >= TICK_S:
             self._tick = bench.now(), IDLE_W * bench.idle_s + BUSY_W * bench.busy_s
         return int(1000 * self._tick[1])
 
-    def nvmlDeviceGetClockInfo(self, handle: Any, which: int) -> int:
+    def nvmlDeviceGetClockInfo(self, handle: Any, which: int) -> int:  # noqa: N802
         """Return MHz."""
         return {self.NVML_CLOCK_SM: 1980, self.NVML_CLOCK_MEM: 3201}[which]
 
-    def nvmlDeviceGetTemperature(self, handle: Any, sensor: int) -> int:
+    def nvmlDeviceGetTemperature(self, handle: Any, sensor: int) -> int:  # noqa: N802
         """Return degrees Celsius."""
         return 48
 
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any) -> int:
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: Any) -> int:  # noqa: N802
         """Return none."""
         return 0
 
-    def nvmlDeviceGetPowerUsage(self, handle: Any) -> int:
+    def nvmlDeviceGetPowerUsage(self, handle: Any) -> int:  # noqa: N802
         """Return milliwatts."""
         return int(1000 * BUSY_W)
 
-    def nvmlSystemGetDriverVersion(self) -> str:
+    def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802
         """Return what no driver is called."""
         return "replay"
 

@@ -100,18 +100,18 @@ class _GlobalRandomState:
     @contextlib.contextmanager
     def activated(self) -> Iterator[None]:
         """Within, the global generators go on where they were left; outside they do not move."""
-        python, numpy, fresh = random.getstate(), np.random.get_state(), np.random.default_rng
+        python, numpy, fresh = random.getstate(), np.random.get_state(), np.random.default_rng  # noqa: NPY002
 
         def seeded(seed: Any = None) -> np.random.Generator:
-            return fresh(np.random.randint(2**31) if seed is None else seed)
+            return fresh(np.random.randint(2**31) if seed is None else seed)  # noqa: NPY002
 
         random.setstate(self._python)
-        np.random.set_state(self._numpy)
+        np.random.set_state(self._numpy)  # noqa: NPY002
         np.random.default_rng = seeded  # SciPy's Latin hypercubes would draw on the clock
         try:
             yield
         finally:
-            self._python, self._numpy = random.getstate(), np.random.get_state()
+            self._python, self._numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
             random.setstate(python)
-            np.random.set_state(numpy)
+            np.random.set_state(numpy)  # noqa: NPY002
             np.random.default_rng = fresh

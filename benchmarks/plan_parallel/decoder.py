@@ -135,7 +135,7 @@ def forward(shard: Shard, inputs: Tensor, cache: Cache, start: int) -> Tensor:
     Returns:
         Logits of every request's last token in the last stage, else activations for the next.
     """
-    if shard.embedding is not None:
+    if shard.embedding is not None:  # noqa: SIM108
         x = embed(inputs, shard.embedding, shard.exchange)
     else:
         x = inputs

@@ -231,8 +231,8 @@ def default_folders() -> list[Path]:
 def find_tables(folder: Path | None = None) -> "OperatorTables | None":
     """Return the measured operators to plan with; None if there are none.
 
-    If ``folder`` was written by ``foretune collect --operators``, the engines' tables complete it. If
-    it has engines' tables, they are used alone. Raises UsageError if it has neither.
+    If ``folder`` was written by ``foretune collect --operators``, the engines' tables complete it.
+    If it has engines' tables, they are used alone. Raises UsageError if it has neither.
     """
     if folder is None:
         found = default_folders()

@@ -192,10 +192,10 @@ class FakeNvml:
     class NVMLError(Exception):
         pass
 
-    def nvmlInit(self):
+    def nvmlInit(self):  # noqa: N802
         pass
 
-    nvmlShutdown = nvmlInit
+    nvmlShutdown = nvmlInit  # noqa: N815
 
     def __getattr__(self, question):
         answers = {
@@ -286,7 +286,7 @@ def test_slices_of_a_gpu_have_their_own_name_and_size(monkeypatch, variable):
 
 def test_no_driver_no_gpus():
     class NoDriver(FakeNvml):
-        def nvmlInit(self):
+        def nvmlInit(self):  # noqa: N802
             raise self.NVMLError("Driver Not Loaded")
 
     assert devices.nvidia_gpus(NoDriver()) == []

@@ -82,20 +82,20 @@ class FakeNvml:
     def __init__(self):
         self.looks = 0
 
-    def nvmlInit(self):
+    def nvmlInit(self):  # noqa: N802
         self.looks += 1
 
-    def nvmlDeviceGetCount(self):
+    def nvmlDeviceGetCount(self):  # noqa: N802
         return 1
 
-    def nvmlDeviceGetHandleByIndex(self, index):
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
         return index
 
-    def nvmlDeviceGetComputeRunningProcesses(self, handle):
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):  # noqa: N802
         others = [1] if self.looks > 1 else []
         return [SimpleNamespace(pid=pid) for pid in (os.getpid(), *others)]
 
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle):  # noqa: N802
         return 0x04 | (0x40 if self.looks > 1 else 0)
 
 
@@ -109,7 +109,7 @@ def test_a_gpu(monkeypatch):
 
 def test_a_gpu_that_nobody_can_look_at(monkeypatch):
     class Broken(FakeNvml):
-        def nvmlInit(self):
+        def nvmlInit(self):  # noqa: N802
             raise self.NVMLError("no driver")
 
     with LoadMonitor(GPU, Broken()) as watch:

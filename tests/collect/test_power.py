@@ -116,7 +116,7 @@ class FakeNvml:
     class NVMLError(Exception):
         pass
 
-    class NVMLError_NotSupported(NVMLError):
+    class NVMLError_NotSupported(NVMLError):  # noqa: N801
         pass
 
     def __init__(self, watts=250.0, tick_s=0.1, stop_after_s=2.0, fails_at_s=math.inf):
@@ -124,16 +124,16 @@ class FakeNvml:
         self.stop_after_s, self.fails_at_s = stop_after_s, fails_at_s
         self.finished = threading.Event()
 
-    def nvmlInit(self):
+    def nvmlInit(self):  # noqa: N802
         pass
 
-    def nvmlDeviceGetCount(self):
+    def nvmlDeviceGetCount(self):  # noqa: N802
         return 1
 
-    def nvmlDeviceGetHandleByIndex(self, index):
+    def nvmlDeviceGetHandleByIndex(self, index):  # noqa: N802
         return index
 
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle):  # noqa: N802
         if self.now_s < self.stop_after_s:
             self.reads += 1
             self.now_s = self.reads * 0.005
@@ -219,7 +219,7 @@ class TestNvml:
 
     def test_no_driver(self):
         class NoDriver(FakeNvml):
-            def nvmlInit(self):
+            def nvmlInit(self):  # noqa: N802
                 raise self.NVMLError("Driver Not Loaded")
 
         reason = NvmlMeter(nvml=NoDriver()).unavailable_because()
@@ -230,14 +230,14 @@ class TestNvml:
 
     def test_a_slice_is_not_metered(self):
         class Split(FakeNvml):
-            def nvmlDeviceIsMigDeviceHandle(self, handle):
+            def nvmlDeviceIsMigDeviceHandle(self, handle):  # noqa: N802
                 return True
 
         assert "MIG slice" in NvmlMeter(nvml=Split()).unavailable_because()
 
     def test_gpu_without_counter(self):
         class Pascal(FakeNvml):
-            def nvmlDeviceGetTotalEnergyConsumption(self, handle):
+            def nvmlDeviceGetTotalEnergyConsumption(self, handle):  # noqa: N802
                 raise self.NVMLError_NotSupported("Not Supported")
 
         assert "Volta" in NvmlMeter(nvml=Pascal()).unavailable_because()

@@ -121,7 +121,7 @@ CPU = Device("made up", "cpu")
 class Runner(InProcessRunner):
     """Changes what is measured before it hands it on."""
 
-    change: dict = {}
+    change: dict = {}  # noqa: RUF012
 
     def __init__(self):
         super().__init__(CPU, Timing(max_seconds=0.01, warmup_s=0.0), power=False)
@@ -137,11 +137,11 @@ class SwallowsFailures(Runner):
 
 
 class TooFast(Runner):
-    change = {"time_ms": 1e-6, "time_ms_samples": (1e-6,)}
+    change = {"time_ms": 1e-6, "time_ms_samples": (1e-6,)}  # noqa: RUF012
 
 
 class OfNowhere(Runner):
-    change = {"device": "another"}
+    change = {"device": "another"}  # noqa: RUF012
 
 
 class DoesTwice(Runner):

@@ -222,7 +222,7 @@ def test_a_rival_that_hangs_is_no_fault_of_the_candidate(clock):
 def test_claimed_times_are_compared_with_the_judges_clock(clock):
     reference = FakeProcess(clock, 3.0)
     assert compare(reference=reference, candidate=FakeProcess(clock, 1.0, 1.4)).rounds
-    with pytest.raises(CandidateRejected, match="says 1 ms, the judge's clock 1.6 ms, on n=64"):
+    with pytest.raises(CandidateRejected, match="says 1 ms, the judge's clock 1.6 ms, on n=64"):  # noqa: RUF043
         compare(reference=reference, candidate=FakeProcess(clock, 1.0, 1.6))
 
 

@@ -24,7 +24,7 @@ class Clock:
         """Return a kind of runner whose measurements take ``seconds(config)``."""
 
         class Timed(kind):
-            def run(timed, kernel, problem, configs, incumbent_ms=float("inf")):
+            def run(timed, kernel, problem, configs, incumbent_ms=float("inf")):  # noqa: N805
                 for measured in super().run(kernel, problem, configs, incumbent_ms):
                     self.now += seconds(measured.config)
                     yield measured

@@ -31,8 +31,12 @@ class Campaign:
 
     def with_state(self, state: Mapping[str, Any]) -> Self:
         """Return the campaign with times and run as its folder's state has them now."""
-        run = {name: state.get(name) for name in ("mlflow_run_id", "mlflow_uri")}
-        return replace(self, seconds=state["seconds"], **run)
+        return replace(
+            self,
+            seconds=state["seconds"],
+            mlflow_run_id=state.get("mlflow_run_id"),
+            mlflow_uri=state.get("mlflow_uri"),
+        )
 
     @property
     def report(self) -> Path:

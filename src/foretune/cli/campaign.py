@@ -101,7 +101,7 @@ def _revisit(output: Output, report: Path | None, track: Path | None) -> None:
     if track is not None:
         from foretune.tune.mlflow.campaign import track_campaign
 
-        written["mlflow_run_id"] = track_campaign(track)
+        written["mlflow_run_id"] = str(track_campaign(track).mlflow_run_id)
         output.say(f"MLflow run {written['mlflow_run_id']}")
     output.result(written)
 

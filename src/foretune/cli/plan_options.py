@@ -12,7 +12,7 @@ from foretune.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
     from foretune.plan import Requirements
-    from foretune.plan.cost.clocks import StepTimerFactory
+    from foretune.plan.cost.steps import StepTimerFactory
     from foretune.plan.cost.tables import OperatorTables
 
 LIMITS = {
@@ -78,7 +78,7 @@ def load_operator_clocks(folder: Path | None) -> "tuple[StepTimerFactory, Operat
     Args:
         folder: the user's operators; None takes the installed tables.
     """
-    from foretune.plan.cost.clocks import StepTimerFactory
+    from foretune.plan.cost.steps import StepTimerFactory
     from foretune.plan.cost.tables import find_tables
     from foretune.plan.cost.trained_cache import TrainedPredictorCache
 

@@ -235,7 +235,7 @@ def _show_drift(output: Output, predictor: "Predictor", runs: "pd.DataFrame") ->
     found = check_drift(predictor, runs)
     for target, d in found.items():
         rows = [
-            ["inside the interval", percent(d.coverage), f"at least {percent(d.coverage_least)}"],
+            ["inside the interval", percent(d.coverage), f"at least {percent(d.min_coverage)}"],
             ["median error", percent(d.median_error), f"about {percent(d.expected_error)}"],
             ["bias", percent(d.bias), f"up to {percent(d.bias_limit)}"],
             [f"change of {d.repeats} repeated runs", percent(d.change), ""],

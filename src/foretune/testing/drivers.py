@@ -27,7 +27,7 @@ def check_loop_driver(drive: Driver) -> None:
             drives the loop to its end and returns the loop's result.
 
     Raises:
-        ContractViolation: a configuration is not measured exactly once, a measurement is not reported
+        ContractViolation: a configuration is not measured exactly once, a measurement is not sent
             exactly once, the loop is not driven to its end, or its result is not returned.
     """
     for space, budget, parallel in ((SMALL, 9, 1), (SMALL, 11, 3), (TINY, 99, 2), (SMALL, 0, 1)):

@@ -6,7 +6,8 @@ from commands import fails, run_json
 from foretune.cli import main
 
 COMMAND = [
-    "plan", "fleet", "meta-llama/Llama-2-7b-hf", "--systems", "a100_sxm", "--gpus-per-instance", "1",
+    "plan", "fleet", "meta-llama/Llama-2-7b-hf", "--systems", "a100_sxm",
+    "--gpus-per-instance", "1",
     "--isl", "512", "--osl", "64", "--power-kw", "50",
 ]  # fmt: skip
 

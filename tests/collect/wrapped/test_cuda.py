@@ -119,12 +119,12 @@ class Driver:
     def __init__(self):
         self.place = np.zeros(2, "f4")
 
-    def cuLibraryGetGlobal(self, library, name):
+    def cuLibraryGetGlobal(self, library, name):  # noqa: N802
         if (library, name) != ("library", b"weights"):
             return 500, 0, 0
         return 0, self.place.ctypes.data, self.place.nbytes
 
-    def cuMemcpyHtoD(self, to, source, count):
+    def cuMemcpyHtoD(self, to, source, count):  # noqa: N802
         ctypes.memmove(to, source, count)
         return (0,)
 

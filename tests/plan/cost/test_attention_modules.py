@@ -23,7 +23,7 @@ FORMATS = Formats("fp8_block", kv="fp8")
 PER_TOKEN_MS = 0.001
 
 
-def modules(name, *parts, layout=Layout(8)):  # immutable
+def modules(name, *parts, layout=Layout(8)):  # noqa: B008  # immutable
     return attention_modules(describe_model(name), layout, FORMATS, parts)
 
 

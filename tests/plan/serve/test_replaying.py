@@ -23,7 +23,7 @@ FORMATS = Formats("fp8", kv="fp8")
 LOAD = Workload(512, 64)
 
 
-def deployment(concurrency=16, layout=Layout(), **more):  # immutable
+def deployment(concurrency=16, layout=Layout(), **more):  # noqa: B008  # immutable
     return Deployment(MODEL, SYSTEM, "vllm", layout, FORMATS, LOAD, concurrency, **more)
 
 

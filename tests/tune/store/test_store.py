@@ -580,7 +580,8 @@ class TestOpenConnection:
         store = Store(file)
         store.put(SUBJECT, [measured(x=x) for x in range(50)])
         code = (
-            "import os, sys; from foretune.tune.store import Store, Subject; os.unlink(sys.argv[1]);"
+            "import os, sys; from foretune.tune.store import Store, Subject;"
+            "os.unlink(sys.argv[1]);"
             "store = Store(sys.argv[1]); store.put(Subject('a', 'b', 'c', 'd'), []);"
             "print('ready', flush=True); sys.stdin.readline(); print(len(store.subjects()))"
         )

@@ -32,7 +32,7 @@ class Call:
         x = torch.zeros(8, dtype=torch.float32 if self.single else torch.float16)
         y = torch.zeros(8)
         more = {} if self.m is None else {"m": self.m}
-        grid = lambda meta: (meta["BLOCK"], 1)
+        grid = lambda meta: (meta["BLOCK"], 1)  # noqa: E731
         if self.by_name:
             tuned[grid](x=x, y=y, n=self.n, **more)
         else:

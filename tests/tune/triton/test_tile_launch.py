@@ -25,7 +25,7 @@ def call(grid, **arguments):
 
 
 def product(m="BLOCK_M", n="BLOCK_N", batch=1, **arguments):
-    grid = lambda meta: (triton.cdiv(M, meta[m]) * triton.cdiv(N, meta[n]), batch)
+    grid = lambda meta: (triton.cdiv(M, meta[m]) * triton.cdiv(N, meta[n]), batch)  # noqa: E731
     given = {"a": meta(M, K), "b": meta(K, N).t().contiguous().t(), "c": meta(M, N)}
     return call(grid, **given, **arguments)
 
@@ -57,7 +57,7 @@ def test_persistent_programs_take_tiles_in_turn():
     arguments = product(M=M, N=N, K=K).arguments
     config = Configuration(BLOCK_M=64, BLOCK_N=64, BLOCK_K=32)
     tiles = 16 * 8
-    few = lambda m: (min(20, triton.cdiv(M, m["BLOCK_M"]) * triton.cdiv(N, m["BLOCK_N"])),)
+    few = lambda m: (min(20, triton.cdiv(M, m["BLOCK_M"]) * triton.cdiv(N, m["BLOCK_N"])),)  # noqa: E731
     for grid in (few, (20,)):
         (launch,) = tile_launches(call(grid, **arguments), [config])
         assert launch.tiles == tiles
@@ -69,7 +69,7 @@ def test_persistent_programs_take_tiles_in_turn():
 )
 def test_32_bits_are_exact_where_the_kernel_is_told(said, exact):
     given = {name: meta(K, K, dtype=torch.float32) for name in "abc"}
-    grid = lambda m: (triton.cdiv(K, m["BLOCK_M"]), triton.cdiv(K, m["BLOCK_N"]))
+    grid = lambda m: (triton.cdiv(K, m["BLOCK_M"]), triton.cdiv(K, m["BLOCK_N"]))  # noqa: E731
     config = Configuration(BLOCK_M=64, BLOCK_N=64, BLOCK_K=32)
     (launch,) = tile_launches(call(grid, **given, **said), [config])
     assert launch.exact == exact
@@ -93,7 +93,7 @@ def test_other_kernels_are_left_to_the_estimate():
     x = {"x": meta(M, N), "y": meta(M, N)}
     one = call(lambda m: (triton.cdiv(N, m["BLOCK"]),), **x)
     assert tile_launches(one, [Configuration(BLOCK=64)]) is None
-    grid = lambda m: (triton.cdiv(M, m["BLOCK_M"]), triton.cdiv(N, m["BLOCK_N"]))
+    grid = lambda m: (triton.cdiv(M, m["BLOCK_M"]), triton.cdiv(N, m["BLOCK_N"]))  # noqa: E731
     assert tile_launches(call(grid, **x), [Configuration(BLOCK_M=64, BLOCK_N=64)]) is None
     rows = call(lambda m: (triton.cdiv(M, m["BLOCK_M"]),), **x)
     assert tile_launches(rows, [Configuration(BLOCK_M=64, BLOCK_N=64)]) is None
