@@ -230,7 +230,7 @@ class FunctionKernel(WrappedKernel):
         if self.verify is None and not difference <= self.tolerance:
             raise MeasurementError(
                 f"{self.name} gives another output for the same arguments (relative difference "
-                f"{difference:.2g}): fix its seed, or give verify=, a function that checks an output"
+                f"{difference:.2g}): fix its seed, or give verify=, a function that checks outputs"
             )
         return first
 

@@ -101,4 +101,5 @@ def _error(truth: np.ndarray, predicted: np.ndarray) -> float:
 
 def _comparison_text(new_error: float, reference_error: float, reference: str, better: bool) -> str:
     relation = "better than" if better else "no better than"
-    return f"typical error {100 * new_error:.1f} % is {relation} the {100 * reference_error:.1f} % {reference}"
+    reference = f"{100 * reference_error:.1f} % {reference}"
+    return f"typical error {100 * new_error:.1f} % is {relation} the {reference}"

@@ -343,8 +343,8 @@ def _with_measurable_objective(options: Options, device: Device) -> Options:
     ):
         return options
     warnings.warn(
-        f"objective {options.parsed_objective.value!r} needs a power meter ({explain_missing_meter(device.kind)}): "
-        "time is minimised instead",
+        f"objective {options.parsed_objective.value!r} needs a power meter "
+        f"({explain_missing_meter(device.kind)}): time is minimized instead",
         ForetuneWarning,
         stacklevel=2,
     )
