@@ -27,6 +27,7 @@ from foretune.device import Device
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.registry import get_kernel
+from foretune.search.drivers import run
 from foretune.search.encoding import nearest_first
 from foretune.space import Configuration
 from foretune.tune.store import Subject
@@ -169,8 +170,7 @@ class Replayed:
         cache.append(*self._runs)
         priors = PriorFactory(call.kernel, call.subject.source, self._device, options)
         tuning = CallTuner(call, list(self._table[problem]), options, cache, priors, {})
-        while (config := tuning.next()) is not None:
-            tuning.add(self._table[problem][config])
+        run(tuning.start_search(), lambda batch: [self._table[problem][c] for c in batch])
         self._runs = known_runs(cache, call)
         return tuning.best, tuning.new_count
 

@@ -115,7 +115,7 @@ def first_calls() -> list[list[str]]:
             tuner.run(*arguments(512 * (i + 1)), grid=grid, warmup=False)
         predicts = foretune.autotune(CONFIGS, ["M", "N", "K"], store=False, budget=0)
         other = predicts(Nothing(_kernel))
-        other.tuner_factory.history = tuner.tuner_factory.history
+        other.tuner_factory.caches = tuner.tuner_factory.caches
         other.run(*arguments(16), grid=grid, warmup=False)  # imports, and the fit of a tuned kernel
         times = []
         for i in range(20):

@@ -35,6 +35,7 @@ from foretune.errors import UsageError
 from foretune.measurement import Measurement
 from foretune.models.launch_order import LaunchOrder
 from foretune.search.encoding import nearest_first
+from foretune.search.loop import Batch
 from foretune.search.multitask import Fits
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
@@ -108,6 +109,8 @@ class Replayed:
         tuning = CallTuner(call, problem.configs, spending, cache, priors, self.fits)
         automatic = Stopping(None, options.regret)
         found: dict[str, Chosen] = {}
+        loop = tuning.start_search()
+        batch: Batch[Configuration] | None = next(loop)
         while True:
             now = tuning.best, tuning.new_count, self._promised(tuning, problem)
             if tuning.new_count in budgets:
@@ -115,11 +118,12 @@ class Replayed:
             if "auto" not in found and automatic.is_over(tuning.searcher, tuning.new_count):
                 found["auto"] = now
                 self.runs = known_runs(cache, call)
-            ended = "auto" in found and tuning.new_count >= max(budgets, default=0)
-            config = None if ended else tuning.next()
-            if config is None:
+            if batch is None or ("auto" in found and tuning.new_count >= max(budgets, default=0)):
                 break
-            tuning.add(problem.run(config))
+            try:
+                batch = loop.send([problem.run(c) for c in batch.start])
+            except StopIteration:
+                batch = None
         if "auto" not in found:
             found["auto"], self.runs = now, known_runs(cache, call)
         return found | {str(b): now for b in budgets if str(b) not in found}

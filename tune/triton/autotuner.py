@@ -1,9 +1,8 @@
-"""Triton's autotuner, with a head start: predict all configurations, measure the few that matter.
+"""Drop-in subclass of Triton's Autotuner that measures only the most promising configurations.
 
-A subclass, so that whoever asks ``isinstance`` of a kernel (torch.compile, export, other libraries)
-still finds one. Hooks, pruning, the ``cache`` and everything others read or assign are stock's and
-mean what they mean there; only `run` is new. The prediction never enters ``early_config_prune`` or
-``perf_model``: compilers trace these.
+It is a subclass because torch.compile, export and other libraries check ``isinstance``. Hooks,
+pruning, ``cache`` and all other attributes keep their meaning; only `run` is new. Predictions stay
+out of ``early_config_prune`` and ``perf_model``, because compilers trace these.
 """
 
 import threading
@@ -47,22 +46,21 @@ from foretune.tune.triton.stalled import StalledCallDriver, fail_if_conflicting
 
 Key = tuple[Any, ...]
 _STOCK_RUN = Stock.run
-"""Some replace it, to take the first configuration always, say: then theirs runs."""
+"""If a library replaces `Stock.run`, its version runs."""
 MAX_ONLINE_SEARCHES = 64
-"""Searches that are spread over calls at the same time; the one not called for longest ends."""
+"""Maximum number of online searches; the least recently called one is dropped."""
 MAX_FALLBACK_CONFIGS = 200
 
 
 @dataclass(frozen=True)
 class CachedChoice:
-    """What calls of one problem run with.
+    """The choice for one problem.
 
     Attributes:
         config: the configuration.
-        knobs: its values, as they are passed to the kernel.
-        key: the problem, as in stock Triton's ``cache``.
-        cache_entry: what ``cache`` held under it: if it no longer does, somebody wants another
-            choice.
+        knobs: its keyword arguments for the kernel.
+        key: the problem in stock Triton's ``cache``.
+        cache_entry: the entry of ``cache`` under this key; the choice is void if it changed.
     """
 
     config: triton.Config
@@ -73,14 +71,14 @@ class CachedChoice:
 
 @dataclass(frozen=True)
 class UntunedCall:
-    """A call of a problem for which nothing is decided.
+    """A call of a problem without a choice.
 
     Attributes:
         args: positional arguments.
         kwargs: arguments by name, and ``grid``.
-        plan: that reads what varies between calls like this one.
-        problem_key: what it read: the problem.
-        key: the problem as stock Triton has it: coarser.
+        plan: made `problem_key` from the arguments.
+        problem_key: identifies the problem among calls of the plan.
+        key: the problem in stock Triton's ``cache``; coarser.
     """
 
     args: tuple[Any, ...]
@@ -91,7 +89,7 @@ class UntunedCall:
 
     @property
     def plan_and_key(self) -> tuple[CallPlan, Key]:
-        """What tells its problem from all others."""
+        """Identifies the problem among all calls."""
         return self.plan, self.problem_key
 
 
@@ -101,7 +99,7 @@ class Autotuner(Stock):  # type: ignore[misc]
     _plans = cast(dict[tuple[Any, ...], CallPlan], MappingProxyType({}))
     pre_hook: Callable[..., Any]
     post_hook: Callable[..., Any]
-    nargs: Any  # positional arguments of the call that is being chosen for, by name
+    nargs: Any  # positional arguments of the current call, by name
 
     def __init__(
         self,
@@ -147,14 +145,14 @@ class Autotuner(Stock):  # type: ignore[misc]
         self._online: OrderedDict[Any, OnlineDriver] = OrderedDict()
         self._provisional_choices: dict[Any, triton.Config] = {}
         self._recorded: set[Any] = set()
-        """Problems that were written down, if calls are."""
+        """Problems whose calls were recorded."""
         self._stale: set[Any] = set()
-        """Problems to be tuned anew, since their choice was taken out of ``cache``."""
+        """Problems to retune because their entry was removed from `cache`."""
         self.lock = threading.RLock()
         self.tuner_factory = CallTunerFactory(self.options)
 
     def _unwrap_descriptors_in_hooks(self) -> None:
-        """Let Triton's own hooks zero and restore what descriptors are of: they cannot do it."""
+        """Let Triton's hooks zero and restore the tensors below descriptors."""
         before, after = self.pre_hook, self.post_hook
 
         def tensors(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -167,16 +165,16 @@ class Autotuner(Stock):  # type: ignore[misc]
 
     @cached_property
     def do_bench(self) -> Callable[..., Any]:
-        """What measures a launch: the user's, the driver's, or a clock in the interpreter."""
+        """The benchmarker: the user's, the driver's, or a clock in the interpreter."""
         if self._do_bench is None and is_interpreted():
             return bench_in_interpreter
-        options = getattr(self, "options", None)  # of a class that skips our constructor
+        options = getattr(self, "options", None)  # subclasses may skip our constructor
         if self._do_bench is None and options is not None and options.mode == "graph":
             return cast(Callable[..., Any], triton.testing.do_bench_cudagraph)
         return self._do_bench or triton.runtime.driver.active.get_benchmarker()
 
     def run(self, *args: Any, **kwargs: Any) -> Any:
-        """Launch with the configuration chosen for this problem; choose it on the first call."""
+        """Launch with the choice for this problem; choose on the first call."""
         if Stock.run is not _STOCK_RUN:
             return Stock.run(self, *args, **kwargs)
         plan = self._plans.get(plan_id(args, kwargs))
@@ -189,9 +187,9 @@ class Autotuner(Stock):  # type: ignore[misc]
         return self._run_new(args, kwargs)
 
     def choose(self, *args: Any, grid: Any = None, **kwargs: Any) -> triton.Config:
-        """Return the configuration a call would run with now, without launching or measuring.
+        """Return the configuration that a call would run with, without launching or measuring.
 
-        Of a problem that was tuned, the tuned one; of any other, the one predicted to be best.
+        A tuned problem returns its choice; any other returns the configuration predicted fastest.
         """
         with self.lock:
             self.nargs = dict(zip(self.arg_names, args, strict=False))
@@ -202,16 +200,16 @@ class Autotuner(Stock):  # type: ignore[misc]
                     return self.configs[0]
                 key = self._stock_key(kwargs)
                 if key in self.cache and self.cache[key] is not self._cache_entries.get(key):
-                    return self.cache[key]  # somebody put it there
+                    return self.cache[key]  # set by the user
                 driver = self._make_driver(args, kwargs, self.prune_configs(kwargs))
                 return driver.sufficient_choice() or driver.predicted_best()
             finally:
                 self.nargs = None
 
     def rank(self, *args: Any, grid: Any = None, **kwargs: Any) -> list[RankedConfiguration]:
-        """Return all configurations for a call, the best first, without launching or measuring.
+        """Return all configurations for a call, best first, without launching or measuring.
 
-        What was measured comes first, then what is predicted, then what does not run.
+        Measured ones come first, then predicted ones, then failures.
         """
         with self.lock:
             self.nargs = dict(zip(self.arg_names, args, strict=False))
@@ -225,10 +223,10 @@ class Autotuner(Stock):  # type: ignore[misc]
                 self.nargs = None
 
     def freeze(self, configs: Sequence[triton.Config] = ()) -> Self:
-        """Keep only ``configs``, or those chosen so far; return this kernel.
+        """Keep only ``configs``, or the choices made so far; return this kernel.
 
-        For compilers that look at ``configs`` themselves and bypass `run`: torch.compile measures
-        what is left, and nothing if only one is.
+        Use it for compilers that read ``configs`` and bypass `run`. torch.compile measures the
+        configurations that are left, none if there is only one.
 
         Raises:
             UsageError: nothing has been chosen yet.
@@ -262,8 +260,8 @@ class Autotuner(Stock):  # type: ignore[misc]
         return StalledCallDriver(kernel, self.tuner_factory, args, kwargs, configs, ignore_known)
 
     def _run_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Launch a problem that is new, or whose configuration has a hook."""
-        if not hasattr(self, "tuner_factory"):  # of a class that did not let our constructor run
+        """Launch a new problem, or a configuration with a hook."""
+        if not hasattr(self, "tuner_factory"):  # a subclass skipped our constructor
             return _STOCK_RUN(self, *args, **kwargs)
         with self.lock:
             self.nargs = dict(zip(self.arg_names, args, strict=False))
@@ -309,11 +307,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         return self._run_tuned(new, pruned)
 
     def _require_recorded(self, new: UntunedCall, pruned: list[triton.Config]) -> None:
-        """Do nothing if the choice for a new call was made before.
-
-        Raises:
-            UsageError: it was not.
-        """
+        """Raise UsageError unless a choice for the call is recorded."""
         driver = self._make_driver(new.args, new.kwargs, pruned)
         if driver.sufficient_choice() is None:
             raise UsageError(
@@ -322,7 +316,7 @@ class Autotuner(Stock):  # type: ignore[misc]
             )
 
     def _retune_removed_entries(self, key: Key) -> None:
-        """If our choice was taken out of ``cache``, tune all problems of that key anew."""
+        """Retune all problems of ``key`` if its choice was removed from ``cache``."""
         if key not in self._cache_entries or key in self.cache:
             return
         del self._cache_entries[key]
@@ -333,10 +327,7 @@ class Autotuner(Stock):  # type: ignore[misc]
                     self._stale.add((plan, problem_key))
 
     def _run_captured(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
-        """Launch what is remembered or predicted: while a graph is captured nothing is measured.
-
-        It may have to be compiled and loaded first.
-        """
+        """Launch the stored or predicted choice: during graph capture nothing is measured."""
         driver = self._make_driver(new.args, new.kwargs, pruned)
         if new.plan_and_key not in self._provisional_choices:
             self._provisional_choices[new.plan_and_key] = self._fall_back_on_error(
@@ -359,16 +350,14 @@ class Autotuner(Stock):  # type: ignore[misc]
     def _launch_first(
         self, new: UntunedCall, driver: StalledCallDriver, config: triton.Config, final: bool
     ) -> Any:
-        """Launch ``config``, or the next best where it turns out not to run; remember which."""
+        """Launch ``config``, or the next best if it cannot run; keep the one that ran."""
         replaced = False
         while True:
             if final:
                 self._cache_choice(new, config)
             try:
                 result = self._launch(config, new.args, new.kwargs)
-            except (
-                INVALID_CONFIG_ERRORS
-            ) as e:  # it was chosen without measuring, or by somebody else
+            except INVALID_CONFIG_ERRORS as e:  # predicted, or measured in another process
                 if final:
                     self._evict_choice(new)
                 after = driver.next_best_after_failure(config, e)
@@ -384,7 +373,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         return result
 
     def _tune(self, key: Key, driver: StalledCallDriver) -> None:
-        """Let ``driver`` choose; tell everybody that stock Triton tells."""
+        """Let ``driver`` choose; update everything that stock Triton updates."""
 
         def tune() -> None:
             start = time.time()
@@ -397,7 +386,7 @@ class Autotuner(Stock):  # type: ignore[misc]
                 full = {**self.nargs, **driver.kwargs, **driver.config.all_kwargs()}
                 self.pre_hook(full, reset_only=True)
 
-        # stock takes the file for complete: what was measured of it must be all
+        # stock expects timings of all configurations in the file
         if self.cache_results and self.options.budget == "all":
             if self.check_disk_cache(key, driver.configs, tune):
                 driver.config, driver.timings = self.cache[key], self.configs_timings
@@ -407,10 +396,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         self._print_choice(key, driver)
 
     def _benchmark_like_stock(self, driver: StalledCallDriver) -> None:
-        """Measure as stock does: the way out when anything of ours fails.
-
-        No more than the budget, and of a space too large to measure as many as of a long list.
-        """
+        """Measure as stock Triton does, within the budget, because Foretune failed."""
         limit = min(self.options.max_measurements(len(driver.configs)), MAX_FALLBACK_CONFIGS)
         timings = {
             config: self._bench(*driver.args, config=config, **driver.kwargs)
@@ -483,19 +469,19 @@ class Autotuner(Stock):  # type: ignore[misc]
         return (*values, *(str(v.dtype) for v in given.values() if hasattr(v, "dtype")))
 
     def _fall_back_on_error(self, act: Callable[[], Any], fallback: Callable[[], Any]) -> Any:
-        """Return what ``act`` does; if Foretune fails, not the kernel, do ``fallback``."""
+        """Return ``act()``, or ``fallback()`` if Foretune fails; raise errors of the kernel."""
         try:
             return act()
         except UserKernelError as e:
             raise e.cause from None
-        except (PredictorError, TrackingError):  # of the predictor that the user named
+        except (PredictorError, TrackingError):  # the user named this predictor
             raise
         except Exception as e:
             self.warn_fallback(e)
             return fallback()
 
     def warn_fallback(self, error: Exception) -> None:
-        """Say that Foretune failed and what happens instead."""
+        """Warn that Foretune failed and stock Triton tunes instead."""
         warnings.warn(
             f"foretune.autotune of {self.base_fn.__name__} fell back to stock Triton: "
             f"{type(error).__name__}: {error}",
@@ -533,15 +519,15 @@ class Autotuner(Stock):  # type: ignore[misc]
 
 
 class StockAutotuner(Autotuner):
-    """Tunes as stock Triton does; what only Foretune has can still be asked for."""
+    """Tunes as stock Triton does; `choose`, `rank` and `freeze` still work."""
 
     run = Stock.run
 
 
 def _check_names(arg_names: Sequence[str], **lists: Sequence[str] | None) -> None:
-    """Refuse names that are no arguments, as Triton does since 3.9, in its words.
+    """Raise Triton 3.9's error for names that are no arguments.
 
-    Before, it ignored them: a typo in ``key`` made a kernel tune once and never again.
+    Older versions ignored them: a typo in ``key`` made a kernel tune only once.
     """
     for what, names in lists.items():
         unknown = [name for name in names or () if name not in arg_names]

@@ -1,8 +1,7 @@
-"""Measuring one configuration of a call: with the tuner's own hooks and benchmarker, and safely.
+"""Measures one configuration of a call with the tuner's hooks and benchmarker.
 
-What does not compile, runs out of resources, takes too long to compile or gives other numbers than
-the first configuration is a failed measurement; what breaks the device ends the search, as it ends
-the process, and is remembered.
+A configuration fails if it does not compile, exceeds the resources or computes other numbers than
+the first one. If it breaks the device, the failure is recorded and the search ends.
 """
 
 import math
@@ -26,13 +25,13 @@ from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.runtime import device_interface, synchronize
 
 INVALID_CONFIG_ERRORS = (OutOfResources, PTXASError, CompilationError)
-"""What a launch raises, before anything runs, if its configuration is impossible here."""
+"""Errors that mean a configuration cannot run on this device."""
 MIN_TIME_MS = 1e-6
-"""What a benchmarker that answers 0 must mean."""
+"""Lower bound for times, because a benchmarker may return 0."""
 
 
 class UserKernelError(Exception):
-    """An error of the kernel or of its hooks, not of ours: ``cause`` goes to the caller."""
+    """An error of the kernel or its hooks; the caller gets ``cause``."""
 
     def __init__(self, cause: BaseException) -> None:
         super().__init__(str(cause))
@@ -42,17 +41,8 @@ class UserKernelError(Exception):
 class ConfigurationBenchmark:
     """Measures configurations of one call.
 
-    Args:
-        kernel: what is measured.
-        args: positional arguments of the call.
-        kwargs: arguments by name, and ``grid``.
-        configs: all candidates; the first that runs is what others are checked against.
-        call: the call, as a problem.
-        cache: is told what is under way, and what broke the device.
-        needs_power: whether power is wanted.
-
-    Attributes:
-        timings: what the benchmarker said of those that ran and were right.
+    ``configs`` are all candidates; the first that runs gives the expected outputs. ``timings``
+    holds the benchmarker's results of configurations that passed.
     """
 
     def __init__(
@@ -71,11 +61,11 @@ class ConfigurationBenchmark:
         self.timings: dict[triton.Config, Any] = {}
 
     def measure(self, config: triton.Config) -> Measurement:
-        """Return what came of running one candidate.
+        """Return the measurement of one candidate.
 
         Raises:
-            UserKernelError: the device works no more, a hook failed, or the call itself is wrong.
-            ComparisonError: it ran, and nobody can say whether it is right.
+            UserKernelError: the device is broken, a hook failed, or the call itself is wrong.
+            ComparisonError: its outputs cannot be compared.
         """
         with self._cache.mark_measuring(self._call.problem, to_configuration(config)):
             try:
@@ -94,9 +84,9 @@ class ConfigurationBenchmark:
             return self._checked_measurement(config, timing)
 
     def _benchmark(self, config: triton.Config) -> Any:
-        """Return what the benchmarker says; undeclared arguments that change are put back."""
+        """Return the benchmarker's result; restore undeclared arguments that it changed."""
         checked = self._kernel.options.check is not None
-        checker = self._checker if checked else None  # copies before anything ran
+        checker = self._checker if checked else None  # copies arguments before the first launch
         try:
             return self._kernel.bench(*self._args, config=config, **self._kwargs)
         finally:
@@ -104,11 +94,11 @@ class ConfigurationBenchmark:
                 checker.restore_arguments()
 
     def failure(self, config: triton.Config, status: Status, reason: str) -> Measurement:
-        """Return the measurement of a configuration that did not run."""
+        """Return a failed measurement."""
         return self._call.failure(to_configuration(config), status, reason)
 
     def close(self) -> None:
-        """Let go of copies of the arguments."""
+        """Free the copies of the arguments."""
         self.__dict__.pop("_checker", None)
 
     def _checked_measurement(self, config: triton.Config, timing: Any) -> Measurement:
@@ -144,7 +134,7 @@ class ConfigurationBenchmark:
         self._kernel.launch(config, self._args, self._kwargs)
 
     def _measure_power(self, config: triton.Config, time_ms: float) -> tuple[float, float]:
-        """Return mean power (W) and the energy of one launch (mJ); NaN where nothing tells."""
+        """Return mean power (W) and energy per launch (mJ); NaN if not metered."""
         device = self._call.device
         meter = find_meter(device.kind, device.index) if self._needs_power else None
         if meter is None:
@@ -157,10 +147,10 @@ class ConfigurationBenchmark:
             return math.nan, math.nan
 
     def _raise_unless_config_error(self, error: Exception, failure: Measurement) -> None:
-        """Raise ``error`` unless it came from this configuration alone.
+        """Raise ``error`` unless only this configuration is at fault.
 
-        The device may work no more: then who did it is remembered. A hook may have failed, or the
-        call be wrong, which no other configuration would mend.
+        If the device is broken, the failure is recorded first. Errors of hooks and of the call
+        itself would hit every configuration.
         """
         try:
             synchronize()
@@ -177,7 +167,7 @@ def _warn(text: str) -> None:
 
 
 def _raised_in_launch(fn: Any, error: BaseException) -> bool:
-    """Whether ``error`` went through the launch of the kernel, not through a hook around it."""
+    """Whether the kernel's launch raised ``error``, not a hook around it."""
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_locals.get("self") is fn:

@@ -1,7 +1,7 @@
-"""Calls of decorated kernels, written down: what to choose for before anybody waits.
+"""Writes calls of decorated kernels to a file, to tune them ahead of use.
 
-A file holds a line of JSON per problem: the kernel, its arguments without their contents, and what
-grid every configuration launches.
+The file has one line of JSON per problem: the kernel, its arguments without the contents of
+tensors, and the grid of every configuration.
 """
 
 import json
@@ -20,7 +20,7 @@ from foretune.files import parse_json, read_bytes, translate_read_errors
 from foretune.tune.triton.descriptors import is_descriptor
 
 RECORD_VARIABLE = "FORETUNE_RECORD_CALLS"
-"""Environment variable: the file that calls of new problems are added to."""
+"""Environment variable with the file to which calls of new problems are added."""
 JSON_TYPES = (bool, int, float, str, type(None))
 
 
@@ -30,9 +30,9 @@ class RecordedCall:
 
     Attributes:
         kernel: ``module:name`` of the decorated function.
-        args: positional arguments; tensors are described (`Tensor`).
+        args: positional arguments, with a `Tensor` description for each tensor.
         kwargs: arguments by name.
-        grid: the programs of each direction, or what they are by configuration.
+        grid: programs per dimension, or a grid per configuration.
     """
 
     kernel: str
@@ -44,7 +44,7 @@ class RecordedCall:
         """Return the call as a line of JSON.
 
         Raises:
-            UsageError: an argument is nothing that can be written down.
+            UsageError: an argument has no JSON form.
         """
         fields = {
             "kernel": self.kernel,
@@ -56,10 +56,10 @@ class RecordedCall:
 
     @classmethod
     def from_line(cls, json_line: str) -> "RecordedCall":
-        """Read what `json_line` wrote.
+        """Return the call that `to_line` wrote.
 
         Raises:
-            UsageError: it is something else.
+            UsageError: the line is no recorded call.
         """
         with translate_read_errors(json_line[:60], UsageError, "is no recorded call: {}"):
             data = parse_json(json_line)
@@ -70,21 +70,21 @@ class RecordedCall:
 
     @property
     def text(self) -> str:
-        """The arguments, for people."""
+        """The arguments as text."""
         named = [*self.args, *(f"{n}={_short_text(v)}" for n, v in self.kwargs.items())]
         return " ".join(map(_short_text, named))
 
     def programs(self, knobs: Mapping[str, Any]) -> tuple[int, ...]:
-        """Return the grid of a configuration that has these constants.
+        """Return the grid of a configuration with these constants.
 
         Raises:
-            UsageError: it was not among the candidates when the call was recorded.
+            UsageError: the configuration was not recorded with the call.
         """
         if isinstance(self.grid, tuple):
             return self.grid
         if (which := _grid_key(knobs)) not in self.grid:
             raise UsageError(
-                f"{which} is new since the calls of {self.kernel} were recorded: record them anew"
+                f"{which} is new since the calls of {self.kernel} were recorded: record them again"
             )
         return self.grid[which]
 
@@ -96,16 +96,13 @@ def record_if_requested(
     named: Mapping[str, Any],
     configs: Sequence[triton.Config],
 ) -> None:
-    """Add a call of a decorated function to the file that the environment names, if it does.
-
-    What cannot be written down is warned of (`ForetuneWarning`).
-    """
+    """Record a call if `RECORD_VARIABLE` names a file; warn if that fails."""
     if not (path := os.environ.get(RECORD_VARIABLE)):
         return
     name = f"{function.__module__}:{function.__qualname__}"
     try:
         append_call(Path(path), make_recorded_call(name, args, kwargs, named, configs))
-    except Exception as e:  # the grid is somebody else's function
+    except Exception as e:  # the grid is a user's function
         warnings.warn(f"a call of {name} was not recorded: {e}", ForetuneWarning, stacklevel=2)
 
 
@@ -116,14 +113,9 @@ def make_recorded_call(
     named: Mapping[str, Any],
     configs: Sequence[triton.Config],
 ) -> RecordedCall:
-    """Return a call as it is written down.
+    """Return the recorded form of a call.
 
-    Args:
-        kernel: ``module:name``.
-        args: positional arguments.
-        kwargs: by name, ``grid`` among them.
-        named: all arguments of the kernel by name.
-        configs: the candidates.
+    ``kernel`` is ``module:name``; ``kwargs`` has the ``grid``; ``named`` are all arguments by name.
     """
     grid = kwargs.get("grid") or (1,)
     sizes: Any = (
@@ -152,10 +144,10 @@ def append_call(path: Path, call: RecordedCall) -> None:
 
 
 def read_calls(path: str | os.PathLike[str]) -> list[RecordedCall]:
-    """Return the different calls in a file, in the order in which they came.
+    """Return the distinct calls in a file, in file order.
 
     Raises:
-        UsageError: there is no such file, or a line is no recorded call.
+        UsageError: the file does not exist, or a line is no recorded call.
     """
     with translate_read_errors(
         path, UsageError, f"cannot be read: record calls with {RECORD_VARIABLE}=FILE ({{}})"
@@ -165,7 +157,7 @@ def read_calls(path: str | os.PathLike[str]) -> list[RecordedCall]:
 
 
 def allocate_argument(argument: Any, device: Any) -> Any:
-    """Return an argument that can be launched with: random numbers, integers of zero."""
+    """Return an argument with memory: random floats, zeros for integers."""
     import torch
 
     if isinstance(argument, tuple):

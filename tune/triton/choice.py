@@ -4,7 +4,7 @@ import dataclasses
 import math
 import threading
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,31 +18,24 @@ from foretune.features.launches import TileLaunch
 from foretune.measurement import Measurement, Status
 from foretune.objective import Objective
 from foretune.search.encoding import KernelRuns
-from foretune.search.multitask import MIN_FIT, Fits, TransferSearcher
+from foretune.search.loop import SearchLoop, search
+from foretune.search.multitask import Fits, TransferSearcher
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration, ListedSpace
 from foretune.tune.store import Choice
 from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.store.subject import ChoiceMethod
 from foretune.tune.triton.call_cache import CallCaches, find_choice, known_runs, settle
+from foretune.tune.triton.compile_ahead import MAX_COMPILE_THREADS
 from foretune.tune.triton.kernel import to_configuration
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.prior import EXPECTED_LOG_RATIO, PriorFactory, tile_edges
+from foretune.tune.triton.prior import EXPECTED_LOG_RATIO, PriorFactory
 from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.tiles import tile_launches
 
 
 class CallTuner:
-    """The choice among the candidates of one call.
-
-    Args:
-        call: what is to be run.
-        configs: the candidates.
-        options: how to decide.
-        cache: what was measured and chosen before.
-        priors: what is believed of what was not.
-        fits: fitted processes of the kernel's searches.
-    """
+    """Chooses among the candidates of one call; the search loop asks and tells it."""
 
     def __init__(
         self,
@@ -56,23 +49,21 @@ class CallTuner:
         self.call = call
         self.space = ListedSpace(configs)
         self.new_count = 0
-        """Measurements of this search."""
+        """Measurements of this process in this search."""
+        self.elsewhere: list[Configuration] = []
+        """Candidates of the search that other processes are measuring."""
         self._options, self.cache = options, cache
         self._priors, self._fits = priors, fits
-        # a number is what the user grants, "auto" what it takes
-        self._stopping = Stopping(
-            options.measurement_limit, None if options.measurement_limit else options.regret
-        )
         self._previous_choice: Choice | None = None
         self._unrecorded: list[Measurement] = []
-        self._code_features: dict[Configuration, dict[str, float]] = {}
+        self._asked: set[Configuration] = set()
         self._searcher: TransferSearcher | None = None
         self._searcher_is_current = False
         self._expected_log_ratios: dict[Configuration, float] = {}
-        """What the order of launches expects of each candidate."""
+        """Expected log time of each candidate over the fastest, by the launch order."""
 
     def sufficient_choice(self) -> Choice | None:
-        """Return the choice that was made before, if it rests on enough and nothing refutes it."""
+        """Return the stored choice if it meets the options and no measurement refutes it."""
         choice = self._previous_choice = find_choice(
             self.cache, self.call, self._candidates, self._options
         )
@@ -91,84 +82,113 @@ class CallTuner:
 
     @property
     def searcher(self) -> TransferSearcher:
-        """What proposes; it was told of all that is known now."""
+        """The underlying searcher, which has every known measurement."""
         if self._searcher is None or not self._searcher_is_current:
             other_measurements = [m for m in self._runs if not self._is_candidate(m)]
             if self._searcher is None or len(other_measurements) != len(
                 self._searcher.other_measurements
             ):
                 self._searcher = self._make_searcher(other_measurements)
+                self._searcher.proposed.update(map(self.space.index, self._asked))
             self._searcher.tell(self.measured())
             self._searcher_is_current = True
         return self._searcher
 
     @property
     def needs_power(self) -> bool:
-        """Whether the objective can only be measured with a power meter."""
+        """Whether the objective needs a power meter."""
         return self._options.parsed_objective.needs_power
 
     @property
     def best(self) -> Configuration:
-        """The candidate to take now; of equally fast ones that of the lower quantile."""
+        """The incumbent, else the candidate predicted fastest.
+
+        Of equally fast candidates it is the one whose quantiles are lower.
+        """
         values = {m.config: (self._value(m), m.time_ms_samples) for m in self.measured()}
         ran = {config: value for config, value in values.items() if math.isfinite(value[0])}
         return min(ran, key=lambda c: ran[c]) if ran else self.searcher.choice()
 
-    def next(self, claimed: Collection[Configuration] = ()) -> Configuration | None:
-        """Return the candidate to measure; None when measuring is over, or all others are busy.
+    def start_search(self, parallel: int | None = None) -> SearchLoop[Configuration]:
+        """Return the search loop of this call.
 
-        Args:
-            claimed: candidates that other processes are measuring.
+        Without ``parallel`` one candidate at a time is measured here, in addition to `elsewhere`.
         """
-        proposed = [] if self.is_over() else self.searcher.ask()
-        if proposed and proposed[0] in claimed:
-            proposed = [c for c in self.promising(len(self._candidates)) if c not in claimed]
-        return proposed[0] if proposed else None
+        return search(
+            self,
+            self._stopping,
+            parallel=parallel or (lambda: 1 + len(self.elsewhere)),
+            likely=self.likely,
+            until_one_runs=self.best_measured() is None,
+        )
 
-    def refresh(self) -> None:
-        """Find out what other processes measured."""
-        self._invalidate_runs()
+    def ask(self, n: int = 1) -> list[Configuration]:
+        """Return up to ``n`` candidates to measure; in the order of the list if all are measured.
 
-    def is_over(self) -> bool:
-        """Whether measuring is over: sure enough, no longer worth it, or not allowed."""
-        if self._options.budget == "all":
-            return False
-        searcher = self.searcher
-        # a budget is exceeded while nothing ran: something must
-        counted = self.new_count if searcher.best() or not self._options.budget else 0
-        return self._stopping.is_over(searcher, counted)
+        Each is returned once.
+        """
+        proposed = self._not_asked()[:n] if self._measures_all else self.searcher.ask(n)
+        self._asked.update(proposed)
+        return proposed
 
-    def promising(self, n: int) -> list[Configuration]:
-        """Return the ``n`` unmeasured candidates that are expected to be fastest."""
+    def tell(self, measurements: Sequence[Measurement]) -> None:
+        """Take in measurements, made here or by other processes (`elsewhere`)."""
+        new = [m for m in measurements if m.config not in self.elsewhere]
+        reported = {m.config for m in measurements}
+        self.elsewhere = [c for c in self.elsewhere if c not in reported]
+        self.add(new)
+
+    def expected_regret(self) -> float:
+        """Return the expected regret of `best`, relative; infinite if too little was measured."""
+        if self._measures_all:
+            return math.inf if self.unmeasured() else 0.0
+        return self.searcher.expected_regret()
+
+    def expected_improvement(self) -> float:
+        """Return the expected gain of one more measurement, relative."""
+        return math.inf if self._measures_all else self.searcher.expected_improvement()
+
+    def is_sure(self) -> bool:
+        """Whether the expected regret is small enough to stop, or more measurements gain little."""
+        return self._stopping.regret is not None and self._stopping.is_over(self, self.new_count)
+
+    def likely(self, n: int) -> list[Configuration]:
+        """Return up to ``n`` candidates to compile ahead: those expected to be fastest."""
+        if self._measures_all:
+            return self._not_asked()
+        left = self._options.max_measurements(len(self._candidates)) - self.new_count
+        n = min(n, left - 1, MAX_COMPILE_THREADS - 1)
         if n <= 0:
             return []
-        forecast = self.searcher.search_posterior
-        free = np.isnan(forecast.objective)
-        order = np.argsort(np.where(free, forecast.log_mean, np.inf), kind="stable")
-        count = min(n, int(free.sum()))
-        return [self.space[int(i)] for i in forecast.indices[order[:count]]]
+        posterior = self.searcher.search_posterior
+        free = ~np.isin(posterior.indices, list(self.searcher.proposed))
+        order = np.argsort(np.where(free, posterior.log_mean, np.inf), kind="stable")
+        return [self.space[int(i)] for i in posterior.indices[order[: min(n, int(free.sum()))]]]
 
-    def add(self, measurement: Measurement) -> None:
-        """Take in a measurement of a candidate.
+    def add(self, measurements: Sequence[Measurement]) -> None:
+        """Take in measurements of this process.
 
-        Failures are kept back until something ran: where nothing does, the call is at fault.
+        Failures are recorded after the first success: if nothing runs, the call is at fault.
         """
-        static = {**measurement.static, **self._static_features(measurement.config)}
-        self.new_count += 1
-        self._unrecorded.append(dataclasses.replace(measurement, static=static))
+        self.new_count += len(measurements)
+        self._unrecorded += [
+            dataclasses.replace(m, static={**m.static, **self._static_features(m.config)})
+            for m in measurements
+        ]
         self._invalidate_runs()
         if any(m.ok for m in self.measured()):
             self.record_pending()
         else:
-            self.cache.release(self.call.problem, measurement.config)
+            for m in measurements:
+                self.cache.release(self.call.problem, m.config)
 
     def record_pending(self) -> None:
-        """Remember what was kept back."""
+        """Record the failures that were held back."""
         self._record(self._unrecorded)
         self._unrecorded = []
 
     def record_crashes(self) -> None:
-        """Count as failed what took another process with it."""
+        """Record candidates that crashed another process as failed."""
         known = {m.config for m in self.measured()}
         for config in self.cache.crashed_configurations(self.call.problem):
             if config in self.space and config not in known:
@@ -176,49 +196,42 @@ class CallTuner:
                 self._record([self.call.failure(config, Status.RUNTIME_ERROR, reason)])
 
     def fallback_configuration(self) -> Configuration:
-        """Return the first candidate that did not crash; the first where all did."""
+        """Return the first candidate that did not crash, else the first."""
         crashed = {m.config for m in self.measured() if m.status is Status.RUNTIME_ERROR}
         return next((c for c in self._candidates if c not in crashed), self._candidates[0])
 
-    def add_code_features(self, config: Configuration, code: Mapping[str, float]) -> None:
-        """Take in what the code of a candidate shows."""
-        if code:
-            self._code_features.setdefault(config, {}).update(code)
-            self._searcher = None
-
-    def has_machine_code(self, config: Configuration) -> bool:
-        """Whether the machine code of a candidate was looked at."""
-        return "instructions" in self._code_features.get(config, {})
-
-    @property
-    def is_uninformed(self) -> bool:
-        """Whether nothing is known of the kernel, not even by the names of its knobs."""
-        return self.searcher.min_measurements >= MIN_FIT and not any(
-            map(tile_edges, self._candidates)
-        )
-
     def measured(self) -> list[Measurement]:
-        """Return what was measured of the candidates, now or before, in their order."""
+        """Return all known measurements of the candidates, in the order of the candidates."""
         found = {m.config: m for m in self._runs if self._is_candidate(m)}
         return [found[config] for config in self._candidates if config in found]
 
+    def measured_elsewhere(self) -> list[Measurement]:
+        """Return new measurements that other processes made of `elsewhere`."""
+        self._invalidate_runs()
+        found = [m for m in self.measured() if m.config in self.elsewhere]
+        return [m for m in found if not math.isnan(self._value(m))]
+
     def unmeasured(self) -> list[Configuration]:
-        """Return the candidates whose objective nobody knows, in the order of the list."""
+        """Return the candidates whose objective is unknown, in their order."""
         known = {m.config for m in self.measured() if not math.isnan(self._value(m))}
         return [config for config in self._candidates if config not in known]
 
     def choose(self) -> Choice:
-        """Settle the choice: for this process and, unless it was settled before, for all."""
+        """Choose the best candidate; return another process's choice if it was stored first."""
         measured = len(self._candidates) - len(self.unmeasured())
         how: ChoiceMethod = (
             "all" if measured == len(self._candidates) else "measured" if measured else "predicted"
         )
-        regret = 0.0 if how == "all" else self.searcher.search_posterior.expected_regret
-        regret = regret if math.isfinite(regret) else math.nan
+        regret = 0.0 if how == "all" else self.promised_regret()
         choice = Choice(self.best, measured, regret, how)
         return settle(
             self.cache, self.call, self._candidates, self._options, choice, self._previous_choice
         )
+
+    def promised_regret(self) -> float:
+        """Return the expected regret that is stored with a choice; NaN if unknown."""
+        regret = float(self.searcher.search_posterior.expected_regret)
+        return regret if math.isfinite(regret) else math.nan
 
     def best_measured(self) -> Configuration | None:
         """Return the best candidate that was measured; None if none ran."""
@@ -227,7 +240,7 @@ class CallTuner:
 
     @property
     def all_failed(self) -> bool:
-        """Whether every candidate was tried and failed."""
+        """Whether every candidate was measured and failed."""
         failed = [m for m in self.measured() if math.isinf(self._value(m))]
         return len(failed) == len(self._candidates)
 
@@ -240,12 +253,26 @@ class CallTuner:
         return tile_launches(self.call, self._candidates)
 
     @cached_property
+    def _stopping(self) -> Stopping:
+        if self._measures_all:
+            return Stopping()
+        limit = self._options.measurement_limit
+        return Stopping(limit) if limit is not None else Stopping(regret=self._options.regret)
+
+    @property
+    def _measures_all(self) -> bool:
+        return self._options.budget == "all"
+
+    def _not_asked(self) -> list[Configuration]:
+        return [c for c in self.unmeasured() if c not in self._asked]
+
+    @cached_property
     def _runs(self) -> list[Measurement]:
-        """Everything measured of the kernel on the device by now."""
+        """All measurements of the kernel on this device, the unrecorded ones too."""
         return [*known_runs(self.cache, self.call), *self._unrecorded]
 
     def _invalidate_runs(self) -> None:
-        """Forget what was known: more was measured."""
+        """Drop cached measurements because there are more."""
         self.__dict__.pop("_runs", None)
         self._searcher_is_current = False
 
@@ -257,39 +284,33 @@ class CallTuner:
         return matches and self._passed_check(measurement)
 
     def _passed_check(self, measurement: Measurement) -> bool:
-        """Whether what ran was compared, if it has to be."""
+        """Whether the output was compared, if the options ask for it; True for failures."""
         check = self._options.check
         return check is None or not measurement.ok or measurement.relative_error <= check
 
     def _has_failed(self, config: Configuration) -> bool:
-        """Whether a candidate is known not to run on this problem."""
+        """Whether a measurement of the candidate on this problem failed."""
         runs = self.cache.known(self.call.problem)
         return any(m.config == config and not m.ok for m in runs)
 
     def _is_refuted(self, choice: Choice) -> bool:
-        """Whether measurements that came later show that a choice loses more than it promised.
+        """Whether later measurements show a larger regret than the choice promised.
 
-        One that `tune` compared in turn with the default stands: times of other days say less.
+        A verified choice stands: its times were compared in turn, times of other days were not.
         """
         if choice.how == "verified":
             return False
         values = {m.config: self._value(m) for m in self.measured()}
-        choice_value, best = (
-            values.get(choice.config, math.nan),
-            min(values.values(), default=math.nan),
-        )
+        chosen, best = values.get(choice.config, math.nan), min(values.values(), default=math.nan)
         promised = max(choice.regret if math.isfinite(choice.regret) else 0.0, self._options.regret)
-        return choice_value > (1.0 + promised) * best
+        return chosen > (1.0 + promised) * best
 
     def _record(self, measurements: Sequence[Measurement]) -> None:
         self.cache.append(*measurements)
         self._invalidate_runs()
 
     def _make_searcher(self, other_measurements: Sequence[Measurement]) -> TransferSearcher:
-        measured_statics = {m.config: m.static for m in self.measured()}
-        statics = [
-            {**measured_statics.get(c, {}), **self._static_features(c)} for c in self._candidates
-        ]
+        statics = [self._static_features(c) for c in self._candidates]
         rows = KernelRuns([self.call.problem] * len(self._candidates), self._candidates, statics)
         prior = self._priors.make_prior(rows, self._launches)
         if self._launches is not None:
@@ -302,30 +323,26 @@ class CallTuner:
         )  # fmt: skip
 
     def _static_features(self, config: Configuration) -> dict[str, float]:
-        """Return what is known of a candidate without running it."""
+        """Return features of a candidate that need no launch."""
         programs = self.call.programs(config)
         known = {} if math.isnan(programs) else {"programs": programs}
         if (expected := self._expected_log_ratios.get(config)) is not None:
             known[EXPECTED_LOG_RATIO] = expected
-        return {**known, **self._code_features.get(config, {})}
+        return known
 
 
 class CallTunerFactory:
-    """Makes the `CallTuner` of a call.
-
-    Args:
-        options: how to decide.
-    """
+    """State shared by all calls of one decorated kernel; makes their tuners."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
         self.caches = CallCaches(options)
         self.lock = threading.RLock()
-        """Held by who chooses or remembers, never while something is launched or compiled."""
+        """Held while choosing or recording, never while launching or compiling."""
         self._per_device: dict[str, tuple[Options, PriorFactory, Fits]] = {}
 
     def make_tuner(self, call: Call, candidates: Sequence[Configuration]) -> CallTuner:
-        """Return the choice among ``candidates`` for a call."""
+        """Return the tuner of a call."""
         device = call.device
         if device.name not in self._per_device:
             options = _with_measurable_objective(self.options, device)
@@ -336,14 +353,12 @@ class CallTunerFactory:
 
 
 def _with_measurable_objective(options: Options, device: Device) -> Options:
-    """Return ``options`` with an objective that can be measured on ``device``."""
-    if (
-        not options.parsed_objective.needs_power
-        or find_meter(device.kind, device.index) is not None
-    ):
+    """Return ``options``, with the time as objective if ``device`` has no power meter."""
+    objective = options.parsed_objective
+    if not objective.needs_power or find_meter(device.kind, device.index) is not None:
         return options
     warnings.warn(
-        f"objective {options.parsed_objective.value!r} needs a power meter "
+        f"objective {objective.value!r} needs a power meter "
         f"({explain_missing_meter(device.kind)}): time is minimized instead",
         ForetuneWarning,
         stacklevel=2,
@@ -353,12 +368,12 @@ def _with_measurable_objective(options: Options, device: Device) -> Options:
 
 @dataclass(frozen=True)
 class RankedConfiguration:
-    """A configuration for a call, and what is known of it.
+    """A configuration with its expected or measured performance.
 
     Attributes:
         config: the configuration.
-        expected_loss: how much slower than the best of all it is expected to be, relative;
-            infinite where it is certain to be far off, or failed.
+        expected_loss: expected slow-down against the best of all, relative; infinite for failures
+            and for candidates that are certainly far off.
         measured: its objective, in the objective's unit; NaN if it was not measured.
     """
 
@@ -374,18 +389,18 @@ class RankedConfiguration:
 def rank_configurations(
     tuner: CallTuner, configs: Sequence[triton.Config]
 ) -> list[RankedConfiguration]:
-    """Return ``configs`` with what is known of them, the one to take first."""
-    forecast = tuner.searcher.search_posterior
+    """Return ``configs``, best first: measured ones, predicted ones, failures."""
+    posterior = tuner.searcher.search_posterior
     found = {to_configuration(c): c for c in configs}
-    conditions = [np.isfinite(forecast.objective), np.isnan(forecast.objective)]
+    conditions = [np.isfinite(posterior.objective), np.isnan(posterior.objective)]
     kind = np.select(conditions, [0, 1], 2)
-    unlikely = forecast.log_mean - np.log(forecast.p_valid)
-    value = np.where(kind == 0, forecast.objective, unlikely)
+    unlikely = posterior.log_mean - np.log(posterior.p_valid)
+    value = np.where(kind == 0, posterior.objective, unlikely)
     return [
         RankedConfiguration(
-            found[tuner.space[int(forecast.indices[i])]],
-            float(forecast.expected_regrets[i]),
-            float(forecast.objective[i]),
+            found[tuner.space[int(posterior.indices[i])]],
+            float(posterior.expected_regrets[i]),
+            float(posterior.objective[i]),
         )
         for i in np.lexsort((value, kind))
     ]

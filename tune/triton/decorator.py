@@ -1,4 +1,4 @@
-"""The decorator: everything `triton.autotune` takes, and how much to measure."""
+"""The `autotune` decorator."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -45,19 +45,19 @@ def autotune(
     buckets: Mapping[str, Sequence[int]] | None = None,
     strict: bool = False,
 ) -> Callable[[Any], Any]:
-    """Tune a ``@triton.jit`` kernel: predict every configuration, measure those that matter.
+    """Tune a ``@triton.jit`` kernel by measuring only its most promising configurations.
 
-    Everything up to ``cache_results`` is as in `triton.autotune` and means the same; ``configs``
-    may be a `SearchSpace` too, whose parameters ``num_warps``, ``num_stages``, ``num_ctas`` and
-    ``maxnreg`` go to the compiler. For the rest see `Options`. With ``FORETUNE_DISABLE=1`` in the
-    environment the kernel is tuned as `triton.autotune` would.
+    The arguments up to ``cache_results`` are those of `triton.autotune`; `Options` explains the
+    others. If ``configs`` is a `SearchSpace`, its parameters ``num_warps``, ``num_stages``,
+    ``num_ctas`` and ``maxnreg`` are compiler options. With ``FORETUNE_DISABLE=1`` in the
+    environment, stock Triton tunes the kernel.
 
     Args:
-        configs: what to choose from.
+        configs: the candidates.
         key: names of arguments whose values make a new problem.
         prune_configs_by: ``early_config_prune``, ``perf_model`` and ``top_k``.
         reset_to_zero: names of arguments that are zeroed before every measured launch.
-        restore_value: names of arguments that are put back after every measured launch.
+        restore_value: names of arguments that are restored after every measured launch.
         pre_hook: called before every measured launch.
         post_hook: called after it.
         warmup: milliseconds; as in Triton, deprecated.
@@ -68,19 +68,18 @@ def autotune(
         budget: measurements per new problem.
         mode: ``"stall"``, ``"graph"`` or ``"online"``.
         objective: ``"time"``, ``"energy"`` or ``"edp"``.
-        regret: expected loss that is small enough to stop measuring.
+        regret: expected regret below which measuring stops.
         predictor: a trained predictor of this kernel, its folder or MLflow name; ``"auto"`` is the
-            one that comes with Foretune.
-        store: where results are remembered; False nowhere.
-        shipped: a file of results that came with a library.
-        check: largest accepted relative difference from the first configuration's output.
-        compile_limit_s: seconds one configuration may compile.
-        buckets: key argument -> bounds between which its values count as the same.
-        strict: an error where no choice was recorded.
+            one shipped with Foretune.
+        store: the tuning store; False for none.
+        shipped: a file of results shipped with a library.
+        check: maximum relative difference from the first configuration's output.
+        compile_limit_s: time limit for compiling one configuration, seconds.
+        buckets: key argument -> upper bounds of its buckets.
+        strict: raise an error if no choice is recorded.
 
     Raises:
-        UsageError: an option is none of those listed, or ``configs`` is no list of configurations
-            of this kernel.
+        UsageError: an option is invalid, or ``configs`` does not fit the kernel.
         ValueError: ``key`` or another list names no argument of the kernel.
         MissingExtra: Triton is not installed.
     """

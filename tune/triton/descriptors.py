@@ -1,7 +1,7 @@
-"""Tensor descriptors (TMA): arguments that a configuration's hook gives their block shape.
+"""Tensor descriptors (TMA): arguments whose block shape a configuration's hook sets.
 
-Triton compiles for the block shape, so a hook must have run before its configuration is compiled,
-and a hook writes into the caller's own descriptors. What is compiled ahead therefore sees copies.
+Triton compiles for the block shape, so the hook runs before compilation. A hook writes into the
+caller's descriptors, so compilation ahead of a launch uses copies.
 """
 
 import copy
@@ -13,7 +13,7 @@ import triton
 from foretune.collect.compiled import describe
 
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
-"""Of a call: by position, by name."""
+"""Positional and keyword arguments of a call."""
 
 
 def is_descriptor(value: Any) -> bool:
@@ -22,7 +22,7 @@ def is_descriptor(value: Any) -> bool:
 
 
 def underlying_tensor(value: Any) -> Any:
-    """Return the tensor that a descriptor is of; anything else as it is."""
+    """Return the tensor below a descriptor; other values unchanged."""
     return value.base if is_descriptor(value) else value
 
 
@@ -32,13 +32,10 @@ def arguments_after_hook(
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
 ) -> Arguments:
-    """Return the arguments as they are once the hook of ``config`` ran, the originals unchanged.
+    """Return the arguments after the hook of ``config`` ran on copies of the descriptors.
 
-    Where there is no descriptor or no hook, these are the arguments themselves. The hook sees
-    tensors without their memory, so it can spoil nothing.
-
-    Raises:
-        Exception: what the hook raises, which may want more than descriptors.
+    The hook sees tensors without memory and may raise any error. Without descriptors or a hook,
+    the arguments are returned unchanged.
     """
     given = {**dict(zip(arg_names, args, strict=False)), **kwargs}
     copies = {n: copy.copy(v) for n, v in given.items() if is_descriptor(v)}

@@ -1,9 +1,8 @@
-"""`torch.compile(mode="max-autotune")`: Inductor measures few of its choices, and remembers them.
+"""Driver for `torch.compile(mode="max-autotune")`: shortens the list that Inductor measures.
 
-Inductor lists what can compute an operation, routines of libraries and templates with different
-tiles, compiles and times all of them, and takes the quickest. Here templates are predicted first,
-only the best predicted are kept on the list, and what they took goes to the store. An operation
-that was decided before, in any process, is not timed again.
+For each operation, Inductor lists library routines and templates with different tiles, times all
+of them and takes the fastest. Here only the most promising templates stay on the list. Timings and
+choices go to the store, and an operation with a stored choice is not timed again.
 """
 
 import hashlib
@@ -12,6 +11,7 @@ import os
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,29 +21,32 @@ from foretune.values import Value, parse_value
 
 if TYPE_CHECKING:
     from foretune.device import Device
+    from foretune.problem import Problem
+    from foretune.search.loop import SearchLoop
     from foretune.space import Configuration
     from foretune.tune.store import Store
+    from foretune.tune.triton.choice import CallTuner
     from foretune.tune.triton.problem_key import Call
 
 COUNTER_SUFFIX = re.compile(r"_\d+$")
-"""Numbers at the end of names count what was listed; they say nothing."""
+"""Counter at the end of a choice's name; it carries no information."""
 KNOB_PATTERN = re.compile(r"(\w+)=([^,\s]+)")
 
 
 def patch_inductor(
     budget: int = 4, store: "Store | str | os.PathLike[str] | bool | None" = None
 ) -> Callable[[], None]:
-    """Let Inductor time its libraries' routines and ``budget`` templates per operation.
+    """Let Inductor time its library routines and ``budget`` templates per operation.
 
     Args:
-        budget: templates that are timed, of those whose times nobody knows.
-        store: path or URL of the store; None is the user's own, False none.
+        budget: number of unmeasured templates to time.
+        store: path or URL of the store; None for the user's own, False for none.
 
     Returns:
-        what undoes it.
+        a function that undoes it.
 
     Raises:
-        UsageError: ``budget`` is not positive, or this torch cannot be asked.
+        UsageError: ``budget`` is not positive, or torch is too old.
         MissingExtra: torch or Triton is not installed.
     """
     require("torch", "gpu", "patching Inductor")
@@ -76,26 +79,25 @@ def patch_inductor(
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation that Inductor chooses for.
-
-    Attributes:
-        call: the operation, as calls of kernels are known.
-        configs: its choices, in Inductor's order.
-        templates: which of them have knobs.
-    """
+    """An operation, its choices in Inductor's order, and those with parameters."""
 
     call: "Call"
     configs: list["Configuration"]
     templates: list["Configuration"]
 
 
-class InductorChooser:
-    """Shortens lists of choices, and learns from what was timed.
+@dataclass(frozen=True)
+class OperationSearch:
+    """The search among an operation's templates; Inductor measures its first batch, `started`."""
 
-    Args:
-        budget: templates that are timed.
-        store: where it is remembered.
-    """
+    listed: list["Configuration"]
+    tuner: "CallTuner"
+    loop: "SearchLoop[Configuration]"
+    started: tuple["Configuration", ...]
+
+
+class InductorChooser:
+    """Shortens lists of choices, and learns from their timings."""
 
     def __init__(self, budget: int, store: "Store | str | os.PathLike[str] | bool | None") -> None:
         from foretune.tune.triton.choice import CallTunerFactory
@@ -103,22 +105,24 @@ class InductorChooser:
 
         self._budget = budget
         self._tuner_factory = CallTunerFactory(Options(budget=budget, store=store))
-        self._candidates_by_problem: dict[Any, list[Configuration]] = {}
+        self._searches: dict[Problem, OperationSearch] = {}
 
     def shorten(self, choices: list[Any]) -> list[Any]:
-        """Return those of Inductor's choices that are to be timed; one if that is decided."""
+        """Return the choices that Inductor has to time; one if a choice is stored."""
         try:
-            return self._shorten(choices)
-        except Exception as e:  # Inductor then does what it would have done
+            with self._tuner_factory.lock:
+                return self._shorten(choices)
+        except Exception as e:  # Inductor works without us
             _warn(f"Inductor times all of its choices: {type(e).__name__}: {e}")
             return choices
 
     def record_timings(
         self, timings: Mapping[Any, float], name: str, inputs: Any, choices: list[Any], *_: Any
     ) -> None:
-        """Remember what choices took: milliseconds, infinite where one failed."""
+        """Store timings (ms, infinite for failures) and the choice of the fastest."""
         try:
-            self._record_timings(timings)
+            with self._tuner_factory.lock:
+                self._record_timings(timings)
         except Exception as e:
             _warn(f"times of Inductor's {name} are not kept: {type(e).__name__}: {e}")
 
@@ -128,23 +132,22 @@ class InductorChooser:
         if len(choices) < 2:
             return choices
         op = make_operation(choices)
-        self._candidates_by_problem[op.call.problem] = op.configs
-        with self._tuner_factory.lock:
-            cache = self._tuner_factory.caches.cache_of(op.call)
-            decided = find_choice(cache, op.call, op.configs, self._tuner_factory.options)
-            if decided is not None:
-                return [choices[op.configs.index(decided.config)]]
-            if len(op.templates) <= self._budget:
-                return choices
-            tuner = self._tuner_factory.make_tuner(op.call, op.templates)
-            kept = set(tuner.promising(self._budget)) | {m.config for m in tuner.measured()}
-        named = zip(choices, op.configs, strict=True)
-        return [c for c, config in named if config in kept or config not in op.templates]
+        factory = self._tuner_factory
+        stored = find_choice(factory.caches.cache_of(op.call), op.call, op.configs, factory.options)
+        if stored is not None:
+            return [choices[op.configs.index(stored.config)]]
+        if len(op.templates) <= self._budget:
+            return choices
+        tuner = self._tuner_factory.make_tuner(op.call, op.templates)
+        loop = tuner.start_search(parallel=self._budget)
+        started = next(loop).start
+        self._searches[op.call.problem] = OperationSearch(op.configs, tuner, loop, started)
+        left_out = {*op.templates} - {*started, *(m.config for m in tuner.measured())}
+        return [c for c, config in zip(choices, op.configs, strict=True) if config not in left_out]
 
     def _record_timings(self, timings: Mapping[Any, float]) -> None:
         from foretune.measurement import Status
         from foretune.tune.store import Choice
-        from foretune.tune.store.subject import ChoiceMethod
         from foretune.tune.triton.call_cache import settle
 
         op = make_operation(list(timings))
@@ -156,26 +159,27 @@ class InductorChooser:
             else call.failure(config, Status.RUNTIME_ERROR, "Inductor could not time it")
             for config, time_ms in zip(op.configs, timings.values(), strict=True)
         ]
-        with self._tuner_factory.lock:
-            cache.append(*rows)
-            ran = [m for m in rows if m.ok]
-            if not ran:
-                return
-            best = min(ran, key=lambda m: m.time_ms)
-            listed = self._candidates_by_problem.get(call.problem, op.configs)
-            left = [c for c in listed if c not in op.configs]
-            regret = 0.0
-            if left:
-                tuner = self._tuner_factory.make_tuner(call, [*op.templates, *left])
-                forecast = float(tuner.searcher.search_posterior.expected_regret)
-                regret = forecast if math.isfinite(forecast) else math.nan
-            how: ChoiceMethod = "measured" if left else "all"
-            choice = Choice(best.config, len(rows), regret, how)
-            settle(cache, call, listed, factory.options, choice)
+        search = self._searches.pop(call.problem, None)
+        started = () if search is None else search.started
+        cache.append(*(m for m in rows if m.config not in started))
+        if search is not None:
+            with suppress(StopIteration):
+                search.loop.send([m for m in rows if m.config in started])
+            search.tuner.record_pending()
+        best = min((m for m in rows if m.ok), key=lambda m: m.time_ms, default=None)
+        if best is None:
+            return
+        if search is None or {*search.listed} <= {*op.configs}:
+            choice = Choice(best.config, len(rows), 0.0, "all")
+            settle(cache, call, op.configs, factory.options, choice)
+            return
+        regret = search.tuner.promised_regret()
+        choice = Choice(best.config, len(rows), regret, "measured")
+        settle(cache, call, search.listed, factory.options, choice)
 
 
 def make_operation(choices: Sequence[Any]) -> Operation:
-    """Return what Inductor's choices are for."""
+    """Return the operation of Inductor's choices."""
     import torch
 
     from foretune.collect.compiled.arguments import Tensor
@@ -201,7 +205,7 @@ def make_operation(choices: Sequence[Any]) -> Operation:
         m, n = (math.ceil(s / meta[f"BLOCK_{x}"]) for s, x in zip(output[-2:], "MN", strict=True))
         return m * n, math.prod(output[:-2]), 1
 
-    matrices = operands[-3:]  # what is added comes first
+    matrices = operands[-3:]  # an addend comes first
     arguments = dict(zip(("A", "B", "C"), matrices, strict=False))
     device = _device(of.layout.device)
     call = Call(name, version, Problem(problem), arguments, device, grid)
@@ -218,7 +222,7 @@ def _knobs(choice: Any) -> dict[str, Value]:
 
 
 def _tensor(node: Any, kind: Any) -> Any:
-    """Return an operand as it is described; of sizes that vary, what Inductor takes for typical."""
+    """Return an operand's description; dynamic sizes become Inductor's size hints."""
     layout = node if hasattr(node, "size") and hasattr(node, "stride") else node.get_layout()
     shape, strides = (
         tuple(map(_concrete_size, layout.size)),

@@ -16,16 +16,16 @@ from foretune.tune.triton.problem_key import Call, make_call, undecorated_kernel
 
 @dataclass(frozen=True)
 class DecoratedKernel:
-    """What tuning takes of a kernel and its decorator.
+    """A kernel and the settings of its decorator.
 
     Attributes:
-        fn: the kernel below the tuner; there may be other decorators in between.
-        arg_names: of the kernel, in order.
+        fn: the kernel below the tuner, with any decorators in between.
+        arg_names: the kernel's arguments, in order.
         keys: the arguments whose values make a problem.
-        bench: measures a configuration of a call: Triton's, with the user's hooks and benchmarker.
+        bench: Triton's method that measures a configuration with hooks and benchmarker.
         pre_hook: called before every measured launch.
         post_hook: called after it.
-        options: how to decide.
+        options: Foretune's options.
     """
 
     fn: Any
@@ -46,7 +46,7 @@ class DecoratedKernel:
         return dict(zip(self.arg_names, args, strict=False))
 
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        """Return a call as what is tuned for."""
+        """Return the `Call` of some arguments."""
         options = self.options
         positional = self.arguments_by_name(args)
         return make_call(self.function, self.keys, positional, kwargs, options.mode, options.bucket)
@@ -60,7 +60,7 @@ class DecoratedKernel:
     def with_hooks(
         self, config: triton.Config, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> Iterator[Callable[[], Any]]:
-        """Yield what launches a configuration, between the hooks of a measured launch."""
+        """Yield a function that launches a configuration; run the hooks around it."""
         knobs = config.all_kwargs()
         full = {**self.arguments_by_name(args), **kwargs, **knobs}
         if config.pre_hook:
@@ -75,24 +75,18 @@ class DecoratedKernel:
 
 
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
-"""Knobs of every Triton kernel; the others are its own constants."""
+"""Parameters that every Triton kernel has; all others are its constants."""
 
 
 def to_triton_configs(
     configs: "Sequence[triton.Config] | SearchSpace", arg_names: Sequence[str]
 ) -> "list[triton.Config] | Any":
-    """Return what Triton takes: of a search space, all its configurations.
-
-    A list is returned as it is: others may hold on to it.
-
-    Args:
-        configs: what to choose from.
-        arg_names: of the kernel.
+    """Return a list of Triton's configurations; a list is returned as the same object.
 
     Raises:
         SpaceError: the space has no configuration.
-        UnknownName: it has a parameter that is no argument of the kernel.
-        UsageError: the list holds something else than configurations.
+        UnknownName: the space has a parameter that is no argument of the kernel.
+        UsageError: the list has an item that is no configuration.
     """
     if isinstance(configs, SearchSpace):
         for name in configs.names:
@@ -109,9 +103,9 @@ def to_triton_configs(
 
 
 def to_configuration(config: triton.Config) -> Configuration:
-    """Return ``config`` for a table: what is neither number nor text is written as its `repr`."""
+    """Return ``config`` for a table; values become numbers, text or their `repr`."""
     values = {n: _plain_value(v) for n, v in config.all_kwargs().items() if v is not None}
-    if config.pre_hook is not None:  # it may set up what the knobs do not say
+    if config.pre_hook is not None:  # the hook can change what is launched
         values["pre_hook"] = getattr(config.pre_hook, "__qualname__", repr(config.pre_hook))
     return Configuration(values)
 

@@ -1,7 +1,7 @@
-"""What identifies a kernel's code, wherever in its file it stands.
+"""Hash of a kernel's code that does not depend on line numbers.
 
-Triton's own key holds the line number too: an import added above a kernel would make everything
-that was measured of it worthless.
+Triton's own key includes the line number, so an import added above a kernel would invalidate all of
+its measurements.
 """
 
 import hashlib
@@ -15,11 +15,7 @@ _HASHES: "WeakKeyDictionary[FunctionType, str]" = WeakKeyDictionary()
 
 
 def source_hash(function: Any) -> str:
-    """Return sixteen hexadecimal digits that identify the code of a kernel and all it calls.
-
-    Args:
-        function: what ``@triton.jit`` returned.
-    """
+    """Return the hash (16 hexadecimal digits) of a ``@triton.jit`` function and all it calls."""
     python = function.fn
     if python not in _HASHES:
         parts = sorted(set(_source_parts(python, set())))
@@ -44,7 +40,7 @@ def _source_parts(python: FunctionType, seen: set[FunctionType]) -> Iterator[str
 
 
 def _references(python: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield what the names in a function's code stand for: globals, closures, module members."""
+    """Yield the globals, closure variables and module members that a function uses."""
     names = python.__code__.co_names
     scope = {n: python.__globals__[n] for n in names if n in python.__globals__}
     cells = zip(python.__code__.co_freevars, python.__closure__ or (), strict=True)

@@ -1,9 +1,8 @@
-"""Runs of a Triton kernel, seen as launches of the function that it is written as, and back.
+"""Translates runs of a `TritonKernel` to launches of its ``@triton.jit`` function, and back.
 
-A kernel of ``foretune.kernels`` and a decorator of the same ``@triton.jit`` function speak of the
-same runs in other words: the kernel of sizes and layouts, the decorator of arguments. A run that is
-a single launch is written down in both, here with the values of all arguments, because nobody knows
-yet which of them a decorator will have as its key.
+The kernel describes a problem by sizes and layouts, the decorator by arguments. Runs with a single
+launch are stored in both forms. The function's form has the values of all arguments, because the
+key of a later decorator is unknown.
 """
 
 import dataclasses
@@ -30,13 +29,13 @@ from foretune.tune.triton.problem_key import problem_from_arguments
 
 @dataclasses.dataclass(frozen=True)
 class FunctionLaunch:
-    """What a decorator of the function calls a kernel's run.
+    """A kernel's run as a launch of its function.
 
     Attributes:
         subject: the function.
-        problem: values and types of all its arguments but constants.
-        config: its constants, and how it is compiled.
-        programs: how many are launched.
+        problem: values and types of all arguments except constants.
+        config: constants and compiler options.
+        programs: number of programs.
     """
 
     subject: Subject
@@ -46,12 +45,7 @@ class FunctionLaunch:
 
 
 class LaunchView:
-    """Sees runs of a kernel as launches of its function.
-
-    Args:
-        kernel: whose runs.
-        device: on which they ran.
-    """
+    """Translates runs of a kernel on a device."""
 
     def __init__(self, kernel: TritonKernel, device: Device) -> None:
         self._kernel = kernel
@@ -59,7 +53,7 @@ class LaunchView:
         self._inputs = lru_cache(maxsize=2)(kernel.inputs_without_data)
 
     def function_launch(self, problem: Problem, config: Configuration) -> FunctionLaunch | None:
-        """Return what a run launches; None if that is several functions, or from a warm cache."""
+        """Return a run's launch; None for several launches or a warm cache."""
         if problem.get("cache") == "warm":  # decorators measure with a cold one
             return None
         inputs: Inputs = self._inputs(problem)
@@ -84,7 +78,7 @@ class LaunchView:
         )
 
     def function_measurement(self, m: Measurement) -> tuple[Subject, Measurement] | None:
-        """Return a run as the function's."""
+        """Return a run in the function's form; None if it has none."""
         launch = self.function_launch(m.problem, m.config)
         if launch is None:
             return None
@@ -102,7 +96,7 @@ class LaunchView:
     def function_choice(
         self, problem: Problem, kernel_choice: Choice
     ) -> tuple[Subject, Problem, Choice] | None:
-        """Return a choice as one among configurations of the function."""
+        """Return a choice in the function's form; None if it has none."""
         launch = self.function_launch(problem, kernel_choice.config)
         if launch is None:
             return None
@@ -125,10 +119,12 @@ class LaunchView:
     def kernel_measurements(
         self, problem: Problem, space: SearchSpace, runs: Iterable[Measurement]
     ) -> list[Measurement]:
-        """Return which runs that a decorator made were runs of the kernel on ``problem``."""
+        """Return the decorator's runs that are runs of the kernel on ``problem``."""
         found = []
         for m in runs:
-            if m.source == source_label(self._kernel.name, problem):  # seen in this mirror before
+            if m.source == source_label(
+                self._kernel.name, problem
+            ):  # translated from the kernel before
                 continue
             knobs = {n: m.config[n] for n in space.names if n in m.config}
             if len(knobs) < len(space.names) or (config := Configuration(knobs)) not in space:
@@ -142,14 +138,10 @@ class LaunchView:
 
 
 def in_call_terms(m: Measurement, problem: Problem, knobs: Sequence[str]) -> Measurement | None:
-    """Return a run of the function in a decorator's words; None if they do not fit it.
+    """Return a run of the function in the decorator's form; None if it does not fit.
 
-    A run that says no more than the decorator would is returned as it is.
-
-    Args:
-        m: a run.
-        problem: of a call of the decorated function.
-        knobs: names of what the decorator tunes.
+    ``problem`` is the problem of a call; ``knobs`` are the tuned parameters. A run without further
+    arguments is returned unchanged.
     """
     if not m.problem.keys() > problem.keys():
         return m
@@ -163,12 +155,9 @@ def in_call_terms(m: Measurement, problem: Problem, knobs: Sequence[str]) -> Mea
 
 
 def launch_matches(problem: Problem, config: Configuration, launch: Mapping[str, Any]) -> bool:
-    """Return whether a launch is one of this configuration on this problem, whatever else it has.
+    """Whether a launch runs ``config`` on the decorator's ``problem``.
 
-    Args:
-        problem: what a decorator says of a call.
-        config: a configuration it tries.
-        launch: the values of all arguments, constants and compiler options of a launch.
+    ``launch`` has the values of all arguments, constants and compiler options.
     """
     expected = {**problem, **config}
     return all(n in launch and launch[n] == v for n, v in expected.items())

@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 
 def listen(store: "Store | str | os.PathLike[str] | None" = None) -> Callable[[], None]:
-    """Add what every autotuner of this process measures to a tuning store, from now on.
+    """Store what Triton's autotuners in this process measure from now on.
 
-    ``foretune store`` lists it, ``foretune train`` learns from it, and kernels that are tuned by
-    `foretune.autotune` start with it. A listener that is there already is called as before.
+    ``foretune store`` lists the measurements, ``foretune train`` learns from them, and
+    `foretune.autotune` starts from them. An existing listener is still called.
 
     Args:
-        store: path or URL; None is the user's own.
+        store: path or URL; None for the user's own.
 
     Returns:
-        what ends it.
+        a function that ends it.
 
     Raises:
-        UsageError: this Triton tells nobody (before 3.7).
+        UsageError: Triton is older than 3.7 and has no listener.
     """
     require("triton", "gpu", "listening to autotuners")
     import triton
@@ -50,7 +50,7 @@ def listen(store: "Store | str | os.PathLike[str] | None" = None) -> Callable[[]
             before(**event)
         try:
             recorder.record(event, _caller_locals())
-        except Exception as e:  # of ours: the tuning that was heard goes on
+        except Exception as e:  # our errors must not stop the tuning
             warnings.warn(f"a tuning was not written down: {e}", ForetuneWarning, stacklevel=2)
 
     def undo() -> None:
@@ -61,7 +61,7 @@ def listen(store: "Store | str | os.PathLike[str] | None" = None) -> Callable[[]
 
 
 def _caller_locals() -> Mapping[str, Any]:
-    """Return the local names of the tuner's method that called the listener; none if not found."""
+    """Return the local variables of the tuner's `run`; empty if it is not found."""
     frame = inspect.currentframe()
     for _ in range(4):
         frame = frame.f_back if frame is not None else None

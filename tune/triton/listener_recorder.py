@@ -18,26 +18,22 @@ from foretune.tune.triton.problem_key import Call, make_call
 
 
 class ListenerRecorder:
-    """Writes down what others measure.
-
-    Args:
-        store: where.
-    """
+    """Writes the measurements of stock autotuners into a store."""
 
     def __init__(self, store: Store | str | os.PathLike[str] | None) -> None:
         self._caches = CallCaches(Options(store=store))
 
     def record(self, event: Mapping[str, Any], caller: Mapping[str, Any]) -> None:
-        """Remember one tuning.
+        """Store one tuning.
 
         Args:
-            event: what the listener was told.
-            caller: local names of the tuner's `run`; without them the problem is just the key.
+            event: arguments of the listener.
+            caller: local variables of the tuner's `run`; the tuning is skipped if they are missing.
         """
         tuner = caller.get("self")
         if event["cache_hit"] or tuner is None or tuner.nargs is None:
             return
-        if isinstance(tuner, Autotuner):  # it remembers by itself
+        if isinstance(tuner, Autotuner):  # stores its own measurements
             return
         call = make_call(event["fn"], tuner.keys, tuner.nargs, caller.get("kwargs", {}))
         runs = [_measurement(call, config, t) for config, t in event["configs_timings"].items()]

@@ -1,16 +1,16 @@
-"""Tuning without a stall: real calls carry the trials, one configuration each.
+"""Driver of online tuning: each real call measures one configuration.
 
-Every call launches exactly once, so nothing is run that the caller did not ask for. A trial is
-judged and compiled in the background before a call carries it; until then, and while the device has
-not finished what was timed, calls run with the best known so far. No tensor of a call is kept: the
-search sees stand-ins that tell shape, type and alignment.
+Every call launches exactly once. The search step after a measurement (ask, compile) runs in the
+background. Meanwhile, and until the device has finished the timed launches, calls run with the
+incumbent. The search holds stand-ins of the arguments (shape, type, alignment), no tensors.
 """
 
 import os
 import queue
 import statistics
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from typing import Any
 
 import triton
@@ -22,19 +22,19 @@ from foretune.tune.triton.runtime import EventTimer
 from foretune.tune.triton.stalled import StalledCallDriver
 
 REPEATS = 3
-"""Timed launches of a trial, after one that is not counted."""
+"""Timed launches of a trial, after one warm-up launch."""
 
 
 class OnlineDriver:
-    """The search of one problem, spread over its calls.
+    """Searches for the configuration of one problem over its calls.
 
     Args:
-        driver: of stand-ins for the arguments of a call.
+        driver: has stand-ins for the arguments of a call.
         launch: runs a configuration for the caller.
-        warn: says what failed.
+        warn: reports an error.
 
     Attributes:
-        choice: None until the search is over.
+        choice: the result; None until the search is over.
     """
 
     def __init__(
@@ -46,19 +46,21 @@ class OnlineDriver:
         self.driver, self._launch, self._warn = driver, launch, warn
         self._trial: triton.Config | None = None
         self._timers: list[EventTimer] = []
-        self._next: NextMeasurement | None = None
-        self.choice = self.driver.sufficient_choice()
-        self._incumbent = self.choice or self.driver.predicted_best()
+        self._step: Future[tuple[triton.Config | None, triton.Config]] | None = None
+        self.choice = driver.sufficient_choice()
+        self._incumbent = self.choice or driver.predicted_best()
         if self.choice is None:
-            self._advance_in_background(None)
+            with driver.lock:
+                self._loop = driver.tuner.start_search()
+            self._advance(None)
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Launch once, with a trial if one is due."""
-        watch = self._timer_if_due()
-        if watch is None:
+        """Launch the trial if it still has to be timed, else the incumbent."""
+        timer = self._timer_if_due()
+        if timer is None:
             return self._launch_best(args, kwargs)
         assert self._trial is not None
-        watch.start()
+        timer.start()
         try:
             result = self._launch(self._trial, args, kwargs)
         except INVALID_CONFIG_ERRORS as e:
@@ -67,17 +69,14 @@ class OnlineDriver:
         except Exception as e:
             self._report_failure(Status.RUNTIME_ERROR, e)
             raise
-        watch.stop()
-        self._timers.append(watch)
+        timer.stop()
+        self._timers.append(timer)
         return result
 
     def _timer_if_due(self) -> EventTimer | None:
-        """Take in what was planned and timed; return what times this call, if it carries a trial.
-
-        Whatever goes wrong here ends the search, with a warning.
-        """
+        """Return a timer if this call launches the trial; an error ends the search."""
         try:
-            self._apply_next()
+            self._apply_step()
             self._report_times()
             if self._trial is not None and len(self._timers) <= REPEATS:
                 return EventTimer()
@@ -87,7 +86,7 @@ class OnlineDriver:
         return None
 
     def _launch_best(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Launch the best known so far; it may turn out not to run."""
+        """Launch the incumbent, or the next best candidate if it cannot run."""
         while True:
             try:
                 return self._launch(self._incumbent, args, kwargs)
@@ -97,89 +96,57 @@ class OnlineDriver:
                     raise
                 self._incumbent = after
 
-    def _apply_next(self) -> None:
-        """Go on to what was planned in the background, once that is there."""
-        if self._next is None or not self._next.ready.is_set():
+    def _advance(self, measurements: Sequence[Measurement] | None) -> None:
+        """Run the next step of the search in the background; there is one at a time."""
+        step = self._step = Future[tuple[triton.Config | None, triton.Config]]()
+
+        def run() -> None:
+            try:
+                step.set_result(self._next_trial(measurements))
+            except Exception as e:
+                step.set_exception(e)
+
+        _in_background(run)
+
+    def _next_trial(
+        self, measurements: Sequence[Measurement] | None
+    ) -> tuple[triton.Config | None, triton.Config]:
+        """Return the next trial, compiled, and the incumbent; no trial if the search is over."""
+        driver = self.driver
+        while (batch := driver.advance(self._loop, measurements)) is not None:
+            (trial,) = batch.start
+            driver.compile([trial])
+            if (timeout := driver.compile_timeout(trial)) is None:
+                return driver.triton_config(trial), driver.predicted_best()
+            measurements = [timeout]
+        return None, driver.stored_best()
+
+    def _apply_step(self) -> None:
+        """Take the result of a step that is done."""
+        if self._step is None or not self._step.done():
             return
-        plan, self._next = self._next, None
-        if plan.error is not None:
-            raise plan.error
-        self._incumbent = plan.best or self._incumbent
-        self._trial, self._timers = plan.trial, []
-        if plan.trial is None:
+        step, self._step = self._step, None
+        self._trial, self._incumbent = step.result()
+        self._timers = []
+        if self._trial is None:
             self.choice = self._incumbent
 
     def _report_times(self) -> None:
-        """Hand over the times of a trial, once the device has finished all its launches."""
+        """Send the times of the trial after the device has finished all its launches."""
         if self._trial is None or len(self._timers) <= REPEATS:
             return
-        times = [watch.elapsed_ms() for watch in self._timers[1:]]
+        times = [timer.elapsed_ms() for timer in self._timers[1:]]
         known = [t for t in times if t is not None]
         if len(known) == len(times):
-            trial, self._trial = self._trial, None
+            trial, self._trial = to_configuration(self._trial), None
             call = self.driver.tuner.call
-            self._advance_in_background(
-                call.success(to_configuration(trial), statistics.median(known), known)
-            )
+            self._advance([call.success(trial, statistics.median(known), known)])
 
     def _report_failure(self, status: Status, error: Exception) -> None:
         trial, self._trial = self._trial, None
         assert trial is not None
         text = f"{type(error).__name__}: {error}"
-        self._advance_in_background(self.driver.failure(trial, status, text))
-
-    def _advance_in_background(self, measurement: Measurement | None) -> None:
-        self._next = NextMeasurement(self.driver, measurement)
-        _in_background(self._next.compute)
-
-
-class NextMeasurement:
-    """What to try next, made in the background.
-
-    Args:
-        driver: whose search it is.
-        measurement: the measurement to take in first.
-
-    Attributes:
-        ready: set when the rest may be read.
-        trial: what to try, compiled; None when enough is known.
-        best: the best so far; None while nothing is measured.
-        error: what went wrong.
-    """
-
-    def __init__(self, driver: StalledCallDriver, measurement: Measurement | None) -> None:
-        self._driver, self._measurement = driver, measurement
-        self.ready = threading.Event()
-        self.trial: triton.Config | None = None
-        self.best: triton.Config | None = None
-        self.error: Exception | None = None
-
-    def compute(self) -> None:
-        """Make it."""
-        try:
-            self._compute()
-        except Exception as e:
-            self.error = e
-        self.ready.set()
-
-    def _compute(self) -> None:
-        driver, tuner, measurement = self._driver, self._driver.tuner, self._measurement
-        lock, limit_s = driver.lock, driver.kernel.options.compile_limit_s
-        while True:
-            with lock:
-                if measurement is not None:
-                    tuner.add(measurement)
-                    self.best = driver.triton_config(tuner.best)
-                proposed = tuner.next()
-                if proposed is None:
-                    self.best = driver.triton_config(tuner.choose().config)
-                    return
-            trial = driver.triton_config(proposed)
-            driver.compile_ahead.compile([trial], limit_s)
-            if driver.compile_ahead.is_ready(trial):
-                self.trial = trial
-                return
-            measurement = driver.timed_out(trial)
+        self._advance([self.driver.failure(trial, status, text)])
 
 
 _JOBS: "queue.SimpleQueue[Callable[[], None]]" = queue.SimpleQueue()
@@ -191,7 +158,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def _in_background(job: Callable[[], None]) -> None:
-    """Run ``job`` in one of a few threads that do not keep the process from ending."""
+    """Run ``job`` in one of a few daemon threads."""
     with _threads_lock:
         while len(_threads) < _WORKERS:
             thread = threading.Thread(target=_run_jobs, name="foretune-online", daemon=True)

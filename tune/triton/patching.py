@@ -1,4 +1,4 @@
-"""Making `triton.autotune` ours for libraries that know nothing of it."""
+"""Replaces `triton.autotune` for libraries that use it."""
 
 import warnings
 from types import CodeType
@@ -10,14 +10,14 @@ from foretune.tune.triton.decorator import autotune, is_disabled
 
 
 def patch_triton() -> "Patch":
-    """Make `triton.autotune` this one, for kernels that are decorated from now on.
+    """Replace `triton.autotune` by `foretune.autotune` for kernels decorated from now on.
 
-    Classes that libraries derive from Triton's autotuner from now on derive from ours. Call it
-    before the modules are imported that hold the kernels. It warns (`ForetuneWarning`) of what it
-    cannot reach: classes that were derived before, or that run kernels by themselves.
+    Call it before importing the modules with the kernels. Classes that libraries derive from
+    Triton's autotuner then derive from ours. It warns (`ForetuneWarning`) about classes that it
+    cannot reach: they were derived before, or have a `run` without ``super()``.
 
     Returns:
-        what undoes it, if it is called.
+        a patch; call it to undo the change.
 
     Raises:
         MissingExtra: Triton is not installed.
@@ -27,11 +27,7 @@ def patch_triton() -> "Patch":
 
 
 class Patch:
-    """A changed Triton; call it to undo the change.
-
-    Attributes:
-        unreached: what was not reached -> why.
-    """
+    """A patched Triton; call it to undo the patch. ``unreached`` maps class names to reasons."""
 
     def __init__(self) -> None:
         import triton
@@ -54,17 +50,15 @@ class Patch:
         self._stock.__init_subclass__ = classmethod(lambda kind: self._rebase(kind))
 
     def __call__(self) -> None:
-        """Undo it; classes that were derived meanwhile stay as they are."""
+        """Undo the patch; classes derived meanwhile keep our base class."""
         for module in self._patched_modules:
             module.autotune = self._before
         if "__init_subclass__" in vars(self._stock):
             del self._stock.__init_subclass__
 
     def _rebase(self, kind: Any) -> None:
-        """Let a class that is being derived from Triton's derive from ours."""
-        if (
-            self._stock not in kind.__bases__ or is_disabled()
-        ):  # the first: from one that was reached
+        """Replace Triton's autotuner by ours among the bases of a new class."""
+        if self._stock not in kind.__bases__ or is_disabled():
             return
         run = vars(kind).get("run")
         if run is not None and not _calls_super(run):

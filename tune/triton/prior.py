@@ -30,8 +30,6 @@ SPILLING_ELEMENTS_PER_THREAD = 256.0
 MAX_GRID_CORRELATION = -0.5
 """Correlation of programs with tiles, both logarithms, below which a grid covers the problem."""
 MAX_LOG_PADDING = np.log(64.0)
-SPILLED_BYTES = 32.0
-"""Bytes that a thread spills before that begins to cost."""
 
 _TILE = re.compile(r"^(?:BLOCK|TILE|B)(?:_?SIZE)?_?([A-Z0-9]*)$", re.IGNORECASE)
 
@@ -51,16 +49,8 @@ def estimate(rows: KernelRuns, specs: Mapping[str, float]) -> np.ndarray:
     for numbers in rows.by_problem().values():
         result[numbers] += _padding_penalty(rows.programs[numbers], [edges[i] for i in numbers])
     for i, warps in enumerate(rows.warps):
-        code = rows.statics[i]
-        result[i] += _tile_factor(edges[i], code, 32.0 * warps) + spill_penalty(code)
+        result[i] += _tile_factor(edges[i], 32.0 * warps)
     return result
-
-
-def spill_penalty(code: Mapping[str, float]) -> float:
-    """Return the logarithm of what registers kept in memory cost."""
-    spilled = code.get("spill_load_bytes", 0.0) + code.get("spill_store_bytes", 0.0)
-    spilled += 4.0 * code.get("spilled_registers", 0.0)
-    return 0.2 * float(np.log2(1.0 + spilled / SPILLED_BYTES))
 
 
 def _padding_penalty(programs: np.ndarray, edges: Sequence[Mapping[str, float]]) -> np.ndarray:
@@ -82,20 +72,12 @@ def _padding_penalty(programs: np.ndarray, edges: Sequence[Mapping[str, float]])
     return np.minimum(covered - covered.min(), MAX_LOG_PADDING)
 
 
-def _tile_factor(edges: Mapping[str, float], code: Mapping[str, float], threads: float) -> float:
-    if code.get("dots", 0) > 0 and code.get("loop_intensity", 0) > 0:
-        # of 16-bit operands: narrower ones are multiplied as much faster as they load faster
-        intensity = code["loop_intensity"] * code.get("dot_bits", 16.0) / 16.0
-        return _memory_stall_penalty(intensity) + _occupancy_penalty(
-            max(code.get("carried_registers", 1.0), 1.0), "tile"
-        )
+def _tile_factor(edges: Mapping[str, float], threads: float) -> float:
+    if not edges:
+        return 0.0
     if "M" in edges and "N" in edges:
         m, n = edges["M"], edges["N"]
         return _memory_stall_penalty(m * n / (m + n)) + _occupancy_penalty(m * n / threads, "tile")
-    if code.get("tile_registers", 0) > 0:
-        return _occupancy_penalty(code["tile_registers"], "row")
-    if not edges:
-        return 0.0
     return _occupancy_penalty(float(np.prod(list(edges.values()))) / threads, "row")
 
 
@@ -185,15 +167,15 @@ class PriorFactory:
             return Prior(
                 predicted[0], spread, predicted[1], bool(self._guide.mismatch), self._log_mean_of
             )
-        fits = np.array([0.0 if s.get("fits") == 0 else 1.0 for s in rows.statics])
         if launches is None:
-            return Prior(self._estimate(rows), LOG_TIME_SPREAD, fits, log_mean_of=self._log_mean_of)
+            valid = np.ones(len(rows))
+            return Prior(
+                self._estimate(rows), LOG_TIME_SPREAD, valid, log_mean_of=self._log_mean_of
+            )
         columns, order = launch_features(launches, self._device), self._order or shipped_order()
-        log_mean = order.log_ratios(columns) + np.array([spill_penalty(s) for s in rows.statics])
-        fits = np.where(columns.fits, fits, np.minimum(fits, UNFIT_PROBABILITY))
-        return Prior(
-            log_mean, ORDER_SPREAD_SHARE * order.spread, fits, log_mean_of=self._log_mean_of
-        )
+        fits = np.where(columns.fits, 1.0, UNFIT_PROBABILITY)
+        spread = ORDER_SPREAD_SHARE * order.spread
+        return Prior(order.log_ratios(columns), spread, fits, log_mean_of=self._log_mean_of)
 
     def _log_mean_of(self, measurements: Sequence[Measurement]) -> np.ndarray:
         """Return what would have been believed of measurements of any problems."""

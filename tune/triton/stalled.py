@@ -1,4 +1,4 @@
-"""The search for one call's configuration: compile ahead, read the code, measure, choose."""
+"""Driver of a stalled call: compile ahead, claim, measure, choose."""
 
 import math
 import threading
@@ -13,64 +13,40 @@ import triton
 
 from foretune.errors import ForetuneWarning
 from foretune.measurement import Measurement, Status
+from foretune.search.loop import Batch, SearchLoop
 from foretune.space import Configuration
 from foretune.tune.triton.benchmark import ConfigurationBenchmark
 from foretune.tune.triton.choice import CallTuner, CallTunerFactory
-from foretune.tune.triton.code import MAX_EARLY_COMPILES, CodeReader
-from foretune.tune.triton.compile_ahead import MAX_COMPILE_THREADS, CompileAhead
+from foretune.tune.triton.compile_ahead import CompileAhead
 from foretune.tune.triton.kernel import DecoratedKernel, to_configuration
 from foretune.tune.triton.output_check import ComparisonError
 
-PATIENCE_S, POLL_S = 30.0, 0.02
-"""How long one waits for what other processes are measuring, and how often one looks."""
-
-
-class ClaimedElsewhere(set[Configuration]):
-    """Candidates that other processes are measuring; their results are waited for, not for ever.
-
-    Attributes:
-        still_waiting: whether they still are.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.still_waiting = True
-        self._deadline: float | None = None
-
-    def wait(self) -> bool:
-        """Wait a moment, and forget who was busy; return whether anybody was."""
-        if not self:
-            return False
-        now = time.monotonic()
-        self._deadline = self._deadline or now + PATIENCE_S
-        self.still_waiting = now < self._deadline
-        self.clear()
-        time.sleep(POLL_S)
-        return True
+TIMEOUT_S, POLL_S = 30.0, 0.02
+"""Timeout and poll interval for measurements of other processes."""
 
 
 class StalledCallDriver:
-    """What is known and tried of one call.
+    """Searches for the configuration of one call.
 
     Args:
-        kernel: what is called.
-        tunings: chooses; calls of the kernel share it.
+        kernel: the decorated kernel.
+        tuner_factory: shared by all calls of the kernel.
         args: positional arguments of the call.
         kwargs: arguments by name, and ``grid``.
-        configs: the candidates, after pruning; at least two.
-        ignore_known: as if nothing were known of this call.
+        configs: the candidates after pruning, at least two.
+        ignore_known: ignore earlier measurements of this problem.
 
     Attributes:
-        config: the choice so far.
-        timings: of every candidate measured now or before: median and 20 and 80 % quantiles, ms.
-        new_count: how many of them were measured now.
-        all_failed: whether every candidate was tried and failed.
+        config: the current choice.
+        timings: median, 20 % and 80 % quantile of every measured candidate, ms.
+        new_count: measurements made by this driver.
+        all_failed: whether every candidate was measured and failed.
     """
 
     def __init__(
         self,
         kernel: DecoratedKernel,
-        tunings: CallTunerFactory,
+        tuner_factory: CallTunerFactory,
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
         configs: Sequence[triton.Config],
@@ -88,12 +64,12 @@ class StalledCallDriver:
         self._triton_configs = dict(
             zip(reversed(self._configurations), reversed(self.configs), strict=True)
         )
-        self._tuner_factory = tunings
-        self.compile_ahead = CompileAhead(kernel.fn, args, kwargs)
+        self._tuner_factory = tuner_factory
+        self._compile_ahead = CompileAhead(kernel.fn, args, kwargs)
 
     @cached_property
     def tuner(self) -> CallTuner:
-        """What chooses."""
+        """The searcher of the call; use it under `lock`."""
         call = self.kernel.call(self.args, self.kwargs)
         call = replace(call, knobs=tuple(self._configurations[-1]))
         if self._ignore_known:
@@ -102,29 +78,30 @@ class StalledCallDriver:
 
     @property
     def lock(self) -> threading.RLock:
-        """To be held by who uses `tuning`."""
+        """Guards `tuner`."""
         return self._tuner_factory.lock
 
-    def triton_config(self, config: Configuration) -> triton.Config:
-        """Return Triton's form of a candidate."""
-        return self._triton_configs[config]
-
     def sufficient_choice(self) -> triton.Config | None:
-        """Return the choice that was made before; None if there is none that suffices."""
+        """Return the stored choice if it meets the options."""
         with self.lock:
             choice = self.tuner.sufficient_choice()
         return None if choice is None else self._triton_configs[choice.config]
 
     def predicted_best(self) -> triton.Config:
-        """Return the best candidate without measuring any."""
+        """Return the incumbent, else the candidate predicted fastest."""
         with self.lock:
             return self._triton_configs[self.tuner.best]
 
+    def stored_best(self) -> triton.Config:
+        """Choose the best candidate, store the choice, and return it."""
+        with self.lock:
+            return self._triton_configs[self.tuner.choose().config]
+
     def tune(self) -> None:
-        """Measure as much as it takes, and choose.
+        """Search and choose.
 
         Raises:
-            UserKernelError: the device works no more, or the call itself is wrong.
+            UserKernelError: the device is broken, or the call itself is wrong.
         """
         with self.lock:
             self.tuner.record_crashes()
@@ -141,31 +118,31 @@ class StalledCallDriver:
             elif self.all_failed:
                 self.config = self._triton_configs[self.tuner.fallback_configuration()]
             else:
-                self.config = previous or self._triton_configs[self.tuner.choose().config]
+                self.config = previous or self.stored_best()
 
     def next_best_after_failure(
         self, config: triton.Config, error: Exception
     ) -> triton.Config | None:
-        """Return the next best candidate after ``config`` failed to launch; None if there is none.
+        """Return the best candidate after ``config`` failed to launch; None if all failed.
 
-        Raises nothing: whatever goes wrong here, the caller has the kernel's own error.
+        It never raises, because the caller has the kernel's error to raise.
         """
         try:
             with self.lock:
                 text = f"{type(error).__name__}: {error}"
-                self.tuner.add(self.failure(config, Status.COMPILE_ERROR, text))
+                self.tuner.add([self.failure(config, Status.COMPILE_ERROR, text)])
                 return None if self.tuner.all_failed else self._triton_configs[self.tuner.best]
         except Exception:
             return None
 
     def store_best(self) -> None:
-        """Settle on what is best now that some did not run, for later processes too."""
+        """Store failures and the choice after some launches failed."""
         with self.lock:
             self.tuner.record_pending()
             self.tuner.choose()
 
     def collect_timings(self) -> dict[triton.Config, Any]:
-        """Return times of everything measured of this problem, in the order of the list."""
+        """Return the times of all measured candidates, in the order of the list."""
         found = {m.config: m for m in self.tuner.measured()}
         return {
             config: self._benchmark.timings.get(config) or _quantiles(found[named])
@@ -174,13 +151,30 @@ class StalledCallDriver:
         }
 
     def failure(self, config: triton.Config, status: Status, reason: str) -> Measurement:
-        """Return the measurement of a candidate that did not run."""
+        """Return a failed measurement."""
         return self.tuner.call.failure(to_configuration(config), status, reason)
 
-    def timed_out(self, config: triton.Config) -> Measurement:
-        """Return the measurement of a candidate that was given up."""
+    def advance(
+        self, loop: SearchLoop[Configuration], measurements: Sequence[Measurement] | None
+    ) -> Batch[Configuration] | None:
+        """Return the next batch after ``measurements`` (None: the first); None at the end."""
+        with self.lock:
+            try:
+                return next(loop) if measurements is None else loop.send(measurements)
+            except StopIteration:
+                return None
+
+    def compile(self, configs: Sequence[Configuration]) -> None:
+        """Compile candidates; return when each is compiled or timed out."""
+        limit_s = self.kernel.options.compile_limit_s
+        self._compile_ahead.compile([self._triton_configs[c] for c in configs], limit_s)
+
+    def compile_timeout(self, config: Configuration) -> Measurement | None:
+        """Return a failed measurement if `compile` gave up a candidate, else None."""
+        if self._compile_ahead.is_ready(self._triton_configs[config]):
+            return None
         reason = f"compiles for more than {self.kernel.options.compile_limit_s:g} s"
-        return self.failure(config, Status.TIMEOUT, reason)
+        return self.tuner.call.failure(config, Status.TIMEOUT, reason)
 
     @cached_property
     def _benchmark(self) -> ConfigurationBenchmark:
@@ -196,107 +190,69 @@ class StalledCallDriver:
         )
 
     def _search(self) -> None:
-        tuner, lock = self.tuner, self.lock
         try:
-            if self.kernel.options.budget == "all":
-                with lock:
-                    self._compile([self._triton_configs[c] for c in tuner.unmeasured()])
-            else:
-                self._read_early_stages()
-            claimed = ClaimedElsewhere()
-            while True:
-                with lock:
-                    proposed = self._next_candidate(claimed)
-                    also = tuner.promising(self._compile_ahead_count()) if proposed else []
-                if proposed is None:
-                    if not claimed.wait():
-                        return
-                    with lock:
-                        tuner.refresh()
-                    continue
-                self._compile([self._triton_configs[c] for c in dict.fromkeys((proposed, *also))])
-                if self._read_machine_code(proposed):
-                    continue
-                if not claimed.still_waiting or self._try_claim(proposed):
-                    self._measure(self._triton_configs[proposed])
-                else:
-                    claimed.add(proposed)
-                    with lock:
-                        tuner.refresh()
+            with self.lock:
+                loop = self.tuner.start_search()
+            batch = self.advance(loop, None)
+            while batch is not None and (batch.start or not self._is_sure()):
+                self.compile((*batch.start, *batch.likely))
+                done = [self._measure(c) for c in batch.start if self._try_claim(c)]
+                done += self._measured_elsewhere(wait=not batch.start)
+                batch = self.advance(loop, done)
         except ComparisonError as e:
             self._comparison_failed = True
             warnings.warn(
-                f"{tuner.call.kernel} keeps to configurations whose results were compared, or the "
-                f"first: {e}",
+                f"{self.tuner.call.kernel} keeps to configurations whose results were compared, "
+                f"or the first: {e}",
                 ForetuneWarning,
                 stacklevel=2,
             )
         finally:
             self._benchmark.close()
 
-    def _next_candidate(self, claimed: "ClaimedElsewhere") -> Configuration | None:
-        """Return the candidate to measure now; None if there is none but busy ones."""
-        tuner = self.tuner
-        if self.kernel.options.budget != "all":
-            if claimed and tuner.is_over():
-                claimed.clear()
-            return tuner.next(claimed)
-        return next((c for c in tuner.unmeasured() if c not in claimed), None)
+    def _is_sure(self) -> bool:
+        with self.lock:
+            return self.tuner.is_sure()
 
     def _try_claim(self, config: Configuration) -> bool:
-        """Return whether no other process has measured ``config`` meanwhile, or is at it."""
-        known = self._ignore_known or any(m.config == config for m in self.tuner.measured())
-        return self.tuner.cache.try_claim(self.tuner.call.problem, config, remeasure=known)
-
-    def _read_early_stages(self) -> None:
-        """Look at the first stages of some candidates' code, where nothing else is known."""
+        """Claim a candidate; False if another process measures it or has measured it."""
         tuner = self.tuner
         with self.lock:
-            uninformed = tuner.is_uninformed and not tuner.is_over()
-            selected = tuner.promising(MAX_EARLY_COMPILES) if uninformed else []
-        code = self._code_reader.early_stage_features(
-            [self._triton_configs[c] for c in selected], MAX_COMPILE_THREADS
-        )
-        with self.lock:
-            for config, features in zip(selected, code, strict=True):
-                tuner.add_code_features(config, features)
+            known = self._ignore_known or any(m.config == config for m in tuner.measured())
+            claimed = tuner.cache.try_claim(tuner.call.problem, config, remeasure=known)
+            tuner.elsewhere = [c for c in tuner.elsewhere if c != config]
+            tuner.elsewhere += [] if claimed else [config]
+        return claimed
 
-    def _read_machine_code(self, config: Configuration) -> bool:
-        """Look at a candidate's machine code; return whether it shows anything new."""
-        tuner, compiled = (
-            self.tuner,
-            self.compile_ahead.compiled_kernel(self._triton_configs[config]),
-        )
-        if compiled is None or tuner.has_machine_code(config):
-            return False
-        features = self._code_reader.machine_code_features(compiled)
-        with self.lock:
-            tuner.add_code_features(config, features)
-            return tuner.has_machine_code(config)
+    def _measured_elsewhere(self, wait: bool) -> list[Measurement]:
+        """Return results of candidates that other processes claimed; with ``wait`` at least one.
 
-    @cached_property
-    def _code_reader(self) -> CodeReader:
-        return CodeReader(self.kernel.fn, self.args, self.kwargs, self.tuner.call.device)
+        A claim that ended without a result, or lasts longer than the timeout, is measured here.
+        """
+        tuner, deadline = self.tuner, time.monotonic() + TIMEOUT_S
+        while tuner.elsewhere:
+            with self.lock:
+                done = tuner.measured_elsewhere()
+            if done or not wait:
+                return done
+            late = time.monotonic() > deadline
+            if mine := [c for c in tuner.elsewhere if self._try_claim(c) or late]:
+                tuner.elsewhere = [c for c in tuner.elsewhere if c not in mine]
+                return [self._measure(c) for c in mine]
+            time.sleep(POLL_S)
+        return []
 
-    def _compile(self, configs: Sequence[triton.Config]) -> None:
-        self.compile_ahead.compile(configs, self.kernel.options.compile_limit_s)
+    def _measure(self, config: Configuration) -> Measurement:
+        timeout = self.compile_timeout(config)
+        return timeout or self._benchmark.measure(self._triton_configs[config])
 
-    def _compile_ahead_count(self) -> int:
-        """Return how many more candidates are worth compiling ahead of their turn."""
-        left = self.kernel.options.max_measurements(len(self.configs)) - self.tuner.new_count
-        return min(MAX_COMPILE_THREADS, left) - 1
-
-    def _measure(self, config: triton.Config) -> None:
-        if self.compile_ahead.is_ready(config):
-            measurement = self._benchmark.measure(config)
-        else:
-            measurement = self.timed_out(config)
-        with self.lock:
-            self.tuner.add(measurement)
+    def triton_config(self, config: Configuration) -> triton.Config:
+        """Return Triton's form of a candidate."""
+        return self._triton_configs[config]
 
 
 def fail_if_conflicting(configs: Sequence[triton.Config], kwargs: Mapping[str, Any]) -> None:
-    """Refuse a call that passes what is being tuned, as stock Triton does, in its words."""
+    """Raise stock Triton's error if a call passes a tuned argument."""
     conflicts = kwargs.keys() & configs[0].kwargs.keys()
     if conflicts:
         raise ValueError(
@@ -306,7 +262,7 @@ def fail_if_conflicting(configs: Sequence[triton.Config], kwargs: Mapping[str, A
 
 
 def _quantiles(m: Measurement) -> list[float]:
-    """Return what a benchmarker would: median, 20 and 80 % quantiles, ms; infinite if it failed."""
+    """Return median, 20 % and 80 % quantile, ms; infinite for failures."""
     if not m.ok:
         return [math.inf] * 3
     if len(m.time_ms_samples) == 3:

@@ -662,11 +662,11 @@ class TestOnline:
     def test_a_plan_that_fails_ends_the_search_with_a_warning(self, device, tensors, monkeypatch):
         from foretune.tune.triton import choice
 
-        def broken(self):
+        def broken(self, n=1):
             raise ZeroDivisionError("ours")
 
         kernel = make(configs(64, 128, 256), mode="online", budget=5)
-        monkeypatch.setattr(choice.CallTuner, "next", broken)
+        monkeypatch.setattr(choice.CallTuner, "ask", broken)
         with pytest.warns(ForetuneWarning, match="ZeroDivisionError"):
             until_settled(kernel, tensors)
         assert kernel.best_config in kernel.configs

@@ -13,10 +13,13 @@ triton = pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]
 
 import tuned_kernels
 
+import foretune
+from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store import Store, Subject
 from foretune.tune.store import store as store_module
+from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.store.process import this_process
 from foretune.tune.triton import stalled
 
@@ -105,13 +108,57 @@ def test_a_claim_of_another_process_counts_as_long_as_it_may_live(tmp_path, monk
     assert store.try_claim(subject, problem, Configuration(x=3))
 
 
-def test_who_waits_too_long_measures_by_itself(monkeypatch):
-    monkeypatch.setattr(stalled, "PATIENCE_S", 0.03)
-    busy = stalled.ClaimedElsewhere()
-    assert not busy.wait()
-    for patient in (True, True, False):
-        busy.add(Configuration(x=1))
-        assert busy.wait()
-        assert not busy
-        if not patient:
-            assert not busy.still_waiting
+@pytest.fixture
+def claimed(tmp_path, monkeypatch):
+    """Let another live process claim block 128 of a call; return the kernel and the claim."""
+    place = tmp_path / "t.db"
+    options = {"store": place, "budget": "all"}
+    kernel = foretune.autotune(tuned_kernels.configs(64, 128, 256), ["n"], **options)(
+        triton.jit(tuned_kernels.copy)
+    )
+    claims = []
+
+    def claim(self, problem, config, remeasure=False):
+        if config["BLOCK"] == 128 and not claims:
+            claims.append((self.subject, problem, config))
+            with monkeypatch.context() as other:
+                far = replace(this_process(), host="elsewhere")
+                other.setattr(store_module, "this_process", lambda: far)
+                assert Store(place).try_claim(self.subject, problem, config)
+        return original(self, problem, config, remeasure)
+
+    original = MeasurementCache.try_claim
+    monkeypatch.setattr(MeasurementCache, "try_claim", claim)
+    return kernel, claims, Store(place)
+
+
+def test_who_waits_too_long_measures_by_itself(claimed, driver, tensors, monkeypatch):
+    monkeypatch.setattr(stalled, "TIMEOUT_S", 0.03)
+    kernel, claims, _ = claimed
+    kernel[(1,)](*tensors, 1024)
+    assert len(claims) == 1
+    assert [launch.config["BLOCK"] for launch in driver.launches] == [64, 256, 128, 256]
+
+
+def test_a_measurement_of_another_process_is_waited_for(claimed, driver, tensors, monkeypatch):
+    kernel, claims, store = claimed
+
+    def report(seconds):
+        subject, problem, config = claims[0]
+        found = Measurement(subject.kernel, problem, config, subject.device, Status.OK, 0.001)
+        store.put(subject, [found])
+
+    monkeypatch.setattr(stalled.time, "sleep", report)
+    kernel[(1,)](*tensors, 1024)
+    assert [launch.config["BLOCK"] for launch in driver.launches] == [64, 256, 128]
+    assert kernel.best_config.kwargs["BLOCK"] == 128
+
+
+def test_a_claim_without_a_result_is_taken_over(claimed, driver, tensors, monkeypatch):
+    kernel, claims, _ = claimed
+    monkeypatch.setattr(stalled.time, "sleep", lambda s: monkeypatch.setattr(
+        store_module, "MAX_CLAIM_S", 0.0
+    ))  # fmt: skip
+    kernel[(1,)](*tensors, 1024)
+    assert len(claims) == 1
+    assert [launch.config["BLOCK"] for launch in driver.launches] == [64, 256, 128, 256]

@@ -113,7 +113,7 @@ class TestCalls:
             "m:k", [1], {"grid": lambda meta: (meta["BLOCK"],)}, {}, configs(64, 128)
         )
         assert call.programs({"BLOCK": 128}) == (128,)
-        with pytest.raises(UsageError, match=r"BLOCK=256 is new .* record them anew"):
+        with pytest.raises(UsageError, match=r"BLOCK=256 is new .* record them again"):
             call.programs({"BLOCK": 256})
 
     def test_what_cannot_be_written_is_said_and_costs_no_call(
