@@ -1,7 +1,7 @@
-"""One record for all: what the store knows of a kernel on a device, and the file a user asked for.
+"""Cache of measurements of one kernel on one device: the store plus an optional run log.
 
-Measurements are found in the store by everybody who asks for the same kernel code, device and
-toolchain. A run log beside it is a copy for whoever asked for one.
+The store shares measurements by kernel code, device and toolchain. A run log is a copy of what one
+job measured or reused.
 """
 
 from collections.abc import Iterable
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 
 
 class SharedMeasurementCache(MeasurementCache):
-    """What is known of one kernel on one device, in the store and in a run log.
+    """The measurements of one kernel on one device, in the store and in a run log.
 
     Args:
-        kernel: what is measured.
-        device: on what.
-        store: where everybody finds what is known; see `FallibleStore`.
-        log: gets what is measured, and what `find` found in the store.
+        kernel: the kernel.
+        device: the device.
+        store: the shared store; see `FallibleStore`.
+        log: gets new measurements, and stored ones that `find` returns.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class SharedMeasurementCache(MeasurementCache):
         self._store = FallibleStore(store)
 
     def find(self, problem: Problem, config: Configuration) -> Measurement | None:
-        """Return what the log has of a configuration, or the store; then it goes to the log."""
+        """Return a measurement from the log, or from the store, which also adds it to the log."""
         found = super().find(problem, config)
         if (
             found is None
@@ -61,7 +61,7 @@ class SharedMeasurementCache(MeasurementCache):
         return found
 
     def append(self, measurement: Measurement) -> None:
-        """Keep a new measurement, in the log and in the store."""
+        """Add a new measurement to the log and the store."""
         super().append(measurement)
         self._remember([measurement])
         self._store.query(lambda store: store.put(self.subject, [measurement]), None)
@@ -69,7 +69,7 @@ class SharedMeasurementCache(MeasurementCache):
             self._store.query(lambda store: store.put(seen[0], [seen[1]]), None)
 
     def known(self, problem: Problem) -> list[Measurement]:
-        """Return what the store has of a problem now; what the log has was measured by this job."""
+        """Return the store's current measurements of a problem, without those in the log."""
         if self._launch_view:
             self._remember(self._measured_by_decorator(self._launch_view, problem))
         self._remember(self._read_store(problem))
@@ -79,12 +79,12 @@ class SharedMeasurementCache(MeasurementCache):
         ]
 
     def known_for_other_problems(self, problem: Problem) -> list[Measurement]:
-        """Return what is known of all other problems of this kernel."""
+        """Return the stored measurements of all other problems of this kernel."""
         others = (rows for p, rows in self._stored_by_problem.items() if p != problem)
         return [m for rows in others for m in rows.values()]
 
     def choice(self, problem: Problem, objective: ConstrainedObjective) -> Choice | None:
-        """Return what was chosen for a problem before, by the same objective and limits."""
+        """Return the stored choice for a problem, objective and limits."""
         choice_problem = self._choice_problem(problem, objective)
         return self._store.query(lambda store: store.choice(self.subject, choice_problem), None)
 
@@ -95,7 +95,7 @@ class SharedMeasurementCache(MeasurementCache):
         choice: Choice,
         previous_choice: Choice | None,
     ) -> None:
-        """Keep a choice; it replaces ``previous_choice`` only if it rests on more measurements."""
+        """Store a choice; it replaces ``previous_choice`` only if it rests on more measurements."""
         choice_problem = self._choice_problem(problem, objective)
         stands = self._store.query(
             lambda store: store.choose(self.subject, choice_problem, choice, previous_choice),
@@ -106,7 +106,7 @@ class SharedMeasurementCache(MeasurementCache):
             self._store.query(lambda store: _choose(store, *seen), None)
 
     def _choice_problem(self, problem: Problem, objective: ConstrainedObjective) -> Problem:
-        """Return what a choice is for: least time on a problem, or something else that it says."""
+        """Return the problem with tags for the candidates, and for objectives other than time."""
         more = {CANDIDATES_TAG: self.kernel.space_id} if self.kernel.space_id else {}
         if objective != ConstrainedObjective(Objective.TIME, ()):
             limits = (f"{x.column}<={x.maximum:g}" for x in objective.limits)
@@ -124,7 +124,7 @@ class SharedMeasurementCache(MeasurementCache):
 
     @cached_property
     def _launch_view(self) -> "LaunchView | None":
-        """What a decorator of the same function calls these runs, of a Triton kernel."""
+        """How the decorator of the same function names these runs, if it is a Triton kernel."""
         if not isinstance(self.kernel, TritonKernel):
             return None
         from foretune.tune.triton.launch_view import LaunchView
@@ -132,7 +132,7 @@ class SharedMeasurementCache(MeasurementCache):
         return LaunchView(self.kernel, self.device)
 
     def _measured_by_decorator(self, view: "LaunchView", problem: Problem) -> list[Measurement]:
-        """Return what a decorator measured of a problem."""
+        """Return the decorator's measurements of a problem."""
         run = view.function_launch(problem, self.kernel.default(problem))
         if run is None:
             return []
