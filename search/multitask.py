@@ -1,16 +1,16 @@
 """Transfer search: one Gaussian process over all problems of a kernel on a device.
 
-Residuals of a prior (a predictor, or an estimate) are an offset of each problem's own, a smaller
-one of each configuration's own, a multiple of the prior, and a function that is smooth in problem
-sizes, configuration and launch geometry together. What was learned on other problems so carries
-over where the kernel behaves alike; how far, the likeliest length scales say. Choosing needs
-differences between configurations only, so the offsets do no harm where nothing was measured.
+The process models the residuals of a prior, which is a predictor or an estimate. A residual is the
+sum of four parts: an offset per problem, a smaller offset per configuration, a multiple of the
+prior, and a smooth function of problem sizes, configuration and launch geometry. Fitted length
+scales decide how far measurements of other problems carry over. Offsets of problems do not matter
+for a choice, which depends on differences between configurations.
 
-The expected regret of a choice is the mean, over draws of all candidates from the joint posterior,
-of how much slower it is than the fastest of the draw. Spreads are widened by what left-out problems
-showed, and nothing is promised of a kernel that was hardly ever measured. Experience counts as far
-as its problems are like the one asked for; where more than an estimate is believed beforehand, that
-order is followed first, and experience has to choose better to replace it.
+The expected regret of a choice is its mean loss against the fastest candidate, over draws from the
+joint posterior. Spreads are widened by the errors on left-out problems. A kernel with few
+measurements has no regret estimate. Problems weigh by their similarity to the current one. If the
+prior is precise, the search follows its order first, and experience replaces that order only where
+it chooses better.
 """
 
 import math
@@ -40,53 +40,52 @@ from foretune.space import Configuration
 from foretune.values import FrozenParameters
 
 POOL_SIZE = 2048
-"""Candidates that are looked at."""
+"""Maximum number of candidates."""
 MAX_ROWS = 300
-"""Measured runs that are learned from: this problem's, then those of the problems most like it."""
+"""Maximum number of training runs, nearest problems first."""
 MIN_FIT = 8
-"""Runs from which length scales are fitted; with fewer the weak prior on them stands."""
+"""Minimum number of runs to fit length scales; below it, their hyperpriors hold."""
 MIN_SIMILAR_PROBLEMS = 8
-"""Problems, each counted as far as the one asked for resembles it, after which a kernel is known
-there: only then the model's word is enough."""
+"""Number of problems, weighted by similarity, from which the model alone decides."""
 CHECKED_MEASUREMENTS = 6
-"""Measurements of every problem before that; of the first more, most of a large space."""
+"""Minimum number of measurements per problem before that; the first problem of a large space gets
+the larger number."""
 ORDER_ONLY_MEASUREMENTS, ORDER_ONLY_IF_SIMILAR, ENOUGH_SIMILAR_PROBLEMS = 4, 3, 2.0
-"""Measurements in the order of a prior that is not rough: a few say less about the others than was
-believed of them beforehand. So many are always made; the second number where problems, counted as
-above, are at least the third: nothing there contradicted the order."""
+"""Measurements in the order of a precise prior, because a few measurements say less than the prior.
+The first number is always made. The second applies if the weighted number of problems is at least
+the third: then experience never contradicted the order."""
 MAX_LOSS_RATIO = 0.5
-"""Share of what choices by belief lose that choices by experience may, to be preferred."""
+"""Experience beats the prior if its choices lose at most this share of the prior's loss."""
 MAX_PROBLEM_DISTANCE = 16.0
-"""How far apart problems are (`distance`) that nothing is learned from if the prior is not rough:
-their types differ."""
+"""Distance of problems (`problem_distance`) from which nothing is transferred under a precise
+prior."""
 COARSE_PRIOR_SPREAD = 0.3
-"""Spread of a prior from which on it is only an estimate: it is checked everywhere."""
+"""Log spread from which a prior is coarse: an estimate that needs checks everywhere."""
 SMALL_SPACE = 64
-"""Candidates beyond which the first problem is measured more often."""
+"""Number of candidates from which the first problem gets more measurements."""
 CONFIGURATION_VARIANCE = Hyperprior(0.01, 0.0)
-"""Variance of what is peculiar to a configuration on all problems, relative to all that the prior
-gets wrong."""
+"""Variance of configuration offsets across problems, relative to all residuals."""
 SPREAD_FACTORS = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6)
-"""How many times wider than promised spreads may have to be."""
+"""Candidate factors by which posterior spreads are widened."""
 PRIOR_REGRET = 0.2
-"""Loss, summed over problems, taken to have been seen beforehand: that of the second doubt."""
+"""Prior loss, summed over problems, in the choice of that factor: the second candidate's."""
 MIN_SPREAD, DEFAULT_SPREAD = 0.02, 0.5
-"""Least spread of a prior's error, and the spread of log values of which nothing is believed."""
+"""Lower bound of a prior's error, and the log spread without a prior."""
 MIN_P_VALID = 1e-3
 
 Fits = dict[tuple[str, ...], tuple[int, GaussianProcess]]
-"""By axes, the likeliest process, and from how many runs it was found."""
+"""Fitted process and the number of runs it was fitted to, by axes."""
 
 
 class TransferSearcher(Searcher):
     """Expected improvement under one process over all problems.
 
-    Its experience may hold runs of the problem itself, of configurations that the space lacks.
+    Experience may include runs of the same problem, also of configurations outside the space.
 
     Args:
         args, named: as for `Searcher`.
-        statics: what is known of each configuration without running it (`Measurement.static`).
-        fits: where fitted processes are kept; searches of the same kernel share them.
+        statics: known properties of each configuration before it runs (`Measurement.static`).
+        fits: cache of fitted processes, shared by the searches of one kernel.
     """
 
     uses_prior = True
@@ -110,7 +109,7 @@ class TransferSearcher(Searcher):
 
     @property
     def search_posterior(self) -> SearchPosterior:
-        """What is expected of the candidates now."""
+        """The posterior of the candidates."""
         if self._search_posterior is None:
             if not set(self.observed) <= set(self._pool.tolist()) or (
                 len(self._pool) < len(self.space)
@@ -123,7 +122,7 @@ class TransferSearcher(Searcher):
 
     @property
     def min_measurements(self) -> int:
-        """How many candidates are measured even where the model is sure of itself."""
+        """Minimum number of measurements, even if the expected regret is small."""
         if self.prior is not None and not self.prior.foreign:
             return 0
         other_problems = {
@@ -143,24 +142,24 @@ class TransferSearcher(Searcher):
 
     @property
     def _prior_is_coarse(self) -> bool:
-        """Whether what is believed beforehand is not much."""
+        """Whether the prior is only an estimate."""
         return self.prior is None or self.prior.log_spread >= COARSE_PRIOR_SPREAD
 
     def choice(self) -> Configuration:
-        """Return the configuration to run now: the best measured one, else the likeliest best."""
+        """Return the configuration to run now: the best measured one, else the most promising."""
         return self.best() or self.space[int(self._pool[self.search_posterior.best])]
 
     def expected_regret(self) -> float:
-        """Return how much slower than the optimum `choice` is expected to be, relative.
+        """Return the expected regret of `choice`: how much slower than the optimum, relative.
 
-        Infinite while too little was measured for the model's word to be enough.
+        Infinite while there are too few measurements to trust the model.
         """
         if len(self._known_values()) < min(self.min_measurements, len(self.space)):
             return math.inf
         return self.search_posterior.expected_regret
 
     def expected_improvement(self) -> float:
-        """Return by how much one more measurement is expected to improve on `best`, relative."""
+        """Return the expected gain on `best` of one more measurement, relative."""
         if len(self._known_values()) < min(self.min_measurements, len(self.space)):
             return math.inf
         return self.search_posterior.expected_improvement(self._free())
@@ -193,7 +192,7 @@ class TransferSearcher(Searcher):
 
     @cached_property
     def _initial_log_success(self) -> np.ndarray:
-        """What was expected of each candidate when nothing of the problem was measured."""
+        """Log expected success of each candidate before the first measurement of this problem."""
         with one_blas_thread():
             return self._posterior_of_candidates({}).log_expected_success
 
@@ -201,28 +200,28 @@ class TransferSearcher(Searcher):
         self._search_posterior = None
 
     def _farthest(self, free: np.ndarray, chosen: list[int]) -> int:
-        """Return the candidate least like any that was proposed."""
+        """Return the candidate that is farthest from all proposed ones."""
         points = self._points[len(self._near_measurements) :]
         known = points[np.isin(self._pool, [*self.proposed, *chosen])]
         distance = ((points[:, None] - known[None]) ** 2).sum(axis=2).min(axis=1)
         return int(self._pool[np.argmax(np.where(free, distance, -np.inf))])
 
     def _probably_valid(self, free: np.ndarray) -> np.ndarray:
-        """Return which candidates probably run, at least one of the ``free`` ones."""
+        """Return a mask of candidates that probably run, at least one of the ``free`` ones."""
         p_valid = self.search_posterior.p_valid
         runs: np.ndarray = p_valid >= min(0.5, p_valid[free].max())
         return runs
 
     def _free(self) -> np.ndarray:
-        """Return which candidates were not proposed."""
+        """Return a mask of unproposed candidates."""
         return ~np.isin(self._pool, list(self.proposed))
 
     def _known_values(self) -> dict[int, float]:
-        """Return what was told of and says its objective."""
+        """Return the observations with a known objective."""
         return {i: value for i, value in self.observed.items() if not math.isnan(value)}
 
     def _select_measurements(self) -> tuple[list[Measurement], np.ndarray]:
-        """Return the experience that is learned from, nearest first, and what the prior says."""
+        """Return the training runs, nearest problems first, and their prior."""
         far = math.inf if self._prior_is_coarse else MAX_PROBLEM_DISTANCE
         near = [
             m for m in self.other_measurements if problem_distance(m.problem, self.problem) < far
@@ -239,7 +238,7 @@ class TransferSearcher(Searcher):
         return chosen, np.array(log_mean)
 
     def _refresh_pool(self) -> None:
-        """Choose the candidates, and place them and the experience."""
+        """Choose the candidates, and encode them and the training runs."""
         size = len(self.space.codes)
         prior, valid = np.zeros(size), np.ones(size)
         if self.prior is not None:
@@ -264,7 +263,7 @@ class TransferSearcher(Searcher):
         self.__dict__.pop("_initial_log_success", None)
 
     def _posterior_of_candidates(self, observed: Mapping[int, float]) -> SearchPosterior:
-        """Return what is known of every candidate, given what was told of some."""
+        """Return the posterior of all candidates given the observations."""
         position = {number: i for i, number in enumerate(self._pool.tolist())}
         others = (
             self._near_measurements[: max(MAX_ROWS - len(observed), 0)]
@@ -285,10 +284,10 @@ class TransferSearcher(Searcher):
 
     @cached_property
     def _other_problems_help(self) -> bool:
-        """Whether other problems' runs tell more than is believed without them.
+        """Whether other problems' runs improve on the prior.
 
-        They do if choices among each problem's runs lose less, that problem left out, by a good
-        part. What was measured was little, and chosen by what is believed: it misleads easily.
+        They do if leave-one-problem-out choices lose clearly less than the prior's. A clear margin
+        is needed, because the measured runs are few and were selected by the prior.
         """
         if self._prior_is_coarse or not self._near_measurements:
             return True
@@ -306,7 +305,7 @@ class TransferSearcher(Searcher):
         return len(problems) >= MIN_SIMILAR_PROBLEMS and learned_loss < MAX_LOSS_RATIO * prior_loss
 
     def _posterior(self, at: np.ndarray, logs: np.ndarray) -> Posterior:
-        """Return what is known of the candidates, given the logs measured ``at`` some rows."""
+        """Return the posterior of the candidates, given log values measured ``at`` some rows."""
         problem_codes, here = self._problem_codes[at], slice(len(self._near_measurements), None)
         prior_mean = np.concatenate([self._near_prior_mean, self._prior_mean])
         prior_mean = _centered(prior_mean, self._problem_codes)
@@ -327,7 +326,7 @@ class TransferSearcher(Searcher):
         return posterior
 
     def _scale(self, prior_mean: np.ndarray, logs: np.ndarray, problem_codes: np.ndarray) -> float:
-        """Return the usual size of what the prior gets wrong among one problem's runs."""
+        """Return the typical residual of the prior within one problem."""
         if self.prior is not None and not self._prior_is_coarse:
             return max(self.prior.log_spread, MIN_SPREAD)
         if len(logs) < MIN_FIT:
@@ -337,7 +336,7 @@ class TransferSearcher(Searcher):
         return max(float(np.sqrt((residuals**2).sum() / freedom)), MIN_SPREAD)
 
     def _fitted(self, X: np.ndarray, y: np.ndarray) -> GaussianProcess:
-        """Return a process with the likeliest scales, fitted anew when there is much more."""
+        """Return a fitted process; it is refitted when the data has grown enough."""
         axes, unfitted = tuple(self._axes), multitask_process(len(self._axes))
         if len(y) < MIN_FIT:
             return unfitted
@@ -348,7 +347,7 @@ class TransferSearcher(Searcher):
         return process
 
     def _validity(self, outcomes: Sequence[tuple[Configuration, bool]]) -> np.ndarray:
-        """Return how likely each candidate is to run, given how configurations fared."""
+        """Return each candidate's probability to run, given which configurations ran."""
         tries: dict[Configuration, list[bool]] = {}
         for config, ran in outcomes:
             tries.setdefault(config, []).append(ran)
@@ -361,9 +360,9 @@ class TransferSearcher(Searcher):
 
 
 def multitask_process(axes: int) -> GaussianProcess:
-    """Return the process of points that end in the prior and the numbers of configuration, problem.
+    """Return the process; points end with the prior, the configuration and the problem number.
 
-    Each problem has an offset of its own, and so, a smaller one, has each configuration.
+    It has an offset per problem and a smaller one per configuration.
     """
     offsets = (
         GroupCovariance(axes + 1, CONFIGURATION_VARIANCE),
@@ -378,9 +377,9 @@ def _codes(things: Sequence[FrozenParameters]) -> np.ndarray:
 
 
 def _log_values(values: np.ndarray, problem_codes: np.ndarray) -> np.ndarray:
-    """Return logarithms; a failure counts as the slowest of its problem, at least e times median.
+    """Return log values; failures get the slowest value of their problem, at least e × median.
 
-    Of a problem on which nothing ran, all count alike.
+    On a problem where nothing ran, all rows get the same value.
     """
     ran = np.isfinite(values)
     logs = np.log(values, where=ran, out=np.zeros(len(values)))
@@ -393,12 +392,11 @@ def _log_values(values: np.ndarray, problem_codes: np.ndarray) -> np.ndarray:
 
 
 def _spread_factor(posterior: Posterior, logs: np.ndarray, problem_codes: np.ndarray) -> float:
-    """Return how many times wider spreads must be for promises to have been kept.
+    """Return the factor by which spreads must be widened to cover the observed regret.
 
-    Each problem's runs are predicted from all other problems', the one predicted best is chosen
-    among them, and what that lost is compared with the loss to expect. Chosen is what looks best,
-    so this hinges on the few predictions that are far off, which an average over all errors would
-    not show.
+    Each problem is predicted from the others. The regret of the configuration predicted best is
+    compared with its expected regret. Selection favors large errors, which an average over all
+    errors would hide.
     """
     rng = np.random.default_rng(0)
     observed_loss, expected_loss = (
@@ -420,13 +418,13 @@ def _spread_factor(posterior: Posterior, logs: np.ndarray, problem_codes: np.nda
 
 
 def _problem_groups(problem_codes: np.ndarray) -> list[np.ndarray]:
-    """Return where the runs of each problem are that has several, if not all of them."""
+    """Return the rows of each problem that has several, unless one problem has all."""
     problems = [np.flatnonzero(problem_codes == problem) for problem in np.unique(problem_codes)]
     return [here for here in problems if 1 < len(here) < len(problem_codes)]
 
 
 def _mean_regret(logs: np.ndarray, pick: int) -> float:
-    """Return how much slower than the fastest of each row ``pick`` is on average, relative."""
+    """Return the mean regret of ``pick``, relative to the fastest of each row."""
     return float(np.expm1(np.minimum(logs[:, pick] - logs.min(axis=1), 3.0)).mean())
 
 
@@ -435,7 +433,7 @@ def _problem_medians(logs: np.ndarray, problem_codes: np.ndarray) -> dict[float,
 
 
 def _centered(values: np.ndarray, problem_codes: np.ndarray) -> np.ndarray:
-    """Return ``values`` less the mean of their problem."""
+    """Return ``values`` minus the mean of their problem."""
     _, inverse = np.unique(problem_codes, return_inverse=True)
     means = np.bincount(inverse, values) / np.bincount(inverse) if len(values) else values
     return values - means[inverse]

@@ -207,7 +207,7 @@ class WorkloadSearcher:
         )
 
     def _objective_per_work(self, kernel: str) -> float:
-        """Return the median objective per unit of work: of the kernel, else of all, else 1."""
+        """Return the median objective per work of the kernel, else of all kernels, else 1."""
         rates = {
             i: self._best(i) / part.work
             for i, part in enumerate(self.parts)

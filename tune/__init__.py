@@ -1,4 +1,4 @@
-"""The loop that ties it together: predict, search, measure, verify, report."""
+"""Tuning: predict, search, measure, verify, report."""
 
 from typing import TYPE_CHECKING
 

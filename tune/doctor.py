@@ -1,4 +1,4 @@
-"""The doctor: what of Foretune works on this machine, and how to get the rest."""
+"""Reports which parts of Foretune work on this machine, and how to install the rest."""
 
 import importlib.util
 import os
@@ -22,12 +22,12 @@ EXTRAS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing looked at.
+    """One checked part.
 
     Attributes:
-        what: in two or three words.
-        works: whether it is there.
-        note: what it is, or what to do to get it.
+        what: its name, two or three words.
+        works: whether it works.
+        note: what was found, or how to get it.
     """
 
     what: str
@@ -36,7 +36,7 @@ class Finding:
 
 
 def examine() -> list[Finding]:
-    """Look at everything Foretune can use; takes a few seconds the first time (CPU probe)."""
+    """Check everything that Foretune can use; the first time, the CPU probe takes a few seconds."""
     findings = [Finding("versions", True, versions())]
     findings += [_package(module, *why) for module, why in EXTRAS.items()]
     devices = local_devices()

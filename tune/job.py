@@ -1,4 +1,4 @@
-"""A session: what one tuning job has at hand, said once and handed down whole."""
+"""The state that the searches of one tuning job share."""
 
 import math
 import time
@@ -45,19 +45,12 @@ MAX_PARALLEL = 4
 
 @dataclass(frozen=True)
 class TuningJob:
-    """What a tuning job has at hand, whatever the problem.
+    """A kernel, a runner, a cache, and how to search; independent of the problem.
 
     Attributes:
-        kernel: what is tuned.
-        runner: measures; its device is the one tuned for.
-        cache: what is known, and where measurements go.
-        objectives: what is minimised.
-        limits: what breaks one of them failed, to a search, and never wins.
-        searcher: registered name, `Searcher` class, or a sampler of Optuna.
-        stopping: when a search is over.
-        seed: of everything random.
-        progress: told what happens.
-        patience_s: how long to wait for a machine that does nothing else.
+        limits: configurations that violate one never win; searchers see them as failures.
+        searcher: a registered name, a `Searcher` class, or an Optuna sampler.
+        patience_s: seconds to wait for an idle machine.
 
     Raises:
         MeterUnavailable: objectives or limits need power, which this machine cannot measure.
@@ -84,29 +77,29 @@ class TuningJob:
 
     @property
     def device(self) -> Device:
-        """What is tuned for."""
+        """The device that is tuned for."""
         return self.runner.device
 
     @property
     def constrained_objectives(self) -> tuple[ConstrainedObjective, ...]:
-        """The objectives, each within the limits."""
+        """The objectives with the limits."""
         return tuple(ConstrainedObjective(objective, self.limits) for objective in self.objectives)
 
     def clock(self) -> float:
-        """Return seconds since any beginning: searches end by them."""
+        """Return monotonic seconds, by which searches end."""
         return time.monotonic()
 
     def wait_until_idle(self) -> None:
-        """Wait until the machine does nothing else, as long as patience lasts."""
+        """Wait until the machine is idle, at most `patience_s`."""
         wait_until_idle(self.runner.watch, self.patience_s, self.progress)
 
     def start_progress(self, problem: Problem, space: SearchSpace) -> None:
-        """Tell progress that a search begins."""
+        """Show that a search starts."""
         total = len(space) if self.stopping.measurements is None else self.stopping.measurements
         self.progress.start(f"tuning {problem}", min(total, len(space)))
 
     def known(self, problem: Problem, space: SearchSpace) -> list[Measurement]:
-        """Return what others measured of a problem's space, if it says all the goals ask."""
+        """Return stored measurements that have every column the objectives and limits need."""
         found = self.cache.known(problem)
         return [m for m in found if m.config in space and self._is_complete(m)]
 
@@ -166,7 +159,7 @@ class TuningJob:
         """Yield one measurement per problem and configuration, stored ones first.
 
         Raises:
-            UsageError: a limit is on a column that runs of this kernel do not have.
+            UsageError: the kernel's measurements lack the column of a limit.
         """
         missing = []
         for problem, config in work:
@@ -189,7 +182,7 @@ class TuningJob:
                 )
 
     def no_feasible_error(self, measured: int, default_breaks: str) -> MeasurementError:
-        """Return the error of a search that found nothing within its limits."""
+        """Return the error for a search without any configuration within the limits."""
         listed = ", ".join(map(str, self.limits))
         return MeasurementError(
             f"none of {measured} configurations measured keeps to {listed}, nor does the default "

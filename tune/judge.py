@@ -1,4 +1,4 @@
-"""The verifier on somebody else's implementation."""
+"""The verifier for a third party's implementation."""
 
 import math
 import random
@@ -30,12 +30,12 @@ class ProblemVerdict:
     """The comparison on one problem.
 
     Attributes:
-        problem: what was computed.
-        comparisons: the candidate's best rival first, then the candidate, then other rivals; times
-            in ms, ratios are the best rival's time over theirs.
-        rounds: how many rounds were compared.
-        steadiness: of the machine.
-        relative_error: the candidate's largest, over all outputs that were looked at.
+        problem: the problem.
+        comparisons: the best rival first, then the candidate, then the other rivals; values in ms,
+            ratios are the best rival's time over each time.
+        rounds: number of rounds.
+        steadiness: noise estimate of the machine.
+        relative_error: largest error of the candidate over all checked outputs.
     """
 
     problem: Problem
@@ -46,7 +46,7 @@ class ProblemVerdict:
 
     @property
     def candidate(self) -> Comparison:
-        """The one that is judged."""
+        """The judged implementation."""
         return self.comparisons[1]
 
     @property
@@ -74,11 +74,11 @@ class ProblemVerdict:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a candidate is right, and how fast it is beside its best rival.
+    """Whether a candidate is correct, and its speed against the best rival.
 
     Attributes:
-        refused: why it cannot be accepted, with the problem; empty if it can.
-        problem_verdicts: one per problem that was compared; none where it was refused.
+        refused: why it was rejected, with the problem; empty if accepted.
+        problem_verdicts: one per compared problem; empty if rejected.
     """
 
     refused: str
@@ -86,7 +86,7 @@ class Verdict:
 
     @property
     def accepted(self) -> bool:
-        """Whether everything it computed was right, in the time it took."""
+        """Whether all outputs were correct and all calls ended in time."""
         return not self.refused
 
     @property
@@ -96,12 +96,12 @@ class Verdict:
 
     @property
     def speedup(self) -> float:
-        """Geometric mean over problems of the best rival's time over the candidate's; or NaN."""
+        """Geometric mean over problems of the speed-up over the best rival; NaN without one."""
         return _geometric_mean([r.candidate.ratio for r in self.problem_verdicts])
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Geometric means of the ends of the problems' 95 % intervals."""
+        """Geometric means of the bounds of the problems' 95 % intervals."""
         candidates = [r.candidate for r in self.problem_verdicts]
         return _geometric_mean([c.ratio_low for c in candidates]), _geometric_mean(
             [c.ratio_high for c in candidates]
@@ -109,7 +109,7 @@ class Verdict:
 
     @property
     def faster(self) -> bool:
-        """Whether it beats every rival for certain, all problems taken together."""
+        """Whether the interval over all problems shows that it beats every rival."""
         return self.accepted and not self.unstable and self.interval[0] > 1.0
 
     def __str__(self) -> str:
@@ -122,7 +122,7 @@ class Verdict:
         return f"right, and {'faster' if self.faster else 'no faster'}: {text}"
 
     def summary(self) -> dict[str, Any]:
-        """Return it as the command line's JSON gives it."""
+        """Return the verdict for the command line's JSON output."""
         low, high = self.interval
         return {
             "accepted": self.accepted,
@@ -152,20 +152,20 @@ def _geometric_mean(values: list[float]) -> float:
 
 
 CHECK_SEEDS = 3
-"""Seeds on which every output is looked at before anything is timed."""
+"""Number of seeds whose outputs are all checked before anything is timed."""
 MIN_ROUNDS, MAX_ROUNDS = 9, 200
 OUTPUT_CHECK_SHARE = 1 / 3
-"""Share of the timed rounds whose outputs are looked at, too; nobody knows which."""
+"""Share of timed rounds whose outputs are checked, too; chosen at random."""
 MAX_CLOCK_RATIO = 1.5
-"""The judge's clock may show a contestant's time times this: the processes' own work is in it."""
+"""Maximum ratio of the judge's clock to a contestant's, because processes have overhead."""
 CLOCK_OVERHEAD_MS = 0.002
-"""What calling and reading a clock takes at most."""
+"""Maximum duration of reading a clock."""
 OVERHEAD_SAMPLES, MAX_BURSTS, BURST_S = 5, 40, 0.02
 CANDIDATE, REFERENCE, REFERENCE_REPEATED = "candidate", "reference", "again"
 
 
 class CandidateRejected(Exception):
-    """Raised where a candidate cannot be accepted; the message says why."""
+    """The candidate is rejected; the message is the reason."""
 
 
 def judge(
@@ -181,28 +181,29 @@ def judge(
     device: Device | None = None,
     progress: Progress = SILENT,
 ) -> Verdict:
-    """Say whether ``candidate`` computes what ``reference`` does, and how much faster.
+    """Check whether ``candidate`` computes the same as ``reference``, and how much faster.
 
-    Functions of the running script are sent to their processes; ``"FILE.py:NAME"`` is loaded there,
-    so that nothing of a candidate ever runs in this process.
+    Functions of the running script are sent to other processes. ``"FILE.py:NAME"`` is loaded there,
+    so that no code of the candidate runs in this process.
 
     Args:
         candidate: the implementation to judge.
-        reference: what is right. Both get the same positional arguments, and return their outputs
-            or write them into arguments.
-        problems: parameters of ``inputs``: several shapes, for what is right for one only.
+        reference: a correct implementation. Both get the same positional arguments, and return
+            their outputs or write them into arguments.
+        problems: parameters of ``inputs``; several shapes, to catch code that is right for one
+            only.
         inputs: ``inputs(**problem, seed=…)`` returns the arguments: arrays, tensors, numbers. Other
             seeds must give other values.
-        rivals: more rivals by name, such as a library's call, ``torch.compile`` of the reference or
-            a tuned kernel; the speed-up is over the fastest, the reference among them.
+        rivals: other implementations by name, such as a library call, ``torch.compile`` of the
+            reference or a tuned kernel. The speed-up is over the fastest rival or reference.
         tolerance: largest accepted ``‖output − right‖ / ‖right‖``.
         max_seconds: seconds of comparison per problem.
-        limit_s: seconds one call may take, loading and compiling included.
-        device: where it runs, to see what disturbs it; the CPU if not given.
-        progress: told about every problem.
+        limit_s: maximum seconds of one call, including loading and compiling.
+        device: the device, to see what disturbs it; by default the CPU.
+        progress: advanced with every problem.
 
     Raises:
-        UsageError: there is no problem, or the reference proves nothing on one.
+        UsageError: there is no problem, or the reference's output does not depend on the inputs.
         MeasurementError: the reference, a rival or ``inputs`` fails.
     """
     wanted = [Problem(p) for p in problems]
@@ -243,12 +244,12 @@ def judge(
 
 
 class JudgeBenchmark:
-    """The contestants, each in its process.
+    """Runs each contestant in its own process.
 
     Args:
-        implementations: by name.
+        implementations: the contestants by name.
         tolerance: largest accepted relative error.
-        limit_s: seconds one call may take.
+        limit_s: maximum seconds of one call.
     """
 
     def __init__(
@@ -266,11 +267,11 @@ class JudgeBenchmark:
             service.close()
 
     def check(self, problem: Problem) -> None:
-        """Look at everything the contestants compute of a problem.
+        """Check all outputs of the contestants on a problem.
 
         Raises:
-            Refusal: the candidate is wrong.
-            UsageError: the reference gives the same for all inputs.
+            CandidateRejected: the candidate is wrong.
+            UsageError: the reference gives the same output for all inputs.
             MeasurementError: a rival fails or is wrong.
         """
         rights = []
@@ -285,10 +286,10 @@ class JudgeBenchmark:
             )
 
     def compare(self, problem: Problem, max_seconds: float, watch: LoadMonitor) -> ProblemVerdict:
-        """Time all contestants in turn, each round on new inputs.
+        """Time all contestants in interleaved rounds, each with new inputs.
 
         Raises:
-            Refusal: the candidate is wrong in a round, or its clock is.
+            CandidateRejected: the candidate is wrong in a round, or its clock is.
             MeasurementError: a rival fails.
         """
         self.max_error = 0.0
@@ -317,7 +318,7 @@ class JudgeBenchmark:
         return ProblemVerdict(problem, contenders, len(repeated), steady, self.max_error)
 
     def _compare_outputs(self, problem: Problem) -> CallOutputs:
-        """Compare what the last calls left behind; return what is right."""
+        """Compare the outputs of the last calls; return the correct ones."""
         expected: CallOutputs = self._call(REFERENCE, problem, "outputs")
         for name in self.implementations:
             if name == REFERENCE:
@@ -334,7 +335,7 @@ class JudgeBenchmark:
         return expected
 
     def _verify_clock(self, problem: Problem, time_ms: float) -> None:
-        """Let the candidate run for a while, and look at our own clock."""
+        """Run the candidate in bursts and compare its times with this process's clock."""
         (seed,), calls, min_ms = self._new_seeds(1), 1, math.inf
         asking_s = min(self._burst_s(problem, seed, 0) for _ in range(OVERHEAD_SAMPLES))
         for _ in range(MAX_BURSTS):  # one that others did not disturb is enough
@@ -350,7 +351,7 @@ class JudgeBenchmark:
         )
 
     def _burst_s(self, problem: Problem, seed: int, calls: int) -> float:
-        """Return the seconds that asking for some calls takes by our own clock."""
+        """Return the seconds that some calls take by this process's clock."""
         start = time.perf_counter()
         self._call(CANDIDATE, problem, "run_repeatedly", seed, calls)
         return time.perf_counter() - start
@@ -362,7 +363,7 @@ class JudgeBenchmark:
 
     @contextmanager
     def _attribute_errors(self, name: str, problem: Problem) -> Any:
-        """Refuse the candidate for what goes wrong; of any other it is an error."""
+        """Return a context that rejects the candidate for its errors; others' are raised."""
         try:
             yield
         except (CandidateRejected, TimeoutError, ChildProcessError, ForetuneError) as e:
@@ -376,7 +377,7 @@ class JudgeBenchmark:
             raise MeasurementError(f"{name} cannot be compared on {problem}: {message}") from e
 
     def _new_seeds(self, n: int) -> list[int]:
-        """Return numbers that no earlier judge has used."""
+        """Return unused random seeds."""
         return [self._random.getrandbits(32) for _ in range(n)]
 
 
@@ -384,7 +385,7 @@ def _relative_error(output: CallOutputs, expected: CallOutputs) -> float:
     """Return the largest relative error.
 
     Raises:
-        Refusal: the outputs are others than the right ones, whatever their values.
+        CandidateRejected: the outputs differ in number, shape or type.
     """
     for number in sorted(output.written.keys() - expected.written.keys()):
         raise CandidateRejected(

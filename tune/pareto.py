@@ -1,7 +1,7 @@
-"""Tuning for several objectives: search their Pareto front, measure it again, report its volume.
+"""Tuning for several objectives: search the Pareto front and verify it.
 
-Every configuration that the search found on the front runs again, interleaved with the others and
-the default, as often as a verification takes; the front that counts is the one of those medians.
+Each configuration on the search's front is measured again in rounds, interleaved with the others
+and the default. The reported front is that of the new medians.
 """
 
 import math
@@ -35,20 +35,20 @@ if TYPE_CHECKING:
     pass
 
 REFERENCE_RATIO = 2.0
-"""The hypervolume's reference point is this many times the default in every objective."""
+"""The hypervolume's reference point is this multiple of the default in every objective."""
 
 
 @dataclass(frozen=True)
 class ParetoPoint:
-    """A configuration as it was measured again, beside the default.
+    """A configuration of the front, measured again beside the default.
 
     Attributes:
-        config: which.
+        config: the configuration.
         time_ms: median over the rounds.
-        power_w: likewise.
-        energy_mj: likewise.
-        against_default: the comparison by each objective, in their order; its value is the median.
-        violations: which limits the medians break; empty if none.
+        power_w: median over the rounds.
+        energy_mj: median over the rounds.
+        against_default: the comparison by each objective; its value is the median.
+        violations: limits that the medians violate; empty if none.
     """
 
     config: Configuration
@@ -60,11 +60,11 @@ class ParetoPoint:
 
     @property
     def values(self) -> list[float]:
-        """The objectives; infinite if a limit is broken."""
+        """The objectives; infinite if a limit is violated."""
         return [math.inf if self.violations else c.value for c in self.against_default]
 
     def summary(self, objectives: Sequence[Objective]) -> dict[str, Any]:
-        """Return it as the command line's JSON gives it."""
+        """Return the point for the command line's JSON output."""
         return {
             "config": dict(self.config),
             "time_ms": self.time_ms,
@@ -79,22 +79,22 @@ class ParetoPoint:
 
 @dataclass(frozen=True)
 class ParetoResult:
-    """The outcome of tuning one problem for several objectives.
+    """The result of tuning one problem for several objectives.
 
     Attributes:
         kernel: its name.
-        problem: what was tuned.
-        device: on what.
-        objectives: what was minimised.
-        limits: what everything on the front keeps to.
-        searcher: who searched, for one weighting of the objectives at a time.
-        trace: what the store knew of the problem, then the search's measurements in order.
-        known: how many of the trace the store knew.
+        problem: the problem.
+        device: name of the device.
+        objectives: the minimized objectives.
+        limits: limits that the front satisfies.
+        searcher: the single-objective searcher, used for one weighting at a time.
+        trace: stored measurements, then the search's in order.
+        known: number of stored measurements in the trace.
         default: the default configuration, measured again.
-        candidates: those on the search's front, measured again in the same rounds.
-        rounds: how many.
+        candidates: the search's front, measured again in the same rounds.
+        rounds: number of rounds.
         seconds: wall time of search and verification.
-        unstable: what disturbed the machine meanwhile; empty if nothing.
+        unstable: what disturbed the machine; empty if nothing.
     """
 
     kernel: str
@@ -113,9 +113,9 @@ class ParetoResult:
 
     @cached_property
     def front(self) -> tuple[ParetoPoint, ...]:
-        """Those, the default among them, that no other dominates by the medians.
+        """The points, including the default, that no other dominates by the medians.
 
-        Least of the first objective first.
+        Sorted by the first objective.
         """
         everyone = (self.default, *self.candidates)
         on_it = np.flatnonzero(pareto_front([t.values for t in everyone]))
@@ -123,17 +123,17 @@ class ParetoResult:
 
     @property
     def reference(self) -> tuple[float, ...]:
-        """The hypervolume's reference point: `REFERENCE` times the default."""
+        """The hypervolume's reference point: `REFERENCE_RATIO` times the default."""
         return tuple(REFERENCE_RATIO * c.value for c in self.default.against_default)
 
     @property
     def hypervolume(self) -> float:
-        """The share of the box from zero to `reference` that the front dominates."""
+        """Share of the box from zero to `reference` that the front dominates."""
         shares = np.array([t.values for t in self.front]) / self.reference
         return hypervolume(shares, np.ones(len(self.objectives)))
 
     def summary(self) -> dict[str, Any]:
-        """Return the outcome as the command line's JSON gives it."""
+        """Return the result for the command line's JSON output."""
         names = [objective.value for objective in self.objectives]
         return {
             "problem": dict(self.problem),
@@ -181,25 +181,25 @@ def tune_pareto(
     """Search the Pareto front of ``problem`` and verify it.
 
     Args:
-        kernel: what is tuned.
-        problem: for what.
-        runner: measures; its device is the one tuned for.
-        predictor: predicts every configuration first: an object or a name
-            (`foretune.models.saved.lookup`); None starts from nothing.
-        budget: new measurements of the search; the verification comes on top. None is 10, or what
-            ``seconds`` allow.
-        seconds: wall time of the search at most.
-        objectives: two or more, all minimised.
-        limits: what breaks one of them failed, to the search, and is on no front.
-        searcher: registered name of who searches for one weighting of the objectives at a time.
-        seed: of the searcher.
-        store: where everybody finds measurements; see `foretune.tune_problem`.
-        log: measurements go there, too, and those it has already are not made again.
-        patience_s: how long to wait for a quiet machine, see `foretune.tune_problem`.
-        progress: told about every measurement.
+        kernel: the kernel.
+        problem: the problem.
+        runner: measures; tunes for its device.
+        predictor: gives the prior: an object or a name (`foretune.models.saved.lookup`); by default
+            none.
+        budget: number of new measurements of the search, before verification. The default is 10, or
+            no limit if ``seconds`` is given.
+        seconds: maximum wall time of the search.
+        objectives: two or more, all minimized.
+        limits: configurations that violate one are not on the front.
+        searcher: registered name of the searcher for one weighting at a time.
+        seed: seed of the searcher.
+        store: see `foretune.tune_problem`.
+        log: also gets the measurements; those it has are not repeated.
+        patience_s: seconds to wait for an idle machine, see `foretune.tune_problem`.
+        progress: advanced with every measurement.
 
     Raises:
-        UsageError: a single objective, or a limit that runs of this kernel do not say.
+        UsageError: there is one objective only, or measurements lack the column of a limit.
         MeterUnavailable: power is needed, which this machine cannot measure.
         MeasurementError: the default does not run, or nothing within the limits does.
         PredictorError, TrackingError: there is no such predictor, it is of another kernel or has
@@ -263,16 +263,13 @@ def tune_pareto(
 def _remeasure(
     job: TuningJob, problem: Problem, configs: Sequence[Configuration]
 ) -> tuple[list[ParetoPoint], int]:
-    """Compare ``configs`` with the first of them, the default, in interleaved rounds.
+    """Compare ``configs`` with the first, the default, in interleaved rounds.
 
-    All comparisons by all objectives share an error of 5 % (Bonferroni), and there are rounds
-    enough for each to have its interval: more than log2(2 / error).
+    All comparisons share an error of 5 % (Bonferroni). An interval at that error needs more than
+    log2(2 / error) rounds.
 
     Returns:
-        One per configuration, in order; and the number of rounds.
-
-    Raises:
-        MeasurementError: the default no longer runs.
+        one point per configuration, in order; and the number of rounds.
     """
     objectives = job.constrained_objectives
     error = 0.05 / (max(1, len(configs) - 1) * len(objectives))
@@ -302,7 +299,7 @@ def _remeasure(
 
 
 def _medians(runs: Sequence[Measurement]) -> tuple[float, float, float]:
-    """Return milliseconds, watts and millijoules of those that ran and were metered."""
+    """Return median ms, W and mJ of the successful, metered runs."""
     figures = np.array([(m.time_ms, m.power_w, Objective.ENERGY.value_of(m)) for m in runs])
     complete = figures[np.isfinite(figures).all(axis=1)]
     time_ms, power_w, energy_mj = np.median(complete, axis=0) if len(complete) else [math.nan] * 3

@@ -1,4 +1,4 @@
-"""What tuning one problem brought: the trace of the search and the verdict on its winner."""
+"""Results of tuning one problem: the trace of the search and the verdict on its winner."""
 
 import math
 from collections.abc import Iterable
@@ -11,7 +11,7 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 
 REJECTED = "rejected"
-"""Status in a trace of what ran, and broke a hard limit."""
+"""Status of a run that violated a hard limit."""
 
 
 @dataclass(frozen=True)
@@ -19,15 +19,15 @@ class SearchStep:
     """One measurement of a search.
 
     Attributes:
-        config: what was measured.
-        status: how it ended, or `REJECTED`.
-        time_ms: measured, NaN if it failed.
-        power_w: measured, NaN without a meter.
-        objective: what was minimised; infinite if it failed or was rejected.
-        predicted_ms: what the predictor said before; NaN without one.
-        low_ms: lower end of its 90 % interval.
-        high_ms: upper end.
-        known: whether the store had it before the search.
+        config: the configuration.
+        status: the measurement's status, or `REJECTED`.
+        time_ms: NaN if it failed.
+        power_w: NaN without a meter.
+        objective: minimized value; infinite if it failed or was rejected.
+        predicted_ms: the prediction before the measurement; NaN without a predictor.
+        low_ms: lower bound of its 90 % interval.
+        high_ms: upper bound.
+        known: whether it comes from the store.
     """
 
     config: Configuration
@@ -42,22 +42,22 @@ class SearchStep:
 
 
 def step_status(measurement: Measurement, limits: Iterable[Limit]) -> str:
-    """Return how a measurement ended, or `REJECTED`."""
+    """Return a measurement's status, or `REJECTED`."""
     rejected = measurement.ok and not all(limit.is_satisfied_by(measurement) for limit in limits)
     return REJECTED if rejected else measurement.status.value
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """One of those compared in a verification.
+    """One contender of a verification.
 
     Attributes:
         name: ``default``, ``candidate 1``, … or the library's name.
         config: None for a library call.
-        value: median of the objective (ms, mJ or mJ·ms) in the interleaved run.
-        ratio: default's objective over its own, median over rounds: above 1 is better.
-        ratio_low: lower end of the 95 % interval of the ratio.
-        ratio_high: upper end.
+        value: median objective (ms, mJ or mJ·ms) in the interleaved rounds.
+        ratio: median over rounds of the default's objective over its own; above 1 is better.
+        ratio_low: lower bound of the 95 % interval of the ratio.
+        ratio_high: upper bound.
     """
 
     name: str
@@ -69,21 +69,21 @@ class Comparison:
 
     @property
     def wins(self) -> bool:
-        """Whether it beats the default for certain."""
+        """Whether the interval excludes that the default is better."""
         return self.ratio_low > 1.0
 
 
 @dataclass(frozen=True)
 class NoiseEstimate:
-    """How steady the machine was while finalists were compared; NaN where nobody looked.
+    """Noise estimate of a comparison; NaN if not measured.
 
     Attributes:
-        again_low: lower end of the 95 % interval of the default's ratio to itself.
-        again_high: upper end.
-        drift: the default's median in the slower half of the rounds over that in the faster.
-        disturbed: what else the machine did that may have changed times; empty if nothing.
-        others: share of the CPU's time in which other processes ran.
-        stolen: share of it that the host gave to other guests.
+        again_low: lower bound of the 95 % interval of the default's ratio to its second run.
+        again_high: upper bound.
+        drift: ratio of the default's medians in the two halves of the rounds, at least 1.
+        disturbed: what disturbed the machine; empty if nothing.
+        others: share of CPU time of other processes.
+        stolen: share of CPU time that the host gave to other guests.
     """
 
     again_low: float = math.nan
@@ -95,28 +95,28 @@ class NoiseEstimate:
 
     @property
     def noise_ratio(self) -> float:
-        """By what factor times may differ for no reason; 1 where nobody looked."""
+        """Factor by which times may differ by noise; 1 if not measured."""
         seen = (self.again_high, 1.0 / self.again_low, self.drift)
         return max([1.0, *filter(math.isfinite, seen)])
 
 
 @dataclass(frozen=True)
 class TuneResult:
-    """The outcome for one problem.
+    """The result of tuning one problem.
 
     Attributes:
         kernel: its name.
-        problem: what was tuned.
-        device: on what.
-        objective: what was minimised.
-        searcher: who searched.
-        trace: what the store knew of the problem, then the search's measurements in order.
+        problem: the problem.
+        device: name of the device.
+        objective: the minimized objective.
+        searcher: name of the searcher.
+        trace: stored measurements, then the search's in order.
         contenders: the default first, then the best candidates, then the library call if any.
-        rounds: how many interleaved rounds the comparison took.
+        rounds: number of interleaved rounds of the comparison.
         seconds: wall time of search and verification.
-        limits: what the winner must keep to.
-        default_breaks: which of them the default breaks; empty if none.
-        steadiness: of the machine while the contenders were compared.
+        limits: limits that the winner satisfies.
+        default_breaks: limits that the default violates; empty if none.
+        steadiness: noise estimate of the comparison.
     """
 
     kernel: str
@@ -134,7 +134,7 @@ class TuneResult:
 
     @property
     def measured(self) -> int:
-        """How many measurements the search made."""
+        """Number of new measurements."""
         return sum(not step.known for step in self.trace)
 
     @property
@@ -144,9 +144,9 @@ class TuneResult:
 
     @property
     def winner(self) -> Comparison:
-        """The best candidate if it beats the default for certain, otherwise the default.
+        """The best candidate if it beats the default significantly, otherwise the default.
 
-        A default that breaks a limit is no choice: any candidate beats it.
+        If the default violates a limit, any candidate beats it.
         """
         candidates = [c for c in self.contenders[1:] if c.config is not None]
         if self.default_breaks:
@@ -157,7 +157,7 @@ class TuneResult:
 
     @property
     def won(self) -> bool:
-        """Whether the winner beats the default, as far as it could be measured."""
+        """Whether the winner beats the default in the measured rounds."""
         return self.winner is not self.baseline
 
     @property
@@ -171,7 +171,7 @@ class TuneResult:
 
     @property
     def verified(self) -> bool:
-        """Whether there is a measurable win over the default, or a way within limits it breaks."""
+        """Whether the win is significant, or only the default violates a limit."""
         return self.won and not self.unstable
 
     @property
@@ -189,7 +189,7 @@ class TuneResult:
 
     @property
     def failures(self) -> str:
-        """How many configurations failed, and how one of them did; empty if none did."""
+        """Number of failures with one reason; empty if none failed."""
         failed = [step for step in self.trace if step.status not in (Status.OK, REJECTED)]
         if not failed:
             return ""
@@ -200,11 +200,11 @@ class TuneResult:
 
     @property
     def library(self) -> Comparison | None:
-        """The library call, where one exists."""
+        """The library call, if there is one."""
         return next((c for c in self.contenders if c.config is None), None)
 
     def summary(self) -> dict[str, Any]:
-        """Return the outcome as the command line's JSON gives it."""
+        """Return the result for the command line's JSON output."""
         winner, library = self.winner, self.library
         unit = {"time": "time_ms", "energy": "energy_mj", "edp": "edp_mj_ms"}[self.objective.value]
         return {
@@ -231,7 +231,7 @@ class TuneResult:
         }  # fmt: skip
 
     def to_json(self) -> dict[str, Any]:
-        """Return everything as plain values."""
+        """Return all fields as plain values."""
         data = asdict(self)
         data["problem"] = dict(self.problem)
         for entry in (*data["trace"], *data["contenders"]):
@@ -240,7 +240,7 @@ class TuneResult:
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
-        """Return what `to_json` wrote down."""
+        """Return the result that `to_json` returned as plain values."""
 
         def config(entry: dict[str, Any]) -> Configuration | None:
             return None if entry["config"] is None else Configuration(entry["config"])

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 FINALISTS = 3
 LIMIT_CHECK_RUNS = 3
-"""Fresh runs of a finalist whose medians must keep to the limits."""
+"""New runs of a finalist whose medians must satisfy the limits."""
 
 
 def tune_problem(
@@ -61,43 +61,40 @@ def tune_problem(
 ) -> TuneResult:
     """Search the configurations of ``problem`` with ``budget`` measurements and verify the best.
 
-    What the store knows of the same kernel code and device is not measured again: the search
-    begins with it. A problem that was tuned with as large a budget is only verified.
+    Stored measurements of the same kernel code and device are reused. A problem that was tuned with
+    the same or a larger budget is only verified.
 
     Args:
-        kernel: what is tuned.
-        problem: for what.
-        runner: measures; its device is the one tuned for.
-        predictor: predicts every configuration first: an object or a name
-            (`foretune.models.saved.lookup`); None starts from nothing. One of another device or
-            other code is checked and corrected by what is measured.
-        budget: new measurements of the search; the verification comes on top. ``"auto"`` measures
-            until ``regret`` is reached, or one more measurement is not worth it. None is 10, or
-            what ``seconds`` allow.
-        regret: stop where the best known is expected to be no slower than the optimum by this
-            share, e.g. 0.03; None with a number as ``budget``: use it up.
-        seconds: wall time of the search at most, builds and slow configurations counted; what is
-            under way then is finished. Improvement then counts by the second that it costs.
-        objective: what is minimised.
-        limits: what breaks one of them failed, to the search, and never wins; the run table has it
-            as it was measured.
-        searcher: registered name, `Searcher` class, or a sampler of Optuna.
-        seed: of the searcher.
-        store: where everybody finds measurements and the choice: a `Store`, its path or URL; None
-            is the user's own, False none.
-        log: measurements go there, too, and those it has already are not made again.
-        verify_s: seconds of interleaved comparison.
-        patience_s: how long to wait, before the search and before the comparison, for a machine
-            that does nothing else.
-        progress: told about every measurement.
+        kernel: the kernel.
+        problem: the problem.
+        runner: measures; tunes for its device.
+        predictor: gives the prior: an object or a name (`foretune.models.saved.lookup`); by default
+            none. A predictor of another device or other code is checked and corrected by
+            measurements.
+        budget: number of new measurements of the search, before verification. ``"auto"`` stops at
+            ``regret``, or when one more measurement gains too little. The default is 10, or no
+            limit if ``seconds`` is given.
+        regret: accepted expected regret of the incumbent, for example 0.03; by default none, and
+            0.03 with ``"auto"``.
+        seconds: maximum wall time of the search, builds included; a started measurement is
+            finished. The searcher then prefers improvement per second.
+        objective: the minimized objective.
+        limits: configurations that violate one never win; searchers see them as failures.
+        searcher: a registered name, a `Searcher` class, or an Optuna sampler.
+        seed: seed of the searcher.
+        store: shares measurements and choices: a `Store`, its path or URL. None is the user's own,
+            False none.
+        log: also gets the measurements; those it has are not repeated.
+        verify_s: seconds of the interleaved comparison.
+        patience_s: seconds to wait for an idle machine before the search and the comparison.
+        progress: advanced with every measurement.
 
     Raises:
         MeterUnavailable: objective or limits need power, which this machine cannot measure.
         MeasurementError: no configuration runs, not even the default, or none within the limits.
         PredictorError, TrackingError: there is no such predictor, it is of another kernel or has
             not learned power.
-        UsageError: a limit is on something that runs of this kernel do not say; or ``regret``
-            needs a searcher that can tell it.
+        UsageError: measurements lack the column of a limit, or ``regret`` needs another searcher.
     """
     job = TuningJob(
         kernel, runner, MeasurementCache.for_kernel(kernel, runner.device, store, log),
@@ -110,14 +107,7 @@ def tune_problem(
 def tune_one(
     job: TuningJob, problem: Problem, guide: SearchPredictor | None, verify_s: float
 ) -> TuneResult:
-    """Tune one problem of a session; see `tune_problem`.
-
-    Args:
-        job: what is at hand; its first objective counts.
-        problem: what is tuned.
-        guide: predicts every configuration, if there is one.
-        verify_s: seconds of interleaved comparison.
-    """
+    """Tune one problem of a job for its first objective; see `tune_problem`."""
     start = time.perf_counter()
     job.wait_until_idle()
     kernel, device, objective = job.kernel, job.device, job.constrained_objectives[0]
@@ -142,19 +132,16 @@ def verify_and_store(
     verify_s: float,
     start: float,
 ) -> TuneResult:
-    """Verify the best of a search and keep the choice.
+    """Verify the best configurations of a search and store the choice.
 
     Args:
-        job: what is at hand.
-        problem: what was searched for.
-        search: it was told of everything.
-        trace: of the search.
-        previous_choice: the choice before, if any.
-        verify_s: seconds of interleaved comparison.
-        start: when it began, by `time.perf_counter`.
-
-    Raises:
-        MeasurementError: no configuration runs, not even the default, or none within the limits.
+        job: its first objective counts.
+        problem: the problem.
+        search: the searcher, with all measurements.
+        trace: the search's trace.
+        previous_choice: the stored choice, if any.
+        verify_s: seconds of the interleaved comparison.
+        start: start of the search, by `time.perf_counter`.
     """
     kernel, device, objective = job.kernel, job.device, job.constrained_objectives[0]
     first = None if previous_choice is None else previous_choice.config
@@ -282,7 +269,7 @@ class _Trace:
 
 
 def _is_sufficient(choice: Choice, stopping: Stopping) -> bool:
-    """Whether a choice made before rests on as much as is asked for now."""
+    """Whether the stored choice already satisfies the stopping rule."""
     spent = stopping.measurements is not None and choice.measured >= stopping.measurements
     return spent or (stopping.regret is not None and choice.regret <= stopping.regret)
 
@@ -294,7 +281,7 @@ def make_step(
     device: Device,
     known: bool = False,
 ) -> SearchStep:
-    """Return a measurement as a step of a search, with what ``guide`` predicted of it."""
+    """Return a measurement as a step of a search, with the prediction of ``guide``."""
     predicted = {}
     if guide is not None:
         row = guide.predictor.predict_one(m.problem, m.config, device)
@@ -307,6 +294,6 @@ def make_step(
 
 
 def _feasible_configs(trace: Sequence[SearchStep]) -> list[Configuration]:
-    """Return what ran within the limits, the best first."""
+    """Return the configurations within the limits, the best first."""
     feasible = [s for s in trace if math.isfinite(s.objective)]
     return [s.config for s in sorted(feasible, key=lambda s: s.objective)]

@@ -1,8 +1,8 @@
-"""Verification: a fresh, interleaved comparison of the finalists with the default and the library.
+"""Verification: interleaved comparison of the finalists with the default and the library.
 
-A candidate chosen because it measured fast is partly lucky, and the machine drifts while a search
-runs. So the finalists run again, in turn, and what counts is the ratio within each round. The
-default runs twice in each: how far it is from itself says how far others may be by chance.
+The fastest measurement is biased (winner's curse), and the machine drifts during a search. So the
+finalists run again in interleaved rounds, and only ratios within a round count. The default runs
+twice per round: its ratio to itself shows the noise.
 """
 
 from collections.abc import Sequence
@@ -21,25 +21,20 @@ from foretune.tune.job import TuningJob
 from foretune.tune.results import Comparison, NoiseEstimate
 
 MIN_ROUNDS = 6
-"""Fewer have no 95 % interval."""
+"""Minimum number of rounds for a 95 % interval."""
 METERED_ROUNDS = 9
-"""With an objective that needs power every run fills a meter's window: few rounds, long ones."""
+"""Rounds with a power meter: each run fills the meter's window, so rounds are few and long."""
 
 
 def verify(
     job: TuningJob, problem: Problem, candidates: Sequence[Configuration], max_seconds: float = 2.0
 ) -> tuple[list[Comparison], int, NoiseEstimate]:
-    """Compare ``candidates`` with the default (and the library, by time), interleaved.
-
-    Args:
-        job: its first objective is compared.
-        problem: what is computed.
-        candidates: the finalists.
-        max_seconds: seconds of comparison by time.
+    """Compare ``candidates`` with the default (and the library, by time) in interleaved rounds.
 
     Returns:
-        The default first, then the candidates in the given order, then the library call; the number
-        of rounds; and how steady the machine was.
+        the default first, then the candidates in order, then the library call; the number of
+            rounds;
+        and a noise estimate.
 
     Raises:
         MeasurementError: the default no longer runs, or gives wrong results.
@@ -77,12 +72,12 @@ def verify(
 def estimate_noise(
     base: np.ndarray, repeated: np.ndarray | None, conditions: MachineLoad
 ) -> NoiseEstimate:
-    """Return how steady a machine was.
+    """Return the noise estimate of a comparison.
 
     Args:
         base: the default's values by round.
-        repeated: the same of the default's second run in each round; None without one.
-        conditions: what the machine did meanwhile.
+        repeated: values of the default's second run in each round, if any.
+        conditions: load of the machine.
     """
     low = high = drift = np.nan
     if repeated is not None and len(base) >= MIN_ROUNDS:
@@ -99,7 +94,7 @@ def estimate_noise(
 def _compare_working(
     job: TuningJob, problem: Problem, configs: list[Configuration], max_seconds: float
 ) -> dict[str, np.ndarray]:
-    """Return the values by round of those that still run; the default comes first."""
+    """Return the values by round of the configurations that still run, the default first."""
     try:
         return _values_by_round(job, problem, configs, max_seconds)
     except MeasurementError:
@@ -127,7 +122,7 @@ def _values_by_round(
 def measure_rounds(
     job: TuningJob, problem: Problem, configs: Sequence[Configuration], rounds: int
 ) -> dict[Configuration, list[Measurement]]:
-    """Return ``rounds`` fresh runs of each configuration, in a new random order each round."""
+    """Return ``rounds`` new runs of each configuration, in a new random order each round."""
     runs: dict[Configuration, list[Measurement]] = {c: [] for c in configs}
     rng = np.random.default_rng(0)
     for _ in range(rounds):
@@ -146,14 +141,7 @@ def compare(
 ) -> Comparison:
     """Compare with the default by the ratios within rounds.
 
-    Rounds without a figure say nothing; whatever failed in any round does not count.
-
-    Args:
-        name: what it is called.
-        config: None for a library call.
-        base: the default's values by round.
-        values: its own.
-        confidence: of the interval, between 0 and 1.
+    Rounds with NaN are ignored. A failure in any round disqualifies.
     """
     both = np.isfinite(base) & np.isfinite(values)
     if both.sum() < MIN_ROUNDS or np.isposinf(values).any():

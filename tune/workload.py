@@ -1,4 +1,4 @@
-"""Tune all that a program calls with one budget: measure where the whole workload gains most."""
+"""Tunes several problems with one budget, allocated by expected loss."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -23,12 +23,12 @@ from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.tuner import make_step, verify_and_store
 
 DEFAULT_BUDGET = 100
-"""Measurements of a workload, where nobody says how many, nor how long."""
+"""Default number of measurements of a workload."""
 
 
 @dataclass(frozen=True)
 class Calls:
-    """How often a program calls a kernel with a problem."""
+    """Number of a program's calls of a kernel with one problem."""
 
     kernel: Kernel
     problem: Problem
@@ -37,11 +37,11 @@ class Calls:
 
 @dataclass(frozen=True)
 class WorkloadResult:
-    """The outcome for a whole workload.
+    """The result for a workload.
 
     Attributes:
-        results: for each problem, in the order in which they were given.
-        calls: of each.
+        results: one per problem, in the given order.
+        calls: number of calls of each problem.
     """
 
     results: tuple[TuneResult, ...]
@@ -49,16 +49,16 @@ class WorkloadResult:
 
     @property
     def default(self) -> float:
-        """What all calls take with the defaults, in the objective's unit."""
+        """Total objective of all calls with the defaults."""
         return self._total([result.baseline.value for result in self.results])
 
     @property
     def best(self) -> float:
-        """What all calls take with the verified winners."""
+        """Total objective of all calls with the verified winners."""
         return self._total([result.winner.value for result in self.results])
 
     def to_json(self) -> dict[str, Any]:
-        """Return totals, and what each problem's result says."""
+        """Return totals, and each problem's result."""
         each = [
             {"kernel": result.kernel, "calls": calls, **result.summary()}
             for result, calls in zip(self.results, self.calls, strict=True)
@@ -86,29 +86,29 @@ def tune_workload(
     patience_s: float = 0.0,
     progress: Progress = SILENT,
 ) -> WorkloadResult:
-    """Spend one budget on all problems of a workload, and verify each one's best.
+    """Tune all problems of a workload with one budget, and verify each one's best.
 
-    Every next measurement goes where the calls altogether are expected to lose most
-    (`foretune.search.workload`): a problem that is called often and takes long gets many, one that
-    is like others that were measured few or none. What the store knows is not measured again.
+    Each measurement goes to the problem with the largest expected loss over all calls
+    (`foretune.search.workload`). A frequent, long-running problem gets many. A problem that
+    resembles measured ones gets few or none. Stored measurements are reused.
 
     Args:
-        workload: kernels, problems and how often each is called; no problem twice.
-        runner: measures; all kernels are of its device.
-        budget: new measurements in all; verification comes on top. None is 100, or what
-            ``seconds`` allow.
-        seconds: wall time of measuring at most; what is under way then is finished.
-        objective: what is minimised.
-        limits: what breaks one of them never wins.
-        seed: of everything random.
+        workload: kernels, problems and their numbers of calls; no problem twice.
+        runner: measures; tunes for its device.
+        budget: total number of new measurements, before verification. The default is 100, or no
+            limit if ``seconds`` is given.
+        seconds: maximum wall time of the search; a started measurement is finished.
+        objective: the minimized objective.
+        limits: configurations that violate one never win.
+        seed: seed of the searchers.
         store: as in `tune_problem`.
-        verify_s: seconds of comparison per problem.
-        patience_s: how long to wait for a quiet machine.
-        progress: told about every measurement.
+        verify_s: seconds of the comparison per problem.
+        patience_s: seconds to wait for an idle machine.
+        progress: advanced with every measurement.
 
     Raises:
-        UsageError: there is nothing to tune, a problem is given twice, or calls are not above 0.
-        MeasurementError: not even the default of a problem runs.
+        UsageError: the workload is empty, has a problem twice, or calls are not positive.
+        MeasurementError: the default of a problem does not run.
     """
     if not workload or len({(w.kernel.name, w.problem) for w in workload}) < len(workload):
         raise UsageError("a workload has at least one problem, and none of them twice")
@@ -163,7 +163,7 @@ def tune_workload(
 
 
 def _workload_problem(w: Calls, runner: Runner) -> WorkloadProblem:
-    """Return a problem as the search sees it: its work is the least time that it can take."""
+    """Return a problem for the searcher; its work is its roofline time."""
     default = w.kernel.default(w.problem)
     cost = w.kernel.cost(w.problem, default)
     limits = [float(np.asarray(ms)) for ms in roofline_terms_ms(cost, runner.device.specs)]

@@ -1,7 +1,7 @@
 """Kernel Tuner's search strategies (van Werkhoven, FGCS 90, 2019), run by its own code.
 
-A strategy of Kernel Tuner is a function that calls for measurements until its budget is spent; a
-searcher is asked and told: `CallbackToAskTell` stands between the two.
+A strategy is a function that calls for measurements until its budget is spent. `CallbackToAskTell`
+turns it into a searcher.
 """
 
 import contextlib
@@ -20,30 +20,29 @@ from foretune.space import SearchSpace
 from peers.pulling import CallbackToAskTell
 
 MIN_SPACE_SIZE = 100
-"""Strategies assume spaces well above their populations; smaller ones are searched at random."""
+"""Minimum size of a space for a strategy; smaller spaces are searched at random."""
 MAX_FEVALS = 200
-"""Evaluations a strategy plans for: schedules of temperatures depend on it."""
+"""Number of evaluations a strategy plans for; annealing schedules depend on it."""
 MAX_REVISITS = 20_000
-"""A strategy that asks so often in a row for what it was told already has come to its end."""
+"""Number of repeated requests in a row after which a strategy has ended."""
 
 ILLEGAL = -1
-"""Stands for the number of whatever is not in the space; asking for it is free."""
+"""Number of a configuration outside the space; requests for it are free."""
 
 
 class KernelTunerSearcher(Searcher):
-    """One strategy of Kernel Tuner, with its own defaults; a subclass names it.
+    """One strategy of Kernel Tuner with its own defaults, named by a subclass.
 
-    What a strategy has seen costs nothing when it asks for it again. More than it wants at the
-    moment is filled up at random; so is everything once it has ended, be it after `MAX_FEVALS`
-    evaluations or, as some do, before.
+    Repeated requests are free. Random configurations fill up batches, and follow when the strategy
+    has ended, after `MAX_FEVALS` evaluations or earlier.
     """
 
     strategy: ClassVar[str]
     """Its name in Kernel Tuner."""
     options: ClassVar[Mapping[str, Any]] = {}
-    """Its options, where they are not the defaults."""
+    """Options that differ from its defaults."""
     failure: ClassVar[float] = sys.float_info.max
-    """The value it takes for a failure."""
+    """The value that it takes for a failure."""
 
     def _prepare(self) -> None:
         require("kernel_tuner", "bench", f"strategy {self.strategy!r}")
@@ -66,7 +65,7 @@ class KernelTunerSearcher(Searcher):
 
 
 class GeneticAlgorithm(KernelTunerSearcher):
-    """A population of 26 with crossover and mutation, repaired to be legal."""
+    """A population of 26 with crossover, mutation and repair."""
 
     strategy = "genetic_algorithm"
 
@@ -83,32 +82,32 @@ class DifferentialEvolution(KernelTunerSearcher):
 
 
 class ParticleSwarm(KernelTunerSearcher):
-    """Particles drawn to their own best and the best of all."""
+    """Particles that move towards their own best and the global best."""
 
     strategy = "pso"
 
 
 class SimulatedAnnealing(KernelTunerSearcher):
-    """A walk over neighbours that accepts worse ones ever less often."""
+    """A walk over neighbors that accepts worse ones ever less often."""
 
     strategy = "simulated_annealing"
 
 
 class DualAnnealing(KernelTunerSearcher):
-    """SciPy's generalised annealing with a local search (COBYLA)."""
+    """SciPy's generalized annealing with a local search (COBYLA)."""
 
     strategy = "dual_annealing"
     failure = math.inf
 
 
 class AdaptiveTabuGreyWolf(KernelTunerSearcher):
-    """Grey wolves with a tabu list: the best of Kernel Tuner's generated strategies."""
+    """Gray wolves with a tabu list: the best of Kernel Tuner's generated strategies."""
 
     strategy = "adaptive_tabu_greywolf"
 
 
 class HybridVNDX(KernelTunerSearcher):
-    """Variable neighbourhood descent with crossover of an elite."""
+    """Variable neighborhood descent with crossover of an elite."""
 
     strategy = "hybrid_vndx"
 
@@ -124,7 +123,7 @@ class BayesOpt(KernelTunerSearcher):
 
 
 class _Strategy:
-    """What Kernel Tuner's `tune_kernel` makes before it calls a strategy, and the call."""
+    """The state that Kernel Tuner's `tune_kernel` prepares for a strategy, and the call."""
 
     def __init__(
         self, name: str, options: Mapping[str, Any], failure: float, space: SearchSpace
@@ -137,7 +136,7 @@ class _Strategy:
         self._space = space
 
     def tune(self, values: Callable[[list[int]], list[float]]) -> None:
-        """Run the strategy to its end, with a search space of its own: it caches neighbours."""
+        """Run the strategy to its end, with its own search space, which caches neighbors."""
         from kernel_tuner.interface import Options
         from kernel_tuner.searchspace import Searchspace
         from kernel_tuner.util import StopCriterionReached, TuningBudget
@@ -175,7 +174,7 @@ def _runner(
     values: Callable[[list[int]], list[float]],
     failure: float,
 ) -> Any:
-    """Return a runner of Kernel Tuner that calls for ``values`` as its simulation looks them up."""
+    """Return a Kernel Tuner runner that gets measurements from ``values``."""
     from kernel_tuner.runners.runner import Runner
     from kernel_tuner.util import StopCriterionReached
 

@@ -1,7 +1,6 @@
-"""Turning a function that calls for values into one that is asked for numbers and told values.
+"""Turns a function that calls for values into an ask/tell object.
 
-The function runs in a thread of its own, which stands still whenever its caller is at work and the
-other way round: nothing ever runs at the same time.
+The function runs in its own thread. The thread and its caller never run at the same time.
 """
 
 import contextlib
@@ -19,15 +18,15 @@ from foretune.errors import ForetuneError
 
 
 class _Closed(BaseException):
-    """Ends the thread: no function catches it by accident."""
+    """Ends the thread; functions do not catch it by accident."""
 
 
 class CallbackToAskTell:
-    """A running function that calls for values: it goes on while its caller waits.
+    """A paused function that calls for values.
 
     Args:
-        function: gets what it calls for the values of some configuration numbers.
-        seed: of the global random generators, as the function sees them.
+        function: gets a callback that returns the values of configuration numbers.
+        seed: seed of the global random generators, as the function sees them.
     """
 
     def __init__(
@@ -57,14 +56,14 @@ class CallbackToAskTell:
         return []
 
     def close(self) -> None:
-        """End the function where it stands."""
+        """End the function."""
         if self._thread is not None and self._thread.is_alive():
             self._answers.put(None)
             self._thread.join(timeout=1.0)  # it may be at work, where Ctrl-C has parted the two
         self._request = None
 
     def _exchange(self, resume: Callable[[], None]) -> list[int] | None:
-        """Let the function go on; return what it wants next, None when it has ended."""
+        """Resume the function; return its next request, None when it has ended."""
         with self._random_state.activated(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # overflows: failures have huge values
             resume()
@@ -79,7 +78,7 @@ class CallbackToAskTell:
             self._requests.put(None)
         except _Closed:
             pass
-        except BaseException as e:  # whatever it raises is the caller's to hear
+        except BaseException as e:  # the caller raises it
             self._requests.put(e)
 
     def _values(self, numbers: list[int]) -> list[float]:
@@ -91,7 +90,7 @@ class CallbackToAskTell:
 
 
 class _GlobalRandomState:
-    """Python's and NumPy's global random generators, seeded for one function and given back."""
+    """Private states of Python's and NumPy's global random generators."""
 
     def __init__(self, seed: int) -> None:
         self._python = random.Random(seed).getstate()
@@ -99,7 +98,7 @@ class _GlobalRandomState:
 
     @contextlib.contextmanager
     def activated(self) -> Iterator[None]:
-        """Within, the global generators go on where they were left; outside they do not move."""
+        """Return a context with these states; outside, the generators do not advance."""
         python, numpy, fresh = random.getstate(), np.random.get_state(), np.random.default_rng  # noqa: NPY002
 
         def seeded(seed: Any = None) -> np.random.Generator:

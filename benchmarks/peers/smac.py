@@ -13,20 +13,21 @@ from foretune.search.searcher import Searcher
 from foretune.space import Configuration
 
 PLANNED_TRIALS = 100
-"""Evaluations it plans for: a quarter of them is its first design."""
+"""Number of evaluations it plans for; a quarter is its initial design."""
 FAILURE_FACTOR = 2.0
-"""A failure counts as so many times the slowest that ran: SMAC's forest takes no infinity."""
+"""A failure counts as this multiple of the slowest success, because SMAC's forest takes no
+infinity."""
 MAX_RETRIES = 20
-"""Proposals outside the space are answered and asked again this many times."""
+"""Number of proposals outside the space before a random one is taken."""
 
 
 class SMACSearcher(Searcher):
-    """Random forest with logarithmic expected improvement: its facade for hyper-parameters.
+    """Random forest with log expected improvement: SMAC's facade for hyperparameters.
 
-    Numbers are told by their position, texts as categories. It knows no restrictions: a proposal
-    outside the space has crashed, and is free. Its defaults learn after
-    every eight evaluations, and draw at random what is left of eight proposals where its search of
-    a discrete space finds fewer new ones. After `TRIES` of them one is drawn at random.
+    Numbers are passed by position, strings as categories. SMAC knows no restrictions: a proposal
+    outside the space counts as a crash and is free. With its defaults, it learns after every eight
+    evaluations and fills up eight proposals at random. After `MAX_RETRIES` invalid proposals, one
+    is random.
     """
 
     def _prepare(self) -> None:
@@ -55,7 +56,7 @@ class SMACSearcher(Searcher):
             scenario, _never_called, logging_level=False, overwrite=True
         )
         self._pending_trials: dict[int, Any] = {}
-        """Trials that wait for their results, by configuration number."""
+        """Trials without a result, by configuration number."""
 
     def _propose(self, n: int) -> list[int]:
         numbers: list[int] = []
@@ -95,7 +96,7 @@ class SMACSearcher(Searcher):
             self._tell_trial(trial, value)
 
     def _tell_trial(self, trial: Any, value: float) -> None:
-        """Tell what came of a trial."""
+        """Tell SMAC the result of a trial."""
         from smac.runhistory import StatusType, TrialValue
 
         ran = [v for v in self.observed.values() if math.isfinite(v)]
@@ -110,5 +111,5 @@ class SMACSearcher(Searcher):
 
 
 def _never_called(config: Any, seed: int = 0) -> float:
-    """Stand for the function that SMAC would call; here it is asked and told."""
+    """Placeholder for the function that SMAC would call; it is not used."""
     raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Placement as sequential decisions: a device, or a precision, for one operator after the other."""
+"""Placement as sequential decisions: a device or precision per operator."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,18 +18,16 @@ from foretune.space import Configuration
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """A chain of operators, each of which runs in one of several ways.
+    """A chain of operators, each of which can run in several ways.
 
     Attributes:
-        latency_ms: of every operator (rows) under every choice, milliseconds; infinite where an
-            operator cannot run that way.
-        transfer_ms: from the choice of an operator (rows) to that of the next, milliseconds.
-        use: what every operator takes of something limited under every choice: GiB of a device's
-            memory, points of accuracy.
-        limit: of the sum of ``use``.
+        latency_ms: latency of every operator (rows) under every choice, ms; infinite if impossible.
+        transfer_ms: from the choice of an operator (rows) to that of the next, ms.
+        use: use of a limited resource by operator and choice: GiB of memory, or points of accuracy.
+        limit: upper bound of the sum of ``use``.
 
     Raises:
-        UsageError: shapes do not fit, a number is negative or NaN, or no placement is legal.
+        UsageError: shapes do not match, a number is negative or NaN, or no placement is legal.
     """
 
     latency_ms: np.ndarray
@@ -64,23 +62,23 @@ class Placement:
 
     @cached_property
     def min_remaining_use(self) -> np.ndarray:
-        """What the operators from each on take at least, shape (operators + 1,)."""
+        """Minimum use of the operators from each on, shape (operators + 1,)."""
         min_use = np.where(np.isfinite(self.latency_ms), self.use, np.inf).min(axis=1)
         return np.append(np.cumsum(min_use[::-1])[::-1], 0.0)
 
     def fits(self, use: np.ndarray | float) -> np.ndarray:
-        """Return whether a sum of uses keeps the limit; sums in another order do too."""
+        """Return whether a sum of uses satisfies the limit, up to rounding."""
         slack = 1e-9 * max(1.0, self.limit) if np.isfinite(self.limit) else 0.0
         return np.isfinite(use) & (use <= self.limit + slack)
 
     def total_ms(self, chosen: np.ndarray) -> np.ndarray:
-        """Return the latency of complete placements (rows), milliseconds."""
+        """Return the latency of complete placements (rows), ms."""
         operators = np.arange(len(self.latency_ms))
         moved = self.transfer_ms[chosen[:, :-1], chosen[:, 1:]].sum(axis=1)
         return self.latency_ms[operators, chosen].sum(axis=1) + moved
 
     def greedy(self) -> np.ndarray:
-        """Return the placement that takes the cheapest legal choice at every operator."""
+        """Return the placement with the cheapest legal choice at every operator."""
         chosen: list[int] = []
         spent = 0.0
         for operator, latency_ms in enumerate(self.latency_ms):
@@ -93,9 +91,9 @@ class Placement:
     def optimum(self) -> np.ndarray:
         """Return the placement of least total latency.
 
-        Dynamic programming over the chain: of the beginnings that end in the same choice, those
-        that neither cost nor use less than another are dropped. Exact; their number can grow
-        exponentially where ``use`` takes many different values.
+        Exact, by dynamic programming over the chain: of the prefixes with the same last choice,
+        dominated ones are dropped. Their number can grow exponentially if ``use`` has many
+        different values.
         """
         ends: list[list[_Label]] = [[(0.0, 0.0, ())]]
         for operator, (latency_ms, use) in enumerate(zip(self.latency_ms, self.use, strict=True)):
@@ -114,7 +112,7 @@ class Placement:
 
 
 _Label = tuple[float, float, tuple[int, ...]]
-"""A beginning: its latency, its use, its choices."""
+"""A prefix: its latency, its use, its choices."""
 
 
 def _pareto_labels(labels: list[_Label]) -> list[_Label]:
@@ -130,13 +128,13 @@ def predicted_latencies(
     operators: Sequence[Problem],
     choices: Sequence[tuple[Configuration, Device]],
 ) -> np.ndarray:
-    """Return what ``predictor`` expects of every operator under every choice, milliseconds.
+    """Return predicted latencies of every operator under every choice, ms.
 
-    A choice is a configuration (a format, say) on a device; ``operators`` are problems of the
+    A choice is a configuration (for example a format) on a device. Operators are problems of the
     predictor's kernel. The result is a placement's ``latency_ms``.
 
     Raises:
-        PredictorError: the predictor needs what operators or choices do not say.
+        PredictorError: operators or choices lack a column that the predictor needs.
     """
     rows = [
         rows_of(predictor.kernel_name_, problem, [config], device)
@@ -148,16 +146,15 @@ def predicted_latencies(
 
 
 class PlacementDecisions(Decisions):
-    """Chooses how operators run, in their order; a choice that breaks the limit later is illegal.
+    """Chooses how operators run, in order; choices that must break the limit later are illegal.
 
-    The reward is log(greedy / total latency): above 0 is better than taking the cheapest legal
-    choice every time.
+    The reward is log(greedy / total latency), above 0 if better than the greedy placement.
 
     Args:
-        placements: what is placed; all with as many choices.
+        placements: the placements; all have the same number of choices.
 
     Raises:
-        UsageError: there is none, or they differ in choices.
+        UsageError: there is none, or their numbers of choices differ.
     """
 
     def __init__(self, placements: Sequence[Placement]) -> None:
@@ -174,16 +171,16 @@ class PlacementDecisions(Decisions):
         self._reference = np.array([p.total_ms(p.greedy()[None, :])[0] for p in placements])
 
     def length(self, task: int) -> int:
-        """Return how many operators ``task`` has."""
+        """Return the number of operators of ``task``."""
         return len(self.placements[task].latency_ms)
 
     def observe(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        """Return costs and uses of the next operator, and how much is left of the limit.
+        """Return costs and uses of the next operator, and the remaining share of the limit.
 
-        Per choice: latency, transfer to it and latency of the operator after, over the mean of the
-        operators' least latencies; its use above the least, over what is left to spend. Then how
-        much of that the rest would take if all chose their fastest; the rest's share of the least
-        latency; and whether anything came before.
+        Per choice: latency, transfer to it and latency of the next operator, relative to the mean
+        of the operators' least latencies; and its excess use, relative to what is left. Then the
+        share of that which the remaining operators' fastest choices would take; their share of the
+        least latency; and whether this is the first operator.
         """
         seen = np.zeros((len(tasks), len(self.owners)), dtype=np.float32)
         for task in np.unique(tasks):
@@ -241,5 +238,5 @@ def _spent(placement: Placement, chosen: np.ndarray) -> np.ndarray:
 
 
 def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """Return part / whole; nothing of nothing is 0."""
+    """Return part / whole; 0 for 0 / 0."""
     return np.divide(part, np.maximum(whole, 1e-12))

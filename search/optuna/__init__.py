@@ -1,1 +1,1 @@
-"""Optuna: its samplers as searchers, our search as a sampler."""
+"""Optuna: its samplers as searchers, and the surrogate as a sampler."""

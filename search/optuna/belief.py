@@ -1,4 +1,4 @@
-"""What a predictor says of the values that a study suggests for its parameters."""
+"""Predictions for the parameter values of an Optuna study."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,21 +17,21 @@ from foretune.space import Configuration
 from foretune.values import Value
 
 MIN_P_VALID = 0.05
-"""No predictor is believed that says of nearly everything that it cannot run."""
+"""Lower bound of a predicted probability to run."""
 
 
 class PredictorPrior:
-    """Log values of a problem's configurations, each predicted once.
+    """Predicts log values of a problem's configurations, each once.
 
     Args:
         named: the predictor (`foretune.models.saved.lookup`).
-        problem: what is computed.
-        device: where; None is the device that the predictor learned on.
-        objective: what the study minimises.
+        problem: the problem that is tuned.
+        device: the device; None is the predictor's only training device.
+        objective: the value that the study minimizes.
 
     Raises:
         PredictorError, TrackingError, UsageError: there is no such predictor, no problem is given,
-            or several devices were learned from and none is named.
+            or the predictor has several training devices and none is named.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class PredictorPrior:
         self._device = device or self._predictor.device()
         self._known: dict[Configuration, tuple[float, float]] = {}
         self.foreign = bool(SearchPredictor.for_device(self._predictor, self._device).mismatch)
-        """Whether it learned elsewhere and has to be checked early on."""
+        """Whether it comes from another device, which the sampler checks early."""
         self.spread = self._predictor.log_spread(device=self._device.name)
         """Standard deviation of its log errors."""
 
     def predict(self, params: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
-        """Return log values, and how likely each runs.
+        """Return predicted log values and probabilities to run.
 
         Raises:
             PredictorError: a parameter that it learned from is missing.

@@ -1,4 +1,4 @@
-"""Any sampler of Optuna under a predictor: in turns with the surrogate, which knows it."""
+"""Gives a predictor to any Optuna sampler by alternating with the surrogate sampler."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,10 +13,10 @@ from foretune.search.optuna.sampler import SurrogateSampler
 
 
 class GuidedSampler(BaseSampler):
-    """Suggests what a guide with a predictor, and in its turn another sampler, suggests.
+    """Alternates between a guide with a predictor and another sampler.
 
-    The guide begins with what is predicted best; then every third trial is the other's. Each learns
-    from all trials. See `foretune.search.guided`, which does the same for searchers.
+    The guide starts with the best predictions. Then every third trial comes from the other sampler.
+    Each learns from all trials. `foretune.search.guided` does the same for searchers.
 
     Example::
 
@@ -24,22 +24,22 @@ class GuidedSampler(BaseSampler):
         study = optuna.create_study(sampler=GuidedSampler(TPESampler(), guide))
 
     Args:
-        sampler: any.
-        guide: one with a predictor.
+        sampler: any Optuna sampler.
+        guide: a sampler with a predictor.
     """
 
     def __init__(self, sampler: BaseSampler, guide: SurrogateSampler) -> None:
         self._sampler, self._guide = sampler, guide
 
     def reseed_rng(self) -> None:
-        """Go on with other random numbers."""
+        """Reseed both samplers."""
         self._sampler.reseed_rng()
         self._guide.reseed_rng()
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return what whoever has the turn suggests at once."""
+        """Return the search space of the sampler whose turn it is."""
         return self._sampler_for(trial).infer_relative_search_space(study, trial)
 
     def sample_relative(
@@ -61,7 +61,7 @@ class GuidedSampler(BaseSampler):
         )
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Pass it on to both."""
+        """Call both samplers' `before_trial`."""
         self._guide.before_trial(study, trial)
         self._sampler.before_trial(study, trial)
 
@@ -72,7 +72,7 @@ class GuidedSampler(BaseSampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """Pass it on to both."""
+        """Call both samplers' `after_trial`."""
         self._guide.after_trial(study, trial, state, values)
         self._sampler.after_trial(study, trial, state, values)
 

@@ -1,4 +1,4 @@
-"""The surrogate as a sampler of Optuna (Akiba et al., KDD 2019)."""
+"""The surrogate search as an Optuna sampler (Akiba et al., KDD 2019)."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -38,18 +38,18 @@ from foretune.search.surrogate_process import (
 from foretune.values import Value
 
 INITIAL_DESIGN_SIZE = 8
-"""Trials of the first design."""
+"""Trials of the initial design."""
 MAX_GRID_SIZE = 8000
-"""Search spaces up to this size are listed."""
+"""Maximum size of a search space that is enumerated."""
 MAX_COVARIANCE_SIZE = 200_000
-"""Trials × candidates of one suggestion: some ten milliseconds."""
+"""Trials × candidates per suggestion, about ten milliseconds."""
 MIN_CANDIDATES = 500
-"""Candidates, however many trials there are."""
+"""Minimum number of candidates."""
 EXPANDED_BEST = 5
 """Half of the candidates are near this many of the best trials."""
 
 _SUGGEST_LOCK = threading.Lock()
-"""Threads of one process suggest in turn: each knows what the others are about to try."""
+"""Threads of one process suggest in turn, so that each knows the others' running trials."""
 
 
 class _Fit(NamedTuple):
@@ -59,30 +59,30 @@ class _Fit(NamedTuple):
 
 
 class SurrogateSampler(BaseSampler):
-    """Suggests what a Gaussian process expects to improve most on the best trial so far.
+    """Suggests the values of largest expected improvement under a Gaussian process.
 
-    A first design spreads the trials as far apart as they will go. Then a Gaussian process learns
-    the objective, its logarithm where all values are positive, and the candidate of largest
-    expected improvement is next (Jones, Schonlau and Welch, Journal of Global Optimization 13,
-    1998). A categorical parameter of numbers is one of sizes: 64 is between 32 and 128.
+    A space-filling initial design comes first. Then a Gaussian process models the objective, or its
+    logarithm if all values are positive. The next trial maximizes the expected improvement (Jones,
+    Schonlau and Welch, Journal of Global Optimization 13, 1998). Numbers in a categorical parameter
+    are ordered: 64 is between 32 and 128.
 
     - Constraints (``Trial.set_constraint`` or ``constraints_func``) are learned by a second
-      process: candidates count by their probability to keep them (Gardner et al., ICML 2014), and
-      a trial that broke one is never the best so far.
-    - Failed trials count as the worst of all others or worse: their neighbours are avoided.
-    - Pruned trials count as their last report says, though neither better than the median nor
-      worse than the worst: they were stopped because others were better by then.
-    - Running trials are expected to end as predicted.
-    - Of several objectives, each suggestion improves another random weighting (ParEGO; Knowles,
-      IEEE Transactions on Evolutionary Computation 10, 2006).
-    - A finite search space that every trial has as a whole is searched without repetition.
+      process. Candidates weigh by their probability to satisfy them (Gardner et al., ICML 2014). A
+      trial that violates one is never the incumbent.
+    - Failed trials count as at least as bad as the worst, so that their neighbors are avoided.
+    - Pruned trials count as their last report, but not better than the median nor worse than the
+      worst, because others were better when they were stopped.
+    - Running trials are assumed to end as predicted.
+    - With several objectives, each suggestion uses another random weighting (ParEGO; Knowles, IEEE
+      Transactions on Evolutionary Computation 10, 2006).
+    - In a finite search space that all trials share, no configuration is repeated.
 
-    With a predictor the first trials are those predicted best, and the process learns what is wrong
-    with the predictions, and how far they can be trusted at all. The parameters must be called as
-    they were in training, and the value be the time in milliseconds, or the ``objective``.
+    With a predictor, the first trials are the best predictions, and the process learns its errors.
+    Parameter names must be those of the training data, and the study must minimize the time in
+    milliseconds, or ``objective``.
 
-    All this is read from the study each time, so that several processes may share a storage and a
-    study may go on with a new sampler.
+    All state comes from the study, so several processes may share a storage, and a study may
+    continue with a new sampler.
 
     Example::
 
@@ -90,17 +90,17 @@ class SurrogateSampler(BaseSampler):
         study.optimize(objective, n_trials=100)
 
     Args:
-        seed: of everything random.
-        n_startup_trials: finished trials before the process is asked; enqueued ones count.
+        seed: seed of all random choices.
+        n_startup_trials: finished trials before the process is used; enqueued ones count.
         independent_sampler: suggests the first trial, and parameters that not all trials have; by
             default ``TPESampler``.
-        constraints_func: returns a finished trial's constraints, kept where at most zero.
+        constraints_func: returns a finished trial's constraints, satisfied if at most zero.
         predictor: an object or a name (`foretune.models.saved.lookup`).
-        problem: what is computed, for the predictor.
-        device: where; None is the device that the predictor learned on.
-        objective: what the study minimises, for the predictor.
-        search_space: the parameters, so that the very first trial is suggested as a whole; else it
-            is the independent sampler's.
+        problem: the problem that is tuned, for the predictor.
+        device: the device; None is the predictor's only training device.
+        objective: the value that the study minimizes, for the predictor.
+        search_space: the parameters, so that the first trial is suggested as a whole; otherwise the
+            independent sampler suggests it.
 
     Raises:
         PredictorError, TrackingError, UsageError: the predictor cannot be used.
@@ -128,23 +128,23 @@ class SurrogateSampler(BaseSampler):
             self._prior = PredictorPrior(predictor, problem, device, objective)
         self._search_space = search_space
         self._constants: dict[str, Any] = {}
-        """Parameters of one value: the predictor has learned from them, too."""
+        """Parameters with one value, which the predictor also needs."""
         self._random_rows: tuple[dict[str, BaseDistribution], np.ndarray] | None = None
-        """Random rows of a large search space, kept where each has to be predicted."""
+        """Random rows of a large search space, kept because each is predicted."""
         self._fits: dict[str, _Fit] = {}
-        """The last of each process: where the next one starts."""
+        """The last fit of each process, where the next one starts."""
         self._history: StudyHistory | None = None
-        """Of the last study."""
+        """The last study's data."""
 
     def reseed_rng(self) -> None:
-        """Go on with other random numbers."""
+        """Use other random numbers."""
         self._rng = np.random.default_rng()
         self._independent_sampler.reseed_rng()
 
     def infer_relative_search_space(
         self, study: Study, trial: FrozenTrial
     ) -> dict[str, BaseDistribution]:
-        """Return the parameters that all complete trials have, without those of one value."""
+        """Return the parameters that all complete trials have, without those with one value."""
         space = self._history_of(study).common_parameters() or self._search_space
         single = {name: d for name, d in (space or {}).items() if d.single()}
         self._constants = {name: _only_value(d) for name, d in single.items()}
@@ -157,7 +157,7 @@ class SurrogateSampler(BaseSampler):
         if not search_space:
             return {}
         if self._prior is not None and study.directions != [StudyDirection.MINIMIZE]:
-            raise UsageError("a predictor knows one objective: minimise its time, or its objective")
+            raise UsageError("a predictor knows one objective: minimize its time, or its objective")
         dimensions = Dimensions(search_space)
         with _SUGGEST_LOCK, one_blas_thread():
             evidence = self._history_of(study).read(search_space, dimensions, self._rng)
@@ -173,12 +173,12 @@ class SurrogateSampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
-        """Return a value for one parameter, whatever the others are."""
+        """Return a value for one parameter, independent of the others."""
         sampler = self._independent_sampler
         return sampler.sample_independent(study, trial, param_name, param_distribution)
 
     def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        """Pass it on to the independent sampler."""
+        """Call the independent sampler's `before_trial`."""
         self._independent_sampler.before_trial(study, trial)
 
     def after_trial(
@@ -188,7 +188,7 @@ class SurrogateSampler(BaseSampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """Store the constraints, and pass it on to the independent sampler."""
+        """Store the constraints, and call the independent sampler's `after_trial`."""
         if self._constraints_func is not None:
             _process_constraints_after_trial(self._constraints_func, study, trial, state)
         self._independent_sampler.after_trial(study, trial, state, values)
@@ -244,14 +244,14 @@ class SurrogateSampler(BaseSampler):
         candidates: np.ndarray,
         logs: np.ndarray,
     ) -> tuple[Posterior, float]:
-        """Return what is known of the candidates' losses, of which ``logs`` are predicted.
+        """Return the posterior of the candidates' losses; ``logs`` are their predictions.
 
-        What the predictions got wrong is learned, in units of their own spread; without a
-        predictor the losses are, in units of theirs. A failure counts as the worst of all others,
-        at least one unit above the median.
+        The process models the predictions' errors in units of their spread, or the scaled losses
+        without a predictor. A failure counts as the worst of all others, at least one unit above
+        the median.
 
         Returns:
-            the posterior, and the least loss so far in the same units.
+            the posterior, and the smallest loss so far in the same units.
         """
         known = subsample_measurements(evidence.losses, self._rng)
         rows = np.vstack([evidence.finished[known], evidence.running, candidates])
@@ -282,7 +282,7 @@ class SurrogateSampler(BaseSampler):
         return posterior, float(evidence.losses[evidence.feasible].min()) / scale
 
     def _predict(self, dimensions: Dimensions, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the predicted log values of rows, and how likely each runs."""
+        """Return predicted log values and probabilities to run of rows."""
         if self._prior is None or not len(rows):
             return np.zeros(len(rows)), np.ones(len(rows))
         return self._prior.predict([{**self._constants, **dimensions.params(row)} for row in rows])
@@ -293,7 +293,7 @@ class SurrogateSampler(BaseSampler):
         dimensions: Dimensions,
         evidence: Observations,
     ) -> np.ndarray:
-        """Return rows to choose from: of a finite search space, such as were not tried."""
+        """Return candidate rows; in a finite search space, untried ones only."""
         n = int(
             np.clip(
                 MAX_COVARIANCE_SIZE / max(len(evidence.finished), 1), MIN_CANDIDATES, MAX_GRID_SIZE
@@ -324,9 +324,9 @@ class SurrogateSampler(BaseSampler):
         return np.vstack([rows, near])
 
     def _farthest(self, units: np.ndarray, others: np.ndarray) -> int:
-        """Return which place in the cube is farthest from all others.
+        """Return the row that is farthest from all others.
 
-        The cube is closed to a torus: else its corners come first.
+        Distances wrap around the cube, because otherwise its corners come first.
         """
         if not len(others):
             return int(self._rng.integers(len(units)))
@@ -343,7 +343,7 @@ class SurrogateSampler(BaseSampler):
         y: np.ndarray,
         evidence: Observations,
     ) -> GaussianProcess:
-        """Return the process with the likeliest scales, fitted anew when there is much more."""
+        """Return a fitted process; it is refitted when the data has grown enough."""
         last, trials = self._fits.get(key), len(evidence.finished)
         if last and last.search_space == search_space:
             process = last.process
@@ -355,7 +355,7 @@ class SurrogateSampler(BaseSampler):
 
 
 def _only_value(distribution: BaseDistribution) -> Any:
-    """Return the value of a distribution that has one."""
+    """Return the only value of a distribution."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices[0]
     assert isinstance(distribution, (FloatDistribution, IntDistribution))

@@ -20,22 +20,22 @@ if TYPE_CHECKING:
     from optuna.trial import Trial
 
 MAX_RETRIES = 20
-"""Proposals that cannot be run are answered and asked again this many times."""
+"""Invalid or repeated proposals before the nearest free configuration is taken."""
 NEAREST_SAMPLE = 8000
-"""Random configurations of a space that cannot be listed, of which the nearest is taken."""
+"""Random configurations from which the nearest is taken in spaces too large to enumerate."""
 
 
 class OptunaSearcher(Searcher):
-    """Asks a sampler of Optuna.
+    """Asks an Optuna sampler.
 
-    Samplers know ranges and choices, but no restrictions: a proposal outside the space is answered
-    with an infinite objective, one that was measured before with what was measured; both are free.
-    After `TRIES` of them the nearest configuration that is left is taken.
+    Samplers know no restrictions. A proposal outside the space is answered with infinity, a
+    repeated one with its measurement; both are free. After `MAX_RETRIES` of them, the nearest free
+    configuration is proposed.
 
     Args:
-        args, named: as for `Searcher`. Numbers are handed on by their position among a parameter's
-            values, texts as choices; the seed is not of ``sampler``, which has its own.
-        sampler: which; it serves one search only.
+        args, named: as for `Searcher`. Numbers are passed by their position among a parameter's
+            values, strings as choices. The seed does not apply to ``sampler``.
+        sampler: the sampler; it serves one search only.
 
     Raises:
         UsageError: there is no sampler.
@@ -53,7 +53,7 @@ class OptunaSearcher(Searcher):
         with _without_warnings():
             self._study = optuna.create_study(sampler=self.make_sampler())
         self._pending_trials: dict[int, Trial] = {}
-        """Trials that wait for their results, by configuration number."""
+        """Trials without a result, by configuration number."""
 
     def make_sampler(self) -> "BaseSampler":
         """Return the sampler of a new search."""
@@ -62,7 +62,7 @@ class OptunaSearcher(Searcher):
         return self._sampler
 
     def distribution(self, values: Sequence[Value]) -> "BaseDistribution":
-        """Return what Optuna is told of a parameter: a range of positions, or choices."""
+        """Return Optuna's distribution of a parameter: a range of positions, or choices."""
         return _choices(values) if any(isinstance(v, str) for v in values) else _positions(values)
 
     def _propose(self, n: int) -> list[int]:
@@ -72,7 +72,7 @@ class OptunaSearcher(Searcher):
         return numbers
 
     def _ask(self, taken: set[int]) -> int:
-        """Return the number of the next configuration the sampler wants that is not ``taken``."""
+        """Return the number of the sampler's next configuration that is not ``taken``."""
         config = Configuration()
         for _ in range(MAX_RETRIES):
             with _without_warnings():
@@ -88,7 +88,7 @@ class OptunaSearcher(Searcher):
         return self._nearest(config, taken)
 
     def _nearest(self, config: Configuration, taken: set[int]) -> int:
-        """Return what differs from ``config`` by the smallest shares of the parameters' ranges."""
+        """Return the free configuration nearest to ``config``, scaled by the parameters' ranges."""
         among = np.arange(0 if self.space.is_too_large_to_enumerate else len(self.space))
         if self.space.is_too_large_to_enumerate:
             among = np.setdiff1d(self.space.sample_indices(NEAREST_SAMPLE, self.rng), [*taken])
@@ -114,7 +114,7 @@ class OptunaSearcher(Searcher):
                 )
 
     def _tell_trial(self, trial: "Trial", value: float) -> None:
-        """Tell the study what came of ``trial``; NaN: nothing that could be learned from."""
+        """Tell the study the result of ``trial``; NaN means that it has none."""
         import optuna
 
         if math.isnan(value):
@@ -147,21 +147,21 @@ class TPESearcher(OptunaSearcher):
     """Multivariate tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011)."""
 
     def make_sampler(self) -> "BaseSampler":
-        """Return the sampler, seeded."""
+        """Return the seeded sampler."""
         import optuna
 
         return optuna.samplers.TPESampler(seed=self.seed, multivariate=True)
 
     def distribution(self, values: Sequence[Value]) -> "BaseDistribution":
-        """Return choices: on tuning spaces TPE does better with them than with ranges."""
+        """Return choices, with which TPE does better than with ranges on tuning spaces."""
         return _choices(values)
 
 
 class GPSearcher(OptunaSearcher):
-    """Gaussian process with logarithmic expected improvement; most of a second per proposal."""
+    """Gaussian process with log expected improvement; slow, almost a second per proposal."""
 
     def make_sampler(self) -> "BaseSampler":
-        """Return the sampler, seeded."""
+        """Return the seeded sampler."""
         import optuna
 
         require("torch", "gpu", "searcher 'gp'")
@@ -172,20 +172,20 @@ class CMAESSearcher(OptunaSearcher):
     """Covariance matrix adaptation with margin, for integers (Hamano et al., GECCO 2022)."""
 
     def make_sampler(self) -> "BaseSampler":
-        """Return the sampler, seeded."""
+        """Return the seeded sampler."""
         import optuna
 
         require("cmaes", "bench", "searcher 'cmaes'")
         return optuna.samplers.CmaEsSampler(seed=self.seed, with_margin=True)
 
     def distribution(self, values: Sequence[Value]) -> "BaseDistribution":
-        """Return positions, of texts too: the sampler draws choices without learning them."""
+        """Return positions, also of strings, because the sampler does not learn choices."""
         return _positions(values)
 
 
 @contextlib.contextmanager
 def _without_warnings() -> Iterator[None]:
-    """Within, Optuna warns neither of what is experimental nor of infinite values."""
+    """Suppress Optuna's warnings on experimental features and infinite values."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

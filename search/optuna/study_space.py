@@ -21,11 +21,11 @@ from foretune.search.pareto import AUGMENTATION
 from foretune.space import SearchSpace
 
 MIN_MOVE, MAX_MOVE = 1e-3, 0.3
-"""How far, in the cube, neighbours go."""
+"""Distance of neighbors in the unit cube."""
 
 
 class Dimensions:
-    """Places the configurations of one search space.
+    """Encodes the configurations of one Optuna search space.
 
     Args:
         search_space: the distributions of its parameters.
@@ -35,14 +35,14 @@ class Dimensions:
         self._distributions = search_space
         self._dimensions = [_dimension(d) for d in search_space.values()]
         self.sizes = np.array([d.size for d in self._dimensions])
-        """How many values each parameter has; infinite for floats without a step."""
+        """Number of values of each parameter; infinite for floats without a step."""
 
     def snap(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows rounded as all others are, so that equal ones are equal."""
+        """Return the rows rounded, so that equal rows compare equal."""
         return self.from_cube(self.to_cube(rows))
 
     def params(self, row: np.ndarray) -> dict[str, Any]:
-        """Return a row as values of parameters."""
+        """Return a row as parameter values."""
         named = self._distributions.items()
         return {
             name: d.to_external_repr(v) for (name, d), v in zip(named, row.tolist(), strict=True)
@@ -53,13 +53,13 @@ class Dimensions:
         return np.hstack([d.axes(v) for d, v in zip(self._dimensions, rows.T, strict=True)])
 
     def to_cube(self, rows: np.ndarray) -> np.ndarray:
-        """Return where in the cube the rows are."""
+        """Return the rows' positions in the unit cube."""
         return np.column_stack(
             [d.to_unit(v) for d, v in zip(self._dimensions, rows.T, strict=True)]
         )
 
     def from_cube(self, units: np.ndarray) -> np.ndarray:
-        """Return the rows at these places of the cube."""
+        """Return the rows at positions of the unit cube."""
         return np.column_stack(
             [d.from_unit(u) for d, u in zip(self._dimensions, units.T, strict=True)]
         )
@@ -76,7 +76,7 @@ class Dimensions:
     def neighbors(self, rows: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
         """Return ``n`` rows that differ from one of ``rows`` in some parameters.
 
-        Numbers go a little or far, a step at least; choices change to any other.
+        Numbers move by at least one step; choices change to any other.
         """
         shape = (n, len(self._dimensions))
         units = self.to_cube(rows[rng.integers(len(rows), size=n)])
@@ -90,7 +90,7 @@ class Dimensions:
 
 
 class _Number:
-    """A float or an integer; linear or logarithmic, with a step or continuous."""
+    """A float or an integer, linear or logarithmic, with or without a step."""
 
     def __init__(self, distribution: FloatDistribution | IntDistribution) -> None:
         self._low, self._high = float(distribution.low), float(distribution.high)
@@ -123,7 +123,7 @@ class _Number:
 
 
 class _Choice:
-    """One of a list: sizes if all are numbers, else words."""
+    """A categorical parameter: ordered if all choices are numbers."""
 
     def __init__(self, distribution: CategoricalDistribution) -> None:
         self.size = len(distribution.choices)
@@ -159,27 +159,27 @@ def _dimension(distribution: BaseDistribution) -> _Number | _Choice:
 
 
 SUGGESTED = "foretune:suggested"
-"""Attribute of a trial: the row suggested to it, by name, before it asks for the last parameter."""
+"""Trial attribute with the suggested row, by name, for trials that still run."""
 MAX_LOSS = 4.0
-"""Losses are cut here: what is far worse than most says nothing of the best."""
+"""Upper bound of losses: much larger ones tell nothing about the best."""
 MAX_VIOLATION = 3.0
-"""Constraints count this far below and above zero."""
+"""Bounds of scaled constraints."""
 MAX_RESULT = 1e100
-"""What is larger, or no number, is the result of a failure."""
+"""Larger values and NaN are failures."""
 
 
 @dataclass(frozen=True)
 class Observations:
-    """Rows of `Dimensions` and what came of them.
+    """Rows of `Dimensions` and their results.
 
     Attributes:
         finished: rows of the finished trials.
-        losses: of those; 0 is the best and 1 the median, infinite is a failure.
-        violations: of those, the constraint that is worst, in units of its usual size; kept at
-            zero and below, unknown where NaN.
+        losses: their losses; 0 is the best, 1 the median, infinity a failure.
+        violations: their worst constraint in units of its usual size; satisfied at zero and below,
+            NaN if unknown.
         running: rows of the running trials.
-        repeatable: whether there is more to a trial than its row.
-        unit: by how much the first objective, or its logarithm, differs between a loss of 0 and 1.
+        repeatable: whether trials have more parameters than their row.
+        unit: difference of the first objective, or its logarithm, between a loss of 0 and 1.
     """
 
     finished: np.ndarray
@@ -191,15 +191,15 @@ class Observations:
 
     @property
     def feasible(self) -> np.ndarray:
-        """Which trials ran and kept the constraints."""
+        """Mask of the trials that ran and satisfied the constraints."""
         return np.isfinite(self.losses) & ~(self.violations > 0)
 
 
 class StudyHistory:
-    """Reads one study again and again: what finished stays as it was.
+    """Reads one study repeatedly; finished trials are cached.
 
     Args:
-        study: whose trials.
+        study: the study.
     """
 
     def __init__(self, study: Study) -> None:
@@ -207,7 +207,7 @@ class StudyHistory:
         self._common = IntersectionSearchSpace()
         self._search_space: Mapping[str, BaseDistribution] = {}
         self._finished: dict[int, tuple[list[float] | None, bool]] = {}
-        """By trial: its row of `_search_space`, and whether there is more to it."""
+        """Row in `_search_space` of each trial, and whether it has more parameters."""
 
     def common_parameters(self) -> dict[str, BaseDistribution]:
         """Return the parameters that all complete trials have."""
@@ -219,12 +219,12 @@ class StudyHistory:
         dimensions: Dimensions,
         rng: np.random.Generator,
     ) -> Observations:
-        """Read the trials that have a value, or were suggested one, for every parameter.
+        """Read the trials that have or were suggested a value for every parameter.
 
         Args:
             search_space: the parameters.
-            dimensions: of those.
-            rng: weights several objectives.
+            dimensions: their encoding.
+            rng: draws the weights of several objectives.
         """
         if search_space != self._search_space:
             self._search_space, self._finished = dict(search_space), {}
@@ -277,12 +277,10 @@ def _has_more(trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]) 
 def _losses(
     trials: Sequence[FrozenTrial], directions: Sequence[StudyDirection], rng: np.random.Generator
 ) -> tuple[np.ndarray, float]:
-    """Return one number per trial, and its unit.
+    """Return one loss per trial, and its unit.
 
-    Several objectives are weighted at random (ParEGO).
-
-    Logarithms are taken of what is always positive, as times are: a tenth less is worth the same
-    everywhere.
+    Several objectives get random weights (ParEGO). Positive values are compared by their
+    logarithms.
     """
     values = np.full((len(trials), len(directions)), np.nan)
     for i, trial in enumerate(trials):

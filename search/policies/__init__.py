@@ -1,1 +1,1 @@
-"""Reinforcement learning: policies that propose configurations, and where they learn."""
+"""Reinforcement learning: policies that propose configurations, and their environments."""

@@ -1,4 +1,4 @@
-"""Agents: small networks that give every legal choice a probability."""
+"""Small networks that give every legal choice a probability."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -18,16 +18,15 @@ HIDDEN = 128
 
 
 class Agents:
-    """One network per group of steps: the agent that makes those choices.
+    """One network per group of steps, the agent that makes those choices.
 
-    An agent sees what is known from the start and the choices of its own group, never those of
-    another; what is legal depends on all. With one group there is one agent, which sees everything;
-    with several the policy is factored. At first every legal choice is equally likely.
+    An agent sees the context and its own group's choices only; the legal choices depend on all.
+    With several groups the policy is factored. Initially, all legal choices are equally likely.
 
     Args:
-        decisions: says what is seen and how many values there are; only its shape is kept.
-        groups: steps that an agent decides, each in one group; None has one agent for all.
-        seed: of the networks' weights.
+        decisions: gives the shapes of observations and choices.
+        groups: the steps of each agent; None has one agent for all.
+        seed: seed of the weights.
 
     Raises:
         MissingExtra: torch is not installed.
@@ -61,7 +60,7 @@ class Agents:
     def log_likelihood(
         self, decisions: Decisions, tasks: np.ndarray, chosen: np.ndarray
     ) -> "torch.Tensor":
-        """Return the log probability of complete episodes, to be differentiated."""
+        """Return the differentiable log probability of complete episodes."""
         import torch
 
         total, rows = torch.zeros(len(tasks)), np.arange(len(tasks))
@@ -74,7 +73,7 @@ class Agents:
     def sample_episodes(
         self, decisions: Decisions, tasks: np.ndarray, rng: np.random.Generator
     ) -> tuple[np.ndarray, "torch.Tensor"]:
-        """Draw an episode of each of ``tasks``; return its choices and their log probability."""
+        """Sample an episode of each of ``tasks``; return its choices and their log probability."""
         import torch
 
         chosen, total = np.zeros((len(tasks), 0), dtype=np.int64), torch.zeros(len(tasks))
@@ -93,7 +92,7 @@ class Agents:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return up to ``width`` different episodes of ``task``, likeliest first, and their log p.
 
-        A beam search: exact while no more than ``width`` beginnings are legal.
+        The beam search is exact while at most ``width`` prefixes are legal.
         """
         import torch
 
@@ -111,18 +110,18 @@ class Agents:
         return chosen, total
 
     def copy(self) -> Self:
-        """Return agents that can learn on without changing these."""
+        """Return an independent copy."""
         return copy.deepcopy(self)
 
     def weights(self) -> dict[str, np.ndarray]:
-        """Return all weights as plain arrays, by name."""
+        """Return all weights as arrays, by name."""
         return {name: w.numpy().copy() for name, w in self.networks.state_dict().items()}
 
     def set_weights(self, weights: dict[str, np.ndarray]) -> None:
-        """Take ``weights`` in place of these.
+        """Replace the weights.
 
         Raises:
-            ValueError: they are of networks of another shape.
+            ValueError: their shapes differ.
         """
         import torch
 
@@ -134,7 +133,7 @@ class Agents:
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
-    """Let torch compute on one thread: networks this small are slower on several."""
+    """Return a context with one torch thread, which is faster for networks this small."""
     import torch
 
     before = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""Configuring as sequential decisions: an episode sets one tunable parameter after the other."""
+"""Configuring as sequential decisions: an episode sets one parameter after the other."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,14 +13,14 @@ from foretune.search.policies.tasks import Task
 
 
 class ConfigurationDecisions(Decisions):
-    """Chooses the values of tunable parameters, in the vocabulary's order.
+    """Chooses the values of parameters, in the vocabulary's order.
 
-    A choice is legal if some configuration of the space begins like that.
+    A choice is legal if a configuration of the space has this prefix.
 
     Args:
-        tasks: what is configured.
-        vocabulary: the parameters and values; those of the tasks if None.
-        context: how tasks are told apart; as these tasks are if None.
+        tasks: the problems to configure.
+        vocabulary: parameters and values; by default those of the tasks.
+        context: encoding of the tasks; by default one fitted to them.
 
     Raises:
         UsageError: there is no task, or tasks have different parameters.
@@ -51,13 +51,13 @@ class ConfigurationDecisions(Decisions):
         )
 
     def observe(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        """Return the context, the values chosen so far, and which parameter is next."""
+        """Return the context, the choices so far, and an indicator of the next parameter."""
         next_one = np.zeros((len(tasks), max(1, self.steps)), dtype=np.float32)
         next_one[:, chosen.shape[1] : chosen.shape[1] + 1] = 1.0
         return np.hstack([self._rows[tasks], one_hot(chosen, self.sizes), next_one])
 
     def legal(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        """Return the values that configurations which begin like ``chosen`` have next."""
+        """Return a mask of the next values after each prefix ``chosen``."""
         legal = np.zeros((len(tasks), self.choices), dtype=bool)
         for task in np.unique(tasks):
             here = np.flatnonzero(tasks == task)
@@ -66,7 +66,7 @@ class ConfigurationDecisions(Decisions):
         return legal
 
     def reward(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        """Return what the tasks say of complete configurations.
+        """Return the tasks' rewards of complete configurations.
 
         Raises:
             UsageError: a task has no reward.
@@ -80,13 +80,13 @@ class ConfigurationDecisions(Decisions):
         return np.fmax(rewards, FAILURE_REWARD)
 
     def indices_of(self, task: int, chosen: np.ndarray) -> np.ndarray:
-        """Return the numbers of complete configurations in the task's space."""
+        """Return the indices of complete configurations in the task's space."""
         return self._trees[task].indices_of(chosen)
 
 
 @dataclass(frozen=True, eq=False)
 class _PrefixTree:
-    """Configurations as sorted integers, mixed-radix: a prefix is an interval of them."""
+    """Configurations as sorted mixed-radix integers, in which a prefix is an interval."""
 
     keys: np.ndarray
     indices: np.ndarray
@@ -101,7 +101,7 @@ class _PrefixTree:
         return cls(keys[order], indices[order], sizes)
 
     def next_values(self, chosen: np.ndarray) -> np.ndarray:
-        """Return which values of the next parameter some configuration has, by prefix."""
+        """Return a mask of the next parameter's values, by prefix."""
         step = chosen.shape[1]
         size, rest = self.sizes[step], int(np.prod(self.sizes[step + 1 :], dtype=np.int64))
         first = _keys(chosen, self.sizes)[:, None] * size + np.arange(size + 1)

@@ -1,8 +1,7 @@
-"""Sequential decisions: what the environments and the policies both look at.
+"""Sequential decisions, the common interface of environments and policies.
 
-An episode is a list of choices, made one after the other; all that is seen, all that is legal and
-what it was worth in the end follow from the task and the choices so far. Everything is computed for
-many episodes at once, on whole NumPy arrays.
+An episode is a list of choices. Observations, legal choices and the final reward follow from the
+task and the choices so far. Everything is vectorized over episodes.
 """
 
 from abc import ABC, abstractmethod
@@ -11,24 +10,24 @@ from collections.abc import Sequence
 import numpy as np
 
 FAILURE_REWARD = -float(np.log(10.0))
-"""Reward of a failure, and the least of all: as much as ten times the reference."""
+"""Reward of a failure, and lower bound of all rewards: ten times the reference."""
 MAX_OBSERVATION = 5.0
-"""Largest number that is observed, either way: networks extrapolate wildly."""
+"""Bound of observations, because networks extrapolate wildly."""
 UNOWNED = -1
 
 
 class Decisions(ABC):
     """Tasks that are solved by one choice after the other.
 
-    Episodes are given as two arrays: ``tasks``, the number of each episode's task, and ``chosen``,
-    shape (episodes, choices made so far), the numbers of the values chosen.
+    Episodes are two arrays: ``tasks``, each episode's task number, and ``chosen``, shape (episodes,
+    choices so far), the numbers of the chosen values.
 
     Attributes:
-        tasks: how many tasks there are.
-        steps: most choices of an episode; shorter ones go on with the only choice 0.
-        choices: most values of one choice.
-        owners: for every number of an observation the step whose choice it shows, `UNOWNED` if
-            it is known from the start.
+        tasks: number of tasks.
+        steps: maximum number of choices per episode; shorter ones are padded with the choice 0.
+        choices: maximum number of values of a choice.
+        owners: for each entry of an observation, the step whose choice it shows, or `UNOWNED` for
+            the context.
     """
 
     tasks: int
@@ -38,23 +37,23 @@ class Decisions(ABC):
 
     @abstractmethod
     def observe(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        """Return what is seen before the next choice: float32, a row of ``owners`` each."""
+        """Return the observations before the next choice: float32, one row per episode."""
 
     @abstractmethod
     def legal(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        """Return which next choices can still become a legal end, shape (episodes, choices)."""
+        """Return a mask of next choices that lead to a legal end, shape (episodes, choices)."""
 
     @abstractmethod
     def reward(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
-        """Return what complete episodes are worth: log(reference / objective), at least `WORST`."""
+        """Return complete episodes' log(reference / objective), at least `FAILURE_REWARD`."""
 
     def length(self, task: int) -> int:
-        """Return how many choices an episode of ``task`` has."""
+        """Return the number of choices in an episode of ``task``."""
         return self.steps
 
 
 def one_hot(codes: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """Return one indicator per value of every column of ``codes``; those not yet there are 0."""
+    """Return one indicator per value of every column of ``codes``; missing columns are 0."""
     parts = [np.zeros((len(codes), size), dtype=np.float32) for size in sizes]
     rows = np.arange(len(codes))
     for part, column in zip(parts, codes.T, strict=False):

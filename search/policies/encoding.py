@@ -1,4 +1,4 @@
-"""Encoding: parameters, problems and devices as the numbers a policy sees."""
+"""Encodes parameters, problems and devices as inputs of a policy."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,18 +13,18 @@ from foretune.space import Configuration, SearchSpace
 from foretune.values import Value
 
 MIN_DISTINCT = 5
-"""Problems, and devices, that a policy must have met before it goes by their sizes and specs."""
+"""Minimum number of problems, or devices, for their sizes and specs to be inputs."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The parameters a policy knows, and the values of each; a value's place is its number."""
+    """The parameters a policy knows and their values; a value's position is its code."""
 
     parameters: Mapping[str, tuple[Value, ...]]
 
     @classmethod
     def from_spaces(cls, spaces: Iterable[SearchSpace]) -> Self:
-        """Return what ``spaces`` have in all, values in the order in which they are first met.
+        """Return the union of the values of ``spaces``, in order of appearance.
 
         Raises:
             UsageError: there are none, or two have different parameters.
@@ -43,20 +43,18 @@ class Vocabulary:
 
     @property
     def sizes(self) -> list[int]:
-        """How many values each parameter has."""
+        """Number of values of each parameter."""
         return [len(values) for values in self.parameters.values()]
 
     def encode(self, config: Configuration) -> list[int] | None:
-        """Return the numbers of a configuration's values; None if one is unknown."""
+        """Return the codes of a configuration; None if a value is unknown."""
         try:
             return [values.index(config[name]) for name, values in self.parameters.items()]
         except ValueError:
             return None
 
     def codes(self, space: SearchSpace) -> tuple[np.ndarray, np.ndarray]:
-        """Return the configurations of ``space`` in this vocabulary's codes, and their numbers.
-
-        Those with a value that is not in the vocabulary are left out.
+        """Return codes and indices of the configurations of ``space`` with known values.
 
         Raises:
             UsageError: the space has other parameters.
@@ -81,15 +79,15 @@ def _require_names(space: SearchSpace, names: Iterable[str]) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What is known of a task before the first choice, as numbers of mean 0 and deviation 1.
+    """Encodes a task before the first choice, as numbers of mean 0 and deviation 1.
 
-    Sizes and specs enter as logarithms, text as one indicator per value. What a task lacks is 0,
-    the mean; nothing is farther from it than `FARTHEST`.
+    Sizes and specs enter as logarithms, strings as indicators. Missing values are 0, the mean.
+    Values are clipped to `FARTHEST`.
 
     Attributes:
-        names: of the numbers.
-        mean: of each over the tasks it was made from.
-        deviation: of each.
+        names: names of the numbers.
+        mean: mean of each over the training tasks.
+        deviation: standard deviation of each.
     """
 
     names: tuple[str, ...]
@@ -98,10 +96,10 @@ class Context:
 
     @classmethod
     def from_tasks(cls, tasks: Sequence[Task], min_distinct: int = MIN_DISTINCT) -> Self:
-        """Return the context that tells ``tasks`` apart.
+        """Return the context fitted to ``tasks``.
 
-        Fewer than ``min_distinct`` problems (or devices) are not told apart: between so few points
-        nothing can be interpolated, and what is good on all of them carries further.
+        With fewer than ``min_distinct`` problems (or devices), these are not inputs: too few points
+        to interpolate between.
         """
         known: list[dict[str, float]] = [{} for _ in tasks]
         for facts_of in (_problem_facts, _device_facts):
@@ -130,7 +128,7 @@ def _device_facts(task: Task) -> dict[str, float]:
 
 
 def _facts(group: str, values: Mapping[str, Value]) -> dict[str, float]:
-    """Return logarithms of numbers by name, and 1 for every text."""
+    """Return logarithms of numbers by name, and 1 for every string."""
     return {
         f"{group}.{name}={v}" if isinstance(v, str) else f"{group}.{name}": (
             1.0 if isinstance(v, str) else float(np.sign(v) * np.log2(1.0 + abs(v)))
@@ -140,6 +138,6 @@ def _facts(group: str, values: Mapping[str, Value]) -> dict[str, float]:
 
 
 def _table(known: Sequence[Mapping[str, float]], names: Sequence[str]) -> np.ndarray:
-    """Return a row per task; numbers that a task lacks are NaN, texts that it has not are 0."""
+    """Return a row per task; missing numbers are NaN, missing strings 0."""
     cells = [[facts.get(n, 0.0 if "=" in n else np.nan) for n in names] for facts in known]
     return np.array(cells, dtype=float).reshape(len(known), len(names))

@@ -1,15 +1,15 @@
-"""Gymnasium environments over sequential decisions, with masks of what is legal.
+"""Gymnasium environments of sequential decisions, with action masks.
 
-Importing this module registers ``foretune/Configure-v0``; so does Gymnasium itself when asked for
-``foretune.search.policies.environment:foretune/Configure-v0``::
+Importing this module registers ``foretune/Configure-v0``. Gymnasium also
+imports it for ``foretune.search.policies.environment:foretune/Configure-v0``::
 
     env = gymnasium.make("foretune.search.policies.environment:foretune/Configure-v0", tasks=tasks)
     observation, info = env.reset(seed=0)
     env.step(env.action_space.sample(info["action_mask"]))
 
-`gymnasium.make_vec` gives the same for many episodes at once, computed on whole arrays. The reward
-comes with the last choice, log(reference / objective); an illegal choice ends the episode with the
-least reward there is. ``action_masks()`` is what MaskablePPO of sb3-contrib asks for.
+`gymnasium.make_vec` makes a vectorized environment. The reward, log(reference / objective), comes
+with the last choice. An illegal choice ends the episode with the smallest reward.
+``action_masks()`` serves MaskablePPO of sb3-contrib.
 """
 
 from collections.abc import Sequence
@@ -33,9 +33,9 @@ Info = dict[str, Any]
 
 
 class DecisionEnv(gymnasium.Env[np.ndarray, np.int64]):
-    """One episode after the other of ``decisions``, each of a random task.
+    """Episodes of ``decisions``, each of a random task.
 
-    ``reset(options={"task": i})`` chooses the task. ``info`` holds ``action_mask`` (int8, one per
+    ``reset(options={"task": i})`` chooses the task. ``info`` has ``action_mask`` (int8, one per
     choice) and ``task``, its number.
 
     Raises:
@@ -53,7 +53,7 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, Info]:
-        """Begin an episode of a random task, or of ``options["task"]``."""
+        """Start an episode of a random task, or of ``options["task"]``."""
         super().reset(seed=seed)
         drawn = int(self.np_random.integers(self.decisions.tasks))
         self._episodes.begin(np.array([0]), np.array([(options or {}).get("task", drawn)]))
@@ -65,7 +65,7 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.int64]):
         return self._episodes.observe()[0], float(rewards[0]), bool(ended[0]), False, self._info()
 
     def action_masks(self) -> np.ndarray:
-        """Return which choices are legal now, for MaskablePPO."""
+        """Return a mask of legal choices, for MaskablePPO."""
         return self._episodes.legal()[0]
 
     @property
@@ -81,7 +81,7 @@ class DecisionEnv(gymnasium.Env[np.ndarray, np.int64]):
 
 
 class DecisionVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
-    """Many episodes at once; one that has ended begins anew with the next step."""
+    """Many episodes at once; finished ones restart at the next step."""
 
     metadata: dict[str, Any] = {"render_modes": [], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
 
@@ -98,7 +98,7 @@ class DecisionVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     def reset(
         self, *, seed: int | list[int] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, Info]:
-        """Begin an episode of a random task everywhere."""
+        """Start an episode of a random task in every environment."""
         super().reset(seed=seed[0] if isinstance(seed, list) else seed)
         self._begin(np.arange(self.num_envs))
         return self._episodes.observe(), self._info()
@@ -106,7 +106,7 @@ class DecisionVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
     def step(
         self, actions: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, Info]:
-        """Make a choice in every episode; where one had ended, begin anew instead."""
+        """Make a choice in every episode; finished episodes restart instead."""
         over = self._ended.copy()
         self._begin(np.flatnonzero(over))
         rewards, ended = self._episodes.choose(np.asarray(actions), ~over)
@@ -134,7 +134,7 @@ class ConfigureEnv(DecisionEnv):
 
     @property
     def configuration(self) -> Configuration:
-        """What was chosen, once the episode is complete."""
+        """The chosen configuration, once the episode is complete."""
         task = int(self._episodes.tasks[0])
         (number,) = self.configuring.indices_of(task, self.chosen[None, :])
         return self.configuring.spaces[task][int(number)]
@@ -148,7 +148,7 @@ class ConfigureVectorEnv(DecisionVectorEnv):
 
 
 class _Episodes:
-    """Episodes that need not be equally far."""
+    """Episodes of different progress."""
 
     def __init__(self, decisions: Decisions, n: int) -> None:
         self._decisions = decisions
@@ -166,7 +166,7 @@ class _Episodes:
         return seen
 
     def legal(self) -> np.ndarray:
-        """Return which choices are legal; none where an episode is complete."""
+        """Return a mask of legal choices; all False for complete episodes."""
         legal = np.zeros((len(self.tasks), self._decisions.choices), dtype=bool)
         for rows, chosen in self._groups_by_length():
             if chosen.shape[1] < self._decisions.steps:
@@ -174,7 +174,7 @@ class _Episodes:
         return legal
 
     def choose(self, actions: np.ndarray, active: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Make the choices of the active episodes; return rewards and which ended just now."""
+        """Make the choices of active episodes; return rewards, and which episodes just ended."""
         every = np.arange(len(self.tasks))
         fine = active & self.legal()[every, actions]
         self.chosen[every[fine], self.counts[fine]] = actions[fine]
@@ -187,7 +187,7 @@ class _Episodes:
         return rewards, complete | (active & ~fine)
 
     def _groups_by_length(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Return the episodes that are equally far: rows, and their choices."""
+        """Return the episodes grouped by progress: rows, and their choices."""
         parts = ((np.flatnonzero(self.counts == n), n) for n in np.unique(self.counts))
         return [(rows, self.chosen[rows, :n]) for rows, n in parts]
 

@@ -1,4 +1,4 @@
-"""The policy: trained once over many problems, it proposes configurations of another at once."""
+"""A policy: trained over many problems, it proposes configurations of unseen ones at once."""
 
 import json
 import os
@@ -22,19 +22,19 @@ from foretune.space import Configuration
 FORMAT_VERSION = 1
 CARD, WEIGHTS = "policy.json", "weights.npz"
 BEAM_WIDTH = 256
-"""Beginnings followed when looking for the likeliest configurations."""
+"""Width of the beam search for the likeliest configurations."""
 FULL_TRAINING = TrainingSchedule()
 
 
 @dataclass(frozen=True, eq=False)
 class Policy:
-    """Probabilities of configurations, given the sizes of a problem and the specs of a device.
+    """Probabilities of configurations, given a problem's sizes and a device's specs.
 
     Attributes:
-        kernel: whose configurations; empty if nobody said.
+        kernel: name of the kernel; may be empty.
         vocabulary: the parameters and values it can choose.
-        context: what of problems and devices it goes by.
-        groups: the parameters that each agent sets, by name.
+        context: encoding of problems and devices.
+        groups: names of the parameters that each agent sets.
         agents: the networks.
         training: how it was trained.
     """
@@ -57,20 +57,19 @@ class Policy:
         min_distinct: int = MIN_DISTINCT,
         progress: Progress = SILENT,
     ) -> Self:
-        """Learn what earns most on ``tasks``.
+        """Train on the rewards of ``tasks``.
 
         Args:
-            tasks: problems with rewards, predicted ones as a rule (`predicted_tasks`).
-            groups: parameters that one agent each sets (`name_groups`); None has one agent for all.
-            schedule: how long.
-            seed: of everything random.
-            kernel: kept with the policy.
-            min_distinct: problems, or devices, below which it does not go by what they are
-                (`Context`).
-            progress: told about every update.
+            tasks: problems with rewards, usually predicted ones (`predicted_tasks`).
+            groups: parameters of each agent (`name_groups`); None has one agent for all.
+            schedule: length of the training.
+            seed: seed of all random choices.
+            kernel: name of the kernel.
+            min_distinct: minimum number of problems, or devices, for them to be inputs (`Context`).
+            progress: advanced with every update.
 
         Raises:
-            UsageError: no task, tasks of different parameters, or groups that are not theirs.
+            UsageError: no task, tasks of different parameters, or unknown parameters in groups.
             MissingExtra: torch is not installed.
         """
         vocabulary = Vocabulary.from_spaces(task.space for task in tasks)
@@ -87,17 +86,17 @@ class Policy:
         return cls(kernel, decisions.vocabulary, decisions.context, grouped, agents, training)
 
     def decisions(self, task: Task) -> ConfigurationDecisions:
-        """Return ``task`` as this policy sees it.
+        """Return ``task`` in this policy's encoding.
 
         Raises:
-            UsageError: its space has other parameters, or no configuration of known values.
+            UsageError: its space has other parameters, or no configuration with known values.
         """
         return ConfigurationDecisions([task], self.vocabulary, self.context)
 
     def propose(self, task: Task, n: int = 10) -> list[tuple[Configuration, float]]:
         """Return up to ``n`` configurations and their probabilities, likeliest first.
 
-        Nothing is predicted or measured; the task's reward is not looked at.
+        Nothing is predicted or measured.
 
         Raises:
             UsageError: see `decisions`.
@@ -109,10 +108,10 @@ class Policy:
         return [(task.space[int(i)], p) for i, p in zip(numbers, probabilities, strict=True)]
 
     def score(self, tasks: Sequence[Task], n: int = 10, draws: int = 1000) -> dict[str, float]:
-        """Return how many times better than the reference proposals are: geometric means.
+        """Return geometric mean speed-ups of the proposals over the reference.
 
         ``first`` is the likeliest configuration of each task, ``best`` the best of the ``n``
-        likeliest, ``random`` the best of ``draws`` random ones. Tasks are asked for rewards.
+        likeliest, ``random`` the best of ``draws`` random ones.
 
         Raises:
             UsageError: see `decisions`; or a task has no reward.
@@ -129,7 +128,7 @@ class Policy:
         return dict(zip(("first", "best", "random"), means, strict=True))
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the policy to ``folder``: a JSON card and plain arrays, nothing that runs code.
+        """Write the policy to ``folder`` as a JSON card and plain arrays.
 
         Raises:
             OutputError: the folder cannot be written.
@@ -158,10 +157,10 @@ class Policy:
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Self:
-        """Read what `save` wrote.
+        """Read a saved policy.
 
         Raises:
-            PolicyError: there is no policy, it was made by another version, or it is damaged.
+            PolicyError: there is no policy, it has another version, or it is damaged.
             MissingExtra: torch is not installed.
         """
         folder = Path(folder)
@@ -186,7 +185,7 @@ class Policy:
 
 
 def name_groups(names: Sequence[str]) -> list[list[str]]:
-    """Return parameters that share their name up to the last underscore: ``tile_x``, ``tile_y``."""
+    """Group parameters by their name up to the last underscore: ``tile_x``, ``tile_y``."""
     groups: dict[str, list[str]] = {}
     for name in names:
         groups.setdefault(name.rpartition("_")[0] or name, []).append(name)

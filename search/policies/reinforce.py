@@ -1,10 +1,9 @@
-"""REINFORCE: agents learn from what their choices were worth.
+"""REINFORCE: policy gradients for agents.
 
-Policy gradient (Williams, Machine Learning 8, 1992) with entropy as part of the return (maximum
-entropy: Haarnoja et al., ICML 2017). An update draws episodes of some tasks; each becomes likelier
-by how many standard deviations it was better than the others of its task, so that a task of large
-differences teaches no more than one of small ones. The best policy at temperature t chooses with
-probabilities proportional to exp(reward / t): the temperature falls until little else is chosen.
+Policy gradient (Williams, Machine Learning 8, 1992) with an entropy bonus (maximum entropy:
+Haarnoja et al., ICML 2017). An update samples episodes of some tasks. Returns are standardized per
+task, so that tasks with large differences do not dominate. The optimal policy at temperature t has
+probabilities proportional to exp(reward / t); the temperature falls during training.
 """
 
 from dataclasses import dataclass
@@ -18,15 +17,15 @@ from foretune.search.policies.decisions import Decisions
 
 @dataclass(frozen=True)
 class TrainingSchedule:
-    """How long and how agents learn.
+    """Length and parameters of a training.
 
     Attributes:
-        updates: of the weights.
-        tasks: at most so many take part in an update, drawn anew each time.
-        episodes: of all of them in one update.
-        hot: temperature at the beginning, in units of the reward.
-        cold: at the end.
-        rate: Adam's learning rate at the beginning; it falls to a tenth.
+        updates: number of updates.
+        tasks: maximum number of random tasks per update.
+        episodes: total number of episodes per update.
+        hot: initial temperature, in units of the reward.
+        cold: final temperature.
+        rate: initial learning rate of Adam; it falls to a tenth.
     """
 
     updates: int = 300
@@ -72,7 +71,7 @@ def reinforce(
 
 
 def standardized(returns: np.ndarray) -> np.ndarray:
-    """Return how many standard deviations each return is above the mean of its row."""
+    """Return each return's distance from the mean of its row, in standard deviations."""
     centered = returns - returns.mean(axis=-1, keepdims=True)
     deviation = np.maximum(centered.std(axis=-1, keepdims=True), 1e-6)
     return np.asarray(centered / deviation, dtype=np.float32)

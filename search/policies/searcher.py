@@ -1,9 +1,8 @@
-"""Policy search: a policy proposes, and learns on from what is measured.
+"""Policy search: a policy proposes and keeps learning from measurements.
 
-What the policy learned beforehand was predicted; what it learns here is measured. After every
-answer it takes some policy-gradient steps on all that was told: a configuration becomes likelier by
-how many standard deviations its log objective is below the mean. Draws from the policy as it was at
-first are kept likely, or it would forget all it knew for a handful of measurements.
+The policy was trained on predictions. After each measurement it takes policy-gradient steps on all
+measurements: advantages are standardized log objectives. Samples of the initial policy stay likely,
+so that a few measurements do not erase its training.
 """
 
 from typing import Any
@@ -18,30 +17,30 @@ from foretune.search.policies.tasks import Task, prior_task
 from foretune.search.searcher import Searcher
 
 SHORT_TRAINING = TrainingSchedule(updates=100, episodes=128, rate=1e-2)
-"""For a policy of one space, whose prior is all there is to learn."""
+"""Training of a policy for a single space on its prior."""
 UPDATES_PER_TELL = 5
-"""Updates after every answer."""
+"""Updates per measurement."""
 LEARNING_RATE = 1e-3
-"""Adam's learning rate in them."""
+"""Adam's learning rate in these updates."""
 ANCHOR_DRAWS = 64
-"""Draws from the first policy, which weigh together as much as all measurements."""
+"""Samples of the initial policy; together they weigh as much as all measurements."""
 FAILURE_PENALTY = float(np.log(2.0))
-"""A failure counts as this much slower, log, than the slowest success."""
+"""Log slowdown of a failure, relative to the slowest success."""
 
 
 class PolicySearcher(Searcher):
-    """Proposes what a policy finds likeliest.
+    """Proposes the configurations that a policy finds likeliest.
 
-    Without a policy it trains one: on what the prior says of this space, where there is a prior;
-    otherwise it starts from chance and learns from the measurements alone. A policy that is given
-    was trained on predictions already; beside it the prior has a guide of its own.
+    Without a given policy, it trains one on the prior of this space; without a prior, it starts
+    from uniform probabilities. A given policy was already trained on predictions; a prior then gets
+    its own guide.
 
     Args:
         args, named: as for `Searcher`.
         policy: trained on other problems of the same kernel.
 
     Raises:
-        UsageError: the policy knows other parameters than the space has.
+        UsageError: the policy's parameters differ from the space's.
         MissingExtra: torch is not installed.
     """
 
@@ -60,7 +59,7 @@ class PolicySearcher(Searcher):
         self._anchors = self._draw(ANCHOR_DRAWS)
 
     def _train_policy(self) -> Policy:
-        """Return a policy of this space alone: of its prior, or of nothing yet."""
+        """Return a policy for this space, trained on its prior if there is one."""
         if self.prior is None:
             schedule, task = (
                 TrainingSchedule(updates=0),
@@ -78,7 +77,7 @@ class PolicySearcher(Searcher):
         return chosen + [i for i, _ in zip(others, range(n - len(chosen)), strict=False)]
 
     def _candidates(self, n: int) -> list[int]:
-        """Return what the policy would take, in order; draws as long as it is no more than one."""
+        """Return the policy's preferred configurations in order; samples if it is untrained."""
         if not self._is_trained:
             return self._decisions.indices_of(0, self._draw(n + BEAM_WIDTH)).tolist()
         width = n + len(self.proposed) + BEAM_WIDTH

@@ -1,7 +1,7 @@
-"""Tasks: problems to configure, and what a configuration of each is worth to a policy.
+"""Tasks: problems to configure, with a reward for each configuration.
 
-A task's reward is log(reference / objective): in training what a predictor says, in verification
-what the hardware does.
+The reward is log(reference / objective), from a predictor in training and from hardware in
+verification.
 """
 
 from collections.abc import Callable, Iterable
@@ -22,14 +22,14 @@ from foretune.search.searcher import Prior
 from foretune.space import Configuration, SearchSpace
 
 SMALL_SPACE = 20_000
-"""Up to so many configurations are predicted at once: a call costs as much as thousands of rows."""
+"""Minimum number of configurations predicted per call, because calls have a high fixed cost."""
 REFERENCE_SAMPLE = 512
-"""Configurations whose median is the reference of a predicted task."""
+"""Number of random configurations whose median is the reference of a predicted task."""
 MIN_P_VALID = 1e-3
-"""Probability to run below which it makes no difference."""
+"""Lower bound of the probability to run."""
 
 Reward = Callable[[np.ndarray], np.ndarray]
-"""Numbers of configurations -> log(reference / objective) of each; -inf for failures."""
+"""Maps configuration numbers to log(reference / objective); -inf for failures."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +38,9 @@ class Task:
 
     Attributes:
         space: the legal configurations.
-        problem: what is computed.
-        device: where; None if nothing is known of it.
-        reward: what configurations are worth, by number; None where one only wants proposals.
+        problem: the problem.
+        device: the device; None if unknown.
+        reward: rewards by configuration number; None if only proposals are needed.
     """
 
     space: SearchSpace
@@ -56,10 +56,10 @@ def predicted_tasks(
     device: Device,
     objective: Objective = Objective.TIME,
 ) -> list[Task]:
-    """Return one task per problem, rewarded by what ``predictor`` says: nothing is measured.
+    """Return one task per problem, with predicted rewards.
 
     Raises:
-        PredictorError: it has not learned what ``objective`` needs.
+        PredictorError: the predictor has not learned a target that ``objective`` needs.
     """
     tasks: list[Task] = []
     for problem in problems:
@@ -77,13 +77,13 @@ def predicted_task(
     device: Device,
     objective: Objective = Objective.TIME,
 ) -> Task:
-    """Return a task rewarded by log(reference / predicted objective), predicted when asked for.
+    """Return a task with the reward log(reference / predicted objective), predicted on demand.
 
-    The reference is the median of random configurations. What may fail counts as slower: the
-    objective over the probability to run.
+    The reference is the median of random configurations. The objective is divided by the
+    probability to run.
 
     Raises:
-        PredictorError: it has not learned what ``objective`` needs.
+        PredictorError: the predictor has not learned a target that ``objective`` needs.
     """
     known = np.full(len(space), np.nan)
 
@@ -105,12 +105,12 @@ def predicted_task(
 def prior_task(
     space: SearchSpace, prior: Prior, problem: Problem, device: Device | None = None
 ) -> Task:
-    """Return a task rewarded by what is believed of every configuration: median / expectation."""
+    """Return a task with rewards from a prior: log(median / expected objective)."""
     return _task_of_values(space, _expected(prior), problem, device)
 
 
 def recorded_task(recorded: RecordedSpace) -> Task:
-    """Return a task rewarded by what was measured of a recorded space: median / objective."""
+    """Return a task with rewards from a recorded space: log(median / objective)."""
     return _task_of_values(
         recorded.space, np.log(recorded.values), recorded.problem, recorded.device
     )
@@ -119,12 +119,12 @@ def recorded_task(recorded: RecordedSpace) -> Task:
 def measured_task(
     kernel: Kernel, problem: Problem, runner: Runner, objective: Objective = Objective.TIME
 ) -> Task:
-    """Return a task rewarded by measuring: log(default's objective / objective).
+    """Return a task with measured rewards: log(default's objective / objective).
 
-    The default is measured at once, every other configuration when it is first chosen.
+    The default is measured at once, the others when they are first chosen.
 
     Raises:
-        MeasurementError: the default gives no value.
+        MeasurementError: the default has no value.
     """
     space, default = kernel.space(problem), kernel.default(problem)
     known: dict[int, float] = {}
@@ -155,7 +155,7 @@ def _task_of_values(
 
 
 def _expected(prior: Prior) -> np.ndarray:
-    """Return the log of what one success costs if every failure costs as much as a run."""
+    """Return the log of the expected cost of one success, if failures cost as much as runs."""
     return prior.log_mean - np.log(np.maximum(prior.p_valid, MIN_P_VALID))
 
 

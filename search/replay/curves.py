@@ -1,4 +1,4 @@
-"""Best-so-far curves of replays as one figure, for people."""
+"""Plots of the best-so-far curves of replays."""
 
 import os
 from collections.abc import Sequence
@@ -12,20 +12,20 @@ from foretune.search.replay.replay import ReplayResult
 
 FORMATS = (".svg", ".png")
 MAX_COLUMNS = 4
-"""Spaces side by side."""
+"""Maximum number of spaces side by side."""
 MAX_BANDS = 4
-"""Most searchers of which the quartiles are drawn too: more would hide each other."""
+"""Maximum number of searchers with quartile bands."""
 COLORS = ("#0b6fb8", "#d1495b", "#2e933c", "#8f5fbf", "#e08e1b")
 STYLES = [(color, dashes) for dashes in ("-", "--", "-.") for color in COLORS]
 RANDOM_STYLE = ("#8a8f98", ":")
-"""What everybody has to beat is grey wherever it stands in the list."""
+"""The baseline is grey at any position."""
 
 
 def check_figure_name(path: str | os.PathLike[str]) -> Path:
     """Return ``path`` if `draw_curves` can write it.
 
     Raises:
-        UsageError: it is neither SVG nor PNG.
+        UsageError: the file name does not end in .svg or .png.
     """
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
@@ -34,11 +34,11 @@ def check_figure_name(path: str | os.PathLike[str]) -> Path:
 
 
 def draw_curves(results: Sequence[ReplayResult], path: str | os.PathLike[str]) -> None:
-    """Draw, per space, every searcher's median curve and, of a few, the quartiles.
+    """Draw each searcher's median curve per space, with quartiles if there are few searchers.
 
     Raises:
-        UsageError: the file's name says neither SVG nor PNG.
-        OutputError: it cannot be written.
+        UsageError: the file name does not end in .svg or .png.
+        OutputError: the file cannot be written.
     """
     import matplotlib
     from matplotlib.figure import Figure

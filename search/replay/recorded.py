@@ -1,4 +1,4 @@
-"""Recorded spaces: every configuration of one kernel, problem and device, measured beforehand."""
+"""Recorded spaces: all configurations of one kernel, problem and device, measured beforehand."""
 
 import os
 from dataclasses import dataclass
@@ -22,14 +22,14 @@ from foretune.space import ListedSpace, SearchSpace
 
 @dataclass(frozen=True, eq=False)
 class RecordedSpace:
-    """A space of which everything is known, to be searched as if nothing were.
+    """A fully measured search space, for replays.
 
     Attributes:
-        name: the file's, with device and problem where a file holds several spaces.
-        device: with the specs that the rows or the spec table give.
+        name: the file's name, with device and problem if the file has several spaces.
+        device: the device, with specs from the rows or the spec table.
         space: exactly the recorded configurations.
-        measurements: by configuration number; failed ones among them.
-        objective: what is minimised.
+        measurements: by configuration number, failures included.
+        objective: the minimized value.
     """
 
     name: str
@@ -48,26 +48,26 @@ class RecordedSpace:
 
     @property
     def problem(self) -> Problem:
-        """What was computed."""
+        """The problem."""
         return self.measurements[0].problem
 
     @cached_property
     def values(self) -> np.ndarray:
-        """Objective by configuration number; infinite where it failed or was not metered."""
+        """Objective by configuration number; infinite for failures and unmetered runs."""
         values = np.array([self.objective.value_of(m) for m in self.measurements])
         return np.where(np.isnan(values), np.inf, values)
 
     @cached_property
     def optimum(self) -> float:
-        """The least objective."""
+        """The smallest objective."""
         return float(self.values.min())
 
     def count_within(self, share: float = 0.95) -> int:
-        """Return how many configurations have optimum / objective ≥ ``share``: targets to hit."""
+        """Return the number of configurations with optimum / objective ≥ ``share``."""
         return int((self.optimum / self.values >= share).sum())
 
     def measurement(self, number: int) -> Measurement:
-        """Return what was recorded of a configuration."""
+        """Return the measurement of a configuration number."""
         return self.measurements[number]
 
 
@@ -77,7 +77,7 @@ def read_spaces(
     """Return the recorded spaces of a run table, named after the file.
 
     Raises:
-        RunTableError: the file cannot be read, or a space of it cannot be searched.
+        RunTableError: the file cannot be read, or one of its spaces cannot be searched.
     """
     return recorded_spaces(read_runs(path), Path(path).stem, objective)
 
@@ -87,8 +87,8 @@ def recorded_spaces(
 ) -> list[RecordedSpace]:
     """Return one recorded space per kernel, device and problem of ``runs``.
 
-    Of several rows of a configuration the newest counts. One need not have the parameters of the
-    others: what does not apply is left empty (`ListedSpace`).
+    The newest row of each configuration counts. Rows may lack parameters that do not apply
+    (`ListedSpace`).
 
     Raises:
         RunTableError: there is no row, or none has a value.

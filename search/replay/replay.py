@@ -1,4 +1,4 @@
-"""Replay: search a recorded space as if nothing of it were known, many times over."""
+"""Replay: repeated searches of a recorded space."""
 
 import time
 import zlib
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class ReplayResult:
-    """What a searcher found in a recorded space.
+    """Result of replaying one searcher on one recorded space.
 
     Attributes:
         space: the recorded space's name.
-        searcher: its name.
+        searcher: the searcher's name.
         curves: optimum / best so far after n evaluations, shape (repeats, budget); zero before the
-            first success, and constant once the whole space is measured.
-        overhead_ms: milliseconds the searcher itself took (`ask` and `tell`) per evaluation, same
-            shape; NaN where there was nothing left to ask for.
+            first success, constant after the last evaluation.
+        overhead_ms: the searcher's own milliseconds (`tell` and `ask`) before each evaluation, same
+            shape; NaN once the space is exhausted.
     """
 
     space: str
@@ -63,23 +63,22 @@ def replay(
 ) -> ReplayResult:
     """Search ``recorded`` ``repeats`` times with ``budget`` evaluations each.
 
-    A searcher sees a value only by asking for it, one configuration at a time; a failing
-    configuration costs an evaluation like any other. The same seed gives the same curves; more
-    repeats begin with the same ones.
+    Configurations are evaluated one at a time, and failures count. The same seed gives the same
+    curves; more repeats only add curves.
 
     Args:
-        recorded: what is searched.
-        searcher: registered name, or a `Searcher` class or what else makes one; not a sampler of
-            Optuna, whose random numbers would go on from repeat to repeat.
-        budget: evaluations per repeat; a smaller space ends the search.
-        repeats: independent searches.
-        seed: all of them follow from it.
-        prior: predictions of every configuration, for searchers that can use them.
-        n_jobs: processes that share the repeats; -1 takes one per core.
+        recorded: the recorded space.
+        searcher: a registered name, or a `Searcher` class or factory; no Optuna sampler, because
+            its random state would carry over between repeats.
+        budget: evaluations per repeat, at most the size of the space.
+        repeats: number of independent searches.
+        seed: seed of all repeats.
+        prior: predictions of every configuration.
+        n_jobs: number of processes; -1 is one per core.
 
     Raises:
-        UsageError: no budget or no repeat.
-        UnknownName: there is no such searcher.
+        UsageError: budget or repeats are below 1.
+        UnknownName: there is no searcher of this name.
     """
     if budget < 1 or repeats < 1:
         raise UsageError(f"budget {budget} and repeats {repeats}: give at least 1 of each")
@@ -110,7 +109,7 @@ def _search(
     seed: int,
     prior: Prior | None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return one repeat's curve and milliseconds per evaluation."""
+    """Return one repeat's curve and its overhead in milliseconds per evaluation."""
     best, overhead_ms = np.full(budget, np.inf), np.full(budget, np.nan)
     searcher = make_searcher(
         kind, recorded.space, recorded.objective, seed, prior, recorded.problem, recorded.device

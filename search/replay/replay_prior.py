@@ -13,12 +13,12 @@ from foretune.search.searcher import Prior
 
 
 def runs_on_other_devices(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.DataFrame:
-    """Return the rows of the same kernel on other devices than ``recorded``'s.
+    """Return the rows of ``recorded``'s kernel on other devices.
 
-    The device is left out entirely, whatever the problem: nothing of it may be known beforehand.
+    Rows of its device are left out for all problems.
 
     Raises:
-        PredictorError: there is none.
+        PredictorError: there are no such rows.
     """
     here = canonical_name(recorded.device.name)
     names = {name: canonical_name(str(name)) for name in runs["device"].unique()}
@@ -33,11 +33,11 @@ def runs_on_other_devices(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.Dat
 
 
 def check_prior_source(source: Predictor | pd.DataFrame | None, recorded: RecordedSpace) -> None:
-    """Do nothing if `prior_from_source` can tell a prior of ``recorded`` from ``source``.
+    """Raise if `prior_from_source` cannot return a fair prior of ``recorded``.
 
     Raises:
-        PredictorError: there are no runs of other devices, or the predictor is of another kernel
-            or has learned from the space, in which then nothing is to be found.
+        PredictorError: there are no runs of other devices, or the predictor is of another kernel or
+            was trained on the space itself.
     """
     if isinstance(source, pd.DataFrame):
         runs_on_other_devices(source, recorded)
@@ -55,10 +55,10 @@ def check_prior_source(source: Predictor | pd.DataFrame | None, recorded: Record
 def prior_from_source(
     source: Predictor | pd.DataFrame | None, recorded: RecordedSpace, seed: int = 0
 ) -> tuple[Prior | None, list[str]]:
-    """Return what a predictor, or one trained on runs of other devices, believes of ``recorded``.
+    """Return the prior of a predictor, or of one trained on runs of other devices.
 
     Returns:
-        the prior, None without a source; and the devices it comes from.
+        the prior, None without a source; and its training devices.
 
     Raises:
         PredictorError: see `check_prior_source`; or there are too few runs.
@@ -76,13 +76,13 @@ def prior_from_source(
 def prior_from_other_devices(
     runs: pd.DataFrame, recorded: RecordedSpace, seed: int = 0
 ) -> tuple[Prior, list[str]]:
-    """Return what a predictor trained on other devices' ``runs`` believes of ``recorded``.
+    """Return the prior of a predictor trained on other devices' ``runs``.
 
     Returns:
-        the prior, and the devices it comes from.
+        the prior, and its training devices.
 
     Raises:
-        PredictorError: there is no run of the kernel on another device, or too few.
+        PredictorError: there are no runs of the kernel on another device, or too few.
     """
     other_runs = runs_on_other_devices(runs, recorded)
     predictor = Predictor(seed=seed).fit(other_runs)

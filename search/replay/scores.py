@@ -1,4 +1,4 @@
-"""How good a search was: evaluations needed, shares reached, the score of the literature."""
+"""Scores of a search: evaluations needed, share of the optimum, and a score from the literature."""
 
 import math
 from collections.abc import Sequence
@@ -11,30 +11,30 @@ from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.replay.replay import ReplayResult
 
 EVALUATION_POINTS = (5, 10, 20, 50, 100, 200)
-"""Numbers of evaluations after which shares of the optimum are reported."""
+"""Numbers of evaluations at which shares of the optimum are reported."""
 RANGE_START, RANGE_END = 0.01, 0.95
-"""The score looks at where random search has come this far from the median to the optimum."""
+"""The score covers random search's way from the median to the optimum between these shares."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What one searcher is worth on one recorded space.
+    """Scores of one searcher on one recorded space.
 
     Attributes:
         space: the recorded space's name.
-        searcher: the searcher's.
-        configurations: in the space.
-        within_5: how many of them come within 5 % of the optimum (optimum / objective ≥ 0.95).
+        searcher: the searcher's name.
+        configurations: size of the space.
+        within_5: number of configurations with optimum / objective ≥ 0.95.
         budget: evaluations per repeat.
-        repeats: independent searches.
-        evals_to_95: evaluations by which half of the repeats had reached 95 % of the optimum; None
-            where fewer did.
+        repeats: number of independent searches.
+        evals_to_95: median evaluations to reach 95 % of the optimum; None if fewer than half of the
+            repeats do.
         evals_to_99: the same for 99 %.
-        hit_95: share of the repeats that reached 95 % within the budget.
-        fraction_at: mean over repeats of optimum / best after so many evaluations.
-        score: `methodology_score`, mean over repeats; NaN where it is undefined.
+        hit_95: share of the repeats that reach 95 % within the budget.
+        fraction_at: mean of optimum / best over repeats, by number of evaluations.
+        score: mean `methodology_score` over repeats; NaN if undefined.
         score_error: its standard error.
-        overhead_ms: mean milliseconds of the searcher's own work per evaluation.
+        overhead_ms: the searcher's own mean milliseconds per evaluation.
     """
 
     space: str
@@ -57,7 +57,7 @@ class Scores:
 
 
 def score_replay(recorded: RecordedSpace, result: ReplayResult) -> Scores:
-    """Return what ``result``, a replay of ``recorded``, is worth."""
+    """Return the scores of ``result``, a replay of ``recorded``."""
     curves = result.curves
     scores = methodology_score(recorded.values, curves)
     defined = len(scores) > 1 and bool(np.isfinite(scores).all())
@@ -81,9 +81,9 @@ def score_replay(recorded: RecordedSpace, result: ReplayResult) -> Scores:
 
 
 def evals_to(share: float, curves: np.ndarray) -> float | None:
-    """Return the median over repeats of the first n at which a curve is at ``share`` or above.
+    """Return the median over repeats of the first n at which a curve reaches ``share``.
 
-    None where fewer than half of the repeats get there; where exactly half do, when the last did.
+    None if fewer than half of the repeats reach it. If exactly half do, it is the last of those.
     """
     reached = curves >= share
     first = np.where(reached.any(axis=1), reached.argmax(axis=1) + 1.0, np.inf)
@@ -94,19 +94,19 @@ def evals_to(share: float, curves: np.ndarray) -> float | None:
 
 
 def methodology_score(values: np.ndarray, curves: np.ndarray) -> np.ndarray:
-    """Return, per repeat, how much better than random search it was: 0 as good, 1 perfect.
+    """Return each repeat's score against random search: 0 is equal, 1 is perfect.
 
-    At n evaluations (baseline(n) − best(n)) / (baseline(n) − optimum), averaged over n from where
-    `random_baseline` has come 1 % of the way from the median to the optimum up to 95 %, or the end
-    of the budget (Willemsen et al., "A methodology for comparing optimization algorithms for
-    auto-tuning", FGCS 159, 2024). A failing configuration counts as the slowest that runs, in
-    baseline and search alike, so that random search scores 0 on average. NaN where every
-    configuration is as good as the median, or where the budget ends before the range begins.
+    The score at n evaluations is (baseline(n) − best(n)) / (baseline(n) − optimum). It is averaged
+    over n from where `random_baseline` has come 1 % of the way from the median to the optimum up to
+    95 %, or the end of the budget (Willemsen et al., "A methodology for comparing optimization
+    algorithms for auto-tuning", FGCS 159, 2024). A failure counts as the slowest success in
+    baseline and search, so that random search scores 0 on average. NaN if the optimum equals the
+    median, or if the budget ends before the range begins.
 
-    The authors' package (``autotuning-methodology``) runs over time instead of evaluations, charges
-    revisited configurations again, and takes as baseline the value at the mean rank of the best of
-    n draws that run. In a skewed space that lies below the mean value: random search itself scores
-    less than 0 there, and every other searcher less than here.
+    The authors' package (``autotuning-methodology``) differs: it runs over time instead of
+    evaluations, charges revisited configurations again, and uses as baseline the value at the mean
+    rank of the best of n successful draws. In a skewed space this value is below the mean. There
+    random search scores below 0, and all searchers score lower than here.
 
     Args:
         values: objective of every configuration of the space, infinite for failures.
@@ -130,9 +130,9 @@ def methodology_score(values: np.ndarray, curves: np.ndarray) -> np.ndarray:
 def random_baseline(values: np.ndarray, budget: int) -> np.ndarray:
     """Return the expected best of 1 … ``budget`` draws without replacement from ``values``.
 
-    Exact: with the N values in ascending order, all n draws come from the k-th (from 0) or later
-    with probability (N − k)/N · (N − k − 1)/(N − 1) · … , n factors. Infinite values, failures,
-    count as the largest finite one.
+    The formula is exact. With the N values in ascending order, all n draws are the k-th (from 0) or
+    later with probability (N − k)/N · (N − k − 1)/(N − 1) · …, n factors. Failures (infinite
+    values) count as the largest finite one.
     """
     finite = np.isfinite(values)
     ordered = np.sort(np.where(finite, values, values[finite].max()))
@@ -148,19 +148,19 @@ def random_baseline(values: np.ndarray, budget: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Summary:
-    """What one searcher is worth over several spaces.
+    """Scores of one searcher over several spaces.
 
     Attributes:
         searcher: the searcher's name.
-        spaces: how many.
-        evals_to_95: geometric mean; where fewer than half of the repeats get there, twice the
-            budget.
-        evals_to_99: the same.
-        hit_95: mean share of the repeats that reached 95 %.
-        fraction_at: means.
+        spaces: number of spaces.
+        evals_to_95: geometric mean; a space where fewer than half of the repeats reach it counts as
+            twice the budget.
+        evals_to_99: the same for 99 %.
+        hit_95: mean share of the repeats that reach 95 %.
+        fraction_at: means over spaces.
         score: mean over the spaces that have one.
-        score_error: standard error of that mean from the repeats, the spaces being given.
-        overhead_ms: mean.
+        score_error: standard error of that mean over repeats, for given spaces.
+        overhead_ms: mean over spaces.
     """
 
     searcher: str

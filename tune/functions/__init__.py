@@ -1,1 +1,1 @@
-"""Tuning anything in one call: a function, a source file, a program; using what was chosen."""
+"""Tunes functions, source files and programs in one call; looks up choices."""

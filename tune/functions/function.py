@@ -1,4 +1,4 @@
-"""Tuning Python functions: once, by a call; or at the first call of each shape, by a decorator."""
+"""Tunes Python functions: by one call, or by a decorator at the first call of each shape."""
 
 import functools
 import os
@@ -40,32 +40,32 @@ def tune_function(
     cost: CostOf | None = None,
     **options: Unpack[TuneOptions],
 ) -> Best:
-    """Find the values of keyword arguments with which a function is fastest, and verify them.
+    """Find the keyword arguments with which a function is fastest, and verify them.
 
-    Every configuration gets the arguments as they were, in a process of its own. Its output, what
-    it returns and what it writes into its arguments, is compared with the right one.
+    Each configuration runs in its own process with unchanged arguments. Its output, including
+    arrays that it writes into, is compared with the right one.
 
     Args:
-        function: NumPy, Numba, torch, anything.
+        function: any Python function, for example with NumPy, Numba or torch.
         knobs: keyword argument -> values to choose from.
         args: positional arguments; or a function of ``problem`` that returns them.
-        kwargs: named arguments that are no knobs.
-        check: the right output, or a function of the same arguments that gives it; None: what the
-            default gives.
-        verify: judges an output: ``verify(right, output)``; else the relative difference must not
-            exceed ``tolerance``.
+        kwargs: other named arguments.
+        check: the right output, or a function of the same arguments that returns it; by default the
+            output of the default configuration.
+        verify: judges an output: ``verify(right, output)``; by default, the relative difference
+            must not exceed ``tolerance``.
         tolerance: largest accepted ``‖output − right‖ / ‖right‖``.
         restrictions: rules between knobs: ``"block * unroll <= 64"``, or functions of knobs.
-        default: what the best is compared with; else the function's own defaults.
-        problem: what ``args`` is called with, if it is a function.
-        name: what the store calls it; else the function's name.
-        cost: from problem and configuration to operations and bytes (`foretune.Cost`); without it
-            a predictor learns without a roofline.
+        default: configuration to compare with; by default the function's own defaults.
+        problem: arguments of ``args`` if it is a function.
+        name: name in the store; by default the function's name.
+        cost: returns operations and bytes of a problem and configuration (`foretune.Cost`); without
+            it, a predictor has no roofline.
         options: budget, searcher, store and so on, see `TuneOptions`.
 
     Raises:
-        UsageError: the function takes no argument of a knob's name, or an option cannot be meant.
-        MeasurementError: the default fails or is wrong, or the output differs from call to call.
+        UsageError: the function takes no argument of a knob's name, or an option is invalid.
+        MeasurementError: the default fails or is wrong, or the output differs between calls.
     """
     kernel = FunctionKernel(
         function, knobs, args, kwargs, check=check, verify=verify, tolerance=tolerance,
@@ -79,7 +79,7 @@ class Tunable:
     """A function that chooses its knobs at the first call of each shape; see `tunable`.
 
     Attributes:
-        function: as it was written.
+        function: the plain function.
         knobs: keyword argument -> values to choose from.
     """
 
@@ -99,9 +99,9 @@ class Tunable:
         self.kernel()  # a wrong knob is refused here, not at the first call
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function with what was chosen for arguments of this shape.
+        """Call the function with the choice for arguments of this shape.
 
-        Knobs among ``kwargs`` are taken as they are.
+        Knobs in ``kwargs`` override it.
         """
         if self.knobs.keys() <= kwargs.keys():
             return self.function(*args, **kwargs)
@@ -119,17 +119,17 @@ class Tunable:
         return self if instance is None else MethodType(self, instance)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Send the plain function to other processes: a measuring one must not tune."""
+        """Pickle as the plain function, because a measuring process must not tune."""
         return _identity, (self.function,)
 
     def tune(self, *args: Any, **kwargs: Any) -> Best:
-        """Tune for these arguments now; what the store knows is not measured again."""
+        """Tune for these arguments now; stored measurements are reused."""
         return tune_wrapped(self.kernel(args, kwargs), self._options)
 
     def kernel(
         self, args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> FunctionKernel:
-        """Return the function as a kernel: of these arguments, or of the problems of ``inputs``."""
+        """Return the function as a kernel, of these arguments or of the problems of ``inputs``."""
         made = self._inputs if args is None else args
         return FunctionKernel(
             self.function, self.knobs, () if made is None else made, kwargs, **self._kernel_options
@@ -137,7 +137,7 @@ class Tunable:
 
     @property
     def has_inputs(self) -> bool:
-        """Whether it knows how to make arguments for a problem."""
+        """Whether it can make arguments for a problem."""
         return self._inputs is not None
 
     def _choose(
@@ -166,7 +166,7 @@ class Tunable:
             return chosen
 
     def _stored_choice(self, kernel: FunctionKernel, problem: Problem) -> dict[str, Any] | None:
-        """Return what was chosen before, by any process."""
+        """Return the stored choice of any process."""
         objective = ConstrainedObjective(Objective(self._options.get("objective", "time")), ())
         if self._options.get("limits"):
             return None
@@ -201,20 +201,20 @@ def tunable(
         @foretune.tunable(block=[16, 32, 64], unroll=[1, 2, 4])
         def smooth(image, block=32, unroll=1): ...
 
-    The choice is kept in the store, so the next process measures nothing. Shapes and types of
-    arrays, whole numbers and texts tell calls apart; fractions do not. If tuning fails, the
-    function runs with its defaults, after one warning.
+    The choice is stored, so the next process measures nothing. Calls are distinguished by shapes
+    and types of arrays, integers and strings, but not by floats. If tuning fails, the function runs
+    with its defaults, after one warning.
 
     Args:
-        more_knobs: likewise ``knobs``, for names that this function uses itself.
-        inputs: makes arguments from sizes (``inputs(N=4096)``): for ``foretune tune FILE:NAME``.
-        check: as in `tune_function`, likewise all that follow.
-        verify: judges an output.
+        more_knobs: more knobs, for names that this decorator uses itself.
+        inputs: returns arguments of sizes (``inputs(N=4096)``), for ``foretune tune FILE:NAME``.
+        check: see `tune_function`.
+        verify: see `tune_function`.
         tolerance: largest accepted relative difference.
         restrictions: rules between knobs.
-        default: used until something is chosen; else the function's own.
-        name: what the store calls it.
-        cost: operations and bytes.
+        default: used until there is a choice; by default the function's own defaults.
+        name: name in the store.
+        cost: operations and bytes, see `tune_function`.
         options: budget, searcher, store and so on, see `TuneOptions`.
         knobs: keyword argument -> values to choose from.
 
@@ -235,7 +235,7 @@ def tunable(
 
 
 def _argument_key(value: Any) -> Any:
-    """Return what tells a call's argument from another's, quickly."""
+    """Return a quick key of a call's argument."""
     if is_array(value):
         return (getattr(value, "dtype", "list"), getattr(value, "shape", len(value)))
     if isinstance(value, bool | int | str):

@@ -1,6 +1,6 @@
-"""Tuning a kernel's source with the names and meanings of Kernel Tuner's ``tune_kernel``.
+"""Tunes a kernel's source with the interface of Kernel Tuner's ``tune_kernel``.
 
-Whoever uses that changes an import. What is not taken is refused by name.
+Users of Kernel Tuner change one import. Arguments that are not supported are refused by name.
 """
 
 import platform as machine
@@ -52,12 +52,12 @@ _ENERGY = ("energy", "nvml_energy", "ps_energy", "pmt_energy", "hip_energy")
 
 @dataclass(frozen=True)
 class TunedKernel(Best):
-    """What came of tuning a kernel's source; unpacks as ``results, env``, like Kernel Tuner's.
+    """The result of `tune_kernel`; unpacks as ``results, env``, like Kernel Tuner's.
 
     Attributes:
-        results: every configuration measured: its knobs, ``time`` in milliseconds or the reason it
-            failed, and the metrics asked for.
-        env: what it ran on, and the best.
+        results: one entry per measured configuration: its knobs, ``time`` in milliseconds or the
+            reason of its failure, and metrics.
+        env: device, versions and the best configuration.
     """
 
     results: list[dict[str, Any]]
@@ -112,63 +112,62 @@ def tune_kernel(
 ) -> TunedKernel:
     """Find the knobs with which a kernel in C, C++, OpenCL, CUDA or HIP is fastest; verify them.
 
-    Names and meanings are Kernel Tuner's, with these differences. Without ``strategy`` a few
-    configurations are measured (``budget``), not all: ``strategy="brute_force"`` measures all.
-    Each runs in a process of its own, and is repeated until its median is sure. Without ``answer``
-    a configuration must leave what the default leaves. C is compiled with ``-O3`` where
-    ``compiler_options`` say nothing, and a function that returns no float is timed from outside.
-    Options of the compiler may contain ``{knob}``.
+    Names and meanings are Kernel Tuner's, with these differences. Without ``strategy``, ``budget``
+    configurations are measured instead of all; ``strategy="brute_force"`` measures all. Each runs
+    in its own process, and is repeated until its median is precise. Without ``answer``, outputs
+    must equal the default's. C is compiled with ``-O3`` by default, and a function that returns no
+    float is timed from outside. Compiler options may contain ``{knob}``.
 
     Args:
-        kernel_name: of the function.
+        kernel_name: name of the function.
         kernel_source: the source, its file, a list of files, or a function from knobs to it.
-        problem_size: from which the number of work groups is computed.
-        arguments: NumPy arrays and numbers with a type, as the function takes them.
+        problem_size: gives the number of work groups.
+        arguments: NumPy arrays and scalars, as the function takes them.
         tune_params: knob -> values; each becomes a ``#define``.
-        grid_div_x: what divides the problem's size; by default ``["block_size_x"]``.
-        grid_div_y: likewise.
-        grid_div_z: likewise.
+        grid_div_x: divisors of the problem size; by default ``["block_size_x"]``.
+        grid_div_y: divisors of the second size.
+        grid_div_z: divisors of the third size.
         restrictions: expressions, or functions of a mapping of knobs.
-        answer: right content of each argument after a launch, None for those that are only read.
+        answer: right content of each argument after a launch, None for inputs.
         atol: largest absolute difference from it, as for ``numpy.allclose``.
-        verify: judges instead: ``verify(answer, contents, atol=None)``, both lists with one
-            element per argument.
-        verbose: taken for company.
-        lang: ``C`` (C++, too), ``OpenCL``, ``CUDA`` or ``HIP``; else the source tells.
+        verify: replaces the comparison: ``verify(answer, contents, atol=None)``, both lists with
+            one element per argument.
+        verbose: accepted and ignored.
+        lang: ``C`` (also C++), ``OpenCL``, ``CUDA`` or ``HIP``; by default detected from the
+            source.
         device: number of the OpenCL device, or of torch's GPU.
         platform: number of the OpenCL platform.
-        smem_args: ``{"size": bytes}`` of dynamic shared memory of a block, in CUDA and HIP: a
+        smem_args: ``{"size": bytes}`` of dynamic shared memory per block, in CUDA and HIP: a
             number, an expression or a function of knobs.
-        cmem_args: name of a ``__constant__`` variable -> array that it holds, in CUDA and HIP.
-        texmem_args: refused: CUDA 12 has no texture references any more.
+        cmem_args: name of a ``__constant__`` variable -> its array, in CUDA and HIP.
+        texmem_args: refused: CUDA 12 has no texture references.
         compiler: command that compiles C.
-        compiler_options: options.
-        defines: definitions instead of those of knobs.
+        compiler_options: its options.
+        defines: replace the knobs' definitions.
         log: refused.
-        iterations: exactly so many repeats.
-        block_size_names: knobs that are the size of a work group.
-        quiet: whether nothing is printed.
+        iterations: fixed number of repeats.
+        block_size_names: knobs that are work-group sizes.
+        quiet: print nothing.
         strategy: one of Kernel Tuner's (`STRATEGIES`), or a searcher of Foretune's.
-        strategy_options: ``max_fevals`` alone.
-        cache: file in Kernel Tuner's format: what it has is not measured again.
+        strategy_options: only ``max_fevals``.
+        cache: file in Kernel Tuner's format; its measurements are not repeated.
         metrics: name -> expression or function of a result.
-        simulation_mode: refused: ``foretune replay``.
+        simulation_mode: refused; use ``foretune replay``.
         parallel: refused.
-        observers: those of power and energy: results have what they are asked for, from
-            Foretune's own meter.
+        observers: only for power and energy, which Foretune's own meter measures.
         objective: ``time`` or ``energy``.
-        objective_higher_is_better: False.
-        objectives: refused: ``foretune.tune_pareto``.
-        seed: of the search.
-        default: what the best is compared with; else the first configuration that works.
-        cost: operations and bytes of one launch, if they are known.
+        objective_higher_is_better: must be False.
+        objectives: refused; use ``foretune.tune_pareto``.
+        seed: seed of the search.
+        default: configuration to compare with; by default the first that works.
+        cost: operations and bytes of one launch, if known.
         options: budget, store, predictor and so on, see `SearchOptions`.
 
     Raises:
-        UsageError: something is not taken, or cannot be meant.
-        MissingExtra: what compiles the language is not installed.
-        MeterUnavailable: objective, limits or observers need power, which nothing here measures.
-        MeasurementError: no configuration works; the message says why the first does not.
+        UsageError: an argument is not supported or invalid.
+        MissingExtra: the compiler of the language is not installed.
+        MeterUnavailable: objective, limits or observers need power, which no meter here measures.
+        MeasurementError: no configuration works; the message has the reason of the first.
     """
     _reject_unsupported(
         texmem_args=texmem_args, log=log, simulation_mode=simulation_mode, parallel=parallel,
@@ -216,7 +215,7 @@ def tune_kernel(
 
 
 def _dynamic_shared_memory(smem_args: Mapping[str, Any] | None, language: str) -> Amount:
-    """Return the dynamic shared memory of a block, in bytes."""
+    """Return the dynamic shared memory per block, in bytes."""
     if smem_args is None:
         return 0
     if language not in TORCH_LANGUAGES or set(smem_args) != {"size"}:
@@ -228,7 +227,7 @@ def _dynamic_shared_memory(smem_args: Mapping[str, Any] | None, language: str) -
 def _constants(
     cmem_args: Mapping[str, Any] | None, language: str
 ) -> Mapping[str, np.ndarray]:  # fmt: skip
-    """Return what constant memory holds."""
+    """Return the content of constant memory."""
     for name, content in (cmem_args or {}).items():
         if not isinstance(content, np.ndarray | np.generic) or content.dtype.hasobject:
             raise UsageError(f"cmem_args: {name} is no NumPy array, nor a number with its type")
@@ -238,14 +237,14 @@ def _constants(
 
 
 def _observed_quantities(observers: Sequence[Any]) -> dict[str, str]:
-    """Return what observers of power and energy add to results: name -> ``power`` or ``energy``.
+    """Return the results that observers add: name -> ``power`` or ``energy``.
 
     Raises:
-        UsageError: an observer asks for something else.
+        UsageError: an observer needs something else.
     """
     found: dict[str, str] = {}
     for observer in observers:
-        # NVML's keeps quantities of power apart, in an observer of its own.
+        # NVML's observer keeps its power quantities in a nested observer.
         apart = getattr(observer, "continuous_observer", None)
         names = [*getattr(observer, "observables", ()), *getattr(apart, "observables", ())]
         for name in names or [type(observer).__name__]:
@@ -272,7 +271,7 @@ def _reject_unsupported(**given: Any) -> None:
 
 
 def _language(lang: str | None, text: Any, path: str) -> Any:
-    """Return the language that was said, or the one that the source looks like."""
+    """Return the given language, or the one detected from the source."""
     known = {"c": "C", "c++": "C", "opencl": "OpenCL", "cuda": "CUDA", "cupy": "CUDA",
              "nvcuda": "CUDA", "hip": "HIP"}  # fmt: skip
     if lang is not None:
@@ -293,7 +292,7 @@ def _language(lang: str | None, text: Any, path: str) -> Any:
 
 
 def _gpu_of_source(source: Source) -> Device | None:
-    """Return the GPU; None for this CPU, as OpenCL's device, too."""
+    """Return the GPU; None for the CPU, also as an OpenCL device."""
     if source.language in TORCH_LANGUAGES:
         try:
             return local_device(f"cuda:{source.device}")
@@ -312,7 +311,7 @@ def _gpu_of_source(source: Source) -> Device | None:
 
 
 def _device_name(source: Source) -> str:
-    """Return the name that Kernel Tuner gives the device in its files."""
+    """Return Kernel Tuner's name of the device."""
     if source.language == "OpenCL":
         return str(find_device(source.platform, source.device).name)
     return machine.processor()
@@ -322,7 +321,7 @@ def _set_search_options(
     options: TuneOptions, strategy: str | None, strategy_options: Mapping[str, Any] | None,
     objective: Any, higher: Any,
 ) -> None:  # fmt: skip
-    """Put into ``options`` what Kernel Tuner's say of the search."""
+    """Set ``options`` from Kernel Tuner's search options."""
     given = dict(strategy_options or {})
     max_evaluations, seconds = given.pop("max_fevals", None), given.pop("time_limit", None)
     if given:
@@ -344,7 +343,7 @@ def _set_search_options(
         "time", *_ENERGY
     ):  # fmt: skip
         raise UsageError(
-            f"objective {objective!r} is not taken: minimise time or energy; metrics are in the "
+            f"objective {objective!r} is not taken: minimize time or energy; metrics are in the "
             "results"
         )
     options["objective"] = "time" if named[0] == "time" else "energy"
@@ -353,7 +352,7 @@ def _set_search_options(
 def _results(
     best: Best, metrics: Mapping[str, Any] | None, observed: Mapping[str, str]
 ) -> TunedKernel:  # fmt: skip
-    """Return results as Kernel Tuner's are: a dictionary per configuration."""
+    """Return results in Kernel Tuner's format, a dictionary per configuration."""
     results = []
     for step in best.result.trace:
         row: dict[str, Any] = dict(step.config)
@@ -370,7 +369,7 @@ def _results(
 
 
 def _metrics(row: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, Any]:
-    """Return metrics of a result; each may use those before it."""
+    """Return the metrics of a result; each may use earlier ones."""
     found: dict[str, Any] = {}
     for name, how in metrics.items():
         so_far = {**row, **found}

@@ -1,4 +1,4 @@
-"""Files in which Kernel Tuner keeps measured configurations: read before tuning, written after."""
+"""Reads and writes Kernel Tuner's cache files."""
 
 import json
 import os
@@ -24,18 +24,18 @@ FAILURE_NAMES = {
     "compile_error": "CompilationFailedConfig", "runtime_error": "RuntimeFailedConfig",
     "timeout": "RuntimeFailedConfig", "invalid": "InvalidConfig", "wrong_result": "ErrorConfig",
 }  # fmt: skip
-"""How a run ended -> what the file says of it."""
+"""Text in the file for each status."""
 
 
 class KernelTunerCache:
-    """One cache file of Kernel Tuner's.
+    """One cache file of Kernel Tuner.
 
     Args:
-        path: of the file; ``.json`` is added where it is missing.
-        kernel: its name.
-        problem_size: as it was given.
+        path: the file; ``.json`` is added if missing.
+        kernel: name of the kernel.
+        problem_size: as given to `tune_kernel`.
         knobs: name -> values.
-        device: as Kernel Tuner calls it.
+        device: Kernel Tuner's name of the device.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class KernelTunerCache:
     def copy_to_store(
         self, kernel: WrappedKernel, options: TuneOptions, device: Device | None
     ) -> None:
-        """Put what the file knows into the store, so that it is not measured again."""
+        """Put the file's measurements into the store, so that they are not repeated."""
         device = device or local_device("cpu", measure=False)
         cache = MeasurementCache.for_kernel(kernel, device, options.get("store"))
         space, problem = kernel.space(kernel.problem()), kernel.problem()
@@ -76,7 +76,7 @@ class KernelTunerCache:
             cache.append(measured)
 
     def write(self, result: TuneResult, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Write what the file had, and what was measured.
+        """Write the file's old entries and the new measurements.
 
         Raises:
             OutputError: it cannot be written.

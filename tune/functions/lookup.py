@@ -1,4 +1,4 @@
-"""What was chosen before, read at run time."""
+"""Looks up stored choices at run time."""
 
 import math
 from collections.abc import Mapping
@@ -14,19 +14,19 @@ from foretune.tune.store.subject import CANDIDATES_TAG, OBJECTIVE_TAG, matches
 def best(
     kernel: str, /, *, store: StoreLocation = None, device: str | None = None, **problem: Any
 ) -> dict[str, Any]:
-    """Return the configuration that was chosen for a kernel, e.g. ``best("vector_add", n=4096)``.
+    """Return the stored choice for a kernel, for example ``best("vector_add", n=4096)``.
 
-    Of a problem that was not tuned, the nearest one's: that of the nearest sizes, on a logarithmic
-    scale, among those whose other values agree.
+    A problem that was not tuned gets the choice of the nearest one: that with the nearest sizes on
+    a logarithmic scale, and otherwise equal values.
 
     Args:
         kernel: its name in the store.
         store: as in `foretune.tune_problem`.
-        device: as its driver names it; needed where the kernel was tuned on several.
-        problem: some of the problem's values, or all.
+        device: name of the device; needed if the kernel was tuned on several.
+        problem: some or all of the problem's values.
 
     Raises:
-        UsageError: the kernel was never tuned, or only for other problems.
+        UsageError: the kernel was never tuned, or only for problems with other values.
     """
     if isinstance(store, bool):
         raise UsageError("give the store's path or URL, or leave it out for your own")
@@ -43,7 +43,7 @@ def best(
     if not candidates:
         raise UsageError(f"{kernel} was not tuned for {wanted}: tune it first")
     min_distance = min(distance for distance, _ in candidates)
-    # Of the same problem with other values of knobs, what was chosen last.
+    # Several choices for one problem with other knob values: the newest.
     newest = max(
         (c for distance, c in candidates if distance == min_distance), key=lambda c: c.chosen_at
     )
@@ -51,7 +51,7 @@ def best(
 
 
 def _distance(problem: Problem, sizes: Mapping[str, float]) -> float:
-    """Return how far off a problem's sizes are, in powers of e; infinite without one of them."""
+    """Return the log distance of a problem's sizes; infinite if one is missing."""
     pairs = [(problem.get(name), wanted) for name, wanted in sizes.items()]
     if any(isinstance(there, str | None) for there, _ in pairs):
         return math.inf

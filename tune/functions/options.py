@@ -1,4 +1,4 @@
-"""What every way to tune something takes beside the thing itself."""
+"""Options that all functions of this package share."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, TypedDict
@@ -17,20 +17,19 @@ class SearchOptions(TypedDict, total=False):
     """How to search, and where results go; see `foretune.tune_problem`.
 
     Attributes:
-        budget: measurements of the search, 20 by default; ``"auto"``: until the regret is small.
-        regret: stop where the best is expected to be this close to the optimum.
-        seconds: wall time at most, instead of ``budget`` or beside it; builds count.
-        limits: what breaks one of them never wins.
-        searcher: registered name, `Searcher` class, or a sampler of Optuna.
-        predictor: predicts every configuration first; none by default.
-        store: where everybody finds measurements and the choice; None is the user's own, False
-            none.
-        isolated: whether every configuration runs in a process of its own, which may hang or die;
-            the default.
-        limit_s: seconds that one configuration may take in all, 60 by default.
-        verify_s: seconds of the last comparison with the default.
-        patience_s: how long to wait for a machine that does nothing else.
-        progress: told what happens; else it is shown on stderr.
+        budget: measurements of the search, 20 by default; ``"auto"`` stops at a small expected
+            regret.
+        regret: accepted expected regret.
+        seconds: maximum wall time, instead of ``budget`` or with it; builds count.
+        limits: configurations that violate one never win.
+        searcher: a registered name, a `Searcher` class, or an Optuna sampler.
+        predictor: gives the prior; none by default.
+        store: shares measurements and choices; None is the user's own, False none.
+        isolated: run each configuration in its own process, which may hang or crash; the default.
+        limit_s: maximum seconds of one configuration, 60 by default.
+        verify_s: seconds of the final comparison with the default.
+        patience_s: seconds to wait for an idle machine.
+        progress: shows the progress; by default on stderr.
     """
 
     budget: int | Literal["auto"]
@@ -48,10 +47,10 @@ class SearchOptions(TypedDict, total=False):
 
 
 def check_options(options: Mapping[str, object]) -> None:
-    """Return if all options are known.
+    """Raise if an option is unknown.
 
     Raises:
-        UnknownName: one is not.
+        UnknownName: an option is unknown.
     """
     known = TuneOptions.__required_keys__ | TuneOptions.__optional_keys__
     if unknown := [name for name in options if name not in known]:
@@ -59,15 +58,14 @@ def check_options(options: Mapping[str, object]) -> None:
 
 
 class TuneOptions(SearchOptions, total=False):
-    """What `SearchOptions` holds, and more.
+    """The options of `SearchOptions`, and more.
 
     Attributes:
-        objective: what is minimised: ``time`` (the default), ``energy`` or ``edp``.
-        seed: of everything random.
+        objective: minimized value: ``time`` (the default), ``energy`` or ``edp``.
+        seed: seed of all random choices.
         device: ``cpu`` (the default) or ``cuda:0``.
-        quiet: whether nothing is printed.
-        power: whether power is metered where a meter works, although neither the objective nor a
-            limit needs it.
+        quiet: print nothing.
+        power: meter power if possible, even if neither the objective nor a limit needs it.
     """
 
     objective: Objective | str

@@ -1,4 +1,4 @@
-"""Tuning any program by its command line."""
+"""Tunes any program by its command line."""
 
 import math
 import tempfile
@@ -15,7 +15,7 @@ from foretune.tune.functions.tuning import tune_wrapped
 from foretune.values import Value
 
 EXTRA_RUNS = 10
-"""Runs beside those asked for that one question to the measuring process may take."""
+"""Additional runs that a single request to the measuring process may make."""
 
 
 def tune_program(
@@ -41,36 +41,35 @@ def tune_program(
 ) -> Best:
     """Find the values of a program's knobs with which it is fastest, and verify them.
 
-    ``{knob}`` stands for a value wherever it is written: in the program's words, the build, the
-    environment, and files made from templates. ``{dir}`` is a folder that each configuration has
-    of its own: where all that is made lies there, it is made once per configuration.
+    ``{knob}`` stands for a value in the program's words, the build, the environment, and files made
+    from templates. ``{dir}`` is a folder per configuration, whose build runs once.
 
     Args:
-        command: the program and its arguments; no shell reads them.
+        command: the program and its arguments; not read by a shell.
         knobs: name -> values to choose from.
-        build: command that makes the program; not timed.
+        build: command that builds the program; not timed.
         environment: variables to set.
         templates: file -> file to write from it before the program runs.
-        time: regular expression with one group: the time in the program's output; the last match
-            counts. None: wall time.
-        time_unit: of that time.
-        check: regular expression that must be found in the output.
-        compare: command that judges what the program left behind: exit code 0 is right.
-        shell: let a shell read the words, joined by blanks, and the other commands; values are
+        time: regular expression with one group, the time in the program's output; the last match
+            counts. By default wall time.
+        time_unit: unit of that time.
+        check: regular expression that must match the output.
+        compare: command that judges the program's output files: exit code 0 is right.
+        shell: run the words, joined by blanks, and the other commands in a shell; values are
             quoted.
-        sources: files that the program is made of, where no command names them: what was measured
-            of other content does not count.
-        runs: of each configuration; else a few more for a short program than for a long one.
-        time_limit_s: of one run.
+        sources: the program's source files that no command names; if their content changes,
+            measurements are repeated.
+        runs: number of runs of each configuration; by default more for a short program.
+        time_limit_s: maximum seconds of one run.
         restrictions: rules between knobs.
-        default: what the best is compared with; else the first configuration that works.
-        name: what the store calls it; else the program's file name.
-        cost: operations and bytes of one run, if they are known.
+        default: configuration to compare with; by default the first that works.
+        name: name in the store; by default the program's file name.
+        cost: operations and bytes of one run, if known.
         options: budget, searcher, store and so on, see `TuneOptions`.
 
     Raises:
-        UsageError: a knob is used nowhere, or an option cannot be meant.
-        MeasurementError: no configuration works; the message says why the first does not.
+        UsageError: a knob is not used, or an option is invalid.
+        MeasurementError: no configuration works; the message has the reason of the first.
     """
     if runs is not None and runs < 1:
         raise UsageError(f"{runs} runs leave nothing to time: give at least 1")

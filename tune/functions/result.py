@@ -1,4 +1,4 @@
-"""What came of tuning something: the configuration, how much faster it is, and ways to keep it."""
+"""The result of tuning: the configuration, its speed-up, and ways to keep it."""
 
 import os
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ from foretune.tune.results import TuneResult
 
 
 def export_format(path: str | os.PathLike[str]) -> str:
-    """Return the format that a file's ending means.
+    """Return the format of a file's suffix.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is none for it.
     """
     kind = Path(path).suffix.removeprefix(".")
     if kind not in FORMATS:
@@ -28,10 +28,10 @@ def export_format(path: str | os.PathLike[str]) -> str:
 
 @dataclass(frozen=True)
 class Best:
-    """What came of tuning something.
+    """The result of tuning a function, a source or a program.
 
     Attributes:
-        kernel: what was tuned.
+        kernel: the tuned kernel.
         result: the search and the verdict.
     """
 
@@ -40,7 +40,7 @@ class Best:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The best configuration: the default, unless another one beats it for certain."""
+        """The best configuration: the default, unless another one beats it significantly."""
         return dict(self.result.winner.config or {})
 
     @property
@@ -50,20 +50,20 @@ class Best:
 
     @property
     def time_ms(self) -> float:
-        """Median time of the best in the last comparison, in milliseconds.
+        """Median time of the best in the final comparison, in milliseconds.
 
-        With another objective, its value: mJ of ``energy``, mJ·ms of ``edp``.
+        With another objective, its value: mJ for ``energy``, mJ·ms for ``edp``.
         """
         return self.result.winner.value
 
     @property
     def default_ms(self) -> float:
-        """The default's, likewise."""
+        """Median time of the default, in milliseconds."""
         return self.result.baseline.value
 
     @property
     def speedup(self) -> float:
-        """How many times as fast as the default; 1 where nothing beats it."""
+        """Speed-up over the default; 1 if nothing beats it."""
         return self.result.winner.ratio
 
     @property
@@ -73,16 +73,16 @@ class Best:
 
     @property
     def verified(self) -> bool:
-        """Whether the best beats the default for certain."""
+        """Whether the best beats the default significantly."""
         return self.result.verified
 
     @property
     def measured(self) -> int:
-        """How many configurations the search measured."""
+        """Number of configurations that the search measured."""
         return self.result.measured
 
     def report(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Return what came of it as text; with a path, write a page to look at, too.
+        """Return the result as text; with a path, also write a page.
 
         Args:
             path: an HTML file, which opens offline.
@@ -97,7 +97,7 @@ class Best:
         return "\n".join([self.headline(), *("  ".join(row) for row in self.rows())])
 
     def headline(self) -> str:
-        """Return what came of it in one line."""
+        """Return the result in one line."""
         config = " ".join(f"{name}={value}" for name, value in self.config.items())
         unit = self.result.objective.unit
         if self.result.unstable:
@@ -123,13 +123,13 @@ class Best:
         return rows
 
     def export(self, path: str | os.PathLike[str]) -> Path:
-        """Write the best configuration for a program to read, as the file's ending says.
+        """Write the best configuration in the format of the file's suffix.
 
-        ``.h``: a header of ``#define``; ``.json``; ``.env``: lines for a shell.
+        ``.h`` is a header of ``#define``; ``.json``; ``.env`` has lines for a shell.
 
         Raises:
-            UsageError: another ending.
-            OutputError: it cannot be written.
+            UsageError: the suffix is another one.
+            OutputError: the file cannot be written.
         """
         kind = export_format(path)
         with atomic_write(path) as new:

@@ -1,4 +1,4 @@
-"""Tuning a wrapped thing: a default that works, the search, the verdict shown."""
+"""Tunes a wrapped function, source or program: a working default, the search, the result."""
 
 import time
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ DEFAULT_BUDGET = 20
 LIMIT_S = 60.0
 VERIFY_S = 2.0
 MAX_DEFAULT_TRIES = 12
-"""Configurations tried as default where nobody said which one works."""
+"""Number of configurations tried to find a working default."""
 
 _ADVICE = {
     Status.COMPILE_ERROR: "mend the source or its options",
@@ -45,17 +45,17 @@ def tune_wrapped(
     timing: Timing | None = None,
     device: Device | None = None,
 ) -> Best:
-    """Tune a wrapped thing, and show what comes of it.
+    """Tune a wrapped kernel and print the result.
 
     Args:
-        kernel: what is tuned.
-        options: how, and where results go.
-        problem: for what, where it has several.
+        kernel: the kernel.
+        options: how to search, and where results go.
+        problem: the problem, if the kernel has several.
         timing: when to stop repeating.
-        device: what is measured on; else the one that ``options`` name.
+        device: the device; by default the one that ``options`` name.
 
     Raises:
-        UsageError: an option cannot be meant.
+        UsageError: an option is invalid.
         MeasurementError: the default does not work, or no configuration does.
     """
     check_options(options)
@@ -99,7 +99,7 @@ def _tune_on(
 
 
 def print_result(best: Best) -> None:
-    """Print what came of tuning on stderr."""
+    """Print a result on stderr."""
     console = Console(stderr=True, highlight=False)
     result = best.result
     title = f"{best.kernel.name} on {result.device}: best of {len(result.trace)} measured"
@@ -116,14 +116,13 @@ def with_working_default(
     cache: MeasurementCache,
     progress: Progress,
 ) -> tuple[WrappedKernel, int]:
-    """Return ``kernel`` with a default that works, and how many measurements that took.
+    """Return ``kernel`` with a default that works, and the number of measurements that took.
 
-    They go to the store.
-
-    A default that somebody gave must work. Else some others are tried.
+    An explicit default must work. Otherwise some random configurations are tried. Measurements go
+    to the store.
 
     Raises:
-        MeasurementError: none does; the message says why the first does not.
+        MeasurementError: none works; the message has the reason of the first.
     """
     first, space = kernel.default(problem), kernel.space(problem)
     if any(m.ok and m.config == first for m in cache.known(problem)):
@@ -152,7 +151,7 @@ def _try_default(
     kernel: WrappedKernel, problem: Problem, config: Configuration, runner: Runner,
     cache: MeasurementCache, progress: Progress,
 ) -> str:  # fmt: skip
-    """Return why a configuration does not work as default; nothing if it does."""
+    """Return why a configuration does not work as default; empty if it does."""
     try:
         (measured,) = runner.run(kernel, problem, [config])
     except MeasurementError as e:

@@ -145,7 +145,7 @@ def test_kernel_tuner_reads_what_we_write(tmp_path):
         ({"observers": [object()]}, "does not take an observer of object"),
         ({"simulation_mode": True}, "does not take simulation_mode: use 'foretune replay'"),
         ({"objectives": {"time": False}}, "does not take objectives: use foretune.tune_pareto"),
-        ({"objective": "GFLOP/s"}, "objective 'GFLOP/s' is not taken: minimise time or energy"),
+        ({"objective": "GFLOP/s"}, "objective 'GFLOP/s' is not taken: minimize time or energy"),
         ({"objective": "time", "objective_higher_is_better": True}, "is not taken"),
         ({"lang": "CUD"}, "unknown lang 'CUD': did you mean 'CUDA'"),
         ({"lang": "SYCL"}, "unknown lang 'SYCL'"),
