@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +37,20 @@ class SavedPlan:
 
     Attributes:
         folder: with its files.
-        mlflow_uri: where it is tracked.
-        run_id: of it there.
+        mlflow_uri: where it is tracked; None without MLflow.
+        run_id: of it there; likewise.
     """
 
     folder: Path
-    mlflow_uri: str
-    run_id: str
+    mlflow_uri: str | None
+    run_id: str | None
+
+    @property
+    def tracked_at(self) -> str:
+        """Where it is tracked, or how to get MLflow."""
+        if self.run_id is None:
+            return "not installed: pip install 'foretune[track]' to track plans"
+        return f"{self.mlflow_uri}, run {self.run_id}"
 
     @property
     def report(self) -> Path:
@@ -76,6 +84,8 @@ def save_plan(
         TrackingError: MLflow cannot be reached; the folder is there all the same.
     """
     folder = write_plan_folder(plan, question, timers, out, commands, checks)
+    if tracking_uri is None and find_spec("mlflow") is None:
+        return SavedPlan(folder, None, None)
     try:
         tracker = Tracker(tracking_uri)
         run_id = track_plan(tracker, plan, question, folder)
