@@ -3,7 +3,6 @@
 import importlib.util
 import os
 from dataclasses import dataclass
-from importlib.metadata import version
 
 from foretune.collect import local_devices
 from foretune.collect.power import explain_missing_meter, find_meter
@@ -47,9 +46,16 @@ def examine() -> list[Finding]:
         meter = find_meter(device.kind, device.index)
         note = meter.name if meter else explain_missing_meter(device.kind)
         findings.append(Finding(f"power meter ({device.kind})", meter is not None, note))
+    return [*findings, _mlflow()]
+
+
+def _mlflow() -> Finding:
+    if importlib.util.find_spec("mlflow") is None:
+        note = "tracks campaigns: pip install '.[track]' in the checkout"
+        return Finding("MLflow", False, note)
     uri = os.environ.get("MLFLOW_TRACKING_URI")
     note = uri or "sqlite:///mlflow.db in the working directory; set MLFLOW_TRACKING_URI to change"
-    return [*findings, Finding("MLflow", True, f"{version('mlflow-skinny')}; {note}")]
+    return Finding("MLflow", True, note)
 
 
 def _package(module: str, extra: str, purpose: str) -> Finding:

@@ -136,8 +136,8 @@ def find_device(platform: int = 0, device: int = 0) -> Any:
         platforms = []
     if not platforms:
         raise UsageError(
-            "there is no OpenCL runtime: install your device's driver, or pip install "
-            "'.[opencl]' for one that runs on the CPU"
+            "there is no OpenCL runtime: install your device's driver, or for the CPU "
+            "apt install pocl-opencl-icd"
         )
     if not 0 <= platform < len(platforms):
         listed = ", ".join(f"{i} ({p.name})" for i, p in enumerate(platforms))

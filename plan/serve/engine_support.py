@@ -103,7 +103,7 @@ def sglang_flags(offload: Offload) -> list[str]:
     return flags
 
 
-def trtllm_option(offload: Offload) -> str:
-    """Return TensorRT-LLM's option for a cache in host memory; empty if it has none."""
+def trtllm_cache_options(offload: Offload) -> dict[str, int]:
+    """Return TensorRT-LLM's options for a cache in host memory; empty without one."""
     size = round(offload.cache_gib * GIB)
-    return f"  host_cache_size: {size}\n" if size else ""
+    return {"host_cache_size": size} if size else {}

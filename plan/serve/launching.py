@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
 from foretune.errors import UnknownName
 from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, rank_memory
@@ -20,7 +21,7 @@ from foretune.plan.serve.deployments.deployment import ENGINE_NAMES, Deployment
 from foretune.plan.serve.engine_support import (
     cache_name,
     sglang_flags,
-    trtllm_option,
+    trtllm_cache_options,
     unsupported_formats,
     unsupported_offload,
     vllm_flags,
@@ -297,11 +298,10 @@ def _trtllm(deployment: Deployment, replicas: int) -> Launch:
         files[file] = _trtllm_yaml(deployment, layout, role)
         commands.append(server(layout, requests, port, file))
         urls[role].append(f"localhost:{port}")
-    pools_config = f"hostname: localhost\nport: {PORT}\nbackend: pytorch\n"
+    pools: dict[str, Any] = {"hostname": "localhost", "port": PORT, "backend": "pytorch"}
     for key, role in (("context_servers", "producer"), ("generation_servers", "consumer")):
-        pools_config += f"{key}:\n  num_instances: {len(urls[role])}\n  urls:\n"
-        pools_config += "".join(f'    - "{url}"\n' for url in urls[role])
-    files["pools.yaml"] = pools_config
+        pools[key] = {"num_instances": len(urls[role]), "urls": urls[role]}
+    files["pools.yaml"] = _yaml(pools)
     commands.append(["trtllm-serve", "disaggregated", "-c", "pools.yaml"])
     return Launch(commands, files, _nonempty(notes))
 
@@ -316,33 +316,38 @@ LAUNCHERS: dict[str, Callable[[Deployment, int], Launch]] = {
 
 def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
     """Return the options of a server that have no flags."""
-    kind = cache_name("trtllm", deployment.formats.kv)
+    cache: dict[str, Any] = {
+        "dtype": cache_name("trtllm", deployment.formats.kv),
+        "enable_block_reuse": deployment.workload.prefix > 0,
+        "free_gpu_memory_fraction": USABLE_SHARE,
+        **trtllm_cache_options(deployment.offload),
+    }
     captured = min(ceil(deployment.batch / layout.pp), MAX_CAPTURED_REQUESTS)
-    reuse = str(deployment.workload.prefix > 0).lower()
-    lines = [
-        f"kv_cache_config:\n  dtype: {kind}\n  enable_block_reuse: {reuse}\n",
-        f"  free_gpu_memory_fraction: {USABLE_SHARE:g}\n{trtllm_option(deployment.offload)}",
-        "enable_chunked_prefill: true\n",
-        f"cuda_graph_config:\n  enable_padding: true\n  max_batch_size: {captured}\n",
-    ]
+    options: dict[str, Any] = {
+        "kv_cache_config": cache,
+        "enable_chunked_prefill": True,
+        "cuda_graph_config": {"enable_padding": True, "max_batch_size": captured},
+    }
     if layout.dp > 1:
-        lines.append("enable_attention_dp: true\n")
+        options["enable_attention_dp"] = True
     if copies := layout.redundant_experts(deployment.model):
         slots = deployment.model.experts + copies
-        lines.append(f"moe_config:\n  load_balancer:\n    num_slots: {slots}\n")
+        options["moe_config"] = {"load_balancer": {"num_slots": slots}}
     if drafts := deployment.speculation:
-        lines.append(
-            "speculative_config:\n  decoding_type: MTP\n"
-            f"  num_nextn_predict_layers: {drafts.drafted}\n"
-        )
+        options["speculative_config"] = {
+            "decoding_type": "MTP", "num_nextn_predict_layers": drafts.drafted,
+        }  # fmt: skip
     if role == "producer":
-        lines.append("disable_overlap_scheduler: true\n")
+        options["disable_overlap_scheduler"] = True
     if role:
         tokens = deployment.max_request_tokens or deployment.workload.isl
-        lines.append(
-            f"cache_transceiver_config:\n  backend: DEFAULT\n  max_tokens_in_buffer: {tokens}\n"
-        )
-    return "".join(lines)
+        options["cache_transceiver_config"] = {"backend": "DEFAULT", "max_tokens_in_buffer": tokens}
+    return _yaml(options)
+
+
+def _yaml(options: Mapping[str, Any]) -> str:
+    """Return options as JSON, which every reader of YAML reads."""
+    return json.dumps(options, indent=1) + "\n"
 
 
 def _static_share(deployment: Deployment, layout: Layout, requests: float) -> float:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,18 @@ MAX_NAME_LENGTH = 80
 
 @dataclass(frozen=True)
 class SavedPlan:
-    """Where a plan was saved."""
+    """Where a plan was saved; ``mlflow_uri`` and ``run_id`` are None without MLflow."""
 
     folder: Path
-    mlflow_uri: str
-    run_id: str
+    mlflow_uri: str | None
+    run_id: str | None
+
+    @property
+    def tracked_at(self) -> str:
+        """Where it is tracked, or how to get MLflow."""
+        if self.run_id is None:
+            return "not installed: pip install 'foretune[track]' to track plans"
+        return f"{self.mlflow_uri}, run {self.run_id}"
 
     @property
     def report(self) -> Path:
@@ -59,6 +67,8 @@ def save_plan(
     Raises TrackingError if MLflow cannot be reached; the folder is kept.
     """
     folder = write_plan_folder(plan, question, timers, out, commands, checks)
+    if tracking_uri is None and find_spec("mlflow") is None:
+        return SavedPlan(folder, None, None)
     try:
         tracker = Tracker(tracking_uri)
         run_id = track_plan(tracker, plan, question, folder)

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from foretune.errors import ForetuneError, OutputError
 
@@ -140,43 +140,26 @@ class Lock:
     """
 
     def __init__(self, path: Path) -> None:
+        from filelock import FileLock, Timeout
+
         self._file = path.with_name(f".{path.name}.lock")
+        self._lock = FileLock(self._file, thread_local=False)  # any thread may release it
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            while True:
-                self._handle = self._file.open("w")
-                _acquire(self._handle, path)
-                if self._is_current():  # else its holder has just removed it
-                    return
-                self._handle.close()
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise OutputError(
+                f"{path} is in use by another process: wait for it, or kill it"
+            ) from None
         except OSError as e:
             raise OutputError(f"cannot write to {path.parent}: {e.strerror or e}") from e
 
     def release(self) -> None:
         """Release the lock; a second call does nothing."""
-        if not self._handle.closed:
-            if self._is_current():
-                self._file.unlink(missing_ok=True)
-            self._handle.close()
-
-    def _is_current(self) -> bool:
-        """Whether the locked file is still the one at its path."""
-        try:
-            return os.path.samestat(os.fstat(self._handle.fileno()), self._file.stat())
-        except OSError:
-            return False
-
-
-def _acquire(file: IO[str], path: Path) -> None:
-    try:
-        import fcntl
-
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except ImportError:  # Windows has no lock: users must avoid two writers
-        pass
-    except OSError as e:
-        file.close()
-        raise OutputError(f"{path} is in use by another process: wait for it, or kill it") from e
+        if self._lock.is_locked:
+            with contextlib.suppress(OSError):
+                self._file.unlink()  # before the release: it is still ours
+            self._lock.release()
 
 
 @contextlib.contextmanager

@@ -202,7 +202,7 @@ def serve(
             kept = save_plan(found, question, clocks, out, None, commands, checks)
             results |= {"report": str(kept.report), "mlflow_run_id": kept.run_id}
             output.say(f"report   {kept.report}")
-            output.say(f"MLflow   {kept.mlflow_uri}, run {kept.run_id}")
+            output.say(f"MLflow   {kept.tracked_at}")
         output.result(plan_to_json(found, question, commands) | results)
 
 

@@ -172,7 +172,7 @@ def test_engines_are_told():
     assert "--enable-hierarchical-cache --hicache-size 21" in sglang
     assert "--cuda-graph-max-bs" not in sglang
     _, trtllm = told(Offload(cache_gib=20), "trtllm", load)
-    assert f"  host_cache_size: {20 * GIB}\n" in trtllm.files["trtllm.yaml"]
+    assert f'"host_cache_size": {20 * GIB}' in trtllm.files["trtllm.yaml"]
     assert "cannot offload weights" in launch(deploy(both), "trtllm").unsupported
     for engine in ("vllm", "sglang"):
         plain, _ = told(Offload(), engine)
