@@ -6,14 +6,19 @@ mean over seeds and spaces.
 """
 
 import argparse
-import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from machine import markdown
 
+from foretune.measurement import Measurement
 from foretune.search import make_searcher
+from foretune.search.drivers import run
+from foretune.search.loop import search
 from foretune.search.replay.recorded import RecordedSpace, read_spaces
+from foretune.search.stopping import Stopping
+from foretune.space import Configuration
 
 BATCHES = (1, 2, 4, 8, 16)
 AFTER = (8, 16, 32, 48)
@@ -21,17 +26,18 @@ AFTER = (8, 16, 32, 48)
 
 def found(space: RecordedSpace, searcher: str, batch: int, seed: int) -> list[float]:
     """Return the share of the best performance found after `AFTER` measurements."""
-    search = make_searcher(
+    made = make_searcher(
         searcher, space.space, space.objective, seed, None, space.problem, space.device
     )
-    best, shares, measured = math.inf, [], 0
-    while measured < AFTER[-1] and (asked := search.ask(min(batch, AFTER[-1] - measured))):
-        for config in asked:
-            number = space.space.index(config)
-            search.tell([space.measurement(number)])
-            best, measured = min(best, space.values[number]), measured + 1
-            shares += [space.optimum / best] * (measured in AFTER)
-    return shares + [space.optimum / best] * (len(AFTER) - len(shares))
+    values = list[float]()
+
+    def measure(configs: Sequence[Configuration]) -> Iterator[Measurement]:
+        for number in map(space.space.index, configs):
+            values.append(space.values[number])
+            yield space.measurement(number)
+
+    run(search(made, Stopping(AFTER[-1]), parallel=batch), measure)
+    return [space.optimum / min(values[:n]) for n in AFTER]
 
 
 def main() -> None:

@@ -28,7 +28,7 @@ class Watched(SurrogateSearcher):
         self.expected: dict[int, tuple[float, float]] = {}
         super()._prepare()
 
-    def _improver(self, free: np.ndarray, chosen: list[int]) -> int:
+    def _best_candidate(self, free: np.ndarray, chosen: list[int]) -> int:
         number = super()._best_candidate(free, chosen)
         assert self._posterior is not None
         place = int(np.searchsorted(self._pool, number))

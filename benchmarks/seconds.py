@@ -9,6 +9,7 @@ the seconds of the whole search.
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -71,9 +72,8 @@ def seconds(
         number = space.space.index(config)
         value = float(space.values[number])
         spent += float(cost_s[number])
-        searcher.tell_values({number: value})
-        if by_seconds:
-            searcher.tell_costs({config: float(cost_s[number])})
+        measured = space.measurement(number)
+        searcher.tell([replace(measured, cost_s=cost_s[number]) if by_seconds else measured])
         best = min(best, value)
         for share in SHARES:
             if optimum / best >= share:

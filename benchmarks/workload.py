@@ -14,7 +14,7 @@ against the default, as `foretune.tune_workload` does, and never worse; that com
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,9 +25,13 @@ from foretune.collect import local_device
 from foretune.datasets import read_runs
 from foretune.errors import UnknownName
 from foretune.features import family_for, row_roofline_ms
+from foretune.measurement import Measurement
 from foretune.registry import get_kernel
+from foretune.search.drivers import run
+from foretune.search.loop import search
 from foretune.search.replay.recorded import RecordedSpace, recorded_spaces
-from foretune.search.workload import WorkloadProblem, WorkloadSearcher
+from foretune.search.stopping import Stopping
+from foretune.search.workload import WorkloadItem, WorkloadProblem, WorkloadSearcher
 
 POINTS = (10, 30, 100)
 SPREAD = 1.0
@@ -38,10 +42,10 @@ SHIPPED = Path(__file__).parents[1] / "datasets/shipped/amd-epyc-2-cores.parquet
 class EqualShares(WorkloadSearcher):
     """Every part has its turn; the one that takes longest begins."""
 
-    def loss(self, number: int) -> float:
+    def expected_loss_ms(self, number: int) -> float:
         """Return what gives everyone the same number of turns."""
         part = self.parts[number]
-        return -1e9 * len(self.measured[number]) + part.calls * part.work
+        return -1e9 * len(self._proposed[number]) + part.calls * part.work
 
 
 def main() -> None:
@@ -90,15 +94,18 @@ def gained(spaces: Sequence[RecordedSpace], kind: type[WorkloadSearcher], seed: 
         )
     calls = share / defaults
     possible = calls @ defaults - calls @ [space.optimum for space in spaces]
-    search, found = kind(parts, seed=seed, device=spaces[0].device), []
-    for n in range(1, POINTS[-1] + 1):
-        if (asked := search.ask()) is not None:
-            i, config = asked
-            search.tell(i, spaces[i].measurement(spaces[i].space.index(config)))
-        if n in POINTS:
-            chosen = [s.values[s.space.index(search.choice(i))] for i, s in enumerate(spaces)]
-            now = np.minimum(chosen, defaults)
-            found.append(float((calls @ defaults - calls @ now) / possible))
+    searcher, found = kind(parts, seed=seed, device=spaces[0].device), []
+    by_part = dict(zip(parts, spaces, strict=True))
+
+    def measure(items: Sequence[WorkloadItem]) -> Iterator[Measurement]:
+        for part, config in items:
+            yield by_part[part].measurement(part.space.index(config))
+
+    for more in np.diff([0, *POINTS]).tolist():
+        run(search(searcher, Stopping(more)), measure)
+        chosen = [s.values[s.space.index(searcher.choice(i))] for i, s in enumerate(spaces)]
+        now = np.minimum(chosen, defaults)
+        found.append(float((calls @ defaults - calls @ now) / possible))
     return found
 
 

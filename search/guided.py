@@ -7,11 +7,8 @@ spares the other its random start; then the other has every third turn. Where th
 the guide is a surrogate that soon knows it.
 """
 
-from collections.abc import Mapping
-
 from foretune.search.searcher import Searcher
 from foretune.search.surrogate import PRIOR_CHECKS, SurrogateSearcher
-from foretune.space import Configuration
 
 GUIDED_MEASUREMENTS = PRIOR_CHECKS[-1]
 """Proposals of the guide before the first of the other: after them it has checked the prior."""
@@ -39,6 +36,7 @@ class GuidedSearcher(Searcher):
         self._guide = SurrogateSearcher(
             self.space, self.objective, self.seed, self.prior, self.problem, self.device
         )
+        self._guide.costs_s = self._other.costs_s = self.costs_s  # `tell` fills them for all three
 
     def expected_regret(self) -> float:
         """Return what the guide expects."""
@@ -47,11 +45,6 @@ class GuidedSearcher(Searcher):
     def expected_improvement(self) -> float:
         """Return what the guide expects."""
         return self._guide.expected_improvement()
-
-    def tell_costs(self, seconds: Mapping[Configuration, float]) -> None:
-        """Tell both."""
-        for searcher in (self._guide, self._other):
-            searcher.tell_costs(seconds)
 
     def _propose(self, n: int) -> list[int]:
         numbers: list[int] = []

@@ -8,6 +8,7 @@ their logarithms: ten per cent of one objective against ten of another. And wher
 anew for every proposal, here a few take turns, so that each has a searcher that goes on learning.
 """
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -170,6 +171,14 @@ class ParetoSearcher:
         self.observed.update({m.config: m for m in new_measurements})
         for searcher in self._searchers.values():
             searcher.tell(new_measurements)
+
+    def expected_regret(self) -> float:
+        """Return infinity: it is unknown."""
+        return math.inf
+
+    def expected_improvement(self) -> float:
+        """Return infinity: it is unknown."""
+        return math.inf
 
     def front(self) -> list[Measurement]:
         """Return the measurements that no other dominates, least of the first objective first."""

@@ -2,8 +2,9 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -34,6 +35,25 @@ class Prior:
     p_valid: np.ndarray
     foreign: bool = True
     log_mean_of: Callable[[Sequence[Measurement]], np.ndarray] | None = None
+
+
+C = TypeVar("C")
+
+
+class AskTell(Protocol[C]):
+    """What the search loop needs of a searcher; it may propose more than configurations."""
+
+    def ask(self, n: int = 1) -> list[C]:
+        """Return up to ``n`` proposals, each only once; none when nothing is left."""
+
+    def tell(self, measurements: Sequence[Measurement]) -> None:
+        """Learn from measurements, proposed or not."""
+
+    def expected_regret(self) -> float:
+        """Return the expected regret of the incumbent, relative; infinite if unknown."""
+
+    def expected_improvement(self) -> float:
+        """Return the expected gain of one more measurement, relative; infinite if unknown."""
 
 
 class Searcher(ABC):
@@ -83,6 +103,8 @@ class Searcher(ABC):
         self.proposed: set[int] = set()
         self.observed: dict[int, float] = {}
         """Objective by configuration number; infinite for failures."""
+        self.costs_s: dict[int, float] = {}
+        """Seconds that measuring took, by configuration number, if known."""
         self._prepare()
 
     def ask(self, n: int = 1) -> list[Configuration]:
@@ -98,21 +120,18 @@ class Searcher(ABC):
         Raises:
             SpaceError: one is of a configuration outside the space.
         """
-        self.tell_values(
-            {self.space.index(m.config): self.objective.value_of(m) for m in measurements}
-        )
+        values: dict[int, float] = {}
+        for m in measurements:
+            values[index := self.space.index(m.config)] = self.objective.value_of(m)
+            if math.isfinite(m.cost_s):
+                self.costs_s[index] = m.cost_s
+        self.tell_values(values)
 
     def tell_values(self, new_values: dict[int, float]) -> None:
         """Learn objective values by configuration number; infinite for failures."""
         self.proposed.update(new_values)
         self.observed.update(new_values)
         self._learn(new_values)
-
-    def tell_costs(self, seconds: Mapping[Configuration, float]) -> None:
-        """Learn what measurements cost, where time is the budget: build, repeats, failures.
-
-        Most searchers do not care.
-        """
 
     def best(self) -> Configuration | None:
         """Return the incumbent: the best configuration told of; None before the first success."""

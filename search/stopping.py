@@ -1,28 +1,30 @@
-"""When a search is over: sure enough, no longer worth it, or not allowed to go on."""
+"""Stopping rules of a search: measurements, seconds, expected regret."""
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from foretune.errors import UsageError
-from foretune.search.searcher import Searcher
+from foretune.search.searcher import AskTell
+
+StopReason = Literal["budget", "seconds", "regret", "exhausted"]
 
 MIN_GAIN_SHARE = 0.1
-"""Expected gain of one more measurement, relative to the accepted regret, below which it is not
-made: what is left to lose is then spread over many candidates, each unlikely to be the best."""
+"""A search also stops when one more measurement is expected to gain less than this share of the
+accepted regret. The remaining regret is then spread over many candidates, each unlikely to win."""
 
 
 @dataclass(frozen=True)
 class Stopping:
-    """The one rule by which searches end.
+    """When a search stops: at the first limit that it reaches.
 
     Attributes:
-        measurements: measurements at most; None: as many as there are configurations.
-        regret: the search ends when its expected regret is no larger, e.g. 0.03 for 3 %, or one
-            more measurement is expected to gain no more than `WORTH` of it; None: only
-            ``measurements`` counts.
-        seconds: so much wall time at most; what is under way then is finished. None: any.
+        measurements: maximum number of measurements; None for no limit but the space's size.
+        regret: accepted expected regret, for example 0.03 for 3 %. The search also stops when one
+            more measurement is expected to gain less than `MIN_GAIN_SHARE` of it.
+        seconds: wall time after which no measurement is started.
 
     Raises:
-        UsageError: one of them is below 0.
+        UsageError: a limit is negative.
     """
 
     measurements: int | None = None
@@ -37,18 +39,21 @@ class Stopping:
         if self.seconds is not None and not self.seconds > 0:
             raise UsageError(f"{self.seconds:g} seconds for a search: give more than 0")
 
-    def is_spent(self, measured: int, elapsed_s: float) -> bool:
-        """Whether measurements or seconds are used up."""
-        spent = self.measurements is not None and measured >= self.measurements
-        return spent or (self.seconds is not None and elapsed_s >= self.seconds)
-
-    def is_over(self, searcher: Searcher, measured: int, elapsed_s: float = 0.0) -> bool:
-        """Whether to stop after ``measured`` measurements; ``searcher`` was told of them."""
-        if self.is_spent(measured, elapsed_s):
-            return True
-        if self.regret is None:
-            return False
-        return (
+    def reason(
+        self, searcher: AskTell[Any], measured: int, elapsed_s: float = 0.0
+    ) -> StopReason | None:
+        """Return why to stop after ``measured`` measurements; None to go on."""
+        if self.measurements is not None and measured >= self.measurements:
+            return "budget"
+        if self.seconds is not None and elapsed_s >= self.seconds:
+            return "seconds"
+        if self.regret is not None and (
             searcher.expected_regret() <= self.regret
             or searcher.expected_improvement() <= MIN_GAIN_SHARE * self.regret
-        )
+        ):
+            return "regret"
+        return None
+
+    def is_over(self, searcher: AskTell[Any], measured: int, elapsed_s: float = 0.0) -> bool:
+        """Whether to stop after ``measured`` measurements."""
+        return self.reason(searcher, measured, elapsed_s) is not None

@@ -10,7 +10,7 @@ Welch, Journal of Global Optimization 13, 1998) times its probability to run.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
@@ -32,7 +32,6 @@ from foretune.search.surrogate_process import (
     subsample_measurements,
     surrogate_process,
 )
-from foretune.space import Configuration
 
 POOL_SIZE = 8000
 """Candidates the process looks at; of a larger space some, which change as it learns (`pool`)."""
@@ -69,8 +68,6 @@ class SurrogateSearcher(Searcher):
         prior_p_valid = self._prior_p_valid() if has_p_valid else None
         seed = int(self.rng.integers(2**31))
         self._feasibility = Feasibility(self._encoder.encode, prior_p_valid, seed)
-        self._seconds: dict[int, float] = {}
-        """What measurements took, by configuration number, where time is the budget."""
         self._feasibility_counts = 0, -1
         """Measurements and failures that `_p_valid` takes into account."""
         self._refresh_pool()
@@ -156,13 +153,6 @@ class SurrogateSearcher(Searcher):
         free = ~np.isin(self._pool, list(self.proposed))
         return math.inf if forecast is None else forecast.expected_improvement(free)
 
-    def tell_costs(self, seconds: Mapping[Configuration, float]) -> None:
-        """Learn what measurements cost: from now on, improvement counts by the second.
-
-        That is expected improvement per second (Snoek, Larochelle and Adams, NeurIPS 2012).
-        """
-        self._seconds |= {self.space.index(config): s for config, s in seconds.items()}
-
     def _search_posterior(self) -> SearchPosterior | None:
         """Return what is known of all candidates; None before the searcher can tell."""
         if not self._can_fit() or (
@@ -193,10 +183,10 @@ class SurrogateSearcher(Searcher):
             posterior.add(self._points(np.array(pending)))
         best = min(np.log(v) for v in self.observed.values() if np.isfinite(v))
         log_acquisition = self._log_acquisition(best, posterior) + np.log(self._p_valid)
-        if self._seconds:  # improvement per second
-            measured = self._encoder.encode(np.array(list(self._seconds)))
+        if self.costs_s:  # improvement per second (Snoek, Larochelle and Adams, NeurIPS 2012)
+            measured = self._encoder.encode(np.array(list(self.costs_s)))
             candidates = self._encoder.encode(self._pool)
-            log_acquisition -= log_seconds(measured, candidates, self._seconds, self.rng)
+            log_acquisition -= log_seconds(measured, candidates, self.costs_s, self.rng)
         if (
             self._feasibility_counts[1] > 0
         ):  # no hope of improvement makes up for what hardly ever runs

@@ -9,7 +9,7 @@ algorithm, 1978).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -56,6 +56,9 @@ class WorkloadProblem:
                 raise UsageError(f"{name} of {self.kernel}, {self.problem}: {value}: above 0")
 
 
+WorkloadItem = tuple[WorkloadProblem, Configuration]
+
+
 class WorkloadSearcher:
     """Says which problem to measure next, and with which configuration.
 
@@ -76,49 +79,68 @@ class WorkloadSearcher:
         self.parts, self.objective, self.seed, self.device = list(parts), objective, seed, device
         self.measured: list[list[Measurement]] = [[] for _ in parts]
         """By part."""
-        self._fits: dict[str, Fits] = {part.kernel: {} for part in parts}
+        self._fits: dict[str, Fits] = {part.kernel: {} for part in self.parts}
         self._proposed: list[set[Configuration]] = [set() for _ in parts]
         self._searchers: dict[int, tuple[int, TransferSearcher]] = {}
         """By part, and how much was measured when each was made."""
-        self._losses: dict[int, tuple[int, float]] = {}
+        self._losses: dict[int, tuple[tuple[int, int], float]] = {}
+        """Expected loss by part, and how much was measured and proposed when it was computed."""
+        self._numbers = {(part.kernel, part.problem): i for i, part in enumerate(self.parts)}
 
-    def ask(self) -> tuple[int, Configuration] | None:
-        """Return the number of a part and what to measure of it; None if nothing is left."""
+    def ask(self, n: int = 1) -> list[WorkloadItem]:
+        """Return up to ``n`` problems of the workload, each with the configuration to measure."""
+        asked = list[WorkloadItem]()
+        while len(asked) < n and (number := self._neediest()) is not None:
+            part = self.parts[number]
+            fresh = part.default not in self._proposed[number] and not self.measured[number]
+            if fresh and part.default in part.space and not self._success_count(part.kernel):
+                config = part.default
+            else:
+                config = self._best_candidate(number)
+            self._proposed[number].add(config)
+            asked.append((part, config))
+        return asked
+
+    def _neediest(self) -> int | None:
+        """Return the part of largest expected loss; None if all are measured."""
         open_parts = [
             i for i, part in enumerate(self.parts) if len(self._proposed[i]) < len(part.space)
         ]
-        if not open_parts:
-            return None
-        total = self._measured_count
-        while True:
-            worst = max(open_parts, key=lambda i: self._losses.get(i, (0, math.inf))[1])
-            if self._losses.get(worst, (-1, 0.0))[0] == total:
-                break
-            self._losses[worst] = total, self.expected_loss_ms(worst)
-        part = self.parts[worst]
-        fresh = part.default not in self._proposed[worst] and not self.measured[worst]
-        if fresh and part.default in part.space and not self._success_count(part.kernel):
-            config = part.default
-        else:
-            config = self._best_candidate(worst)
-        self._proposed[worst].add(config)
-        return worst, config
+        state = self._measured_count, sum(map(len, self._proposed))
+        while open_parts:
+            worst = max(open_parts, key=lambda i: self._losses.get(i, (state, math.inf))[1])
+            if worst in self._losses and self._losses[worst][0] == state:
+                return worst
+            self._losses[worst] = state, self.expected_loss_ms(worst)
+        return None
 
     def _best_candidate(self, number: int) -> Configuration:
         """Return what is not measured and promises most: the expected best, then improvement."""
-        forecast, space = self.searcher(number).search_posterior, self.parts[number].space
+        searcher, space = self.searcher(number), self.parts[number].space
+        forecast = searcher.search_posterior
         asked = [space.index(config) for config in self._proposed[number]]
         free = ~np.isin(forecast.indices, asked)
         if not free.any():
-            return self.searcher(number).ask()[0]
+            searcher.proposed.update(asked)
+            return searcher.ask()[0]
         return space[
             int(forecast.indices[np.argmax(np.where(free, forecast.log_acquisition, -np.inf))])
         ]
 
-    def tell(self, number: int, measurement: Measurement) -> None:
-        """Learn a measurement of a part, asked for or not."""
-        self.measured[number].append(measurement)
-        self._proposed[number].add(measurement.config)
+    def tell(self, measurements: Iterable[Measurement]) -> None:
+        """Learn from measurements of any part, proposed or not."""
+        for measurement in measurements:
+            number = self._numbers[measurement.kernel, measurement.problem]
+            self.measured[number].append(measurement)
+            self._proposed[number].add(measurement.config)
+
+    def expected_regret(self) -> float:
+        """Return infinity: it is unknown."""
+        return math.inf
+
+    def expected_improvement(self) -> float:
+        """Return infinity: it is unknown."""
+        return math.inf
 
     def choice(self, number: int) -> Configuration:
         """Return what a part should run: the best measured, else what is expected to lose least.
@@ -135,11 +157,11 @@ class WorkloadSearcher:
 
     def expected_loss_ms(self, number: int) -> float:
         """Return how much the whole workload is expected to lose by the `choice` for a part, ms."""
-        part, mine = self.parts[number], self.measured[number]
-        if not mine and not self._success_count(part.kernel):
-            return part.calls * part.work * self._objective_per_work(part.kernel)
+        part, shares = self.parts[number], 1 + len(self._proposed[number])
+        if not self.measured[number] and not self._success_count(part.kernel):
+            return part.calls * part.work * self._objective_per_work(part.kernel) / shares
         regret = min(self.searcher(number).search_posterior.expected_regret, 1.0) + REGRET_OFFSET
-        return part.calls * self._expected_objective(number) * regret / (1 + len(mine))
+        return part.calls * self._expected_objective(number) * regret / shares
 
     def searcher(self, number: int) -> TransferSearcher:
         """Return the searcher of a part; it knows all that was measured of the kernel."""

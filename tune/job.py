@@ -2,9 +2,9 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from foretune.collect import Runner
 from foretune.collect.machine_load import wait_until_idle
@@ -16,12 +16,17 @@ from foretune.measurement import Measurement
 from foretune.objective import ConstrainedObjective, Limit, Objective, limitable_columns_of
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
+from foretune.search.drivers import run
+from foretune.search.loop import SearchResult, search
+from foretune.search.searcher import AskTell
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration, SearchSpace
 from foretune.tune.record import SharedMeasurementCache
 
 if TYPE_CHECKING:
     from foretune.search.factory import SearcherKind
+
+C = TypeVar("C", bound=Hashable)
 
 DEFAULT_BUDGET = 10
 """Measurements of a search, where nobody says how many, nor how long."""
@@ -100,25 +105,27 @@ class TuningJob:
         found = self.cache.known(problem)
         return [m for m in found if m.config in space and self._is_complete(m)]
 
-    def next_batch_size(self, measured: int) -> int:
-        """Return how many configurations to ask for next, after so many measurements."""
-        remaining = (
-            math.inf
-            if self.stopping.measurements is None
-            else self.stopping.measurements - measured
-        )
-        return int(min(self.runner.parallelism, MAX_PARALLEL, remaining))
+    def search(
+        self,
+        searcher: AskTell[C],
+        measure: Callable[[tuple[C, ...]], Iterable[Measurement]],
+        known: Sequence[Measurement] = (),
+    ) -> SearchResult:
+        """Run a search to its end; ``measure`` returns one measurement per proposal."""
+        parallel = min(self.runner.parallelism, MAX_PARALLEL)
+        loop = search(searcher, self.stopping, known=known, parallel=parallel, clock=self.clock)
+        return run(loop, measure)
 
     def measure(
-        self, problem: Problem, configs: Sequence[Configuration], incumbent_ms: float = math.inf
+        self, work: Iterable[tuple[Problem, Configuration]], incumbent_ms: float = math.inf
     ) -> Iterator[Measurement]:
-        """Yield what is known of configurations if it says all that the goals ask; or measure them.
+        """Yield one measurement per problem and configuration, stored ones first.
 
         Raises:
-            UsageError: a limit is on something that runs of this kernel do not say.
+            UsageError: a limit is on a column that runs of this kernel do not have.
         """
         missing = []
-        for config in configs:
+        for problem, config in work:
             found = self.cache.find(problem, config)
             if found is not None and self._is_complete(found):
                 yield found

@@ -6,7 +6,7 @@ the default, as often as a verification takes; the front that counts is the one 
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -228,15 +228,15 @@ def tune_pareto(
     job.start_progress(problem, space)
     trace = job.known(problem, space)
     known = len(trace)
-    search.tell(trace)
-    search_start, stopping = job.clock(), job.stopping
-    while not stopping.is_spent(len(trace) - known, job.clock() - search_start):
-        if not (proposed := search.ask(job.next_batch_size(len(trace) - known))):
-            break
-        for measurement in job.measure(problem, proposed):
+
+    def measure(configs: Sequence[Configuration]) -> Iterator[Measurement]:
+        for measurement in job.measure([(problem, config) for config in configs]):
             trace.append(measurement)
-            search.tell([measurement])
-            progress.advance(f"{len(search.front())} on the front")
+            front = pareto_front([[o.value_of(m) for o in constrained] for m in trace])
+            progress.advance(f"{front.sum()} on the front")
+            yield measurement
+
+    job.search(search, measure, trace.copy())
     configs = dict.fromkeys([kernel.default(problem), *(m.config for m in search.front())])
     job.wait_until_idle()
     with runner.watch() as watch:

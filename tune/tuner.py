@@ -2,8 +2,9 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
@@ -237,57 +238,75 @@ def _searchers_with_regret() -> list[str]:
 def _search(
     job: TuningJob,
     problem: Problem,
-    search: Searcher,
-    guide: SearchPredictor | None,
+    searcher: Searcher,
+    predictor: SearchPredictor | None,
     previous_choice: Choice | None,
 ) -> list[SearchStep]:
-    """Return what was known and what is measured, after ``search`` was told of both."""
-    objective, unit, stopping = (
-        job.constrained_objectives[0],
-        job.constrained_objectives[0].objective.unit,
-        job.stopping,
-    )
-    job.start_progress(problem, search.space)
-    known = job.known(problem, search.space)
-    search.tell(known)
-    trace = [make_step(m, objective, None, job.device, known=True) for m in known]
-    successful = [m for m in known if m.ok]
-    incumbent = next((m for m in known if m.config == search.best()), None)
-    measured, search_start = 0, job.clock()
-    done = previous_choice is not None and _is_sufficient(previous_choice, stopping)
-    while not (done or stopping.is_over(search, measured, job.clock() - search_start)):
-        asked_at = job.clock()
-        if not (proposed := search.ask(job.next_batch_size(measured))):
-            break
-        for measurement in job.measure(problem, proposed, _upper_bound_ms(incumbent)):
-            measured += 1
-            search.tell([measurement])
-            if stopping.seconds is not None:
-                search.tell_costs({measurement.config: job.clock() - asked_at})
-            trace.append(make_step(measurement, objective, guide, job.device))
-            successful += [measurement] if measurement.ok else []
-            if guide is not None and measurement.ok and len(successful) in CORRECTION_COUNTS:
-                guide = correct_predictor(guide, successful, job.device)
-            if measurement.config == search.best():
-                incumbent = measurement
-            best = min(s.objective for s in trace)
-            job.progress.advance(f"best {best:.3g} {unit}" if best < math.inf else "")
-    if known:
+    """Run the search and return its trace, stored measurements first."""
+    job.start_progress(problem, searcher.space)
+    if previous_choice is not None and _is_sufficient(previous_choice, job.stopping):
+        job = replace(job, stopping=Stopping(0))
+    trace = _Trace(job, job.known(problem, searcher.space), predictor)
+
+    def measure(configs: Sequence[Configuration]) -> Iterator[Measurement]:
+        work = [(problem, config) for config in configs]
+        for measurement in job.measure(work, trace.incumbent_upper_ms):
+            trace.add(measurement)
+            yield measurement
+
+    measured = job.search(searcher, measure, trace.known).measured
+    if trace.known:
         summary = f"{measured} new" if measured else "nothing new is measured"
-        job.progress.say(f"{problem}: {len(known)} measurements known from the store, {summary}")
-    return trace
+        count = len(trace.known)
+        job.progress.say(f"{problem}: {count} measurements known from the store, {summary}")
+    return trace.steps
+
+
+class _Trace:
+    """The steps of one search, its incumbent, and the predictor corrected by them."""
+
+    def __init__(
+        self, job: TuningJob, known: list[Measurement], predictor: SearchPredictor | None
+    ) -> None:
+        self.known = known
+        self._job, self._objective = job, job.constrained_objectives[0]
+        self.steps = [make_step(m, self._objective, None, job.device, known=True) for m in known]
+        self._predictor = predictor
+        self._successful = [m for m in known if m.ok]
+        self._incumbent: Measurement | None = None
+        self._best = math.inf
+        for measurement in known:
+            self._update_incumbent(measurement)
+
+    @property
+    def incumbent_upper_ms(self) -> float:
+        """Upper confidence bound of the incumbent's median time; infinite without samples."""
+        if self._incumbent is None or not self._incumbent.time_ms_samples:
+            return math.inf
+        return median_interval(np.array(self._incumbent.time_ms_samples))[1]
+
+    def add(self, measurement: Measurement) -> None:
+        """Record a measurement, and correct the predictor after some of them."""
+        job = self._job
+        self.steps.append(make_step(measurement, self._objective, self._predictor, job.device))
+        self._update_incumbent(measurement)
+        if measurement.ok:
+            self._successful.append(measurement)
+            if self._predictor is not None and len(self._successful) in CORRECTION_COUNTS:
+                self._predictor = correct_predictor(self._predictor, self._successful, job.device)
+        unit = self._objective.objective.unit
+        job.progress.advance(f"best {self._best:.3g} {unit}" if self._best < math.inf else "")
+
+    def _update_incumbent(self, measurement: Measurement) -> None:
+        value = self._objective.value_of(measurement)
+        if value < self._best:
+            self._best, self._incumbent = value, measurement
 
 
 def _is_sufficient(choice: Choice, stopping: Stopping) -> bool:
     """Whether a choice made before rests on as much as is asked for now."""
     spent = stopping.measurements is not None and choice.measured >= stopping.measurements
     return spent or (stopping.regret is not None and choice.regret <= stopping.regret)
-
-
-def _upper_bound_ms(incumbent: Measurement | None) -> float:
-    if incumbent is None or not incumbent.time_ms_samples:
-        return math.inf
-    return median_interval(np.array(incumbent.time_ms_samples))[1]
 
 
 def make_step(

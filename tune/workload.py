@@ -1,7 +1,7 @@
 """Tune all that a program calls with one budget: measure where the whole workload gains most."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,12 @@ from foretune.collect import Runner
 from foretune.device import roofline_terms_ms
 from foretune.errors import UsageError
 from foretune.kernel import Kernel
+from foretune.measurement import Measurement
 from foretune.objective import Limit, Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.search.stopping import Stopping
-from foretune.search.workload import WorkloadProblem, WorkloadSearcher
+from foretune.search.workload import WorkloadItem, WorkloadProblem, WorkloadSearcher
 from foretune.tune.job import TuningJob
 from foretune.tune.record import SharedMeasurementCache
 from foretune.tune.results import SearchStep, TuneResult
@@ -116,50 +117,47 @@ def tune_workload(
     stopping = Stopping(
         DEFAULT_BUDGET if budget is None and seconds is None else budget, None, seconds
     )
-    of_kernel = {
+    jobs = {
         w.kernel.name: TuningJob(
             w.kernel, runner, SharedMeasurementCache(w.kernel, runner.device, store), (objective,),
             tuple(limits), "transfer", stopping, seed, progress, patience_s,
         )
         for w in workload
     }  # fmt: skip
-    jobs = [of_kernel[w.kernel.name] for w in workload]
     parts = [_workload_problem(w, runner) for w in workload]
-    constrained = jobs[0].constrained_objectives[0]
-    search = WorkloadSearcher(parts, constrained, seed, runner.device)
-    traces: list[list[SearchStep]] = [[] for _ in parts]
-    for i, (job, part) in enumerate(zip(jobs, parts, strict=True)):
-        for known in job.known(part.problem, part.space):
-            search.tell(i, known)
-            traces[i].append(make_step(known, constrained, None, runner.device, known=True))
-    jobs[0].wait_until_idle()
-    total = (
-        sum(len(part.space) for part in parts)
-        if stopping.measurements is None
-        else stopping.measurements
-    )
+    job = jobs[parts[0].kernel]
+    constrained = job.constrained_objectives[0]
+    searcher = WorkloadSearcher(parts, constrained, seed, runner.device)
+    known = [m for part in parts for m in jobs[part.kernel].known(part.problem, part.space)]
+    traces: dict[tuple[str, Problem], list[SearchStep]] = {(p.kernel, p.problem): [] for p in parts}
+    for m in known:
+        traces[m.kernel, m.problem].append(
+            make_step(m, constrained, None, runner.device, known=True)
+        )
+
+    def measure(items: Sequence[WorkloadItem]) -> Iterator[Measurement]:
+        for kernel in dict.fromkeys(part.kernel for part, _ in items):
+            work = [(part.problem, config) for part, config in items if part.kernel == kernel]
+            for m in jobs[kernel].measure(work):
+                traces[kernel, m.problem].append(make_step(m, constrained, None, runner.device))
+                progress.advance(f"{kernel} {m.problem}")
+                yield m
+
+    job.wait_until_idle()
+    total = sum(len(part.space) for part in parts)
+    if stopping.measurements is not None:
+        total = stopping.measurements
     progress.start(f"tuning {len(parts)} problems", total)
-    clock, spent = jobs[0].clock, 0
-    search_start = clock()
-    while not stopping.is_spent(spent, clock() - search_start):
-        if (proposed := search.ask()) is None:
-            break
-        spent += 1
-        number, config = proposed
-        for measured in jobs[number].measure(parts[number].problem, [config]):
-            search.tell(number, measured)
-            traces[number].append(make_step(measured, constrained, None, runner.device))
-            progress.advance(f"{parts[number].kernel} {parts[number].problem}")
+    job.search(searcher, measure, known)
     results = []
-    for i, (job, part, trace) in enumerate(zip(jobs, parts, traces, strict=True)):
-        choice = search.choice(i)
-        if all(step.config != choice for step in trace):  # nothing is chosen unmeasured
-            for measured in job.measure(part.problem, [choice]):
-                search.tell(i, measured)
-                trace.append(make_step(measured, constrained, None, runner.device))
+    for i, part in enumerate(parts):
+        job, trace = jobs[part.kernel], traces[part.kernel, part.problem]
+        choice = searcher.choice(i)
+        if all(step.config != choice for step in trace):  # no choice is left unmeasured
+            searcher.tell(measure([(part, choice)]))
         previous_choice = job.cache.choice(part.problem, constrained)
         found = verify_and_store(
-            job, part.problem, search.searcher(i), trace, previous_choice, verify_s, start
+            job, part.problem, searcher.searcher(i), trace, previous_choice, verify_s, start
         )
         results.append(found)
     return WorkloadResult(tuple(results), tuple(w.calls for w in workload))

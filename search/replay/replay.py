@@ -2,15 +2,22 @@
 
 import time
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from foretune.errors import UsageError
+from foretune.measurement import Measurement
+from foretune.search.drivers import run
 from foretune.search.factory import make_searcher, searcher_name
+from foretune.search.loop import search
 from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.searcher import Prior
+from foretune.search.stopping import Stopping
+from foretune.space import Configuration
 
 if TYPE_CHECKING:
     from foretune.search.factory import SearcherKind
@@ -108,14 +115,16 @@ def _search(
     searcher = make_searcher(
         kind, recorded.space, recorded.objective, seed, prior, recorded.problem, recorded.device
     )
-    for n in range(min(budget, len(recorded))):
-        started = time.perf_counter()
-        (config,) = searcher.ask(1)
-        asked = time.perf_counter()
+    steps, searched_since = count(), time.perf_counter()
+
+    def measure(configs: Sequence[Configuration]) -> list[Measurement]:
+        nonlocal searched_since
+        (config,), n = configs, next(steps)
+        overhead_ms[n] = 1e3 * (time.perf_counter() - searched_since)
         number = recorded.space.index(config)
-        measurement = recorded.measurement(number)
-        tell_started = time.perf_counter()
-        searcher.tell([measurement])
-        overhead_ms[n] = 1e3 * (time.perf_counter() - tell_started + asked - started)
         best[n] = recorded.values[number]
+        searched_since = time.perf_counter()
+        return [recorded.measurement(number)]
+
+    run(search(searcher, Stopping(min(budget, len(recorded)))), measure)
     return recorded.optimum / np.minimum.accumulate(best), overhead_ms

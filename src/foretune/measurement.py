@@ -46,6 +46,8 @@ class Measurement:
         source: where the row came from.
         recorded_at: ISO time.
         environment: versions fingerprint.
+        cost_s: wall time that measuring took, with build and repeats, seconds; NaN if unknown. Not
+            stored. Searchers that learn costs prefer improvement per second.
     """
 
     kernel: str
@@ -66,6 +68,7 @@ class Measurement:
         default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     )
     environment: str = ""
+    cost_s: float = math.nan
 
     @property
     def ok(self) -> bool:

@@ -27,7 +27,7 @@ RUN = {
 
 def launch(**changed):
     sizes = {"blocks": 9.0, "steps": 10.0, "flops": 1e6, "step_bytes": 16384.0, "sums": 4096.0,
-             "warps": 4.0, "stages": 3.0, "moved": 5e6, "dtype": "fp16"}  # fmt: skip
+             "warps": 4.0, "stages": 3.0, "moved_bytes": 5e6, "dtype": "fp16"}  # fmt: skip
     return TiledLaunch(**{**sizes, **changed})
 
 

@@ -73,10 +73,18 @@ def test_turns():
         asked.append(SPACE.index(config))
         searcher.tell([told(config)])
     assert len(set(asked)) == len(asked)
-    assert set(searcher._other.told) == set(searcher._guide.told) == set(asked)
+    assert set(searcher._other.observed) == set(searcher._guide.observed) == set(asked)
     theirs = [n for n in range(GUIDED_MEASUREMENTS, len(asked)) if n % TURN_PERIOD == 0]
     for n in theirs:
         assert asked[n] == min(i for i in range(len(SPACE)) if i not in asked[:n])
+
+
+def test_the_prior_is_checked_before_the_other_has_a_turn():
+    asked = []
+    for kind in (Forward, "surrogate"):
+        searcher = make_searcher(kind, SPACE, prior=make_prior(SPACE))
+        asked.append([searcher.ask()[0] for _ in range(GUIDED_MEASUREMENTS)])
+    assert asked[0] == asked[1]
 
 
 def test_the_guide_says_when_to_stop():

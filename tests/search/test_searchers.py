@@ -245,3 +245,44 @@ def test_others_cannot_tell():
     searcher = make("random")
     run_search(searcher, budget=5)
     assert searcher.expected_regret() == searcher.expected_improvement() == math.inf
+
+
+@pytest.mark.parametrize(("name", "told"), [("surrogate", 1), ("transfer", 1), ("transfer", 5)])
+def test_improvement_counts_as_far_as_it_is_likely_to_run(name, told):
+    """Of two candidates that promise as much, the one that surely runs is measured first."""
+    space = SearchSpace({"x": tuple(range(20)), "risky": (True, False)})
+    mean = np.array([0.2 * c["x"] - 0.01 * c["risky"] for c in space])
+    p_valid = np.array([0.3 if c["risky"] else 1.0 for c in space])
+    searcher = make(name, space, prior=Prior(mean, 0.2, p_valid, foreign=False))
+    known = [Configuration(x=x, risky=False) for x in range(10, 10 + told)]
+    searcher.tell(make_measurement(c, lambda c: math.exp(0.2 * c["x"]), never_fails) for c in known)
+    assert [c["risky"] for c in searcher.ask(3)] == [False, False, False]
+
+
+LINE = SearchSpace({"x": tuple(range(100))})
+
+
+def test_a_prior_from_elsewhere_is_checked_where_it_does_not_lead():
+    def law(config):
+        return math.exp(0.02 * config["x"])
+
+    far = {}
+    for foreign in (True, False):
+        prior = Prior(np.log([law(c) for c in LINE]), 0.1, np.ones(len(LINE)), foreign)
+        asked = run_search(
+            make("surrogate", LINE, prior=prior), 10, time_of=law, is_broken=never_fails
+        )
+        far[foreign] = sum(c["x"] >= 50 for c in asked)
+    assert far[True] >= far[False] + 2
+
+
+def test_what_is_under_way_is_not_measured_a_second_time_beside_it():
+    """Of proposals at once, no two are neighbors: the second would tell what the first does."""
+
+    def law(config):
+        return 1 + ((config["x"] - 37) / 40) ** 2
+
+    searcher = make("surrogate", LINE)
+    run_search(searcher, 9, time_of=law, is_broken=never_fails)
+    first, second, third = (c["x"] for c in searcher.ask(3))
+    assert min(abs(first - second), abs(first - third), abs(second - third)) > 1

@@ -8,6 +8,9 @@ import pytest
 from foretune.errors import UsageError
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
+from foretune.search.drivers import run
+from foretune.search.loop import search
+from foretune.search.stopping import Stopping
 from foretune.search.workload import WorkloadProblem, WorkloadSearcher
 from foretune.space import Configuration, SearchSpace
 
@@ -25,19 +28,22 @@ def part(size, calls):
     return WorkloadProblem("toy", Problem(n=size), SPACE, calls, size, DEFAULT)
 
 
-def spend(workload, budget):
+def measure(items):
+    for item, config in items:
+        time = time_ms(item.problem["n"], config)
+        yield Measurement("toy", item.problem, config, "Toy CPU", Status.OK, time_ms=time)
+
+
+def spend(workload, budget, parallel=1):
     """Return how often each part was measured."""
     spent = [0] * len(workload.parts)
-    for _ in range(budget):
-        if (asked := workload.ask()) is None:
-            break
-        number, config = asked
-        problem = workload.parts[number].problem
-        spent[number] += 1
-        time = time_ms(problem["n"], config)
-        workload.tell(
-            number, Measurement("toy", problem, config, "Toy CPU", Status.OK, time_ms=time)
-        )
+
+    def count(items):
+        for item, _ in items:
+            spent[workload.parts.index(item)] += 1
+        return measure(items)
+
+    run(search(workload, Stopping(budget), parallel=parallel), count)
     return spent
 
 
@@ -73,7 +79,7 @@ def test_it_gains_more_than_equal_shares():
 def test_nothing_is_measured_twice_and_everything_in_the_end():
     workload = WorkloadSearcher([part(256, 1.0), part(512, 3.0)])
     assert spend(workload, 100) == [len(SPACE), len(SPACE)]
-    assert workload.ask() is None
+    assert workload.ask() == []
     for i, p in enumerate(workload.parts):
         assert workload.choice(i) == min(SPACE, key=lambda c, p=p: time_ms(p.problem["n"], c))
 
@@ -81,7 +87,16 @@ def test_nothing_is_measured_twice_and_everything_in_the_end():
 def test_before_anything_is_known_the_default_runs():
     workload = WorkloadSearcher([part(256, 1.0), part(512, 3.0)])
     assert workload.choice(0) == DEFAULT
-    assert workload.ask() == (1, DEFAULT)
+    assert workload.ask() == [(workload.parts[1], DEFAULT)]
+
+
+def test_several_at_a_time_are_shared_among_problems():
+    workload = WorkloadSearcher([part(256, 4.0), part(512, 2.5), part(1024, 1.0)])
+    asked = workload.ask(6)
+    assert len(set(asked)) == 6
+    assert {item.problem["n"] for item, _ in asked} == {256, 512, 1024}
+    assert spend(workload, 10, parallel=4) != [10, 0, 0]
+    assert sum(map(len, workload.measured)) == 10
 
 
 @pytest.mark.parametrize("calls", [0.0, -1.0, math.nan, math.inf])

@@ -62,6 +62,25 @@ def test_one_from_elsewhere_promises_nothing_before_it_is_corrected(predictor):
     assert after.predicted_ms == pytest.approx(3 * time_ms(PROBLEM, after.config), rel=0.5)
 
 
+class Slower(FakeRunner):
+    """Of another device, on which everything takes three times as long."""
+
+    def __init__(self):
+        super().__init__(dataclasses.replace(DEVICE, name="Other CPU"))
+
+    def run(self, kernel, problem, configs, incumbent_ms=math.inf):
+        for m in super().run(kernel, problem, configs, incumbent_ms):
+            yield dataclasses.replace(m, time_ms=3 * m.time_ms)
+
+
+def test_what_was_measured_of_other_problems_corrects_one_from_elsewhere(predictor):
+    first, second = KERNEL.problem(n=60), KERNEL.problem(n=90)
+    tune_problem(KERNEL, first, Slower(), predictor, budget=8)
+    (step,) = tune_problem(KERNEL, second, Slower(), predictor, budget=1).trace
+    assert step.predicted_ms == pytest.approx(3 * time_ms(second, step.config), rel=0.5)
+    assert step.low_ms < step.predicted_ms < step.high_ms
+
+
 def test_without_a_predictor_it_searches_too():
     result = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=25, seed=1)
     assert result.verified
@@ -100,6 +119,43 @@ def test_a_budget_above_the_space_ends_with_the_space():
     size = len(KERNEL.space(PROBLEM))
     result = tune_problem(KERNEL, PROBLEM, FakeRunner(), budget=size + 9, searcher="exhaustive")
     assert len(result.trace) == size
+
+
+LUCKY = config(work=2)
+
+
+class LuckyRunner(FakeRunner):
+    """One configuration seems ten times as fast as it is while the search measures it."""
+
+    def run(self, kernel, problem, configs, incumbent_ms=math.inf):
+        for m in super().run(kernel, problem, configs, incumbent_ms):
+            yield dataclasses.replace(m, time_ms=m.time_ms / (10 if m.config == LUCKY else 1))
+
+
+def test_a_lucky_measurement_does_not_decide():
+    result = tune_problem(KERNEL, PROBLEM, LuckyRunner(), budget=60, searcher="exhaustive")
+    assert min(result.trace, key=lambda step: step.objective).config == LUCKY
+    assert result.winner.config == config()
+
+
+class BoundedRunner(FakeRunner):
+    """Repeats every measurement, and notes the times that it was told to beat."""
+
+    def __init__(self):
+        super().__init__()
+        self.bounds = []
+
+    def run(self, kernel, problem, configs, incumbent_ms=math.inf):
+        for m in super().run(kernel, problem, configs, incumbent_ms):
+            self.bounds.append(incumbent_ms)
+            yield dataclasses.replace(m, time_ms_samples=(m.time_ms,) * 6)
+
+
+def test_a_runner_is_told_what_to_beat():
+    runner = BoundedRunner()
+    result = tune_problem(KERNEL, PROBLEM, runner, budget=20, searcher="random")
+    best = np.minimum.accumulate([step.objective for step in result.trace])
+    assert runner.bounds == [math.inf, *best[:-1].tolist()]
 
 
 class FlatRunner(FakeRunner):

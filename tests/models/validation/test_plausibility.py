@@ -3,13 +3,14 @@
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from foretune.errors import DataWarning, PredictorError
 from foretune.features import row_roofline_ms
-from foretune.models import Predictor
+from foretune.models import Predictor, evaluate_predictor
 from foretune.models.validation.data_checks import MAX_DROPPED_SHARE, drop_implausible
 
 
@@ -86,3 +87,24 @@ def test_where_no_roofline_is_known_anything_goes(matmul, runs):
     drop_implausible(matmul, runs.drop(columns="time_ms"))
     drop_implausible(matmul, runs.assign(status="timeout"))
     drop_implausible(matmul, runs.iloc[:0])
+
+
+def test_an_impossible_row_teaches_and_scores_nothing(runs):
+    """Predictions, corrections and scores are those of the runs without it."""
+    runs = runs.head(60).drop(columns="energy_mj")
+    wrong = runs.assign(time_ms=runs["time_ms"].where(runs.index != 7, runs["time_ms"] / 1000))
+    right, small = runs.drop(index=7), {"targets": ("time_ms",), "parameters": {"rounds": 10}}
+    with pytest.warns(DataWarning, match="row 7 of"):
+        learned = Predictor(**small).fit(wrong)
+    without = Predictor(**small).fit(right)
+    pd.testing.assert_frame_equal(learned.predict(right), without.predict(right))
+    there = {"device": "Other CPU"}
+    with pytest.warns(DataWarning, match="row 7 of"):
+        corrected = without.calibrate(wrong.assign(**there))
+    pd.testing.assert_frame_equal(
+        corrected.predict(right.assign(**there)),
+        without.calibrate(right.assign(**there)).predict(right.assign(**there)),
+    )
+    with pytest.warns(DataWarning, match="row 7 of"):
+        scores = evaluate_predictor(without, wrong)
+    assert scores == evaluate_predictor(without, right)

@@ -311,3 +311,41 @@ def test_weights_are_made_anew_only_where_that_gains(gain, native):
     per_s = "tokens_per_s_per_gpu"
     table.loc[~own, per_s] *= (1 + gain) * table[own][per_s].max() / table[~own][per_s].max()
     assert dataclasses.replace(made, candidates=table).best["native"] == native
+
+
+def with_guesses(made, guesses):
+    """Return a plan some of whose candidates lie outside what was measured, the others inside."""
+    table = made.candidates.assign(guessed=np.where(guesses, 0.9, 0.1))
+    return dataclasses.replace(made, candidates=table)
+
+
+def test_a_guess_is_not_recommended_where_a_covered_candidate_keeps_the_limits():
+    made = planned(requirements=Requirements(tpot_ms=40.0))
+    table, per_s = made.candidates, "tokens_per_s_per_gpu"
+    covered = with_guesses(made, table[per_s] > 0.8 * table[table["keeps"]][per_s].max())
+    assert covered.best["guessed"] < 0.5
+    assert covered.best["keeps"]
+    assert covered.best[per_s] < made.best[per_s]
+    assert covered.runner_up["guessed"] < 0.5
+    assert covered.best_extrapolated[per_s] == made.best[per_s]
+
+
+def test_a_faster_step_is_no_guess_either():
+    made = planned(requirements=Requirements(tpot_ms=40.0))
+    covered = with_guesses(made, made.candidates["number"] == made.next_faster["number"])
+    assert covered.best["number"] == made.best["number"]
+    assert covered.next_faster["guessed"] < 0.5
+
+
+def test_where_all_are_guesses_the_best_of_them_is_told():
+    made = planned(requirements=Requirements(tpot_ms=40.0))
+    guesses = with_guesses(made, np.ones(len(made.candidates), dtype=bool))
+    assert guesses.best["number"] == made.best["number"]
+    assert guesses.best_extrapolated is None
+
+
+def test_at_a_rate_what_finishes_too_few_requests_in_time_is_no_choice():
+    table = planned(requirements=Requirements(tpot_ms=25.0), rate=4.0).candidates
+    late = table["good"] < 0.9
+    assert late.any()
+    assert not table[late]["keeps"].any()

@@ -19,7 +19,7 @@ from replay_driver import ReplayDriver
 from tuned_kernels import blocks_of, configs
 
 import foretune
-from foretune import Configuration, SearchSpace
+from foretune import Configuration, SearchSpace, Status
 from foretune.errors import ForetuneWarning, PredictorError, UsageError
 
 BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048)
@@ -324,6 +324,19 @@ class TestStore:
             assert call(again, device, tensors, 1024) == 0
             assert again.best_config.kwargs["BLOCK"] == chosen
 
+    def test_a_verified_choice_that_fails_later_is_made_again(self, device, tensors, tmp_path):
+        call(make(configs(64, 256), store=tmp_path / "t.db", budget=1), device, tensors, 1024)
+        store = foretune.Store(tmp_path / "t.db")
+        (subject,) = store.subjects()
+        ((problem, choice),) = store.choices(subject).items()
+        store.choose(subject, problem, dataclasses.replace(choice, how="verified"), choice)
+        (best,) = (m for m in store.measurements(subject) if m.config == choice.config)
+        failed = {"status": Status.RUNTIME_ERROR, "time_ms": math.nan, "time_ms_samples": ()}
+        store.put(subject, [dataclasses.replace(best, **failed)])
+        again = make(configs(64, 256), store=tmp_path / "t.db", budget=1)
+        call(again, device, tensors, 1024)
+        assert again.best_config.kwargs["BLOCK"] != choice.config["BLOCK"]
+
     def test_processes_that_tune_at_once_agree(self, device, tensors, tmp_path):
         first = make(configs(64, 128, 256), store=tmp_path / "t.db", budget=1)
         second = make(configs(64, 128, 256), store=tmp_path / "t.db", budget=3)
@@ -423,6 +436,21 @@ with ReplayDriver(times).active():
         kernel[grid](*tensors, 1024)
         assert kernel.best_config.kwargs["BLOCK"] in (128, 512)
         assert torch.equal(tensors[1], tensors[0].float())
+
+    def test_times_without_a_check_do_not_count_where_one_is_asked_for(
+        self, device, tensors, tmp_path
+    ):
+        def times(launch):
+            launch.arguments["y"].fill_(2.0 if launch.config["BLOCK"] == 256 else 1.0)
+            return by_problem(launch)
+
+        device.times = times
+        unchecked = make(configs(64, 256), budget="all", store=tmp_path / "t.db")
+        call(unchecked, device, tensors, 1024)
+        assert unchecked.best_config.kwargs["BLOCK"] == 256
+        checked = make(configs(64, 256), budget="all", check=1e-3, store=tmp_path / "t.db")
+        call(checked, device, tensors, 1024)
+        assert checked.best_config.kwargs["BLOCK"] == 64
 
     def test_wrong_numbers_are_no_timing(self, device, tensors, tmp_path):
         def times(launch):

@@ -80,7 +80,9 @@ def test_code_above_the_kernel_and_code_of_the_kernel(driver, tensors, store, tm
 )
 def test_the_driver_says_its_version(tmp_path, monkeypatch, text, said):
     (tmp_path / "version").write_text(text)
-    monkeypatch.setattr(versions, "DRIVER_VERSION_FILES", (str(tmp_path / "none"), str(tmp_path / "version")))
+    monkeypatch.setattr(
+        versions, "DRIVER_VERSION_FILES", (str(tmp_path / "none"), str(tmp_path / "version"))
+    )
     versions.toolchain.cache_clear()
     try:
         found = versions.toolchain("gpu")

@@ -1,0 +1,175 @@
+"""The search loop: a generator that yields what to measure and receives measurements.
+
+Every search runs through it. A driver (`foretune.search.drivers`) measures the configurations in
+`Batch.start`, sends the measurements back, and repeats this until the generator returns. It may
+send them in any order, one by one or together.
+"""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Generator, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from foretune.errors import UsageError
+from foretune.measurement import Measurement
+from foretune.search.searcher import AskTell
+from foretune.search.stopping import Stopping, StopReason
+
+C = TypeVar("C", bound=Hashable)
+"""A `Configuration`, or a problem with one."""
+
+
+@dataclass(frozen=True)
+class Batch(Generic[C]):
+    """What a driver does next.
+
+    Attributes:
+        start: measure these now; empty while the loop waits for `pending` ones.
+        likely: expected next, best first; a driver may compile them ahead.
+        pending: how many were started and not yet reported, `start` included.
+    """
+
+    start: tuple[C, ...]
+    likely: tuple[C, ...] = ()
+    pending: int = 0
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """How a search ended.
+
+    Attributes:
+        measured: measurements reported, failures included, known ones not.
+        reason: "budget", "seconds", "regret", or "exhausted" if nothing was left to measure.
+        regret: expected regret of the incumbent, relative; infinite if unknown.
+    """
+
+    measured: int
+    reason: StopReason
+    regret: float
+
+
+SearchLoop = Generator[Batch[C], Sequence[Measurement], SearchResult]
+
+
+def search(
+    searcher: AskTell[C],
+    stopping: Stopping,
+    *,
+    known: Sequence[Measurement] = (),
+    first: Sequence[C] = (),
+    parallel: int | Callable[[], int] = 1,
+    likely: Callable[[int], Sequence[C]] = lambda n: (),
+    until_one_runs: bool = False,
+    clock: Callable[[], float] = time.monotonic,
+) -> SearchLoop[C]:
+    """Search until ``stopping`` says so: yield batches, receive their measurements.
+
+    Each started configuration must be reported exactly once, failures included. One thread at a
+    time may drive the loop.
+
+    Args:
+        searcher: proposes; only the loop asks and tells it.
+        stopping: the budget.
+        known: earlier measurements; they do not count.
+        first: measured before the searcher's proposals.
+        parallel: most configurations under way at the same time; a function if that changes, for
+            example while other processes hold some.
+        likely: returns what may be measured after a batch, given how many the budget still allows.
+        until_one_runs: exceed the number of measurements while all of them failed.
+        clock: seconds since any fixed moment.
+
+    Raises:
+        UsageError: more measurements were sent than configurations were started.
+    """
+    state = _State(searcher, stopping, parallel, clock, [*first])
+    state.count = not (until_one_runs and stopping.measurements)
+    if known:
+        searcher.tell(known)
+        state.count = state.count or any(m.ok for m in known)
+    state.begun = clock()
+    while True:
+        start, left = state.start_next(), state.left
+        if state.reason is not None and not state.pending:
+            return SearchResult(state.measured, state.reason, searcher.expected_regret())
+        expected = tuple(likely(left)) if start and left else ()
+        state.report((yield Batch(start, expected, state.pending)))
+
+
+@dataclass
+class _State(Generic[C]):
+    """The state of one search; `count` is whether the number of measurements counts yet."""
+
+    searcher: AskTell[C]
+    stopping: Stopping
+    parallel: int | Callable[[], int]
+    clock: Callable[[], float]
+    queue: list[C]
+    count: bool = True
+    begun: float = 0.0
+    started: int = 0
+    measured: int = 0
+    reason: StopReason | None = None
+    started_at: dict[Hashable, float] = field(default_factory=dict)
+    last_start: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.queued = frozenset(self.queue)
+
+    @property
+    def pending(self) -> int:
+        return self.started - self.measured
+
+    @property
+    def left(self) -> int:
+        """How many more configurations may be started."""
+        if self.reason is not None:
+            return 0
+        if not self.count or self.stopping.measurements is None:
+            return sys.maxsize
+        return self.stopping.measurements - self.started
+
+    def start_next(self) -> tuple[C, ...]:
+        """Return what to start now; set `reason` when the search starts no more."""
+        limit = self.parallel() if callable(self.parallel) else self.parallel
+        room = max(0, min(limit - self.pending, self.left))
+        if self.reason is None and (room or not self.pending):
+            measured = self.measured if self.count else 0
+            self.reason = self.stopping.reason(self.searcher, measured, self.clock() - self.begun)
+        if self.reason is not None or not room:
+            return ()
+        start = self._propose(room)
+        if not start:
+            self.reason = "exhausted"
+        self.started += len(start)
+        self.last_start = self.clock()
+        self.started_at.update(dict.fromkeys(start, self.last_start))
+        return tuple(start)
+
+    def _propose(self, n: int) -> list[C]:
+        start, self.queue = self.queue[:n], self.queue[n:]
+        while len(start) < n and (asked := self.searcher.ask(n - len(start))):
+            start += [item for item in asked if item not in self.queued]
+        return start
+
+    def report(self, measurements: Sequence[Measurement]) -> None:
+        """Tell the searcher; measurements without a cost get it if the budget is in seconds."""
+        if len(measurements) > self.pending:
+            raise UsageError(
+                f"{len(measurements)} measurements were sent for {self.pending} configurations: "
+                "report each started configuration once"
+            )
+        if self.stopping.seconds is not None:
+            now = self.clock()
+            measurements = [
+                replace(m, cost_s=now - self.started_at.get(m.config, self.last_start))
+                if math.isnan(m.cost_s)
+                else m
+                for m in measurements
+            ]
+        if measurements:
+            self.searcher.tell(measurements)
+        self.measured += len(measurements)
+        self.count = self.count or any(m.ok for m in measurements)
