@@ -1,4 +1,4 @@
-"""Dense matrix product on the CPU: ``C = A @ B``, blocked, register-tiled and vectorised.
+"""Dense matrix product on the CPU: ``C = A @ B``, blocked, register-tiled and vectorized.
 
 The structure is that of BLIS (Van Zee and van de Geijn, ACM TOMS 41(3), 2015): three loops over
 blocks sized for the caches around a micro-kernel that keeps ``micro_m × micro_n`` vectors of C in
@@ -25,7 +25,9 @@ from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
 DTYPES = {"fp32": np.float32, "fp64": np.float64}
-EDGE_ROWS = 6  # enough sums at a time to hide an FMA's latency, few enough for every register file
+EDGE_ROWS = (
+    6  # enough independent sums to hide the FMA latency, few enough for any register file
+)
 SIZES = (32, 64, 96, 128, 192, 256, 320, 384, 500, 512, 640, 768, 1000, 1024)
 
 
@@ -180,8 +182,8 @@ def _space(threads: tuple[int, ...]) -> SearchSpace:
         },
         [
             "block_m % micro_m == 0",
-            "micro_m * micro_n <= 32",  # as many as the largest register file has
-            "threads > 1 or split == 'm'",  # the same program otherwise
+            "micro_m * micro_n <= 32",  # the size of the largest register file
+            "threads > 1 or split == 'm'",  # otherwise the program is the same
         ],
     )
 
@@ -199,7 +201,7 @@ def pack(b, bp, n, k, panel, first, last):
 def _micro(rows: int, vectors: int, lanes: int, unroll: int, masked: bool = False) -> Any:
     """Compile the register tile: ``c[rows, vectors*lanes] += a[rows, depth] @ b[depth, …]``.
 
-    A masked one has one vector of columns, of which it touches only the first ``count``.
+    The masked variant has one vector of columns and touches only its first ``count`` lanes.
     """
     tile = [(i, v) for i in range(rows) for v in range(vectors)]
     first, count = ("_first", ", count") if masked else ("", "")
@@ -226,7 +228,7 @@ def _micro(rows: int, vectors: int, lanes: int, unroll: int, masked: bool = Fals
 
 @lru_cache
 def _edge(lanes: int) -> Any:
-    """Compile the product of the columns that fill no panel, a part of a vector at a time."""
+    """Compile the product of the columns that fill no panel, one partial vector at a time."""
     body = [
         f"for j in range(j0, j1, {lanes}):",
         f"    i_full = i0 + (i1 - i0) // {EDGE_ROWS} * {EDGE_ROWS}",

@@ -1,4 +1,4 @@
-"""Generated source to Numba; thread pool."""
+"""Compiles generated source with Numba, and runs it in a thread pool."""
 
 import os
 from collections.abc import Callable
@@ -20,8 +20,8 @@ def compile_function(source: str, name: str, **functions: Any) -> Any:
     """Compile the function ``name`` of ``source`` without the GIL and with contracted FMAs.
 
     The names of `foretune.collect.kernels.simd` and ``functions`` (already compiled) are in its
-    scope. Compilation for concrete argument types happens on the first call. The same source and
-    functions give the same compiled function.
+    scope. Numba compiles for concrete argument types at the first call. Results are cached by
+    source and functions.
 
     Raises:
         MissingExtra: Numba is not installed.
@@ -56,7 +56,7 @@ def split_range(length: int, parts: int, multiple: int = 1) -> list[tuple[int, i
 
 
 def run_parallel(work: Callable[[int, int], object], ranges: list[tuple[int, int]]) -> None:
-    """Call ``work(start, stop)`` for every range, each on a thread of its own; wait for all."""
+    """Call ``work(start, stop)`` for every range, one thread each, and wait for all."""
     if len(ranges) == 1:
         work(*ranges[0])
         return

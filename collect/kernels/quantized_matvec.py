@@ -31,17 +31,17 @@ WEIGHTS = (500_000, 24_000_000)
 
 
 ROUNDING = {"fp32": 1e-5, "int8": 0.02, "int4": 0.15}
-"""Relative errors that no right kernel exceeds, whatever the problem would accept."""
+"""Largest relative error of a correct kernel by format, whatever the problem accepts."""
 
 
 class QuantizedMatvec(Kernel):
     """``y[N] = W[N, K] @ x[K]`` with W stored in a format of choice.
 
     Knobs: storage of a weight (``format``), weights that share a scale (``group``), rows summed at
-    a time (``rows``), vector width (``vector_bits``), independent sums of a row (``unroll``), how
-    far ahead weights are asked for in bytes (``prefetch``), whether the rows of a block lie one
-    after the other or interleaved group by group (``layout``), threads, and how they share the
-    blocks of rows (``split``).
+    a time (``rows``), vector width (``vector_bits``), independent sums of a row (``unroll``),
+    prefetch distance in bytes (``prefetch``), whether the rows of a block are stored one after the
+    other or interleaved group by group (``layout``), threads, and how they share the blocks of
+    rows (``split``).
     """
 
     name = "quantized_matvec"
@@ -140,7 +140,7 @@ class QuantizedMatvec(Kernel):
     def derived(
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
-        """Return how large the weights become, the register block, and how threads share rows."""
+        """Return the size of the packed weights, the register block, and how threads share rows."""
         n, k = 1.0 * problem["N"], 1.0 * problem["K"]
         floats = np.equal(config["format"], "fp32")
         lanes = config["vector_bits"] / 32.0
@@ -161,17 +161,17 @@ class QuantizedMatvec(Kernel):
         }
 
     def memory_bytes(self, problem: Problem) -> float:
-        """Return the size of W and of a packed copy as large."""
+        """Return the size of W and of a packed copy of the same size."""
         return 2.2 * 4.0 * float(problem["N"]) * float(problem["K"])
 
     def error_limit(self, problem: Problem, config: Configuration) -> float:
-        """Return what the problem allows, and no more than the format's rounding explains."""
+        """Return the problem's limit, capped at the rounding error of the format."""
         return min(float(problem["max_error"]), ROUNDING[str(config["format"])])
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
         """Return matrices of 2 to 96 MB unquantized, within and beyond most last-level caches.
 
-        Every fourth has an error limit that int4 misses, so that its failures are seen.
+        Every fourth has an error limit that int4 misses, so the table has its failures, too.
         """
         low, high = WEIGHTS
         shapes = [(r, c) for r in ROWS for c in COLUMNS if low <= r * c <= high]
@@ -205,7 +205,7 @@ def _space(threads: tuple[int, ...]) -> SearchSpace:
             "rows * unroll <= 16",
             "format != 'int8' or unroll * vector_bits / 32 <= group",
             "format != 'int4' or unroll * vector_bits / 32 <= group / 2",
-            "threads > 1 or split == 'blocks'",  # the same program otherwise
+            "threads > 1 or split == 'blocks'",  # otherwise the program is the same
         ],
     )
 
@@ -264,8 +264,8 @@ _STEP = {
 def _sweep(format_: str, rows: int, lanes: int, unroll: int, group: int, prefetch: int) -> Any:
     """Compile the product of blocks of rows.
 
-    Nibbles are stored as weight + 8. Taking the 8 off again costs nothing per weight: the sums of
-    a group start at −8 · Σx, which all rows share (`_CORRECT`).
+    Nibbles are stored as weight + 8. Subtracting the 8 costs nothing per weight: the sums of a
+    group start at −8 · Σx, which all rows share (`_CORRECT`).
     """
     floats, nibbles = format_ == "fp32", format_ == "int4"
     chunk, width = group // 2 if nibbles else group, lanes * unroll

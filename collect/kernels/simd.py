@@ -1,13 +1,12 @@
-"""SIMD vectors for Numba kernels: a handful of operations on ``<lanes x float>`` values.
+"""SIMD vectors for Numba kernels: operations on ``<lanes x float>`` values.
 
-Numba leaves vectorisation to LLVM's guesses; a tuned kernel wants to say which vector width it
-means. These intrinsics add one first-class vector type to Numba, held in a register, so that a
-kernel's inner loop reads like the instructions it becomes::
+Numba leaves vectorization to LLVM. A tuned kernel chooses its vector width. These intrinsics add a
+vector type to Numba that lives in a register, so an inner loop reads like its instructions::
 
     acc = fma(load(a, i, LANES), load(b, i, LANES), acc)
 
-Widths above the machine's are split by LLVM, so every width runs everywhere. Lanes are single or
-double precision, or the 32-bit integers that quantized weights become on their way to floats.
+LLVM splits vectors wider than the machine's, so every width runs everywhere. Lanes are floats in
+single or double precision, or 32-bit integers (quantized weights before their conversion).
 """
 
 from collections.abc import Callable
@@ -33,7 +32,7 @@ class Vector(types.Type):
 
 @register_default(Vector)
 class VectorModel(PrimitiveModel):
-    """Held as an LLVM vector, that is in a register."""
+    """Represents `Vector` as an LLVM vector, which is held in a register."""
 
     def __init__(self, dmm: Any, fe_type: Vector) -> None:
         element = dmm.lookup(fe_type.element).get_value_type()
@@ -67,7 +66,7 @@ def _constant(like: Any, value: float) -> Any:
 
 
 def _lane_mask(builder: Any, count: Any, lanes: int) -> Any:
-    """Return a mask of the first ``count`` lanes: none when it is negative, at most all."""
+    """Return a mask of the first ``count`` lanes: none if it is negative, at most all."""
     lane_count = ir.Constant(count.type, lanes)
     count = builder.select(builder.icmp_signed("<", count, lane_count), count, lane_count)
     none = ir.Constant(count.type, 0)
@@ -84,7 +83,7 @@ def _masked(builder: Any, action: str, result: Any, vector: Any, args: list[Any]
 
 
 def _reduce_halves(builder: Any, vector: Any, combine: Callable[[Any, Any], Any]) -> Any:
-    """Reduce the lanes to one by combining the halves, again and again."""
+    """Reduce the lanes to one by repeatedly combining halves."""
     count = vector.type.count
     while count > 1:
         count //= 2
@@ -132,8 +131,7 @@ def store(typingctx: Any, array: Any, index: Any, value: Any) -> Any:
 def load_first(typingctx: Any, array: Any, index: Any, count: Any, lanes: Any) -> Any:
     """Load ``count`` elements of the flat C-order ``array`` from ``index`` on; other lanes are 0.
 
-    Memory beyond them is not touched. Any ``count`` is possible: below 0 means none, above
-    ``lanes`` all.
+    Memory beyond them is not touched. A ``count`` below 0 means none, above ``lanes`` all.
     """
     vector = Vector(array.dtype, lanes.literal_value)
 
@@ -194,7 +192,7 @@ def load_bytes(typingctx: Any, array: Any, index: Any, lanes: Any) -> Any:
 
 @intrinsic(prefer_literal=True)
 def prefetch(typingctx: Any, array: Any, index: Any) -> Any:
-    """Ask for the cache line of an element, which may lie beyond the end of ``array``."""
+    """Prefetch the cache line of an element, which may be beyond the end of ``array``."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         byte = ir.IntType(8)
@@ -263,7 +261,7 @@ def multiply(typingctx: Any, a: Any, b: Any) -> Any:
 
 @intrinsic(prefer_literal=True)
 def maximum(typingctx: Any, a: Any, b: Any) -> Any:
-    """Return the larger of ``a`` and ``b`` in every lane; of NaN and ``b``, ``b``."""
+    """Return the larger of ``a`` and ``b`` in every lane; ``b`` if ``a`` is NaN."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return _larger(builder, *args)
@@ -273,7 +271,7 @@ def maximum(typingctx: Any, a: Any, b: Any) -> Any:
 
 @intrinsic(prefer_literal=True)
 def fma(typingctx: Any, a: Any, b: Any, c: Any) -> Any:
-    """Return ``a * b + c``, fused where the machine can."""
+    """Return ``a * b + c``, fused if the machine can."""
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
         return _overloaded(builder, "fmuladd", args[0].type, list(args))
@@ -316,7 +314,7 @@ def high_nibble(typingctx: Any, value: Any) -> Any:
 # and Waite, Software Manual for the Elementary Functions, 1980: ln 2 is subtracted in two parts).
 _LOG2_E = 1.44269504088896341
 _LN_2 = (float.fromhex("0x1.62e43p-1"), float.fromhex("-0x1.05c61p-29"))
-# exp(r) to a relative 9e-8, by powers of r: a minimax fit that holds the first term at 1.
+# exp(r) to a relative error of 9e-8: a minimax polynomial whose constant term is 1.
 _EXP = (
     1.0,
     0.99999970197677,
@@ -342,7 +340,7 @@ def exp_exponent(typingctx: Any, value: Any) -> Any:
 def exp_mantissa(typingctx: Any, value: Any, exponent: Any) -> Any:
     """Return ``exp(value) / 2**exponent`` for the exponent of `exp_exponent`.
 
-    The relative error is below 2e-7 in single precision as long as ``|value|`` is below 1e4.
+    The relative error is below 2e-7 in single precision if ``|value|`` is below 1e4.
     """
 
     def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:

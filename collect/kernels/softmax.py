@@ -1,10 +1,10 @@
 """Softmax of the rows of a matrix on the CPU: ``Y[r, c] = exp(X[r, c]) / Σ exp(X[r, :])``.
 
-Three ways to stay clear of overflow, which trade arithmetic for passes over memory: subtract the
-row's maximum and compute the exponentials twice or store them in between, or do without the maximum
-by summing exponentials as pairs of mantissa and exponent (Dukhan and Ablavatski, The Two-Pass
-Softmax Algorithm, arXiv:2001.04438). Rows can be reduced in blocks that stay in a cache, whose sums
-are then brought to one maximum (Milakov and Gimelshein, arXiv:1805.02867).
+Three algorithms avoid overflow and trade arithmetic for passes over memory. Two subtract the row's
+maximum and either compute the exponentials twice or store them in between. The third needs no
+maximum: it sums exponentials as pairs of mantissa and exponent (Dukhan and Ablavatski, The Two-Pass
+Softmax Algorithm, arXiv:2001.04438). Rows can be reduced in blocks that stay in a cache. The block
+sums are then rescaled to one maximum (Milakov and Gimelshein, arXiv:1805.02867).
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ class Softmax(Kernel):
     Knobs: how overflow is avoided (``algorithm``), vector width (``vector_bits``), independent sums
     in the reducing passes (``unroll``) and vectors at a time in the last (``unroll_scale``),
     columns reduced at a time (``block``; 0: the whole row, or a thread's share of it), stores that
-    leave the cache alone (``stream``), threads, and what they share (``split``): contiguous or
+    bypass the cache (``stream``), threads, and how they share the work (``split``): contiguous or
     interleaved rows, or the columns of every row.
     """
 
@@ -70,7 +70,7 @@ class Softmax(Kernel):
         return {"x": rng.standard_normal(shape, dtype=np.float32) * np.float32(4)}
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
-        """Return a call that normalises every row and returns Y."""
+        """Return a call that normalizes every row and returns Y."""
         x = inputs["x"]
         r, c = x.shape
         threads, by_columns = int(config["threads"]), config["split"] == "columns"
@@ -185,8 +185,8 @@ def _space(threads: tuple[int, ...], aligned: bool) -> SearchSpace:
             "split": ("rows", "interleaved", "columns"),
         },
         [
-            "algorithm != 'two_pass' or block == 0",  # has no second reducing pass to keep data for
-            "threads > 1 or split == 'rows'",  # the same program otherwise
+            "algorithm != 'two_pass' or block == 0",  # no second reducing pass needs the data
+            "threads > 1 or split == 'rows'",  # otherwise the program is the same
         ],
     )
 
@@ -201,11 +201,11 @@ Lines = tuple[list[str], str, list[str]]
 CONSTANTS = {
     "ZERO": np.float32(0),
     "LOWEST": np.float32(-1e30),
-    "FLOOR": np.float32(-88),  # exp of it and of everything below counts as 0
+    "FLOOR": np.float32(-88),  # exp of this and of anything smaller is 0
 }
 
-# Passes: lines that take a vector `v`, keep the sums of number U, and may leave `v` to be stored.
-# Of a last, partial vector the lanes beyond the end are masked in the variable named in between.
+# Passes: lines that take a vector `v`, update the sums of number U, and may leave `v` to be stored.
+# In the last, partial vector, lanes beyond the end are masked in the named variable.
 _EXP = ["k = exp_exponent(v)", "p = exp_mantissa(v, k)"]
 _BELOW_TOP = ["v = maximum(subtract(v, tops), splat(FLOOR, LANES))", *_EXP]
 _MAXIMUM: Lines = ([], "v", ["m_U = maximum(m_U, v)"])
@@ -243,9 +243,9 @@ def _pass(lines: Lines, lanes: int, unroll: int, load: str, store: str = "") -> 
 
 @lru_cache(maxsize=512)
 def _reduce(algorithm: str, lanes: int, unroll: int) -> Any:
-    """Compile the reduction of a block to (sum, top): its exponentials add up to sum · base^top.
+    """Compile the reduction of a block to (sum, top): its exponentials sum to sum · base^top.
 
-    The base is e, and the top the maximum; with two passes it is 2, and the top a whole number.
+    The base is e and the top is the maximum. With two passes the base is 2 and the top an integer.
     """
     body = [f"m{u} = splat(LOWEST, {lanes})" for u in range(unroll)]
     body += [f"s{u} = splat(ZERO, {lanes})" for u in range(unroll)]
@@ -302,7 +302,7 @@ def sweep(x, y, sums, tops, c, block, blocks, first, last, step, b0, b1, reducin
 def _sweep(algorithm: str, lanes: int, unroll: int, unroll_scale: int, stream: bool) -> Any:
     """Compile both phases for a range of rows and of blocks."""
     power = "np.exp2" if algorithm == "two_pass" else "np.exp"
-    # stored exponentials are relative to the maximum of their own block
+    # stored exponentials are relative to the maximum of their block
     factor = "np.exp(tops[p0 + b] - top)" if algorithm == "three_pass_reload" else "np.float32(1)"
     return compile_function(
         _SWEEP.replace("POWER", power).replace("FACTOR", factor),

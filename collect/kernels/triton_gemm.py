@@ -1,4 +1,4 @@
-"""Triton GEMM and its tiles."""
+"""GEMM in Triton, and the tiles that all products share."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,28 +26,28 @@ from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
 DEFAULT_CORES = 128.0
-"""Multiprocessors assumed where no device tells."""
+"""Default number of multiprocessors."""
 MIN_SUMS, MAX_SUMS = 4, 128
-"""Elements of C per thread: fewer than a matrix instruction yields, or more than registers hold."""
+"""Elements of C per thread: the output of a matrix instruction, and the limit of registers."""
 WORKSPACE_BYTES = 2**28
-"""Most memory that partial sums of a product split along K may take."""
+"""Maximum memory of the partial sums of a split product."""
 MAX_ELEMENTS = 2**31 - 1
-"""Most elements of a matrix: offsets within one are 32 bits wide."""
+"""Maximum elements of a matrix: offsets have 32 bits."""
 SUM_BLOCK = 1024
 INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What the current device sets for a tile.
+    """Limits of a device on tiles.
 
     Attributes:
-        shared_bytes: shared memory of a block.
-        threads: of a warp.
-        cores: multiprocessors: as many programs are persistent.
-        reads_shared: whether matrix units read operands from shared memory (Hopper's, and those
-            of Blackwell's data-centre GPUs), so that a step's buffers stay until it is done.
-        specializes: whether Triton can give warps work of their own (data-centre Blackwell).
+        shared_bytes: shared memory per block.
+        threads: threads per warp.
+        cores: multiprocessors, which is the number of persistent programs.
+        reads_shared: whether matrix units read operands from shared memory (Hopper and data-center
+            Blackwell). The buffers of a step are then occupied until it ends.
+        specializes: whether Triton supports warp specialization (data-center Blackwell).
     """
 
     shared_bytes: int
@@ -58,7 +58,7 @@ class Limits:
 
 
 def device_limits() -> Limits:
-    """Return the limits of the current device; those that most devices keep where there is none."""
+    """Return the limits of the current device; without one, limits that most devices keep."""
     if not torch.cuda.is_available():
         return Limits(shared_memory_limit(), threads=32, cores=8, reads_shared=True)
     properties = torch.cuda.get_device_properties()
@@ -72,10 +72,10 @@ def device_limits() -> Limits:
 
 
 class TiledProduct(TritonKernel):
-    """A matrix product in tiles, with matrices whose offsets are 32 bits wide."""
+    """A tiled matrix product with 32-bit offsets."""
 
     def matrix_sizes(self, problem: Problem) -> list[int]:
-        """Return the elements of A, B and C: those between which offsets are computed."""
+        """Return the number of elements of A, B and C."""
         m, n, k = (int(problem[p]) for p in "MNK")
         return [m * k, k * n, m * n]
 
@@ -83,8 +83,8 @@ class TiledProduct(TritonKernel):
         """Return a complete, checked problem.
 
         Raises:
-            UnknownName, ProblemError: see `foretune.problem.make_problem`; also if a matrix is
-                too large.
+            UnknownName, ProblemError: see `foretune.problem.make_problem`; or a matrix is too
+                large.
         """
         problem = super().problem(values, **named)
         if max(self.matrix_sizes(problem)) > MAX_ELEMENTS:
@@ -95,7 +95,7 @@ class TiledProduct(TritonKernel):
 
 
 def split_sum_launches(partial: torch.Tensor, c: torch.Tensor) -> list[JitLaunch]:
-    """Return what stores in ``c`` the sum of ``partial``'s matrices; nothing if that is ``c``."""
+    """Return the launch that sums ``partial`` into ``c``; none if ``partial`` is ``c``."""
     if partial is c:
         return []
     size = c.numel()
@@ -107,8 +107,8 @@ def split_sum_launches(partial: torch.Tensor, c: torch.Tensor) -> list[JitLaunch
 def tile_position(tile, tiles_m, tiles_n, GROUP_M: tl.constexpr):
     """Return row and column of the ``tile``-th tile.
 
-    Tiles are counted down columns that are ``GROUP_M`` tiles high, one column after the other:
-    those that run at the same time then share rows of A and columns of B in the L2 cache.
+    Tiles are counted down columns that are ``GROUP_M`` tiles high. Tiles that run at the same time
+    then share rows of A and columns of B in the L2 cache.
     """
     in_group = GROUP_M * tiles_n
     top = (tile // in_group) * GROUP_M
@@ -139,18 +139,18 @@ def add_splits(partial, c, size, SPLIT_K: tl.constexpr, BLOCK: tl.constexpr):
 def tile_rules(
     limits: Limits, bytes_m: float, bytes_n: float, bytes_unpacked: float = 0
 ) -> list[str]:
-    """Return the restrictions of a tile: it fits the device, and feeds its matrix units.
+    """Return the restrictions of a tile: it fits the device and feeds its matrix units.
 
     Args:
-        limits: of the device.
-        bytes_m: of one element of A in shared memory.
-        bytes_n: of one element of B in shared memory, as it is loaded.
-        bytes_unpacked: of one element of B there that is made from what was loaded.
+        limits: limits of the device.
+        bytes_m: bytes per element of A in shared memory.
+        bytes_n: bytes per element of B in shared memory, as loaded.
+        bytes_unpacked: bytes per element of B in shared memory after unpacking.
     """
     a, b = f"BLOCK_M * BLOCK_K * {bytes_m}", f"BLOCK_N * BLOCK_K * {bytes_n}"
-    # steps loaded ahead have a buffer each; the step being multiplied is in registers …
+    # each step loaded ahead has a buffer; the current step is in registers …
     need = f"max(num_stages - 1, 1) * ({a} + {b})"
-    if limits.reads_shared:  # … or not, for tiles that give four warps 64 rows
+    if limits.reads_shared:  # … unless four warps share 64 rows
         kept = f"num_stages * ({a} + {b})"
         if bytes_unpacked:
             unpacked = f"BLOCK_N * BLOCK_K * {bytes_unpacked}"
@@ -164,15 +164,9 @@ def tile_rules(
 
 
 def shape_rules(m: int, n: int, k: int) -> list[str]:
-    """Return the restrictions that leave out programs that another configuration is, too.
-
-    Args:
-        m: rows of C.
-        n: columns of C.
-        k: length of the sums.
-    """
+    """Return the restrictions that leave out tiles much larger than the matrices."""
     return [
-        f"BLOCK_M == 16 or BLOCK_M < 2 * {m}",  # most of it would be padding
+        f"BLOCK_M == 16 or BLOCK_M < 2 * {m}",  # larger tiles are mostly padding
         f"BLOCK_N == 32 or BLOCK_N < 2 * {n}",
         f"BLOCK_K == 32 or BLOCK_K < 2 * {k}",
         f"GROUP_M == 1 or GROUP_M // 2 * BLOCK_M < {m}",
@@ -180,7 +174,7 @@ def shape_rules(m: int, n: int, k: int) -> list[str]:
 
 
 def split_rules(m: int, n: int, k: int) -> list[str]:
-    """Return the restrictions of ``SPLIT_K``: two steps for everyone, and room for partial sums."""
+    """Return the restrictions of ``SPLIT_K``: at least two steps each, and memory for the sums."""
     return [
         f"num_stages == 1 or (num_stages - 1) * BLOCK_K * SPLIT_K < {k}",
         f"SPLIT_K == 1 or SPLIT_K * BLOCK_K * 2 <= {k}",
@@ -189,18 +183,18 @@ def split_rules(m: int, n: int, k: int) -> list[str]:
 
 
 def persistent_rule(m: float, n: float, limits: Limits) -> str:
-    """Return the restriction that only programs with more than one tile each are persistent."""
+    """Return the restriction that persistent programs have more than one tile each."""
     tiles = f"(({m} + BLOCK_M - 1) // BLOCK_M) * (({n} + BLOCK_N - 1) // BLOCK_N)"
     return f"not PERSISTENT or {tiles} > {limits.cores}"
 
 
 def power_of_two(size: float, low: int, high: int) -> int:
-    """Return the smallest power of two that holds ``size``, between two others."""
+    """Return the smallest power of two not below ``size``, clipped to [``low``, ``high``]."""
     return min(max(triton.next_power_of_2(int(size)), low), high)
 
 
 def default_tile(m: int, n: int, k: int, block_k: int) -> dict[str, int]:
-    """Return the knobs of a tile a sensible person would write without tuning."""
+    """Return the knobs of a sensible tile without tuning."""
     rows, columns = power_of_two(m, 16, 128), power_of_two(n, 32, 128)
     depth = power_of_two(k, 32, block_k)
     return {
@@ -214,20 +208,20 @@ def default_tile(m: int, n: int, k: int, block_k: int) -> dict[str, int]:
 
 
 def padding(size: Quantity, tile: Quantity) -> Quantity:
-    """Return the share of a dimension's padded length that is real: 1 where ``tile`` divides it."""
+    """Return length over padded length of a dimension: 1 if ``tile`` divides it."""
     return size / (np.ceil(size / tile) * tile)
 
 
 def tile_features(
     config: Mapping[str, Any], tiles: Quantity, steps: Quantity, device: Mapping[str, Any]
 ) -> dict[str, Quantity]:
-    """Return what a tile is like, and how ``tiles`` of them fill the device.
+    """Return features of a tile, and of how ``tiles`` of them fill the device.
 
     Args:
         config: the knobs of the tile.
-        tiles: programs that have work, those of a split product counted each.
-        steps: of ``BLOCK_K`` along K that one of them does.
-        device: specs by name; `CORES` multiprocessors where there is no such spec.
+        tiles: number of programs with work, counting every part of a split product.
+        steps: steps of ``BLOCK_K`` per program.
+        device: specs by name; `DEFAULT_CORES` multiprocessors by default.
     """
     m, n, k = (1.0 * config[f"BLOCK_{axis}"] for axis in "MNK")
     waves = tiles / _cores(device)
@@ -246,9 +240,9 @@ def tile_features(
 def group_reuse(
     config: Mapping[str, Any], tiles_m: Quantity, tiles: Quantity, device: Mapping[str, Any]
 ) -> Quantity:
-    """Return operations per element that all the tiles running together read from A and B.
+    """Return operations per element of A and B that all concurrent tiles read together.
 
-    They form a block ``GROUP_M`` tiles high: what one of them reads is in the L2 cache for others.
+    They form a block ``GROUP_M`` tiles high and share what they read through the L2 cache.
     """
     concurrent_tiles = np.minimum(tiles, _cores(device))
     height = np.minimum(np.minimum(1.0 * config["GROUP_M"], tiles_m), concurrent_tiles)
@@ -264,7 +258,7 @@ def _cores(device: Mapping[str, Any]) -> Quantity:
 OUTPUT = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp8": torch.bfloat16, "int8": torch.int32}
 
 # Tokens of a decoding batch and of a prompt; hidden, intermediate and projected sizes of models
-# from 1 to 70 billion parameters; and sizes that nothing divides.
+# with 1 to 70 billion parameters; and odd sizes.
 TRAINING = {
     "M": (1, 7, 16, 33, 64, 128, 250, 512, 1000, 2048, 4096, 8192),
     "N": (1000, 2048, 3072, 4096, 5120, 6144, 8192, 11008, 14336, 28672),
@@ -286,7 +280,7 @@ def _multiply_tile(
     ks = tl.arange(0, BLOCK_K)
     share = tl.cdiv(tl.cdiv(K, BLOCK_K), SPLIT_K) * BLOCK_K
     first = split * share
-    # rows and columns past the end wrap around: loads need no mask, and only the store has one
+    # rows and columns past the end wrap around, so only the store needs a mask
     a_at = a + (rows % M)[:, None] * stride_am + (first + ks)[None, :] * stride_ak
     b_at = b + (first + ks)[:, None] * stride_bk + (columns % N)[None, :] * stride_bn
     total = tl.zeros((BLOCK_M, BLOCK_N), dtype=SUM)
@@ -333,12 +327,11 @@ def _gemm(
 class TritonGemm(TiledProduct):
     """``C[M, N] = A[M, K] @ B[K, N]``, sums in fp32 (int32 for int8).
 
-    C has the format of A and B; bf16 where that is fp8, int32 where it is int8.
+    C has the format of A and B; bf16 for fp8, int32 for int8.
 
-    Knobs: the tile of a program (``BLOCK_M`` × ``BLOCK_N``, ``BLOCK_K`` at a time), how many rows
-    of tiles are done together (``GROUP_M``), how many programs share a tile's sums (``SPLIT_K``),
-    whether programs stay and take tile after tile (``PERSISTENT``), warps of a program, and steps
-    in flight (``num_stages``).
+    Knobs: the tile of a program (``BLOCK_M`` × ``BLOCK_N``, ``BLOCK_K`` at a time), rows of tiles
+    in a group (``GROUP_M``), programs that share a tile's sums (``SPLIT_K``), whether programs are
+    persistent (``PERSISTENT``), warps of a program, and steps in flight (``num_stages``).
     """
 
     name = "triton_gemm"
@@ -347,10 +340,10 @@ class TritonGemm(TiledProduct):
         ProblemParameter("M", meaning="rows of A and C"),
         ProblemParameter("N", meaning="columns of B and C"),
         ProblemParameter("K", meaning="columns of A, rows of B"),
-        ProblemParameter("dtype", "fp16", choices=tuple(OUTPUT), meaning="of A and B"),
+        ProblemParameter("dtype", "fp16", choices=tuple(OUTPUT), meaning="format of A and B"),
         ProblemParameter(
             "layout", "nt", choices=("nt", "nn", "tn"),
-            meaning="A, B as they lie in memory: n row by row, t column by column",
+            meaning="layouts of A and B: n row-major, t column-major",
         ),
         CACHE,
     )  # fmt: skip
@@ -361,13 +354,13 @@ class TritonGemm(TiledProduct):
         return _space(*sizes, BITS[str(problem["dtype"])] // 8, device_limits())
 
     def default(self, problem: Problem) -> Configuration:
-        """Return a tile of at most 128 × 128, three steps in flight, nothing split."""
+        """Return a tile of at most 128 × 128, three steps in flight, no split."""
         m, n, k = (int(problem[p]) for p in "MNK")
         tile = default_tile(m, n, k, 1024 // BITS[str(problem["dtype"])])
         return Configuration(tile, SPLIT_K=1, PERSISTENT=False)
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
-        """Return A and B, standard normal, laid out as the problem says."""
+        """Return A and B, standard normal, in the problem's layout."""
         m, n, k = (int(problem[p]) for p in "MNK")
         dtype, layout = str(problem["dtype"]), str(problem["layout"])
         check_support(dtype)
@@ -398,13 +391,13 @@ class TritonGemm(TiledProduct):
         return [product, *split_sum_launches(out, c)], c
 
     def reference(self, inputs: Inputs) -> Any:
-        """Return the product in single precision; in double precision, and so exact, of int8."""
+        """Return the product in single precision; for int8 in double precision, which is exact."""
         a, b = inputs["a"], inputs["b"]
         wide = torch.float64 if a.dtype == torch.int8 else torch.float32
         return a.to(wide) @ b.to(wide)
 
     def library(self, problem: Problem, inputs: Inputs) -> tuple[str, Launch] | None:
-        """Return cuBLAS (on AMD: hipBLAS) through torch, where it takes these formats and sizes."""
+        """Return cuBLAS (on AMD: hipBLAS) through torch, if it takes these formats and sizes."""
         a, b = inputs["a"], inputs["b"]
         dtype, (n, k) = str(problem["dtype"]), b.t().shape
         if dtype == "int8":
@@ -433,7 +426,7 @@ class TritonGemm(TiledProduct):
     def derived(
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
-        """Return the tile, its share of real work, the waves, and what splitting adds."""
+        """Return features of the tile, padding, waves, and splitting."""
         m, n, k = (1.0 * problem[p] for p in "MNK")
         tile_m, tile_n, tile_k = (1.0 * config[f"BLOCK_{p}"] for p in "MNK")
         itemsize, _ = _bytes(problem)
@@ -455,12 +448,12 @@ class TritonGemm(TiledProduct):
         }
 
     def memory_bytes(self, problem: Problem) -> float:
-        """Return the size of the matrices, of the reference's copies, and of split sums."""
+        """Return the bytes of the matrices, the reference's copies, and split sums."""
         m, n, k = (float(problem[p]) for p in "MNK")
         return 9.0 * (m * k + k * n) + 12.0 * m * n + min(64.0 * m * n, WORKSPACE_BYTES)
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
-        """Return layers of language models, for one token to a long prompt, and odd sizes."""
+        """Return layers of language models, from one token to a long prompt, and odd sizes."""
         return latin_hypercube_problems(self, TRAINING, n, seed)
 
 

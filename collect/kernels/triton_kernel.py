@@ -1,8 +1,8 @@
-"""What kernels written in Triton share: where they run, number formats, comparing tensors.
+"""Base classes of Triton kernels, number formats, and comparing tensors.
 
-Triton decides when it decorates a function whether that function will be compiled or interpreted
-(``TRITON_INTERPRET=1``). So a file of a kernel, not this one, imports Triton, and it is itself
-imported only when somebody asks the registry for that kernel. Torch is imported on first use.
+Triton decides when it decorates a function whether to compile or interpret it
+(``TRITON_INTERPRET=1``). So only the files of kernels import Triton, and the registry imports these
+on request. Torch is imported on first use.
 """
 
 import math
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
 CACHE = ProblemParameter(
     "cache", "cold", ("cold", "warm"), meaning="whether inputs may still be in the last-level cache"
 )
-"""Part of every Triton kernel's problem: between two timed launches a cold cache is flushed."""
+"""Problem parameter of every Triton kernel: a cold cache is flushed before each timed launch."""
 
 BITS = {"fp32": 32, "fp16": 16, "bf16": 16, "fp8": 8, "int8": 8}
-"""Number formats by the names that problems use, and their sizes."""
+"""Bits of each number format."""
 ROUNDING = {"fp32": 1e-5, "fp16": 2e-3, "bf16": 1e-2, "fp8": 6e-2, "int8": 1e-5}
-"""Relative error that rounding inputs' products or the output to a format accounts for."""
+"""Relative error that rounding products or the output to a format can cause."""
 SHARED_MEMORY_BYTES = 101_376
-"""Of one block where no device tells: 99 KiB, the least of NVIDIA's GPUs from Ampere on."""
+"""Shared memory per block without a device: 99 KiB, the minimum of NVIDIA's GPUs since Ampere."""
 
 _NAMES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "int8": "int8"}
-_CHUNK = 2**24  # elements compared at a time, so that doubles of a large output need not fit
+_CHUNK = 2**24  # elements compared at a time: a large output in double precision may not fit
 
 
 _WITHOUT_DATA: ContextVar[bool] = ContextVar("without_data", default=False)
@@ -45,13 +45,13 @@ _WITHOUT_DATA: ContextVar[bool] = ContextVar("without_data", default=False)
 
 @dataclass(frozen=True)
 class JitLaunch:
-    """One launch of a function that ``@triton.jit`` decorates.
+    """One launch of a ``@triton.jit`` function.
 
     Attributes:
-        function: what is launched.
+        function: the function.
         grid: programs in each direction.
-        arguments: those of the function that are no constants, in order.
-        options: its constants, and how it is compiled (``num_warps``, …).
+        arguments: the arguments that are not constants, in order.
+        options: its constants, and compile options (``num_warps``, …).
     """
 
     function: Any
@@ -61,19 +61,19 @@ class JitLaunch:
 
 
 class TensorKernel(Kernel):
-    """A kernel of a GPU whose inputs and outputs are torch's tensors.
+    """A GPU kernel on torch tensors.
 
-    Its problem may have a parameter ``dtype``, which then sets the accepted error.
+    If its problem has a parameter ``dtype``, that sets the accepted error.
     """
 
     device_kind = "gpu"
 
     def error_limit(self, problem: Problem, config: Configuration) -> float:
-        """Return the rounding error of the problem's format; `tolerance` where it has none."""
+        """Return the rounding error of the problem's format, or `tolerance` if it has none."""
         return ROUNDING.get(str(problem.get("dtype")), self.tolerance)
 
     def invalidate_output(self, output: Any) -> None:
-        """Fill ``output`` with NaN, or with large numbers where its format has none."""
+        """Fill ``output`` with NaN, or with large numbers if its format has no NaN."""
         torch = _torch()
         if output.is_floating_point() and output.element_size() > 1:
             output.fill_(math.nan)
@@ -81,7 +81,7 @@ class TensorKernel(Kernel):
             output.view(torch.uint8).fill_(0x7F)  # NaN of eight-bit floats
 
     def relative_error(self, output: Any, expected: Any) -> float:
-        """Return ``‖output − expected‖ / ‖expected‖``; infinite where anything is not finite."""
+        """Return ``‖output − expected‖ / ‖expected‖``; infinite if anything is not finite."""
         if output.shape != expected.shape:
             return math.inf
         error, size = 0.0, 0.0
@@ -98,20 +98,19 @@ class TensorKernel(Kernel):
 class TritonKernel(TensorKernel):
     """A kernel in Triton; inputs and outputs are tensors of `torch_device`.
 
-    Subclasses say what they launch, and draw inputs with `normal`. Their problem should have
-    `CACHE`.
+    Subclasses define `launches` and draw inputs with `normal`. Their problem should have `CACHE`.
     """
 
     @abstractmethod
     def launches(
         self, problem: Problem, config: Configuration, inputs: Inputs
     ) -> tuple[list[JitLaunch], Any]:
-        """Return what a run launches, in order, and the tensor that holds the output then."""
+        """Return the launches of a run, in order, and its output tensor."""
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
         """Return a call that launches and returns the output.
 
-        Unless it is interpreted, it ran once: it is compiled, loaded, and fits the device.
+        Unless Triton interprets, the kernel was launched once: it compiles and fits the device.
         """
         launches, output = self.launches(problem, config, inputs)
         calls = [(one.function[one.grid], one.arguments, one.options) for one in launches]
@@ -126,7 +125,7 @@ class TritonKernel(TensorKernel):
         return launch
 
     def inputs_without_data(self, problem: Problem) -> Inputs:
-        """Return inputs as a compiler sees them, on torch's ``meta`` device; no GPU is needed."""
+        """Return inputs without data, on torch's ``meta`` device; needs no GPU."""
         token = _WITHOUT_DATA.set(True)
         try:
             return self.make_inputs(problem)
@@ -135,7 +134,7 @@ class TritonKernel(TensorKernel):
 
 
 def torch_device(kernel: Kernel) -> "torch.device":
-    """Return the current GPU; the CPU where Triton interprets kernels.
+    """Return the current GPU, or the CPU if Triton interprets kernels.
 
     Raises:
         MissingExtra: torch is not installed.
@@ -162,7 +161,7 @@ def interpreted() -> bool:
 def torch_dtype(name: str) -> "torch.dtype":
     """Return torch's type of a format of `BITS`.
 
-    ``fp8`` has four bits of exponent and three of mantissa, in the encoding the GPU computes with.
+    ``fp8`` has four exponent and three mantissa bits, in the encoding of the GPU.
     """
     torch = _torch()
     if name == "fp8":
@@ -179,11 +178,7 @@ def element_bytes(names: Any) -> Quantity:
 
 
 def check_support(name: str) -> None:
-    """Do nothing if the current device computes in format ``name``; without one, all do.
-
-    Raises:
-        ProblemError: it does not.
-    """
+    """Raise `ProblemError` if the current device does not compute in format ``name``."""
     torch = _torch()
     if not torch.cuda.is_available() or torch.version.hip:
         return
@@ -195,7 +190,7 @@ def check_support(name: str) -> None:
 
 
 def normal(shape: tuple[int, ...], dtype: str, kernel: Kernel, seed: int) -> "torch.Tensor":
-    """Return standard normal numbers in ``dtype`` on the device; whole ones, times 16, in int8."""
+    """Return standard normal numbers in ``dtype``; int8 numbers are scaled by 16 and rounded."""
     torch = _torch()
     device = torch_device(kernel)
     numbers = torch.randn(shape, generator=seeded(device, seed), device=device)
@@ -205,14 +200,14 @@ def normal(shape: tuple[int, ...], dtype: str, kernel: Kernel, seed: int) -> "to
 
 
 def seeded(device: "torch.device", seed: int) -> "torch.Generator | None":
-    """Return a generator of random numbers; None for tensors without data, which have none."""
+    """Return a random generator; None on the ``meta`` device."""
     return None if device.type == "meta" else _torch().Generator(device).manual_seed(seed)
 
 
 def shared_memory_limit() -> int:
-    """Return how many bytes of shared memory one block may use on the current device.
+    """Return the shared memory per block of the current device, in bytes.
 
-    Without a device `SHARED_MEMORY_BYTES`, so that a configuration planned there fits most.
+    Without a device it is `SHARED_MEMORY_BYTES`, which fits most GPUs.
     """
     torch = _torch()
     if not torch.cuda.is_available():

@@ -1,12 +1,12 @@
 """Matrix product with quantized weights in Triton: ``C = A @ dequantized(W)``, fused.
 
-Weights have 4 or 8 bits, and a scale (and a zero point) for each group of them along K. They are
-unpacked and scaled on their way to the matrix units, so that the few tokens of a decoding batch pay
-for a quarter or half of the bytes only.
+Weights have 4 or 8 bits, and a scale (and a zero point) per group along K. They are unpacked and
+scaled on their way to the matrix units. So a decoding batch of few tokens reads only a quarter or
+half of the bytes.
 
-Packed 4-bit weights keep a group's first half in the low and its second half in the high bits of
-the same bytes. A tile of bytes is then two tiles of weights, each a product of its own with
-columns of A that lie together: nothing has to be interleaved.
+Packed 4-bit weights keep the first half of a group in the low bits and the second half in the high
+bits of the same bytes. A tile of bytes is then two tiles of weights. Each is multiplied with
+contiguous columns of A, so nothing has to be interleaved.
 """
 
 from collections.abc import Mapping
@@ -48,7 +48,7 @@ from foretune.kernel import Inputs, Launch, latin_hypercube_problems
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
-# One sequence that decodes to a short prompt; layers of models from 1 to 70 billion parameters, and
+# One decoding sequence to a short prompt; layers of models with 1 to 70 billion parameters; and
 # sizes that no tile or group divides.
 TRAINING = {
     "M": (1, 2, 4, 8, 16, 31, 64, 128, 256, 500, 1024),
@@ -63,8 +63,8 @@ TRAINING = {
 
 @triton.jit
 def _dequantized(codes, scale, zero):
-    """Return the numbers that ``codes`` stand for, in the format of ``scale``."""
-    # most units calculate in fp16 as they do in fp32, two at a time, and in bf16 they do not
+    """Return the weights of ``codes`` in the format of ``scale``."""
+    # most units compute fp16 at twice the rate of fp32, but not bf16
     WIDE: tl.constexpr = tl.float16 if scale.dtype == tl.float16 else tl.float32
     numbers = (codes.to(WIDE) - zero.to(WIDE)) * scale.to(WIDE)
     return numbers.to(scale.dtype)
@@ -72,9 +72,9 @@ def _dequantized(codes, scale, zero):
 
 @triton.jit
 def _of_groups(at, N, rows, STEP: tl.constexpr, SHARED: tl.constexpr):
-    """Return what groups hold at ``at``, one after the other ``N`` apart, for STEP packed rows.
+    """Return the scales or zero points at ``at`` for STEP packed rows.
 
-    ``SHARED`` rows have the same; only ``rows`` of them exist.
+    ``SHARED`` rows have the same value; only ``rows`` of them exist.
     """
     if STEP <= SHARED:
         return tl.load(at)[None, :]
@@ -88,7 +88,7 @@ def _of_groups(at, N, rows, STEP: tl.constexpr, SHARED: tl.constexpr):
 
 @triton.jit
 def _columns(at, k, K, EVEN_K: tl.constexpr):
-    """Return columns ``k`` of A, zeros after its last one."""
+    """Return columns ``k`` of A; zeros beyond the last."""
     return tl.load(at) if EVEN_K else tl.load(at, mask=k[None, :] < K, other=0.0)
 
 
@@ -100,7 +100,7 @@ def _quantized_gemm(
     SPLIT_K: tl.constexpr, EVEN_K: tl.constexpr,
 ):  # fmt: skip
     """Multiply: programs are numbered along the tiles of C (0) and the parts of the sums (1)."""
-    # rows of packed weights per step, and those that share a scale
+    # packed rows per step, and packed rows that share a scale
     STEP: tl.constexpr = BLOCK_K * BITS // 8
     SHARED: tl.constexpr = GROUP * BITS // 8
     packed_rows = tl.cdiv(K, GROUP) * SHARED
@@ -110,7 +110,7 @@ def _quantized_gemm(
     split = tl.program_id(1)
     rows = pid_m * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = pid_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    inner = columns % N  # loads past the end wrap around, the store does not
+    inner = columns % N  # loads past the end wrap around; the store is masked
     a_rows = a + (rows % M)[:, None] * K
     ks = tl.arange(0, STEP)
     w_at = w + ks[:, None] * stride_wk + inner[None, :] * stride_wn
@@ -145,12 +145,12 @@ def _quantized_gemm(
 class TritonQuantizedGemm(TiledProduct):
     """``C[M, N] = A[M, K] @ W[K, N]``, W stored in 4 or 8 bits with a scale per group along K.
 
-    A weight is ``(code − zero) · scale``; without zero points the zero is the middle code.
+    A weight is ``(code − zero) · scale``. Without zero points, ``zero`` is the middle code.
 
-    Knobs: the tile of a program (``BLOCK_M`` × ``BLOCK_N``, ``BLOCK_K`` weights at a time), how
-    many rows of tiles are done together (``GROUP_M``), how many programs share a tile's sums
-    (``SPLIT_K``), along which axis packed weights are contiguous (``ORDER``), warps of a program,
-    and steps in flight (``num_stages``).
+    Knobs: the tile of a program (``BLOCK_M`` × ``BLOCK_N``, ``BLOCK_K`` weights at a time), rows of
+    tiles in a group (``GROUP_M``), programs that share a tile's sums (``SPLIT_K``), the axis along
+    which packed weights are contiguous (``ORDER``), warps of a program, and steps in flight
+    (``num_stages``).
     """
 
     name = "triton_quantized_gemm"
@@ -159,12 +159,14 @@ class TritonQuantizedGemm(TiledProduct):
         ProblemParameter("M", meaning="rows of A and C: tokens"),
         ProblemParameter("N", meaning="columns of W and C"),
         ProblemParameter("K", meaning="columns of A, rows of W"),
-        ProblemParameter("bits", 4, choices=(4, 8), meaning="of a weight"),
+        ProblemParameter("bits", 4, choices=(4, 8), meaning="bits per weight"),
         ProblemParameter("group", 128, choices=(32, 64, 128), meaning="weights that share a scale"),
         ProblemParameter(
             "zeros", "none", choices=("none", "group"), meaning="whether groups have zero points"
         ),
-        ProblemParameter("dtype", "fp16", choices=("fp16", "bf16"), meaning="of A, C and scales"),
+        ProblemParameter(
+            "dtype", "fp16", choices=("fp16", "bf16"), meaning="of A, C and scales"
+        ),
         CACHE,
     )
 
@@ -174,12 +176,12 @@ class TritonQuantizedGemm(TiledProduct):
         return _space(*sizes, device_limits())
 
     def default(self, problem: Problem) -> Configuration:
-        """Return a tile of at most 128 × 128, three steps in flight, nothing split."""
+        """Return a tile of at most 128 × 128, three steps in flight, no split."""
         m, n, k = (int(problem[p]) for p in "MNK")
         return Configuration(default_tile(m, n, k, 64), SPLIT_K=1, ORDER="n")
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
-        """Return A, standard normal, and W: codes of a byte each, scales and zero points."""
+        """Return A, standard normal, and W: one code per byte, scales and zero points."""
         m, n, k = (int(problem[p]) for p in "MNK")
         bits, dtype = int(problem["bits"]), str(problem["dtype"])
         check_support(dtype)
@@ -234,7 +236,7 @@ class TritonQuantizedGemm(TiledProduct):
         return inputs["a"].float() @ _weights(inputs, torch.float32)
 
     def library(self, problem: Problem, inputs: Inputs) -> tuple[str, Launch] | None:
-        """Return dequantizing W in torch, and then torch's product."""
+        """Return dequantization of W and the product, both in torch."""
         a, dtype = inputs["a"], inputs["a"].dtype
         return "torch dequantize + matmul", lambda: a @ _weights(inputs, dtype)
 
@@ -250,9 +252,9 @@ class TritonQuantizedGemm(TiledProduct):
     def derived(
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
-        """Return the tile, its share of real work, the waves, unpacking, and what splitting adds.
+        """Return features of the tile, padding, waves, unpacking, and splitting.
 
-        ``unpacked`` is how often each weight is: once per row of tiles.
+        ``unpacked`` counts how often each weight is unpacked: once per row of tiles.
         """
         m, n, k = (1.0 * problem[p] for p in "MNK")
         tile_m, tile_n, tile_k = (1.0 * config[f"BLOCK_{p}"] for p in "MNK")
@@ -277,19 +279,19 @@ class TritonQuantizedGemm(TiledProduct):
         }
 
     def memory_bytes(self, problem: Problem) -> float:
-        """Return the size of the matrices, of the reference's copies, and of split sums."""
+        """Return the bytes of the matrices, the reference's copies, and split sums."""
         m, n, k = (float(problem[p]) for p in "MNK")
         return 12.0 * k * n + 6.0 * m * k + 6.0 * m * n + min(64.0 * m * n, WORKSPACE_BYTES)
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
-        """Return layers of language models, for one token to a short prompt, and odd sizes."""
+        """Return layers of language models, from one token to a short prompt, and odd sizes."""
         return latin_hypercube_problems(self, TRAINING, n, seed)
 
 
 def packed(codes: torch.Tensor, bits: int, group: int) -> torch.Tensor:
-    """Return codes of shape (K, N), a byte each, with as many per byte as ``bits`` allow.
+    """Pack codes of shape (K, N), one per byte, to (padded K · bits / 8, N).
 
-    K is padded to whole groups. The shape is (padded K · bits / 8, N).
+    K is padded to whole groups.
     """
     k, n = codes.shape
     padded = torch.nn.functional.pad(codes, (0, 0, 0, -k % group))
@@ -300,7 +302,7 @@ def packed(codes: torch.Tensor, bits: int, group: int) -> torch.Tensor:
 
 
 def _weights(inputs: Inputs, dtype: torch.dtype) -> torch.Tensor:
-    """Return the weights that codes stand for, in ``dtype``."""
+    """Return the dequantized weights in ``dtype``."""
     codes, group = inputs["codes"].to(dtype), int(inputs["group"])
 
     def each(of_groups: torch.Tensor) -> torch.Tensor:
