@@ -84,7 +84,8 @@ class _Trials:
         """Return all trials as one, numbered in order."""
         names = ("Z", "predictions", "rows", "neighbor_class")
         parts = [np.concatenate([getattr(trial, name) for trial in trials]) for name in names]
-        return cls(*parts, np.repeat(np.arange(len(trials)), [len(t.rows) for t in trials]))
+        number = np.repeat(np.arange(len(trials)), [len(t.rows) for t in trials])
+        return cls(*parts, number=number)
 
 
 class TargetModel:
