@@ -82,10 +82,13 @@ class _Trials:
     @classmethod
     def concatenated(cls, trials: "Sequence[_Trials]") -> Self:
         """Return all trials as one, numbered in order."""
-        names = ("Z", "predictions", "rows", "neighbor_class")
-        parts = [np.concatenate([getattr(trial, name) for trial in trials]) for name in names]
-        number = np.repeat(np.arange(len(trials)), [len(t.rows) for t in trials])
-        return cls(*parts, number=number)
+        return cls(
+            Z=np.concatenate([trial.Z for trial in trials]),
+            predictions=np.concatenate([trial.predictions for trial in trials]),
+            rows=np.concatenate([trial.rows for trial in trials]),
+            neighbor_class=np.concatenate([trial.neighbor_class for trial in trials]),
+            number=np.repeat(np.arange(len(trials)), [len(trial.rows) for trial in trials]),
+        )
 
 
 class TargetModel:
