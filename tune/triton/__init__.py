@@ -1,4 +1,4 @@
-"""`@foretune.autotune`: predict every configuration, measure a few, remember the result.
+"""`@foretune.autotune`: predict every configuration, measure a few, store the choice.
 
 Triton is imported when a kernel is decorated, not before.
 """

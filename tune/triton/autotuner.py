@@ -10,7 +10,6 @@ import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, Self, cast
@@ -29,7 +28,10 @@ from foretune.tune.triton.kernel import DecoratedKernel
 from foretune.tune.triton.online import OnlineDriver
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.problem_key import (
+    CachedChoice,
     CallPlan,
+    Key,
+    UntunedCall,
     make_plan,
     plan_id,
     triton_parameters,
@@ -44,53 +46,11 @@ from foretune.tune.triton.runtime import (
 )
 from foretune.tune.triton.stalled import StalledCallDriver, fail_if_conflicting
 
-Key = tuple[Any, ...]
 _STOCK_RUN = Stock.run
 """If a library replaces `Stock.run`, its version runs."""
 MAX_ONLINE_SEARCHES = 64
 """Maximum number of online searches; the least recently called one is dropped."""
 MAX_FALLBACK_CONFIGS = 200
-
-
-@dataclass(frozen=True)
-class CachedChoice:
-    """The choice for one problem.
-
-    Attributes:
-        config: the configuration.
-        knobs: its keyword arguments for the kernel.
-        key: the problem in stock Triton's ``cache``.
-        cache_entry: the entry of ``cache`` under this key; the choice is void if it changed.
-    """
-
-    config: triton.Config
-    knobs: Mapping[str, Any]
-    key: Key
-    cache_entry: triton.Config
-
-
-@dataclass(frozen=True)
-class UntunedCall:
-    """A call of a problem without a choice.
-
-    Attributes:
-        args: positional arguments.
-        kwargs: arguments by name, and ``grid``.
-        plan: made `problem_key` from the arguments.
-        problem_key: identifies the problem among calls of the plan.
-        key: the problem in stock Triton's ``cache``; coarser.
-    """
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    plan: CallPlan
-    problem_key: Key
-    key: Key
-
-    @property
-    def plan_and_key(self) -> tuple[CallPlan, Key]:
-        """Identifies the problem among all calls."""
-        return self.plan, self.problem_key
 
 
 class Autotuner(Stock):  # type: ignore[misc]
@@ -122,21 +82,9 @@ class Autotuner(Stock):  # type: ignore[misc]
     ) -> None:
         _check_names(arg_names, key=key, reset_to_zero=reset_to_zero, restore_value=restore_value)
         super().__init__(
-            fn,
-            arg_names,
-            configs,
-            key,
-            reset_to_zero,
-            restore_value,
-            pre_hook,
-            post_hook,
-            prune_configs_by,
-            warmup,
-            rep,
-            use_cuda_graph,
-            do_bench,
-            cache_results,
-        )
+            fn, arg_names, configs, key, reset_to_zero, restore_value, pre_hook, post_hook,
+            prune_configs_by, warmup, rep, use_cuda_graph, do_bench, cache_results,
+        )  # fmt: skip
         if reset_to_zero or restore_value:
             self._unwrap_descriptors_in_hooks()
         self.options = options or Options()

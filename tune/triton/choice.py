@@ -50,7 +50,7 @@ class CallTuner:
         self.space = ListedSpace(configs)
         self.new_count = 0
         """Measurements of this process in this search."""
-        self.elsewhere: list[Configuration] = []
+        self.claimed_by_others: list[Configuration] = []
         """Candidates of the search that other processes are measuring."""
         self._options, self.cache = options, cache
         self._priors, self._fits = priors, fits
@@ -112,12 +112,12 @@ class CallTuner:
     def start_search(self, parallel: int | None = None) -> SearchLoop[Configuration]:
         """Return the search loop of this call.
 
-        Without ``parallel`` one candidate at a time is measured here, in addition to `elsewhere`.
+        By default it runs one measurement here besides those in `claimed_by_others`.
         """
         return search(
             self,
             self._stopping,
-            parallel=parallel or (lambda: 1 + len(self.elsewhere)),
+            parallel=parallel or (lambda: 1 + len(self.claimed_by_others)),
             likely=self.likely,
             until_one_runs=self.best_measured() is None,
         )
@@ -132,10 +132,10 @@ class CallTuner:
         return proposed
 
     def tell(self, measurements: Sequence[Measurement]) -> None:
-        """Take in measurements, made here or by other processes (`elsewhere`)."""
-        new = [m for m in measurements if m.config not in self.elsewhere]
+        """Take in measurements, made here or by other processes (`claimed_by_others`)."""
+        new = [m for m in measurements if m.config not in self.claimed_by_others]
         reported = {m.config for m in measurements}
-        self.elsewhere = [c for c in self.elsewhere if c not in reported]
+        self.claimed_by_others = [c for c in self.claimed_by_others if c not in reported]
         self.add(new)
 
     def expected_regret(self) -> float:
@@ -205,10 +205,10 @@ class CallTuner:
         found = {m.config: m for m in self._runs if self._is_candidate(m)}
         return [found[config] for config in self._candidates if config in found]
 
-    def measured_elsewhere(self) -> list[Measurement]:
-        """Return new measurements that other processes made of `elsewhere`."""
+    def results_of_others(self) -> list[Measurement]:
+        """Return new measurements that other processes made of `claimed_by_others`."""
         self._invalidate_runs()
-        found = [m for m in self.measured() if m.config in self.elsewhere]
+        found = [m for m in self.measured() if m.config in self.claimed_by_others]
         return [m for m in found if not math.isnan(self._value(m))]
 
     def unmeasured(self) -> list[Configuration]:

@@ -105,7 +105,7 @@ def to_triton_configs(
 def to_configuration(config: triton.Config) -> Configuration:
     """Return ``config`` for a table; values become numbers, text or their `repr`."""
     values = {n: _plain_value(v) for n, v in config.all_kwargs().items() if v is not None}
-    if config.pre_hook is not None:  # the hook can change what is launched
+    if config.pre_hook is not None:  # the hook can change the launch
         values["pre_hook"] = getattr(config.pre_hook, "__qualname__", repr(config.pre_hook))
     return Configuration(values)
 

@@ -1,4 +1,4 @@
-"""What a user can say to `autotune` beyond what Triton's own takes."""
+"""Options of `autotune` that Triton's decorator does not have."""
 
 import os
 from bisect import bisect_left
@@ -19,31 +19,30 @@ Mode = Literal["stall", "graph", "online"]
 
 @dataclass(frozen=True)
 class Options:
-    """How `foretune.autotune` decides.
+    """Options of `foretune.autotune`.
 
     Attributes:
-        budget: measurements per new problem: a number is spent, and exceeded only while
-            nothing ran yet, 0 predicts only, ``"all"`` measures every configuration as stock Triton
-            does, ``"auto"`` measures until it is sure enough: a few where it knows the kernel, at
-            worst all.
-        mode: ``"stall"`` measures before the first call of a new problem returns; ``"graph"`` does
-            so too, but as a replayed graph runs a kernel: back to back, with a warm cache and
-            without the host; ``"online"`` lets real calls carry the trials, one configuration per
-            call. Each has choices of its own.
-        objective: what is minimised; energy needs a power meter.
-        regret: expected loss that is small enough to stop measuring, e.g. 0.03 for 3 %.
+        budget: measurements per new problem. A number is exceeded only until the first
+            configuration runs; 0 only predicts. ``"all"`` measures every configuration, as stock
+            Triton does. ``"auto"`` measures until the expected regret is below ``regret``.
+        mode: ``"stall"`` measures before the first call of a new problem returns. ``"graph"`` does
+            too, but measures replays of a CUDA graph: back to back, with a warm cache, without the
+            host. ``"online"`` measures real calls, one configuration per call. Choices are stored
+            per mode.
+        objective: the quantity to minimize; energy needs a power meter.
+        regret: expected regret below which measuring stops, e.g. 0.03 for 3 %.
         predictor: a trained predictor of this kernel, or its name (`foretune.models.saved.lookup`);
-            ``"auto"`` takes the one that comes with Foretune (the log says which, or that none
-            does), None does without. One that is named and cannot be used is an error.
-        store: path or SQLAlchemy URL of the tuning store; None is the user's own, False none.
+            an error if it cannot be used. ``"auto"`` takes the one shipped with Foretune, if any,
+            and logs which. None uses no predictor.
+        store: path or SQLAlchemy URL of the tuning store; None for the user's own, False for none.
         shipped: a file of tuned results that came with a library (``foretune store --export``).
-        check: largest relative difference from the first configuration's output that is accepted;
-            None does not compare.
-        compile_limit_s: seconds after which a configuration that still compiles is given up.
-        buckets: key argument -> numbers, ascending: a value counts as the least of them that is not
-            smaller; what is larger than all counts as itself.
-        strict: only choices that were recorded before; a call without one is an error, so that
-            every run of a program takes the same.
+        check: maximum relative difference from the first configuration's output; None does not
+            compare.
+        compile_limit_s: time limit for compiling one configuration, seconds.
+        buckets: key argument -> ascending upper bounds. A value counts as the smallest bound that
+            is not below it; a value above all bounds counts as itself.
+        strict: use recorded choices only, so that every run of a program uses the same ones; a
+            call without one is an error.
     """
 
     budget: Budget = "auto"
@@ -85,7 +84,7 @@ class Options:
             raise UsageError(f"objective is {self.objective!r}: give one of {known}")
 
     def bucket(self, name: str, value: Any) -> Any:
-        """Return what a value of a key argument counts as."""
+        """Return the bucket of a key argument's value."""
         bounds = (self.buckets or {}).get(name, ())
         if not bounds or not isinstance(value, (int, float)):
             return value
@@ -99,16 +98,13 @@ class Options:
 
     @property
     def measurement_limit(self) -> int | None:
-        """The most measurements; None where the budget is no number."""
+        """Maximum number of measurements; None unless the budget is a number."""
         return self.budget if isinstance(self.budget, int) else None
 
     def max_measurements(self, candidates: int) -> int:
         """Return how many of ``candidates`` may be measured."""
-        return (
-            candidates
-            if self.measurement_limit is None
-            else min(self.measurement_limit, candidates)
-        )
+        limit = self.measurement_limit
+        return candidates if limit is None else min(limit, candidates)
 
 
 def _check_number(name: str, value: object, example: str, minimum: float) -> None:

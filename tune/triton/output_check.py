@@ -1,7 +1,4 @@
-"""Comparing what configurations compute: all of them should do the same.
-
-What cannot be compared is never taken for equal.
-"""
+"""Compares the outputs of configurations; outputs that cannot be compared never pass."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,10 +7,9 @@ from typing import Any
 import triton
 
 PIECE = 1 << 20
-"""Elements that are compared at a time: that many doubles, a few times, is what it takes of the
-device's memory."""
+"""Elements compared at a time; a comparison needs a few times as many doubles on the device."""
 RERUN_TOLERANCE = 1e-3
-"""What a second launch may differ by where sums are rounded in any order."""
+"""Relative difference allowed between two launches, because sums may be reordered."""
 
 
 class ComparisonError(Exception):
@@ -23,21 +19,15 @@ class ComparisonError(Exception):
 class OutputChecker:
     """Compares the outputs of configurations with those of the first one that runs.
 
-    All tensors among the arguments are compared, whichever are outputs, those behind tensor
-    descriptors too, and put back after every launch. The copies are in the host's memory.
-
-    Args:
-        launch: runs a configuration once.
-        arguments: of the call, by name.
-        configs: the first of them that runs gives what is right.
+    It compares all tensors among the arguments, also below tensor descriptors, and restores them
+    after every launch. Copies are in host memory.
 
     Attributes:
-        changed: names of arguments that a launch reads and changes: of two launches in a row, the
-            second leaves something else in them.
+        changed: names of arguments that a launch reads and changes; found by launching twice.
 
     Raises:
         ComparisonError: an argument cannot be read, or there is no memory for copies.
-        Exception: what the last of them raises, if none runs.
+        Exception: the error of the last configuration, if none runs.
     """
 
     def __init__(
@@ -67,7 +57,7 @@ class OutputChecker:
             self.restore_arguments()
 
     def restore_arguments(self) -> None:
-        """Let all tensors hold again what the caller passed."""
+        """Restore the values that the caller passed."""
         for tensor, before in zip(self._tensors, self._before, strict=True):
             if not _equal(tensor, before):
                 tensor.copy_(before)
@@ -79,12 +69,12 @@ class OutputChecker:
                 return self._outputs(config)
             except ComparisonError:
                 raise
-            except Exception:  # its own measurement will say so
+            except Exception:  # its measurement fails too
                 continue
         return self._outputs(last)
 
     def _outputs(self, config: triton.Config) -> list[Any]:
-        """Return all tensors after a launch: copies of those that it changed; launch twice."""
+        """Return all tensors after a launch, copied if changed; launch twice to find `changed`."""
         try:
             self._launch(config)
             pairs = zip(self._tensors, self._before, strict=True)
@@ -100,15 +90,11 @@ class OutputChecker:
 
 
 def _tensors(name: str, argument: Any) -> Iterator[Any]:
-    """Yield the tensors of one argument.
-
-    Raises:
-        ComparisonError: it stands for memory that cannot be read.
-    """
+    """Yield the tensors of one argument; raise ComparisonError if its memory is unreadable."""
     if isinstance(argument, (tuple, list)):
         for part in argument:
             yield from _tensors(name, part)
-    elif hasattr(argument, "base"):  # a tensor descriptor, or a tensor seen as another type
+    elif hasattr(argument, "base"):  # a tensor descriptor, or a reinterpreted tensor
         yield from _tensors(name, argument.base)
     elif hasattr(argument, "clone"):
         yield argument
@@ -117,19 +103,19 @@ def _tensors(name: str, argument: Any) -> Iterator[Any]:
 
 
 def _copy(tensor: Any) -> Any:
-    """Return a copy in the host's memory."""
+    """Return a copy in host memory."""
     with _translate_memory_errors():
         return tensor.new_empty(tensor.shape, device="cpu").copy_(tensor)
 
 
 def _equal(tensor: Any, other: Any) -> bool:
-    """Whether two tensors hold the same numbers, and the same things that are none."""
+    """Whether two tensors are equal; NaN equals NaN."""
     with _translate_memory_errors():
         return all(((a == b) | (a != a) & (b != b)).all() for a, b in _pieces(tensor, other))
 
 
 def _relative_error(output: Any, expected: Any) -> float:
-    """Return the relative error; memory that holds no numbers on both sides is not compared."""
+    """Return the relative error over finite elements; infinite if only one side is finite."""
     difference = size = 0.0
     with _translate_memory_errors():
         for a, b in _pieces(output, expected):
@@ -142,7 +128,7 @@ def _relative_error(output: Any, expected: Any) -> float:
 
 
 def _pieces(tensor: Any, other: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield both a piece at a time, as doubles on the device of the first."""
+    """Yield pieces of both tensors as doubles on the device of the first."""
     if tensor.numel() <= PIECE:
         yield tensor.double(), other.to(tensor.device).double()
         return
@@ -155,7 +141,7 @@ def _pieces(tensor: Any, other: Any) -> Iterator[tuple[Any, Any]]:
 
 @contextmanager
 def _translate_memory_errors() -> Iterator[None]:
-    """Within, who runs out of memory raises `ComparisonError`."""
+    """Turn out-of-memory errors into `ComparisonError`."""
     try:
         yield
     except (MemoryError, RuntimeError) as e:  # the allocators of torch raise the latter

@@ -35,11 +35,9 @@ _TILE = re.compile(r"^(?:BLOCK|TILE|B)(?:_?SIZE)?_?([A-Z0-9]*)$", re.IGNORECASE)
 
 
 def estimate(rows: KernelRuns, specs: Mapping[str, float]) -> np.ndarray:
-    """Return the logarithm of each row's time, up to a constant per problem.
+    """Return the log time of each run of a kernel, up to a constant per problem.
 
-    Args:
-        rows: of one kernel.
-        specs: of the device; ``cores`` is used.
+    It uses ``cores`` of the device's ``specs``.
     """
     result = np.zeros(len(rows))
     waves = rows.waves(specs)
@@ -54,13 +52,9 @@ def estimate(rows: KernelRuns, specs: Mapping[str, float]) -> np.ndarray:
 
 
 def _padding_penalty(programs: np.ndarray, edges: Sequence[Mapping[str, float]]) -> np.ndarray:
-    """Return the logarithm of how much more than needed the tiles of all programs cover.
+    """Return the log of the area that all tiles cover, relative to the smallest such area.
 
-    Nothing where the number of programs does not follow from the tile: they take tiles in turn.
-
-    Args:
-        programs: of one problem's rows.
-        edges: of their tiles.
+    It is 0 if the number of programs does not depend on the tile: persistent kernels.
     """
     area = np.array([e.get("M", 1.0) * e.get("N", 1.0) * e.get("", 1.0) for e in edges])
     nothing = np.zeros(len(area))
@@ -82,19 +76,19 @@ def _tile_factor(edges: Mapping[str, float], threads: float) -> float:
 
 
 def _memory_stall_penalty(intensity: float) -> float:
-    """Return the logarithm of what waiting for loads costs, given operations per byte."""
+    """Return the log slow-down by memory stalls, given operations per byte."""
     return float(np.logaddexp(0.0, 2 * np.log(BALANCE_OPS_PER_BYTE / intensity)) / 2)
 
 
 def _occupancy_penalty(elements: float, kind: str) -> float:
-    """Return the logarithm of what too few or too many elements per thread cost."""
+    """Return the log slow-down by too few or too many elements per thread."""
     octaves = np.log2(elements / PREFERRED_ELEMENTS_PER_THREAD[kind])
     spilled = max(float(np.log2(elements / SPILLING_ELEMENTS_PER_THREAD)), 0.0)
     return float(0.02 * octaves**2 + 0.7 * spilled)
 
 
 def tile_edges(config: FrozenParameters) -> dict[str, float]:
-    """Return the edges of a configuration's tile, by the letters that its names end in."""
+    """Return the edges of a configuration's tile by the last letter of their names."""
     edges: dict[str, float] = {}
     for name, value in config.items():
         found = _TILE.match(name)
@@ -104,26 +98,26 @@ def tile_edges(config: FrozenParameters) -> dict[str, float]:
 
 
 EXPECTED_LOG_RATIO = "expected_log_ratio"
-"""What a measurement's `static` calls what the order of launches expected of it: the logarithm of
-its time over the best one's. The call that told is gone when other problems ask."""
+"""Key in `Measurement.static`: log time over the fastest candidate's, by the launch order. It is
+stored because it cannot be computed later without the call."""
 ORDER_SPREAD_SHARE = 0.5
-"""Part of the order's error that the search is told of: it doubts the slope by itself as much."""
+"""Share of the launch order's error used as prior spread; the searcher's process adds the rest."""
 UNFIT_PROBABILITY = 0.02
-"""How likely what does not fit shared memory, by a rule, is to run."""
+"""Probability that a configuration runs although a rule says it exceeds shared memory."""
 
 
 class PriorFactory:
-    """Asks a predictor where there is one that fits, else the order of launches, else the estimate.
+    """Makes priors from a predictor, else from the launch order, else from the analytic estimate.
 
     Args:
         kernel: name of the function.
-        source: identifies its code.
-        device: where.
+        source: hash of its code.
+        device: the device.
         options: name the predictor.
-        order: of launches; None takes the one that comes with Foretune.
+        order: the launch order; None for the one shipped with Foretune.
 
     Raises:
-        PredictorError, TrackingError, UsageError: the predictor that is named cannot be used.
+        PredictorError, TrackingError, UsageError: the named predictor cannot be used.
     """
 
     def __init__(
@@ -150,19 +144,17 @@ class PriorFactory:
 
     @property
     def predicts(self) -> bool:
-        """Whether a predictor is asked."""
+        """Whether priors come from a predictor."""
         return self._guide is not None
 
     def make_prior(self, rows: KernelRuns, launches: Sequence[TileLaunch] | None = None) -> Prior:
-        """Return what is believed of the candidates of one problem.
+        """Return the prior of one problem's candidates.
 
-        Args:
-            rows: the candidates.
-            launches: what each launches (`tile_launches`); None where nobody knows.
+        ``launches`` are their tile launches (`tile_launches`); None if unknown.
         """
         if (predicted := self._predict(rows)) is not None:
             assert self._guide is not None
-            # a predictor says itself how sure it is of a device it knows
+            # the spread is smaller on devices that the predictor was trained on
             spread = self._guide.predictor.log_spread(device=self._device.name)
             return Prior(
                 predicted[0], spread, predicted[1], bool(self._guide.mismatch), self._log_mean_of
@@ -178,7 +170,7 @@ class PriorFactory:
         return Prior(order.log_ratios(columns), spread, fits, log_mean_of=self._log_mean_of)
 
     def _log_mean_of(self, measurements: Sequence[Measurement]) -> np.ndarray:
-        """Return what would have been believed of measurements of any problems."""
+        """Return the prior log mean of measurements of any problem."""
         rows = KernelRuns.from_measurements(measurements)
         if (predicted := self._predict(rows)) is not None:
             return predicted[0]
@@ -193,7 +185,7 @@ class PriorFactory:
         return estimate(rows, self._device.specs)
 
     def _predict(self, rows: KernelRuns) -> tuple[np.ndarray, np.ndarray] | None:
-        """Return what the predictor says, if there is one: log objective, how likely it runs."""
+        """Return the predictor's log objective and probability to run; None without one."""
         if self._guide is None:
             return None
         from foretune.search.prior import predict_runs

@@ -6,6 +6,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+import triton
 from triton.runtime.jit import JITFunction
 
 from foretune.collect.versions import toolchain
@@ -19,22 +20,63 @@ from foretune.tune.triton.kernel_source import source_hash
 from foretune.tune.triton.runtime import current_device_index, device_at
 from foretune.values import Value
 
-CallKey = tuple[Any, ...]
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class CachedChoice:
+    """The choice for one problem.
+
+    Attributes:
+        config: the configuration.
+        knobs: its keyword arguments for the kernel.
+        key: the problem in stock Triton's ``cache``.
+        cache_entry: the entry of ``cache`` under this key; the choice is void if it changed.
+    """
+
+    config: triton.Config
+    knobs: Mapping[str, Any]
+    key: Key
+    cache_entry: triton.Config
 
 
 class CallPlan:
-    """Reads the key of calls with the same types of arguments.
+    """Computes the key of calls with the same types of arguments.
 
     Attributes:
-        key: from ``(args, kwargs)`` of a call to what tells its problem from others.
-        entries: what was decided, by key.
+        key: function of ``(args, kwargs)`` that identifies the problem.
+        entries: choices by key.
     """
 
     __slots__ = ("entries", "key")
 
-    def __init__(self, key: Callable[[tuple[Any, ...], dict[str, Any]], CallKey]) -> None:
+    def __init__(self, key: Callable[[tuple[Any, ...], dict[str, Any]], Key]) -> None:
         self.key = key
-        self.entries: dict[CallKey, Any] = {}
+        self.entries: dict[Key, CachedChoice] = {}
+
+
+@dataclass(frozen=True)
+class UntunedCall:
+    """A call of a problem without a choice.
+
+    Attributes:
+        args: positional arguments.
+        kwargs: arguments by name, and ``grid``.
+        plan: made `problem_key` from the arguments.
+        problem_key: identifies the problem among calls of the plan.
+        key: the problem in stock Triton's ``cache``; coarser.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    plan: CallPlan
+    problem_key: Key
+    key: Key
+
+    @property
+    def plan_and_key(self) -> tuple[CallPlan, Key]:
+        """Identifies the problem among all calls."""
+        return self.plan, self.problem_key
 
 
 def make_plan(
@@ -49,13 +91,13 @@ def make_plan(
     """Return the plan for calls like this one.
 
     Args:
-        arg_names: of the kernel, in order.
-        keys: those whose value is part of the problem.
+        arg_names: the kernel's arguments, in order.
+        keys: arguments whose values are part of the problem.
         parameters: Triton's description of each argument, by name.
         args: positional arguments.
-        kwargs: by name; ``grid`` and the like are none of the kernel's.
-        classes: tell apart what stock Triton's key does not.
-        buckets: key argument -> function of its value that says what it counts as.
+        kwargs: keyword arguments; some are not the kernel's, such as ``grid``.
+        classes: distinguish constants, alignment and devices, which stock Triton's key does not.
+        buckets: key argument -> function from its value to its bucket.
     """
     named = {name: f"kwargs[{name!r}]" for name in kwargs if name in arg_names}
     given = {**{name: f"a{i}" for i, name in enumerate(arg_names[: len(args)])}, **named}
@@ -79,14 +121,14 @@ def make_plan(
 
 
 def plan_id(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what calls with the same plan have in common."""
+    """Return the key of a call's plan."""
     return (*map(type, args), *kwargs, *map(type, kwargs.values()))
 
 
 def _key_expressions(
     expression: str, value: Any, is_key: bool, parameter: Any, classes: bool
 ) -> list[str]:
-    """Return expressions of what varies of one argument and matters."""
+    """Return the expressions of one argument that are part of the key."""
     read = [expression] if is_key else []
     if hasattr(value, "dtype"):
         read.append(f"{expression}.dtype")
@@ -114,12 +156,12 @@ def is_constant(parameter: Any) -> bool:
 
 
 def specializes(parameter: Any) -> bool:
-    """Whether Triton compiles other code for other classes of an argument's values."""
+    """Whether Triton specializes code on an argument's value."""
     return not getattr(parameter, "do_not_specialize", False)
 
 
 def aligns(parameter: Any) -> bool:
-    """Whether divisibility by 16 is such a class."""
+    """Whether Triton specializes code on divisibility by 16."""
     return specializes(parameter) and not getattr(
         parameter, "do_not_specialize_on_alignment", False
     )
@@ -135,17 +177,17 @@ def _hashable(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Call:
-    """A call whose configuration is to be chosen.
+    """A call that needs a configuration.
 
     Attributes:
         kernel: the function's name.
-        source: identifies its code.
-        problem: values of the key arguments and of constants, dtypes, and as ``specialized`` which
-            arguments 16 divides or are 1.
-        arguments: everything passed, by name.
-        device: where.
-        grid: as given: a tuple, or a function of the arguments.
-        knobs: names of what is tuned.
+        source: hash of its code.
+        problem: values of key arguments and constants, dtypes, and ``specialized``: the arguments
+            that are 1 or divisible by 16.
+        arguments: all arguments by name.
+        device: the device.
+        grid: a tuple, or a function of the arguments.
+        knobs: names of the tuned parameters.
     """
 
     kernel: str
@@ -158,31 +200,31 @@ class Call:
 
     @cached_property
     def subject(self) -> Subject:
-        """What is tuned, where, and with which versions."""
+        """The function, device and versions under which results are stored."""
         return Subject(self.kernel, self.source, self.device.name, toolchain("gpu"))
 
     def programs(self, knobs: Mapping[str, Any]) -> float:
-        """Return how many programs a configuration launches; NaN where the grid does not tell."""
+        """Return the number of programs of a configuration; NaN if unknown."""
         try:
             grid = self.grid({**self.arguments, **knobs}) if callable(self.grid) else self.grid
             count = 1
             for size in grid or ():
                 count *= int(size)
-        except Exception:  # somebody else's function, asked for something it need not know
+        except Exception:  # the user's function may need more arguments
             return float("nan")
         return float(count) if grid else float("nan")
 
     def success(
         self, config: Configuration, time_ms: float, samples_ms: Sequence[float], **more: Any
     ) -> Measurement:
-        """Return the measurement of a configuration that ran; ``more`` are other fields of it."""
+        """Return a successful measurement; ``more`` are further fields."""
         samples = tuple(sorted(samples_ms))
         return self._measurement(
             config, Status.OK, time_ms=time_ms, time_ms_samples=samples, **more
         )
 
     def failure(self, config: Configuration, status: Status, reason: str) -> Measurement:
-        """Return the measurement of a configuration that did not run."""
+        """Return a failed measurement."""
         first = next(iter(reason.splitlines()), "")
         return self._measurement(config, status, error=first[:300])
 
@@ -201,15 +243,15 @@ def make_call(
     mode: str = "stall",
     bucket: Callable[[str, Any], Any] | None = None,
 ) -> Call:
-    """Return a call of the plain kernel ``function``.
+    """Return a call of the undecorated kernel ``function``.
 
     Args:
-        function: below all decorators.
+        function: the kernel.
         keys: names of the arguments whose values make a problem.
         named: positional arguments, by name.
-        kwargs: arguments by name, and ``grid``.
-        mode: how it is timed: among other work or in a graph, times are other ones.
-        bucket: what the value of a key argument counts as.
+        kwargs: keyword arguments, and ``grid``.
+        mode: how it is timed (`Options.mode`), part of the problem unless "stall".
+        bucket: maps name and value of a key argument to its bucket.
     """
     arguments = {**named, **{n: v for n, v in kwargs.items() if n in function.arg_names}}
     problem = problem_from_arguments(function, keys, arguments, bucket)
@@ -231,13 +273,10 @@ def problem_from_arguments(
     arguments: Mapping[str, Any],
     bucket: Callable[[str, Any], Any] | None = None,
 ) -> Problem:
-    """Return what tells calls of the plain kernel ``function`` apart.
+    """Return the problem of a call of the undecorated kernel ``function``.
 
-    Args:
-        function: below all decorators.
-        keys: names of the arguments whose values count.
-        arguments: by name; of tensors and constants the type or value always counts.
-        bucket: what the value of a key argument counts as.
+    It has the values of ``keys`` and of constants, and the dtypes of tensors. ``bucket`` maps name
+    and value of a key argument to its bucket.
     """
     parameters = triton_parameters(function)
     problem: dict[str, Value] = {}
@@ -269,7 +308,7 @@ def triton_parameters(function: Any) -> dict[str, Any]:
 
 
 def _specialization(value: Any, parameter: Any) -> str:
-    """Return the class of values for which Triton compiles this argument."""
+    """Return the class of values on which Triton specializes this argument."""
     if not specializes(parameter):
         return ""
     if type(value) is int and value == 1:

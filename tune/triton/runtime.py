@@ -29,11 +29,7 @@ def is_interpreted() -> bool:
 
 
 def require_device() -> None:
-    """Do nothing if there is a device to predict for.
-
-    Raises:
-        UsageError: there is none.
-    """
+    """Raise UsageError unless there is a device."""
     if is_interpreted():
         return
     try:
@@ -46,32 +42,29 @@ def require_device() -> None:
 
 
 def device_interface() -> Any:
-    """Return the module that the active driver offers for its device, such as ``torch.cuda``.
-
-    None in the interpreter.
-    """
+    """Return the driver's device module, such as ``torch.cuda``; None if interpreted."""
     if is_interpreted():
         return None
     return triton.runtime.driver.active.get_device_interface()
 
 
 def current_device_index() -> int:
-    """Return which device calls go to."""
+    """Return the index of the current device."""
     return 0 if is_interpreted() else int(triton.runtime.driver.active.get_current_device())
 
 
 def is_capturing() -> bool:
-    """Whether launches are being recorded into a graph, so that nothing may be measured."""
+    """Whether a graph is being captured; nothing may be measured then."""
     query = getattr(device_interface(), "is_current_stream_capturing", None)
     return bool(query and query())
 
 
 @contextmanager
 def allow_code_loading() -> Iterator[None]:
-    """Within, this thread may load code although it captures a graph.
+    """Let this thread load code while it captures a graph.
 
-    CUDA forbids it otherwise, and what was captured so far would be lost. Where the driver's
-    library is not found, all stays as it is.
+    By default CUDA forbids it, and the capture is lost. Without the driver's library it does
+    nothing.
     """
     exchange = _exchange()
     before = exchange(RELAXED_CAPTURE_MODE) if exchange else 0
@@ -83,7 +76,7 @@ def allow_code_loading() -> Iterator[None]:
 
 
 def _exchange() -> Callable[[int], int] | None:
-    """Return what sets this thread's capture mode and returns the one before."""
+    """Return a function that sets this thread's capture mode and returns the old one."""
     driver = triton.runtime.driver.active
     replayed: Callable[[int], int] | None = getattr(driver, "exchange_capture_mode", None)
     return replayed or _library_exchange(driver.get_current_target().backend)
@@ -108,14 +101,14 @@ def _library_exchange(backend: str) -> Callable[[int], int] | None:
 
 
 def synchronize() -> None:
-    """Wait for the device, and raise what went wrong on it."""
+    """Wait for the device; raise its pending error."""
     if (interface := device_interface()) is not None:
         interface.synchronize()
 
 
 @cache
 def device_at(index: int) -> Device:
-    """Return a device, with specs where the table has it and its own figures where it tells."""
+    """Return a device with specs from the table and the core count from the driver."""
     if is_interpreted():
         return Device(f"interpreter on {platform.machine()}", "cpu")
     driver = triton.runtime.driver.active
@@ -131,10 +124,10 @@ def device_at(index: int) -> Device:
 
 
 class EventTimer:
-    """Times what is launched between `start` and `stop`, by events of the device.
+    """Times launches between `start` and `stop` by device events; by the clock if interpreted.
 
-    The device waits before the first: were its queue empty, that event would tick while the launch
-    is still on its way. In the interpreter, where a launch returns when it is done, by the clock.
+    The device is delayed before the first event. With an empty queue, the time of the launch call
+    would count otherwise.
     """
 
     def __init__(self) -> None:
@@ -145,16 +138,16 @@ class EventTimer:
         self._times = [0.0, 0.0]
 
     def start(self) -> None:
-        """Begin."""
+        """Start timing."""
         delay_kernel_start(self._interface)
         self._record_event(0)
 
     def stop(self) -> None:
-        """End; does not wait."""
+        """Stop timing; does not wait."""
         self._record_event(1)
 
     def elapsed_ms(self) -> float | None:
-        """Return milliseconds in between; None while the device has not got there."""
+        """Return the time in milliseconds; None until the device has finished."""
         if self._events is None:
             return (self._times[1] - self._times[0]) * 1e3
         start, stop = self._events
@@ -170,7 +163,7 @@ class EventTimer:
 def bench_in_interpreter(
     kernel_call: Callable[[], Any], quantiles: Sequence[float] = (0.5, 0.2, 0.8)
 ) -> list[float]:
-    """Return quantiles of three runs in milliseconds; for logic, not for speed."""
+    """Return quantiles of three runs in milliseconds; not meant for comparing speed."""
     samples = []
     for _ in range(3):
         start = time.perf_counter()

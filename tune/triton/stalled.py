@@ -197,7 +197,7 @@ class StalledCallDriver:
             while batch is not None and (batch.start or not self._is_sure()):
                 self.compile((*batch.start, *batch.likely))
                 done = [self._measure(c) for c in batch.start if self._try_claim(c)]
-                done += self._measured_elsewhere(wait=not batch.start)
+                done += self._results_of_others(wait=not batch.start)
                 batch = self.advance(loop, done)
         except ComparisonError as e:
             self._comparison_failed = True
@@ -220,24 +220,24 @@ class StalledCallDriver:
         with self.lock:
             known = self._ignore_known or any(m.config == config for m in tuner.measured())
             claimed = tuner.cache.try_claim(tuner.call.problem, config, remeasure=known)
-            tuner.elsewhere = [c for c in tuner.elsewhere if c != config]
-            tuner.elsewhere += [] if claimed else [config]
+            tuner.claimed_by_others = [c for c in tuner.claimed_by_others if c != config]
+            tuner.claimed_by_others += [] if claimed else [config]
         return claimed
 
-    def _measured_elsewhere(self, wait: bool) -> list[Measurement]:
+    def _results_of_others(self, wait: bool) -> list[Measurement]:
         """Return results of candidates that other processes claimed; with ``wait`` at least one.
 
         A claim that ended without a result, or lasts longer than the timeout, is measured here.
         """
         tuner, deadline = self.tuner, time.monotonic() + TIMEOUT_S
-        while tuner.elsewhere:
+        while tuner.claimed_by_others:
             with self.lock:
-                done = tuner.measured_elsewhere()
+                done = tuner.results_of_others()
             if done or not wait:
                 return done
             late = time.monotonic() > deadline
-            if mine := [c for c in tuner.elsewhere if self._try_claim(c) or late]:
-                tuner.elsewhere = [c for c in tuner.elsewhere if c not in mine]
+            if mine := [c for c in tuner.claimed_by_others if self._try_claim(c) or late]:
+                tuner.claimed_by_others = [c for c in tuner.claimed_by_others if c not in mine]
                 return [self._measure(c) for c in mine]
             time.sleep(POLL_S)
         return []

@@ -1,9 +1,8 @@
-"""What a call tells of the tiles its candidates launch, whatever the kernel calls its arguments.
+"""Derives the tiles of a call's candidates, for any argument names.
 
-Edges of tiles are known by their names, ``BLOCK_M``, ``BLOCK_SIZE_N``, ``BK``, or else by what they
-do: the grid is asked how many programs there would be with a tile of 1, and with an endless one. An
-edge on which that depends divides up the output, and the answer is how long it is. An edge on which
-it does not is what a block walks along.
+Tile edges are recognized by name (``BLOCK_M``, ``BLOCK_SIZE_N``, ``BK``), else by the grid. The
+grid is evaluated with an edge of 1 and with an unbounded edge. If the number of programs differs,
+the edge divides the output, and the ratio is the output's size. Otherwise the block loops over it.
 """
 
 import math
@@ -19,22 +18,17 @@ from foretune.values import FrozenParameters
 
 UNBOUNDED_EDGE = 2**30
 MIN_EDGE = 8
-"""Numbers below are no edges of tiles that matrix units work on."""
+"""Minimum edge of a tile for matrix units."""
 DEFAULT_DEPTH, DEFAULT_HEAD_WIDTH = 1024.0, 64.0
-"""Taken for the inner size of a product, and the width of an attention head, if nothing tells."""
+"""Inner size of a product and width of an attention head, if unknown."""
 NON_SIZE_WORDS = {"STRIDE", "BLOCK", "GROUP", "SPLIT", "TOP", "NUM"}
-"""Words in the names of numbers that are no sizes, whatever letter is in them."""
+"""Words in the names of arguments that are no sizes."""
 DATA_BITS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "uint8": 8}
-"""Types of operands; longer integers are indices."""
+"""Element types of operands; longer integers are indices."""
 
 
 def tile_launches(call: Call, configs: Sequence[Configuration]) -> list[TileLaunch] | None:
-    """Return the launch of every candidate; None if tiles of products are not recognised.
-
-    Args:
-        call: what is called.
-        configs: its candidates, which have the same names.
-    """
+    """Return the launch of every candidate; None if the tiles are not recognized."""
     operands = [t for t in _tensors(call.arguments) if _bits(t)]
     found = _TileEdges(call, configs, operands)
     if found.m is None or found.n is None or not operands:
@@ -47,7 +41,7 @@ def tile_launches(call: Call, configs: Sequence[Configuration]) -> list[TileLaun
     for config in configs:
         m, n = float(config[found.m]), float(config[found.n])
         byte_a, byte_b = _bits(a) / 8, _bits(b) / 8
-        if found.is_attention:  # keys and values pass by, queries stay
+        if found.is_attention:  # loops over keys and values
             k, size_k = width, width
             steps = math.ceil(found.size_n / n) if found.size_n else 1.0
             flops, step_bytes = 4.0 * m * n * k, 2.0 * byte_b * n * k
@@ -71,13 +65,13 @@ def tile_launches(call: Call, configs: Sequence[Configuration]) -> list[TileLaun
 
 
 class _TileEdges:
-    """Which knobs are the edges of a tile, and what they divide up.
+    """The parameters that are edges of a tile, and the sizes that they divide.
 
     Attributes:
-        m, n: knobs of the tile of sums; None if there is no such tile.
-        k: knob of a step's depth; None where there is none.
-        is_attention: whether a block walks along n, as attention does, and not along k.
-        size_m, size_n, size_k: what they divide; 0 where nobody knows.
+        m, n: parameters of the accumulator's edges; None if the tile is not recognized.
+        k: parameter of a step's depth; None if there is none.
+        is_attention: whether a block loops over n, as attention does, instead of k.
+        size_m, size_n, size_k: the divided sizes; 0 if unknown.
     """
 
     def __init__(
@@ -106,7 +100,7 @@ class _TileEdges:
             self.m = None
 
     def tiles(self, config: FrozenParameters) -> float:
-        """Return how many tiles there are: as many as programs, unless these take them in turn."""
+        """Return the number of tiles; persistent programs compute several."""
         across = [(self.size_m, self.m)] + ([] if self.is_attention else [(self.size_n, self.n)])
         tiles = math.prod(math.ceil(size / float(config[knob])) for size, knob in across)  # type: ignore[index,arg-type]
         programs = self._call.programs(config)
@@ -114,7 +108,7 @@ class _TileEdges:
 
 
 def _edge_candidates(configs: Sequence[Configuration]) -> list[str]:
-    """Return knobs that may be edges of tiles: powers of two."""
+    """Return the parameters that may be tile edges: powers of two."""
     names = []
     for name in configs[0]:
         values = [c.get(name) for c in configs]
@@ -125,7 +119,7 @@ def _edge_candidates(configs: Sequence[Configuration]) -> list[str]:
 
 
 def _edge_letter(name: str) -> str | None:
-    """Return the letter that says which edge a knob is, "" if none does; None if it is no edge."""
+    """Return the edge's letter, else its name; None if the parameter is no edge."""
     if name in ("num_warps", "num_stages", "num_ctas", "maxnreg"):
         return None
     if any(word in name.upper() for word in ("GROUP", "SPLIT", "STAGES", "WARPS", "SMS")):
@@ -134,14 +128,14 @@ def _edge_letter(name: str) -> str | None:
 
 
 def _divided_size(call: Call, config: Configuration, knob: str) -> float:
-    """Return how long the edge of the output is that a knob divides; 0 or 1 if it divides none."""
+    """Return the output size that a parameter divides; 0 or 1 if it divides none."""
     min_programs = call.programs({**config, knob: UNBOUNDED_EDGE})
     many = call.programs({**config, knob: 1})
     return many / min_programs if min_programs > 0 and many > min_programs else 0.0
 
 
 def _named_size(arguments: Mapping[str, Any], letter: str) -> float:
-    """Return the whole number among arguments that is called by a letter; 0 if there is none."""
+    """Return the integer argument named by a letter; 0 if there is none."""
     numbers = {n.upper(): float(v) for n, v in arguments.items() if type(v) is int and v > 0}
     words = {n: n.split("_") for n in numbers}
     called = [
@@ -151,7 +145,7 @@ def _named_size(arguments: Mapping[str, Any], letter: str) -> float:
 
 
 def _shared_size(a: Any, b: Any, found: _TileEdges) -> float:
-    """Return the size that both operands have beside those of the output; 0 if none is left."""
+    """Return the size that both operands share besides those of the output; 0 if none."""
     both = [s for s in a.shape if s in b.shape and s not in (found.size_m, found.size_n)]
     return float(both[-1]) if both else 0.0
 
@@ -165,19 +159,19 @@ def _head_width(arguments: Mapping[str, Any], a: Any) -> float:
 
 
 def _tensors(arguments: Mapping[str, Any]) -> list[Any]:
-    """Return tensors and what descriptors are of, in the order of the arguments."""
+    """Return the tensors, also below descriptors, in the order of the arguments."""
     values = [getattr(v, "base", v) for v in arguments.values()]
     return [v for v in values if hasattr(v, "dtype") and hasattr(v, "stride")]
 
 
 def _bits(tensor: Any) -> float:
-    """Return the size of an element; 0 of an index."""
+    """Return the bits per element; 0 for indices."""
     name = str(tensor.dtype).removeprefix("torch.")
     return 8.0 if name.startswith("float8") else float(DATA_BITS.get(name, 0))
 
 
 def _is_exact(arguments: Mapping[str, Any]) -> bool:
-    """Whether the kernel is told not to round 32 bits for the matrix units."""
+    """Whether arguments turn off TF32 rounding."""
     precision_values = [
         v for n, v in arguments.items() if re.search("TF32|PRECISION", n, re.IGNORECASE)
     ]
@@ -190,7 +184,7 @@ def _transposed(tensor: Any) -> float:
 
 
 def _alignment(tensor: Any) -> float:
-    """Return log2 of the bytes that divide the distance between an operand's rows."""
+    """Return log2 of the alignment of an operand's rows, in bytes."""
     steps = [s for s in tensor.stride() if s > 1] or [16]
     step = int(min(steps) * _bits(tensor) / 8)
     return math.log2(min(step & -step, 16)) if step else 0.0

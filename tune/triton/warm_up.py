@@ -1,4 +1,4 @@
-"""Choosing for recorded calls before anybody waits for them."""
+"""Tunes recorded calls ahead of use."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from foretune.tune.triton.runtime import is_interpreted, require_device
 
 @dataclass(frozen=True)
 class WarmedCall:
-    """What calls of one problem will run with.
+    """The choice for a recorded call.
 
     Attributes:
-        call: for which.
-        config: what was chosen.
-        time_ms: what it took when it was measured; NaN if it was not.
-        measured: how many configurations were measured for it, now or before.
+        call: the call.
+        config: the choice.
+        time_ms: its measured time; NaN if it was not measured.
+        measured: number of measured configurations, now or before.
     """
 
     call: RecordedCall
@@ -31,12 +31,12 @@ class WarmedCall:
 
 
 def warm_up(calls: Iterable[RecordedCall]) -> Iterator[WarmedCall]:
-    """Choose for calls as if they came: yield what was chosen, one after the other.
+    """Tune calls and yield their choices one by one.
 
-    Tensors are made anew, with random numbers; integers are zero, as they may be indices.
+    Float tensors get random numbers; integer tensors get zeros, because they may be indices.
 
     Raises:
-        UsageError: there is no device, or a kernel cannot be imported, or is not decorated with
+        UsageError: there is no device, or a kernel cannot be imported or is not decorated with
             `foretune.autotune`.
     """
     require_device()
