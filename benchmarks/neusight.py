@@ -2,7 +2,7 @@
 
     python benchmarks/neusight.py CSV [CSV …] --out runs.parquet
 
-There is one CSV per operator, device or data set. Its columns are ``OPName, Latency, Device, …`` and
+There is one CSV per operator, device or data set. Columns are ``OPName, Latency, Device, …`` and
 either ``B, M, N, K`` or ``B, H``. Everything is in single precision. Latencies are milliseconds.
 """
 

@@ -25,9 +25,7 @@ from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration, SearchSpace
 
 DTYPES = {"fp32": np.float32, "fp64": np.float64}
-EDGE_ROWS = (
-    6  # enough independent sums to hide the FMA latency, few enough for any register file
-)
+EDGE_ROWS = 6  # enough independent sums to hide the FMA latency, few enough for any register file
 SIZES = (32, 64, 96, 128, 192, 256, 320, 384, 500, 512, 640, 768, 1000, 1024)
 
 

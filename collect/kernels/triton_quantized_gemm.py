@@ -164,9 +164,7 @@ class TritonQuantizedGemm(TiledProduct):
         ProblemParameter(
             "zeros", "none", choices=("none", "group"), meaning="whether groups have zero points"
         ),
-        ProblemParameter(
-            "dtype", "fp16", choices=("fp16", "bf16"), meaning="of A, C and scales"
-        ),
+        ProblemParameter("dtype", "fp16", choices=("fp16", "bf16"), meaning="of A, C and scales"),
         CACHE,
     )
 

@@ -1,7 +1,7 @@
-"""How a router spreads tokens over experts, and what the busiest rank then has to do.
+"""Load of the busiest rank of a mixture of experts.
 
-Measured tables route artificially (see `foretune.collect.expert_routing`) and time the
-rank with the heaviest load, for it is the one that all others wait for.
+Measured tables route artificially (see `foretune.collect.expert_routing`) and time the rank with
+the highest load, because all others wait for it.
 """
 
 from dataclasses import dataclass

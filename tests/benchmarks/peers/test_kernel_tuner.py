@@ -84,14 +84,14 @@ def test_two_searches_in_turn_are_two_searches_one_after_the_other(name):
 @every
 def test_the_world_outside_keeps_its_random_numbers(name):
     random.seed(1)
-    np.random.seed(1)
-    expected = random.random(), np.random.random()
+    np.random.seed(1)  # noqa: NPY002
+    expected = random.random(), np.random.random()  # noqa: NPY002
     random.seed(1)
-    np.random.seed(1)
+    np.random.seed(1)  # noqa: NPY002
     searcher = PEERS[name](SPACE)
     for _ in range(30):
         step(searcher)
-    assert (random.random(), np.random.random()) == expected
+    assert (random.random(), np.random.random()) == expected  # noqa: NPY002
     assert np.random.default_rng.__name__ == "default_rng"
 
 
