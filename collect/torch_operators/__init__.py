@@ -1,8 +1,8 @@
 """Operators of language models, run by torch on this machine's GPU or CPU.
 
-They are the rows of measured tables done again here: what one rank computes, activations in the
-format that weights are multiplied with (engines convert them in the operation before), results in
-16 bits. Torch fuses less than engines do, so times are of what torch runs, not of an engine.
+They reproduce the rows of measured tables. One rank is computed. Activations are in the format of
+the product (engines convert them in the operation before), and results have 16 bits. Torch fuses
+less than engines do, so times are of torch, not of an engine.
 """
 
 import importlib
@@ -22,11 +22,11 @@ MODULES: Mapping[str, str] = {
     "norm": "rowwise",
     "elementwise": "rowwise",
 }
-"""Kernel, as in the run table -> the file here that runs it."""
+"""Kernel name in the run table -> module that runs it."""
 
 
 class OperatorRun(Protocol):
-    """What is run: three columns' worth of a run table."""
+    """Kernel, problem and configuration of a run table."""
 
     @property
     def kernel(self) -> str:
@@ -34,15 +34,15 @@ class OperatorRun(Protocol):
 
     @property
     def problem(self) -> FrozenParameters:
-        """Its ``problem.*`` columns: the sizes on one rank."""
+        """The ``problem.*`` columns: sizes on one rank."""
 
     @property
     def config(self) -> FrozenParameters:
-        """Its ``config.*`` columns: number formats, and over how many ranks experts are spread."""
+        """The ``config.*`` columns: number formats, and the number of ranks that share experts."""
 
 
 def cannot_run(operator: OperatorRun) -> str:
-    """Return why torch does not run ``operator``; empty if it does, where the device can.
+    """Return why torch does not run ``operator``; empty if it does.
 
     Raises:
         MissingExtra: torch is not installed.
@@ -54,7 +54,7 @@ def cannot_run(operator: OperatorRun) -> str:
 
 
 def memory_bytes(operator: OperatorRun) -> float:
-    """Return roughly how much memory a run of ``operator`` takes, while it is made included."""
+    """Return the approximate peak memory of a run of ``operator`` and its preparation."""
     found: float = _module(operator.kernel).memory_bytes(operator.problem, operator.config)
     return found
 
@@ -73,7 +73,7 @@ def build(operator: OperatorRun, device: str) -> Launch:
 
 
 def linear_formats() -> list[str]:
-    """Return the number formats of weights that torch multiplies in, on one device or another.
+    """Return the number formats of weights that torch supports on some device.
 
     Raises:
         MissingExtra: torch is not installed.

@@ -1,4 +1,4 @@
-"""Attention by torch: prompts see what was before them, one new token sees the whole cache."""
+"""Attention by torch: causal for prompts, over the whole cache for a new token."""
 
 import torch
 from torch.nn import functional
@@ -16,12 +16,12 @@ def cannot_run(problem: FrozenParameters, config: FrozenParameters) -> str:
             return f"attention of torch computes in bf16, not in {config[name]}"
     window = _window(problem)
     if "seq_len" in problem and 0 < window < _keys(problem):
-        return "prompts longer than the window: torch computes what lies outside it too"
+        return "prompts longer than the window: torch computes beyond the window, too"
     return ""
 
 
 def memory_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
-    """Return the queries, the answers and the cache, twice."""
+    """Return twice the bytes of queries, outputs and cache."""
     queries = float(problem.get("seq_len", 1)) * float(problem["heads"])
     keys = _keys(problem) * _kv_heads(problem)
     return 4.0 * float(problem["batch"]) * float(problem["head_dim"]) * (2.0 * queries + 2.0 * keys)
@@ -39,7 +39,7 @@ def build(problem: FrozenParameters, config: FrozenParameters, device: str) -> L
 
 
 def prefill(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    """Return attention of the last tokens of prompts, each of which sees itself and all before.
+    """Return causal attention of the last tokens of prompts.
 
     Args:
         query: (batch, heads, new tokens, head size).
@@ -53,7 +53,7 @@ def prefill(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> to
             query, keys, values, is_causal=True, enable_gqa=grouped
         )
     mask = causal_lower_right(new, total)
-    if grouped:  # this mask is for as many key heads as there are heads
+    if grouped:  # this mask needs one key head per head
         share = query.shape[1] // keys.shape[1]
         keys, values = (x.repeat_interleave(share, dim=1) for x in (keys, values))
     return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask)
@@ -70,7 +70,7 @@ def decode(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> tor
 
 
 def _keys(problem: FrozenParameters) -> int:
-    """Return how many keys lie in the cache of one request."""
+    """Return the number of cached keys per request."""
     if "seq_len" in problem:
         return round(float(problem["seq_len"])) + _prefix(problem)
     window, keys = _window(problem), round(float(problem["kv_len"]))

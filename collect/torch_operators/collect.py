@@ -1,8 +1,8 @@
-"""Measuring operators of language models on this machine, row by row into a run table.
+"""Measures operators of language models on this machine, row by row into a run table.
 
-A step of a deployment runs thousands of operators, and between two uses of the same weights all
-others pass through the cache: on a GPU launches are timed with a cold cache, replayed from a graph,
-as engines replay theirs. On a CPU the last-level cache stays as the launch before left it.
+A step of a deployment runs thousands of operators, so weights have left the cache before their next
+use. GPU launches are timed with a cold cache and replayed from a graph, as in engines. On a CPU the
+last-level cache stays warm.
 """
 
 import time
@@ -29,19 +29,15 @@ from foretune.space import Configuration
 Run = TypeVar("Run", bound=OperatorRun)
 TIMING = Timing(max_seconds=0.3, warmup_s=0.02, relative_width=0.02, max_repeats=200)
 USABLE_FRACTION = 0.8
-"""Of free memory, that one operator may take."""
+"""Share of the free memory that one operator may take."""
 MAX_FAILURES = 3
-"""Failures of a kernel in some formats, none of them a success, after which no more is tried."""
+"""Failures without a success after which a kernel is skipped in these formats."""
 WARMUP_RUNS = 3
-"""Before a launch is recorded into a graph: libraries set themselves up in the first ones."""
+"""Launches before recording a graph: libraries initialize in the first ones."""
 
 
 class OperatorBenchmarker:
-    """Runs operators one after the other on one device.
-
-    Args:
-        device: of this machine; a GPU, or the CPU.
-        timing: when to stop repeating.
+    """Runs operators one after the other on a GPU or the CPU of this machine.
 
     Raises:
         MissingExtra: torch is not installed.
@@ -54,7 +50,7 @@ class OperatorBenchmarker:
         self._timer = gpu_timer(device) if device.kind == "gpu" else CPU_TIMER
 
     def measure(self, operator: OperatorRun) -> Measurement:
-        """Return how long ``operator`` takes; a failure is a status, not an error."""
+        """Return the measurement of ``operator``; a failure is a status, not an error."""
         needed, free = memory_bytes(operator), self._free_bytes()
         if needed > USABLE_FRACTION * free:
             reason = f"needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
@@ -80,7 +76,7 @@ class OperatorBenchmarker:
         )
 
     def log_key(self, operator: OperatorRun) -> tuple[str, str, Problem, Configuration]:
-        """Return what a run log knows a measurement of ``operator`` by."""
+        """Return the key of ``operator`` in a run log."""
         problem, config = Problem(operator.problem), Configuration(operator.config)
         return operator.kernel, self.device.name, problem, config
 
@@ -95,9 +91,9 @@ class OperatorBenchmarker:
         return Measurement(**self._identity(operator), status=status, error=line)
 
     def _as_graph(self, launch: Launch) -> Launch:
-        """Return ``launch`` after it ran; on a GPU, as a graph that is replayed.
+        """Return ``launch`` after it ran; on a GPU, as a replayed graph.
 
-        Of many small launches the host would otherwise be timed, not the device.
+        Without a graph, the timing of many small launches would be the host's.
         """
         if self.device.kind != "gpu":
             launch()
@@ -123,7 +119,7 @@ class OperatorBenchmarker:
 
 
 class _Replay:
-    """A graph, and the launch whose tensors it reads."""
+    """Replays a graph and keeps the launch whose tensors it reads."""
 
     def __init__(self, graph: Any, launch: Launch) -> None:
         self._graph, self._launch = graph, launch
@@ -139,17 +135,17 @@ def collect_operators(
     minutes: float,
     progress: Progress = SILENT,
 ) -> CollectSummary:
-    """Measure operators in their order until the time is over; each row is on disk at once.
+    """Measure operators in their order until the time is over; each row is written at once.
 
-    What ``log`` has is not measured again, so the same call goes on where the last one stopped.
-    Of a kernel in formats that fail again and again the rest is left out.
+    Operators in ``log`` are not measured again, so a repeated call resumes. A kernel that fails
+    repeatedly in some formats is skipped in these formats.
 
     Args:
-        operators: what to measure, the most telling ones first.
-        log: where rows go.
-        benchmarker: runs them.
-        minutes: after which no further operator is begun.
-        progress: is told of every operator.
+        operators: the operators, most informative first.
+        log: receives the rows.
+        benchmarker: runs the operators.
+        minutes: time limit for starting another operator.
+        progress: receives one step per operator.
 
     Raises:
         OutputError: the log cannot be written.
@@ -169,7 +165,7 @@ def collect_operators(
         log.append(measurement)
         known.add(key)
         rows, failed = rows + 1, failed + (not measurement.ok)
-        # A success says for good that these formats run.
+        # after a success, these formats are known to run
         failures[_formats(operator)] += -len(operators) if measurement.ok else 1
         progress.advance(_describe(measurement))
     reused = len(known) - rows
@@ -177,7 +173,7 @@ def collect_operators(
 
 
 def distinct(operators: Iterable[Run]) -> Iterator[Run]:
-    """Give each operator once, whatever parts of however many models it belongs to."""
+    """Return each operator once, even if several layers or models use it."""
     seen = set()
     for operator in operators:
         key = (operator.kernel, operator.problem, operator.config)
@@ -193,7 +189,7 @@ def _is_current(found: Measurement | None) -> bool:
 def _failures(
     known: Iterable[tuple[str, str, Problem, Configuration]], log: RunLog
 ) -> Counter[tuple[str, ...]]:
-    """Return how often formats failed before this call; far below zero where they ran."""
+    """Return the failures of each format in the log; far below zero if it ever ran."""
     failures: Counter[tuple[str, ...]] = Counter()
     for measurement in filter(None, map(log.find, known)):
         failures[_formats(measurement)] += -len(log) if measurement.ok else 1

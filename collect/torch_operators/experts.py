@@ -1,6 +1,6 @@
-"""The routed experts of one rank by torch: the rank that has the most to do.
+"""Routed experts by torch, on the rank with the highest load.
 
-Tokens come sorted by expert. In 16 bits all experts are one grouped product; in other formats they
+Tokens are sorted by expert. In 16 bits all experts are one grouped product. In other formats they
 are multiplied one after the other.
 """
 
@@ -27,7 +27,7 @@ def cannot_run(problem: FrozenParameters, config: FrozenParameters) -> str:
 
 
 def memory_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
-    """Return the weights of the rank, twice, and what its tokens become."""
+    """Return twice the bytes of the rank's weights, plus the activations."""
     hidden, inner = _widths(problem, config)
     local = int(problem["experts"]) // int(config.get("ep", 1))
     pairs = float(sum(_counts(problem, config)))
@@ -38,7 +38,7 @@ def memory_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
 
 
 def build(problem: FrozenParameters, config: FrozenParameters, device: str) -> Launch:
-    """Return a call of a rank's experts on the tokens that are routed to them."""
+    """Return a call of the rank's experts on the tokens routed to them."""
     tokens = int(problem["tokens"])
     hidden, inner = _widths(problem, config)
     counts = _counts(problem, config)
@@ -56,7 +56,7 @@ def build(problem: FrozenParameters, config: FrozenParameters, device: str) -> L
 def experts(
     up: torch.Tensor, down: torch.Tensor, counts: Sequence[int], kind: str
 ) -> Callable[[torch.Tensor], torch.Tensor]:
-    """Return what all experts make of rows sorted by expert, ``counts`` for each of them.
+    """Return the function of all experts on rows sorted by expert, ``counts`` per expert.
 
     Args:
         up: gate and up projection of every expert in 16 bits, (experts, 2 · inner, hidden).
@@ -92,12 +92,12 @@ def combine_experts(
     weights: torch.Tensor,
     run: Callable[[torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
-    """Return the weighted sum of what each token's experts make of it.
+    """Return the weighted sum of the experts' outputs per token.
 
     Args:
-        activations: of all tokens, (tokens, hidden).
-        rows: the token of every token-expert pair, sorted by expert.
-        weights: of every pair, (pairs, 1).
+        activations: (tokens, hidden).
+        rows: token of each token-expert pair, sorted by expert.
+        weights: weight of each pair, (pairs, 1).
         run: the experts.
     """
     made = run(activations[rows]).mul_(weights)
@@ -111,7 +111,7 @@ def _widths(problem: FrozenParameters, config: FrozenParameters) -> tuple[int, i
 def _counts(problem: FrozenParameters, config: FrozenParameters) -> list[int]:
     """Return the tokens of each expert of the busiest rank.
 
-    It has the most wanted expert, and of the others a fair selection.
+    It has the most popular expert and an evenly spaced selection of the others.
     """
     n, top_k, tokens = (int(problem[name]) for name in ("experts", "top_k", "tokens"))
     local = max(n // int(config.get("ep", 1)), 1)
@@ -119,7 +119,7 @@ def _counts(problem: FrozenParameters, config: FrozenParameters) -> list[int]:
     share = mean_counts(tokens, top_k, n, exponent)
     others = np.linspace(1, n - 1, local - 1).round().astype(int)
     chosen = share[[0, *others]]
-    # Whole tokens that add up to what the shares do, so that a few tokens still reach experts.
+    # whole tokens with the same sum as the shares, so that a few tokens still reach experts
     ends = np.cumsum(chosen).round().astype(int)
     counts = np.diff(ends, prepend=0).clip(max=tokens)
     counts[0] = max(counts[0], 1)

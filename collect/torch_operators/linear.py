@@ -1,4 +1,4 @@
-"""Products of activations with a projection's weights, in every format that torch multiplies."""
+"""Linear layers by torch, in every number format that torch supports."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -12,37 +12,34 @@ from foretune.kernel import Launch
 from foretune.values import FrozenParameters
 
 GROUP_SIZE = 128
-"""Weights in four bits that share a scale."""
+"""Four-bit weights per scale."""
 MIN_ROWS = 32
-"""Rows to which products of whole numbers are padded: libraries refuse a few."""
+"""Rows to which integer products are padded: libraries reject fewer."""
 DISTINCT_NUMBERS = 2**22 - 3
-"""Random numbers in a tensor, after which they repeat: drawing gigabytes would take longer than
-what is measured. Odd, so that rows differ."""
+"""Period of the random numbers in a tensor: drawing gigabytes would take longer than measuring.
+
+It is odd, so that rows differ."""
 FLOAT8 = torch.float8_e4m3fn
 MAX_VALUE = {FLOAT8: 448.0, torch.int8: 127.0}
 
 
 class Linear(ABC):
-    """A projection with weights in one format.
-
-    Args:
-        weight: in 16 or 32 bits, (out, in).
-    """
+    """A linear layer in one format, from ``weight`` (out, in) in 16 or 32 bits."""
 
     @abstractmethod
     def __init__(self, weight: torch.Tensor) -> None: ...
 
     def prepare(self, activations: torch.Tensor) -> Any:
-        """Return activations, 16 or 32 bits, in the form that `multiply` takes: not timed."""
+        """Convert activations in 16 or 32 bits to the input of `multiply`; not timed."""
         return activations.to(torch.bfloat16)
 
     @abstractmethod
     def multiply(self, operand: Any) -> torch.Tensor:
-        """Return the product, (rows, out), in 16 bits unless the format has more."""
+        """Return the product, (rows, out), in 16 bits, or 32 if the format has 32."""
 
 
 class _Plain(Linear):
-    """Weights and activations in a format that torch multiplies as it is."""
+    """Weights and activations in a format that torch multiplies directly."""
 
     dtype = torch.bfloat16
 
@@ -81,7 +78,7 @@ class _Float8(Linear):
 
 
 class _Int8(Linear):
-    """Weights and activations in whole numbers, one scale per row of either."""
+    """Integer weights and activations with one scale per row each."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         self._weight, scale = _scaled(weight, torch.int8, dim=1)
@@ -99,7 +96,7 @@ class _Int8(Linear):
 
 
 class _Int8Weights(Linear):
-    """Only weights in whole numbers: converted before every product."""
+    """Integer weights, converted before every product."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         self._weight, scale = _scaled(weight, torch.int8, dim=1)
@@ -110,7 +107,7 @@ class _Int8Weights(Linear):
 
 
 class _Int4Weights(Linear):
-    """Two weights per byte, a scale for every `GROUP` of them: converted before every product."""
+    """Two weights per byte, one scale per `GROUP`; converted before every product."""
 
     def __init__(self, weight: torch.Tensor) -> None:
         out, width = weight.shape
@@ -136,11 +133,11 @@ FORMATS: dict[str, Callable[[torch.Tensor], Linear]] = {
     "int8_wo": _Int8Weights,
     "int4_wo": _Int4Weights,
 }
-"""Format of a run table -> how torch multiplies in it."""
+"""Format name in the run table -> implementation."""
 
 
 def cannot_run(problem: FrozenParameters, config: FrozenParameters) -> str:
-    """Return why torch does not multiply in a format; empty if it does."""
+    """Return why torch does not multiply in this format; empty if it does."""
     kind = str(config["format"])
     if kind not in FORMATS:
         return f"torch multiplies in {', '.join(FORMATS)}, not in {kind}"
@@ -151,7 +148,7 @@ def cannot_run(problem: FrozenParameters, config: FrozenParameters) -> str:
 
 
 def memory_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
-    """Return what a product takes: every operand in single precision, and once in its format."""
+    """Return the bytes of all operands in single precision and in their format."""
     m, n, k = (float(problem[name]) for name in ("M", "N", "K"))
     return 8.0 * (m * k + n * k) + 8.0 * m * n
 
@@ -165,7 +162,7 @@ def build(problem: FrozenParameters, config: FrozenParameters, device: str) -> L
 
 
 def random_tensor(shape: tuple[int, ...], device: str) -> torch.Tensor:
-    """Return normal random numbers in 16 bits, the same in every run; many ones repeat."""
+    """Return normal random numbers in 16 bits, periodic and the same in every run."""
     generator = torch.Generator(device).manual_seed(0)
     size = prod(shape)
     distinct = min(size, DISTINCT_NUMBERS)
@@ -176,7 +173,7 @@ def random_tensor(shape: tuple[int, ...], device: str) -> torch.Tensor:
 def _scaled(
     values: torch.Tensor, dtype: torch.dtype, dim: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return ``values`` in eight bits, and the scale (per row, with ``dim`` 1) that undoes it."""
+    """Return ``values`` in eight bits and their scale (per row with ``dim`` 1)."""
     wide = values.float()
     largest = wide.abs().amax() if dim is None else wide.abs().amax(dim=dim, keepdim=True)
     scale = largest.clamp_min(1e-12) / MAX_VALUE[dtype]

@@ -1,4 +1,4 @@
-"""What runs on rows of activations between products, by torch."""
+"""Norms, activations and other row-wise operators by torch."""
 
 from collections.abc import Callable
 
@@ -10,9 +10,9 @@ from foretune.kernel import Launch
 from foretune.values import FrozenParameters
 
 VOCABULARY = 32_768
-"""Rows of the table that embeddings are read from."""
+"""Rows of the embedding table."""
 HEAD_SIZE = 128
-"""Columns that are turned together, in pairs half of it apart."""
+"""Head size of rotary embeddings; pairs are half of it apart."""
 EPSILON = 1e-6
 
 
@@ -27,7 +27,7 @@ def cannot_run(problem: FrozenParameters, config: FrozenParameters) -> str:
 
 
 def memory_bytes(problem: FrozenParameters, config: FrozenParameters) -> float:
-    """Return what comes in, what lies between, and what goes out."""
+    """Return the bytes of inputs, intermediates and outputs."""
     table = VOCABULARY if problem.get("op") == "embedding" else 0
     return 2.0 * float(problem["columns"]) * (8.0 * float(problem["rows"]) + table)
 
@@ -50,7 +50,7 @@ def silu_and_mul(both: torch.Tensor) -> torch.Tensor:
 
 
 def rope(heads: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Return heads, (rows, heads, head size), turned by the angles of their positions."""
+    """Apply rotary position embeddings to heads, (rows, heads, head size)."""
     first, second = heads.chunk(2, dim=2)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=2)
 
@@ -85,4 +85,4 @@ OPERATIONS: dict[str, Callable[[int, int, str], Launch]] = {
     "silu_and_mul": _silu_and_mul,
     "rope": _rope,
 }
-"""``problem.op`` -> what runs it."""
+"""``problem.op`` -> implementation."""

@@ -1,9 +1,9 @@
-"""Arguments of a call: what they were at first, and copies that calls may write into.
+"""Arguments of a call: their initial content, and copies that calls may write into.
 
-Arrays are copied; other objects are passed as they are. Every call that is checked begins with the
-arguments as they were. A timed call does so only where that matters: where a call reads what it
-wrote before, like a sort in place. That is found out once, with the written arrays filled with
-something else: a call that only writes them gives the same.
+Arrays are copied; other objects are passed as they are. Arguments are reset before every checked
+call. Timed calls need a reset only if a call reads what an earlier one wrote, like a sort in place.
+This is tested once: the written arrays are overwritten, and a call that only writes them gives the
+same result.
 """
 
 from abc import ABC, abstractmethod
@@ -23,39 +23,30 @@ from foretune.collect.wrapped.values import (
 from foretune.kernel import Clock, SelfTimedLaunch
 
 REPEAT_TOLERANCE = 1e-5
-"""Relative difference of two calls up to which they gave the same: threads add in any order."""
+"""Relative difference up to which two results are equal: threads add in any order."""
 
 
 class ResettableArguments(Protocol):
-    """What a call works on, wherever it lies."""
+    """Arguments of calls, in any memory, that can be reset."""
 
     def reset(self) -> None:
-        """Make all as it was at first."""
+        """Restore the initial content."""
 
     def written(self) -> dict[int, Any]:
-        """Return the arrays that are not as they were, by their number among all arrays."""
+        """Return the arrays that differ from their initial content, by array number."""
 
     def array(self, number: int) -> Any:
-        """Return one of the arrays as it is now."""
+        """Return the current content of an array."""
 
     def initial(self, number: int) -> Any:
-        """Return it as it was at first."""
+        """Return the initial content of an array."""
 
     def overwrite(self, number: int) -> None:
-        """Fill an array with zeros, or where it was zero at first, with ones."""
+        """Fill an array with zeros, or with ones if its initial content is zero."""
 
 
 class Arguments:
-    """What a call takes.
-
-    Args:
-        args: positional ones; they are not written into.
-        kwargs: named ones.
-
-    Attributes:
-        args: copies for a call.
-        kwargs: copies for a call.
-    """
+    """Positional and named arguments of a Python call; ``args`` and ``kwargs`` are its copies."""
 
     def __init__(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         self._initial = (args, dict(kwargs))
@@ -64,55 +55,46 @@ class Arguments:
         self._initial_arrays = [x for x in leaves(self._initial) if is_array(x)]
 
     def reset(self) -> None:
-        """Make all as it was at first."""
+        """Restore the initial content."""
         for now, initial in zip(self._arrays, self._initial_arrays, strict=True):
             if not same_bits(now, initial):
                 assign(now, initial)
 
     def written(self) -> dict[int, Any]:
-        """Return the arrays that are not as they were, by their number among all arrays."""
+        """Return the arrays that differ from their initial content, by array number."""
         pairs = zip(self._arrays, self._initial_arrays, strict=True)
         return {i: now for i, (now, initial) in enumerate(pairs) if not same_bits(now, initial)}
 
     def array(self, number: int) -> Any:
-        """Return one of the arrays that a call works on."""
+        """Return the current content of an array."""
         return self._arrays[number]
 
     def initial(self, number: int) -> Any:
-        """Return it as it was at first."""
+        """Return the initial content of an array."""
         return self._initial_arrays[number]
 
     def overwrite(self, number: int) -> None:
-        """Fill an array with zeros, or where it was zero at first, with ones.
+        """Fill an array with zeros, or with ones if its initial content is zero.
 
-        Both are numbers that most code can go on with, as indices, too.
+        Most code accepts both, also as indices.
         """
         fill(self._arrays[number], 0 if as_numpy(self._initial_arrays[number]).any() else 1)
 
 
 class CallResult:
-    """What came of a call.
-
-    Attributes:
-        returned: what it returned.
-        written: the arrays it wrote into, by their number among the arguments' arrays.
-    """
+    """Return value of a call, and the arrays it wrote, by their number among all arrays."""
 
     def __init__(self, returned: Any, written: Mapping[int, Any]) -> None:
         self.returned = returned
         self.written = dict(written)
 
     def copy(self) -> "CallResult":
-        """Return one that later calls do not change."""
+        """Return a copy that later calls do not change."""
         return CallResult(copy_arrays(self.returned), copy_arrays(self.written))
 
 
 class ResettingLaunch(SelfTimedLaunch, ABC):
-    """A launch whose arguments are put back untimed, before every call that needs it.
-
-    Args:
-        arguments: what it works on.
-    """
+    """A launch that resets its arguments, untimed, before every call that needs it."""
 
     def __init__(self, arguments: ResettableArguments) -> None:
         self.arguments = arguments
@@ -120,10 +102,10 @@ class ResettingLaunch(SelfTimedLaunch, ABC):
 
     @abstractmethod
     def run(self) -> Any:
-        """Call once with the arguments as they are, and return what it returns."""
+        """Call once without a reset and return the result."""
 
     def __call__(self) -> CallResult:
-        """Call once with the arguments as they were at first."""
+        """Reset the arguments and call once."""
         self.arguments.reset()
         returned = self.run()
         result = CallResult(returned, self.arguments.written())
@@ -143,11 +125,11 @@ class ResettingLaunch(SelfTimedLaunch, ABC):
         return total / batch
 
     def time_ms(self, clock: Clock, batch: int) -> float:
-        """Return the mean time of calls back to back with the arguments as they are."""
+        """Return the mean time of back-to-back calls without a reset, in ms."""
         return clock.sample_ms(self.run, batch)
 
     def _reads_written_arrays(self, result: CallResult) -> bool:
-        """Whether other content of the places that it writes into changes what it does."""
+        """Whether the content of the written arrays changes the result."""
         if not result.written:
             return False
         for number in result.written:
@@ -167,13 +149,7 @@ class ResettingLaunch(SelfTimedLaunch, ABC):
 
 
 class FunctionLaunch(ResettingLaunch):
-    """A Python function with some of its arguments fixed to a configuration.
-
-    Args:
-        function: is called.
-        knobs: the configuration.
-        arguments: all others.
-    """
+    """A Python function whose knobs are set to a configuration."""
 
     def __init__(
         self, function: Callable[..., Any], knobs: Mapping[str, Any], arguments: Arguments

@@ -21,20 +21,11 @@ class Cuda:
     """Compiles and launches CUDA."""
 
     def toolchain(self, source: Source) -> str:
-        """Return the versions of compiler and device.
-
-        Raises:
-            MissingExtra: NVRTC or torch is not installed.
-            UsageError: there is no such GPU.
-        """
+        """Return the versions of compiler and device."""
         return f"NVRTC {nvrtc_version()}, {architecture(source.device)}"
 
     def launch(self, build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
-        """Compile and return the kernel's launch on tensors of the GPU.
-
-        Raises:
-            RuntimeError: the compiler refuses, or the GPU does.
-        """
+        """Compile and return the kernel's launch on tensors of the GPU."""
         torch = require("torch", "cuda", PURPOSE)
         cubin, symbol = compile_cubin(build, architecture(build.source.device))
         return launch_on_gpu(
@@ -45,13 +36,11 @@ class Cuda:
 def compile_cubin(build: Build, arch: str) -> tuple[bytes, bytes]:
     """Return a cubin of one configuration, and the kernel's name in it.
 
-    Args:
-        build: what is compiled; templates are named with their arguments, ``add<float>``.
-        arch: such as ``sm_90``.
+    Templates are named with their arguments, ``add<float>``.
 
     Raises:
         MissingExtra: NVRTC is not installed.
-        RuntimeError: the compiler refuses; the message is its first error.
+        RuntimeError: compilation fails; the message is the compiler's first error.
     """
     nvrtc = _nvrtc()
     source = build.source
@@ -80,25 +69,16 @@ def compile_cubin(build: Build, arch: str) -> tuple[bytes, bytes]:
 
 
 def architecture(index: int) -> str:
-    """Return the architecture of one of this machine's GPUs, such as ``sm_90``.
-
-    Raises:
-        MissingExtra: torch is not installed.
-        UsageError: there is no such GPU.
-    """
+    """Return the architecture of a GPU of this machine, such as ``sm_90``."""
     torch = require("torch", "cuda", PURPOSE)
     check_index(torch, index, "CUDA")
     major, minor = torch.cuda.get_device_capability(index)
-    # The a-variants have what only this generation can do, such as WGMMA.
+    # The a-variants have features of this generation only, such as WGMMA.
     return f"sm_{major}{minor}{'a' if major >= 9 else ''}"
 
 
 def nvrtc_version() -> str:
-    """Return the compiler's version.
-
-    Raises:
-        MissingExtra: NVRTC is not installed.
-    """
+    """Return the compiler's version."""
     major, minor = _check_status(_nvrtc().nvrtcVersion())
     return f"{major}.{minor}"
 
@@ -106,7 +86,7 @@ def nvrtc_version() -> str:
 def _load_launcher(
     build: Build, cubin: bytes, symbol: bytes, launch_arguments: list[Any]
 ) -> Launcher:
-    """Load a cubin and return what launches its kernel on torch's stream."""
+    """Load a cubin and return the function that launches its kernel on torch's stream."""
     torch = require("torch", "cuda", PURPOSE)
     core = require("cuda.core", "cuda", PURPOSE)
     device = core.Device(build.source.device)
@@ -125,10 +105,10 @@ def _load_launcher(
 
 
 def _fill_constants(build: Build, library: Any) -> None:
-    """Copy the constants of a build to where its loaded code reads them.
+    """Copy the constants of a build into its loaded code.
 
     Raises:
-        RuntimeError: the source has no such constant, or too little room for it.
+        RuntimeError: the source has no such constant, or it is too small.
     """
     driver = require("cuda.bindings.driver", "cuda", PURPOSE)
     for name, array in build.source.constants.items():
@@ -140,7 +120,7 @@ def _fill_constants(build: Build, library: Any) -> None:
 
 
 def _headers() -> list[str]:
-    """Return the folders of CUDA's own headers, such as ``cuda_fp16.h``, that are there."""
+    """Return the installed folders of CUDA's headers, such as ``cuda_fp16.h``."""
     pathfinder = require("cuda.pathfinder", "cuda", PURPOSE)
     found = (pathfinder.find_nvidia_header_directory(name) for name in ("cudart", "cccl"))
     return [folder for folder in found if folder]
@@ -150,18 +130,14 @@ def _nvrtc() -> Any:
     nvrtc = require("cuda.bindings.nvrtc", "cuda", PURPOSE)
     try:
         nvrtc.nvrtcVersion()
-    except RuntimeError:  # the bindings are there, the library is not
+    except RuntimeError:  # the bindings are installed, the library is not
         require("nvidia.cuda_nvrtc", "cuda", PURPOSE)
         raise
     return nvrtc
 
 
 def _check_status(answer: tuple[Any, ...]) -> Any:
-    """Return what a call gives beside its status.
-
-    Raises:
-        RuntimeError: the status is an error.
-    """
+    """Return the results of a call after its status; raise RuntimeError if that is an error."""
     status, *rest = answer
     if int(status):
         raise RuntimeError(status.name)

@@ -25,28 +25,27 @@ from foretune.space import Configuration
 from foretune.values import Value
 
 OutputCheck = Callable[[Any, Any], bool]
-"""From the right output and the one to judge to whether it will do."""
+"""Judges an output: called with the reference and the output."""
 
 
 class FunctionKernel(WrappedKernel):
     """A function whose knobs are some of its keyword arguments.
 
     Args:
-        function: called with the arguments and a configuration. It may return its output, or write
-            it into its arguments, or both.
+        function: called with the arguments and a configuration. It may return its output, write it
+            into its arguments, or both.
         knobs: argument -> values.
         args: positional arguments; or a function of the problem's parameters that returns them.
-        kwargs: named arguments that are no knobs.
-        check: what is right: a function of the same arguments without knobs, which returns the
-            output or writes it into them; or the output itself. None: what the default gives.
-        verify: judges an output: ``verify(right, output)``; else the relative difference must not
-            exceed ``tolerance``.
-        tolerance: largest accepted ``‖output − right‖ / ‖right‖``.
+        kwargs: named arguments that are not knobs.
+        check: the reference: a function of the same arguments without knobs, which returns the
+            output or writes it into them; or the output itself. None: the default's output.
+        verify: judges an output, ``verify(reference, output)``, instead of ``tolerance``.
+        tolerance: largest accepted ``‖output − reference‖ / ‖reference‖``.
         restrictions: rules between knobs.
-        default: what winners are compared with; else the function's own defaults.
-        name: in the store; else the function's.
-        cost: work of one launch, if it is known.
-        device_kind: ``gpu`` where it launches work on torch's current GPU.
+        default: baseline configuration; None: the function's defaults.
+        name: in the store; None: the function's name.
+        cost: work of one launch, if known.
+        device_kind: ``gpu`` if the function launches work on torch's current GPU.
 
     Raises:
         UsageError: the function takes no argument of a knob's name, or the default is not in the
@@ -117,22 +116,18 @@ class FunctionKernel(WrappedKernel):
             )
 
     def default(self, problem: Problem) -> Configuration:
-        """Return what was given, else the function's own defaults, else the first legal one."""
+        """Return the given default, the function's defaults, or the first legal configuration."""
         if self._default is None and self._function_defaults in self._space:
             return Configuration(self._function_defaults)
         return super().default(problem)
 
     @property
     def has_explicit_default(self) -> bool:
-        """Whether there is a default other than just the first configuration."""
+        """Whether the default is given or the function's."""
         return self._default is not None or self._function_defaults in self._space
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
-        """Return problems around the sizes that ``args`` has by default; else the only one.
-
-        Raises:
-            UsageError: a size has no default.
-        """
+        """Return problems around the default sizes of ``args``, or the only problem."""
         if not callable(self.args):
             return super().training_problems(n, seed)
         sizes = {p.name: p.default for p in self.problem_parameters}
@@ -149,7 +144,7 @@ class FunctionKernel(WrappedKernel):
         return latin_hypercube_problems(self, choices, n, seed)
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
-        """Return the arguments as they are before any call."""
+        """Return the initial arguments."""
         if not callable(self.args):
             return {"args": self.args, "kwargs": self.kwargs}
         values = {n: v for n, v in {**problem, "seed": seed}.items() if n in _parameters(self.args)}
@@ -157,15 +152,14 @@ class FunctionKernel(WrappedKernel):
         return {"args": made if isinstance(made, tuple) else (made,), "kwargs": self.kwargs}
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
-        """Return the call; what compiles on its first call does so while it is checked."""
+        """Return the call; a function that compiles at its first call does so during the check."""
         return self._bind(config, inputs)
 
     def reference(self, inputs: Inputs) -> CallResult:
-        """Return what `check` says, or what the default gives twice.
+        """Return the output of ``check``, or the output of two calls of the default.
 
         Raises:
-            MeasurementError: the check or the default fails, or the default gives another output
-                for the same arguments.
+            MeasurementError: the check or the default fails, or two calls of the default differ.
         """
         if self.check is None:
             return self._default_output(inputs)
@@ -188,10 +182,10 @@ class FunctionKernel(WrappedKernel):
         return CallResult(returned, written)
 
     def relative_error(self, output: Any, expected: Any) -> float:
-        """Return how far an outcome is from the right one.
+        """Return the relative difference of an output from the reference.
 
         Raises:
-            WrongResult: ``verify`` refuses it, or there is no output.
+            WrongResult: ``verify`` rejects it, or there is no output.
         """
         got, right = self._comparable(output, expected)
         if self.verify is None:
@@ -201,7 +195,7 @@ class FunctionKernel(WrappedKernel):
         return 0.0
 
     def invalidate_output(self, output: Any) -> None:
-        """Spoil what was returned; what was written is put back anyway."""
+        """Overwrite the returned arrays; written arguments are reset before the next call."""
         for leaf in leaves(output.returned):
             if isinstance(leaf, np.ndarray) and leaf.flags.writeable:
                 super().invalidate_output(leaf)
@@ -219,43 +213,43 @@ class FunctionKernel(WrappedKernel):
             first, again = (self._bind(config, inputs)().copy() for _ in range(2))
         except Exception as e:
             raise MeasurementError(
-                f"{type(e).__name__}: {e}; give another default, or mend the arguments"
+                f"{type(e).__name__}: {e}; give another default, or fix the arguments"
             ) from e
         if first.returned is None and not first.written:
             raise MeasurementError(
                 f"{self.name} returns nothing and writes into none of its arguments: let it do one "
-                "of the two, so that its output can be checked"
+                "of the two to have its output checked"
             )
         difference = relative_difference(*self._comparable(again, first))
         if self.verify is None and not difference <= self.tolerance:
             raise MeasurementError(
                 f"{self.name} gives another output for the same arguments (relative difference "
-                f"{difference:.2g}): fix its seed, or give verify=, a function that checks outputs"
+                f"{difference:.2g}): fix its seed, or give a function that judges outputs, verify="
             )
         return first
 
     def _comparable(self, output: CallResult, expected: CallResult) -> tuple[Any, Any]:
-        """Return output and right output as far as the right one says."""
+        """Return the parts of output and reference that the reference defines."""
         numbers = sorted(expected.written)
         missing = [n for n in numbers if n not in output.written]
         written = [output.written.get(n) for n in numbers]
         if expected.returned is None:
             if missing:
-                raise WrongResult("it does not write into what it should")
+                raise WrongResult("it does not write into the arrays that the reference writes")
             return written, [expected.written[n] for n in numbers]
-        if output.returned is None and not numbers:  # the right output of what is written
+        if output.returned is None and not numbers:  # the check returns what the function writes
             found = [output.written[n] for n in sorted(output.written)]
             return found, expected.returned
         right = [expected.returned, *(expected.written[n] for n in numbers)]
         if missing:
-            raise WrongResult("it does not write into what it should")
+            raise WrongResult("it does not write into the arrays that the reference writes")
         return [output.returned, *written], right
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
     try:
         return inspect.signature(getattr(function, "py_func", function)).parameters
-    except (TypeError, ValueError):  # some built-in functions do not say
+    except (TypeError, ValueError):  # some built-in functions have no signature
         return {}
 
 
@@ -275,7 +269,7 @@ def _check_knobs(
 def _named_arguments(
     parameters: Mapping[str, inspect.Parameter], args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[list[str], list[Any]]:
-    """Return the names of arguments, as the function calls them, and their values."""
+    """Return the arguments by the names of the function's parameters."""
     positional = [
         n for n, p in parameters.items() if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
@@ -284,7 +278,7 @@ def _named_arguments(
 
 
 def _problem_parameters(args: Callable[..., Any]) -> tuple[ProblemParameter, ...]:
-    """Return the problem's parameters: those of the function that makes inputs."""
+    """Return the problem's parameters: those of the function that makes the inputs."""
     found = []
     for name, p in _parameters(args).items():
         default = None if p.default is p.empty else p.default
@@ -298,6 +292,6 @@ def _problem_parameters(args: Callable[..., Any]) -> tuple[ProblemParameter, ...
 
 
 def _choices(parameter: inspect.Parameter, default: Value) -> tuple[Value, ...]:
-    """Return what a literal type lists, else the default alone."""
+    """Return the values of a literal type, or the default alone."""
     listed = getattr(parameter.annotation, "__args__", ())
     return tuple(listed) or ((True, False) if isinstance(default, bool) else (default,))

@@ -1,7 +1,7 @@
-"""Launches on a GPU that torch drives: arrays are torch's tensors, launches go to its stream.
+"""Launches on torch's GPU: arrays are torch tensors, and launches go to torch's stream.
 
-So a kernel is timed, metered and checked as Triton kernels are (`foretune.collect.timing`).
-torch calls AMD's GPUs ``cuda``, too.
+So these kernels are timed, metered and checked like Triton kernels (`foretune.collect.timing`).
+torch calls AMD GPUs ``cuda``, too.
 """
 
 import tempfile
@@ -24,8 +24,8 @@ class GpuLaunch(ResettingLaunch):
     """Launches of a kernel.
 
     Args:
-        arguments: of the kernel: tensors and NumPy's numbers.
-        prepare: from arguments as a launch takes them, addresses and numbers, to what launches.
+        arguments: tensors and NumPy numbers.
+        prepare: returns the launch for addresses and numbers.
     """
 
     def __init__(self, arguments: Arguments, prepare: MakeLauncher) -> None:
@@ -33,7 +33,7 @@ class GpuLaunch(ResettingLaunch):
         self._launch = prepare([as_launch_argument(a) for a in arguments.args])
 
     def run(self) -> None:
-        """Launch; whoever needs the result waits."""
+        """Launch without waiting for the result."""
         self._launch()
 
 
@@ -47,25 +47,22 @@ def launch_on_gpu(
 
 
 def to_gpu(torch: Any, argument: Any) -> Any:
-    """Return an array as a tensor of torch's current GPU, and a number as it is."""
+    """Copy an array to torch's current GPU; return a number as it is."""
     return torch.from_numpy(argument).cuda() if isinstance(argument, np.ndarray) else argument
 
 
 def as_launch_argument(argument: Any) -> Any:
-    """Return an argument as a launch takes it: an array by its address."""
+    """Return the address of an array, or a number."""
     return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
 
 
 def check_index(torch: Any, index: int, platform: str) -> None:
-    """Return if torch sees a GPU of this number.
+    """Raise `UsageError` unless torch was built for the platform and sees GPU ``index``.
 
     Args:
         torch: the module.
-        index: of the GPU.
-        platform: whose GPUs and torch are asked for: ``CUDA`` or ``ROCm``.
-
-    Raises:
-        UsageError: there is none, or torch was built for the other maker's.
+        index: number of the GPU.
+        platform: ``CUDA`` or ``ROCm``.
     """
     count = torch.cuda.device_count()
     if count and (torch.version.hip is not None) != (platform == "ROCm"):
@@ -79,7 +76,7 @@ def check_index(torch: Any, index: int, platform: str) -> None:
 
 @contextmanager
 def include_folders(build: Build) -> Iterator[list[str]]:
-    """Write the other files of a build, and give the folders in which headers are looked for."""
+    """Write the extra files of a build, and yield the include folders."""
     with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
         for name, content in build.extra_files.items():
             Path(folder, name).write_text(content, encoding="utf-8")
@@ -87,11 +84,7 @@ def include_folders(build: Build) -> Iterator[list[str]]:
 
 
 def check_constant(name: str, array: np.ndarray, capacity: int) -> None:
-    """Return if an array fits its place in constant memory.
-
-    Raises:
-        RuntimeError: it is larger than the ``capacity`` bytes that the source gives it.
-    """
+    """Raise RuntimeError if an array exceeds the ``capacity`` bytes of its constant memory."""
     if array.nbytes > capacity:
         raise RuntimeError(
             f"cmem_args: {name} has {array.nbytes} bytes, and the source has room for {capacity}"

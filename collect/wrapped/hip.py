@@ -1,8 +1,8 @@
 """HIP through hipRTC: compiled to AMD's code, launched by its runtime.
 
-Both libraries are ROCm's; torch for ROCm brings them. They are called by their C interface, which
-is the same in all of ROCm 5 to 7 (HIP's documentation, "HIP RTC" and "Module Management"); AMD's
-Python bindings are made for one release of ROCm each.
+Both libraries belong to ROCm; torch for ROCm brings them. They are called through their C
+interface, which is the same from ROCm 5 to 7 (HIP documentation, "HIP RTC" and "Module
+Management"). AMD's Python bindings each support one release of ROCm only.
 """
 
 import ctypes
@@ -31,31 +31,22 @@ from foretune.lazy import require
 PURPOSE = "a HIP kernel"
 RUNTIME, COMPILER = "libamdhip64.so", "libhiprtc.so"
 ROCM_MAJORS = (7, 6, 5)
-"""Releases of ROCm whose libraries are looked for, newest first."""
+"""Supported major releases of ROCm, newest first."""
 BUILTIN_HEADERS = (
     b"hip/hip_runtime.h", b"hip/hip_runtime_api.h", b"hip/hip_fp16.h", b"stdint.h", b"cstdint",
 )  # fmt: skip
-"""hipRTC defines what is in them, and finds no files of these names."""
+"""Headers that hipRTC has built in and does not find as files."""
 
 
 class Hip:
     """Compiles and launches HIP."""
 
     def toolchain(self, source: Source) -> str:
-        """Return the versions of compiler and device.
-
-        Raises:
-            MissingExtra: torch is not installed.
-            UsageError: there is no such GPU, or no hipRTC.
-        """
+        """Return the versions of compiler and device."""
         return f"hipRTC {hiprtc_version()}, {architecture(source.device)}"
 
     def launch(self, build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
-        """Compile and return the kernel's launch on tensors of the GPU.
-
-        Raises:
-            RuntimeError: the compiler refuses, or the GPU does.
-        """
+        """Compile and return the kernel's launch on tensors of the GPU."""
         torch = require("torch", "gpu", PURPOSE)
         code, symbol = compile_code_object(build, architecture(build.source.device))
         runtime = Library(RUNTIME, "hip")
@@ -72,12 +63,9 @@ class Library:
     """A library of ROCm, whose functions return a status.
 
     Args:
-        name: of its file.
-        prefix: of its functions' names.
-        path: where it lies; else where torch, the loader or ROCm have it.
-
-    Raises:
-        UsageError: it is not found.
+        name: file name.
+        prefix: prefix of its functions' names.
+        path: its file; by default, the one of torch, the loader or ROCm.
     """
 
     def __init__(self, name: str, prefix: str, path: str | None = None) -> None:
@@ -85,11 +73,7 @@ class Library:
         self._prefix = prefix
 
     def __call__(self, function: str, *arguments: Any) -> None:
-        """Call a function.
-
-        Raises:
-            RuntimeError: its status is an error; the message is the library's.
-        """
+        """Call a function; raise RuntimeError with the library's message if it fails."""
         status = self.status(function, *arguments)
         if status:
             get_error_string = getattr(self._library, f"{self._prefix}GetErrorString")
@@ -105,12 +89,12 @@ def compile_code_object(build: Build, arch: str) -> tuple[bytes, bytes]:
     """Return the code of one configuration, and the kernel's name in it.
 
     Args:
-        build: what is compiled; templates are named with their arguments, ``add<float>``.
+        build: templates are named with their arguments, ``add<float>``.
         arch: such as ``gfx942``, with features as torch names them, ``gfx942:sramecc+:xnack-``.
 
     Raises:
-        UsageError: there is no hipRTC.
-        RuntimeError: the compiler refuses; the message is its first error.
+        UsageError: hipRTC is not installed.
+        RuntimeError: compilation fails; the message is the compiler's first error.
     """
     rtc = _compiler()
     program, symbol = c_void_p(), c_char_p()
@@ -141,23 +125,14 @@ def compile_code_object(build: Build, arch: str) -> tuple[bytes, bytes]:
 
 
 def architecture(index: int) -> str:
-    """Return the architecture of one of this machine's GPUs, such as ``gfx942:sramecc+:xnack-``.
-
-    Raises:
-        MissingExtra: torch is not installed.
-        UsageError: there is no such GPU.
-    """
+    """Return the architecture of a GPU of this machine, such as ``gfx942:sramecc+:xnack-``."""
     torch = require("torch", "gpu", PURPOSE)
     check_index(torch, index, "ROCm")
     return str(torch.cuda.get_device_properties(index).gcnArchName)
 
 
 def hiprtc_version() -> str:
-    """Return the compiler's version.
-
-    Raises:
-        UsageError: there is no hipRTC.
-    """
+    """Return the compiler's version."""
     major, minor = c_int(), c_int()
     _compiler()("Version", byref(major), byref(minor))
     return f"{major.value}.{minor.value}"
@@ -167,25 +142,22 @@ def load_launcher(
     runtime: Library, build: Build, code: bytes, symbol: bytes, launch_arguments: Sequence[Any],
     stream: Any,
 ) -> Launcher:  # fmt: skip
-    """Load code and return what launches its kernel.
+    """Load code and return the function that launches its kernel.
 
     Args:
-        runtime: HIP's.
-        build: what the code came from.
-        code: of one configuration.
+        runtime: the HIP library.
+        build: source of the code.
+        code: compiled configuration.
         symbol: the kernel's name in it.
-        launch_arguments: its arguments: addresses and numbers with a type.
-        stream: returns the address of the stream that a launch goes to.
-
-    Raises:
-        RuntimeError: the GPU refuses the code or its constants.
+        launch_arguments: addresses and typed numbers.
+        stream: returns the address of the stream.
     """
     module, kernel = c_void_p(), c_void_p()
     runtime("ModuleLoadData", byref(module), code)
     runtime("ModuleGetFunction", byref(kernel), module, symbol)
     for name, array in build.source.constants.items():
         _fill_constant(runtime, module, name, array)
-    # The driver reads arguments where these point to, at every launch.
+    # The driver reads the arguments through these pointers at every launch.
     values = [np.asarray(a, np.uint64 if isinstance(a, int) else None) for a in launch_arguments]
     pointers = (c_void_p * len(values))(*(a.ctypes.data for a in values))
     sizes = (*build.grid, *build.threads, build.shared_bytes)
@@ -221,13 +193,13 @@ def _bytes(rtc: Library, program: c_void_p, what: str) -> bytes:
 def _compiler() -> Library:
     try:
         return Library(COMPILER, "hiprtc")
-    except UsageError:  # ROCm 5 has the compiler in the runtime's library
+    except UsageError:  # in ROCm 5 the compiler is part of the runtime library
         return Library(RUNTIME, "hiprtc")
 
 
 @cache
 def _load_library(name: str) -> ctypes.CDLL:
-    """Return a library of ROCm: the one in use here, if there is one, for two would not agree."""
+    """Return a library of ROCm, preferring one that this process has loaded: two would conflict."""
     for path in (*_loaded_paths(name), *_torch_paths(name), name, *_rocm_paths(name)):
         try:
             return ctypes.CDLL(path)
@@ -239,7 +211,7 @@ def _load_library(name: str) -> ctypes.CDLL:
 
 
 def _loaded_paths(name: str) -> list[str]:
-    """Return the files of this library that this process has loaded."""
+    """Return the loaded files of this library."""
     try:
         lines = Path("/proc/self/maps").read_text(encoding="utf-8").splitlines()
     except OSError:

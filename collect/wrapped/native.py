@@ -1,4 +1,4 @@
-"""C and C++ through the system's compiler: a library of one function, called here."""
+"""C and C++ through the system's compiler: each configuration is a library with one function."""
 
 import ctypes
 import functools
@@ -18,7 +18,7 @@ from foretune.errors import UsageError
 from foretune.kernel import Clock
 
 DEFAULT_OPTIONS = ("-O3",)
-"""Where nobody says any."""
+"""Default compiler options."""
 COMPILERS = {"C": ("cc", "gcc", "clang"), "C++": ("c++", "g++", "clang++")}
 
 
@@ -26,26 +26,18 @@ class Native:
     """Compiles and launches C and C++."""
 
     def toolchain(self, source: Source) -> str:
-        """Return the compiler's version.
-
-        Raises:
-            UsageError: there is no compiler.
-        """
+        """Return the compiler's version."""
         return _version(_compiler(source))
 
     def launch(self, build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
-        """Compile, load and return the function's launch.
-
-        Raises:
-            RuntimeError: the compiler refuses, or there is no such function.
-        """
+        """Compile, load and return the function's launch."""
         function = _load(build)
         returns_time = re.search(rf"\bfloat\s+{build.source.name}\s*\(", build.text) is not None
         return _NativeLaunch(function, arguments, returns_time)
 
 
 class _NativeLaunch(ResettingLaunch):
-    """Launches of a function. One that returns a float says its own time, in milliseconds."""
+    """Launches of a function. A float that it returns is its time in milliseconds."""
 
     def __init__(self, function: Any, arguments: Sequence[Any], returns_time: bool) -> None:
         host = Arguments(tuple(arguments), {})
@@ -60,7 +52,7 @@ class _NativeLaunch(ResettingLaunch):
         self._function(*self._c_arguments)
 
     def time_ms(self, clock: Clock, batch: int) -> float:
-        """Return what it returns as its time, else how long it took."""
+        """Return the time that the function returns, or the measured one, in ms."""
         if not self._returns_time:
             return super().time_ms(clock, batch)
         return float(np.mean([self._function(*self._c_arguments) for _ in range(batch)]))

@@ -1,4 +1,4 @@
-"""OpenCL through pyopencl, on whatever runtime there is; times are those of the queue's events."""
+"""OpenCL through pyopencl on any runtime, timed by the queue's events."""
 
 import functools
 import tempfile
@@ -21,21 +21,12 @@ class OpenCL:
     """Compiles and launches OpenCL."""
 
     def toolchain(self, source: Source) -> str:
-        """Return the versions of platform and driver.
-
-        Raises:
-            MissingExtra: pyopencl is not installed.
-            UsageError: there is no such platform or device.
-        """
+        """Return the versions of platform and driver."""
         device = find_device(source.platform, source.device)
         return f"{device.platform.version}, {device.name}, {device.driver_version}"
 
     def launch(self, build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
-        """Compile and return the kernel's launch.
-
-        Raises:
-            RuntimeError: the compiler refuses, or there is no such kernel.
-        """
+        """Compile and return the kernel's launch."""
         cl = _pyopencl()
         context, queue = _context(build.source.platform, build.source.device)
         with tempfile.TemporaryDirectory(prefix="foretune-") as name:
@@ -44,7 +35,7 @@ class OpenCL:
             options = ["-I", name, "-I", build.source.folder, *(build.options or ())]
             try:
                 with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # whatever the compiler remarks
+                    warnings.simplefilter("ignore")  # compiler warnings
                     program = cl.Program(context, build.text).build(options=options)
                     kernel = cl.Kernel(program, build.source.name)
             except cl.Error as e:
@@ -54,7 +45,7 @@ class OpenCL:
 
 
 class _Buffers:
-    """Arguments of a kernel: buffers on the device for arrays, numbers as they are."""
+    """Arguments of a kernel: device buffers for arrays, and numbers."""
 
     def __init__(self, queue: Any, arguments: Sequence[Any]) -> None:
         cl = _pyopencl()
@@ -108,7 +99,7 @@ class _OpenCLLaunch(ResettingLaunch):
             raise RuntimeError(f"the kernel does not take these arguments: {e}") from e
 
     def run(self) -> None:
-        """Launch, and wait until it is done."""
+        """Launch and wait for the end."""
         self._enqueue().wait()
 
     def time_ms(self, clock: Clock, batch: int) -> float:
@@ -123,16 +114,16 @@ class _OpenCLLaunch(ResettingLaunch):
 
 
 def find_device(platform: int = 0, device: int = 0) -> Any:
-    """Return one of this machine's OpenCL devices, as pyopencl has it.
+    """Return a pyopencl device of this machine.
 
     Raises:
         MissingExtra: pyopencl is not installed.
-        UsageError: there is none of that number.
+        UsageError: there is no such platform or device.
     """
     cl = _pyopencl()
     try:
         platforms = cl.get_platforms()
-    except cl.Error:  # none at all
+    except cl.Error:  # there is no platform
         platforms = []
     if not platforms:
         raise UsageError(
@@ -162,5 +153,5 @@ def _pyopencl() -> Any:
 
 
 def _compiler_log(message: str) -> str:
-    """Return a compiler's output without what pyopencl puts around it."""
+    """Return the compiler's output without the text that pyopencl adds."""
     return message.partition("Build on")[2] or message

@@ -1,10 +1,9 @@
 """Any program as a kernel: knobs in its arguments, its environment, its files, or its build.
 
-A knob stands where ``{knob}`` is written. Other braces are left alone. No shell reads the words,
-unless one is asked for. What a program needs for a configuration, files from templates and a build,
-is made before it runs and is not timed. Where different configurations would overwrite each other,
-that is done again for each run; where everything made lies under ``{dir}``, a folder per
-configuration, it is done once.
+``{knob}`` is replaced by the knob's value; other braces are left alone. No shell reads the words
+unless it is requested. Files from templates and the build are made before a run and are not timed.
+If all of them are written below ``{dir}``, a folder per configuration, they are made once.
+Otherwise configurations would overwrite each other, and they are made again for each run.
 """
 
 import contextlib
@@ -30,13 +29,13 @@ from foretune.space import Configuration
 from foretune.values import Value
 
 DIR = "dir"
-"""What stands for the folder that a configuration has of its own."""
+"""Placeholder for the folder of a configuration."""
 UNITS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}
-"""Milliseconds in one of each unit."""
+"""Milliseconds per unit."""
 MAX_SHOWN_CHARACTERS = 160
-"""Characters of a program's output in a message."""
+"""Maximum characters of a program's output in a message."""
 ERROR_LINE = re.compile(r"\berror:|undefined reference")
-"""In a line in which a compiler or a linker says what is wrong."""
+"""Pattern of an error line of a compiler or linker."""
 
 
 @dataclass(frozen=True)
@@ -45,17 +44,17 @@ class Program:
 
     Attributes:
         words: the program and its arguments, with ``{knob}`` anywhere in them.
-        build: command that makes it, run before; with ``{knob}`` and ``{dir}``.
+        build: build command, with ``{knob}`` and ``{dir}``.
         environment: variable -> text, likewise.
-        templates: file -> the file to write from it, with every ``{knob}`` filled in.
-        time: pattern whose first group is the time in the output; None: wall time.
-        time_unit: of that time: ns, us, ms or s.
-        check: pattern that must be found in the output.
-        compare: command that judges what the program left behind, by its exit code.
-        shell: whether a shell reads program and build, so that they may have pipes.
-        sources: files that it is made of, beside those that its commands name.
-        folder: where it runs.
-        limit_s: seconds after which one run, build or comparison counts as hanging.
+        templates: template file -> file written from it, with every ``{knob}`` replaced.
+        time: regular expression whose first group is the time in the output; None: wall time.
+        time_unit: ns, us, ms or s.
+        check: regular expression that the output must match.
+        compare: command that checks the program's results by its exit code.
+        shell: whether a shell runs program and build, so that they may have pipes.
+        sources: source files that its commands do not name.
+        folder: working directory.
+        limit_s: timeout of one run, build or comparison in seconds.
     """
 
     words: tuple[str, ...]
@@ -79,18 +78,18 @@ class Program:
                 raise UsageError(f"the {what} command {text!r} cannot be read: {e}") from e
 
     def texts(self) -> list[str]:
-        """Return everything in which a knob may stand."""
+        """Return all texts that may contain knobs."""
         files = [_read(self._path(path)) for path in self.templates]
         paths = [*self.templates, *self.templates.values()]
         return [*self.words, self.build, self.compare, *self.environment.values(), *files, *paths]
 
     def files(self) -> list[Path]:
-        """Return the files that the program is made of, as far as its commands name them.
+        """Return the source files of the program that are given or named by its commands.
 
-        Of a program that is built, those of the build that are not run themselves.
+        With a build, these are the files of the build command that are not run themselves.
 
         Raises:
-            UsageError: one that was said is not there.
+            UsageError: a given file does not exist.
         """
         run = {os.path.normpath(word) for part in self.words for word in part.split()}
         if self.build:
@@ -112,16 +111,16 @@ class ProgramKernel(WrappedKernel):
     """A program as a kernel.
 
     Args:
-        program: what runs, and how it is judged.
+        program: the program.
         knobs: name -> values.
-        scratch: folder below which each configuration gets one of its own.
+        scratch: parent of the configurations' folders.
         restrictions: rules between knobs.
-        default: what winners are compared with; else the first legal configuration.
-        name: in the store; else the program's file name.
-        cost: work of one run, if it is known.
+        default: baseline configuration; None: the first legal one.
+        name: in the store; None: the program's file name.
+        cost: work of one run, if known.
 
     Raises:
-        UsageError: a knob is used nowhere, or a pattern, unit or template cannot be used.
+        UsageError: a knob is unused, or a pattern, unit or template is invalid.
     """
 
     tolerance = 0.5
@@ -158,20 +157,20 @@ class ProgramKernel(WrappedKernel):
         self.scratch = str(scratch)
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
-        """Return what runs share: which configuration's files lie there."""
+        """Return the state that runs share: which configuration's files are staged."""
         return {"staged": {}}
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
-        """Make what the program needs and return its runs."""
+        """Stage the program's files and return its launch."""
         return _ProgramLaunch(self.program, config, Path(self.scratch, config.id), inputs["staged"])
 
     def reference(self, inputs: Inputs) -> float:
-        """Return what a run that is right returns."""
+        """Return the result of a correct run."""
         return 1.0
 
 
 class _ProgramLaunch(SelfTimedLaunch):
-    """Runs of one configuration. The first one is checked, and taken as warm-up later."""
+    """Runs of one configuration. The first run is checked and also serves as warm-up."""
 
     def __init__(
         self, program: Program, config: Configuration, folder: Path, staged: dict[str, str]
@@ -188,7 +187,7 @@ class _ProgramLaunch(SelfTimedLaunch):
         self._stage()
 
     def __call__(self) -> float:
-        """Run once, and look at what comes of it; again, return the same."""
+        """Run and check once; later calls return the same result."""
         if self._first_ms is None:
             self._first_ms = self._run()
             if self._program.compare:
@@ -196,14 +195,14 @@ class _ProgramLaunch(SelfTimedLaunch):
         return 1.0
 
     def sample_ms(self, clock: Clock, batch: int) -> float:
-        """Return the time of one run in milliseconds; the one that was checked comes first."""
+        """Return the time of one run in milliseconds, the checked run first."""
         if self._first_ms:
             first, self._first_ms = self._first_ms, 0.0
             return first
         return self._run()
 
     def _stage(self) -> None:
-        """Make the files and the build of this configuration, unless they are there."""
+        """Make the files and the build of this configuration, unless they exist."""
         key = str(self._folder) if self._has_separate_folders else ""
         if self._staged.get(key) == self._config.id:
             return
@@ -261,12 +260,7 @@ class _ProgramLaunch(SelfTimedLaunch):
         return _shell_command(_substitute(text, quoted))
 
     def _run_command(self, words: list[str], what: str) -> str:
-        """Run a command to its end and return its output, standard error included.
-
-        Raises:
-            RuntimeError: it cannot be started, or its exit code is not 0.
-            TimeoutError: it hangs.
-        """
+        """Run a command and return its output, including standard error."""
         environment = {
             n: _substitute(t, self._values) for n, t in self._program.environment.items()
         }
@@ -293,12 +287,12 @@ class _ProgramLaunch(SelfTimedLaunch):
 
 
 def _substitute(text: str, values: Mapping[str, Any]) -> str:
-    """Return ``text`` with ``{name}`` replaced, for names that there are; other braces stay."""
+    """Return ``text`` with ``{name}`` replaced for known names; other braces stay."""
     return re.sub(r"\{(\w+)\}", lambda m: str(values[m[1]]) if m[1] in values else m[0], text)
 
 
 def _kill_tree(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a program and what it started, which may hold its output open."""
+    """Kill a program and its children, which may hold its output open."""
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -312,7 +306,7 @@ def _shell_command(text: str) -> list[str]:
 
 
 def _decisive_line(output: str) -> str:
-    """Return the line of an output that says most: a compiler's first error, else the last one."""
+    """Return the most informative output line: the first compiler error, or the last line."""
     lines = output.strip().splitlines()
     if not lines:
         return "it printed nothing"

@@ -1,8 +1,8 @@
 """The source of a kernel in C, C++, OpenCL, CUDA or HIP, and the shape of its launches.
 
-Names and meanings are those of Kernel Tuner, whose users need not learn others: knobs become
-``#define``s, the knobs ``block_size_x``, ``block_size_y``, ``block_size_z`` are the size of a work
-group, and the problem's size over them is how many there are.
+Names and meanings are those of Kernel Tuner. Knobs become ``#define``s. The knobs ``block_size_x``,
+``block_size_y`` and ``block_size_z`` are the size of a work group. The number of work groups is the
+problem size divided by them.
 """
 
 import math
@@ -20,15 +20,15 @@ from foretune.expression import Expression
 BLOCK = ("block_size_x", "block_size_y", "block_size_z")
 GRID = ("grid_size_x", "grid_size_y", "grid_size_z")
 DEFAULT_BLOCK = (256, 1, 1)
-"""Of a kernel whose knobs do not say it."""
+"""Default size of a work group."""
 
 Amount = int | str | Callable[[dict[str, Any]], Any]
-"""A number, an expression of knobs, or a function of a mapping of them."""
+"""A number, an expression of knobs, or a function of a mapping of knobs."""
 Size = Amount | Sequence[Amount]
 Divisors = Amount | Sequence[Amount] | None
 Language = Literal["C", "OpenCL", "CUDA", "HIP"]
 TORCH_LANGUAGES: tuple[Language, ...] = ("CUDA", "HIP")
-"""Languages whose arrays are tensors of torch, whose events time launches."""
+"""Languages that run on torch's GPU: arrays are torch tensors, and torch's events time launches."""
 
 
 @dataclass(frozen=True)
@@ -36,18 +36,18 @@ class Source:
     """The source of a kernel.
 
     Attributes:
-        name: of the function in it.
-        text: the source, or a function from knobs to it.
-        language: C stands for C++, too.
-        suffix: of the file it came from; ``.c`` is compiled as C, others as C++.
-        extra_files: further files that it includes, by name; knobs are defined in them as well.
-        folder: where other headers lie.
+        name: name of the function.
+        text: the source, or a function from knobs to the source.
+        language: ``C`` includes C++.
+        suffix: suffix of its file; ``.c`` is compiled as C, others as C++.
+        extra_files: included files, by name; knobs are defined in them as well.
+        folder: folder of other headers.
         compiler: command; None: the system's.
-        options: of the compiler; ``{knob}`` stands for a value.
+        options: compiler options; ``{knob}`` is replaced by its value.
         platform: number of the OpenCL platform.
         device: number of its device, or of torch's GPU.
-        shared_bytes: dynamic shared memory of a block, in CUDA and HIP.
-        constants: what ``__constant__`` variables hold, in CUDA and HIP.
+        shared_bytes: dynamic shared memory per block, in CUDA and HIP.
+        constants: values of ``__constant__`` variables, in CUDA and HIP.
     """
 
     name: str
@@ -66,16 +66,16 @@ class Source:
 
 @dataclass(frozen=True)
 class Build:
-    """What one configuration is compiled from.
+    """Sources, options and launch shape of one configuration.
 
     Attributes:
-        source: of which kernel.
-        text: with the configuration's definitions before it.
-        extra_files: likewise.
-        options: of the compiler.
+        source: the kernel's source.
+        text: the configuration's definitions and the source.
+        extra_files: included files with the definitions, by name.
+        options: compiler options.
         threads: size of a work group.
-        grid: how many there are.
-        shared_bytes: dynamic shared memory of each, in CUDA and HIP.
+        grid: number of work groups per dimension.
+        shared_bytes: dynamic shared memory per work group, in CUDA and HIP.
     """
 
     source: Source
@@ -91,27 +91,27 @@ class Backend(Protocol):
     """Compiles and launches one language."""
 
     def toolchain(self, source: Source) -> str:
-        """Return the versions of what compiles and runs it.
+        """Return the versions of compiler and device.
 
         Raises:
-            ForetuneError: it is not there.
+            ForetuneError: one of them is missing.
         """
 
     def launch(self, build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
         """Compile and return a launch on copies of ``arguments``.
 
         Raises:
-            RuntimeError: the compiler refuses; the message is its first error.
+            RuntimeError: compilation fails; the message is the compiler's first error.
         """
 
 
 class LaunchShape:
-    """How many threads a configuration is launched with.
+    """Work groups and their size, for each configuration.
 
     Args:
-        size: of the problem, one to three dimensions.
-        divisors: of each dimension; None: the work group's size.
-        names: of the knobs that are the work group's size.
+        size: problem size, one to three dimensions.
+        divisors: divisors of each dimension; None: the size of the work group.
+        names: names of the knobs that are the size of the work group.
     """
 
     def __init__(self, size: Size, divisors: Sequence[Divisors], names: Sequence[str]) -> None:
@@ -128,7 +128,7 @@ class LaunchShape:
         return x, y, z
 
     def grid(self, config: Mapping[str, Any]) -> tuple[int, int, int]:
-        """Return how many work groups there are."""
+        """Return the number of work groups per dimension."""
         size: Any = self.size(dict(config)) if callable(self.size) else self.size
         listed = list(size) if isinstance(size, list | tuple) else [size]
         sizes = [evaluate_amount(part, config) for part in [*listed, 1, 1][:3]]
@@ -144,13 +144,13 @@ class LaunchShape:
         return x, y, z
 
     def problem_sizes(self) -> dict[str, Any]:
-        """Return the problem's size by name: ``n``, or ``x``, ``y``, ``z``."""
+        """Return the problem size by name: ``n``, or ``x``, ``y``, ``z``."""
         sizes = list(self.size) if isinstance(self.size, list | tuple) else [self.size]
         plain = [_size_value(size) for size in sizes]
         return dict(zip("xyz" if len(plain) > 1 else "n", plain, strict=False))
 
     def expressions(self) -> list[str]:
-        """Return the expressions in which knobs may stand."""
+        """Return the expressions that may use knobs."""
         parts = [self.size, *self.divisors]
         flat = [q for p in parts for q in (p if isinstance(p, list | tuple) else [p])]
         return [part for part in flat if isinstance(part, str)]
@@ -163,7 +163,7 @@ class LaunchShape:
 
 
 def evaluate_amount(part: Amount, config: Mapping[str, Any]) -> float:
-    """Return a part of a size, or a divisor, for a configuration."""
+    """Return the value of a size or divisor for a configuration."""
     if callable(part):
         return float(part(dict(config)))
     if isinstance(part, str):
@@ -180,26 +180,26 @@ def _size_value(size: Any) -> Any:
 
 
 def first_error(log: str) -> str:
-    """Return the line of a compiler's output that says what is wrong."""
+    """Return the first error line of a compiler's output."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     wrong = [line for line in lines if "error" in line.lower()]
     return (wrong or lines or ["it says nothing"])[0]
 
 
 def read_source(source: Any) -> tuple[str | Callable[[dict[str, Any]], str], dict[str, str], str]:
-    """Return the text, the other files' contents by name, and the main file's path, if any.
+    """Return the text, the contents of other files by name, and the path of the main file, if any.
 
     Args:
-        source: the source itself, a file's name, a list of them, or a function from knobs to it.
+        source: the source, a file name, a list of file names, or a function from knobs to a source.
 
     Raises:
-        UsageError: a file is not there.
+        UsageError: a file does not exist.
     """
     if callable(source):
         return source, {}, ""
     listed = [source] if isinstance(source, str | Path) else list(source)
     main, *others = map(str, listed)
-    if "\n" in main or "(" in main:  # no file is called like that
+    if "\n" in main or "(" in main:  # this is the source, not a file name
         return main, {Path(o).name: _read(o) for o in others}, ""
     return _read(main), {Path(o).name: _read(o) for o in others}, main
 

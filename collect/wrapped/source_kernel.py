@@ -1,4 +1,4 @@
-"""A kernel in C, C++, OpenCL, CUDA or HIP as a kernel: built per configuration, checked, timed."""
+"""Sources in C, C++, OpenCL, CUDA or HIP as kernels: compiled per configuration, checked, timed."""
 
 import math
 import re
@@ -41,7 +41,7 @@ BACKENDS: dict[Language, type[Backend]] = {
     "C": Native, "OpenCL": OpenCL, "CUDA": Cuda, "HIP": Hip,
 }  # fmt: skip
 Verify = Callable[..., Any]
-"""From right output, output and, if it takes it, ``atol`` to whether the output will do."""
+"""Judges an output: called with the reference, the output and, if it takes it, ``atol``."""
 
 
 class SourceKernel(WrappedKernel):
@@ -49,22 +49,22 @@ class SourceKernel(WrappedKernel):
 
     Args:
         source: the source.
-        shape: how it is launched.
-        arguments: NumPy arrays and NumPy's numbers, in the order of the function's.
+        shape: launch shape.
+        arguments: NumPy arrays and NumPy numbers, in the order of the function's parameters.
         knobs: name -> values.
         defines: definitions instead of one per knob: name -> text or function of knobs.
         restrictions: rules between knobs.
-        answer: for each argument the right content after a launch, or None; None: what the default
-            leaves there.
-        atol: largest absolute difference from the answer, beside a relative one of 1e-5.
+        answer: expected content of each argument after a launch, or None if it is not checked.
+            None for all: the content that the default leaves.
+        atol: largest absolute difference from the answer, in addition to a relative one of 1e-5.
         verify: judges instead: ``verify(answer, contents, atol=atol)``, both with one element per
-            argument, None where nothing is asked.
-        default: what winners are compared with; else the first configuration that works.
-        cost: work of one launch, if it is known.
+            argument, None for arguments that are not checked.
+        default: baseline configuration; None: the first one that works.
+        cost: work of one launch, if known.
 
     Raises:
-        UsageError: a knob is used nowhere, or arguments and answer do not fit.
-        ForetuneError: there is nothing that compiles the language.
+        UsageError: a knob is unused, or arguments and answer do not fit.
+        ForetuneError: there is no compiler for the language.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class SourceKernel(WrappedKernel):
         self.reports_own_time = source.language not in TORCH_LANGUAGES  # torch's events time that
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
-        """Return the arguments as they are before any launch."""
+        """Return the initial arguments."""
         return {"arguments": self.arguments}
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
@@ -141,7 +141,7 @@ class SourceKernel(WrappedKernel):
         return BACKENDS[self.source.language]().launch(build, inputs["arguments"])
 
     def reference(self, inputs: Inputs) -> CallResult | None:
-        """Return what the default leaves in its arguments, unless there is an answer.
+        """Return the answer, or the arguments after a launch of the default.
 
         Raises:
             MeasurementError: the default does not run, or writes nothing.
@@ -162,14 +162,14 @@ class SourceKernel(WrappedKernel):
         return outcome
 
     def error_limit(self, problem: Problem, config: Configuration) -> float:
-        """Return the tolerance; with an answer, it is judged by ``atol`` or ``verify``."""
+        """Return the tolerance; an answer is checked with ``atol`` or ``verify`` instead."""
         return self.tolerance if self.answer is None else math.inf
 
     def relative_error(self, output: CallResult, expected: CallResult | None) -> float:
-        """Return how far what was written is from the right content.
+        """Return the relative difference of the written arguments from the reference.
 
         Raises:
-            WrongResult: it does not keep to ``atol``, or ``verify`` refuses it.
+            WrongResult: the difference exceeds ``atol``, or ``verify`` rejects the output.
         """
         right = self._contents(expected) if self.answer is None else list(self.answer)
         got = [
@@ -187,7 +187,7 @@ class SourceKernel(WrappedKernel):
         return relative_difference(got, right)
 
     def _contents(self, outcome: CallResult | None) -> list[Any]:
-        """Return what every argument holds; None for numbers, and without an outcome."""
+        """Return the content of every argument; None for numbers and without a result."""
         written = {} if outcome is None else outcome.written
         contents: list[Any] = []
         number = 0
@@ -198,7 +198,7 @@ class SourceKernel(WrappedKernel):
         return contents
 
     def invalidate_output(self, output: Any) -> None:
-        """Do nothing: arguments are put back before every launch that is checked."""
+        """Do nothing: arguments are reset before every checked launch."""
 
     def _compare(self, i: int, got: np.ndarray, right: np.ndarray) -> None:
         if got.shape != right.shape:
@@ -227,7 +227,7 @@ class SourceKernel(WrappedKernel):
                 name: str(text(values)) if callable(text) else _replace_names(str(text), values)
                 for name, text in self.defines.items()
             }
-        # A knob that is only in the compiler's options may be no number, and C has no use for it.
+        # A knob used only in compiler options may not be a number, and C does not need it.
         in_options = [n for n in values if any(f"{{{n}}}" in o for o in self.source.options or ())]
         named = dict(zip((*GRID, *self.shape.names), (*grid, *threads), strict=True))
         knobs = {n: _c_text(v) for n, v in values.items() if n not in in_options}
@@ -262,10 +262,10 @@ def _used_knobs(
     source: Source, shape: LaunchShape, knobs: Mapping[str, Sequence[Value]],
     defines: Mapping[str, Any] | None,
 ) -> Mapping[str, Sequence[Value]]:  # fmt: skip
-    """Return the knobs; of one that can change nothing, the first value only, after a warning.
+    """Return the knobs, keeping only the first value of an unused one, with a warning.
 
     Raises:
-        UsageError: none can change anything.
+        UsageError: no knob is used.
     """
     definitions = [*(defines or {}).values(), source.shared_bytes]
     if callable(source.text) or shape.functions() or any(map(callable, definitions)):
@@ -293,7 +293,7 @@ def _used_knobs(
 
 
 def _argument_names(source: Source, count: int) -> list[str]:
-    """Return what the source calls its arguments; numbers where that cannot be told."""
+    """Return the parameter names in the source, or numbered names if they cannot be found."""
     text = source.text if isinstance(source.text, str) else ""
     found = re.search(rf"\b{re.escape(source.name)}\s*\(([^()]*)\)\s*\{{", text)
     if found:

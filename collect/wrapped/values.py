@@ -1,4 +1,4 @@
-"""Values that functions take and give: arrays inside tuples, lists and dicts; how they compare."""
+"""Arguments and results of functions: arrays nested in tuples, lists and dicts."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 IMMUTABLE_TYPES = (int, float, complex, bool, str, bytes, type(None), np.generic)
-"""What cannot be written into."""
+"""Immutable types."""
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield what stands in nested tuples, lists and dicts, in order; a list of numbers is one."""
+    """Yield the leaves of nested tuples, lists and dicts, in order; a list of numbers is a leaf."""
     if is_array(value):
         yield value
     elif isinstance(value, Mapping):
@@ -26,19 +26,19 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether this is a tensor of torch, which need not be imported to tell."""
+    """Whether this is a torch tensor; does not import torch."""
     return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "detach")
 
 
 def is_array(value: Any) -> bool:
-    """Whether this can be written into: an array, a tensor of torch, a list of numbers."""
+    """Whether this is writable: an array, a torch tensor, or a list of numbers."""
     if isinstance(value, list):
         return bool(value) and all(isinstance(x, IMMUTABLE_TYPES) for x in value)
     return isinstance(value, np.ndarray) or is_tensor(value)
 
 
 def copy_arrays(value: Any) -> Any:
-    """Return arrays and what holds them anew; other objects as they are."""
+    """Copy arrays and their containers; return other objects as they are."""
     if is_tensor(value):
         return value.detach().clone()
     if isinstance(value, np.ndarray):
@@ -51,7 +51,7 @@ def copy_arrays(value: Any) -> Any:
 
 
 def as_numpy(value: Any) -> npt.NDArray[Any]:
-    """Return an array of numbers, on the host, in a type that NumPy has."""
+    """Return numbers as a NumPy array on the host."""
     if is_tensor(value):
         value = value.detach().cpu()
         if "bfloat16" in str(value.dtype) or "float8" in str(value.dtype):
@@ -61,7 +61,7 @@ def as_numpy(value: Any) -> npt.NDArray[Any]:
 
 
 def same_bits(a: Any, b: Any) -> bool:
-    """Whether two arrays of one shape hold the same, where not a number equals itself."""
+    """Whether two arrays of one shape are equal, NaN included."""
     if isinstance(a, list):
         return bool(a == b)
     a, b = as_numpy(a), as_numpy(b)
@@ -69,7 +69,7 @@ def same_bits(a: Any, b: Any) -> bool:
 
 
 def assign(target: Any, source: Any) -> None:
-    """Write what one array holds into another of the same shape."""
+    """Copy one array into another of the same shape."""
     if isinstance(target, list):
         target[:] = source
     elif is_tensor(target):
@@ -79,7 +79,7 @@ def assign(target: Any, source: Any) -> None:
 
 
 def fill(target: Any, number: int) -> None:
-    """Write a number into every place of an array."""
+    """Set every element of an array to a number."""
     if isinstance(target, list):
         target[:] = [number] * len(target)
     elif is_tensor(target):
@@ -91,8 +91,7 @@ def fill(target: Any, number: int) -> None:
 def relative_difference(got: Any, expected: Any) -> float:
     """Return the largest ``‖got − expected‖ / ‖expected‖`` of all arrays in two values.
 
-    Infinite where shapes differ, one is not finite where the other is, or what is no number
-    differs.
+    It is infinite if shapes differ, only one of two numbers is finite, or other objects differ.
     """
     actual_arrays, expected_arrays = list(leaves(got)), list(leaves(expected))
     if len(actual_arrays) != len(expected_arrays):
@@ -117,15 +116,15 @@ def _difference(got: Any, expected: Any) -> float:
     a, b = a[finite], b[finite]
     if not np.isfinite(a).all():
         return float("inf")
-    with np.errstate(over="ignore"):  # what lay in memory may be any number
+    with np.errstate(over="ignore"):  # uninitialized memory may hold any number
         return float(np.linalg.norm(a - b)) / max(float(np.linalg.norm(b)), 1e-300)
 
 
 def describe_arguments(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
-    """Return what tells one call's arguments from another's: shapes, types, whole numbers, texts.
+    """Return shapes, types, integers and texts of arguments, which identify a problem.
 
-    An array of 64 × 128 is ``x=float32, x_0=64, x_1=128``. Fractions are left out: how much there
-    is to compute does not depend on them as a rule.
+    An array of 64 × 128 is ``x=float32, x_0=64, x_1=128``. Fractions are left out: the amount of
+    work rarely depends on them.
     """
     found: dict[str, Any] = {}
     for name, value in zip(names, values, strict=True):
@@ -148,14 +147,14 @@ def describe_arguments(names: Sequence[str], values: Sequence[Any]) -> dict[str,
 
 
 def shape_of(value: Any) -> tuple[int, ...]:
-    """Return the shape of a table, a sparse matrix and their like; nothing of other objects."""
+    """Return the shape of a table, sparse matrix or the like; empty for other objects."""
     shape = getattr(value, "shape", ())
     whole = isinstance(shape, tuple) and all(isinstance(n, int | np.integer) for n in shape)
     return tuple(map(int, shape)) if whole else ()
 
 
 def content_hash(value: Any) -> str:
-    """Identify values by what they hold: sixteen hexadecimal digits."""
+    """Return a hash of the values' content: sixteen hexadecimal digits."""
     digest = hashlib.sha256()
     for leaf in leaves(value):
         if is_array(leaf) or isinstance(leaf, np.generic):

@@ -1,4 +1,4 @@
-"""What all wrapped things share: they are kernels made of what a user has, not classes."""
+"""Common base of kernels that wrap a function, a source or a program."""
 
 import functools
 import hashlib
@@ -25,25 +25,25 @@ from foretune.space import Configuration, SearchSpace
 from foretune.values import Value
 
 MAX_INLINE_BYTES = 2**18
-"""Bytes of a kernel up to which they go with every question; more are written to a file once."""
+"""Largest pickled kernel that is sent with every request; larger ones go through a file."""
 
 CostOf = Callable[[Mapping[str, Any], Mapping[str, Any]], Cost]
-"""From problem and configuration to the work of one launch."""
+"""Returns the work of one launch from problem and configuration."""
 Restrictions = Sequence[str | Callable[..., bool]] | Callable[..., bool] | None
-"""Restrictions: expressions, or functions of knobs or of a mapping of them."""
+"""Restrictions: expressions, or functions of knobs or of a mapping of knobs."""
 
 
 class WrappedKernel(Kernel):
-    """A kernel made of a thing and its knobs.
+    """A kernel with knobs that are given as values.
 
     Args:
-        name: as in the run table; what is no identifier is made one.
+        name: name in the run table; converted to an identifier.
         knobs: name -> values.
         restrictions: rules between knobs.
-        default: what winners are compared with; else the first legal configuration.
-        problem: what is computed.
-        code: text that identifies the code: measurements of another text are not of it.
-        cost: work of one launch, if it is known.
+        default: baseline configuration; None: the first legal one.
+        problem: the problem.
+        code: text that identifies the code; measurements of other code do not count.
+        cost: work of one launch, if known.
 
     Raises:
         UsageError: a knob has no values, or the default is not in the space.
@@ -63,7 +63,7 @@ class WrappedKernel(Kernel):
     ) -> None:
         check_mapping(name, knobs)
         self.name = as_identifier(name)
-        self.knobs = {  # what is no list of values, the space refuses
+        self.knobs = {  # the space rejects anything but a list of values
             knob: values if isinstance(values, str | bool | int | float) else tuple(values)
             for knob, values in knobs.items()
         }
@@ -80,17 +80,17 @@ class WrappedKernel(Kernel):
 
     @property
     def has_cost_model(self) -> bool:  # type: ignore[override]
-        """Whether somebody said what work there is."""
+        """Whether the work of a launch is known."""
         return self._cost is not None
 
     @cached_property
     def source_hash(self) -> str:
-        """Identifies the code: sixteen hexadecimal digits."""
+        """Hash of the code: sixteen hexadecimal digits."""
         return hashlib.sha256(self.code.encode()).hexdigest()[:16]
 
     @cached_property
     def space_id(self) -> str:  # type: ignore[override]
-        """Identifies knobs, values and restrictions: what was chosen is of these."""
+        """Hash of knobs, values and restrictions: stored choices are valid for these."""
         rules = [
             rule if isinstance(rule, str) else source_hash_of_function(getattr(rule, "rule", rule))
             for rule in self._rules
@@ -107,12 +107,12 @@ class WrappedKernel(Kernel):
         return self._space
 
     def default(self, problem: Problem) -> Configuration:
-        """Return the configuration that was given, else the first legal one."""
+        """Return the given configuration, or the first legal one."""
         return self._first if self._default is None else self._default
 
     @cached_property
     def _first(self) -> Configuration:
-        """The first legal configuration; of a space too large to be listed, any legal one."""
+        """The first legal configuration; any legal one if the space is too large to enumerate."""
         first = self._space[0]
         if first in self._space:
             return first
@@ -120,7 +120,7 @@ class WrappedKernel(Kernel):
 
     @property
     def has_explicit_default(self) -> bool:
-        """Whether somebody said what the default is."""
+        """Whether a default was given."""
         return self._default is not None
 
     def with_default(self, config: Configuration) -> Self:
@@ -131,25 +131,25 @@ class WrappedKernel(Kernel):
         return other
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return what was given; not a number where nothing was."""
+        """Return the given work, or NaN."""
         return Cost(math.nan, math.nan) if self._cost is None else self._cost(problem, config)
 
     def memory_bytes(self, problem: Problem) -> float:
-        """Return nothing: what it works on is there already."""
+        """Return 1: the arguments already exist."""
         return 1.0
 
     def training_problems(self, n: int, seed: int = 0) -> list[Problem]:
-        """Return the one problem there is."""
+        """Return the only problem."""
         return [self.problem()]
 
     @cached_property
     def _pickled(self) -> bytes | str:
-        """This kernel for another process: its content, or the file that has it."""
+        """This kernel pickled for another process: its content, or the file that holds it."""
         _ = self.source_hash
         state = {n: v for n, v in vars(self).items() if n not in _LOCAL_ATTRIBUTES}
         try:
             content = cloudpickle.dumps((type(self), state))
-        except Exception as e:  # whatever a user's object raises
+        except Exception as e:  # a user's object may raise anything
             raise MeasurementError(
                 f"{self.name} cannot be sent to a measuring process ({e}): give isolated=False"
             ) from e
@@ -166,12 +166,12 @@ class WrappedKernel(Kernel):
 
 
 _LOCAL_ATTRIBUTES = ("_pickled", "_space", "_first")
-"""What is of this process alone."""
+"""Attributes that are not pickled."""
 
 
 @functools.lru_cache(maxsize=4)
 def unpickle_kernel(pickled: bytes | str) -> WrappedKernel:
-    """Return the kernel that was packed, the same one for the same content."""
+    """Return the unpickled kernel; the same object for the same content."""
     content = pickled if isinstance(pickled, bytes) else Path(pickled).read_bytes()
     kind, state = cloudpickle.loads(content)
     kernel = object.__new__(kind)
@@ -186,11 +186,7 @@ def as_identifier(name: str) -> str:
 
 
 def check_mapping(name: str, knobs: Any) -> None:
-    """Return if knobs are names with values.
-
-    Raises:
-        UsageError: they are something else, or there are none.
-    """
+    """Raise `UsageError` unless knobs are names with values."""
     if not isinstance(knobs, Mapping) or not knobs:
         raise UsageError(f"{name} has no knobs: give each a name and a list of values")
 
@@ -198,7 +194,7 @@ def check_mapping(name: str, knobs: Any) -> None:
 def parse_restrictions(
     restrictions: Restrictions, knobs: Mapping[str, Sequence[Value]]
 ) -> tuple[str | Callable[..., bool], ...]:
-    """Return restrictions as a search space takes them."""
+    """Return restrictions in the form that `SearchSpace` takes."""
     if restrictions is None:
         return ()
     listed = [restrictions] if callable(restrictions) or isinstance(restrictions, str) else list(

@@ -1,7 +1,7 @@
-"""How a router spreads tokens over experts, and the load of the busiest rank.
+"""Load of the busiest rank of a mixture of experts.
 
-Measured tables route artificially (`foretune.collect.expert_routing`). They time the most
-loaded rank, because all others wait for it.
+Measured tables route artificially (see `foretune.collect.expert_routing`) and time the rank with
+the highest load, because all others wait for it.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A plan's operators measured on this machine, next to what was predicted for it."""
+"""Predicted and measured times of a plan's operators on this machine."""
 
 import time
 from collections.abc import Sequence
@@ -21,19 +21,19 @@ from foretune.plan.describe.system import System
 from foretune.plan.serve.deployments.deployment import Deployment
 
 MIN_RUNS = 5
-"""Of an operator, that measuring takes at least: the first, warming up, and three samples."""
+"""Minimum launches per measured operator: the first, the warm-up, and three samples."""
 
 
 @dataclass(frozen=True)
 class OperatorCheck:
-    """Predicted against measured times of operators.
+    """Predicted and measured times of operators.
 
     Attributes:
-        table: one row per operator, the largest part of a request's time first: ``name``,
-            ``kernel``, ``problem``, ``format``, ``share`` (of the time predicted here),
+        table: one row per operator, largest share of a request's time first: ``name``, ``kernel``,
+            ``problem``, ``format``, ``share`` (of the time predicted for this machine),
             ``predicted_ms``, ``low_ms``, ``high_ms``, ``measured_ms``, ``ratio`` (measured over
-            predicted), ``source`` of the prediction, and ``note``: why it was not measured.
-        description: which machine's predictions were verified, in a sentence.
+            predicted), ``source`` of the prediction, and ``note``, why it was not measured.
+        description: a sentence that names the machine of the predictions.
     """
 
     table: pd.DataFrame
@@ -46,19 +46,19 @@ class OperatorCheck:
 
     @property
     def measured_share(self) -> float:
-        """Share of the predicted time whose operators were measured."""
+        """Share of the predicted time in measured operators."""
         return float(self.measured["share"].sum())
 
     @property
     def coverage(self) -> float:
-        """Share of the measured operators whose time lies in its interval; NaN without any."""
+        """Share of the measured operators inside their interval; NaN without any."""
         rows = self.measured
         hits = (rows["low_ms"] <= rows["measured_ms"]) & (rows["measured_ms"] <= rows["high_ms"])
         return float(hits.mean())
 
     @property
     def step_ratio(self) -> float:
-        """Measured over predicted time of everything measured, weighed as requests do; or NaN."""
+        """Measured over predicted time, weighted as in a request; NaN without measurements."""
         rows = self.measured
         predicted = float(rows["share"].sum())
         return float((rows["share"] * rows["ratio"]).sum() / predicted) if predicted else nan
@@ -81,14 +81,14 @@ def verify_operators(
     box_s: float = 30.0,
     bench: OperatorBenchmarker | None = None,
 ) -> OperatorCheck:
-    """Measure operators on this machine, those that take most of the time first.
+    """Measure operators on this machine, largest share of the time first.
 
     Args:
-        operators: at per-rank shapes; see `request_operators`.
-        timer: that predicts them for this machine; see `local_clock`.
-        planned: the system of the plan; None means this machine's.
-        box_s: seconds after which no further operator is begun.
-        bench: runs them; None makes one for the clock's device.
+        operators: operators at per-rank shapes; see `request_operators`.
+        timer: predicts them for this machine; see `local_timer`.
+        planned: the system of the plan; None: this machine.
+        box_s: time limit for starting another operator, in seconds.
+        bench: runs the operators; None: one for the timer's device.
 
     Raises:
         MissingExtra: torch is not installed.
@@ -121,9 +121,9 @@ def verify_operators(
 
 
 def request_operators(deployments: Sequence[Deployment]) -> list[Operator]:
-    """Return the operators of deployments, counted as often as one request causes them to run.
+    """Return the operators of deployments with their counts per request.
 
-    A request reads its prompt once, and shares every decode step with those that run beside it.
+    A request has one prefill, and shares every decode step with the requests of its batch.
     """
     found = []
     for d in deployments:
@@ -142,18 +142,18 @@ def request_operators(deployments: Sequence[Deployment]) -> list[Operator]:
 def local_timer(
     device: Device, tables: OperatorTables | None = None, backend: str = ""
 ) -> OperatorTimer:
-    """Return what predicts operators on a device of this machine.
+    """Return the predictor of operators on a device of this machine.
 
     Args:
-        device: as `foretune.collect.local_device` describes it.
-        tables: measured operators; None leaves rooflines.
+        device: as from `foretune.collect.local_device`.
+        tables: measured operators; None: rooflines only.
         backend: the engine.
     """
     return OperatorTimer(device, tables, device.name, backend)
 
 
 def _merge_duplicates(operators: Sequence[Operator]) -> list[Operator]:
-    """Return each operator once, with all of its counts."""
+    """Return each operator once, with the sum of its counts."""
     found: dict[tuple[object, ...], Operator] = {}
     for o in operators:
         key = (o.kernel, o.problem, o.config)
@@ -164,7 +164,7 @@ def _merge_duplicates(operators: Sequence[Operator]) -> list[Operator]:
 def _measure(
     bench: OperatorBenchmarker, operator: Operator, expected_ms: float, deadline: float
 ) -> tuple[float, str]:
-    """Return the measured milliseconds; NaN, and why, without any."""
+    """Return the measured time in ms, or NaN and the reason."""
     if reason := cannot_run(operator):
         return nan, reason
     left_ms = 1e3 * (deadline - time.perf_counter())
@@ -178,6 +178,6 @@ def _describe_check(device: Device, planned: System | None) -> str:
     if planned is None or planned.device.name == device.name:
         return f"predicted for {device.name}, and measured on it"
     return (
-        f"this machine has no {planned.device.name}: what is verified is the prediction for its "
-        f"own {device.name}, by the same rules"
+        f"this machine has no {planned.device.name}: the same predictor is checked on its "
+        f"{device.name} instead"
     )

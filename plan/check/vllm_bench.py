@@ -1,4 +1,4 @@
-"""The check of a whole plan where vLLM runs: its server as planned, under its own benchmark."""
+"""Checks a plan with vLLM: serves it as planned and runs vLLM's benchmark."""
 
 import json
 import os
@@ -25,23 +25,16 @@ from foretune.progress import Progress
 
 HOST = "127.0.0.1"
 START_S = 1800.0
-"""Loading hundreds of GiB of weights, and compiling, may take this long."""
+"""Time limit for loading weights (hundreds of GiB) and compiling, in seconds."""
 BENCH_S = 3600.0
 END_S = 30.0
 PROMPTS_PER_SLOT, MIN_PROMPTS = 4, 16
-"""Prompts per request in flight, and at least: the load is steady in between."""
+"""Prompts per concurrent request, and the minimum, for a steady load."""
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What ``vllm bench serve`` measured.
-
-    Attributes:
-        ttft_ms, tpot_ms: means over requests.
-        median_ttft_ms, median_tpot_ms: medians.
-        tokens_per_s: that were generated.
-        completed, failed: requests.
-    """
+    """Results of ``vllm bench serve``: means and medians over requests, and output tokens/s."""
 
     ttft_ms: float
     tpot_ms: float
@@ -53,7 +46,7 @@ class Benchmark:
 
     @classmethod
     def from_file(cls, path: Path) -> "Benchmark":
-        """Return what a result file of ``--save-result`` says.
+        """Read a result file of ``--save-result``.
 
         Raises:
             MeasurementError: it cannot be read, lacks a figure, or no request was answered.
@@ -67,7 +60,7 @@ class Benchmark:
                 median_tpot_ms=float(result["median_tpot_ms"]),
                 tokens_per_s=float(result["output_throughput"]),
                 completed=int(result["completed"]),
-                failed=int(result.get("failed", 0)),  # older versions do not say
+                failed=int(result.get("failed", 0)),  # older versions lack it
             )
         except (OSError, ValueError, TypeError) as e:
             raise MeasurementError(f"vLLM's result {path.name} cannot be read: {e}") from e
@@ -80,13 +73,13 @@ class Benchmark:
 
 @dataclass(frozen=True)
 class VllmCheck:
-    """A plan, and what vLLM reaches.
+    """A plan compared with vLLM's benchmark.
 
     Attributes:
-        command: that started the server, words.
-        benchmark: what was measured.
+        command: the server's command line.
+        benchmark: the measured figures.
         table: one row per figure: ``figure, predicted, low, high, measured, inside`` (the interval;
-            None where there is none).
+            None without an interval).
     """
 
     command: Sequence[str]
@@ -95,11 +88,11 @@ class VllmCheck:
 
     @property
     def passed(self) -> bool:
-        """Whether every figure that has an interval lies inside it."""
+        """Whether every figure with an interval is inside it."""
         return all(inside is not False for inside in self.table["inside"])
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return JSON values."""
         return {
             "held": self.passed,
             "command": list(self.command),
@@ -111,15 +104,15 @@ class VllmCheck:
 def check_vllm(
     deployment: Deployment, predicted: Mapping[str, Any], progress: Progress | None = None
 ) -> VllmCheck:
-    """Serve one replica of a deployment with this machine's vLLM, and measure it.
+    """Serve one replica of a deployment with this machine's vLLM, and benchmark it.
 
     Args:
-        deployment: what is served.
-        predicted: a row of the plan's candidates.
-        progress: is told.
+        deployment: the deployment.
+        predicted: its row of the plan's candidates.
+        progress: receives the steps.
 
     Raises:
-        UsageError: the plan cannot be served by one server as it is.
+        UsageError: the plan does not fit one server as it is.
         MeasurementError: vLLM is not installed, does not start, or its benchmark fails.
     """
     require_vllm()
@@ -138,11 +131,7 @@ def check_vllm(
 
 
 def require_vllm() -> None:
-    """Do nothing if vLLM is installed.
-
-    Raises:
-        MeasurementError: it is not.
-    """
+    """Raise `MeasurementError` if vLLM is not installed."""
     if shutil.which("vllm") is None:
         raise MeasurementError(
             "vllm is not installed here: run this where it is (pip install vllm), on the system of "
@@ -153,7 +142,7 @@ def require_vllm() -> None:
 def compare(
     deployment: Deployment, predicted: Mapping[str, Any], measured: Benchmark
 ) -> pd.DataFrame:
-    """Return the figures of a plan beside those of its benchmark; see `VllmCheck.table`."""
+    """Return the figures of a plan and its benchmark; see `VllmCheck.table`."""
     rows = []
     for figure, value in (
         ("ttft_ms", measured.ttft_ms),
@@ -176,10 +165,10 @@ def compare(
 
 
 def _server_command(deployment: Deployment) -> list[str]:
-    """Return the words that start the deployment's one server, on a free port.
+    """Return the command of the deployment's server on a free port.
 
     Raises:
-        UsageError: there is no such server, or its checkpoint must be made first.
+        UsageError: it needs several servers, or its checkpoint must be made first.
     """
     if deployment.pools:
         raise UsageError("pools need several servers and a proxy: check a plan without --pools")
@@ -198,10 +187,10 @@ def _server_command(deployment: Deployment) -> list[str]:
 
 @contextmanager
 def _server(command: Sequence[str], log: Path) -> Iterator[None]:
-    """Run a server until the block ends, with all processes that it starts.
+    """Run a server and its child processes until the block ends.
 
     Raises:
-        MeasurementError: it ends, or is not ready in time.
+        MeasurementError: the server exits, or is not ready in time.
     """
     with log.open("wb") as out:
         process = subprocess.Popen(
@@ -237,18 +226,18 @@ def _healthy(port: str) -> bool:
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End a server and the workers in its session, kindly at first."""
+    """Terminate a server and the workers in its session, then kill them."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)
     with suppress(subprocess.TimeoutExpired):
         process.wait(END_S)
-    with suppress(ProcessLookupError):  # workers may outlive the server itself
+    with suppress(ProcessLookupError):  # workers may outlive the server
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def _benchmark(deployment: Deployment, command: Sequence[str], folder: Path) -> Path:
-    """Run vLLM's benchmark against a server, and return its result file."""
+    """Run vLLM's benchmark against a server and return its result file."""
     requests = max(round(deployment.concurrency), 1)
     words = [
         "vllm", "bench", "serve", "--backend", "vllm", "--model", command[2],
