@@ -82,7 +82,7 @@ def test_nothing_within_the_limits(capsys):
 @pytest.mark.usefixtures("metered")
 def test_a_limit_on_what_nobody_says(capsys):
     line = fails(capsys, 2, *TUNE, "--limit", "static.shared_bytes=1")
-    assert "runs of toy do not say their static.shared_bytes; they say time_ms, power_w" in line
+    assert "measurements of toy have no static.shared_bytes; they have time_ms, power_w" in line
 
 
 @pytest.mark.parametrize(

@@ -177,8 +177,8 @@ class TuningJob:
         for limit in self.limits:  # a meter may miss a run; anything else is never there or always
             if measurement.ok and not limit.needs_power and math.isnan(limit.value_of(measurement)):
                 raise UsageError(
-                    f"limit {limit}: runs of {self.kernel.name} do not say their {limit.column}; "
-                    f"they say {', '.join(limitable_columns_of(measurement))}"
+                    f"limit {limit}: measurements of {self.kernel.name} have no {limit.column}; "
+                    f"they have {', '.join(limitable_columns_of(measurement))}"
                 )
 
     def no_feasible_error(self, measured: int, default_breaks: str) -> MeasurementError:
