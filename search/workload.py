@@ -53,7 +53,9 @@ class WorkloadProblem:
     def __post_init__(self) -> None:
         for name, value in (("calls", self.calls), ("work", self.work)):
             if not (math.isfinite(value) and value > 0):
-                raise UsageError(f"{name} of {self.kernel}, {self.problem}: {value}: above 0")
+                raise UsageError(
+                    f"{name} of {self.kernel}, {self.problem} is {value}: give a number above 0"
+                )
 
 
 WorkloadItem = tuple[WorkloadProblem, Configuration]
