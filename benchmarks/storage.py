@@ -7,6 +7,7 @@ modules were loaded.
 """
 
 import argparse
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -119,12 +120,18 @@ def store(path: Path, rows: int) -> None:
     kept, subject = Store(path), Subject("toy", "abc", "Toy CPU", "toy 1")
     kept.put(subject, [])
 
+    seconds: list[float] = []
+
     def put(some: int) -> None:
         for m in measurements(some):
+            begun = time.perf_counter()
             kept.put(subject, [m])
+            seconds.append(time.perf_counter() - begun)
 
     report("put into a store (first tenth)", rows // 10, lambda: put(rows // 10))
     report("put into a store (all)", rows, lambda: put(rows))
+    median = f"{1e3 * statistics.median(seconds):.3f}"
+    print("\t".join(("the median put", f"{len(seconds):,}", "", median, "", "")), flush=True)
 
 
 def main() -> None:

@@ -1,1 +1,1 @@
-"""The campaign: one MLflow-tracked tuning job over many problems."""
+"""The campaign: one job that tunes many problems of a kernel."""

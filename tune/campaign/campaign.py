@@ -1,6 +1,6 @@
-"""The campaign: profile a kernel, learn from it, tune problems it has not seen, verify, report.
+"""The campaign: profiles a kernel, trains a predictor, tunes unseen problems and verifies.
 
-Everything is on disk the moment it is known; a campaign that was killed goes on where it stopped.
+Every result is on disk at once, so an interrupted campaign can be continued.
 """
 
 from collections.abc import Iterable, Sequence
@@ -71,15 +71,15 @@ def run_campaign(
     """Run a campaign from profiling to report, or go on with one that was interrupted.
 
     Args:
-        kernel: what is tuned.
+        kernel: the kernel to tune.
         runner: measures; its device is the one tuned for.
         preset: how much is done; None is ``quick``.
         problems: those to tune; None tunes as many unseen ones as the preset says.
-        objective: what is minimised.
+        objective: minimized by the searches.
         model: registered name of what the predictor learns with.
         searcher: registered name of who searches.
-        budget: of each search, see `foretune.tune_problem`; None is the preset's, or what
-            ``seconds`` allow.
+        budget: measurements per search, see `foretune.tune_problem`; None is the preset's, or
+            as many as ``seconds`` allow.
         regret: at which a search is over; likewise.
         seconds: wall time of each search at most; likewise.
         predictor: goes on from this one, an object or a name (`foretune.models.saved.lookup`): it
@@ -91,8 +91,8 @@ def run_campaign(
         validate: how much of the predictor, see `foretune.train_predictor`; who becomes champion
             is decided by it, and one problem in five says little of that.
         seed: of everything random.
-        store: where everybody finds measurements and choices: what it has is not measured again;
-            a `Store`, its path or URL; None is the user's own, False none.
+        store: of measurements and choices, which are not measured again: a `Store`, its path or
+            URL; None is the user's own, False none.
         patience_s: how long to wait for a quiet machine, see `foretune.tune_problem`.
         progress: told what happens.
 

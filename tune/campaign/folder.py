@@ -1,4 +1,4 @@
-"""A campaign's folder: what was asked for, and how far it is."""
+"""A campaign's folder: its request and its progress."""
 
 import json
 import time
@@ -14,10 +14,10 @@ _STATE_TYPES: Mapping[str, Any] = {"request": dict, "results": dict, "seconds": 
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """Return what the campaign in the folder ``path`` was asked to do and how far it is.
+    """Return the request and progress of the campaign in the folder ``path``.
 
     Raises:
-        UsageError: there is none, or its state is damaged.
+        UsageError: there is no campaign, or its state is damaged.
     """
     says = "is no campaign's folder ({}): give one like campaigns/…-001"
     with translate_read_errors(path, UsageError, says):
@@ -28,7 +28,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 class CampaignFolder:
-    """A campaign's directory: what it was asked to do and how far it is."""
+    """A campaign's folder and its state, which is saved after every step."""
 
     def __init__(self, path: Path, request: Mapping[str, Any]) -> None:
         self.path = path
@@ -51,7 +51,7 @@ class CampaignFolder:
         return self.path / "predictor"
 
     def save(self, **updates: Any) -> None:
-        """Take in ``updates`` and write the state, all or nothing.
+        """Update and write the state; on failure the old file remains.
 
         Raises:
             OutputError: the directory cannot be written.

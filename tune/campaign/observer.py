@@ -1,4 +1,4 @@
-"""Observers of a campaign: what else happens with its results."""
+"""Observers of a campaign, which report or track its results."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,9 +28,9 @@ class CampaignStart:
 
 
 class CampaignObserver:
-    """Ignores everything; subclasses override what they observe.
+    """Does nothing; subclasses override methods.
 
-    An observer is made before the campaign's folder exists. What it raises then or later ends the
+    An observer is created before the campaign's folder. An exception in an observer ends the
     campaign, which can be continued.
 
     Args:

@@ -16,7 +16,7 @@ class Preset:
         guided_configs: as many more of each, chosen by a predictor of the first ones.
         tune_problems: problems tuned, none of which was profiled.
         budget: measurements of each search.
-        box_s: seconds one configuration is timed for at most.
+        box_s: maximum seconds of timing per configuration.
         verify_s: seconds of interleaved comparison per problem.
     """
 

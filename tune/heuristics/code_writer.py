@@ -1,4 +1,4 @@
-"""Generated Python: a function that maps a problem to a configuration and imports nothing."""
+"""Generates a Python function without imports that maps a problem to a configuration."""
 
 import keyword
 import math
@@ -14,7 +14,7 @@ from foretune.values import Value
 _WIDTH = 100
 _CONFIGURATION = "dict[str, int | float | bool | str]"
 _RESERVED = {"dict", "float", "_CONFIGURATIONS"}
-"""What the function's body uses: an argument of that name would hide it."""
+"""Names in the function's body, which arguments must not shadow."""
 
 
 def write_source(
@@ -28,10 +28,10 @@ def write_source(
 
     Args:
         title: first line of its docstring.
-        notes: where it comes from, for the docstring.
-        problems: those it was made from: they say what the arguments are.
-        configs: what it chooses from.
-        tree: how; leaves are positions in ``configs``.
+        notes: provenance, for the docstring.
+        problems: the training problems, which define the arguments.
+        configs: the configurations to choose from.
+        tree: the decision tree; leaves are indices of ``configs``.
     """
     arguments = name_arguments(problems)
     lines = [
@@ -50,9 +50,9 @@ def write_source(
 
 
 def name_arguments(problems: Sequence[Problem]) -> dict[str, str]:
-    """Return the argument for each name in the problems, those that may be missing last.
+    """Return the argument of each parameter of the problems; optional ones come last.
 
-    What is the same in all problems, e.g. a data type, decides nothing and becomes no argument.
+    A parameter that is the same in all problems, e.g. a data type, gets no argument.
     """
     fixed = _fixed(problems)
     names = [n for n in dict.fromkeys(n for p in problems for n in p) if n not in fixed]
@@ -76,13 +76,13 @@ def name_arguments(problems: Sequence[Problem]) -> dict[str, str]:
 
 
 def _fixed(problems: Sequence[Problem]) -> dict[str, Value]:
-    """Return what all problems have in common."""
+    """Return the parameters that all problems share."""
     first = problems[0]
     return {n: v for n, v in first.items() if all(n in p and p[n] == v for p in problems)}
 
 
 def _signature(declared: list[str]) -> list[str]:
-    """Return the line that begins the function; several where it would be too long."""
+    """Return the function's signature, wrapped if it is too long."""
     line = f"def choose({', '.join(declared)}) -> {_CONFIGURATION}:"
     if len(line) <= _WIDTH:
         return [line]
@@ -103,7 +103,7 @@ def _parameters(arguments: dict[str, str], problems: Sequence[Problem]) -> Itera
 
 
 def _describe_arguments(arguments: dict[str, str], problems: Sequence[Problem]) -> Iterator[str]:
-    """Yield what each argument was among the problems: beyond that nobody has measured."""
+    """Yield the measured range or values of each argument."""
     if arguments:
         yield "Measured with:"
     for name, argument in arguments.items():
@@ -131,7 +131,7 @@ def _list_item(text: str) -> list[str]:
 
 
 def _boolean_names(problems: Sequence[Problem]) -> set[str]:
-    """Return the names that are true or false in every problem."""
+    """Return the names of parameters that are booleans in every problem."""
     names = {n for p in problems for n in p}
     return {n for n in names if all(isinstance(p.get(n), bool) for p in problems)}
 
@@ -168,6 +168,6 @@ def _literal(value: Value) -> str:
 
 
 def _escape_docstring(text: str) -> str:
-    """Return text that can stand in a docstring, on one line."""
+    """Return text as one line that is safe in a docstring."""
     visible = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
     return visible.replace("\\", "\\\\").replace('"', '\\"')

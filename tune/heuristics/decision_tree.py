@@ -14,13 +14,13 @@ from foretune.values import Value
 
 @dataclass(frozen=True)
 class AtMost:
-    """Whether a number of the problem is at most ``limit``."""
+    """Whether a parameter of the problem is at most ``limit``."""
 
     name: str
     limit: float
 
     def answer(self, problem: Problem) -> bool:
-        """Return the answer: no where the problem has no such number."""
+        """Return the answer: no if the problem has no such number."""
         value = problem.get(self.name)
         return isinstance(value, (int, float)) and value <= self.limit
 
@@ -41,13 +41,9 @@ Question = AtMost | Equals
 
 
 class SplitCandidates:
-    """The columns that a tree is grown on, one per question that could tell problems apart.
+    """The columns for growing a tree, one per question that distinguishes problems.
 
-    Sizes become ranks, so that no number is too large or too close to another for a tree that
-    computes in single precision.
-
-    Args:
-        problems: those the tree is to tell apart.
+    Sizes become ranks, because the tree computes in single precision.
     """
 
     def __init__(self, problems: Sequence[Problem]) -> None:
@@ -71,12 +67,12 @@ class SplitCandidates:
     def split_between(
         self, column: int, low: npt.NDArray[np.intp], high: npt.NDArray[np.intp]
     ) -> tuple[Question, bool]:
-        """Return the question that parts two sets of problems, and whether ``low`` answers yes.
+        """Return the question that separates two sets of problems, and whether ``low`` is yes.
 
         Args:
-            column: on which a tree parts them.
-            low: numbers of the problems with small values there.
-            high: of those with large ones.
+            column: the column of the split.
+            low: indices of the problems with small values.
+            high: indices of the problems with large values.
         """
         if column >= len(self._sizes):
             return self._choices[column - len(self._sizes)], False
@@ -95,7 +91,7 @@ def _is_number(value: Value | None) -> bool:
 
 
 def _midpoint(low: float, high: float) -> float:
-    """Return a number in [low, high): half-way in ratio, as sizes go, where both are positive."""
+    """Return a number in [low, high): the geometric mean if both are positive."""
     if isinstance(low, int) and isinstance(high, int):
         return math.isqrt(low * high) if low > 0 else (low + high) // 2
     middle = math.sqrt(low) * math.sqrt(high) if low > 0 else low / 2 + high / 2
@@ -104,14 +100,14 @@ def _midpoint(low: float, high: float) -> float:
 
 @dataclass(frozen=True)
 class Leaf:
-    """The number of a configuration."""
+    """The index of a configuration."""
 
     choice: int
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A question, and where to go on."""
+    """A question and its two subtrees."""
 
     question: Question
     yes: "Node"

@@ -18,16 +18,16 @@ from foretune.space import Configuration
 
 @dataclass(frozen=True)
 class EfficiencyTable:
-    """Best value measured on a problem, divided by that of a configuration: 1 is the best one.
+    """A problem's best value divided by a configuration's value: 1 for the best configuration.
 
     Attributes:
         kernel: the kernel's name.
-        device: the device's.
-        objective: what is minimised.
+        device: the device's name.
+        objective: the minimized objective.
         problems: the rows.
         configs: the columns.
-        efficiency: shape (problems, configs); 0 where it failed, NaN where it was not measured.
-        excluded_problems: how many problems were left out because no configuration ran on them.
+        efficiency: shape (problems, configs); 0 if it failed, NaN if it was not measured.
+        excluded_problems: number of problems on which no configuration ran.
     """
 
     kernel: str
@@ -40,15 +40,15 @@ class EfficiencyTable:
 
     @property
     def efficiency_or_zero(self) -> npt.NDArray[np.float64]:
-        """`share`, where what was not measured counts as a failure."""
+        """`efficiency` with 0 for unmeasured configurations."""
         return np.nan_to_num(self.efficiency, nan=0.0)
 
 
 def efficiency_table(runs: pd.DataFrame, objective: Objective = Objective.TIME) -> EfficiencyTable:
-    """Return the shares in a run table of one kernel on one device; the newest runs count.
+    """Return the table of one kernel on one device from its newest runs.
 
     Raises:
-        UsageError: it holds several kernels or devices, or nothing that ran (or was metered).
+        UsageError: there are several kernels or devices, or no run succeeded (or was metered).
     """
     kernel, device = (_single_value(runs, column) for column in ("kernel", "device"))
     runs = newest_runs(runs).reset_index(drop=True)
@@ -87,7 +87,7 @@ def _single_value(runs: pd.DataFrame, column: str) -> str:
 
 
 def _objective_values(runs: pd.DataFrame, objective: Objective) -> npt.NDArray[np.float64]:
-    """Return the objective of each run: infinite if it failed, NaN if it is not known."""
+    """Return the objective of each run: infinite if it failed, NaN if unknown."""
     ok = (runs["status"].astype(object) == Status.OK.value).to_numpy()
     time_ms = runs["time_ms"].to_numpy(dtype=float)
     missing = np.full(len(runs), np.nan)
@@ -98,7 +98,7 @@ def _objective_values(runs: pd.DataFrame, objective: Objective) -> npt.NDArray[n
 def _group_numbers(
     runs: pd.DataFrame, group: str
 ) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
-    """Return the number of each row's problem or configuration, and a row that has each number."""
+    """Return the group number of each row, and the first row of each group."""
     columns = columns_of(runs, group)
     if not columns:
         return np.zeros(len(runs), dtype=np.intp), np.zeros(1, dtype=np.intp)
@@ -108,15 +108,14 @@ def _group_numbers(
 
 @dataclass(frozen=True)
 class Score:
-    """Shares of the best performance over problems.
+    """Efficiency of choices over problems.
 
     Attributes:
-        kept: mean share where the chosen configuration was measured, 0 where it failed; NaN if it
-            was measured nowhere.
-        at_least: the same, where an unmeasured choice counts as a failure: a lower bound.
-        worst: smallest share measured.
-        problems: how many problems were asked for.
-        unmeasured: how many of them did not have the chosen configuration.
+        kept: mean efficiency over measured choices, 0 for failures; NaN if none was measured.
+        at_least: lower bound of the mean: unmeasured choices count as failures.
+        worst: smallest measured efficiency.
+        problems: number of problems.
+        unmeasured: number of problems whose choice was not measured.
     """
 
     kept: float
@@ -127,11 +126,11 @@ class Score:
 
 
 def score(share: npt.NDArray[np.float64], chosen: Sequence[int] | npt.NDArray[np.intp]) -> Score:
-    """Return what choices keep.
+    """Return the score of choices.
 
     Args:
-        share: shape (problems, configurations); NaN where a pair was not measured.
-        chosen: the number of a configuration for each problem.
+        share: efficiency, shape (problems, configurations); NaN for unmeasured pairs.
+        chosen: the index of a configuration for each problem.
     """
     kept = share[np.arange(len(share)), np.asarray(chosen, dtype=np.intp)]
     measured = kept[~np.isnan(kept)]

@@ -1,4 +1,4 @@
-"""Exporting: what has been measured, as a standalone function, and what that keeps."""
+"""Exports measurements as a standalone Python function and scores it."""
 
 from dataclasses import dataclass
 
@@ -21,20 +21,18 @@ MAX_CONFIGS = 8
 
 @dataclass(frozen=True)
 class ExportedFunction:
-    """A function and what it keeps of the best performance measured.
+    """A function and its score against the best measured performance.
 
     Attributes:
-        source: Python source without any import; its function is ``choose``.
-        configs: what it chooses from.
-        leaves: of its decision tree.
-        chooser: the same, as an object.
-        training_score: what it keeps on the problems it was made from.
-        training_score_single: what the single best configuration keeps there.
-        oracle_share: what would be kept there if, for each problem, one could know which of the
-            configurations considered (`Chooser.considered`) is best.
-        held_out: what functions made the same way keep on problems they were not made from; None
-            if there are not enough problems.
-        held_out_single: what the single best configuration of the others keeps on those.
+        source: Python source without imports; its function is ``choose``.
+        configs: the configurations it chooses from.
+        leaves: number of leaves of its decision tree.
+        chooser: the function as an object.
+        training_score: score on the training problems.
+        training_score_single: score there of the single best configuration.
+        oracle_share: score there of the best configuration per problem among those considered.
+        held_out: cross-validated score on held-out problems; None with too few problems.
+        held_out_single: the same for the single best configuration.
     """
 
     source: str
@@ -57,19 +55,19 @@ def export_function(
 ) -> ExportedFunction:
     """Return a function from problems to configurations.
 
-    What was not measured is guessed, cautiously, while configurations are chosen (see `expected` in
-    ``chooser.py``); it is left out of the shares, and counted.
+    While configurations are chosen, unmeasured pairs are estimated cautiously. Scores leave them
+    out and count them.
 
     Args:
-        shares: what was measured.
-        max_configs: how many configurations the function may use.
-        depth: of its decision tree; None takes what keeps most of problems held out.
-        group: what is held out together (see `foretune.models.validation.splits.group_columns`).
-        seed: of the folds.
+        shares: the measured efficiencies.
+        max_configs: maximum number of configurations in the function.
+        depth: depth of its decision tree; None takes the best depth on held-out problems.
+        group: columns held out together (`foretune.models.validation.splits.group_columns`).
+        seed: random seed of the folds.
 
     Raises:
-        UsageError: no configuration may be used.
-        UnknownName: the group has a column that the problems have not.
+        UsageError: ``max_configs`` is below 1.
+        UnknownName: the group names a column that the problems do not have.
     """
     if max_configs < 1:
         raise UsageError(f"--max-configs {max_configs} leaves nothing to choose: give at least 1")
@@ -96,7 +94,7 @@ def export_function(
 def _held_out(
     shares: EfficiencyTable, max_configs: int, depth: int | None, group: str, seed: int
 ) -> tuple[Score | None, Score | None]:
-    """Return what choosers learned on other problems keep, and what one configuration does."""
+    """Return the cross-validated scores of choosers and of single configurations."""
     fold = fold_of_rows(_table(shares), "grouped", seed, group)
     if fold is None:
         return None, None

@@ -1,4 +1,4 @@
-"""Learning to choose: a few configurations that serve all problems, and a tree over them."""
+"""Selects a few configurations that serve all problems, and a tree that chooses among them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,16 +18,16 @@ from foretune.tune.heuristics.decision_tree import (
 DEPTHS = (0, 1, 2, 3, 4, 6, 8)
 FOLDS = 5
 MIN_GAIN = 1e-4
-"""A configuration that adds less to the mean share is not worth compiling."""
+"""Minimum gain in the mean share that justifies another configuration."""
 _SHARE_TOLERANCE = 1e-3
-"""Of trees whose held-out shares differ by less the smallest is taken."""
+"""Trees count as equal if their held-out shares differ by less; the smallest one wins."""
 
 PRIOR_FAILURES = 3
-"""What was not measured is expected to do as the same configuration did elsewhere, had it failed
-this many times more there: what was seen once and did well is not the best everywhere."""
+"""Failures added to a configuration's record when its unmeasured pairs are estimated, so that one
+good measurement does not make it the best everywhere."""
 
 Gains = npt.NDArray[np.float64]
-"""Shape (problems, configurations): share of the best; NaN where a pair was not measured."""
+"""Shape (problems, configurations): share of the best; NaN for unmeasured pairs."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class TreeChooser:
     """Some configurations and a tree that picks one of them.
 
     Attributes:
-        subset: their columns, the one that serves most problems best first.
-        tree: leaves are positions in ``subset``, all of which occur.
-        considered: columns that it could have chosen, used or not.
+        subset: columns of the configurations, the most useful one first.
+        tree: leaves are indices of ``subset``; all of them occur.
+        considered: columns it could have chosen, used or not.
     """
 
     subset: list[int]
@@ -50,7 +50,7 @@ class TreeChooser:
 
 
 def fill_missing_gains(gains: Gains, known: Gains | None = None) -> Gains:
-    """Return ``gains`` with what was not measured filled in from ``known`` (by default itself)."""
+    """Return ``gains`` with unmeasured pairs estimated from ``known``, by default itself."""
     known = gains if known is None else known
     measured = (~np.isnan(known)).sum(axis=0)
     column_means = np.nansum(known, axis=0) / (measured + PRIOR_FAILURES)
@@ -58,19 +58,15 @@ def fill_missing_gains(gains: Gains, known: Gains | None = None) -> Gains:
 
 
 def best_single(gains: Gains) -> int:
-    """Return the column that is expected to be best on average."""
+    """Return the column with the best expected mean."""
     return int(fill_missing_gains(gains).mean(axis=0).argmax())
 
 
 def choose_subset(gains: Gains, max_configs: int) -> list[int]:
-    """Return up to ``max_configs`` columns of which the best one per problem is best on average.
+    """Return up to ``max_configs`` columns that maximize the mean of the best one per problem.
 
-    Each is the one that adds most to those before it: this greedy choice keeps at least 1 − 1/e of
-    what the best subset would (the mean of maxima is submodular), in practice nearly all.
-
-    Args:
-        gains: complete, as `expected` returns them.
-        max_configs: at least 1.
+    The choice is greedy. It keeps at least 1 − 1/e of the optimum, because the mean of maxima is
+    submodular; in practice it keeps nearly all. ``gains`` must not have gaps.
     """
     subset: list[int] = []
     reached = np.zeros(len(gains))
@@ -87,14 +83,9 @@ def choose_subset(gains: Gains, max_configs: int) -> list[int]:
 def fit_chooser(
     problems: Sequence[Problem], gains: Gains, max_configs: int, depth: int | None, seed: int = 0
 ) -> TreeChooser:
-    """Return a chooser.
+    """Fit a chooser to the gains of all configurations on ``problems``.
 
-    Args:
-        problems: what to learn from.
-        gains: the shares of all configurations on them.
-        max_configs: how many configurations it may use.
-        depth: of the tree; None takes what keeps most of problems held out here.
-        seed: of the folds.
+    Without ``depth``, the tree gets the depth that does best on held-out folds.
     """
     filled = fill_missing_gains(gains)
     subset = choose_subset(filled, max_configs)

@@ -1,4 +1,4 @@
-"""A configuration for programs that do not know Foretune: a header, JSON, environment variables."""
+"""Writes a configuration as a C header, JSON or environment variables."""
 
 import json
 import re
@@ -36,7 +36,7 @@ def _env(name: str, config: Mapping[str, Any], notes: Mapping[str, str]) -> str:
 
 _WRITERS = {"h": _header, "json": _json, "env": _env}
 FORMATS = tuple(_WRITERS)
-"""Endings of files that a configuration can be written to."""
+"""Endings of the supported file formats."""
 
 
 def format_values(kind: str, name: str, config: Mapping[str, Any], notes: Mapping[str, str]) -> str:
@@ -44,16 +44,16 @@ def format_values(kind: str, name: str, config: Mapping[str, Any], notes: Mappin
 
     Args:
         kind: one of `FORMATS`.
-        name: the kernel's.
+        name: the kernel's name.
         config: knob -> value.
-        notes: what readers should know, by what it is.
+        notes: comments for readers, by title.
 
     Raises:
-        UsageError: the format cannot say it.
+        UsageError: the format cannot represent a value.
     """
     return _WRITERS[kind](name, config, notes)
 
 
 def c_literal(value: Any) -> str:
-    """Return a value as C has it: booleans are 1 and 0."""
+    """Return a C literal; booleans are 1 and 0."""
     return str(int(value)) if isinstance(value, bool) else str(value)

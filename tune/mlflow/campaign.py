@@ -104,7 +104,7 @@ class CampaignTracker(CampaignObserver):
 def track_campaign(
     path: Path, tracking_uri: str | None = None, progress: Progress = SILENT
 ) -> Campaign:
-    """Write the finished campaign in ``path`` to MLflow; what is there already stays.
+    """Write the finished campaign in ``path`` to MLflow, unless it is there already.
 
     Args:
         path: the campaign's folder.

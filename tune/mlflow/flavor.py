@@ -1,8 +1,7 @@
-"""The MLflow flavour: a saved predictor as a model that MLflow loads, serves and compares.
+"""The MLflow flavor: a saved predictor as a model that MLflow loads, serves and compares.
 
-The model's data is the folder that `Predictor.save` wrote, read back by `Predictor.load`: nothing
-is pickled, and loading runs no code but Foretune's. Rows of a run table go in, the prediction table
-comes out.
+The model's data is the folder of `Predictor.save`. Nothing is pickled, and loading runs only
+Foretune's code. The model maps rows of a run table to the prediction table.
 """
 
 from pathlib import Path
@@ -24,12 +23,7 @@ INPUT_GROUPS = (*PLAIN_GROUPS, "device.", "static.")
 
 
 class PredictorModel:
-    """What `mlflow.pyfunc.load_model` wraps.
-
-    Attributes:
-        predictor: the loaded predictor.
-        python_model: the same, for ``unwrap_python_model``.
-    """
+    """The model behind `mlflow.pyfunc.load_model`; MLflow needs ``python_model`` to unwrap it."""
 
     def __init__(self, predictor: Predictor) -> None:
         self.predictor = self.python_model = predictor
@@ -48,7 +42,7 @@ class PredictorModel:
 
 
 def log_model(predictor: Predictor, folder: Path, name: str = ARTIFACT) -> "ModelInfo":
-    """Log the predictor saved in ``folder`` to MLflow's active run and return what was logged.
+    """Log the predictor saved in ``folder`` to MLflow's active run and return its model info.
 
     Raises:
         MlflowException: the server refuses it.
@@ -72,9 +66,9 @@ def log_model(predictor: Predictor, folder: Path, name: str = ARTIFACT) -> "Mode
 def infer_model_signature(predictor: Predictor) -> "ModelSignature":
     """Return the signature: run-table columns to the prediction table.
 
-    A column that has gaps in training may be missing or empty. Numbers in it come as integers or as
-    floats, depending on where the gaps are, so its type is left open. Text is text: MLflow refuses
-    categorical columns, as `foretune.features.candidate_rows` makes them.
+    A column with gaps in training is optional. Its numbers are integers or floats, depending on
+    the gaps, so its type is left open. MLflow refuses the categorical columns of
+    `foretune.features.candidate_rows`; pass text instead.
     """
     from mlflow.models import ModelSignature, infer_signature
     from mlflow.types.schema import AnyType, ColSpec, Schema
@@ -93,7 +87,7 @@ def infer_model_signature(predictor: Predictor) -> "ModelSignature":
 
 
 def input_columns(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns of ``runs`` that say what ran where, none that say how it went."""
+    """Return the input columns of a run table: kernel, device, problem and configuration."""
     known = [c for c in runs if c.startswith(INPUT_GROUPS)]
     return runs[["kernel", "device", *known]]
 

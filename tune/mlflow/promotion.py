@@ -1,9 +1,8 @@
-"""Which predictor others should take: the champion, and what has to be better than it.
+"""Decides whether a new predictor becomes the champion or the challenger.
 
-A new predictor becomes champion if its typical error on held-out problems is smaller than that of
-every baseline on the same rows, and than that of the present champion: on those of its held-out
-problems that the champion has not learned from, where there are enough; else each by what it was
-held to when it was trained. Otherwise it is the challenger.
+The champion must have a smaller typical error on held-out problems than every baseline on the same
+rows, and than the present champion. The two predictors are compared on held-out problems that are
+new to both. Without enough of these, each counts with its error from its own training.
 """
 
 from dataclasses import dataclass
@@ -19,18 +18,12 @@ from foretune.models.targets import measured_rows
 CHAMPION, CHALLENGER = "champion", "challenger"
 METRIC = "median_ape"
 MIN_NEW_PROBLEMS = 2
-"""Held-out problems new to the champion on which the two can be compared."""
+"""Minimum number of problems new to both predictors for a direct comparison."""
 
 
 @dataclass(frozen=True)
 class PromotionDecision:
-    """What a new predictor is to be called, and why.
-
-    Attributes:
-        alias: `CHAMPION` or `CHALLENGER`.
-        reason: one line.
-        error: its `METRIC` on held-out problems; NaN where none were held out.
-    """
+    """The alias of a new predictor, with the reason and its error on held-out problems."""
 
     alias: str
     reason: str
@@ -40,13 +33,12 @@ class PromotionDecision:
 def decide_promotion(
     training: Training, present: Predictor | None, present_error: float
 ) -> PromotionDecision:
-    """Return whether a new predictor becomes champion.
+    """Return the alias of a new predictor.
 
     Args:
-        training: of the new one.
-        present: the champion; None where there is none.
-        present_error: the champion's `METRIC` on problems held out when it was trained; NaN where
-            nobody knows.
+        training: the new predictor and its scores.
+        present: the present champion, if any.
+        present_error: the champion's held-out `METRIC` from its training; NaN if unknown.
     """
     target = next(iter(training.predictor.targets_))
     splits = training.scores[target]
@@ -101,5 +93,7 @@ def _error(truth: np.ndarray, predicted: np.ndarray) -> float:
 
 def _comparison_text(new_error: float, reference_error: float, reference: str, better: bool) -> str:
     relation = "better than" if better else "no better than"
-    reference = f"{100 * reference_error:.1f} % {reference}"
-    return f"typical error {100 * new_error:.1f} % is {relation} the {reference}"
+    return (
+        f"typical error {100 * new_error:.1f} % is {relation} the "
+        f"{100 * reference_error:.1f} % {reference}"
+    )

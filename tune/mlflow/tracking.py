@@ -1,4 +1,4 @@
-"""Tracker."""
+"""Writes campaigns, trainings and plans to MLflow."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from foretune.version import __version__
 
 
 def provenance() -> dict[str, str]:
-    """Return tags: MLflow's own, Foretune's version, and git's state of the working directory."""
+    """Return tags: MLflow's own, Foretune's version and the git state of the working directory."""
     from mlflow.tracking.context.registry import resolve_tags
 
     tags = {k: str(v) for k, v in resolve_tags().items()}
@@ -35,7 +35,7 @@ def provenance() -> dict[str, str]:
 
 
 def git_state() -> dict[str, str]:
-    """Return the commit checked out here, and whether files differ from it; nothing outside git."""
+    """Return the checked-out commit and whether files changed; empty outside git."""
     commit, changes = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "-uno")
     if commit is None or changes is None:
         return {}
@@ -54,10 +54,10 @@ def _git(*arguments: str) -> str | None:
 
 EXPERIMENT = "foretune"
 HELD_OUT_ERROR_TAG = "foretune.held_out_error"
-"""Tag: the typical error on problems held out in training."""
+"""Tag with the typical error on problems held out in training."""
 DESCRIPTION_TAG = "mlflow.note.content"
 _MAX_BATCH_METRICS = 1000
-"""Metrics that MLflow takes in one batch."""
+"""Maximum number of metrics in one MLflow batch."""
 
 
 class Tracker:
@@ -83,13 +83,13 @@ class Tracker:
 
     @property
     def name(self) -> str:
-        """The tracking URI without passwords, to be shown and written down."""
+        """The tracking URI without passwords."""
         return redact(self.uri)
 
     def open_run(
         self, name: str, run_id: str | None, tags: Mapping[str, str], parent: str | None = None
     ) -> str:
-        """Return the id of the run ``run_id`` if it still exists, else of a new one."""
+        """Return ``run_id`` if the run still exists, otherwise the id of a new run."""
         from mlflow.exceptions import MlflowException
 
         with _translate_errors(self.uri):
@@ -111,7 +111,7 @@ class Tracker:
         params: Mapping[str, Any] = {},
         metrics: Mapping[str, float] = {},
     ) -> None:
-        """Write parameters and single metrics; those that are not finite are left out."""
+        """Write parameters and finite metrics."""
         from mlflow.entities import Metric, Param
 
         now = int(time.time() * 1000)
@@ -122,7 +122,7 @@ class Tracker:
             self._client.log_batch(run_id, metrics=points, params=new)
 
     def describe(self, run_id: str, text: str) -> None:
-        """Write a run's description, which MLflow shows above all else; Markdown."""
+        """Write a run's description (Markdown), which MLflow shows first."""
         with _translate_errors(self.uri):
             self._client.set_tag(run_id, DESCRIPTION_TAG, text)
 
@@ -161,7 +161,7 @@ class Tracker:
         self.describe(run_id, f"**{result.verdict}**, {ratio(winner.ratio)}: {winner.config}")
 
     def log_steps(self, run_id: str, table: pd.DataFrame) -> None:
-        """Write a table of numbers as metrics, one step per row; what is not finite is left out."""
+        """Write the finite numbers of a table as metrics, one step per row."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
@@ -178,10 +178,7 @@ class Tracker:
     def log_training(self, run_id: str, training: Training, folder: Path) -> None:
         """Write a training: parameters, scores by target and split, rows, model and plots.
 
-        Args:
-            run_id: of the run.
-            training: what `train_predictor` returned.
-            folder: where its predictor has been saved.
+        The predictor must have been saved to ``folder``.
 
         Raises:
             TrackingError: the server cannot be reached or refuses something.
@@ -211,20 +208,17 @@ class Tracker:
     def log_predictor(
         self, run_id: str, training: Training, folder: Path, source: Path
     ) -> PromotionDecision:
-        """Log what was learned, and from what; register it as champion or challenger.
+        """Log a predictor and its rows; register it as champion or challenger.
 
-        It loads by name wherever a predictor is taken (`foretune.models.saved.lookup`), and with
-        ``mlflow.pyfunc.load_model("models:/foretune-KERNEL@champion")`` anywhere Foretune is
-        installed; see `foretune.tune.mlflow.flavor`.
+        Commands load it by name (`foretune.models.saved.lookup`), and so does
+        ``mlflow.pyfunc.load_model("models:/foretune-KERNEL@champion")``. Tags of the run and of the
+        model version hold the decision.
 
         Args:
-            run_id: of the run.
-            training: what was learned, and how good it is.
-            folder: where its predictor has been saved.
-            source: where the rows it learned from lie.
-
-        Returns:
-            which of the two it is, and why; tags of the run and of the model's version say so too.
+            run_id: the run.
+            training: the predictor and its scores.
+            folder: the saved predictor.
+            source: the file with the training rows.
 
         Raises:
             TrackingError: the server cannot be reached or refuses something.
@@ -261,7 +255,7 @@ class Tracker:
         return verdict
 
     def _log_dataset(self, predictor: Predictor, source: Path) -> str:
-        """Record the rows, their schema and where they lie; return their digest."""
+        """Record rows, schema and location of a dataset; return its digest."""
         import mlflow
         from mlflow.data.pandas_dataset import from_pandas
 
@@ -271,9 +265,9 @@ class Tracker:
         return str(dataset.digest)
 
     def _champion(self, name: str) -> tuple[Predictor | None, float]:
-        """Return the present champion, and its error on held-out problems as it was tagged.
+        """Return the present champion and its tagged error on held-out problems.
 
-        None where there is none, or one that this version of Foretune cannot read.
+        It is None if there is no champion, or if this version of Foretune cannot read it.
         """
         from mlflow.exceptions import MlflowException
 
@@ -313,7 +307,7 @@ class Tracker:
 
     @contextmanager
     def running(self, run_id: str) -> Iterator[None]:
-        """Mark the run as finished at the end; as killed or failed if it does not come to that."""
+        """Mark the run as finished at the end, or as killed or failed after an exception."""
         try:
             yield
         except BaseException as e:
@@ -334,11 +328,11 @@ class Tracker:
 
         with mlflow.start_run(run_id=run_id, nested=True):
             yield
-        self._client.update_run(run_id, status="RUNNING")  # leaving it ended the run
+        self._client.update_run(run_id, status="RUNNING")  # leaving the context ended it
 
 
 def score_metrics(training: Training) -> dict[str, float]:
-    """Return ``TARGET.SPLIT.METRIC`` -> value of the trained model itself."""
+    """Return the trained model's scores as ``TARGET.SPLIT.METRIC`` -> value."""
     return {
         f"{target}.{split}.{metric}": value
         for target, splits in training.metrics().items()
@@ -349,7 +343,7 @@ def score_metrics(training: Training) -> dict[str, float]:
 
 @contextmanager
 def _translate_errors(uri: str) -> Iterator[None]:
-    """Turn whatever MLflow raises into one line."""
+    """Report MLflow's exceptions in one line."""
     from mlflow.exceptions import MlflowException
 
     try:

@@ -1,6 +1,6 @@
-"""Charts as data: axes, and what is drawn between them. Templates make inline SVG of it.
+"""Charts as data, which templates render as inline SVG.
 
-Places are percentages of the chart's area, so a chart is as wide as the page without a script.
+Positions are percentages of the chart's area, so charts scale to the page without a script.
 """
 
 import math
@@ -15,10 +15,10 @@ class Axis:
     """The range of one coordinate.
 
     Attributes:
-        title: what it shows, with its unit.
-        low, high: its ends.
+        title: quantity and unit.
+        low, high: the ends.
         ticks: values with their labels.
-        log: whether it is logarithmic.
+        log: whether the axis is logarithmic.
     """
 
     title: str
@@ -28,7 +28,7 @@ class Axis:
     log: bool = False
 
     def position(self, value: float) -> float:
-        """Return where ``value`` lies, in percent from the low end; NaN where it has no place."""
+        """Return the position of ``value`` in percent from the low end; NaN if it has none."""
         low, high = self.low, self.high
         if self.log:
             if not value > 0:
@@ -39,14 +39,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class Points:
-    """Marks, each with a text that is shown where the pointer rests on it.
+    """Marks with optional tooltips; marks outside the axes are not drawn.
 
     Attributes:
-        x, y: where; what lies outside the axes is not drawn.
-        color: of the page if it starts with ``@``.
-        symbol: one of the legend's.
-        size_px: of a circle, its diameter.
-        texts: one per mark, or none.
+        x, y: coordinates.
+        color: a CSS color, or a color of the page if it starts with ``@``.
+        symbol: a symbol of the legend.
+        size_px: diameter of a circle.
+        texts: a tooltip per mark, or none.
     """
 
     x: Sequence[float]
@@ -59,14 +59,14 @@ class Points:
 
 @dataclass(frozen=True)
 class Line:
-    """A line through points in their order.
+    """A line through points in their order, clipped at the axes.
 
     Attributes:
-        x, y: of the points; what lies outside the axes is cut off.
-        color: as of `Points`.
-        width_px: of the line.
-        dash: lengths of dashes and gaps, as in SVG; none if empty.
-        steps: whether the value stays until the next point.
+        x, y: coordinates of the points.
+        color: as for `Points`.
+        width_px: line width.
+        dash: SVG dash lengths; empty for a solid line.
+        steps: whether the value stays constant until the next point.
     """
 
     x: Sequence[float]
@@ -102,14 +102,7 @@ ChartLayer = Points | Line | Spans | Note
 
 @dataclass(frozen=True)
 class Chart:
-    """Layers between two axes, the first at the bottom.
-
-    Attributes:
-        x, y: its axes.
-        layers: what is drawn.
-        height_px: of its area.
-        square: whether it may be no wider than high.
-    """
+    """Layers between two axes, the first at the bottom; a square chart is no wider than high."""
 
     x: Axis
     y: Axis
@@ -118,7 +111,7 @@ class Chart:
     square: bool = False
 
     def marks(self, points: Points) -> list[tuple[float, float, str]]:
-        """Return place and text of the marks that lie within the axes."""
+        """Return position and text of the marks within the axes."""
         texts = points.texts or [""] * len(points.x)
         positions = (
             (*self.position(x, y), t) for x, y, t in zip(points.x, points.y, texts, strict=True)
@@ -126,7 +119,7 @@ class Chart:
         return [p for p in positions if 0 <= p[0] <= 100 and 0 <= p[1] <= 100]
 
     def path(self, line: Line) -> str:
-        """Return the points of a line as SVG wants them."""
+        """Return the points of a line as an SVG attribute."""
         x, y = list(line.x), list(line.y)
         if line.steps:
             x = [value for value in x for _ in range(2)][1:]
@@ -135,14 +128,14 @@ class Chart:
         return " ".join(f"{a:g},{b:g}" for a, b in positions if math.isfinite(a + b))
 
     def spans(self, spans: Spans) -> list[tuple[float, float, float]]:
-        """Return place and both ends of every interval, cut at the axis's ends."""
+        """Return position and ends of every interval, clipped at the axis."""
         return [
             (self.x.position(x), self._vertical_position(high), self._vertical_position(low))
             for x, low, high in zip(spans.x, spans.low, spans.high, strict=True)
         ]
 
     def position(self, x: float, y: float) -> tuple[float, float]:
-        """Return the place of a point, in percent from the left and from the top."""
+        """Return the position of a point in percent from the left and from the top."""
         return self.x.position(x), round(100 - self.y.position(y), 2)
 
     def _vertical_position(self, value: float) -> float:
@@ -152,14 +145,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of stacked bars.
-
-    Attributes:
-        name: what it is.
-        color: of it.
-        values: one per bar; 0 where a bar has none of it.
-        labeled: whether its name stands in it, where there is room.
-    """
+    """A part of stacked bars, with a value per bar; a labeled one shows its name if it fits."""
 
     name: str
     color: str
@@ -169,13 +155,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Mark:
-    """A line beside a bar.
-
-    Attributes:
-        name: what it is.
-        values: where, one per bar; NaN where a bar has none.
-        low, high: its interval, if known.
-    """
+    """A line beside each bar with a value that is not NaN, optionally with an interval."""
 
     name: str
     values: Sequence[float]
@@ -188,12 +168,12 @@ class Bars:
     """Horizontal bars of segments, the first bar on top.
 
     Attributes:
-        labels: of the bars.
-        segments: what they are made of, from the left.
-        axis: of their lengths.
+        labels: one per bar.
+        segments: parts of the bars, from the left.
+        axis: the axis of their lengths.
         mark: a line beside each bar.
         ends: a text after each bar, or none.
-        start: where bars begin.
+        start: value at which bars begin.
     """
 
     labels: Sequence[str]
@@ -216,7 +196,7 @@ class Bars:
         return parts
 
     def mark_positions(self, bar: int) -> dict[str, float]:
-        """Return the places of the mark of one bar: ``at``, and ``low`` and ``high`` if known."""
+        """Return the positions of a bar's mark: ``at``, and ``low`` and ``high`` if known."""
         if self.mark is None or not math.isfinite(self.mark.values[bar]):
             return {}
         positions = {"at": self.axis.position(self.mark.values[bar])}

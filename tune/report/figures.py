@@ -26,15 +26,15 @@ from foretune.tune.report.rates import Rate
 from foretune.tune.results import TuneResult
 
 MAX_POINTS = 1000
-"""Drawn of a scatter: more cannot be told apart and make the page slow."""
+"""Maximum number of points in a scatter plot; more are indistinguishable and slow."""
 
 COMPARISON_MARKS = {"default": ("@quiet", "circle"), "tuned": ("@measured", "circle")}
-"""Colour and symbol in the roofline's chart; all others are the library's."""
+"""Color and symbol in the roofline chart; other contenders use the library's."""
 LIBRARY_MARK = ("@library", "diamond")
 
 
 def trace_figure(result: TuneResult) -> Chart:
-    """Return every measurement of a search in order, what was predicted, and the best so far."""
+    """Return a search's measurements in order, its predictions, and the best so far."""
     unit = result.objective.unit
     steps = list(enumerate(result.trace, start=1))
     successful = [(i, s) for i, s in steps if math.isfinite(s.objective)]
@@ -90,7 +90,7 @@ def trace_figure(result: TuneResult) -> Chart:
 
 
 def prediction_figure(held_out: pd.DataFrame, quantity: str) -> Chart:
-    """Return predicted over measured, of rows of one target whose problem was held out.
+    """Return predicted against measured values of one target on held-out problems.
 
     ``quantity`` names the target with its unit.
     """
@@ -118,7 +118,7 @@ def prediction_figure(held_out: pd.DataFrame, quantity: str) -> Chart:
 
 
 def worth_figure(importance: pd.DataFrame) -> Bars:
-    """Return one bar per tunable parameter: its worst over its best effect, from 1 on."""
+    """Return one bar per tunable parameter: its worst over its best effect, from 1."""
     rows = importance.sort_values("factor", ascending=False)
     highest = max([1.1, *rows["factor"]])
     return Bars(
@@ -133,7 +133,7 @@ def worth_figure(importance: pd.DataFrame) -> Bars:
 
 
 def pareto_figure(time_ms: np.ndarray, energy_mj: np.ndarray) -> Chart:
-    """Return energy over time of one problem's configurations, those none beats in both marked."""
+    """Return energy over time of one problem's configurations, with the Pareto front marked."""
     front = pareto_front(time_ms, energy_mj)
     rest = np.setdiff1d(np.arange(len(time_ms)), front)
     if len(rest) > MAX_POINTS:
@@ -151,14 +151,10 @@ def pareto_figure(time_ms: np.ndarray, energy_mj: np.ndarray) -> Chart:
 
 
 def roofline_figure(names: Sequence[str], rates: Sequence[Sequence[Rate]], device: Device) -> Chart:
-    """Return rates over operations per byte, below the device's roofs.
+    """Return the roofline chart: rates over operations per byte, with a roof per data type.
 
-    The chart of Williams, Waterman and Patterson (CACM 52(4), 2009): a roof per data type.
-
-    Args:
-        names: of the problems.
-        rates: of their contenders.
-        device: whose peaks are the roofs.
+    After Williams, Waterman and Patterson (CACM 52(4), 2009). ``names`` are the problems and
+    ``rates`` the rates of their contenders.
     """
     known = [
         (n, r)
@@ -194,7 +190,7 @@ def roofline_figure(names: Sequence[str], rates: Sequence[Sequence[Rate]], devic
 
 
 def pareto_front(time_ms: np.ndarray, energy_mj: np.ndarray) -> np.ndarray:
-    """Return the rows that no other row beats in both, fastest first."""
+    """Return the indices of the Pareto front, fastest first."""
     order = np.lexsort((energy_mj, time_ms))
     min_before = np.minimum.accumulate(np.r_[np.inf, energy_mj[order][:-1]])
     front: np.ndarray = order[energy_mj[order] < min_before]

@@ -1,4 +1,4 @@
-"""Page, number formats."""
+"""HTML pages and number formats."""
 
 import math
 import os
@@ -12,7 +12,7 @@ from foretune.tune.report.chart import kind_of
 
 
 def number(value: float, unit: str = "") -> str:
-    """Return ``value`` with three significant digits and no exponent; a dash for NaN."""
+    """Return ``value`` with three significant digits, without exponent; a dash for NaN."""
     if not math.isfinite(value):
         return "–"
     digits = 2 - math.floor(math.log10(abs(value))) if value else 0
@@ -44,7 +44,7 @@ def interval(low: float, high: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a wall time as people say it."""
+    """Return a wall time in seconds, minutes or hours."""
     if seconds < 60:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
@@ -55,12 +55,12 @@ _FOLDER = Path(__file__).parent
 
 
 def render(template: Path, **values: Any) -> str:
-    """Return a page. Text in ``values`` is shown as it is and can never become markup.
+    """Return a page; text in ``values`` is escaped.
 
     Args:
         template: extends ``page.html``; ``parts.html`` has tables and sections,
             ``charts.html`` charts.
-        values: what it names, ``title`` and ``headline`` at least.
+        values: the template's variables, at least ``title`` and ``headline``.
     """
     environment = Environment(
         loader=FileSystemLoader([template.parent, _FOLDER]), autoescape=True, finalize=_finalize,
@@ -75,7 +75,7 @@ def render(template: Path, **values: Any) -> str:
 
 
 def write_page(path: str | os.PathLike[str], text: str) -> Path:
-    """Write a page to ``path`` in one step, all or nothing, and return it.
+    """Write a page to ``path`` and return it; on failure an old file remains.
 
     Raises:
         OutputError: the file cannot be written.

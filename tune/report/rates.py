@@ -1,4 +1,4 @@
-"""How near to what the device can do: operations and bytes over time, beside the roofline."""
+"""Achieved operations and bytes per second, and the share of the roofline."""
 
 import math
 from collections.abc import Iterator
@@ -14,14 +14,14 @@ from foretune.tune.results import TuneResult
 
 @dataclass(frozen=True)
 class Rate:
-    """What one contender reaches; NaN where operations, bytes or the device's peak are unknown.
+    """Rates of a contender; NaN if operations, bytes or the device's peak are unknown.
 
     Attributes:
-        name: of the contender.
+        name: the contender's name.
         gflops: 1e9 operations per second.
         gbps: 1e9 bytes per second.
-        roofline: share of the roofline: the least possible time over its own.
-        dtype: its operations are in.
+        roofline: roofline time divided by measured time.
+        dtype: data type of the operations.
     """
 
     name: str
@@ -32,7 +32,7 @@ class Rate:
 
 
 def rates(kernel: Kernel, result: TuneResult, device: Device) -> Iterator[Rate]:
-    """Yield the rates of default, winner and library call; none where times were not compared."""
+    """Yield the rates of default, winner and library call, if the objective is time."""
     if result.objective is not Objective.TIME:
         return
     baseline, winner = result.baseline, result.winner
@@ -50,7 +50,7 @@ def rates(kernel: Kernel, result: TuneResult, device: Device) -> Iterator[Rate]:
 
 
 def reproduce(result: TuneResult, kernel: str) -> str:
-    """Return the command that tunes a problem of ``kernel``, a name or a place, from nothing."""
+    """Return the command that tunes the problem again without stored measurements."""
     problem = ",".join(f"{name}={value}" for name, value in result.problem.items())
     return (
         f"foretune tune {kernel} --problem {problem} --budget {max(1, len(result.trace))} "

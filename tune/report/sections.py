@@ -1,4 +1,4 @@
-"""Sections."""
+"""Sections of the report: predictions, features, energy, failures and speed-ups."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -17,7 +17,7 @@ from foretune.tune.results import Comparison, TuneResult
 
 MAX_PARETO_CHARTS = 6
 MAX_FEATURES_PER_GROUP = 4
-"""Named of each group of features."""
+"""Features named per group."""
 TARGETS = {"time_ms": "time, ms", "power_w": "power, W", "energy_mj": "energy, mJ"}
 METRICS = {
     "mape": ("Mean error", percent),
@@ -30,7 +30,7 @@ METRICS = {
 
 
 def is_predicted(results: Sequence[TuneResult]) -> bool:
-    """Whether there are predictions to draw: of times, where times are drawn."""
+    """Whether the searches minimized time and had predictions of it."""
     return any(
         r.objective is Objective.TIME and math.isfinite(s.predicted_ms)
         for r in results
@@ -54,7 +54,7 @@ def prediction_clouds(held_out: pd.DataFrame) -> Iterator[tuple[str, Chart]]:
 def strongest_features(
     attribution: Importance | None,
 ) -> Iterator[tuple[str, float, list[dict[str, Any]]]]:
-    """Yield each group of features: its name, its typical effect and the strongest of it."""
+    """Yield name, typical effect and strongest features of each feature group."""
     if attribution is None:
         return
     features = attribution.features[attribution.features["mean"] > 0]
@@ -65,10 +65,7 @@ def strongest_features(
 
 
 def energy_by_problem(runs: pd.DataFrame) -> list[tuple[str, np.ndarray, np.ndarray]] | None:
-    """Return the problems with their times (ms) and energies (mJ), those with most runs first.
-
-    None where no meter was there.
-    """
+    """Return problems with times (ms) and energies (mJ), most runs first; None without a meter."""
     runs = runs[runs["status"] == "ok"]
     if "power_w" not in runs or runs["power_w"].isna().all():
         return None
@@ -88,7 +85,7 @@ def energy_by_problem(runs: pd.DataFrame) -> list[tuple[str, np.ndarray, np.ndar
 
 
 def failures(runs: pd.DataFrame) -> Iterator[tuple[str, int, str]]:
-    """Yield each status of runs that failed: how many, and the first that said why."""
+    """Yield each failure status with its count and the first error message."""
     failed = runs[runs["status"] != "ok"]
     for status, group in failed.groupby("status", sort=False, observed=True):
         errors = group["error"].dropna().astype(str) if "error" in group else ()
@@ -99,7 +96,7 @@ _WIDTH, _MARGIN = 160.0, 5.0
 
 
 class RatioScale:
-    """The scale of the strips that show every problem's ratio to its default."""
+    """The scale of the strips with each problem's ratio to its default."""
 
     def __init__(self, results: Sequence[TuneResult]) -> None:
         ratios = [1.0]
@@ -113,13 +110,13 @@ class RatioScale:
 
     @staticmethod
     def shown(result: TuneResult) -> Comparison:
-        """Return the winner, or the best candidate that did not win; the default if none ran."""
+        """Return the winner, else the best candidate, else the default."""
         if result.verified:
             return result.winner
         candidates = [c for c in result.contenders[1:] if c.config is not None]
         return min(candidates, key=lambda c: c.value, default=result.baseline)
 
     def x(self, ratio: float) -> float:
-        """Return where a ratio stands in a strip; an endless interval is cut at its end."""
+        """Return the x position of a ratio in a strip; infinite ratios are clipped."""
         fraction = (math.log(ratio) - self._low) / (self._high - self._low) if ratio > 0 else 0.0
         return round(_MARGIN + min(max(fraction, 0), 1) * (_WIDTH - 2 * _MARGIN), 1)

@@ -1,4 +1,4 @@
-"""Report of one tuned problem; validation page."""
+"""Reports of one tuned problem and of one predictor's validation."""
 
 import math
 import os
@@ -42,12 +42,7 @@ def _spaced(named: object) -> str:
 
 
 def validation_page(title: str, validation: Validation) -> str:
-    """Return the document: predicted against measured of held-out rows, and all scores.
-
-    Args:
-        title: what the predictor knows, for the heading.
-        validation: of its training.
-    """
+    """Return the page with predicted and measured values of held-out rows, and all scores."""
     return render(
         Path(__file__).with_name("validation.html"), title=title, heading="Foretune",
         headline=title, clouds=list(prediction_clouds(held_out_rows(validation))),

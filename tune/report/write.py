@@ -1,7 +1,4 @@
-"""The report: one HTML file that says what a campaign found, how sure that is, and how it was done.
-
-It holds everything it needs, so it opens offline and can be mailed.
-"""
+"""The report: one self-contained HTML file with a campaign's results and method."""
 
 import math
 import os
@@ -49,25 +46,25 @@ _OUTCOME_TEXT = {
 
 @dataclass(frozen=True)
 class ReportData:
-    """What a report is made of.
+    """Content of a report.
 
     Attributes:
-        kernel: its name.
-        device: what was measured on.
-        objective: what was minimised.
+        kernel: the kernel's name.
+        device: the measured device.
+        objective: the minimized objective.
         runs: the run table the predictor learned from.
-        validation: of the predictor.
-        learned: how many ``rows`` and ``problems`` it learned from.
+        validation: the predictor's validation.
+        learned: counts of ``rows`` and ``problems`` in training.
         results: one per tuned problem.
         importance: columns ``parameter``, ``factor`` and, if known, ``best``.
-        environment: versions fingerprint.
+        environment: versions.
         started_at: ISO time.
         seconds: wall time of the campaign.
-        mlflow_uri: where it is tracked; None if nowhere.
-        rates: per result, how near contenders are to what the device can do.
-        space_size: configurations a search chooses from; None if unknown.
-        attribution: what predictions rest on; None where the model has no exact contributions.
-        kernel_location: how commands name the kernel; its name unless given.
+        mlflow_uri: the tracking URI; None if the campaign is not tracked.
+        rates: rates of the contenders, per result.
+        space_size: number of configurations in the search space; None if unknown.
+        attribution: feature importance; None if the model has no exact contributions.
+        kernel_location: the kernel's name in commands, if it differs.
     """
 
     kernel: str
@@ -89,7 +86,7 @@ class ReportData:
 
 
 def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
-    """Write the report to ``path`` in one step, all or nothing, and return it.
+    """Write the report to ``path`` and return it; on failure an old file remains.
 
     Raises:
         OutputError: the file cannot be written.
@@ -193,7 +190,7 @@ def _tiles(data: ReportData) -> dict[str, str]:
 
 
 def _is_unseen(result: TuneResult, runs: pd.DataFrame) -> bool:
-    """Whether nothing in ``runs`` is of this problem but what its own search measured."""
+    """Whether ``runs`` hold only this problem's own search."""
     same = np.ones(len(runs), dtype=bool)
     for name, value in result.problem.items():
         same &= (

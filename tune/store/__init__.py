@@ -1,11 +1,11 @@
-"""The tuning store: what has been measured and chosen, shared by threads, processes and machines.
+"""The tuning store: measurements and choices, shared by threads, processes and machines.
 
-One row per configuration, so that one more configuration means one more measurement. Nothing here
-is on the path of a launch whose configuration is known.
+It has one row per configuration, so a new configuration costs one measurement. A launch with a
+known configuration does not touch it.
 """
 
+from foretune.tune.store.file import StoreFile
 from foretune.tune.store.store import Store
-from foretune.tune.store.store_file import StoreFile
 from foretune.tune.store.subject import Choice, MergeReport, Subject, Summary
 
 __all__ = ["Choice", "MergeReport", "Store", "StoreFile", "Subject", "Summary"]

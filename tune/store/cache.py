@@ -68,16 +68,16 @@ class Aliases(Protocol):
 
 
 class MeasurementCache:
-    """What is known of one kernel on one device, and where new measurements and choices go.
+    """Measurements and choices of one kernel on one device; new ones go to store and log.
 
     Args:
         subject: the kernel's code, device and toolchain.
         store: shared with other processes.
-        log: a copy of everything measured or found, e.g. the run table a user asked for.
+        log: gets a copy of everything measured or found, e.g. the run table a user asked for.
         shipped: results that came with a library; the store's are newer.
         translate: applied to each measurement of the store; None drops it.
-        aliases: makes the other names of the same runs, on first use.
-        space_id: of the search space, if the kernel has several; part of a choice's key.
+        aliases: called on first use; returns the other names of the same runs.
+        space_id: identifies the search space if the kernel has several; part of a choice's key.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class MeasurementCache:
         store: StoreLocation = None,
         log: "RunLog | None" = None,
     ) -> Self:
-        """Return the cache of a registered kernel; runs of a Triton kernel serve ``autotune``."""
+        """Return the cache of a kernel; ``autotune`` finds the runs of a Triton kernel."""
         from foretune.collect.collection import CurrentRuns
         from foretune.collect.versions import toolchain
 
@@ -134,10 +134,10 @@ class MeasurementCache:
         return found
 
     def append(self, *measurements: Measurement) -> None:
-        """Keep measurements, failures too, in the log and in the store.
+        """Write measurements, failures included, to the log and the store.
 
         Raises:
-            RunTableError: one is impossible; it is not written.
+            RunTableError: a measurement contradicts itself; it is not written.
             OutputError: the log cannot be written.
         """
         if self._log is not None:
@@ -162,7 +162,7 @@ class MeasurementCache:
         return [m for rows in others for m in rows.values()]
 
     def forget(self, problem: Problem) -> None:
-        """Ignore what is known of a problem; the store keeps it for others."""
+        """Ignore a problem's measurements and choices; the store keeps them for others."""
         self._loaded().pop(problem, None)
         self._choices.clear()
         self._forgotten.add(problem)
@@ -178,10 +178,10 @@ class MeasurementCache:
         """Return the choice for a problem with the same objective, limits and candidates.
 
         Args:
-            problem: what it is for.
-            objective: what was minimized.
+            problem: the problem.
+            objective: the objective and its limits.
             candidates: identifies the configurations to choose from; None is the whole space.
-            among: choices of other configurations are ignored; None accepts all.
+            among: accepted configurations; None accepts all.
         """
         if problem in self._forgotten:
             return None
@@ -191,9 +191,9 @@ class MeasurementCache:
         return next((c for c in found if among is None or c.config in among), None)
 
     def all_choices(self, problem: Problem) -> list[tuple[Problem, Choice]]:
-        """Return the choices of all problems with their tags, oldest first.
+        """Return the choices of all tagged problems, oldest first.
 
-        The list is empty if ``problem``, which they are wanted for, was forgotten.
+        The list is empty if ``problem``, for which they are wanted, was forgotten.
         """
         if problem in self._forgotten:
             return []

@@ -1,4 +1,4 @@
-"""The store's connection: kept open between transactions, its failures reported in one line."""
+"""The store's database connection, which stays open between transactions."""
 
 import os
 import sqlite3
@@ -187,7 +187,7 @@ class Database:
         raise StoreError(f"{self.name} does not exist: nothing has been tuned there yet")
 
     def _create(self, engine: "Engine") -> None:
-        """Make the tables in one transaction; of several processes, the first one does."""
+        """Make the tables in one transaction, unless another process was faster."""
         from sqlalchemy.exc import DBAPIError
 
         from foretune.tune.store.tables import stored_version

@@ -1,4 +1,4 @@
-"""The file of tuned results: what `Tuned.export` writes, and a library ships beside its code.
+"""The file of tuned results, which `StoreReader.export` writes and a library ships with its code.
 
 ::
 
@@ -27,17 +27,59 @@ from foretune.tune.store.json_rows import (
     measurement_from_record,
     measurement_to_record,
 )
+from foretune.tune.store.reader import StoreReader
 from foretune.tune.store.subject import Choice, Subject, group_by_problem, sort_key
 
 FORMAT = "foretune tuned results"
 VERSION = 1
 
 SubjectContent = tuple[Subject, Mapping[Problem, Choice], list[Measurement]]
-"""What is known of a subject."""
+"""A subject with its choices and measurements."""
+
+
+class StoreFile(StoreReader):
+    """The content of an exported file, read once.
+
+    Raises:
+        StoreError: the file cannot be read, or is not an export.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._measured: dict[Subject, dict[Problem, dict[Configuration, Measurement]]] = {}
+        self._chosen: dict[Subject, dict[Problem, Choice]] = {}
+        data = read_file(self._path)
+        with translate_read_errors(
+            path, StoreError, "is damaged ({}): export it again", passthrough=StoreError
+        ):
+            for subject, problem, choice, measured in iter_problems(data):
+                self._measured.setdefault(subject, {})[problem] = measured
+                chosen = self._chosen.setdefault(subject, {})
+                if choice is not None:
+                    chosen[problem] = choice
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return str(self._path)
+
+    def subjects(self) -> list[Subject]:
+        """Return all subjects in alphabetical order."""
+        return sorted(self._measured)
+
+    def measurements(self, subject: Subject, problem: Problem | None = None) -> list[Measurement]:
+        """Return the measurements of a subject, of one problem or all of them."""
+        of_subject = self._measured.get(subject, {})
+        wanted = of_subject.values() if problem is None else [of_subject.get(problem, {})]
+        return [m for measured in wanted for m in measured.values()]
+
+    def choices(self, subject: Subject) -> dict[Problem, Choice]:
+        """Return all choices of a subject."""
+        return dict(self._chosen.get(subject, {}))
 
 
 def write_file(path: str | os.PathLike[str], known: Iterable[SubjectContent]) -> None:
-    """Write what is known of some subjects, all or nothing.
+    """Write subjects with their choices and measurements; on failure nothing is written.
 
     Raises:
         StoreError: the file cannot be written.
@@ -82,7 +124,7 @@ def read_file(path: Path) -> Any:
     """Return the JSON of an exported file.
 
     Raises:
-        StoreError: it cannot be read, or is something else.
+        StoreError: it cannot be read, or is not an export.
     """
     try:
         text = read_bytes(path)
@@ -107,8 +149,7 @@ def iter_problems(
 ) -> Iterator[tuple[Subject, Problem, Choice | None, dict[Configuration, Measurement]]]:
     """Yield subject, problem, choice and measurements of each problem in an exported file's JSON.
 
-    Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is damaged, or says something twice.
+    Damaged files raise ValueError, KeyError, TypeError or AttributeError.
     """
     if unknown := {*data} - {"format", "version", "subjects"}:
         raise ValueError(f"{min(unknown)!r} is not known")

@@ -1,4 +1,4 @@
-"""Measurements and choices as plain dictionaries, the way JSON and a database column hold them."""
+"""Measurements and choices as plain dictionaries, for JSON files and database columns."""
 
 import datetime
 import math
@@ -12,14 +12,14 @@ from foretune.space import Configuration
 from foretune.tune.store.subject import CHOICE_METHODS, Choice, Subject
 
 MAX_SAMPLES = 25
-"""Times of one measurement that are kept: of more, evenly spaced quantiles."""
+"""Times stored per measurement; longer lists are reduced to evenly spaced quantiles."""
 _NUMBERS = ("time_ms", "power_w", "energy_mj", "compile_s", "relative_error")
 _TEXTS = ("error", "source", "recorded_at", "environment")
 _FIELDS = {"config", "status", "time_ms_samples", "static", *_NUMBERS, *_TEXTS}
 
 
 def measurement_to_record(m: Measurement) -> dict[str, Any]:
-    """Return a measurement without what its subject and problem say; what is unknown is left out.
+    """Return a measurement without subject, problem and unknown values.
 
     Raises:
         RunTableError: the measurement contradicts itself.
@@ -37,11 +37,7 @@ def measurement_to_record(m: Measurement) -> dict[str, Any]:
 def measurement_from_record(
     record: Mapping[str, Any], subject: Subject, problem: Problem
 ) -> Measurement:
-    """Return the measurement that `measurement_to_record` made a dictionary of.
-
-    Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is none.
-    """
+    """Invert `measurement_to_record`; damaged records raise ValueError, KeyError or TypeError."""
     if unknown := {*record} - _FIELDS:
         raise ValueError(f"{min(unknown)!r} is not known")
     rest: dict[str, Any] = {n: float(record.get(n, math.nan)) for n in _NUMBERS}
@@ -61,10 +57,10 @@ def measurement_from_record(
 
 
 def choice_to_record(choice: Choice) -> dict[str, Any]:
-    """Return a choice; an unknown regret is left out.
+    """Return a choice without an unknown regret.
 
     Raises:
-        UsageError: it was made in a way that does not exist.
+        UsageError: its method does not exist.
     """
     if choice.how not in CHOICE_METHODS:
         raise UsageError(f"a choice is {' or '.join(CHOICE_METHODS)}, not {choice.how!r}")
@@ -75,11 +71,7 @@ def choice_to_record(choice: Choice) -> dict[str, Any]:
 
 
 def choice_from_record(record: Mapping[str, Any]) -> Choice:
-    """Return the choice that `choice_to_record` made a dictionary of.
-
-    Raises:
-        ValueError, KeyError, TypeError: it is none.
-    """
+    """Invert `choice_to_record`; damaged records raise ValueError, KeyError or TypeError."""
     if record["how"] not in CHOICE_METHODS:
         raise ValueError(f"a choice is {' or '.join(CHOICE_METHODS)}, not {record['how']!r}")
     return Choice(
@@ -92,10 +84,7 @@ def choice_from_record(record: Mapping[str, Any]) -> Choice:
 
 
 def timestamp(iso: str) -> float:
-    """Return an ISO time as seconds since 1970; 0, before all others, if it is none.
-
-    A time without a zone is taken as UTC.
-    """
+    """Return an ISO time as seconds since 1970; 0 if it is invalid. The default zone is UTC."""
     try:
         when = datetime.datetime.fromisoformat(iso)
     except ValueError:
@@ -104,7 +93,7 @@ def timestamp(iso: str) -> float:
 
 
 def _thin_samples(samples: Sequence[float]) -> list[float]:
-    """Return the samples; of many, quantiles, so that thousands of rows are read in no time."""
+    """Return the samples, or `MAX_SAMPLES` quantiles of them, to keep reading fast."""
     if len(samples) <= MAX_SAMPLES:
         return [float(t) for t in samples]
     ordered = sorted(samples)
@@ -113,6 +102,6 @@ def _thin_samples(samples: Sequence[float]) -> list[float]:
 
 
 def _check(m: Measurement) -> None:
-    if m.ok and math.isnan(m.time_ms):  # a row of a run table may know power only
+    if m.ok and math.isnan(m.time_ms):  # a run table may have a row with power only
         raise RunTableError(f"{m.kernel} {m.config}: status is ok but time_ms is {m.time_ms}")
     m.check()

@@ -1,4 +1,4 @@
-"""Processes that measure: who this one is, and whether another one still lives."""
+"""Identity of a process, and whether another process still runs."""
 
 import functools
 import math
@@ -7,18 +7,12 @@ import platform
 from dataclasses import dataclass
 
 _START_TOLERANCE_S = 2.0
-"""The same process seems to have started at times this far apart when the clock is set."""
+"""Setting the clock changes a process's apparent start time by up to this much."""
 
 
 @dataclass(frozen=True)
 class Process:
-    """A process of some host, told apart from a later one with the same number.
-
-    Attributes:
-        host: the machine's name.
-        pid: its number there.
-        started: when it started, seconds since 1970.
-    """
+    """A process of a host; the start time (seconds since 1970) distinguishes reused pids."""
 
     host: str
     pid: int
@@ -26,7 +20,7 @@ class Process:
 
     @property
     def is_alive(self) -> bool | None:
-        """Whether it still runs; None where nobody can look: on another host, behind a lock."""
+        """Whether it still runs; None if unknown: on another host, or hidden by permissions."""
         if self.host != platform.node():
             return None
         now = _start_time(self.pid)
@@ -36,7 +30,7 @@ class Process:
 
 
 def this_process() -> Process:
-    """Return the process that calls; after a fork, the child."""
+    """Return the calling process; after a fork, the child."""
     return _process(os.getpid())
 
 
@@ -46,7 +40,7 @@ def _process(pid: int) -> Process:
 
 
 def _start_time(pid: int) -> float | None:
-    """Return when a process started; None if there is none, NaN if that is kept from us."""
+    """Return a process's start time; None without such a process, NaN without permission."""
     import psutil
 
     try:

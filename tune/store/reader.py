@@ -1,4 +1,4 @@
-"""Reading what has been tuned, wherever it is kept: a database or a file shipped with a library."""
+"""Reads measurements and choices from a database or from a file shipped with a library."""
 
 import os
 from abc import ABC, abstractmethod
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from foretune.errors import UnknownName, UsageError
 from foretune.measurement import Measurement
 from foretune.problem import Problem
-from foretune.tune.store.file import write_file
 from foretune.tune.store.json_rows import timestamp
 from foretune.tune.store.subject import Choice, Subject, Summary, without_tags
 
@@ -18,16 +17,16 @@ if TYPE_CHECKING:
 
 
 class StoreReader(ABC):
-    """What has been measured and chosen, by subject and problem."""
+    """Measurements and choices by subject and problem."""
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """Where it is kept."""
+        """The path or URL."""
 
     @abstractmethod
     def subjects(self) -> list[Subject]:
-        """Return every subject anything is known of, in alphabetical order."""
+        """Return all subjects in alphabetical order."""
 
     @abstractmethod
     def measurements(self, subject: Subject, problem: Problem | None = None) -> list[Measurement]:
@@ -35,18 +34,18 @@ class StoreReader(ABC):
 
     @abstractmethod
     def choices(self, subject: Subject) -> dict[Problem, Choice]:
-        """Return every choice made for a subject."""
+        """Return all choices of a subject."""
 
     def choice(self, subject: Subject, problem: Problem) -> Choice | None:
-        """Return what was chosen for a problem; None if nothing has been yet."""
+        """Return the choice for a problem; None if there is none yet."""
         return self.choices(subject).get(problem)
 
     def find_subjects(self, kernel: str | None) -> list[Subject]:
         """Return the subjects of a kernel, or all.
 
         Raises:
-            UnknownName: nothing is known of that kernel.
-            UsageError: nothing is known of any.
+            UnknownName: the kernel was never tuned.
+            UsageError: nothing was tuned yet.
         """
         found = self.subjects()
         names = {s.kernel for s in found}
@@ -57,11 +56,11 @@ class StoreReader(ABC):
         return [s for s in found if kernel in (None, s.kernel)]
 
     def newest_subject(self, kernel: str, device: str | None = None) -> Subject:
-        """Return the subject of a kernel that was tuned last, where its code or versions changed.
+        """Return the subject of a kernel that was tuned last; its code or versions may differ.
 
         Raises:
-            UnknownName: nothing is known of that kernel on that device.
-            UsageError: it is known on several devices, and none is named.
+            UnknownName: the kernel was never tuned on that device.
+            UsageError: it was tuned on several devices, and none is named.
         """
         found = self.find_subjects(kernel)
         devices = {s.device for s in found}
@@ -73,22 +72,18 @@ class StoreReader(ABC):
         return max((s for s in found if device in (None, s.device)), key=self._last_tuned)
 
     def summary(self) -> list[Summary]:
-        """Return how much is known of each subject."""
+        """Return the counts of problems, measurements and choices of each subject."""
         return [self._summary(s) for s in self.subjects()]
 
     def runs(
         self, kernel: str | None = None, subjects: Iterable[Subject] | None = None
     ) -> "pd.DataFrame":
-        """Return the measurements as a run table; empty if there are none.
+        """Return the measurements of a kernel, of some subjects, or all, as a run table.
 
-        Where a measurement does not say its environment, it is the subject's: versions and code.
-
-        Args:
-            kernel: of this kernel only.
-            subjects: of these subjects only.
+        A measurement without an environment gets the subject's: its versions and code.
 
         Raises:
-            UnknownName: nothing is known of that kernel.
+            UnknownName: the kernel was never tuned.
         """
         from foretune.datasets import from_measurements, validate
 
@@ -101,14 +96,16 @@ class StoreReader(ABC):
         return validate(runs, self.name) if found else runs
 
     def export(self, path: str | os.PathLike[str], kernel: str | None = None) -> None:
-        """Write everything, or what is known of one kernel, to one JSON file.
+        """Write one kernel's or all measurements and choices to a JSON file, one per line.
 
-        The same content makes the same file, with one measurement per line.
+        The same content gives the same file.
 
         Raises:
-            UnknownName: nothing is known of that kernel.
+            UnknownName: the kernel was never tuned.
             StoreError: the file cannot be written.
         """
+        from foretune.tune.store.file import write_file
+
         subjects = sorted(self.find_subjects(kernel))
         write_file(path, ((s, self.choices(s), self.measurements(s)) for s in subjects))
 

@@ -1,7 +1,4 @@
-"""The store's SQL: what one transaction can read and write.
-
-Rows are plain dictionaries and tuples; what their JSON means is not known here.
-"""
+"""The store's SQL statements. Rows are plain dictionaries and tuples with opaque JSON."""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -25,11 +22,7 @@ _UPSERT_CONDITIONS: Mapping[Replace, Any] = {
 
 
 class StoreTransaction:
-    """The tables within one transaction.
-
-    Args:
-        connection: on which the transaction has begun.
-    """
+    """The tables within a transaction that has begun on ``connection``."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -54,7 +47,7 @@ class StoreTransaction:
         return self._fetch_all(query.order_by(c.sequence, c.problem))
 
     def marks_of_host(self, subject: str, problem: str, host: str) -> list[tuple[Any, ...]]:
-        """Return (pid, start of that process, configuration) of the marks of a host."""
+        """Return (pid, start time, configuration) of the marks of a host."""
         c = marks.c
         query = select(c.pid, c.started, c.described).where(
             *_column_filters(marks, subject, problem), c.host == host
@@ -62,7 +55,7 @@ class StoreTransaction:
         return self._fetch_all(query.order_by(c.config))
 
     def marks_of_configuration(self, config: Row) -> list[tuple[Any, ...]]:
-        """Return (host, pid, start of that process, moment) of the marks of a configuration."""
+        """Return (host, pid, start time, time of marking) of the marks of a configuration."""
         c = marks.c
         query = select(c.host, c.pid, c.started, c.since).where(
             *_column_filters(marks, config["subject"], config["problem"]),
@@ -80,39 +73,39 @@ class StoreTransaction:
         return bool(self._fetch_all(query))
 
     def insert_subject(self, subject: Row) -> None:
-        """Write a subject if it is not there."""
+        """Write a subject unless it exists."""
         self._insert_missing(subjects, [subject])
 
     def upsert_measurements(self, rows: Sequence[Row]) -> None:
-        """Write measurements; they take the place of those of the same configuration."""
+        """Write measurements, replacing those of the same configurations."""
         self._upsert(measurements, rows, "always")
 
     def upsert_choices(self, rows: Sequence[Row]) -> None:
-        """Write choices; they take the place of those that rest on no more measurements."""
+        """Write choices, replacing those that rest on fewer or as many measurements."""
         self._upsert(choices, rows, "not worse")
 
     def insert_choice(self, choice: Row) -> None:
-        """Write a choice if its problem has none."""
+        """Write a choice unless its problem has one."""
         self._insert_missing(choices, self._with_sequence(choices, [choice]))
 
     def insert_better_choice(self, choice: Row) -> None:
-        """Write a choice if its problem has none, or one that rests on fewer measurements."""
+        """Write a choice unless its problem has one that rests on as many measurements."""
         self._upsert(choices, [choice], "better")
 
     def mark(self, mark: Row) -> None:
-        """Write who measures a configuration."""
+        """Mark a configuration as being measured by a process."""
         self._connection.execute(delete(marks).where(*_key_filters(marks, mark)))
         self._connection.execute(insert(marks), [mark])
 
     def unmark(self, configs: Sequence[Row]) -> None:
-        """Delete the marks of configurations: of the processes they name, else of all."""
+        """Delete marks of configurations, by all processes or by the process that they name."""
         names = [c.name for c in marks.primary_key if configs and c.name in configs[0]]
         if names:
             keys = [{n: config[n] for n in names} for config in configs]
             self._connection.execute(_delete_statement(marks, tuple(names)), keys)
 
     def delete(self, subject: str | None, problem: str | None) -> int:
-        """Delete a problem, a subject or everything; return how many measurements and choices."""
+        """Delete a problem, a subject or everything; return the number of deleted rows."""
         counts = {
             table: self._connection.execute(
                 delete(table).where(*_column_filters(table, subject, problem))
@@ -159,7 +152,7 @@ class StoreTransaction:
 
 
 def insert_missing(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
-    """Write the rows whose key is not there."""
+    """Write the rows with new keys."""
     if (dialect := connection.dialect.name) in _INSERT:
         connection.execute(_insert_missing_statement(dialect, table), list(rows))
         return

@@ -1,4 +1,4 @@
-"""The tuning store: a database of what has been measured and chosen."""
+"""The tuning store: a database of measurements and choices."""
 
 import json
 import os
@@ -13,6 +13,7 @@ from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store.database import Database
+from foretune.tune.store.file import StoreFile
 from foretune.tune.store.json_rows import (
     choice_from_record,
     choice_to_record,
@@ -22,33 +23,31 @@ from foretune.tune.store.json_rows import (
 )
 from foretune.tune.store.process import Process, this_process
 from foretune.tune.store.reader import StoreReader
-from foretune.tune.store.store_file import StoreFile
 from foretune.tune.store.subject import Choice, Conflict, MergeReport, Subject
 from foretune.values import FrozenParameters
 
 LOCK_TIMEOUT_S = 10.0
-"""How long one waits for other processes that write before the store counts as locked."""
+"""Seconds to wait for other processes that write before the store counts as locked."""
 
 MAX_CLAIM_S = 120.0
-"""After so long another process's mark no longer keeps a configuration from being measured."""
+"""Age in seconds at which another process's claim expires."""
 
 
 MAX_CLOCK_SKEW_S = 3600.0
-"""By so much may the clocks of two machines differ."""
+"""Maximum difference between the clocks of two machines."""
 
 
 class Store(StoreReader):
-    """What has been measured and chosen, kept in a database.
+    """A database of measurements and choices.
 
-    Any number of threads and processes may use one at the same time. Nothing is opened before it is
-    first used, and every method but the constructor raises StoreError if the database is damaged,
-    locked, read-only or out of reach.
+    Threads and processes can share it. It is opened on first use. Every method but the constructor
+    raises StoreError if the database is damaged, locked, read-only or unreachable.
 
     Args:
         location: path of an SQLite file, or an SQLAlchemy URL (``postgresql+psycopg://…``); None is
             ``$FORETUNE_STORE``, else ``tuned.db`` in the user's cache folder.
-        patience_s: how long to wait for other processes that write, seconds.
-        create: whether it is made when it is first used and not there; else that is a StoreError.
+        patience_s: seconds to wait for other processes that write.
+        create: whether to create a missing database on first use; otherwise that is a StoreError.
     """
 
     def __init__(
@@ -61,10 +60,10 @@ class Store(StoreReader):
 
     @staticmethod
     def from_file(path: str | os.PathLike[str]) -> StoreFile:
-        """Return the content of an exported file, e.g. one that came with a library.
+        """Return the content of an exported file, e.g. one shipped with a library.
 
         Raises:
-            StoreError: the file cannot be read, or is something else.
+            StoreError: the file cannot be read, or is not an export.
         """
         return StoreFile(path)
 
@@ -78,11 +77,11 @@ class Store(StoreReader):
         self._database.close()
 
     def put(self, subject: Subject, measurements: Iterable[Measurement]) -> None:
-        """Keep measurements, failures too; of the same configuration the last one stays.
+        """Store measurements, failures included; they replace older ones of the configuration.
 
         Raises:
-            UsageError: one is of another kernel or device than the subject.
-            RunTableError: one contradicts itself; none is kept.
+            UsageError: a measurement has another kernel or device than the subject.
+            RunTableError: a measurement contradicts itself; none is stored.
         """
         rows = [_measured_row(subject, m) for m in measurements]
         with self._database.write_transaction() as table:
@@ -91,7 +90,7 @@ class Store(StoreReader):
             table.unmark(rows)
 
     def measurements(self, subject: Subject, problem: Problem | None = None) -> list[Measurement]:
-        """Return the last measurement of each configuration, in the order they were put there."""
+        """Return the last measurement of each configuration in the order of writing."""
         with self._database.read_transaction() as table:
             rows = table.measurement_rows(subject.id, problem.id if problem is not None else None)
         with self._translate_row_errors():
@@ -101,25 +100,25 @@ class Store(StoreReader):
             ]
 
     def begin_measurement(self, subject: Subject, problem: Problem, config: Configuration) -> None:
-        """Mark a configuration as being measured by this process; `put` and `end` undo it."""
+        """Mark a configuration as being measured here; `put` and `end_measurement` undo it."""
         with self._database.write_transaction() as table:
             table.mark(_new_mark(subject, problem, config))
 
     def try_claim(
         self, subject: Subject, problem: Problem, config: Configuration, remeasure: bool = False
     ) -> bool:
-        """Mark a configuration as `begin` does, unless another process measured it or is at it.
+        """Mark a configuration, unless another process measured it or is measuring it.
 
-        Of a process on another host nobody knows whether it lives: its mark counts for a while.
+        Claims of other hosts expire after `MAX_CLAIM_S`, because their processes may have died.
 
         Args:
-            subject: what is tuned.
-            problem: what it is to be run with.
-            config: to be measured.
-            remeasure: though it was measured before.
+            subject: the kernel, device and toolchain.
+            problem: the problem.
+            config: the configuration.
+            remeasure: claim it even if it has a measurement.
 
         Returns:
-            whether it is this process's to measure.
+            Whether this process may measure it.
         """
         new_mark = _new_mark(subject, problem, config)
         with self._database.write_transaction() as table:
@@ -138,7 +137,7 @@ class Store(StoreReader):
         return True
 
     def end_measurement(self, subject: Subject, problem: Problem, config: Configuration) -> None:
-        """Take the mark of `begin` away: this process lives on, whatever came of it."""
+        """Remove this process's mark from a configuration."""
         me = this_process()
         mark = {"subject": subject.id, "problem": problem.id, "config": config.id,
                 "host": me.host, "pid": me.pid}  # fmt: skip
@@ -146,9 +145,9 @@ class Store(StoreReader):
             table.unmark([mark])
 
     def crashed_configurations(self, subject: Subject, problem: Problem) -> list[Configuration]:
-        """Return what a process of this host began to measure and did not live to finish.
+        """Return configurations whose process on this host died while measuring them.
 
-        Such a configuration crashes, or hangs until somebody kills it: it is not to be tried again.
+        They crash or hang, so they should not be tried again.
         """
         host = this_process().host
         with self._database.read_transaction() as table:
@@ -166,19 +165,19 @@ class Store(StoreReader):
         choice: Choice,
         replacing: Choice | None = None,
     ) -> Choice:
-        """Return the choice that stands for a problem: the first one that any process proposed.
+        """Store a choice unless another process was first, and return the stored one.
 
-        So processes that tune at the same time end up with the same. Only who knew the standing
-        choice, and found one that rests on more measurements, can replace it.
+        Processes that tune at the same time thus agree. A stored choice is replaced only by one
+        that rests on more measurements and names it as ``replacing``.
 
         Args:
-            subject: what is tuned.
-            problem: what it is to be run with.
-            choice: what this process proposes.
-            replacing: the choice that stood when it began.
+            subject: the kernel, device and toolchain.
+            problem: the problem.
+            choice: proposed by this process.
+            replacing: the choice that was stored when this process began.
 
         Raises:
-            UsageError: the proposal is impossible.
+            UsageError: the choice's method does not exist.
         """
         row = _chosen_row(subject, problem, choice)
         with self._database.write_transaction() as table:
@@ -192,46 +191,45 @@ class Store(StoreReader):
         return self._choices(chosen)[problem]
 
     def choice(self, subject: Subject, problem: Problem) -> Choice | None:
-        """Return what was chosen for a problem; None if nothing has been yet."""
+        """Return the choice for a problem; None if there is none yet."""
         with self._database.read_transaction() as table:
             stands = table.choice_rows(subject.id, problem.id)
         return self._choices(stands).get(problem)
 
     def choices(self, subject: Subject) -> dict[Problem, Choice]:
-        """Return every choice made for a subject, oldest first."""
+        """Return all choices of a subject, oldest first."""
         with self._database.read_transaction() as table:
             return self._choices(table.choice_rows(subject.id, None))
 
     def subjects(self) -> list[Subject]:
-        """Return every subject anything is known of, in alphabetical order."""
+        """Return all subjects in alphabetical order."""
         with self._database.read_transaction() as table:
             return sorted(Subject(*row) for row in table.subjects())
 
     def forget(self, subject: Subject | None = None, problem: Problem | None = None) -> int:
-        """Delete what is known of a problem, a subject, or (None) everything.
+        """Delete a problem, a subject, or everything (None).
 
         Returns:
-            How many measurements and choices that were.
+            The number of deleted measurements and choices.
 
         Raises:
             UsageError: a problem without its subject.
         """
         if subject is None and problem is not None:
-            raise UsageError("a problem is forgotten of one subject: name it")
+            raise UsageError("a problem can be forgotten for one subject only: name it")
         with self._database.write_transaction() as table:
             return table.delete(
                 None if subject is None else subject.id, None if problem is None else problem.id
             )
 
     def merge(self, path: str | os.PathLike[str]) -> MergeReport:
-        """Take in an exported file: newer measurements replace those there, and better choices.
+        """Merge an exported file; newer measurements and better choices replace existing ones.
 
-        Better is a choice that rests on more measurements, or on as many and is later. What says it
-        was made in the future does not count as newer. Merging a file twice changes nothing the
-        second time.
+        The better of two choices rests on more measurements; ties go to the later one. Timestamps
+        in the future do not count as newer. Merging a file again changes nothing.
 
         Raises:
-            StoreError: the file cannot be read, or is something else; nothing is taken in.
+            StoreError: the file cannot be read, or is not an export; nothing is merged.
         """
         new = StoreFile(path)
         known = set(self.subjects())
@@ -241,7 +239,7 @@ class Store(StoreReader):
         return merged
 
     def _merge_subject(self, new: StoreReader, subject: Subject) -> MergeReport:
-        """Take in what is news of one subject."""
+        """Merge one subject."""
         existing = {(m.problem, m.config): m for m in self.measurements(subject)}
         incoming = {(m.problem, m.config): m for m in new.measurements(subject)}
         new_measurements = {
@@ -273,7 +271,7 @@ class Store(StoreReader):
 
     @contextmanager
     def _translate_row_errors(self) -> Iterator[None]:
-        """Turn what a row should not hold into one line."""
+        """Report a damaged row in one line."""
         try:
             yield
         except (KeyError, TypeError, ValueError, AttributeError) as e:
@@ -315,7 +313,7 @@ def _chosen_row(subject: Subject, problem: Problem, choice: Choice) -> dict[str,
 
 
 def _choice_rank(choice: Choice) -> tuple[int, float]:
-    """Return what decides between two choices that are merged."""
+    """Return the rank of a choice in a merge."""
     return choice.measured, _trusted_timestamp(choice.chosen_at)
 
 
@@ -324,13 +322,13 @@ def _is_newer(one: Measurement, other: Measurement) -> bool:
 
 
 def _trusted_timestamp(iso: str) -> float:
-    """Return a moment; one in the future is of a wrong clock, and counts as unknown."""
+    """Return a time in seconds; 0 for one in the future, which is of a wrong clock."""
     when = timestamp(iso)
     return when if when <= time.time() + MAX_CLOCK_SKEW_S else 0.0
 
 
 def _new_mark(subject: Subject, problem: Problem, config: Configuration) -> dict[str, Any]:
-    """Return the mark of a configuration that this process measures."""
+    """Return this process's mark for a configuration."""
     me = this_process()
     return {
         "subject": subject.id, "problem": problem.id, "config": config.id,

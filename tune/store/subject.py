@@ -15,27 +15,27 @@ from foretune.values import FrozenParameters
 
 ChoiceMethod = Literal["measured", "predicted", "all", "verified"]
 CHOICE_METHODS: tuple[ChoiceMethod, ...] = get_args(ChoiceMethod)
-"""Chosen among a few measured ones, without measuring, after measuring every one, or by `tune`,
-which compared the best with the default once more."""
+"""How a configuration was chosen: among a few measured ones, without measuring, after measuring
+all, or by `tune`, which verified it against the default."""
 CANDIDATES_TAG = "candidates"
-"""What a choice's problem may hold beside the measured one's: a hash of what was to choose from."""
+"""Tag in a choice's problem: a hash of the candidates, if they are not the whole space."""
 OBJECTIVE_TAG = "tuned_for"
-"""Likewise: what was minimised, within which limits, where that is not just time."""
+"""Tag in a choice's problem: objective and limits, if they are not just time."""
 
 
 CONFLICT_RATIO = 1.25
-"""Two times of the same contradict each other where one is longer than the other by this factor."""
+"""Two times of one configuration contradict each other if they differ by this factor."""
 
 
 @dataclass(frozen=True, order=True)
 class Subject:
-    """What is tuned, and where: results of different subjects never mix.
+    """A kernel's code on a device with a toolchain; results of different subjects never mix.
 
     Attributes:
         kernel: the kernel's name.
         source: hash of the kernel's code.
-        device: the device's full name, as its driver gives it.
-        versions: of what compiles it, e.g. ``foretune 0.1.0, triton 3.9.0``.
+        device: the device's full name from its driver.
+        versions: the toolchain, e.g. ``foretune 0.1.0, triton 3.9.0``.
     """
 
     kernel: str
@@ -52,14 +52,14 @@ class Subject:
 
 @dataclass(frozen=True)
 class Choice:
-    """The configuration a problem is to run with.
+    """The configuration chosen for a problem.
 
     Attributes:
         config: the configuration.
-        measured: how many configurations were measured before it was chosen.
-        regret: how much slower than the best it is expected to be, relative; NaN if unknown.
-        how: what the choice rests on.
-        chosen_at: ISO time; of two choices that rest on as much, a merge takes the later one.
+        measured: the number of configurations measured before.
+        regret: expected loss against the best, relative; NaN if unknown.
+        how: how it was chosen.
+        chosen_at: ISO time; it breaks ties when stores are merged.
     """
 
     config: Configuration
@@ -76,15 +76,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Summary:
-    """How much a store knows about one subject.
-
-    Attributes:
-        subject: the subject.
-        problems: problems with a measurement or a choice.
-        measurements: configurations measured, failures included, over all problems.
-        failed: how many of them failed.
-        choices: problems with a choice.
-    """
+    """Counts of one subject; ``measurements`` include the failed ones."""
 
     subject: Subject
     problems: int
@@ -95,13 +87,7 @@ class Summary:
 
 @dataclass(frozen=True, order=True)
 class Conflict:
-    """Two measurements of the same that contradict each other; the newer one stayed.
-
-    Attributes:
-        what: kernel, device, problem and configuration.
-        kept: what the one that stayed says.
-        dropped: what the other says.
-    """
+    """Two contradicting measurements of one configuration; the newer one was kept."""
 
     what: str
     kept: str
@@ -128,14 +114,14 @@ def _outcome(m: Measurement) -> str:
 
 @dataclass(frozen=True)
 class MergeReport:
-    """What a merge brought.
+    """Result of a merge.
 
     Attributes:
-        subjects: subjects that were not there before.
-        measurements: measurements that were not there, or newer than those there.
-        choices: choices that were not there, or better than those there.
-        unchanged: measurements and choices that were there already, or are older or worse.
-        conflicts: measurements that were there and say something else.
+        subjects: new subjects.
+        measurements: new or newer measurements.
+        choices: new or better choices.
+        unchanged: measurements and choices that brought nothing new.
+        conflicts: existing measurements that the merged ones contradict.
     """
 
     subjects: int = 0
@@ -149,7 +135,7 @@ class MergeReport:
 
 
 def group_by_problem(measurements: Iterable[Measurement]) -> dict[Problem, list[Measurement]]:
-    """Return measurements by what they computed."""
+    """Group measurements by problem."""
     found: dict[Problem, list[Measurement]] = {}
     for m in measurements:
         found.setdefault(m.problem, []).append(m)
@@ -157,17 +143,12 @@ def group_by_problem(measurements: Iterable[Measurement]) -> dict[Problem, list[
 
 
 def without_tags(problem: Problem) -> Problem:
-    """Return the problem that was measured, of one that something was chosen for."""
+    """Return the measured problem of a choice's problem."""
     return without_names(problem, CANDIDATES_TAG, OBJECTIVE_TAG)
 
 
 def source_label(kernel: str, problem: Problem) -> str:
-    """Return what the source column says of runs that are written down under a second name.
-
-    Args:
-        kernel: the first name.
-        problem: what that calls the problem.
-    """
+    """Return the ``source`` of a run stored a second time, under another kernel's name."""
     return f"foretune {kernel} {problem.id}"
 
 
@@ -177,10 +158,10 @@ def without_names(problem: Problem, *names: str) -> Problem:
 
 
 def sort_key(values: FrozenParameters) -> list[tuple[str, bool, Any]]:
-    """Return a key that sorts by size, numbers before texts, for people to read."""
+    """Return a sort key: numbers by size, before texts."""
     return [(name, isinstance(v, str), v) for name, v in sorted(values.items())]
 
 
 def matches(problem: Problem, wanted: Problem | None) -> bool:
-    """Return whether a problem has all values of ``wanted``, whatever else it has."""
+    """Return whether a problem has at least the values of ``wanted``."""
     return wanted is None or all(n in problem and problem[n] == v for n, v in wanted.items())
