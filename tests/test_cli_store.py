@@ -230,7 +230,7 @@ class TestVllm:
     @pytest.mark.parametrize(
         ("arguments", "code", "message"),
         [
-            (["--merge", "E=x,N=2,device_name=y.json"], 2, "not named as engines name tuned"),
+            (["--merge", "E=x,N=2,device_name=y.json"], 2, "is not named as tuned files"),
             (["--merge", B200, "--map", "M"], 2, "--map 'M' is not of the form NAME=VALUE"),
             (["--merge", B200, "--device", "NVIDIA H100"], 2, "is for NVIDIA B200, not"),
             (["--export", B200.replace("128", "1")], 2,

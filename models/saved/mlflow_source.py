@@ -36,7 +36,7 @@ def connect(uri: str | None = None) -> Any:
         import mlflow
     except ImportError as e:
         raise TrackingError(
-            "MLflow is not installed: pip install 'foretune[track]', or name a folder"
+            "MLflow is not installed: pip install '.[track]', or name a folder"
         ) from e
     for name in ("mlflow", "alembic"):  # their start-up messages and hints are not actionable
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -43,7 +43,7 @@ class SavedPlan:
     def tracked_at(self) -> str:
         """Where it is tracked, or how to get MLflow."""
         if self.run_id is None:
-            return "not installed: pip install 'foretune[track]' to track plans"
+            return "not installed: pip install '.[track]' to track plans"
         return f"{self.mlflow_uri}, run {self.run_id}"
 
     @property

@@ -172,7 +172,9 @@ def test_constants_stand_in_every_row(tmp_path, survives):
 
 
 def test_only_open_formats_take_a_mapping(tmp_path):
-    with pytest.raises(UsageError, match="'vidur' knows its columns: leave out --map"):
+    with pytest.raises(
+        UsageError, match="'vidur' knows its columns: leave --map COLUMN=SOURCE out"
+    ):
         import_runs(tmp_path, "vidur", mapping={"time_ms": "x"})
 
 

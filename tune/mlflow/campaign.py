@@ -46,7 +46,7 @@ class CampaignTracker(CampaignObserver):
         if self._tracker is None:
             self.progress.say(
                 "MLflow is not installed: the campaign is not tracked. To track it later, "
-                "pip install 'foretune[track]', then foretune campaign --track "
+                "pip install '.[track]', then foretune campaign --track "
                 f"{start.folder.path}"
             )
             return
@@ -116,7 +116,7 @@ def track_campaign(
         TrackingError: MLflow is not installed, or cannot be reached.
     """
     if find_spec("mlflow") is None:
-        raise TrackingError("MLflow is not installed: pip install 'foretune[track]'")
+        raise TrackingError("MLflow is not installed: pip install '.[track]'")
     start, campaign = load_campaign(path)
     tracker = CampaignTracker(tracking_uri, progress)
     tracker.on_start(start)

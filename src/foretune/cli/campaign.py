@@ -19,6 +19,19 @@ if TYPE_CHECKING:
 REMEASURE_ADVICE = "measure again on a quiet machine (--wait-quiet)"
 
 
+PROBLEM = typer.Option([], help="Problem to tune (repeatable). Default: problems not trained on.")
+BUDGET = typer.Option(
+    "", help=f"Per search: {options.BUDGET_HELP}. Default: the preset's.", show_default=False
+)
+PREDICTOR = typer.Option(
+    "none", help=f"Start from this predictor. {options.PREDICTOR_HELP}; auto: the shipped one."
+)
+REPORT = typer.Option(None, help="Only write the HTML report of this campaign's folder again.")
+TRACK = typer.Option(
+    None, help="Only track this campaign's folder in MLflow, at $MLFLOW_TRACKING_URI."
+)
+
+
 def campaign(
     context: typer.Context,
     kernel: str = options.KERNEL,
@@ -26,25 +39,15 @@ def campaign(
     runner: str = options.RUNNER,
     ray_address: str | None = options.RAY_ADDRESS,
     preset: str = typer.Option("quick", help="Size: quick, or full (eight times the runs)."),
-    problem: list[str] = typer.Option(
-        [], help="Problem to tune (repeatable). Default: problems not trained on."
-    ),
+    problem: list[str] = PROBLEM,
     objective: str = options.OBJECTIVE,
     model: str = options.MODEL,
     searcher: str = options.SEARCHER,
-    budget: str = typer.Option(
-        "", help=f"Per search: {options.BUDGET_HELP}. Default: the preset's.", show_default=False
-    ),
-    predictor: str = typer.Option(
-        "none", help=f"Start from this predictor. {options.PREDICTOR_HELP}; auto: the shipped one."
-    ),
+    budget: str = BUDGET,
+    predictor: str = PREDICTOR,
     out: Path = typer.Option(Path("campaigns"), help="Folder that holds the campaigns."),
-    report: Path | None = typer.Option(
-        None, help="Only write the HTML report of this campaign's folder again."
-    ),
-    track: Path | None = typer.Option(
-        None, help="Only track this campaign's folder in MLflow, at $MLFLOW_TRACKING_URI."
-    ),
+    report: Path | None = REPORT,
+    track: Path | None = TRACK,
 ) -> None:
     """Profile a kernel, train a predictor, tune unseen problems, verify, report.
 

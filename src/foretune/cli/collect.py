@@ -24,45 +24,53 @@ MIN_RUNS_IN_BUDGET = 1000
 OPERATORS_PANEL = "Operators of language models (--operators)"
 
 
+PROBLEMS = typer.Option(
+    ["8"], help="Number of random problems, or 'M=64,N=64,K=64;M=…' (repeatable)."
+)
+ROWS = typer.Option(
+    None, help="Measure the rows of this table instead, e.g. from 'foretune calibrate'."
+)
+OUT = typer.Option(
+    ..., help="Run table to write or to continue (Parquet); a folder for --operators."
+)
+OPERATORS = typer.Option(
+    "",
+    help=f"Measure the operators of this model instead: a Hugging Face id, a folder with its "
+    f"config.json, or {TYPICAL} (common models).",
+    rich_help_panel=OPERATORS_PANEL,
+)
+TP = typer.Option("1,2,4,8", help="Degrees of tensor parallelism.", rich_help_panel=OPERATORS_PANEL)
+FORMATS = typer.Option(
+    "",
+    help="Formats of weights, bf16,fp8. Default: all that torch and the device support.",
+    rich_help_panel=OPERATORS_PANEL,
+)
+TOKENS = typer.Option(
+    "1..8192",
+    help="Tokens of a step: 1,64,4096, or 1..8192 (doubling).",
+    rich_help_panel=OPERATORS_PANEL,
+)
+MINUTES = typer.Option(
+    10.0, help="Start no operator after this time.", rich_help_panel=OPERATORS_PANEL
+)
+
+
 def collect(
     context: typer.Context,
     kernel: str = options.KERNEL,
-    problems: list[str] = typer.Option(
-        ["8"], help="Number of random problems, or 'M=64,N=64,K=64;M=…' (repeatable)."
-    ),
+    problems: list[str] = PROBLEMS,
     configs: int = typer.Option(20, help="Configurations per problem, including the default."),
-    rows: Path | None = typer.Option(
-        None, help="Measure the rows of this table instead, e.g. from 'foretune calibrate'."
-    ),
-    out: Path = typer.Option(
-        ..., help="Run table to write or to continue (Parquet); a folder for --operators."
-    ),
+    rows: Path | None = ROWS,
+    out: Path = OUT,
     device: str = options.DEVICE,
     runner: str = options.RUNNER,
     ray_address: str | None = options.RAY_ADDRESS,
     max_seconds: float = typer.Option(0.25, help="Maximum seconds of timing per configuration."),
-    operators: str = typer.Option(
-        "",
-        help=f"Measure the operators of this model instead: a Hugging Face id, a folder with its "
-        f"config.json, or {TYPICAL} (common models).",
-        rich_help_panel=OPERATORS_PANEL,
-    ),
-    tp: str = typer.Option(
-        "1,2,4,8", help="Degrees of tensor parallelism.", rich_help_panel=OPERATORS_PANEL
-    ),
-    formats: str = typer.Option(
-        "",
-        help="Formats of weights, bf16,fp8. Default: all that torch and the device support.",
-        rich_help_panel=OPERATORS_PANEL,
-    ),
-    tokens: str = typer.Option(
-        "1..8192",
-        help="Tokens of a step: 1,64,4096, or 1..8192 (doubling).",
-        rich_help_panel=OPERATORS_PANEL,
-    ),
-    minutes: float = typer.Option(
-        10.0, help="Start no operator after this time.", rich_help_panel=OPERATORS_PANEL
-    ),
+    operators: str = OPERATORS,
+    tp: str = TP,
+    formats: str = FORMATS,
+    tokens: str = TOKENS,
+    minutes: float = MINUTES,
 ) -> None:
     """Profile a kernel over problems and configurations, or operators of a language model.
 
@@ -106,7 +114,7 @@ def _collect_runs(
     from foretune.collect.machine_load import wait_until_idle
     from foretune.datasets import RunLog
     from foretune.datasets.importers.files import read_table
-    from foretune.tune.record import SharedMeasurementCache
+    from foretune.tune.store.cache import MeasurementCache
 
     root, chosen = options.root_options(context), options.read_kernel(kernel)
     options.require_positive_int(configs, "--configs")
@@ -128,7 +136,7 @@ def _collect_runs(
     ):
         if others := log.kernels() - {kernel}:
             raise UsageError(f"{out} holds runs of {', '.join(others)}: give another --out")
-        record = SharedMeasurementCache(chosen, active_runner.device, root.store, log)
+        record = MeasurementCache.for_kernel(chosen, active_runner.device, root.store, log)
         wait_until_idle(active_runner.watch, root.patience_s, progress)
         with active_runner.watch() as watch:
             done = collect_runs(chosen, plan, record, active_runner, progress)

@@ -31,34 +31,42 @@ LIMIT_S = 180.0
 EXPERT_CONFIG_FOLDER = "sglang/srt/layers/moe/moe_runner/triton_utils"
 
 
+DEVICE = typer.Option(
+    "", help="The GPU: h100_sxm, or its name in the driver. With --measure: this machine's."
+)
+LAYOUT = typer.Option(
+    "",
+    help="tp=8,dp=2,ep=16: ranks per dense projection, replicas of attention, and groups of "
+    "experts (vLLM: 1, or one per rank). Default: one rank.",
+    show_default=False,
+)
+FORMATS = typer.Option(
+    "", "--format", help="Format of the weights, like fp8_block. Default: the checkpoint's."
+)
+TUNED = typer.Option(
+    [], help="Folder with the engine's tuned files. Default: that of the installed engine."
+)
+MEASURE = typer.Option(
+    False, "--measure", help="Measure vLLM's kernels on this machine's GPU; --out is needed."
+)
+BUDGET = typer.Option(
+    None, help="With --measure: configurations per number of tokens. Default: 16."
+)
+
+
 def engine_config(
     context: typer.Context,
     engine: str = typer.Argument(help="vllm, sglang or aiter."),
     model: str = plan_options.MODEL,
-    device: str = typer.Option(
-        "", help="The GPU: h100_sxm, or its name in the driver. With --measure: this machine's."
-    ),
-    layout: str = typer.Option(
-        "",
-        help="tp=8,dp=2,ep=16: ranks per dense projection, replicas of attention, and groups of "
-        "experts (vLLM: 1, or one per rank). Default: one rank.",
-        show_default=False,
-    ),
-    formats: str = typer.Option(
-        "", "--format", help="Format of the weights, like fp8_block. Default: the checkpoint's."
-    ),
-    tuned: list[Path] = typer.Option(
-        [], help="Folder with the engine's tuned files. Default: that of the installed engine."
-    ),
+    device: str = DEVICE,
+    layout: str = LAYOUT,
+    formats: str = FORMATS,
+    tuned: list[Path] = TUNED,
     also: list[Path] = typer.Option([], help="Folder with another engine's, to learn from."),
     triton: str = typer.Option("", help="Version of Triton, for SGLang's files of experts."),
-    measure: bool = typer.Option(
-        False, "--measure", help="Measure vLLM's kernels on this machine's GPU; --out is needed."
-    ),
+    measure: bool = MEASURE,
     tokens: str = typer.Option("", help="With --measure: numbers of tokens, like 1,16,64."),
-    budget: int | None = typer.Option(
-        None, help="With --measure: configurations per number of tokens. Default: 16."
-    ),
+    budget: int | None = BUDGET,
     out: Path = typer.Option(None, help="Folder to write to; by default, nothing is written."),
 ) -> None:
     """List the tuned files that an engine looks for, and guess the missing ones.
@@ -70,21 +78,17 @@ def engine_config(
     """
     from foretune.plan import Formats, Layout, checkpoint_formats, describe_model
     from foretune.plan.engine_files.folder import write_files
-    from foretune.plan.engine_files.guesses import engine_files, tuned_file_layers
+    from foretune.plan.engine_files.guesses import tuned_file_layers
     from foretune.plan.engine_files.layer import Engine
     from foretune.plan.engine_files.measuring import DEFAULT_BUDGET
-    from foretune.plan.engine_files.tuned_layers import TunedLayerIndex, architecture_of
 
     if engine not in (*get_args(Engine), AITER):
         raise UnknownName("engine with tuned files", engine, (*get_args(Engine), AITER))
     kind = cast("Engine", engine)
     tp, dp, ep = _parse_layout(layout)
-    if measure:
-        gpu_name = _local_gpu_name(kind, device, out, ep)
-    elif tokens or budget is not None:
+    if not measure and (tokens or budget is not None):
         raise UsageError("--tokens and --budget are of --measure")
-    else:
-        gpu_name = _gpu_name(device)
+    gpu_name = _local_gpu_name(kind, device, out, ep) if measure else _gpu_name(device)
     _check_ranks(kind, tp, dp, ep)
     described, output = describe_model(model), Output(options.root_options(context).as_json)
     ranks = Layout(tp, 1, dp, tp * dp // ep, ep) if described.is_moe else Layout(tp, 1, dp)
@@ -95,36 +99,45 @@ def engine_config(
         complete_tables(output, served, gpu, tuned or _installed_folder(engine), out)
         return
     layers = tuned_file_layers(described, ranks, chosen, gpu_name, kind)
-    files = []
-    if not layers:
-        output.say(f"{described.name} in {chosen}: {engine} looks for no tuned file")
-    else:
-        engine_winners = TunedLayerIndex.read(tuned or _installed_folder(engine))
-        all_winners = TunedLayerIndex(
-            [*engine_winners.layers.values(), *TunedLayerIndex.read(also).layers.values()]
-            if also
-            else engine_winners.layers.values()
-        )
-        files = engine_files(layers, engine_winners, all_winners)
+    files: list[EngineFile] = []
+    if layers:
+        files, skipped = _guess_files(layers, tuned or _installed_folder(engine), also)
         if measure:
-            count = (
-                DEFAULT_BUDGET
-                if budget is None
-                else options.require_positive_int(budget, "--budget")
+            count = options.require_positive_int(
+                DEFAULT_BUDGET if budget is None else budget, "--budget"
             )
             files = _measure_missing(files, described, out, _parse_token_counts(tokens), count)
         _show(output, f"{described.name} on {ranks}, {gpu_name}", files)
-        if architecture_of(gpu_name) is None:
-            output.say(
-                f"{gpu_name} has no known architecture: only files of the same GPU have a vote"
-            )
-        if engine_winners.skipped:
-            output.say(f"{engine_winners.skipped} files in other formats left out")
+        _say_limits(output, gpu_name, skipped)
+    else:
+        output.say(f"{described.name} in {chosen}: {engine} looks for no tuned file")
     written = [] if out is None else list(write_files(out, files, kind, triton).values())
     _say_next_steps(output, out, written, engine)
     header = {"engine": engine, "model": described.name, "device": gpu_name}
     entries = [_file_to_json(file, kind) for file in files]
     output.result({**header, "files": entries, "out": str(out) if written else None})
+
+
+def _guess_files(
+    layers: "Sequence[Layer]", tuned: list[Path], also: list[Path]
+) -> "tuple[list[EngineFile], int]":
+    """Return the files of the layers, and how many tuned files were in unknown formats."""
+    from foretune.plan.engine_files.guesses import engine_files
+    from foretune.plan.engine_files.tuned_layers import TunedLayerIndex
+
+    of_engine = TunedLayerIndex.read(tuned)
+    others = TunedLayerIndex.read(also).layers.values() if also else ()
+    everything = TunedLayerIndex([*of_engine.layers.values(), *others])
+    return engine_files(layers, of_engine, everything), of_engine.skipped
+
+
+def _say_limits(output: Output, gpu_name: str, skipped: int) -> None:
+    from foretune.plan.engine_files.tuned_layers import architecture_of
+
+    if architecture_of(gpu_name) is None:
+        output.say(f"{gpu_name} has no known architecture: only files of the same GPU have a vote")
+    if skipped:
+        output.say(f"{skipped} files in other formats left out")
 
 
 def _parse_layout(text: str) -> tuple[int, int, int]:

@@ -12,8 +12,8 @@ from foretune.console import progress_bar
 from foretune.errors import UsageError
 
 if TYPE_CHECKING:
-    from foretune.plan import Requirements
-    from foretune.plan.fleet import Demand, Fleet, Oversubscription
+    from foretune.plan import Requirements, System
+    from foretune.plan.fleet import Demand, Fleet, Limits, Oversubscription
 
 NOTES = (
     "rates are predicted for Poisson arrivals: nine in ten requests are within the limits",
@@ -24,29 +24,31 @@ HOST_W = 412.5
 """Watts per GPU for the rest of a server."""
 
 
+REQUESTS = typer.Option(None, help="CSV or Parquet file with columns isl, osl and requests_per_s.")
+GPUS_PER_INSTANCE = typer.Option(
+    "",
+    help="GPUs that can be rented together. Default: 1,2,4,8; with --isl, 8.",
+    show_default=False,
+)
+AVAILABLE = typer.Option([], help="Maximum GPUs of a system, like h100_sxm=8 (repeatable).")
+ISL = typer.Option(
+    None, help="Input tokens per request: fill --power-kw with servers of one system."
+)
+
+
 def fleet(
     context: typer.Context,
     model: str = plan_options.MODEL,
-    requests: Path | None = typer.Option(
-        None, help="CSV or Parquet file with columns isl, osl and requests_per_s."
-    ),
+    requests: Path | None = REQUESTS,
     systems: str = typer.Option("", help="Like h100_sxm,l40s. Default: all that have a price."),
-    gpus_per_instance: str = typer.Option(
-        "",
-        help="GPUs that can be rented together. Default: 1,2,4,8; with --isl, 8.",
-        show_default=False,
-    ),
-    available: list[str] = typer.Option(
-        [], help="Maximum GPUs of a system, like h100_sxm=8 (repeatable)."
-    ),
+    gpus_per_instance: str = GPUS_PER_INSTANCE,
+    available: list[str] = AVAILABLE,
     prices: Path = plan_options.PRICES,
     backend: str = plan_options.BACKEND,
     operators: Path = plan_options.OPERATORS,
     limit: list[str] = plan_options.LIMIT,
     power_kw: float | None = typer.Option(None, help="Maximum kilowatts of the site."),
-    isl: int | None = typer.Option(
-        None, help="Input tokens per request: fill --power-kw with servers of one system."
-    ),
+    isl: int | None = ISL,
     osl: int | None = typer.Option(None, help="Output tokens per request, with --isl."),
 ) -> None:
     """Choose the cheapest mix of GPUs that serves all requests, and what serves which.
@@ -58,6 +60,9 @@ def fleet(
     which cap. GPUs draw less than their power limits and not all at once, so more servers fit than
     the limits suggest. A cap slows each server and fits even more.
     """
+    from foretune.plan import find_system
+    from foretune.plan.fleet import Limits
+
     output = Output(options.root_options(context).as_json)
     plan_options.check_engine(backend)
     requirements = plan_options.parse_limits(limit)
@@ -66,42 +71,49 @@ def fleet(
     if isl is not None or osl is not None:
         unused = ("requests", "available", "prices")
         options.reject_options(context, unused, "--isl and --osl plan one system, which excludes")
-        sizes = _sizes(gpus_per_instance or "8")
+        server = _one_system(systems), _one_size(_sizes(gpus_per_instance or "8"))
         workload = _one_workload(isl, osl)
-        _fill_power(
-            output, model, _one_system(systems), _one_size(sizes), workload, power_kw, backend,
-            operators, requirements,
-        )  # fmt: skip
+        _fill_power(output, model, server, workload, power_kw, backend, operators, requirements)
         return
     if requests is None:
         raise UsageError("give --requests FILE; or --isl, --osl and --power-kw")
-    from foretune.plan import describe_model, find_system
-    from foretune.plan.fleet import (
-        Limits,
-        cheapest_fleet,
-        instance_types,
-        read_requests,
-        single_fleets,
-    )
-
-    demands = read_requests(requests)
     cost = plan_options.read_prices(prices)
     chosen = [find_system(name, cost) for name in (_names(systems) or cost)]
     watts = float("inf") if power_kw is None else 1e3 * power_kw
     limits = Limits(_available(available, [s.name for s in chosen]), watts)
+    sizes = _sizes(gpus_per_instance or "1,2,4,8")
+    _mix(output, model, requests, chosen, sizes, limits, backend, operators, requirements)
+
+
+def _mix(
+    output: Output,
+    model: str,
+    requests: Path,
+    systems: "Sequence[System]",
+    sizes: Sequence[int],
+    limits: "Limits",
+    backend: str,
+    operators: Path | None,
+    requirements: "Requirements",
+) -> None:
+    """Find the cheapest mix of GPUs that serves all requests."""
+    from foretune.plan import describe_model
+    from foretune.plan.fleet import cheapest_fleet, instance_types, read_requests, single_fleets
+
+    demands = read_requests(requests)
     described = describe_model(model)
     clocks, _ = plan_options.load_operator_clocks(operators)
     with progress_bar() as progress:
-        progress.start("predicting instances", len(chosen))
+        progress.start("predicting instances", len(systems))
         instances = instance_types(
-            described, chosen, _sizes(gpus_per_instance or "1,2,4,8"), demands, clocks,
-            requirements, backend, on_system=progress.advance,
+            described, systems, sizes, demands, clocks, requirements, backend,
+            on_system=progress.advance,
         )  # fmt: skip
     per_s = [demand.per_s for demand in demands]
     mix = cheapest_fleet(instances, per_s, limits)
     single = single_fleets(instances, per_s, limits)
     single_costs = {
-        s.name: single[s.name].usd_per_hour if s.name in single else None for s in chosen
+        s.name: single[s.name].usd_per_hour if s.name in single else None for s in systems
     }
     _show(output, f"{described.name}, {backend}", demands, mix)
     for line in _sentences(mix, single_costs):
@@ -134,8 +146,7 @@ def _one_size(sizes: list[int]) -> int:
 def _fill_power(
     output: Output,
     model: str,
-    system: str,
-    gpus: int,
+    server_kind: tuple[str, int],
     workload: tuple[int, int],
     power_kw: float | None,
     backend: str,
@@ -148,6 +159,7 @@ def _fill_power(
 
     if power_kw is None:
         raise UsageError("--isl and --osl need --power-kw: add it")
+    system, gpus = server_kind
     described, hardware = describe_model(model), find_system(system)
     if not hardware.power_limit_w > 0:
         raise UsageError(f"{hardware.name}: the power limit of its GPUs is not known")

@@ -42,83 +42,97 @@ SEPARATOR_WIDTH = 2
 CHECKS_PANEL = "Checks and results"
 
 
+SYSTEM = typer.Option(
+    None, help="h100_sxm; several, joined by commas; local (this machine); or all (slow)."
+)
+GOAL = typer.Option(
+    "throughput", "--for", help="What is best: throughput, cost, energy or latency."
+)
+RATE = typer.Option(None, help="Requests per second (Poisson arrivals); finds the fewest GPUs.")
+TRACE = typer.Option(
+    None, help="CSV or Parquet of requests to replay: at_s, isl, osl, or cached tokens."
+)
+SPECULATIVE = typer.Option(
+    "",
+    help="TOKENS:ACCEPTANCE[:MODEL], like 3:0.7: draft 3 tokens per step, by the model's own "
+    "layers or a smaller model; each is accepted with this probability after the one before.",
+    show_default=False,
+)
+FORMATS = typer.Option(
+    "",
+    help="Only these formats of weights, of the cache, or of both: fp8, /nvfp4, nvfp4/fp8, "
+    "joined by commas. Caches: bf16, fp8, nvfp4, int4_head (vLLM), fp4_e2m1 (SGLang), kivi2, "
+    "kvquant3 (no engine has these two).",
+    show_default=False,
+)
+OFFLOAD = typer.Option(
+    [],
+    help="Maximum GiB of each GPU's weights in host memory (vllm, sglang); cache=GIB: host "
+    "memory per GPU for the cache of --prefix (repeatable).",
+)
+MEASURED = typer.Option(
+    None, help="Measured deployments that correct the formulas: a table, or 'published'."
+)
+QUALITIES = typer.Option(
+    None,
+    help="CSV of measured qualities to use instead of the published ones: format (kv:fp8 "
+    "for a cache), method, model, benchmark, baseline, quantized, better (higher or lower), "
+    "source.",
+)
+VERIFY = typer.Option(
+    False, "--verify", help="Measure what this machine can check.", rich_help_panel=CHECKS_PANEL
+)
+VERIFY_WITH_VLLM = typer.Option(
+    False,
+    "--verify-vllm",
+    help="Serve the best plan with vLLM and measure it.",
+    rich_help_panel=CHECKS_PANEL,
+)
+OUT = typer.Option(
+    None,
+    help="Keep report, table and JSON in a folder here; MLflow tracks it.",
+    rich_help_panel=CHECKS_PANEL,
+)
+KUBERNETES = typer.Option(
+    None,
+    help="Write a manifest that starts the best with --backend: kubectl apply -f FILE.",
+    rich_help_panel=CHECKS_PANEL,
+)
+DYNAMO = typer.Option(
+    None,
+    help="Write a graph for NVIDIA Dynamo that starts the best with --backend.",
+    rich_help_panel=CHECKS_PANEL,
+)
+
+
 def serve(
     context: typer.Context,
     model: str = plan_options.MODEL,
-    system: str = typer.Option(
-        None, help="h100_sxm; several, joined by commas; local (this machine); or all (slow)."
-    ),
+    system: str = SYSTEM,
     gpus: int = typer.Option(None, help="How many GPUs."),
     isl: int = typer.Option(None, help="Input tokens per request."),
     osl: int = typer.Option(None, help="Output tokens per request."),
     prefix: int = typer.Option(0, help="Input tokens that the prefix cache already holds."),
-    goal: str = typer.Option(
-        "throughput", "--for", help="What is best: throughput, cost, energy or latency."
-    ),
-    rate: float | None = typer.Option(
-        None, help="Requests per second (Poisson arrivals); finds the fewest GPUs."
-    ),
-    trace: Path = typer.Option(
-        None, help="CSV or Parquet of requests to replay: at_s, isl, osl, or cached tokens."
-    ),
+    goal: str = GOAL,
+    rate: float | None = RATE,
+    trace: Path = TRACE,
     pools: bool = typer.Option(False, "--pools", help="Also try separate workers for prompts."),
-    speculative: str = typer.Option(
-        "",
-        help="TOKENS:ACCEPTANCE[:MODEL], like 3:0.7: draft 3 tokens per step, by the model's own "
-        "layers or a smaller model; each is accepted with this probability after the one before.",
-        show_default=False,
-    ),
-    formats: str = typer.Option(
-        "",
-        help="Only these formats of weights, of the cache, or of both: fp8, /nvfp4, nvfp4/fp8, "
-        "joined by commas. Caches: bf16, fp8, nvfp4, int4_head (vLLM), fp4_e2m1 (SGLang), kivi2, "
-        "kvquant3 (no engine has these two).",
-        show_default=False,
-    ),
-    offload: list[str] = typer.Option(
-        [],
-        help="Maximum GiB of each GPU's weights in host memory (vllm, sglang); cache=GIB: host "
-        "memory per GPU for the cache of --prefix (repeatable).",
-    ),
+    speculative: str = SPECULATIVE,
+    formats: str = FORMATS,
+    offload: list[str] = OFFLOAD,
     backend: str = plan_options.BACKEND,
     operators: Path = plan_options.OPERATORS,
-    measured: str = typer.Option(
-        None, help="Measured deployments that correct the formulas: a table, or 'published'."
-    ),
+    measured: str = MEASURED,
     prices: Path = plan_options.PRICES,
-    qualities: Path = typer.Option(
-        None,
-        help="CSV of measured qualities to use instead of the published ones: format (kv:fp8 "
-        "for a cache), method, model, benchmark, baseline, quantized, better (higher or lower), "
-        "source.",
-    ),
+    qualities: Path = QUALITIES,
     ttft: float | None = plan_options.TTFT,
     tpot: float | None = plan_options.TPOT,
     limit: list[str] = plan_options.LIMIT,
-    verify: bool = typer.Option(
-        False, "--verify", help="Measure what this machine can check.", rich_help_panel=CHECKS_PANEL
-    ),
-    verify_with_vllm: bool = typer.Option(
-        False,
-        "--verify-vllm",
-        help="Serve the best plan with vLLM and measure it.",
-        rich_help_panel=CHECKS_PANEL,
-    ),
-    out: Path = typer.Option(
-        None,
-        help="Keep report, table and JSON in a folder here; MLflow tracks it.",
-        rich_help_panel=CHECKS_PANEL,
-    ),
-    kubernetes: Path = typer.Option(
-        None,
-        help="Write a manifest that starts the best with --backend: kubectl apply -f FILE.",
-        rich_help_panel=CHECKS_PANEL,
-    ),
-    dynamo: Path = typer.Option(
-        None,
-        help="Write a graph for NVIDIA Dynamo that starts the best with --backend.",
-        rich_help_panel=CHECKS_PANEL,
-    ),
+    verify: bool = VERIFY,
+    verify_with_vllm: bool = VERIFY_WITH_VLLM,
+    out: Path = OUT,
+    kubernetes: Path = KUBERNETES,
+    dynamo: Path = DYNAMO,
     top: int = plan_options.TOP,
 ) -> None:
     """Predict every way to serve a model on the given GPUs, and show the Pareto front.
@@ -134,12 +148,7 @@ def serve(
     _check_required(
         model, {"--system": system, "--gpus": gpus, "--isl": isl, "--osl": osl, "--top": top}
     )
-    if rate is not None and not 0 < rate < float("inf"):
-        raise UsageError(f"--rate {rate:g}: give requests per second, more than 0")
-    if verify_with_vllm and rate is not None:
-        raise UsageError("--verify-vllm keeps requests in flight: plan it without --rate")
-    if pools and kubernetes:
-        raise UsageError("a manifest is written for one pool: leave --pools out, or give --dynamo")
+    _check_combination(rate, verify_with_vllm, pools, kubernetes)
     plan_options.check_engine(backend)
     requirements = plan_options.parse_limits(limit, ttft, tpot, goal)
     from foretune.plan import Workload, describe_model, plan, read_accuracy
@@ -204,6 +213,17 @@ def serve(
             output.say(f"report   {kept.report}")
             output.say(f"MLflow   {kept.tracked_at}")
         output.result(plan_to_json(found, question, commands) | results)
+
+
+def _check_combination(
+    rate: float | None, verify_with_vllm: bool, pools: bool, kubernetes: Path | None
+) -> None:
+    if rate is not None and not 0 < rate < float("inf"):
+        raise UsageError(f"--rate {rate:g}: give requests per second, more than 0")
+    if verify_with_vllm and rate is not None:
+        raise UsageError("--verify-vllm keeps requests in flight: plan it without --rate")
+    if pools and kubernetes:
+        raise UsageError("a manifest is written for one pool: leave --pools out, or give --dynamo")
 
 
 def _read_trace(path: Path | None) -> "Requests | None":

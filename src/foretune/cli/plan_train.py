@@ -22,6 +22,25 @@ NOTES = (
 )
 
 
+TOKENS = typer.Option(0.0, help="Tokens to train on; adds days and cost.", show_default=False)
+FORMATS = typer.Option(
+    "bf16/fp32",
+    help="Of matrix products (bf16 or fp8), and of the sum of gradients (fp32 or bf16).",
+)
+SOFTWARE = typer.Option(
+    "megatron", help="megatron (fused kernels) or pytorch (its own, with FSDP)."
+)
+OVERLAP = typer.Option(
+    False, "--overlap", help="Overlap tensor-parallel communication with matrix products."
+)
+OFFLOAD = typer.Option(
+    0.0,
+    help="Maximum GiB per GPU of optimizer state in host memory. By default, all of it if "
+    "nothing fits otherwise.",
+    show_default=False,
+)
+
+
 def train(
     context: typer.Context,
     model: str = plan_options.MODEL,
@@ -29,25 +48,11 @@ def train(
     gpus: int = typer.Option(..., help="How many GPUs."),
     batch: int = typer.Option(..., help="Sequences per optimizer step, over all replicas."),
     sequence: int = typer.Option(..., help="Tokens per sequence."),
-    tokens: float = typer.Option(
-        0.0, help="Tokens to train on; adds days and cost.", show_default=False
-    ),
-    formats: str = typer.Option(
-        "bf16/fp32",
-        help="Of matrix products (bf16 or fp8), and of the sum of gradients (fp32 or bf16).",
-    ),
-    software: str = typer.Option(
-        "megatron", help="megatron (fused kernels) or pytorch (its own, with FSDP)."
-    ),
-    overlap: bool = typer.Option(
-        False, "--overlap", help="Overlap tensor-parallel communication with matrix products."
-    ),
-    offload: float = typer.Option(
-        0.0,
-        help="Maximum GiB per GPU of optimizer state in host memory. By default, all of it if "
-        "nothing fits otherwise.",
-        show_default=False,
-    ),
+    tokens: float = TOKENS,
+    formats: str = FORMATS,
+    software: str = SOFTWARE,
+    overlap: bool = OVERLAP,
+    offload: float = OFFLOAD,
     operators: Path = plan_options.OPERATORS,
     prices: Path = plan_options.PRICES,
     top: int = plan_options.TOP,

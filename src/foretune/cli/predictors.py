@@ -30,37 +30,42 @@ MAX_EXPLAINED = 10_000
 DRIFTED_EXIT_CODE = 1
 
 
+TARGET = typer.Option([], help="time_ms or power_w (repeatable). Default: what the runs hold.")
+SIZES = typer.Option(
+    "", help="Columns of a CSV file that are the problem; the others are the configuration."
+)
+GROUP = typer.Option(
+    "problem", help="Hold out together: problem, device, or columns (problem.N,…)."
+)
+VALIDATE = typer.Option(
+    "quick",
+    help="none, quick (hold out a fifth, once) or full (every fold); or what to hold out: "
+    "random, grouped, device, time, joined by commas; curve adds the learning curve.",
+)
+COMPILED = typer.Option(
+    False, "--compiled", help="Also learn from static.… columns (compiled code)."
+)
+WORK = typer.Option(
+    [],
+    help="Work of a launch, from columns: 'flops=2*M*N*K', 'bytes=2*(M*K + K*N + M*N)', "
+    "'blocks=-(-M//BLOCK_M) * -(-N//BLOCK_N)' (repeatable).",
+)
+RESUME = typer.Option(None, help="Continue this predictor with its rows, model, targets and seed.")
+
+
 def train(
     context: typer.Context,
     files: list[Path] = options.RUNS,
     model: str = options.MODEL,
-    target: list[str] = typer.Option(
-        [], help="time_ms or power_w (repeatable). Default: what the runs hold."
-    ),
+    target: list[str] = TARGET,
     map_: list[str] = options.MAP,
-    sizes: str = typer.Option(
-        "", help="Columns of a CSV file that are the problem; the others are the configuration."
-    ),
-    group: str = typer.Option(
-        "problem", help="Hold out together: problem, device, or columns (problem.N,…)."
-    ),
-    validate: str = typer.Option(
-        "quick",
-        help="none, quick (hold out a fifth, once) or full (every fold); or what to hold out: "
-        "random, grouped, device, time, joined by commas; curve adds the learning curve.",
-    ),
-    compiled: bool = typer.Option(
-        False, "--compiled", help="Also learn from static.… columns (compiled code)."
-    ),
-    work: list[str] = typer.Option(
-        [],
-        help="Work of a launch, from columns: 'flops=2*M*N*K', 'bytes=2*(M*K + K*N + M*N)', "
-        "'blocks=-(-M//BLOCK_M) * -(-N//BLOCK_N)' (repeatable).",
-    ),
+    sizes: str = SIZES,
+    group: str = GROUP,
+    validate: str = VALIDATE,
+    compiled: bool = COMPILED,
+    work: list[str] = WORK,
     kernel: str = options.ONLY_KERNEL,
-    resume: str = typer.Option(
-        None, help="Continue this predictor with its rows, model, targets and seed."
-    ),
+    resume: str = RESUME,
     mlflow: str = typer.Option(None, help="Also log to this MLflow: sqlite:///mlflow.db or a URL."),
     out: Path = typer.Option(..., help="Folder for the predictor."),
 ) -> None:
@@ -77,9 +82,8 @@ def train(
     root = options.root_options(context)
     output = Output(root.as_json)
     load("models", model)
-    for name in target:
-        if name not in TARGETS:
-            raise UnknownName("target", name, TARGETS)
+    if unknown := [name for name in target if name not in TARGETS]:
+        raise UnknownName("target", unknown[0], TARGETS)
     level, splits, with_curve = _parse_validate(validate)
     problem = [name.strip() for name in sizes.split(",") if name.strip()]
     runs = read_files(files, kernel, map_, problem=problem)
@@ -93,17 +97,10 @@ def train(
     require_writable_folder(out)
     with _mlflow_logger(mlflow, template.model, runs) as log:
         done = train_predictor(
-            runs,
-            template.model,
-            template.targets,
-            group,
-            template.seed,
-            template.kernel,
-            splits=splits or None,
-            compiled=template.compiled,
-            parameters=template.parameters,
+            runs, template.model, template.targets, group, template.seed, template.kernel,
+            splits=splits or None, compiled=template.compiled, parameters=template.parameters,
             validate=level,
-        )
+        )  # fmt: skip
         done.predictor.save(out)
         log(done, out)
     summary = _show_training(output, done, runs, splits)

@@ -35,20 +35,24 @@ COLUMNS = (
 """Evaluations to 95 and 99 % of the optimum, repeats that reach 95 %, mean shares, overhead."""
 
 
+SEARCHER = typer.Option(
+    ["surrogate", "random"],
+    help=f"{options.SEARCHER_HELP} (repeatable).",
+    autocompletion=SEARCHER_COMPLETION,
+)
+PRIOR = typer.Option(
+    [],
+    help=f"Run tables of other devices to learn from (repeatable). {options.PREDICTOR_HELP}.",
+)
+
+
 def replay(
     context: typer.Context,
     files: list[Path] = typer.Argument(help="Run tables (Parquet), each of a whole space."),
-    searcher: list[str] = typer.Option(
-        ["surrogate", "random"],
-        help=f"{options.SEARCHER_HELP} (repeatable).",
-        autocompletion=SEARCHER_COMPLETION,
-    ),
+    searcher: list[str] = SEARCHER,
     budget: int = typer.Option(200, help="Evaluations per repeat."),
     repeats: int = typer.Option(20, help="Independent searches per searcher."),
-    prior: list[str] = typer.Option(
-        [],
-        help=f"Run tables of other devices to learn from (repeatable). {options.PREDICTOR_HELP}.",
-    ),
+    prior: list[str] = PRIOR,
     objective: str = options.OBJECTIVE,
     jobs: int = typer.Option(1, help="Parallel processes; -1: one per core."),
     plot: Path = typer.Option(None, help="Draw the curves: FILE.svg or FILE.png."),
@@ -63,7 +67,7 @@ def replay(
     from foretune.search.replay.recorded import read_spaces
     from foretune.search.replay.replay import replay as replay_space
     from foretune.search.replay.replay_prior import check_prior_source, prior_from_source
-    from foretune.search.replay.scores import score_replay, summarize
+    from foretune.search.replay.scores import score_replay
 
     seed = options.root_options(context).seed
     options.require_positive_int(budget, "--budget")
@@ -92,25 +96,27 @@ def replay(
                 scores.append(score_replay(space, results[-1]))
                 progress.advance(f"{space.name}: {name}")
             scored.append((scores, sources))
-    for scores, sources in scored:
-        _show(output, scores, sources)
-    summaries = [summarize([scores[i] for scores, _ in scored]) for i in range(len(names))]
-    if len(spaces) > 1:
-        title = f"{len(spaces)} spaces: geometric means of evaluations, means of the rest"
-        output.table(title, COLUMNS, [_row(s) for s in summaries])
-    output.result(
-        {
-            "results": [
-                {**s.to_json(), "prior_devices": sources}
-                for scores, sources in scored
-                for s in scores
-            ],
-            "summary": [s.to_json() for s in summaries],
-        }
-    )
+    _show_all(output, scored)
     if plot is not None:
         draw_curves(results, plot)
         output.say(f"curves: {plot}")
+
+
+def _show_all(output: Output, scored: "list[tuple[list[Scores], list[str]]]") -> None:
+    """Print the scores of every space, with the devices of its prior, and their summary."""
+    from foretune.search.replay.scores import summarize
+
+    for scores, sources in scored:
+        _show(output, scores, sources)
+    by_searcher = zip(*(scores for scores, _ in scored), strict=True)
+    summaries = [summarize(list(scores)) for scores in by_searcher]
+    if len(scored) > 1:
+        title = f"{len(scored)} spaces: geometric means of evaluations, means of the rest"
+        output.table(title, COLUMNS, [_row(s) for s in summaries])
+    results = [
+        {**s.to_json(), "prior_devices": sources} for scores, sources in scored for s in scores
+    ]
+    output.result({"results": results, "summary": [s.to_json() for s in summaries]})
 
 
 def _read_prior(names: list[str]) -> "Predictor | pd.DataFrame | None":

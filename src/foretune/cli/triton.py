@@ -18,26 +18,30 @@ if TYPE_CHECKING:
 _MATRIX_UNITS = {0: "none", 2: "mma", 3: "wgmma", 5: "tcgen05"}
 
 
+ARG = typer.Option(
+    [],
+    help="x=fp16* (a pointer, multiple of 16; fp16*2 of 2), n=4096, n=i32 (any multiple of "
+    "16); repeatable.",
+)
+CONFIG = typer.Option(
+    [], help="BLOCK=128,num_warps=4 (repeatable). Default: those of its autotuner."
+)
+TTGIR = typer.Option(False, "--ttgir", help="Only the first stages: fast, but without registers.")
+CACHE_DIR = typer.Option(
+    None,
+    help="Keep the compiled configurations in this Triton cache. Launches with the same Triton "
+    "and TRITON_CACHE_DIR set to it, at the same path, need not compile.",
+)
+
+
 def inspect(
     context: typer.Context,
     kernel: str = typer.Argument(help="The kernel: MODULE:NAME; searched in this folder, too."),
-    arg: list[str] = typer.Option(
-        [],
-        help="x=fp16* (a pointer, multiple of 16; fp16*2 of 2), n=4096, n=i32 (any multiple of "
-        "16); repeatable.",
-    ),
-    config: list[str] = typer.Option(
-        [], help="BLOCK=128,num_warps=4 (repeatable). Default: those of its autotuner."
-    ),
+    arg: list[str] = ARG,
+    config: list[str] = CONFIG,
     target: str = typer.Option(..., help="sm_80, sm_90, sm_100, sm_120, gfx942, …"),
-    ttgir: bool = typer.Option(
-        False, "--ttgir", help="Only the first stages: fast, but without registers."
-    ),
-    cache_dir: Path | None = typer.Option(
-        None,
-        help="Keep the compiled configurations in this Triton cache. Launches with the same Triton "
-        "and TRITON_CACHE_DIR set to it, at the same path, need not compile.",
-    ),
+    ttgir: bool = TTGIR,
+    cache_dir: Path | None = CACHE_DIR,
     time_limit: float = typer.Option(60.0, help="Maximum seconds to compile a configuration."),
 ) -> None:
     """Show registers, spills, shared memory and occupancy of compiled configurations.

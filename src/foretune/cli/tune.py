@@ -40,48 +40,56 @@ class TuneCommand(TyperCommand):
         return super().parse_args(ctx, args)
 
 
+KERNEL = typer.Argument(
+    "",
+    help="Name of a kernel, your own (FILE.py:NAME), a source file, or -- PROGRAM …",
+    autocompletion=options.registered_completion("kernels"),
+)
+WORKLOAD = typer.Option(
+    None, help="CSV with columns kernel, problem, calls: tune all of them with one budget."
+)
+OBJECTIVE = typer.Option(["time"], help="time, energy or edp; two of them give a Pareto front.")
+LIMIT = typer.Option(
+    [], help="Reject configurations above COLUMN=VALUE, like power_w=300 (repeatable)."
+)
+EXPORT = typer.Option(
+    [], help="Write the best configuration to FILE.h, .json or .env (repeatable)."
+)
+PARAM = typer.Option(
+    [],
+    help="KNOB=VALUE,VALUE,… or KNOB=8..256 (doubling); {KNOB} inserts it (repeatable).",
+    rich_help_panel=KNOB_PANEL,
+)
+RESTRICT = typer.Option(
+    [],
+    help="Rule between knobs: 'tile * threads <= 256' (repeatable).",
+    rich_help_panel=KNOB_PANEL,
+)
+DEFAULT = typer.Option(
+    "",
+    help="KNOB=VALUE,… to compare with. Default: the first configuration that works.",
+    rich_help_panel=KNOB_PANEL,
+)
+
+
 def tune(
     context: typer.Context,
-    kernel: str = typer.Argument(
-        "",
-        help="Name of a kernel, your own (FILE.py:NAME), a source file, or -- PROGRAM …",
-        autocompletion=options.registered_completion("kernels"),
-    ),
+    kernel: str = KERNEL,
     problem: str = typer.Option("", help="Problem to tune: M=…,N=…,…"),
-    workload: Path | None = typer.Option(
-        None, help="CSV with columns kernel, problem, calls: tune all of them with one budget."
-    ),
+    workload: Path | None = WORKLOAD,
     budget: str = typer.Option("", help=f"{options.BUDGET_HELP}. Default: 10.", show_default=False),
-    objective: list[str] = typer.Option(
-        ["time"], help="time, energy or edp; two of them give a Pareto front."
-    ),
-    limit: list[str] = typer.Option(
-        [], help="Reject configurations above COLUMN=VALUE, like power_w=300 (repeatable)."
-    ),
+    objective: list[str] = OBJECTIVE,
+    limit: list[str] = LIMIT,
     searcher: str = options.SEARCHER,
     predictor: str = options.PREDICTOR_OPTION,
     runs: Path = typer.Option(None, help="Also add the measurements to this run table (Parquet)."),
-    export: list[Path] = typer.Option(
-        [], help="Write the best configuration to FILE.h, .json or .env (repeatable)."
-    ),
+    export: list[Path] = EXPORT,
     device: str = options.DEVICE,
     runner: str = options.RUNNER,
     ray_address: str | None = options.RAY_ADDRESS,
-    param: list[str] = typer.Option(
-        [],
-        help="KNOB=VALUE,VALUE,… or KNOB=8..256 (doubling); {KNOB} inserts it (repeatable).",
-        rich_help_panel=KNOB_PANEL,
-    ),
-    restrict: list[str] = typer.Option(
-        [],
-        help="Rule between knobs: 'tile * threads <= 256' (repeatable).",
-        rich_help_panel=KNOB_PANEL,
-    ),
-    default: str = typer.Option(
-        "",
-        help="KNOB=VALUE,… to compare with. Default: the first configuration that works.",
-        rich_help_panel=KNOB_PANEL,
-    ),
+    param: list[str] = PARAM,
+    restrict: list[str] = RESTRICT,
+    default: str = DEFAULT,
     name: str = tune_program.NAME,
     time: str | None = tune_program.TIME,
     time_unit: str = tune_program.TIME_UNIT,
@@ -125,22 +133,23 @@ def tune(
         where = (device, runner, ray_address)
         _tune_kernel(kernel, problem, search, predictor, runs, export, where, output)
         return
+    _show_winner(output, _tune_wrapped(context, program, kernel, search), export)
+
+
+def _tune_wrapped(
+    context: typer.Context, program: list[str] | None, source: str, search: SearchOptions
+) -> "Best":
+    """Tune a program or a source file."""
     what = "a program" if program is not None else "a source"
-    options.reject_options(
-        context,
-        ("problem", "predictor", "runs", "device", "runner", "ray_address"),
-        f"{what} does not take",
-    )
-    given = context.params
+    unused = ("problem", "predictor", "runs", "device", "runner", "ray_address")
+    options.reject_options(context, unused, f"{what} does not take")
     if program is None:
         options.reject_options(context, tune_program.PROGRAM_OPTIONS, "a source does not take")
-        best = tune_program.tune_source(kernel, search, given)
-    else:
-        if kernel:
-            raise UsageError(f"give a kernel ({kernel}) or a program after --, not both")
-        options.reject_options(context, tune_program.SOURCE_OPTIONS, "a program does not take")
-        best = tune_program.tune_command(program, search, given)
-    _show_winner(output, best, export)
+        return tune_program.tune_source(source, search, context.params)
+    if source:
+        raise UsageError(f"give a kernel ({source}) or a program after --, not both")
+    options.reject_options(context, tune_program.SOURCE_OPTIONS, "a program does not take")
+    return tune_program.tune_command(program, search, context.params)
 
 
 def _reject_for_workload(context: typer.Context) -> None:

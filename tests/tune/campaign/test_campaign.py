@@ -254,7 +254,7 @@ class TestWithoutMlflow:
         assert done.report.exists()
         (line,) = (line for line in lines if "MLflow" in line)
         assert line.startswith("MLflow is not installed: the campaign is not tracked.")
-        assert "pip install 'foretune[track]'" in line
+        assert "pip install '.[track]'" in line
         assert line.endswith(f"foretune campaign --track {done.folder}")
         summary = done.summary()
         assert summary["mlflow_run_id"] is summary["mlflow_uri"] is None
