@@ -55,11 +55,10 @@ from foretune.plan.train import (
     plan_training,
     training_memory,
 )
-from foretune.plan.train.flops import model_flops, peak_flops
 from foretune.plan.train.memory import USABLE_SHARE
 from foretune.plan.train.planner import BACKEND
 from foretune.plan.train.recipe import RECOMPUTE
-from foretune.plan.train.step import EXPOSED, TimedSteps
+from foretune.plan.train.step import EXPOSED, TimedSteps, model_flops, peak_flops
 
 RUNS = Path(__file__).with_name("training_runs.csv")
 GPT = {
