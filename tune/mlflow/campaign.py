@@ -46,8 +46,8 @@ class CampaignTracker(CampaignObserver):
         if self._tracker is None:
             self.progress.say(
                 "MLflow is not installed: the campaign is not tracked. To track it later, "
-                "pip install '.[track]', then foretune campaign --track "
-                f"{start.folder.path}"
+                "in Foretune's checkout pip install '.[track]', then run "
+                f"'foretune campaign --track {start.folder.path}'"
             )
             return
         folder, kernel = start.folder, start.kernel

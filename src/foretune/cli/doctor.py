@@ -22,7 +22,7 @@ def doctor(
 ) -> None:
     """Check what works on this machine and how to get the rest; list its devices and rates."""
     from foretune.collect import local_devices
-    from foretune.collect.distributed.resource import resource_counts
+    from foretune.collect.distributed.actor import resource_counts
     from foretune.device import known_devices
     from foretune.tune.doctor import examine
 

@@ -119,7 +119,7 @@ def engine_config(
 
 
 def _guess_files(
-    layers: "Sequence[Layer]", tuned: list[Path], also: list[Path]
+    layers: "Mapping[Layer, tuple[str, ...]]", tuned: list[Path], also: list[Path]
 ) -> "tuple[list[EngineFile], int]":
     """Return the files of the layers, and how many tuned files were in unknown formats."""
     from foretune.plan.engine_files.guesses import engine_files

@@ -86,8 +86,9 @@ def train(
         raise UnknownName("target", unknown[0], TARGETS)
     level, splits, with_curve = _parse_validate(validate)
     problem = [name.strip() for name in sizes.split(",") if name.strip()]
+    expressions = _parse_work(work)
     runs = read_files(files, kernel, map_, problem=problem)
-    cost = UserDefinedCost.from_expressions(require_single_kernel(runs), *_parse_work(work))
+    cost = UserDefinedCost.from_expressions(require_single_kernel(runs), *expressions)
     template = Predictor(model, tuple(target) or None, root.seed, cost, compiled)  # type: ignore[arg-type]
     if resume is not None:
         _check_resume(context)

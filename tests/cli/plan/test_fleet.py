@@ -56,7 +56,7 @@ def test_for_people(command, capsys, monkeypatch):
         (["--gpus-per-instance", "0"], 2, "--gpus-per-instance 0 leaves nothing to do"),
         (["--available", "l4"], 2, "--available l4 is not of the form h100_sxm=8"),
         (["--available", "l40s=1"], 2, "l40s is not among h100_sxm, l4"),
-        (["--available", "l4=0", "--power-kw", "0.1"], 2, "the available GPUs or the power do"),
+        (["--available", "l4=0", "--power-kw", "0.1"], 2, "the GPUs or the power are not"),
         (["--power-kw", "-1"], 2, "--power-kw -1 feeds nothing"),
         (["--operators", "absent"], 2, "no measured operators in absent"),
         (["--backend", "mine"], 2, "unknown engine 'mine'"),
