@@ -11,7 +11,7 @@ from foretune.cli.output import Output, percent
 from foretune.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from foretune.device import Device
     from foretune.plan import Formats, Layout, ModelDescription
