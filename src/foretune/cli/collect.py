@@ -168,7 +168,7 @@ def _collect_operators(
     """
     from foretune.collect.torch_operators.collect import OperatorBenchmarker, collect_operators
     from foretune.datasets import RunLog
-    from foretune.plan.cost.own_tables import OPERATORS_FILE
+    from foretune.plan.cost.tables import OPERATORS_FILE
 
     bench = OperatorBenchmarker(hardware)
     max_ms = 60_000.0 * minutes / MIN_RUNS_IN_BUDGET
