@@ -35,7 +35,7 @@ def run(time_ms=1.0, M=64, status=Status.OK, recorded_at="2026-01-01T00:00:00", 
 def kill(log):
     """End the log as a killed process would: the file is closed, nothing is folded."""
     log._journal.close()
-    log._lock._handle.close()
+    log._lock._lock.release()
 
 
 def configs(path):

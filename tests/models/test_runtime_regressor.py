@@ -100,7 +100,7 @@ def test_among_the_tools_of_scikit_learn(fitted, table):
 
 def test_what_cannot_be_learned(fitted, table):
     X, y = split(table)
-    with pytest.raises(UsageError, match="not positive"):
+    with pytest.raises(UsageError, match="must be positive"):
         RuntimeRegressor().fit(X, y - y.max())
     with pytest.raises(UnknownName, match="unknown column 'Q'"):
         RuntimeRegressor(problem=["Q"]).fit(X, y)

@@ -133,7 +133,7 @@ def test_places_that_are_never_written_do_not_count():
 def test_an_answer_that_changes_from_call_to_call_is_refused():
     rng = np.random.default_rng(0)
     kernel = FunctionKernel(lambda x, block=1: x + rng.random(), {"block": [1, 2]}, (X,))
-    with pytest.raises(MeasurementError, match="fix its seed, or give verify="):
+    with pytest.raises(MeasurementError, match="fix its seed, or give a function"):
         measured(kernel, block=2)
     kernel = FunctionKernel(
         lambda x, block=1: x + rng.random(), {"block": [1, 2]}, (X,),

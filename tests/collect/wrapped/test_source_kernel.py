@@ -47,7 +47,7 @@ def language(request):
 
 
 def kernel(language="C", text=None, knobs=None, arguments=None, shape=None, **more):
-    own = {n: more.pop(n) for n in ("suffix", "options", "others", "compiler") if n in more}
+    own = {n: more.pop(n) for n in ("suffix", "options", "extra_files", "compiler") if n in more}
     knob = "block" if language == "C" else "block_size_x"
     return SourceKernel(
         Source("add", text or {"C": NATIVE, "OpenCL": OPENCL}[language], language, **own),
@@ -139,10 +139,10 @@ def test_knobs_in_options_defines_and_other_files(tmp_path):
         m = measured(made, 7)
         assert m.ok, m.error
 
-    judged(707, options=("-DLEVEL={level}",), others={"other.h": "#define OTHER 7\n"})
+    judged(707, options=("-DLEVEL={level}",), extra_files={"other.h": "#define OTHER 7\n"})
     judged(714, defines={"LEVEL": "level", "OTHER": lambda p: 2 * p["level"]},
-           others={"other.h": ""})  # fmt: skip
-    judged(107, options=("-DLEVEL=1",), others={"other.h": "#define OTHER level\n"})
+           extra_files={"other.h": ""})  # fmt: skip
+    judged(107, options=("-DLEVEL=1",), extra_files={"other.h": "#define OTHER level\n"})
 
 
 @pytest.mark.parametrize(
