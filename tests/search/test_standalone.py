@@ -8,6 +8,7 @@ import pytest
 
 import foretune as ft
 from foretune.errors import MeasurementError, SpaceError, UsageError
+from foretune.measurement import Status
 from foretune.search import SearchOutcome, make_searcher
 
 KNOBS = {"cache": [1, 2, 4, 8, 16, 32], "index": [False, True], "mode": ["a", "b", "c"]}
@@ -75,7 +76,7 @@ def test_what_is_no_positive_number_is_refused(value):
 
 def test_measurements_are_taken_as_they_are():
     def measured(config):
-        status = ft.Status.OK
+        status = Status.OK
         watts = 10.0 if config == BEST else 1000.0
         return ft.Measurement("mine", ft.Problem(), config, "", status, cost(config), power_w=watts)
 

@@ -41,9 +41,9 @@ def test_for_people(capsys, monkeypatch):
         (["--systems", "a100_sxm,l4"], "plan one system"),
         (["--gpus-per-instance", "1,2"], "plan one size of server"),
         (["--requests", "x.csv"], "leave --requests out"),
-        (["--power-kw", "0.1"], "0.1 kW feed not one server"),
+        (["--power-kw", "0.1"], "0.1 kW is not enough for a server"),
         (["--gpus-per-instance", "0"], "--gpus-per-instance 0 leaves nothing to do"),
-        (["--limit", "tpot=0.001"], "no deployment keeps to the limits"),
+        (["--limit", "tpot=0.001"], "no deployment meets the limits"),
     ],
 )
 def test_mistakes_are_one_line(capsys, more, message):

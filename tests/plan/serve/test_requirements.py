@@ -47,7 +47,7 @@ def test_limits_nobody_keeps_to_name_the_nearest():
 
 
 def test_impossible_wishes_are_refused():
-    with pytest.raises(UsageError, match="leaves nothing"):
+    with pytest.raises(UsageError, match="must be positive"):
         Requirements(ttft_ms=0)
     with pytest.raises(UsageError, match="accuracy"):
         Requirements(accuracy=95)
