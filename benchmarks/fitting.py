@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def tasks(data: Path) -> Iterator[Task]:
-    """Yield tables of every kind: many problems and few, with neighbours and without."""
+    """Yield tables of every kind: many problems and few, with neighbors and without."""
     runs = to_learn_from(load(SHIPPED))
     for kernel in ("matmul", "softmax", "quantized_matvec"):
         rows = runs[runs["kernel"] == kernel].dropna(axis=1, how="all").reset_index(drop=True)

@@ -169,7 +169,7 @@ def without_repeats() -> list[Change]:
 
 
 def without_bend() -> list[Change]:
-    """Return what leaves the bend of the unit out of what models see of neighbours."""
+    """Return what leaves the bend of the unit out of what models see of neighbors."""
     seen_by = neighbors.NeighborIndex.neighbor_features
 
     def look(self: Any, *arguments: Any, **named: Any) -> np.ndarray:
@@ -186,7 +186,7 @@ def without_bend() -> list[Change]:
 
 
 def with_a_second_view() -> list[Change]:
-    """Return what shows each row to ``corrected`` twice, each time with other neighbours missing.
+    """Return what shows each row to ``corrected`` twice, each time with other neighbors missing.
 
     It was a part until this table said that it gains less than 2 %, for twice the rows to learn.
     """
@@ -265,12 +265,12 @@ PARTS: Mapping[str, Callable[[], list[Change]]] = {
     ],
     "hold-outs: all sizes but one": lambda: [(target_model, "holdout_kinds", singles_and_all)],
     "corrected: views from one side": lambda: [(experts, "ONE_SIDED_SHARE", 0.0)],
-    "neighbours: bend of the unit": without_bend,
-    "neighbours: how well each axis does": lambda: [
+    "neighbors: bend of the unit": without_bend,
+    "neighbors: how well each axis does": lambda: [
         (neighbors.NeighborIndex, "measure_axes", lambda self, places, values: None)
     ],
-    "neighbours: repeated sizes": lambda: [(neighbors, "repeated_sizes", lambda runs: [])],
-    "neighbours: devices": lambda: [(neighbors, "_device_axis", lambda runs: None)],
+    "neighbors: repeated sizes": lambda: [(neighbors, "repeated_sizes", lambda runs: [])],
+    "neighbors: devices": lambda: [(neighbors, "_device_axis", lambda runs: None)],
     "unit: calibrated (else 4 µs and 80 %)": lambda: [
         (roofline, "_fit", lambda limits, log_time, start, rng: start)
     ],
@@ -283,7 +283,7 @@ PARTS: Mapping[str, Callable[[], list[Change]]] = {
 }
 ONLY_OF: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     ("devices", "installed"),
-    (WHOLE, "opinion", "blend", "interval", "hold-outs: whole", "neighbours: dev", "features: c"),
+    (WHOLE, "opinion", "blend", "interval", "hold-outs: whole", "neighbors: dev", "features: c"),
 ) | {
     "spaces": (
         WHOLE, "opinion: tree", "opinion: smooth", "blend: learned", "blend: a power",

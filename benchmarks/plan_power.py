@@ -13,7 +13,7 @@ Rows that are known not to be of their operator are left out of the fit, and sco
   how much (the table of medians shows that), so that it is of what ran before.
 
 Those that remain are not clean either: GEMMs of certain numbers of rows (2, 17, 64, 128, …) were
-recorded at half the power of their neighbours, as if their GPU had waited between launches. The
+recorded at half the power of their neighbors, as if their GPU had waited between launches. The
 table of alike operators says how far apart records are of which nothing tells the powers apart.
 """
 
@@ -169,7 +169,7 @@ def _linear(train: pd.DataFrame, test: pd.DataFrame) -> np.ndarray:
     return np.clip(wanted @ values, 0.05, 1.0)
 
 
-def _neighbours(train: pd.DataFrame, test: pd.DataFrame) -> np.ndarray:
+def _neighbors(train: pd.DataFrame, test: pd.DataFrame) -> np.ndarray:
     from sklearn.neighbors import KNeighborsRegressor
 
     model = KNeighborsRegressor(32, weights="distance")
@@ -199,7 +199,7 @@ MODELS: dict[str, Callable[[pd.DataFrame, pd.DataFrame], np.ndarray]] = {
     "limit": lambda train, test: np.ones(len(test)),
     "linear": _linear,
     "form": _by_form,
-    "k-nearest": _neighbours,
+    "k-nearest": _neighbors,
     "boosted": _boosted,
 }
 """What learns from the first rows, and predicts shares of the second."""

@@ -31,7 +31,7 @@ def sure_pairs(model: LatencyPredictor, rows: pd.DataFrame, measured: pd.DataFra
         measured: their latencies.
 
     Returns:
-        Columns ``choice``, ``said`` (probability that the favourite wins) and ``won``.
+        Columns ``choice``, ``said`` (probability that the favorite wins) and ``won``.
     """
     alone = rows["apart"] == 0
     found = []

@@ -179,12 +179,12 @@ def plot(shares: dict[str, dict[str, np.ndarray]], path: Path) -> None:
     }
     figure, axes = pyplot.subplots(1, len(shares), figsize=(2.6 * len(shares), 2.8), sharey=True)
     for axis, (kernel, tables) in zip(np.atleast_1d(axes), shares.items(), strict=True):
-        for name, (colour, line, label) in styles.items():
+        for name, (color, line, label) in styles.items():
             steps = np.arange(1, BUDGET + 1)
             low, middle, high = np.quantile(tables[name], (0.25, 0.5, 0.75), axis=0)
-            axis.plot(steps, middle, line, color=colour, linewidth=2, label=label)
+            axis.plot(steps, middle, line, color=color, linewidth=2, label=label)
             if label == "Foretune":
-                axis.fill_between(steps, low, high, color=colour, alpha=0.15, linewidth=0)
+                axis.fill_between(steps, low, high, color=color, alpha=0.15, linewidth=0)
         axis.axhline(0.95, color="#c0c4cc", linewidth=0.8, zorder=0)
         axis.set(title=kernel, xlabel="measurements", ylim=(0, 1.03), xticks=(1, 5, 10))
         axis.spines[["top", "right"]].set_visible(False)

@@ -304,12 +304,6 @@ def reject_options(context: typer.Context, names: Sequence[str], message: str) -
             raise UsageError(f"{message} {name}: leave {flags[name]} out")
 
 
-def require_option(value: Any, option: str, purpose: str) -> None:
-    """Raise UsageError if ``value`` was not given."""
-    if not value:
-        raise UsageError(f"{purpose} needs {option}: add it")
-
-
 def require_positive_int(value: int, option: str) -> int:
     """Return ``value``, or raise UsageError if it is below 1."""
     if value < 1:
