@@ -161,11 +161,11 @@ def _lead(data: ReportData) -> str:
     stable = [r for r in data.results if not r.unstable]
     if unstable := len(data.results) - len(stable):
         lines.append(
-            f"{counted(unstable, 'comparison')} counted for nothing, as the machine was not "
-            "steady: the table says why. Repeat on a quiet machine."
+            f"No verdict on {counted(unstable, 'problem')}: the machine was not quiet. "
+            "The table gives the reasons. Repeat on a quiet machine."
         )
     if 0 < sum(r.verified for r in stable) < len(stable):
-        lines.append("Where there is no measurable win the default stays and counts as 1.00×.")
+        lines.append("Without a measurable win, the default stays and counts as 1.00×.")
     against = [r.library.value / r.winner.value for r in stable if r.library]
     if against:
         names = " and ".join(sorted({r.library.name for r in stable if r.library}))

@@ -178,7 +178,7 @@ def test_sections_state_what_was_found(tmp_path):
         "90 % of 10 measurements in the 90 % interval",
         "nearest neighbor",
         "6.2 %",
-        "No power meter was there",
+        "There was no power meter",
         "runtime_error",
         "100 rounds",
         "python 3.11",
@@ -295,7 +295,7 @@ def test_what_predictions_rest_on(tmp_path):
     known = attribution("config.tile", "config.order", "problem.N")
     text = written(tmp_path, [result()], attribution=known)
     page = Page(text)
-    assert "What predictions rest on" in page.text
+    assert "Feature importance" in page.text
     assert "in the mean over 1,000 runs of training" in page.text
     assert "Configuration 2.72× config.tile 2.23× config.order 1.49×" in page.text
     assert "Sizes of the problem 1.00×" in page.text
@@ -311,7 +311,7 @@ def test_only_the_strongest_features_are_named(tmp_path):
 
 
 def test_a_model_without_contributions_shows_none(tmp_path):
-    assert "What predictions rest on" not in Page(written(tmp_path, [result()])).text
+    assert "Feature importance" not in Page(written(tmp_path, [result()])).text
 
 
 def test_features_of_any_name_are_shown_not_run(tmp_path):
@@ -462,7 +462,7 @@ def test_an_unstable_comparison_is_no_headline(tmp_path):
     noisy = dataclasses.replace(result(n=128, speedup=70.0), steadiness=why)
     page = Page(written(tmp_path, [result(n=64, speedup=2.0), noisy]))
     assert "1 of 2 unseen problems faster than the default: 2.00×, 1 problem unstable" in page.text
-    assert "1 comparison counted for nothing, as the machine was not steady" in page.text
+    assert "No verdict on 1 problem: the machine was not quiet" in page.text
     nothing = Page(written(tmp_path, [noisy]))
     assert "0 of 1 unseen problem faster than the default: unstable" in nothing.text
 
