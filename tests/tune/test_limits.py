@@ -128,7 +128,7 @@ def test_memory_needs_no_meter():
 
 def test_a_limit_on_what_nobody_says_is_refused_at_the_first_run():
     runner = ReportsMemory()
-    with pytest.raises(UsageError, match=r"say time_ms, static.shared_bytes"):
+    with pytest.raises(UsageError, match=r"they have time_ms, static.shared_bytes"):
         tune(runner, "static.registers=64")
     assert len(runner.measured) == 1
 

@@ -18,7 +18,7 @@ def test_operators_are_shown_with_why_some_were_not_measured(capsys):
     verify.show_operators(Output(False), OperatorCheck(pd.DataFrame(rows), "of this CPU"))
     shown = " ".join(capsys.readouterr().out.split())
     for text in ("of this CPU", "one GPU", "1 of 2 operators were measured, 75.0 % of the time",
-                 "1.50 times what was predicted, 100.0 % lie in their interval"):  # fmt: skip
+                 "1.50 times the predicted time, 100.0 % are in their interval"):  # fmt: skip
         assert text in shown
     nothing = pd.DataFrame(rows[1:])
     verify.show_operators(Output(False), OperatorCheck(nothing, "of this CPU"))

@@ -99,7 +99,7 @@ def test_it_says_whose_predictions_were_verified():
     assert here.description == "predicted for A CPU, and measured on it"
     other, _ = check(one(4), planned=find_system("h100_sxm"))
     assert "no NVIDIA H100 80GB HBM3" in other.description
-    assert "own A CPU" in other.description
+    assert "checked on its A CPU instead" in other.description
 
 
 def test_real_operators_run(small):

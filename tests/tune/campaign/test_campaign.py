@@ -255,7 +255,7 @@ class TestWithoutMlflow:
         (line,) = (line for line in lines if "MLflow" in line)
         assert line.startswith("MLflow is not installed: the campaign is not tracked.")
         assert "pip install '.[track]'" in line
-        assert line.endswith(f"foretune campaign --track {done.folder}")
+        assert line.endswith(f"'foretune campaign --track {done.folder}'")
         summary = done.summary()
         assert summary["mlflow_run_id"] is summary["mlflow_uri"] is None
 
@@ -283,7 +283,7 @@ class TestWithoutMlflow:
     def test_a_server_that_is_named_needs_it(self, place, monkeypatch):
         monkeypatch.setitem(sys.modules, "mlflow", None)
         runner = FakeRunner()
-        with pytest.raises(TrackingError, match=r"not installed: pip install 'foretune\[track\]'"):
+        with pytest.raises(TrackingError, match=r"not installed: pip install '\.\[track\]'"):
             campaign(KERNEL, runner, TINY, tracking_uri="sqlite:///mlflow.db")
         assert runner.measured == []
         with pytest.raises(TrackingError, match="MLflow is not installed"):
