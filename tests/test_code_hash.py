@@ -12,26 +12,26 @@ from foretune.kernel import Kernel
 from foretune.registry import load, registered
 
 PACKAGE = {
-    "mine/__init__.py": "NAME = 'mine'",
-    "mine/kernels/__init__.py": "",
-    "mine/kernels/scan.py": """
+    "authors/__init__.py": "NAME = 'authors'",
+    "authors/kernels/__init__.py": "",
+    "authors/kernels/scan.py": """
         import numpy
         from foretune.family import Family
-        from mine import blocks
+        from authors import blocks
         from .tiles import TILE
 
         class Scan(Family):
             name = "scan"
 
             def cost(self, problem, config):
-                from mine.work import flops
+                from authors.work import flops
                 return flops(TILE)
         """,
-    "mine/kernels/tiles.py": "from ..sizes import MOST\nTILE = 1",
-    "mine/sizes.py": "import mine.kernels.scan\nMOST = 8",
-    "mine/blocks.py": "",
-    "mine/work.py": "flops = float",
-    "mine/report.py": "WIDTH = 80",
+    "authors/kernels/tiles.py": "from ..sizes import MOST\nTILE = 1",
+    "authors/sizes.py": "import authors.kernels.scan\nMOST = 8",
+    "authors/blocks.py": "",
+    "authors/work.py": "flops = float",
+    "authors/report.py": "WIDTH = 80",
     "beside.py": "",
     "scan_alone.py": """
         import beside
@@ -69,27 +69,27 @@ def hash_of(module):
     ["kernels/scan", "kernels/tiles", "sizes", "blocks", "work"],
 )
 def test_code_that_a_kernel_imports_is_its_code(folder, file):
-    before = hash_of("mine.kernels.scan")
-    assert before == hash_of("mine.kernels.scan")
-    with (folder / "mine" / f"{file}.py").open("a") as f:
+    before = hash_of("authors.kernels.scan")
+    assert before == hash_of("authors.kernels.scan")
+    with (folder / "authors" / f"{file}.py").open("a") as f:
         f.write("\nADDED = 1\n")
-    assert hash_of("mine.kernels.scan") != before
+    assert hash_of("authors.kernels.scan") != before
 
 
-@pytest.mark.parametrize("file", ["mine/report", "mine/__init__", "beside", "scan_alone"])
+@pytest.mark.parametrize("file", ["authors/report", "authors/__init__", "beside", "scan_alone"])
 def test_what_it_does_not_import_is_not(folder, file):
-    before = hash_of("mine.kernels.scan")
+    before = hash_of("authors.kernels.scan")
     with (folder / f"{file}.py").open("a") as f:
         f.write("\nADDED = 1\n")
-    assert hash_of("mine.kernels.scan") == before
+    assert hash_of("authors.kernels.scan") == before
 
 
 def test_words_and_layout_do_not_count(folder):
-    before = hash_of("mine.kernels.scan")
-    path = folder / "mine" / "kernels" / "scan.py"
+    before = hash_of("authors.kernels.scan")
+    path = folder / "authors" / "kernels" / "scan.py"
     text = path.read_text().replace("return flops(TILE)", "# why\n        return flops( TILE )")
     path.write_text(text.replace('name = "scan"', '"""What it is."""\n\n    name = "scan"'))
-    assert hash_of("mine.kernels.scan") == before
+    assert hash_of("authors.kernels.scan") == before
 
 
 @pytest.mark.parametrize(("root", "counts"), [("project", True), ("site-packages", False)])
@@ -140,8 +140,8 @@ def test_families_have_hashes_of_their_code():
 
 
 def test_what_another_machine_needs_is_what_is_not_installed(folder, tmp_path, monkeypatch):
-    kind = importlib.import_module("mine.kernels.scan").Scan
-    assert code_hash.uninstalled_sources(kind, Family) == [folder / "mine"]
+    kind = importlib.import_module("authors.kernels.scan").Scan
+    assert code_hash.uninstalled_sources(kind, Family) == [folder / "authors"]
     alone = importlib.import_module("scan_alone").Scan
     assert code_hash.uninstalled_sources(alone, Family) == [
         folder / "beside.py",
