@@ -4,15 +4,15 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from foretune.collect.comparison import InterleavedComparison, Rounds
 from foretune.collect.power import find_meter, measure_power
-from foretune.collect.timing import Timer, Timing, time_interleaved, time_launch, timer_for
+from foretune.collect.timing import Timer, Timing, time_launch, timer_for
 from foretune.collect.versions import versions
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError
@@ -22,8 +22,6 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 
 MAX_INPUT_SETS = 2
-DEFAULT_REPEATED = "again"
-"""Key of the first configuration's second series, which shows the noise of a comparison."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class Benchmarker:
             samples = time_launch(launch, self.timing, incumbent_ms, timer)
         except WrongResult as e:
             self._prepared_inputs.pop((kernel.name, problem))
-            return self._row(kernel, problem, config, Status.WRONG_RESULT, error=_one_line(str(e)))
+            return self._row(kernel, problem, config, Status.WRONG_RESULT, error=_reason(e))
         except Exception as e:
             self._check_device(timer)
             return self._failed(kernel, problem, config, Status.RUNTIME_ERROR, e)
@@ -108,26 +106,20 @@ class Benchmarker:
         problem: Problem,
         configs: Iterable[Configuration],
         max_seconds: float,
-    ) -> dict[str, np.ndarray]:
-        """Return interleaved times in milliseconds; see `Runner.compare_interleaved`."""
+        seed: int = 0,
+    ) -> Rounds:
+        """Time configurations in interleaved rounds; see `Runner.compare_interleaved`."""
         timer = self._timer(kernel, problem)
-        prepared = self.prepared(kernel, problem)
-        inputs, launches = prepared.inputs, dict[str, Launch]()
         try:
-            for config in configs:
-                launch = kernel.build(problem, config, inputs)
-                with suppress(WrongResult):
-                    error = self._error(kernel, launch, prepared.expected)
-                    if error <= kernel.error_limit(problem, config):
-                        launches[config.id] = launch
-            if launches:
-                launches[DEFAULT_REPEATED] = next(iter(launches.values()))
-            if library := self._library(kernel, problem, inputs):
-                launches[f"library:{library[0]}"] = library[1]
-            return time_interleaved(launches, max_seconds, timer=timer)
+            comparison = InterleavedComparison(
+                kernel, problem, configs, timer, partial(self._reference, kernel),
+                partial(self._library, kernel, problem), seed,
+            )  # fmt: skip
+            times = comparison.run(max_seconds)
         except Exception:
             self._check_device(timer)
             raise
+        return Rounds(times, {key: _reason(e) for key, e in comparison.failures.items()})
 
     def _timer(self, kernel: Kernel, problem: Problem) -> Timer:
         if self.device_lost:
@@ -205,8 +197,7 @@ class Benchmarker:
     ) -> Measurement:
         if isinstance(reason, TimeoutError):
             return self._row(kernel, problem, config, Status.TIMEOUT, error=_one_line(str(reason)))
-        text = _one_line(f"{type(reason).__name__}: {reason}")
-        return self._row(kernel, problem, config, status, error=text)
+        return self._row(kernel, problem, config, status, error=_reason(reason))
 
     def _row(
         self,
@@ -220,6 +211,13 @@ class Benchmarker:
             kernel.name, problem, config, self.device.name, status,
             source=self.source, environment=environment(kernel), **values,
         )  # fmt: skip
+
+
+def _reason(error: Exception) -> str:
+    """Return why a launch failed, in one line."""
+    if isinstance(error, WrongResult):
+        return _one_line(str(error))
+    return _one_line(f"{type(error).__name__}: {error}")
 
 
 def _one_line(text: str) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from foretune.collect.wrapped.values import (
     as_numpy,
-    assign,
+    assign_all,
     copy_arrays,
     is_array,
     leaves,
@@ -108,35 +108,12 @@ class IsolatedImplementation:
             self._make = _load(self._inputs)
         result = self._make(**problem, seed=seed)
         new = result if isinstance(result, tuple) else (result,)
-        if not _overwrite(self._args, new):
+        if not assign_all(self._args, new):
             self._args = new
         if self._function is None:
             self._wait = _gpu_wait()
             self._function = _load(self._code)
         return self._function
-
-
-def _overwrite(old: tuple[Any, ...], new: tuple[Any, ...]) -> bool:
-    """Copy new values into the old arrays; return whether the layouts allow that."""
-    pairs = list(zip(leaves(old), leaves(new), strict=False))
-    if (
-        not old
-        or len(pairs) != len(list(leaves(new)))
-        or not all(_has_same_layout(*p) for p in pairs)
-    ):
-        return False
-    for target, value in pairs:
-        if is_array(target):
-            assign(target, value)
-    return True
-
-
-def _has_same_layout(old: Any, new: Any) -> bool:
-    if not is_array(old):
-        return not is_array(new) and bool(old == new)
-    shapes = [getattr(x, "shape", None) or len(x) for x in (old, new)]
-    kinds = [getattr(x, "dtype", None) for x in (old, new)]
-    return type(old) is type(new) and shapes[0] == shapes[1] and kinds[0] == kinds[1]
 
 
 def _output(leaf: Any) -> Output:

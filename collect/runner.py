@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from typing import Self
 
-import numpy as np
-
 from foretune.collect.benchmark import Benchmarker, environment
+from foretune.collect.comparison import Rounds
 from foretune.collect.devices import local_gpus
 from foretune.collect.machine_load import LoadMonitor
 from foretune.collect.timing import Timing
@@ -64,16 +63,26 @@ class Runner(ABC):
         kernel: Kernel,
         problem: Problem,
         configs: Iterable[Configuration],
-        max_seconds: float = 2.0,
-    ) -> dict[str, np.ndarray]:
-        """Return interleaved times in ms by configuration id, and by ``library:NAME``.
+        max_seconds: float = 0.5,
+        seed: int = 0,
+    ) -> Rounds:
+        """Return times in interleaved rounds, in a fresh process if the runner has one.
 
-        Configurations with wrong output are left out. The key `benchmark.DEFAULT_REPEATED` holds
-        a second series of the first configuration.
+        The default, which comes first, is built twice. All launches get new inputs in every round.
+
+        Args:
+            kernel: the kernel.
+            problem: the problem.
+            configs: the default, then the candidates.
+            max_seconds: time limit of the rounds; a few are always run.
+            seed: seed of inputs and order.
 
         Raises:
             MeasurementError: a configuration hangs or dies, though it ran before.
         """
+
+    def renew(self) -> None:
+        """Measure in a fresh process from now on, if the runner has one."""
 
     def check(self, kernel: Kernel) -> None:
         """Check that ``kernel`` runs on this kind of device.
@@ -128,10 +137,12 @@ class InProcessRunner(Runner):
         kernel: Kernel,
         problem: Problem,
         configs: Iterable[Configuration],
-        max_seconds: float = 2.0,
-    ) -> dict[str, np.ndarray]:
-        """Return interleaved times in ms."""
-        return self._benchmarker.compare_interleaved(kernel, problem, configs, max_seconds)
+        max_seconds: float = 0.5,
+        seed: int = 0,
+    ) -> Rounds:
+        """Return times in interleaved rounds."""
+        self.check(kernel)
+        return self._benchmarker.compare_interleaved(kernel, problem, configs, max_seconds, seed)
 
 
 class IsolatedRunner(Runner):
@@ -184,21 +195,27 @@ class IsolatedRunner(Runner):
         kernel: Kernel,
         problem: Problem,
         configs: Iterable[Configuration],
-        max_seconds: float = 2.0,
-    ) -> dict[str, np.ndarray]:
-        """Return interleaved times in ms."""
-        configs = list(configs)
-        limit_s = self.limit_s * (len(configs) + 1) + max_seconds
+        max_seconds: float = 0.5,
+        seed: int = 0,
+    ) -> Rounds:
+        """Return times in interleaved rounds of a fresh process."""
+        self.check(kernel)
+        self.renew()
+        arguments = (kernel, problem, list(configs), max_seconds, seed)
+        limit_s = self.limit_s * (len(arguments[2]) + 1) + max_seconds
         try:
-            result: dict[str, np.ndarray] = self._worker.call(
-                "compare_interleaved", kernel, problem, configs, max_seconds, limit_s=limit_s
-            )
-            return result
+            rounds = self._worker.call("compare_interleaved", *arguments, limit_s=limit_s)
         except (TimeoutError, ChildProcessError) as e:
             raise MeasurementError(
                 f"the finalists of {kernel.name} on {problem} could not be compared: "
                 f"{e or 'they hang'}"
             ) from e
+        assert isinstance(rounds, Rounds)
+        return rounds
+
+    def renew(self) -> None:
+        """Measure in a fresh process from now on."""
+        self.close()
 
     def close(self) -> None:
         """Kill the child process and its children."""

@@ -1,7 +1,7 @@
 """CPU and GPU timers, when they stop repeating, and the interval of a median."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Protocol
@@ -105,7 +105,7 @@ def time_launch(
     samples: list[float] = []
     next_check = timing.min_repeats
     while len(samples) < timing.max_repeats:
-        samples.append(_sample_ms(launch, batch, timer))
+        samples.append(sample_ms(launch, batch, timer))
         timed_out = time.perf_counter() > deadline
         if timed_out and len(samples) >= MIN_SAMPLES:
             break
@@ -119,46 +119,19 @@ def time_launch(
     return np.array(samples)
 
 
-def time_interleaved(
-    launches: Mapping[str, Launch],
-    max_seconds: float,
-    min_rounds: int = 7,
-    max_rounds: int = 400,
-    timer: Timer = CPU_TIMER,
-) -> dict[str, np.ndarray]:
-    """Return interleaved times in milliseconds of several launches, in random order per round.
-
-    Drift of the machine affects all launches alike. Entry ``i`` of every array is from round ``i``.
-    Each launch runs once untimed before its sample, because the previous launch may have left
-    caches and waiting threads in another state.
-    """
-    rng = np.random.default_rng(0)
-    names = list(launches)
-    batches = {name: _warm_up(launch, 0.02, timer) for name, launch in launches.items()}
-    rounds: dict[str, list[float]] = {name: [] for name in names}
-    deadline = time.perf_counter() + max_seconds
-    for i in range(max_rounds):
-        if i >= min_rounds and time.perf_counter() > deadline:
-            break
-        for j in rng.permutation(len(names)):
-            launches[names[j]]()
-            sample_ms = _sample_ms(launches[names[j]], batches[names[j]], timer)
-            rounds[names[j]].append(sample_ms)
-    return {name: np.array(times) for name, times in rounds.items()}
-
-
 def _warm_up(launch: Launch, min_seconds: float, timer: Timer) -> int:
     """Warm up for ``min_seconds``; return the number of launches per sample."""
     start = time.perf_counter()
     fastest = np.inf
     launches = 0
     while launches < 1 or time.perf_counter() - start < min_seconds:
-        fastest = min(fastest, _sample_ms(launch, 1, timer))
+        fastest = min(fastest, sample_ms(launch, 1, timer))
         launches += 1
     return timer.batch_size(fastest)
 
 
-def _sample_ms(launch: Launch, batch: int, timer: Timer) -> float:
+def sample_ms(launch: Launch, batch: int, timer: Timer) -> float:
+    """Return the mean time of ``batch`` launches in milliseconds."""
     if isinstance(launch, SelfTimedLaunch):
         return launch.sample_ms(timer, batch)
     return timer.sample_ms(launch, batch)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
 from foretune.collect.isolated_implementation import CallOutputs, Code, IsolatedImplementation
 from foretune.collect.machine_load import LoadMonitor
 from foretune.collect.worker_process import WorkerProcess
@@ -21,8 +22,8 @@ from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError, UsageError
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
-from foretune.tune.results import Comparison, NoiseEstimate
-from foretune.tune.verifier import compare, estimate_noise
+from foretune.tune.results import Comparison, NoiseEstimate, Outcome
+from foretune.tune.verifier import ERROR, LOOKS, Evidence
 
 
 @dataclass(frozen=True)
@@ -31,45 +32,27 @@ class ProblemVerdict:
 
     Attributes:
         problem: the problem.
-        comparisons: the best rival first, then the candidate, then the other rivals; values in ms,
-            ratios are the best rival's time over each time.
-        rounds: number of rounds.
-        steadiness: noise estimate of the machine.
+        against: the candidate compared with each rival, the fastest first; its ``value`` is the
+            candidate's time in ms.
+        time_ms: times by name of implementation.
+        processes: number of fresh processes of each implementation.
+        rounds: number of rounds in all processes.
+        noise: noise of the comparison.
         relative_error: largest error of the candidate over all checked outputs.
     """
 
     problem: Problem
-    comparisons: tuple[Comparison, ...]
+    against: tuple[Comparison, ...]
+    time_ms: Mapping[str, float]
+    processes: int
     rounds: int
-    steadiness: NoiseEstimate
+    noise: NoiseEstimate
     relative_error: float
 
     @property
     def candidate(self) -> Comparison:
-        """The judged implementation."""
-        return self.comparisons[1]
-
-    @property
-    def rival(self) -> Comparison:
-        """The fastest of the others."""
-        return self.comparisons[0]
-
-    @property
-    def unstable(self) -> str:
-        """Why the comparison does not count; empty if it does."""
-        if self.steadiness.disturbed:
-            return self.steadiness.disturbed
-        ratio = max(self.candidate.ratio, 1.0 / self.candidate.ratio)
-        if self.is_significant and self.steadiness.noise_ratio >= ratio:
-            return (
-                f"{self.rival.name} differs from itself by up to {self.steadiness.noise_ratio:.2f}×"
-            )
-        return ""
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether the interval of the ratio excludes 1."""
-        return not self.candidate.ratio_low <= 1.0 <= self.candidate.ratio_high
+        """The candidate compared with the fastest rival."""
+        return self.against[0]
 
 
 @dataclass(frozen=True)
@@ -90,36 +73,39 @@ class Verdict:
         return not self.refused
 
     @property
-    def unstable(self) -> str:
-        """Why the times do not count; empty if they do."""
-        return next((r.unstable for r in self.problem_verdicts if r.unstable), "")
-
-    @property
     def speedup(self) -> float:
         """Geometric mean over problems of the speed-up over the best rival; NaN without one."""
         return _geometric_mean([r.candidate.ratio for r in self.problem_verdicts])
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Geometric means of the bounds of the problems' 95 % intervals."""
+        """Geometric means of the bounds of the problems' 99 % intervals."""
         candidates = [r.candidate for r in self.problem_verdicts]
         return _geometric_mean([c.ratio_low for c in candidates]), _geometric_mean(
             [c.ratio_high for c in candidates]
         )
 
     @property
+    def outcome(self) -> Outcome:
+        """Whether it beats every rival over all problems."""
+        if self.refused:
+            return "no_win"
+        return Comparison("", None, math.nan, self.speedup, *self.interval).verdict
+
+    @property
     def faster(self) -> bool:
-        """Whether the interval over all problems shows that it beats every rival."""
-        return self.accepted and not self.unstable and self.interval[0] > 1.0
+        """Whether it beats every rival for certain."""
+        return self.outcome == "win"
 
     def __str__(self) -> str:
         if self.refused:
             return f"refused: {self.refused}"
         low, high = self.interval
-        text = f"{self.speedup:.2f}× the best rival ({low:.2f}–{high:.2f})"
-        if self.unstable:
-            return f"right, but unstable ({self.unstable}): {text}"
-        return f"right, and {'faster' if self.faster else 'no faster'}: {text}"
+        words = {"win": "faster", "no_win": "no faster", "inconclusive": "inconclusive"}
+        return (
+            f"right, and {words[self.outcome]}: {self.speedup:.2f}× the best rival "
+            f"({low:.2f}–{high:.2f})"
+        )
 
     def summary(self) -> dict[str, Any]:
         """Return the verdict for the command line's JSON output."""
@@ -128,19 +114,20 @@ class Verdict:
             "accepted": self.accepted,
             "refused": self.refused,
             "faster": self.faster,
-            "unstable": self.unstable,
+            "verdict": self.outcome,
             "speedup": self.speedup,
             "speedup_interval": [low, high],
             "problems": [
                 {
                     "problem": dict(r.problem),
+                    "processes": r.processes,
                     "rounds": r.rounds,
                     "relative_error": r.relative_error,
-                    "steadiness": asdict(r.steadiness),
-                    "time_ms": {c.name: c.value for c in r.comparisons},
+                    "noise": asdict(r.noise),
+                    "time_ms": dict(r.time_ms),
                     "speedup": r.candidate.ratio,
                     "speedup_interval": [r.candidate.ratio_low, r.candidate.ratio_high],
-                    "rival": r.rival.name,
+                    "rival": r.candidate.name,
                 }
                 for r in self.problem_verdicts
             ],
@@ -153,7 +140,7 @@ def _geometric_mean(values: list[float]) -> float:
 
 CHECK_SEEDS = 3
 """Number of seeds whose outputs are all checked before anything is timed."""
-MIN_ROUNDS, MAX_ROUNDS = 9, 200
+MIN_ROUNDS, MAX_ROUNDS = 5, 60
 OUTPUT_CHECK_SHARE = 1 / 3
 """Share of timed rounds whose outputs are checked, too; chosen at random."""
 MAX_CLOCK_RATIO = 1.5
@@ -161,7 +148,7 @@ MAX_CLOCK_RATIO = 1.5
 CLOCK_OVERHEAD_MS = 0.002
 """Maximum duration of reading a clock."""
 OVERHEAD_SAMPLES, MAX_BURSTS, BURST_S = 5, 40, 0.02
-CANDIDATE, REFERENCE, REFERENCE_REPEATED = "candidate", "reference", "again"
+CANDIDATE, REFERENCE, REFERENCE_REPEATED = "candidate", "reference", DEFAULT_REPEATED
 
 
 class CandidateRejected(Exception):
@@ -176,7 +163,7 @@ def judge(
     inputs: Code,
     rivals: Mapping[str, Code] | None = None,
     tolerance: float = 1e-4,
-    max_seconds: float = 2.0,
+    session_s: float = 0.5,
     limit_s: float = 30.0,
     device: Device | None = None,
     progress: Progress = SILENT,
@@ -197,7 +184,7 @@ def judge(
         rivals: other implementations by name, such as a library call, ``torch.compile`` of the
             reference or a tuned kernel. The speed-up is over the fastest rival or reference.
         tolerance: largest accepted ``‖output − right‖ / ‖right‖``.
-        max_seconds: seconds of comparison per problem.
+        session_s: seconds of rounds in each process, per problem.
         limit_s: maximum seconds of one call, including loading and compiling.
         device: the device, to see what disturbs it; by default the CPU.
         progress: advanced with every problem.
@@ -215,8 +202,11 @@ def judge(
         file = code.rpartition(":")[0] if isinstance(code, str) else ""
         if file.endswith(".py") and not Path(file).is_file():
             raise UsageError(f"there is no file {file}: give FILE.py:NAME or MODULE:NAME")
-    if len(codes) != 2 + len(rivals or {}):
-        raise UsageError(f"{CANDIDATE!r} and {REFERENCE!r} are names of the judge's own")
+    codes[REFERENCE_REPEATED] = reference
+    if len(codes) != 3 + len(rivals or {}):
+        raise UsageError(
+            f"{CANDIDATE!r}, {REFERENCE!r} and {REFERENCE_REPEATED!r} are names of the judge's own"
+        )
     device = device or Device("CPU", "cpu")
     with ExitStack() as stack:
         bench = JudgeBenchmark(
@@ -236,7 +226,7 @@ def judge(
             progress.start("comparing", len(wanted))
             rulings = []
             for problem in wanted:
-                rulings.append(bench.compare(problem, max_seconds, LoadMonitor(device)))
+                rulings.append(bench.compare(problem, session_s, LoadMonitor(device)))
                 progress.advance(str(problem))
         except CandidateRejected as e:
             return Verdict(str(e))
@@ -285,37 +275,51 @@ class JudgeBenchmark:
                 "proved; let inputs() use its seed, or choose another problem"
             )
 
-    def compare(self, problem: Problem, max_seconds: float, watch: LoadMonitor) -> ProblemVerdict:
-        """Time all contestants in interleaved rounds, each with new inputs.
+    def compare(self, problem: Problem, session_s: float, watch: LoadMonitor) -> ProblemVerdict:
+        """Compare the candidate with the rivals in fresh processes, until it is clear who wins.
 
         Raises:
             CandidateRejected: the candidate is wrong in a round, or its clock is.
             MeasurementError: a rival fails.
         """
         self.max_error = 0.0
-        names = [*self.implementations, REFERENCE_REPEATED]
-        times: dict[str, list[float]] = {name: [] for name in names}
+        evidence = Evidence(REFERENCE, REFERENCE_REPEATED)
+        rivals = [n for n in self.implementations if n not in (CANDIDATE, REFERENCE_REPEATED)]
         with watch:
-            deadline = time.monotonic() + max_seconds
-            while len(times[REFERENCE_REPEATED]) < MAX_ROUNDS and (
-                len(times[REFERENCE_REPEATED]) < MIN_ROUNDS or time.monotonic() < deadline
-            ):
-                (seed,) = self._new_seeds(1)
-                for name in self._random.sample(names, len(names)):
-                    implementation = REFERENCE if name == REFERENCE_REPEATED else name
-                    times[name].append(self._call(implementation, problem, "run", seed))
-                if self._random.random() < OUTPUT_CHECK_SHARE:
-                    self._compare_outputs(problem)
-            self._compare_outputs(problem)
-        self._verify_clock(problem, float(np.median(times[CANDIDATE])))
-        values = {name: np.array(ms) for name, ms in times.items()}
-        repeated = values.pop(REFERENCE_REPEATED)
-        rivals = [name for name in values if name != CANDIDATE]
-        best = min(rivals, key=lambda name: float(np.median(values[name])))
-        order = [best, CANDIDATE, *(name for name in rivals if name != best)]
-        contenders = tuple(compare(n, None, values[best], values[n], 0.95) for n in order)
-        steady = estimate_noise(values[REFERENCE], repeated, watch.load)
-        return ProblemVerdict(problem, contenders, len(repeated), steady, self.max_error)
+            for processes, share in LOOKS.items():
+                while len(evidence) < processes:
+                    evidence.add(self._session(problem, session_s))
+                against = [
+                    evidence.compare(rival, CANDIDATE, rival, None, ERROR * share)
+                    for rival in rivals
+                ]
+                against.sort(key=lambda c: c.ratio)
+                if against[0].verdict != "inconclusive":
+                    break
+        self._verify_clock(problem, evidence.value(CANDIDATE))
+        return ProblemVerdict(
+            problem, tuple(against), {n: evidence.value(n) for n in (CANDIDATE, *rivals)},
+            len(evidence), evidence.rounds, evidence.noise(watch.load), self.max_error,
+        )  # fmt: skip
+
+    def _session(self, problem: Problem, session_s: float) -> Rounds:
+        """Time all contestants in interleaved rounds of fresh processes, each with new inputs."""
+        self.close()
+        names = list(self.implementations)
+        times: dict[str, list[float]] = {name: [] for name in names}
+        for name in names:  # loads and warms up
+            self._call(name, problem, "run", *self._new_seeds(1))
+        deadline = time.monotonic() + session_s
+        for number in range(MAX_ROUNDS):
+            if number >= MIN_ROUNDS and time.monotonic() > deadline:
+                break
+            (seed,) = self._new_seeds(1)
+            for name in self._random.sample(names, len(names)):
+                times[name].append(self._call(name, problem, "run", seed))
+            if self._random.random() < OUTPUT_CHECK_SHARE:
+                self._compare_outputs(problem)
+        self._compare_outputs(problem)
+        return Rounds({name: np.array(ms) for name, ms in times.items()})
 
     def _compare_outputs(self, problem: Problem) -> CallOutputs:
         """Compare the outputs of the last calls; return the correct ones."""

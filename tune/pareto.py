@@ -1,7 +1,7 @@
 """Tuning for several objectives: search the Pareto front and verify it.
 
-Each configuration on the search's front is measured again in rounds, interleaved with the others
-and the default. The reported front is that of the new medians.
+Each configuration on the search's front is measured again in several fresh processes, interleaved
+with the others and the default. The reported front is that of the new medians.
 """
 
 import math
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from foretune.collect import Runner
+from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
 from foretune.datasets import RunLog
 from foretune.errors import MeasurementError, UsageError
 from foretune.kernel import Kernel
@@ -27,13 +28,13 @@ from foretune.space import Configuration
 from foretune.tune.job import TuningJob
 from foretune.tune.results import REJECTED, Comparison, step_status
 from foretune.tune.store.cache import MeasurementCache, StoreLocation
-from foretune.tune.verifier import METERED_ROUNDS, compare, measure_rounds
+from foretune.tune.verifier import Evidence, measure_once
 
 if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource
 
-    pass
-
+PARETO_PROCESSES = 9
+"""Fresh processes that measure the front again; each run fills a power meter's window."""
 REFERENCE_RATIO = 2.0
 """The hypervolume's reference point is this multiple of the default in every objective."""
 
@@ -44,9 +45,9 @@ class ParetoPoint:
 
     Attributes:
         config: the configuration.
-        time_ms: median over the rounds.
-        power_w: median over the rounds.
-        energy_mj: median over the rounds.
+        time_ms: median over the processes.
+        power_w: median over the processes.
+        energy_mj: median over the processes.
         against_default: the comparison by each objective; its value is the median.
         violations: limits that the medians violate; empty if none.
     """
@@ -91,10 +92,10 @@ class ParetoResult:
         trace: stored measurements, then the search's in order.
         known: number of stored measurements in the trace.
         default: the default configuration, measured again.
-        candidates: the search's front, measured again in the same rounds.
-        rounds: number of rounds.
+        candidates: the search's front, measured again in the same processes.
+        processes: number of fresh processes.
         seconds: wall time of search and verification.
-        unstable: what disturbed the machine; empty if nothing.
+        disturbed: what else kept the machine busy; empty if nothing.
     """
 
     kernel: str
@@ -107,9 +108,9 @@ class ParetoResult:
     known: int
     default: ParetoPoint
     candidates: tuple[ParetoPoint, ...]
-    rounds: int
+    processes: int
     seconds: float
-    unstable: str = ""
+    disturbed: str = ""
 
     @cached_property
     def front(self) -> tuple[ParetoPoint, ...]:
@@ -155,9 +156,9 @@ class ParetoResult:
             ],
             "measurements": len(self.trace) - self.known,
             "known": self.known,
-            "rounds": self.rounds,
+            "processes": self.processes,
             "seconds": self.seconds,
-            "unstable": self.unstable,
+            "disturbed": self.disturbed,
         }
 
 
@@ -239,7 +240,7 @@ def tune_pareto(
     configs = dict.fromkeys([kernel.default(problem), *(m.config for m in search.front())])
     job.wait_until_idle()
     with runner.watch() as watch:
-        (default, *candidates), rounds = _remeasure(job, problem, [*configs])
+        (default, *candidates), processes = _remeasure(job, problem, [*configs])
     result = ParetoResult(
         kernel=kernel.name,
         problem=problem,
@@ -251,9 +252,9 @@ def tune_pareto(
         known=known,
         default=default,
         candidates=tuple(candidates),
-        rounds=rounds,
+        processes=processes,
         seconds=time.perf_counter() - start,
-        unstable=watch.load.disturbance,
+        disturbed=watch.load.disturbance,
     )
     if not result.front:
         raise job.no_feasible_error(len(trace), default.violations)
@@ -263,39 +264,37 @@ def tune_pareto(
 def _remeasure(
     job: TuningJob, problem: Problem, configs: Sequence[Configuration]
 ) -> tuple[list[ParetoPoint], int]:
-    """Compare ``configs`` with the first, the default, in interleaved rounds.
+    """Compare ``configs`` with the first, the default; a process measures each of them once.
 
-    All comparisons share an error of 5 % (Bonferroni). An interval at that error needs more than
-    log2(2 / error) rounds.
+    All comparisons share an error of 5 % (Bonferroni).
 
     Returns:
-        one point per configuration, in order; and the number of rounds.
+        one point per configuration, in order; and the number of processes.
     """
     objectives = job.constrained_objectives
-    error = 0.05 / (max(1, len(configs) - 1) * len(objectives))
-    rounds = max(METERED_ROUNDS, 1 + int(math.log2(2 / error)))
-    runs = measure_rounds(job, problem, configs, rounds)
-    values = {
-        c: [
-            np.array([objective.objective.value_of(m) for m in runs[c]]) for objective in objectives
-        ]
-        for c in configs
-    }
+    error = 0.025 / (max(1, len(configs) - 1) * len(objectives))
+    default = configs[0].id
+    evidence = [Evidence(default, DEFAULT_REPEATED) for _ in objectives]
+    runs: dict[str, list[Measurement]] = {config.id: [] for config in configs}
+    for number in range(PARETO_PROCESSES):
+        measured = measure_once(job, problem, configs, job.seed + number)
+        for objective, gathered in zip(objectives, evidence, strict=True):
+            value_of = objective.objective.value_of
+            gathered.add(Rounds({k: np.array([value_of(m)]) for k, m in measured.items()}))
+        for config in configs:
+            runs[config.id].append(measured[config.id])
     found = []
     for i, config in enumerate(configs):
         name = f"candidate {i}" if i else "default"
-        pairs = zip(values[configs[0]], values[config], strict=True)
-        comparisons = tuple(
-            compare(name, config, base, config_values, 1 - error) for base, config_values in pairs
-        )
-        breaks = violated_limits(objectives[0].limits, runs[config])
-        found.append(ParetoPoint(config, *_medians(runs[config]), comparisons, breaks))
+        comparisons = tuple(e.compare(default, config.id, name, config, error) for e in evidence)
+        breaks = violated_limits(objectives[0].limits, runs[config.id])
+        found.append(ParetoPoint(config, *_medians(runs[config.id]), comparisons, breaks))
     if not all(math.isfinite(c.value) for c in found[0].against_default):
         raise MeasurementError(
             f"the default configuration of {job.kernel.name} does not run on {problem}, or no "
             "meter sees it"
         )
-    return found, rounds
+    return found, PARETO_PROCESSES
 
 
 def _medians(runs: Sequence[Measurement]) -> tuple[float, float, float]:

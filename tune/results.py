@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from foretune.measurement import Measurement, Status
 from foretune.objective import Limit, Objective
@@ -47,6 +47,12 @@ def step_status(measurement: Measurement, limits: Iterable[Limit]) -> str:
     return REJECTED if rejected else measurement.status.value
 
 
+Outcome = Literal["win", "no_win", "inconclusive"]
+"""Whether a contender is better for certain, for certain has no gain worth having, or neither."""
+WORTH_HAVING = 0.01
+"""Relative difference below which a contender counts as equal."""
+
+
 @dataclass(frozen=True)
 class Comparison:
     """One contender of a verification.
@@ -54,10 +60,13 @@ class Comparison:
     Attributes:
         name: ``default``, ``candidate 1``, … or the library's name.
         config: None for a library call.
-        value: median objective (ms, mJ or mJ·ms) in the interleaved rounds.
-        ratio: median over rounds of the default's objective over its own; above 1 is better.
-        ratio_low: lower bound of the 95 % interval of the ratio.
+        value: objective (ms, mJ or mJ·ms): the lower quartile of a process's rounds, median over
+            processes.
+        ratio: the default's objective over its own, geometric mean over processes; above 1 is
+            better.
+        ratio_low: lower bound of the ratio's interval; see `foretune.tune.verifier`.
         ratio_high: upper bound.
+        failure: why it has no ratio; empty if it has one.
     """
 
     name: str
@@ -66,38 +75,39 @@ class Comparison:
     ratio: float
     ratio_low: float
     ratio_high: float
+    failure: str = ""
+
+    @property
+    def verdict(self) -> Outcome:
+        """What the interval says."""
+        if self.ratio_low > 1.0:
+            return "win"
+        equal = self.ratio_low >= 1.0 - WORTH_HAVING and self.ratio_high <= 1.0 + WORTH_HAVING
+        return "no_win" if self.failure or equal or self.ratio_high < 1.0 else "inconclusive"
 
     @property
     def wins(self) -> bool:
-        """Whether the interval excludes that the default is better."""
-        return self.ratio_low > 1.0
+        """Whether it is better for certain."""
+        return self.verdict == "win"
 
 
 @dataclass(frozen=True)
 class NoiseEstimate:
-    """Noise estimate of a comparison; NaN if not measured.
+    """Noise of a comparison; NaN if not measured.
 
     Attributes:
-        again_low: lower bound of the 95 % interval of the default's ratio to its second run.
+        again_low: lower bound of the 95 % interval of the default's ratio to itself, built twice.
         again_high: upper bound.
-        drift: ratio of the default's medians in the two halves of the rounds, at least 1.
-        disturbed: what disturbed the machine; empty if nothing.
+        disturbed: what else kept the machine busy; empty if nothing.
         others: share of CPU time of other processes.
         stolen: share of CPU time that the host gave to other guests.
     """
 
     again_low: float = math.nan
     again_high: float = math.nan
-    drift: float = math.nan
     disturbed: str = ""
     others: float = math.nan
     stolen: float = math.nan
-
-    @property
-    def noise_ratio(self) -> float:
-        """Factor by which times may differ by noise; 1 if not measured."""
-        seen = (self.again_high, 1.0 / self.again_low, self.drift)
-        return max([1.0, *filter(math.isfinite, seen)])
 
 
 @dataclass(frozen=True)
@@ -112,11 +122,12 @@ class TuneResult:
         searcher: name of the searcher.
         trace: stored measurements, then the search's in order.
         contenders: the default first, then the best candidates, then the library call if any.
-        rounds: number of interleaved rounds of the comparison.
+        processes: number of fresh processes of the comparison.
+        rounds: number of its interleaved rounds in all processes.
         seconds: wall time of search and verification.
         limits: limits that the winner satisfies.
         default_breaks: limits that the default violates; empty if none.
-        steadiness: noise estimate of the comparison.
+        noise: noise of the comparison.
     """
 
     kernel: str
@@ -126,11 +137,12 @@ class TuneResult:
     searcher: str
     trace: tuple[SearchStep, ...]
     contenders: tuple[Comparison, ...]
+    processes: int
     rounds: int
     seconds: float
     limits: tuple[Limit, ...] = ()
     default_breaks: str = ""
-    steadiness: NoiseEstimate = NoiseEstimate()
+    noise: NoiseEstimate = NoiseEstimate()
 
     @property
     def measured(self) -> int:
@@ -143,49 +155,53 @@ class TuneResult:
         return self.contenders[0]
 
     @property
+    def candidates(self) -> list[Comparison]:
+        """The finalists of the search."""
+        return [c for c in self.contenders[1:] if c.config is not None]
+
+    @property
+    def leader(self) -> Comparison:
+        """The candidate with the best ratio, certain or not; the default without candidates."""
+        known = [c for c in self.candidates if math.isfinite(c.ratio)]
+        return max(known, key=lambda c: c.ratio, default=self.baseline)
+
+    @property
     def winner(self) -> Comparison:
-        """The best candidate if it beats the default significantly, otherwise the default.
+        """The best candidate that beats the default for certain, otherwise the default.
 
         If the default violates a limit, any candidate beats it.
         """
-        candidates = [c for c in self.contenders[1:] if c.config is not None]
-        if self.default_breaks:
-            better = [c for c in candidates if math.isfinite(c.value)]
-        else:
-            better = [c for c in candidates if c.wins]
+        better = [
+            c for c in self.candidates
+            if c.wins or (self.default_breaks and math.isfinite(c.value))
+        ]  # fmt: skip
         return min(better, key=lambda c: c.value, default=self.baseline)
 
     @property
-    def won(self) -> bool:
-        """Whether the winner beats the default in the measured rounds."""
+    def verified(self) -> bool:
+        """Whether the winner beats the default for certain."""
         return self.winner is not self.baseline
 
     @property
-    def unstable(self) -> str:
-        """Why the comparison does not count; empty if it does."""
-        if self.default_breaks or self.steadiness.disturbed:
-            return "" if self.default_breaks else self.steadiness.disturbed
-        if self.won and self.steadiness.noise_ratio >= self.winner.ratio:
-            return f"the default differs from itself by up to {self.steadiness.noise_ratio:.2f}×"
-        return ""
+    def verdict(self) -> Outcome:
+        """``win``, ``no_win``, or ``inconclusive`` if some candidate may still be better."""
+        if self.verified:
+            return "win"
+        open_ones = any(c.verdict == "inconclusive" for c in self.candidates)
+        return "inconclusive" if open_ones else "no_win"
 
     @property
-    def verified(self) -> bool:
-        """Whether the win is significant, or only the default violates a limit."""
-        return self.won and not self.unstable
-
-    @property
-    def verdict(self) -> str:
-        """The outcome in a few words."""
-        if self.unstable:
-            return f"unstable: {self.unstable}"
-        if not self.won:
-            return "no measurable win"
-        return (
-            "within limits that the default breaks"
-            if self.default_breaks
-            else "faster than the default"
-        )
+    def explanation(self) -> str:
+        """The verdict in words."""
+        if self.verified and self.default_breaks:
+            return "within limits that the default breaks"
+        if self.verified:
+            return "better than the default"
+        if self.verdict == "no_win":
+            return "nothing better than the default"
+        low, ratio, high = self.leader.ratio_low, self.leader.ratio, self.leader.ratio_high
+        text = f"inconclusive: {ratio:.2f}× ({low:.2f}–{high:.2f}) after {self.processes} processes"
+        return f"{text}; {self.noise.disturbed}" if self.noise.disturbed else text
 
     @property
     def failures(self) -> str:
@@ -216,8 +232,10 @@ class TuneResult:
             "speedup_interval": [winner.ratio_low, winner.ratio_high],
             "verified": self.verified,
             "verdict": self.verdict,
-            "unstable": self.unstable,
-            "steadiness": asdict(self.steadiness),
+            "explanation": self.explanation,
+            "processes": self.processes,
+            "rounds": self.rounds,
+            "noise": asdict(self.noise),
             "library": library and {
                 "name": library.name,
                 unit: library.value,
@@ -250,7 +268,7 @@ class TuneResult:
                 **data,
                 "problem": Problem(data["problem"]),
                 "objective": Objective(data["objective"]),
-                "steadiness": NoiseEstimate(**data["steadiness"]),
+                "noise": NoiseEstimate(**data["noise"]),
                 "limits": tuple(Limit(**entry) for entry in data["limits"]),
                 "trace": tuple(SearchStep(**{**e, "config": config(e)}) for e in data["trace"]),
                 "contenders": tuple(

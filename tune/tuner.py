@@ -55,7 +55,7 @@ def tune_problem(
     seed: int = 0,
     store: StoreLocation = None,
     log: RunLog | None = None,
-    verify_s: float = 2.0,
+    verify_s: float = 0.5,
     patience_s: float = 0.0,
     progress: Progress = SILENT,
 ) -> TuneResult:
@@ -85,7 +85,7 @@ def tune_problem(
         store: shares measurements and choices: a `Store`, its path or URL. None is the user's own,
             False none.
         log: also gets the measurements; those it has are not repeated.
-        verify_s: seconds of the interleaved comparison.
+        verify_s: seconds of interleaved rounds in each process of the verification.
         patience_s: seconds to wait for an idle machine before the search and the comparison.
         progress: advanced with every measurement.
 
@@ -140,7 +140,7 @@ def verify_and_store(
         search: the searcher, with all measurements.
         trace: the search's trace.
         previous_choice: the stored choice, if any.
-        verify_s: seconds of the interleaved comparison.
+        verify_s: seconds of interleaved rounds in each process of the verification.
         start: start of the search, by `time.perf_counter`.
     """
     kernel, device, objective = job.kernel, job.device, job.constrained_objectives[0]
@@ -157,7 +157,7 @@ def verify_and_store(
     default = kernel.default(problem)
     finalists, default_breaks = list(islice(within, FINALISTS)), breaks(default)
     job.wait_until_idle()
-    contenders, rounds, steady = verify(job, problem, finalists, verify_s)
+    contenders, evidence, noise = verify(job, problem, finalists, verify_s)
     result = TuneResult(
         kernel=kernel.name,
         problem=problem,
@@ -166,19 +166,20 @@ def verify_and_store(
         searcher=searcher_name(job.searcher),
         trace=tuple(trace),
         contenders=tuple(contenders),
-        rounds=rounds,
+        processes=len(evidence),
+        rounds=evidence.rounds,
         seconds=time.perf_counter() - start,
         limits=objective.limits,
         default_breaks=default_breaks,
-        steadiness=steady,
+        noise=noise,
     )
-    if default_breaks and not result.won:
+    if default_breaks and not result.verified:
         raise job.no_feasible_error(len(trace), default_breaks)
     regret = search.expected_regret()
     choice = Choice(
         result.winner.config or default, len(search.observed),
         regret if math.isfinite(regret) else math.nan,
-        "measured" if result.unstable else "verified",
+        "measured" if result.verdict == "inconclusive" else "verified",
     )  # fmt: skip
     job.cache.choose(problem, objective, choice, previous_choice)
     return result

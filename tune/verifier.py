@@ -1,18 +1,20 @@
-"""Verification: interleaved comparison of the finalists with the default and the library.
+"""The gate before "verified": finalists against the default in several fresh processes.
 
-The fastest measurement is biased (winner's curse), and the machine drifts during a search. So the
-finalists run again in interleaved rounds, and only ratios within a round count. The default runs
-twice per round: its ratio to itself shows the noise.
+A search's fastest measurement is biased (winner's curse), the machine drifts, and a process may
+favor one launch by where its memory lies. So every process builds the default twice and each
+candidate once, and times them in interleaved rounds with new inputs. A process gives one logarithm
+of a ratio per candidate, of lower quartiles, because other load only adds time. The interval is
+Student's over processes. Looks at the data on the way and several candidates share the error
+(Bonferroni).
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
+from scipy.special import stdtrit
 
-from foretune.collect.benchmark import DEFAULT_REPEATED
+from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
 from foretune.collect.machine_load import MachineLoad
-from foretune.collect.timing import median_interval
 from foretune.errors import MeasurementError
 from foretune.measurement import Measurement
 from foretune.problem import Problem
@@ -20,134 +22,222 @@ from foretune.space import Configuration
 from foretune.tune.job import TuningJob
 from foretune.tune.results import Comparison, NoiseEstimate
 
-MIN_ROUNDS = 6
-"""Minimum number of rounds for a 95 % interval."""
-METERED_ROUNDS = 9
-"""Rounds with a power meter: each run fills the meter's window, so rounds are few and long."""
+ERROR = 0.005
+"""One-sided error of a verification: the share of equals that seem to win."""
+LOOKS = {3: 0.1, 5: 0.4, 8: 0.3, 12: 0.2}
+"""Numbers of processes after which the evidence is looked at, and their shares of `ERROR`."""
+METERED_LOOKS = {9: 1.0}
+"""The same for objectives that need power: each process runs everything once."""
+NOISE_SHARE = 0.75
+"""Variance of a candidate's ratio to the mean of two defaults, over that of their own ratio: 1.5
+launches' variances over 2."""
+
+Session = Callable[[Sequence[str], int], Rounds]
+"""Times the default and the candidates with these keys in a fresh process; gets a seed, too."""
+
+
+class Evidence:
+    """What the processes of a comparison showed.
+
+    Args:
+        repeated: keys of two contenders that are the same; their ratio shows the noise.
+
+    Attributes:
+        rounds: number of rounds in all processes.
+        failures: why contenders failed, by key.
+    """
+
+    def __init__(self, *repeated: str) -> None:
+        self._repeated = repeated
+        self._processes: list[dict[str, float]] = []
+        self.rounds = 0
+        self.failures: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        """Return the number of processes."""
+        return len(self._processes)
+
+    def add(self, rounds: Rounds) -> None:
+        """Add the rounds of one process; NaN is a round without a value."""
+        self.failures.update(rounds.failures)
+        self.rounds += max(map(len, rounds.time_ms.values()), default=0)
+        quartiles = {}
+        for key, values in rounds.time_ms.items():
+            known = values[~np.isnan(values)]
+            if not (np.isfinite(known) & (known > 0)).all():
+                self.failures.setdefault(key, "it fails in a round")
+            elif len(known):
+                quartiles[key] = float(np.quantile(known, 0.25))
+        self._processes.append(quartiles)
+
+    def value(self, key: str) -> float:
+        """Return the median over processes; infinite without a value."""
+        values = [process[key] for process in self._processes if key in process]
+        return float(np.median(values)) if values and key not in self.failures else np.inf
+
+    def compare(
+        self, base: str, key: str, name: str, config: Configuration | None, error: float
+    ) -> Comparison:
+        """Compare a contender with ``base``; each end of the interval errs with ``error``."""
+        bases = self._repeated if base in self._repeated else (base,)
+        logs = np.array([
+            np.mean([np.log(process[b]) for b in bases if b in process]) - np.log(process[key])
+            for process in self._processes
+            if base in process and key in process
+        ])  # fmt: skip
+        if key in self.failures or len(logs) < 2:
+            why = self.failures.get(key, "it has no value")
+            return Comparison(name, config, self.value(key), np.nan, np.nan, np.nan, why)
+        # A few processes may agree by chance: the variance is at least that of two equals.
+        noise = self._noise()
+        variance = max(logs.var(ddof=1), NOISE_SHARE * np.mean(noise**2) if len(noise) else 0.0)
+        ratios = _interval(logs.mean(), variance, len(logs), error)
+        return Comparison(name, config, self.value(key), *ratios)
+
+    def noise(self, load: MachineLoad) -> NoiseEstimate:
+        """Return how the two equal contenders differ, and the machine's load."""
+        logs = self._noise()
+        _, low, high = (
+            _interval(logs.mean(), logs.var(ddof=1), len(logs), 0.025)
+            if len(logs) > 1 else [np.nan] * 3
+        )  # fmt: skip
+        return NoiseEstimate(low, high, load.disturbance, load.other_load, load.steal)
+
+    def libraries(self) -> list[str]:
+        """Return the keys of library calls."""
+        return sorted({k for p in self._processes for k in p if k.startswith("library:")})
+
+    def _noise(self) -> np.ndarray:
+        one, other = self._repeated
+        both = [p for p in self._processes if one in p and other in p]
+        return np.array([np.log(p[one] / p[other]) for p in both])
+
+
+def _interval(mean: float, variance: float, n: int, error: float) -> tuple[float, float, float]:
+    """Return a ratio and the bounds of its Student interval, from its logarithm's mean."""
+    half = stdtrit(n - 1, 1 - error) * np.sqrt(variance / n)
+    return float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half))
+
+
+def gather(
+    session: Session,
+    base: str,
+    candidates: Mapping[str, Configuration],
+    seed: int,
+    looks: Mapping[int, float] = LOOKS,
+) -> tuple[Evidence, list[Comparison]]:
+    """Run sessions until the best candidate wins or none can; compare all candidates.
+
+    Candidates without a gain worth having are left out of later processes.
+
+    Raises:
+        MeasurementError: the default fails.
+    """
+    rng = np.random.default_rng(seed)
+    evidence = Evidence(base, DEFAULT_REPEATED)
+    active, found = list(candidates), dict[str, Comparison]()
+    for processes, share in looks.items():
+        while len(evidence) < processes:
+            evidence.add(session(active, int(rng.integers(2**31))))
+            if reason := evidence.failures.get(base, evidence.failures.get(DEFAULT_REPEATED)):
+                raise MeasurementError(reason)
+        error = ERROR * share / max(1, len(candidates))
+        for i, (key, config) in enumerate(candidates.items(), 1):
+            if key in active:
+                found[key] = evidence.compare(base, key, f"candidate {i}", config, error)
+        active = [key for key in active if found[key].verdict != "no_win"]
+        if not active or max((found[k] for k in active), key=lambda c: c.ratio).wins:
+            break
+    return evidence, [found[key] for key in candidates]
 
 
 def verify(
-    job: TuningJob, problem: Problem, candidates: Sequence[Configuration], max_seconds: float = 2.0
-) -> tuple[list[Comparison], int, NoiseEstimate]:
-    """Compare ``candidates`` with the default (and the library, by time) in interleaved rounds.
+    job: TuningJob, problem: Problem, candidates: Sequence[Configuration], session_s: float = 0.5
+) -> tuple[list[Comparison], Evidence, NoiseEstimate]:
+    """Compare ``candidates`` with the default, and the library, by the job's first objective.
+
+    Args:
+        job: its runner measures.
+        problem: the problem.
+        candidates: configurations; the default is no rival of its own.
+        session_s: seconds of rounds in each process.
 
     Returns:
-        the default first, then the candidates in order, then the library call; the number of
-            rounds;
-        and a noise estimate.
+        the default first, then the candidates in order, then the library call;
+        what they rest on; and the noise.
 
     Raises:
         MeasurementError: the default no longer runs, or gives wrong results.
     """
-    default = job.kernel.default(problem)
-    names = {default.id: "default"}
-    configs = {default.id: default}
-    for candidate in candidates:
-        names.setdefault(candidate.id, f"candidate {len(names)}")
-        configs.setdefault(candidate.id, candidate)
+    default, metered = job.kernel.default(problem), job.objectives[0].needs_power
+    configs = {c.id: c for c in candidates if c != default}
+    looks = METERED_LOOKS if metered else LOOKS
+
+    def session(keys: Sequence[str], seed: int) -> Rounds:
+        contenders = [default, *(configs[key] for key in keys if key in configs)]
+        if metered:
+            runs = measure_once(job, problem, contenders, seed)
+            value_of = job.objectives[0].value_of
+            return Rounds({key: np.array([value_of(m)]) for key, m in runs.items()})
+        return _working_rounds(job, problem, contenders, session_s, seed)
+
     with job.runner.watch() as watch:
-        values = _compare_working(job, problem, list(configs.values()), max_seconds)
-    base, repeated = values.get(default.id), values.pop(DEFAULT_REPEATED, None)
-    if base is None or not np.isfinite(base).any():
-        raise MeasurementError(
-            f"the default configuration of {job.kernel.name} does not run, gives wrong results "
-            f"or is not metered on {problem}"
-        )
-    # Each of several candidates may win by luck: the error is shared among them (Bonferroni).
-    confidence = 1 - 0.05 / max(1, len(configs) - 1)
-    order = [*(key for key in configs if key in values), *(k for k in values if k not in configs)]
-    contenders = [
-        compare(
-            names.get(key, key.removeprefix("library:")),
-            configs.get(key),
-            base,
-            values[key],
-            confidence,
-        )
-        for key in order
+        try:
+            evidence, compared = gather(
+                session, default.id, configs, job.seed, looks if configs else {1: 1.0}
+            )
+            if not np.isfinite(value := evidence.value(default.id)):
+                raise MeasurementError("it has no value")
+        except MeasurementError as e:
+            raise MeasurementError(
+                f"the default configuration of {job.kernel.name} does not run, gives wrong "
+                f"results or is not metered on {problem}: {e}"
+            ) from e
+    libraries = [
+        evidence.compare(default.id, key, key.removeprefix("library:"), None, ERROR)
+        for key in evidence.libraries()
     ]
-    return contenders, len(base), estimate_noise(base, repeated, watch.load)
+    baseline = Comparison("default", default, value, 1.0, 1.0, 1.0)
+    return [baseline, *compared, *libraries], evidence, evidence.noise(watch.load)
 
 
-def estimate_noise(
-    base: np.ndarray, repeated: np.ndarray | None, conditions: MachineLoad
-) -> NoiseEstimate:
-    """Return the noise estimate of a comparison.
-
-    Args:
-        base: the default's values by round.
-        repeated: values of the default's second run in each round, if any.
-        conditions: load of the machine.
-    """
-    low = high = drift = np.nan
-    if repeated is not None and len(base) >= MIN_ROUNDS:
-        low, high = median_interval(base / repeated)
-    halves = np.array_split(base[np.isfinite(base)], 2)
-    if len(halves[0]) >= MIN_ROUNDS // 2 <= len(halves[1]):
-        medians = sorted(float(np.median(half)) for half in halves)
-        drift = medians[1] / medians[0]
-    return NoiseEstimate(
-        low, high, drift, conditions.disturbance, conditions.other_load, conditions.steal
-    )
-
-
-def _compare_working(
-    job: TuningJob, problem: Problem, configs: list[Configuration], max_seconds: float
-) -> dict[str, np.ndarray]:
-    """Return the values by round of the configurations that still run, the default first."""
+def _working_rounds(
+    job: TuningJob,
+    problem: Problem,
+    configs: Sequence[Configuration],
+    session_s: float,
+    seed: int,
+) -> Rounds:
+    """Return one process's rounds of the configurations that do not end it."""
+    compare = job.runner.compare_interleaved
     try:
-        return _values_by_round(job, problem, configs, max_seconds)
+        return compare(job.kernel, problem, configs, session_s, seed)
     except MeasurementError:
         if len(configs) == 1:
             raise
     default, *candidates = configs
-    working = []
+    failures = {}
     for candidate in candidates:
-        with suppress(MeasurementError):
-            _values_by_round(job, problem, [default, candidate], 0.0)
-            working.append(candidate)
-    return _values_by_round(job, problem, [default, *working], max_seconds)
+        try:
+            compare(job.kernel, problem, [default, candidate], 0.0, seed)
+        except MeasurementError as e:
+            failures[candidate.id] = str(e)
+    working = [config for config in configs if config.id not in failures]
+    rounds = compare(job.kernel, problem, working, session_s, seed)
+    return Rounds(rounds.time_ms, {**rounds.failures, **failures})
 
 
-def _values_by_round(
-    job: TuningJob, problem: Problem, configs: list[Configuration], max_seconds: float
-) -> dict[str, np.ndarray]:
-    objective = job.objectives[0]
-    if not objective.needs_power:
-        return job.runner.compare_interleaved(job.kernel, problem, configs, max_seconds)
-    runs = measure_rounds(job, problem, configs, METERED_ROUNDS)
-    return {c.id: np.array([objective.value_of(m) for m in runs[c]]) for c in configs}
+def measure_once(
+    job: TuningJob, problem: Problem, configs: Sequence[Configuration], seed: int
+) -> dict[str, Measurement]:
+    """Measure each configuration once in a fresh process, in random order, the first one twice.
 
-
-def measure_rounds(
-    job: TuningJob, problem: Problem, configs: Sequence[Configuration], rounds: int
-) -> dict[Configuration, list[Measurement]]:
-    """Return ``rounds`` new runs of each configuration, in a new random order each round."""
-    runs: dict[Configuration, list[Measurement]] = {c: [] for c in configs}
-    rng = np.random.default_rng(0)
-    for _ in range(rounds):
-        order = [configs[i] for i in rng.permutation(len(configs))]
-        for config, m in zip(order, job.runner.run(job.kernel, problem, order), strict=True):
-            runs[config].append(m)
-    return runs
-
-
-def compare(
-    name: str,
-    config: Configuration | None,
-    base: np.ndarray,
-    values: np.ndarray,
-    confidence: float,
-) -> Comparison:
-    """Compare with the default by the ratios within rounds.
-
-    Rounds with NaN are ignored. A failure in any round disqualifies.
+    Returns:
+        measurements by configuration id and `DEFAULT_REPEATED`.
     """
-    both = np.isfinite(base) & np.isfinite(values)
-    if both.sum() < MIN_ROUNDS or np.isposinf(values).any():
-        return Comparison(name, config, np.inf, np.nan, np.nan, np.nan)
-    ratios = base[both] / values[both]
-    low, high = median_interval(ratios, confidence)
-    return Comparison(
-        name, config, float(np.median(values[both])), float(np.median(ratios)), low, high
-    )
+    keys = [*(config.id for config in configs), DEFAULT_REPEATED]
+    contenders = [*configs, configs[0]]
+    order = np.random.default_rng(seed).permutation(len(keys))
+    job.runner.renew()
+    runs = job.runner.run(job.kernel, problem, [contenders[i] for i in order])
+    return {keys[i]: m for i, m in zip(order, runs, strict=True)}

@@ -82,7 +82,7 @@ def tune_workload(
     limits: Sequence[Limit] = (),
     seed: int = 0,
     store: StoreLocation = None,
-    verify_s: float = 2.0,
+    verify_s: float = 0.5,
     patience_s: float = 0.0,
     progress: Progress = SILENT,
 ) -> WorkloadResult:
@@ -102,7 +102,7 @@ def tune_workload(
         limits: configurations that violate one never win.
         seed: seed of the searchers.
         store: as in `tune_problem`.
-        verify_s: seconds of the comparison per problem.
+        verify_s: seconds of interleaved rounds in each process of a verification.
         patience_s: seconds to wait for an idle machine.
         progress: advanced with every measurement.
 

@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from foretune.collect.benchmark import environment
+from foretune.collect.comparison import Rounds
 from foretune.collect.devices import local_device
 from foretune.collect.machine_load import LoadMonitor, MachineLoad
 from foretune.collect.runner import IsolatedRunner
@@ -132,8 +131,8 @@ class RayActor:
         """Return the measurements of `IsolatedRunner.run`."""
         return list(self._started_runner().run(self._kernel(pickled), *arguments))
 
-    def compare_interleaved(self, pickled: PickledKernel, *arguments: Any) -> dict[str, np.ndarray]:
-        """Return the times of `IsolatedRunner.compare_interleaved`."""
+    def compare_interleaved(self, pickled: PickledKernel, *arguments: Any) -> Rounds:
+        """Return the rounds of `IsolatedRunner.compare_interleaved`."""
         return self._started_runner().compare_interleaved(self._kernel(pickled), *arguments)
 
     def watch(self) -> None:

@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Self
 
-import numpy as np
-
+from foretune.collect.comparison import Rounds
 from foretune.collect.distributed.actor import PickledKernel
 from foretune.collect.distributed.dispatcher import MAX_ATTEMPTS, Dispatcher, WorkerLost
 from foretune.collect.distributed.ray_pool import RayWorkerPool
@@ -103,9 +102,10 @@ class RayRunner(Runner):
         kernel: Kernel,
         problem: Problem,
         configs: Iterable[Configuration],
-        max_seconds: float = 2.0,
-    ) -> dict[str, np.ndarray]:
-        """Return interleaved times in ms, all from one device."""
+        max_seconds: float = 0.5,
+        seed: int = 0,
+    ) -> Rounds:
+        """Return times in interleaved rounds, from a fresh process of one device."""
         self.check(kernel)
         answer = self._call(
             "compare_interleaved",
@@ -113,13 +113,14 @@ class RayRunner(Runner):
             problem,
             list(configs),
             max_seconds,
+            seed,
         )
         if isinstance(answer, WorkerLost):
             raise MeasurementError(
                 f"the finalists of {kernel.name} on {problem} could not be compared: {answer}"
             )
-        times: dict[str, np.ndarray] = answer
-        return times
+        assert isinstance(answer, Rounds)
+        return answer
 
     def watch(self) -> LoadMonitor:
         """Return a monitor of the machine that measures next."""

@@ -124,6 +124,14 @@ class ResettingLaunch(SelfTimedLaunch, ABC):
             total += self.time_ms(clock, 1)
         return total / batch
 
+    def reset(self) -> None:
+        """Restore the arguments' initial content, which may have been replaced."""
+        self.arguments.reset()
+
+    def output(self, returned: Any) -> CallResult:
+        """Return the last call's result."""
+        return CallResult(returned, self.arguments.written()).copy()
+
     def time_ms(self, clock: Clock, batch: int) -> float:
         """Return the mean time of back-to-back calls without a reset, in ms."""
         return clock.sample_ms(self.run, batch)

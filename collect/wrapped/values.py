@@ -78,6 +78,27 @@ def assign(target: Any, source: Any) -> None:
         target[...] = source
 
 
+def assign_all(targets: Any, values: Any) -> bool:
+    """Copy nested arrays into others, and return True; do nothing if the layouts differ."""
+    pairs = list(zip(leaves(targets), leaves(values), strict=False))
+    same_number = len(pairs) == len(list(leaves(values))) == len(list(leaves(targets)))
+    if not (same_number and all(_has_same_layout(*pair) for pair in pairs)):
+        return False
+    for target, value in pairs:
+        if is_array(target):
+            assign(target, value)
+    return True
+
+
+def _has_same_layout(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    if not is_array(one):
+        return not isinstance(one, IMMUTABLE_TYPES) or one == other
+    shapes = [getattr(x, "shape", None) or len(x) for x in (one, other)]
+    return shapes[0] == shapes[1] and getattr(one, "dtype", 0) == getattr(other, "dtype", 0)
+
+
 def fill(target: Any, number: int) -> None:
     """Set every element of an array to a number."""
     if isinstance(target, list):

@@ -40,6 +40,17 @@ class SelfTimedLaunch(ABC):
             batch: number of launches.
         """
 
+    def reset(self) -> None:
+        """Load the inputs' present values; by default every call does."""
+
+    def output(self, returned: Any) -> Any:
+        """Return the last timed launch's output, which later launches do not change.
+
+        Args:
+            returned: what the timed call returned; None if the launch does not use the clock.
+        """
+        return self()
+
 
 class WrongResult(Exception):
     """The output of a launch is wrong; the message says how."""
@@ -62,6 +73,9 @@ class Kernel(Family):
     """Identifies the search space if it can change without the code."""
     reports_own_time: bool = False
     """Whether every launch is a `SelfTimedLaunch` that needs no device clock."""
+    constant_inputs: tuple[str, ...] = ("w", "weights")
+    """Inputs that `build` may prepare, such as weights that it packs. The values of all others are
+    replaced between launches, so `build` reads only their shapes."""
     tolerance: float = 1e-4
     """Maximum accepted ``‖output − reference‖ / ‖reference‖``."""
 

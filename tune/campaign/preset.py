@@ -17,7 +17,7 @@ class Preset:
         tune_problems: problems tuned, none of which was profiled.
         budget: measurements of each search.
         box_s: maximum seconds of timing per configuration.
-        verify_s: seconds of interleaved comparison per problem.
+        verify_s: seconds of interleaved rounds in each process of a verification.
     """
 
     train_problems: int
@@ -34,8 +34,8 @@ class Preset:
 
 
 PRESETS = {
-    "quick": Preset(10, 14, 6, 4, 10, 0.1, 1.0),
-    "full": Preset(32, 32, 16, 12, 10, 0.25, 3.0),
+    "quick": Preset(10, 14, 6, 4, 10, 0.1, 0.4),
+    "full": Preset(32, 32, 16, 12, 10, 0.25, 0.8),
 }
 
 

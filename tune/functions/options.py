@@ -27,7 +27,7 @@ class SearchOptions(TypedDict, total=False):
         store: shares measurements and choices; None is the user's own, False none.
         isolated: run each configuration in its own process, which may hang or crash; the default.
         limit_s: maximum seconds of one configuration, 60 by default.
-        verify_s: seconds of the final comparison with the default.
+        verify_s: seconds of interleaved rounds in each process of the final comparison.
         patience_s: seconds to wait for an idle machine.
         progress: shows the progress; by default on stderr.
     """

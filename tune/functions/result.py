@@ -50,7 +50,7 @@ class Best:
 
     @property
     def time_ms(self) -> float:
-        """Median time of the best in the final comparison, in milliseconds.
+        """Time of the best in the final comparison, in milliseconds.
 
         With another objective, its value: mJ for ``energy``, mJ·ms for ``edp``.
         """
@@ -58,7 +58,7 @@ class Best:
 
     @property
     def default_ms(self) -> float:
-        """Median time of the default, in milliseconds."""
+        """Time of the default in the final comparison, in milliseconds."""
         return self.result.baseline.value
 
     @property
@@ -68,12 +68,12 @@ class Best:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of `speedup`."""
+        """The 99 % interval of `speedup`."""
         return self.result.winner.ratio_low, self.result.winner.ratio_high
 
     @property
     def verified(self) -> bool:
-        """Whether the best beats the default significantly."""
+        """Whether the best beats the default for certain."""
         return self.result.verified
 
     @property
@@ -100,14 +100,8 @@ class Best:
         """Return the result in one line."""
         config = " ".join(f"{name}={value}" for name, value in self.config.items())
         unit = self.result.objective.unit
-        if self.result.unstable:
-            found = "best measured" if self.result.won else "the default stays"
-            return (
-                f"{self.kernel.name}: no verdict, the machine was not quiet "
-                f"({self.result.unstable}); {found}: {config}"
-            )
         if not self.verified:
-            return f"{self.kernel.name}: nothing beats the default for certain: {config}"
+            return f"{self.kernel.name}: {self.result.explanation}; the default stays: {config}"
         low, high = self.interval
         return (
             f"{self.kernel.name}: {self.speedup:.2f}× the default's speed ({low:.2f}–{high:.2f}), "

@@ -25,7 +25,7 @@ from foretune.tune.tuner import tune_problem
 
 DEFAULT_BUDGET = 20
 LIMIT_S = 60.0
-VERIFY_S = 2.0
+VERIFY_S = 0.5
 MAX_DEFAULT_TRIES = 12
 """Number of configurations tried to find a working default."""
 

@@ -133,11 +133,11 @@ def track_campaign(
 
 
 def _metrics(results: Sequence[TuneResult]) -> dict[str, float]:
-    speedups = [r.winner.ratio for r in results if not r.unstable]
+    speedups = [r.winner.ratio for r in results]
     return {
         "speedup_geomean": float(np.exp(np.mean(np.log(speedups)))) if speedups else math.nan,
         "verified_wins": float(sum(r.verified for r in results)),
-        "unstable": float(len(results) - len(speedups)),
+        "inconclusive": float(sum(r.verdict == "inconclusive" for r in results)),
     }
 
 
@@ -147,8 +147,8 @@ def _markdown_summary(results: Sequence[TuneResult], start: CampaignStart) -> st
     from foretune.tune.report.write import headline
 
     lines = [
-        f"| {r.problem} | {number(r.baseline.value)} | {number(r.winner.value)} | {r.verdict} | "
-        f"{r.winner.config} |"
+        f"| {r.problem} | {number(r.baseline.value)} | {number(r.winner.value)} "
+        f"| {r.explanation} | {r.winner.config} |"
         for r in results
     ]  # fmt: skip
     unit, runs = results[0].objective.unit, read_runs(start.folder.runs)

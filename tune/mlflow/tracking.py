@@ -158,7 +158,7 @@ class Tracker:
             }
             | ({"library": result.library.value} if result.library else {}),
         )
-        self.describe(run_id, f"**{result.verdict}**, {ratio(winner.ratio)}: {winner.config}")
+        self.describe(run_id, f"**{result.explanation}**, {ratio(winner.ratio)}: {winner.config}")
 
     def log_steps(self, run_id: str, table: pd.DataFrame) -> None:
         """Write the finite numbers of a table as metrics, one step per row."""

@@ -111,10 +111,7 @@ class RatioScale:
     @staticmethod
     def shown(result: TuneResult) -> Comparison:
         """Return the winner, else the best candidate, else the default."""
-        if result.verified:
-            return result.winner
-        candidates = [c for c in result.contenders[1:] if c.config is not None]
-        return min(candidates, key=lambda c: c.value, default=result.baseline)
+        return result.winner if result.verified else result.leader
 
     def x(self, ratio: float) -> float:
         """Return the x position of a ratio in a strip; infinite ratios are clipped."""

@@ -23,7 +23,7 @@ def write_tuned(path: str | os.PathLike[str], result: TuneResult) -> Path:
     if result.verified:
         headline = f"{result.kernel}: {winner.ratio:.2f}× the default's speed"
     else:
-        headline = f"{result.kernel}: {result.verdict}"
+        headline = f"{result.kernel}: {result.explanation}"
     best = _spaced(winner.config or "the default")
     text = render(
         Path(__file__).with_name("tuned.html"),

@@ -134,21 +134,18 @@ def headline(
     if not results:
         return "No problem was tuned."
     unseen = all(_is_unseen(r, runs) for r in results)
-    stable = [r for r in results if not r.unstable]
-    wins = sum(r.verified for r in stable)
+    wins = sum(r.verified for r in results)
     outcome = (
         f"{wins} of {counted(len(results), 'unseen problem' if unseen else 'problem')} "
         f"{_OUTCOME_TEXT[results[0].objective]}: "
     )
-    if not stable:
-        outcome += "unstable, the machine was not quiet"
-    elif wins == 0:
+    if wins == 0:
         outcome += "no measurable win"
     else:
-        outcome += ratio(_geometric_mean([r.winner.ratio for r in stable]))
-        outcome += " (geometric mean)" if len(stable) > 1 else ""
-    if 0 < len(stable) < len(results):
-        outcome += f", {counted(len(results) - len(stable), 'problem')} unstable"
+        outcome += ratio(_geometric_mean([r.winner.ratio for r in results]))
+        outcome += " (geometric mean)" if len(results) > 1 else ""
+    if open_ones := sum(r.verdict == "inconclusive" for r in results):
+        outcome += f", {open_ones} inconclusive"
     min_count, max_count = (choose(len(r.trace) for r in results) for choose in (min, max))
     span = (f"{min_count} to " if min_count < max_count else "") + counted(max_count, "measurement")
     each = " each" if len(results) > 1 else ""
@@ -158,17 +155,16 @@ def headline(
 
 def _lead(data: ReportData) -> str:
     lines = []
-    stable = [r for r in data.results if not r.unstable]
-    if unstable := len(data.results) - len(stable):
+    if open_ones := sum(r.verdict == "inconclusive" for r in data.results):
         lines.append(
-            f"No verdict on {counted(unstable, 'problem')}: the machine was not quiet. "
-            "The table gives the reasons. Repeat on a quiet machine."
+            f"{counted(open_ones, 'problem')} inconclusive: the interval includes 1 and a gain "
+            "worth having. A longer search or a quieter machine may settle that."
         )
-    if 0 < sum(r.verified for r in stable) < len(stable):
+    if 0 < sum(r.verified for r in data.results) < len(data.results):
         lines.append("Without a measurable win, the default stays and counts as 1.00×.")
-    against = [r.library.value / r.winner.value for r in stable if r.library]
+    against = [r.library.value / r.winner.value for r in data.results if r.library]
     if against:
-        names = " and ".join(sorted({r.library.name for r in stable if r.library}))
+        names = " and ".join(sorted({r.library.name for r in data.results if r.library}))
         wins = sum(v > 1 for v in against)
         mean = (
             f", {ratio(_geometric_mean(against))} in the geometric mean" if len(against) > 1 else ""

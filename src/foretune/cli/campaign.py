@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from foretune.tune import Campaign
     from foretune.tune.results import TuneResult
 
-REMEASURE_ADVICE = "measure again on a quiet machine (--wait-quiet)"
+SETTLE_ADVICE = "a longer search, or a quieter machine (--wait-quiet), may settle it"
 
 
 PROBLEM = typer.Option([], help="Problem to tune (repeatable). Default: problems not trained on.")
@@ -117,20 +117,20 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
     for r in results:
         versus_library = f"{r.library.value / r.winner.value:.2f}×" if r.library else "–"
         interval = f"{r.winner.ratio_low:.2f}–{r.winner.ratio_high:.2f}"
-        gain = f"{r.winner.ratio:.2f}× ({interval})" if r.verified else r.verdict.split(":")[0]
+        gain = f"{r.winner.ratio:.2f}× ({interval})" if r.verified else r.verdict.replace("_", " ")
         times = [f"{c.value:.3g}" for c in (r.baseline, r.winner)]
         rows.append([_format_problem(r.problem, shared), *times, gain, versus_library])
-    columns = ["problem", f"default {unit}", f"best {unit}", "speedup (95 %)"]
+    columns = ["problem", f"default {unit}", f"best {unit}", "speedup (99 %)"]
     if library := next((r.library for r in results if r.library), None):
         columns.append(f"vs {library.name}")
     rows = [row[: len(columns)] for row in rows]
     title = " ".join([results[0].kernel, str(Problem(shared)), "on", results[0].device])
     output.table(title.replace("  ", " "), columns, rows)
-    unstable = [r for r in results if r.unstable]
-    for r in unstable:
-        output.say(f"{_format_problem(r.problem, shared) or r.problem}: {r.unstable}")
-    if unstable:
-        output.say(f"unstable: {REMEASURE_ADVICE}")
+    open_ones = [r for r in results if r.verdict == "inconclusive"]
+    for r in open_ones:
+        output.say(f"{_format_problem(r.problem, shared) or r.problem}: {r.explanation}")
+    if open_ones:
+        output.say(f"inconclusive: {SETTLE_ADVICE}")
 
 
 def _shared_values(results: "list[TuneResult]") -> dict[str, Value]:

@@ -31,7 +31,7 @@ def judge(
         [], help="Another rival: 'blas=FILE.py:NAME'. The fastest counts (repeatable)."
     ),
     tolerance: float = typer.Option(1e-4, help="Maximum relative error of an output."),
-    max_seconds: float = typer.Option(2.0, help="Maximum seconds of comparison per problem."),
+    max_seconds: float = typer.Option(0.5, help="Seconds of rounds in each process, per problem."),
     device: str = options.DEVICE,
 ) -> None:
     """Check whether a function is right, and how much faster it is than another.
@@ -53,22 +53,21 @@ def judge(
             inputs=inputs or f"{reference.rpartition(':')[0] or reference}:inputs",
             rivals=options.parse_key_values(beside, "--beside", "NAME"),
             tolerance=tolerance,
-            max_seconds=max_seconds,
+            session_s=max_seconds,
             device=local_device(device, measure=False),
             progress=progress,
         )
     if verdict.problem_verdicts:
-        names = sorted(c.name for c in verdict.problem_verdicts[0].comparisons)
+        names = sorted(verdict.problem_verdicts[0].time_ms)
         rows = [
             [
                 str(ruling.problem),
-                *(f"{times[name]:.4g}" for name in names),
+                *(f"{ruling.time_ms[name]:.4g}" for name in names),
                 _interval(ruling.candidate),
             ]
             for ruling in verdict.problem_verdicts
-            for times in [{c.name: c.value for c in ruling.comparisons}]
         ]
-        output.table("Times in ms", ["problem", *names, "speed-up (95 %)"], rows)
+        output.table("Times in ms", ["problem", *names, "speed-up (99 %)"], rows)
     output.say(str(verdict))
     output.result(verdict.summary())
     if verdict.refused:

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from foretune.cli import options, tune_program
-from foretune.cli.campaign import REMEASURE_ADVICE, show_results
+from foretune.cli.campaign import show_results
 from foretune.cli.output import Output, format_config
 from foretune.cli.tune_program import SearchOptions
 from foretune.console import progress_bar
@@ -332,8 +332,8 @@ def _show_front(output: Output, result: "ParetoResult") -> None:
     )
     output.say(f"hypervolume {result.hypervolume:.3f} of the box to {reference}")
     _say_rejected(output, summary)
-    if result.unstable:
-        output.say(f"unstable: {result.unstable}; {REMEASURE_ADVICE}")
+    if result.disturbed:
+        output.say(f"meanwhile {result.disturbed}")
     output.result(summary)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from foretune.collect import Runner
-from foretune.collect.benchmark import DEFAULT_REPEATED
+from foretune.collect.comparison import DEFAULT_REPEATED
 from foretune.errors import MeasurementError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
@@ -93,12 +93,14 @@ def _check_reason(m: Measurement, where: str) -> None:
 def _check_comparison(runner: Runner, kernel: MisbehavingKernel, isolates: bool) -> None:
     problem = kernel.problem(n=100)
     configs = [_probe_config("works"), _probe_config("works", rounds=4), _probe_config("is wrong")]
-    times = runner.compare_interleaved(kernel, problem, configs, max_seconds=0.02)
+    rounds = runner.compare_interleaved(kernel, problem, configs, max_seconds=0.02)
+    times = rounds.time_ms
     expected = {*(config.id for config in configs[:2]), "library:NumPy"}
     ensure(
         {*times} - {DEFAULT_REPEATED} == expected,
         f"a race of two that work and one that errs has {set(times)}",
     )
+    ensure(set(rounds.failures) == {configs[2].id}, f"a race fails {set(rounds.failures)}")
     ensure(len({len(t) for t in times.values()}) == 1, "not all ran in every round of a race")
     for config in configs[:2]:
         min_ms = 1e3 * LAUNCH_S * int(config["rounds"])

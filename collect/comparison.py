@@ -1,0 +1,217 @@
+"""An interleaved comparison in one process: new launches, and new inputs in every round.
+
+Each contender runs on the inputs of the last round, untimed, then on new ones, timed. So a launch
+that keeps an earlier result, or writes nothing, is wrong; and all find caches and threads in the
+same state.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from foretune.collect.timing import Timer, sample_ms
+from foretune.collect.wrapped.values import assign_all, copy_arrays
+from foretune.errors import ForetuneError
+from foretune.kernel import Inputs, Kernel, Launch, SelfTimedLaunch, WrongResult
+from foretune.problem import Problem
+from foretune.space import Configuration
+
+DEFAULT_REPEATED = "again"
+"""Key of a second launch of the first configuration, built separately; it shows the noise."""
+MIN_ROUNDS, MAX_ROUNDS = 5, 60
+MAX_ROUNDS_S = 5.0
+"""Seconds after which a comparison ends with fewer than `MIN_ROUNDS`."""
+SLOW_MS = 5.0
+"""Slower launches run without an untimed one before: it would change little."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Times of an interleaved comparison in one process.
+
+    Attributes:
+        time_ms: by configuration id, `DEFAULT_REPEATED` and ``library:NAME``: one value per round.
+        failures: why a contender has no times.
+    """
+
+    time_ms: Mapping[str, np.ndarray]
+    failures: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class _Contender:
+    """A launch, and its largest accepted error; None if it is not checked."""
+
+    launch: Launch
+    error_limit: float | None
+    slow: bool = False
+
+
+class _RecordingTimer(Timer):
+    """A timer that keeps what the last timed call returned."""
+
+    def __init__(self, timer: Timer) -> None:
+        self._timer = timer
+        self.returned: Any = None
+
+    def sample_ms(self, launch: Launch, batch_size: int) -> float:
+        def recorded() -> None:
+            self.returned = launch()
+
+        return self._timer.sample_ms(recorded, batch_size)
+
+
+class RoundInputs:
+    """Inputs whose values are replaced in place, where launches read them.
+
+    Inputs whose shapes depend on the seed keep their first values.
+
+    Args:
+        kernel: makes the inputs; its `Kernel.constant_inputs` keep their values.
+        problem: the problem.
+        rng: draws the seeds.
+
+    Attributes:
+        present: the arrays that launches read.
+        new: values of this round.
+        old: values of the last round.
+    """
+
+    def __init__(self, kernel: Kernel, problem: Problem, rng: np.random.Generator) -> None:
+        self._kernel, self._problem, self._rng = kernel, problem, rng
+        self.old = self.new = self._draw()
+        self.present: Inputs = copy_arrays(self.new)
+        self._constant = {n: v for n, v in self.new.items() if n in kernel.constant_inputs}
+
+    def advance(self) -> None:
+        """Draw the values of the next round."""
+        drawn = self._draw() | self._constant
+        if assign_all(self.present, drawn):
+            self.old, self.new = self.new, drawn
+
+    def _draw(self) -> Inputs:
+        return self._kernel.make_inputs(self._problem, int(self._rng.integers(1, 2**31)))
+
+    def load(self, values: Inputs) -> None:
+        """Copy values to where launches read them."""
+        assign_all(self.present, values)
+
+
+class InterleavedComparison:
+    """Launches of some configurations on the same inputs.
+
+    Args:
+        kernel: the kernel.
+        problem: the problem.
+        configs: the default first.
+        timer: the device's timer.
+        reference: returns the correct output for inputs.
+        library: returns name and launch of a library routine for inputs, or None.
+        seed: seed of inputs and order.
+
+    Attributes:
+        failures: errors of the contenders that are out.
+
+    Raises:
+        ForetuneError: this kernel cannot be measured here at all.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        problem: Problem,
+        configs: Iterable[Configuration],
+        timer: Timer,
+        reference: Callable[[Inputs], Any],
+        library: Callable[[Inputs], tuple[str, Launch] | None],
+        seed: int,
+    ) -> None:
+        self._kernel, self._problem, self._reference = kernel, problem, reference
+        self._timer = _RecordingTimer(timer)
+        self._wait = timer.wait
+        self._rng = np.random.default_rng(seed)
+        self._inputs = RoundInputs(kernel, problem, self._rng)
+        self._contenders: dict[str, _Contender] = {}
+        self.failures: dict[str, Exception] = {}
+        default, *candidates = configs
+        built = {c.id: c for c in (default, *candidates)} | {DEFAULT_REPEATED: default}
+        expected = reference(self._inputs.new)
+        for key in self._shuffled(built):  # each process allocates in another order
+            self._attempt(key, partial(self._build, key, built[key], expected))
+        if found := library(self._inputs.present):
+            self._contenders[f"library:{found[0]}"] = _Contender(found[1], None)
+
+    def run(self, max_seconds: float) -> dict[str, np.ndarray]:
+        """Return the contenders' times in ms, in rounds of random order."""
+        times: dict[str, list[float]] = {key: [] for key in self._contenders}
+        start, checking_s = time.perf_counter(), 0.0
+        for number in range(MAX_ROUNDS):
+            elapsed_s = time.perf_counter() - start
+            enough = number >= MIN_ROUNDS or elapsed_s > MAX_ROUNDS_S
+            if enough and elapsed_s > max_seconds:
+                break
+            self._inputs.advance()
+            # Checks take at most half of the time; a launch cannot know which outputs are checked.
+            outputs: dict[str, Any] | None = {} if checking_s <= elapsed_s / 2 else None
+            for key in self._shuffled(self._contenders):
+                self._attempt(key, partial(self._time, key, times[key], outputs))
+            check_start = time.perf_counter()
+            if outputs:
+                expected = self._reference(self._inputs.new)
+                for key, output in outputs.items():
+                    self._attempt(key, partial(self._check, key, output, expected))
+            checking_s += time.perf_counter() - check_start
+        return {key: np.array(times[key]) for key in self._contenders}
+
+    def _shuffled(self, keys: Iterable[str]) -> list[str]:
+        listed = list(keys)
+        return [listed[i] for i in self._rng.permutation(len(listed))]
+
+    def _attempt(self, key: str, step: Callable[[], None]) -> None:
+        """Take a step of a contender; one that fails is out."""
+        try:
+            step()
+        except ForetuneError:
+            raise
+        except Exception as e:
+            self._wait()  # raises if the device's context is broken
+            self.failures[key] = e
+            self._contenders.pop(key, None)
+
+    def _build(self, key: str, config: Configuration, expected: Any) -> None:
+        kernel = self._kernel
+        launch = kernel.build(self._problem, config, self._inputs.present)
+        contender = _Contender(launch, kernel.error_limit(self._problem, config))
+        kernel.invalidate_output(launch())
+        self._contenders[key] = contender
+        self._check(key, launch(), expected)
+
+    def _time(self, key: str, times: list[float], outputs: dict[str, Any] | None) -> None:
+        contender, inputs = self._contenders[key], self._inputs
+        launch = contender.launch
+        if not contender.slow:
+            inputs.load(inputs.old)
+            launch()
+        inputs.load(inputs.new)
+        if isinstance(launch, SelfTimedLaunch):
+            launch.reset()
+        times.append(sample_ms(launch, 1, self._timer))
+        contender.slow = times[-1] > SLOW_MS
+        if outputs is not None and contender.error_limit is not None:
+            returned = self._timer.returned
+            # The next launch may write to the same memory.
+            outputs[key] = (
+                launch.output(returned)
+                if isinstance(launch, SelfTimedLaunch)
+                else copy_arrays(returned)
+            )
+
+    def _check(self, key: str, output: Any, expected: Any) -> None:
+        limit = self._contenders[key].error_limit
+        error = self._kernel.relative_error(output, expected)
+        if limit is not None and not error <= limit:
+            raise WrongResult(f"relative error {error:.2g} is above {limit:.2g} on new inputs")
