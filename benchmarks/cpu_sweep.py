@@ -191,10 +191,11 @@ class Sweep:
 
     def _race(self, kernel: Kernel, problem: Problem, finalists: list[Configuration]) -> None:
         try:
-            raced = self.runner.compare_interleaved(kernel, problem, finalists, RACE_S)
+            rounds = self.runner.compare_interleaved(kernel, problem, finalists, RACE_S)
         except MeasurementError as e:
             print(e, file=sys.stderr)
             return
+        raced = rounds.time_ms
         more = library_columns(raced)
         for config in finalists:
             if config.id in raced and not self._done(kernel, problem, config, FINAL):

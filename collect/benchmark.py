@@ -111,10 +111,7 @@ class Benchmarker:
         """Time configurations in interleaved rounds; see `Runner.compare_interleaved`."""
         timer = self._timer(kernel, problem)
         try:
-            comparison = InterleavedComparison(
-                kernel, problem, configs, timer, partial(self._reference, kernel),
-                partial(self._library, kernel, problem), seed,
-            )  # fmt: skip
+            comparison = InterleavedComparison(self, kernel, problem, configs, timer, seed)
             times = comparison.run(max_seconds)
         except Exception:
             self._check_device(timer)
@@ -142,7 +139,7 @@ class Benchmarker:
         if key not in self._prepared_inputs:
             self._evict_inputs(kernel, problem)
             inputs = self.inputs(kernel, problem)
-            self._prepared_inputs[key] = PreparedInputs(inputs, self._reference(kernel, inputs))
+            self._prepared_inputs[key] = PreparedInputs(inputs, self.reference(kernel, inputs))
         self._prepared_inputs.move_to_end(key)
         return self._prepared_inputs[key]
 
@@ -154,12 +151,14 @@ class Benchmarker:
         while len(self._prepared_inputs) >= MAX_INPUT_SETS:
             self._prepared_inputs.popitem(last=False)
 
-    def _reference(self, kernel: Kernel, inputs: Inputs) -> Any:
+    def reference(self, kernel: Kernel, inputs: Inputs) -> Any:
+        """Return the correct output for inputs."""
         return kernel.reference(inputs)
 
-    def _library(
+    def library(
         self, kernel: Kernel, problem: Problem, inputs: Inputs
     ) -> tuple[str, Launch] | None:
+        """Return the name and launch of a library routine for inputs, or None."""
         return kernel.library(problem, inputs)
 
     def _error(self, kernel: Kernel, launch: Launch, expected: Any) -> float:
@@ -169,7 +168,11 @@ class Benchmarker:
         would pass if its memory still holds another configuration's correct result.
         """
         kernel.invalidate_output(launch())
-        return kernel.relative_error(launch(), expected)
+        return self.relative_error(kernel, launch(), expected)
+
+    def relative_error(self, kernel: Kernel, output: Any, expected: Any) -> float:
+        """Return the relative error of an output."""
+        return kernel.relative_error(output, expected)
 
     def _measure_power(self, launch: Launch, time_ms: float, timer: Timer) -> tuple[float, float]:
         """Return mean power (W) and one launch's energy (mJ); NaN without a working meter."""

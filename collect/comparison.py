@@ -6,10 +6,10 @@ same state.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from foretune.errors import ForetuneError
 from foretune.kernel import Inputs, Kernel, Launch, SelfTimedLaunch, WrongResult
 from foretune.problem import Problem
 from foretune.space import Configuration
+
+if TYPE_CHECKING:
+    from foretune.collect.benchmark import Benchmarker
 
 DEFAULT_REPEATED = "again"
 """Key of a second launch of the first configuration, built separately; it shows the noise."""
@@ -71,8 +74,8 @@ class RoundInputs:
     Inputs whose shapes depend on the seed keep their first values.
 
     Args:
-        kernel: makes the inputs; its `Kernel.constant_inputs` keep their values.
-        problem: the problem.
+        draw: returns the inputs of a seed.
+        constant: names of those that keep their values.
         rng: draws the seeds.
 
     Attributes:
@@ -81,11 +84,13 @@ class RoundInputs:
         old: values of the last round.
     """
 
-    def __init__(self, kernel: Kernel, problem: Problem, rng: np.random.Generator) -> None:
-        self._kernel, self._problem, self._rng = kernel, problem, rng
+    def __init__(
+        self, draw: Callable[[int], Inputs], constant: Sequence[str], rng: np.random.Generator
+    ) -> None:
+        self._draw_seed, self._rng = draw, rng
         self.old = self.new = self._draw()
         self.present: Inputs = copy_arrays(self.new)
-        self._constant = {n: v for n, v in self.new.items() if n in kernel.constant_inputs}
+        self._constant = {name: self.new[name] for name in constant if name in self.new}
 
     def advance(self) -> None:
         """Draw the values of the next round."""
@@ -94,7 +99,7 @@ class RoundInputs:
             self.old, self.new = self.new, drawn
 
     def _draw(self) -> Inputs:
-        return self._kernel.make_inputs(self._problem, int(self._rng.integers(1, 2**31)))
+        return self._draw_seed(int(self._rng.integers(1, 2**31)))
 
     def load(self, values: Inputs) -> None:
         """Copy values to where launches read them."""
@@ -105,12 +110,11 @@ class InterleavedComparison:
     """Launches of some configurations on the same inputs.
 
     Args:
+        bench: makes and checks.
         kernel: the kernel.
         problem: the problem.
         configs: the default first.
         timer: the device's timer.
-        reference: returns the correct output for inputs.
-        library: returns name and launch of a library routine for inputs, or None.
         seed: seed of inputs and order.
 
     Attributes:
@@ -122,27 +126,28 @@ class InterleavedComparison:
 
     def __init__(
         self,
+        bench: "Benchmarker",
         kernel: Kernel,
         problem: Problem,
         configs: Iterable[Configuration],
         timer: Timer,
-        reference: Callable[[Inputs], Any],
-        library: Callable[[Inputs], tuple[str, Launch] | None],
         seed: int,
     ) -> None:
-        self._kernel, self._problem, self._reference = kernel, problem, reference
+        self._bench, self._kernel, self._problem = bench, kernel, problem
         self._timer = _RecordingTimer(timer)
         self._wait = timer.wait
         self._rng = np.random.default_rng(seed)
-        self._inputs = RoundInputs(kernel, problem, self._rng)
+        self._inputs = RoundInputs(
+            partial(bench.inputs, kernel, problem), kernel.constant_inputs, self._rng
+        )
         self._contenders: dict[str, _Contender] = {}
         self.failures: dict[str, Exception] = {}
         default, *candidates = configs
         built = {c.id: c for c in (default, *candidates)} | {DEFAULT_REPEATED: default}
-        expected = reference(self._inputs.new)
+        expected = bench.reference(kernel, self._inputs.new)
         for key in self._shuffled(built):  # each process allocates in another order
             self._attempt(key, partial(self._build, key, built[key], expected))
-        if found := library(self._inputs.present):
+        if found := bench.library(kernel, problem, self._inputs.present):
             self._contenders[f"library:{found[0]}"] = _Contender(found[1], None)
 
     def run(self, max_seconds: float) -> dict[str, np.ndarray]:
@@ -161,7 +166,7 @@ class InterleavedComparison:
                 self._attempt(key, partial(self._time, key, times[key], outputs))
             check_start = time.perf_counter()
             if outputs:
-                expected = self._reference(self._inputs.new)
+                expected = self._bench.reference(self._kernel, self._inputs.new)
                 for key, output in outputs.items():
                     self._attempt(key, partial(self._check, key, output, expected))
             checking_s += time.perf_counter() - check_start
@@ -212,6 +217,6 @@ class InterleavedComparison:
 
     def _check(self, key: str, output: Any, expected: Any) -> None:
         limit = self._contenders[key].error_limit
-        error = self._kernel.relative_error(output, expected)
+        error = self._bench.relative_error(self._kernel, output, expected)
         if limit is not None and not error <= limit:
             raise WrongResult(f"relative error {error:.2g} is above {limit:.2g} on new inputs")

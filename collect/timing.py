@@ -1,5 +1,6 @@
 """CPU and GPU timers, when they stop repeating, and the interval of a median."""
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,7 +8,6 @@ from functools import cache, lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-from scipy.special import bdtr
 
 from foretune.device import Device
 from foretune.kernel import Kernel, Launch, SelfTimedLaunch
@@ -82,8 +82,13 @@ def median_interval(samples: np.ndarray, confidence: float = 0.95) -> tuple[floa
 
 @lru_cache(maxsize=4096)
 def _rank(n: int, confidence: float) -> int:
-    below = bdtr(np.arange(n + 1), n, 0.5)  # scipy.stats would take a second to import
-    return max(int(np.searchsorted(below, (1 - confidence) / 2)) - 1, 0)
+    allowed = (1 - confidence) / 2 * 2**n  # importing SciPy's would double a process's start
+    below = 0
+    for rank in range(n):
+        below += math.comb(n, rank)
+        if below >= allowed:
+            return max(rank - 1, 0)
+    return 0
 
 
 def time_launch(

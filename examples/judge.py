@@ -31,5 +31,5 @@ def remembered(x, kept={}):  # noqa: B006
 if __name__ == "__main__":
     problems = [{"rows": 100}, {"rows": 1000}]
     for candidate in (vectorised, remembered):
-        verdict = judge(candidate, reference, problems, inputs=inputs, max_seconds=0.5)
+        verdict = judge(candidate, reference, problems, inputs=inputs, session_s=0.2)
         print(f"{candidate.__name__}: {verdict}")

@@ -39,7 +39,7 @@ class CheckedRunner(FakeRunner):
         super().__init__(CPU, noise=0.01)
         self.races = []
 
-    def compare_interleaved(self, kernel, problem, configs, max_seconds=2.0):
+    def compare_interleaved(self, kernel, problem, configs, max_seconds=0.5, seed=0):
         self.races.append((problem, list(configs)))
         return super().compare_interleaved(kernel, problem, configs, max_seconds)
 

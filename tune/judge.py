@@ -288,7 +288,8 @@ class JudgeBenchmark:
         with watch:
             for processes, share in LOOKS.items():
                 while len(evidence) < processes:
-                    evidence.add(self._session(problem, session_s))
+                    rounds = self._session(problem, session_s)
+                    evidence.add(rounds)
                 against = [
                     evidence.compare(rival, CANDIDATE, rival, None, ERROR * share)
                     for rival in rivals
@@ -296,7 +297,7 @@ class JudgeBenchmark:
                 against.sort(key=lambda c: c.ratio)
                 if against[0].verdict != "inconclusive":
                     break
-        self._verify_clock(problem, evidence.value(CANDIDATE))
+        self._verify_clock(problem, float(np.median(rounds.time_ms[CANDIDATE])))
         return ProblemVerdict(
             problem, tuple(against), {n: evidence.value(n) for n in (CANDIDATE, *rivals)},
             len(evidence), evidence.rounds, evidence.noise(watch.load), self.max_error,

@@ -140,7 +140,7 @@ class Bench(Benchmarker):
         ):
             self._prepared_inputs.popitem(last=False)
 
-    def _library(
+    def library(
         self, kernel: Kernel, problem: Problem, inputs: Inputs
     ) -> tuple[str, Launch] | None:
         """Return the library's call after it ran once; None where it does not take these."""

@@ -57,7 +57,8 @@ def _race(options: argparse.Namespace, bench: Any, table: Table, jobs: list[Job]
     kernel, problem = jobs[0].kernel, jobs[0].problem
     try:
         box_s = 0.0 if bench.replayed else options.box_s
-        times = bench.compare_interleaved(kernel, problem, [job.config for job in jobs], box_s)
+        configs = [job.config for job in jobs]
+        times = bench.compare_interleaved(kernel, problem, configs, box_s).time_ms
     except Exception as e:
         table.append(bench.failed(jobs[-1], e), jobs[-1].role)
         return

@@ -11,7 +11,6 @@ from foretune.collect.timing import (
     MIN_SAMPLES,
     Timing,
     median_interval,
-    time_interleaved,
     time_launch,
 )
 
@@ -93,20 +92,6 @@ def test_hopeless_launches_stop_early(clock):
 def test_max_repeats_end_it(clock):
     limits = Timing(max_seconds=60, warmup_s=0.0, relative_width=-1.0, max_repeats=12)
     assert len(time_launch(clock.launch(0.1), limits)) == 12
-
-
-def test_interleaving_takes_turns(clock):
-    order = []
-    work = clock.launch(2e3 * MIN_SAMPLE_S)
-    launches = {name: lambda n=name: (order.append(n), work()) for name in "abc"}
-    samples = time_interleaved(launches, max_seconds=0.0, min_rounds=60)
-    assert {name: len(s) for name, s in samples.items()} == {"a": 60, "b": 60, "c": 60}
-    # An untimed launch precedes each sample, each round has all of them, and the order varies.
-    turns = order[-360:]
-    assert turns[::2] == turns[1::2]
-    rounds = [turns[i : i + 6 : 2] for i in range(0, 360, 6)]
-    assert all(sorted(r) == list("abc") for r in rounds)
-    assert {"".join(r) for r in rounds} == {"abc", "acb", "bac", "bca", "cab", "cba"}
 
 
 def test_errors_of_a_launch_reach_the_caller():

@@ -18,7 +18,7 @@ import numpy as np
 sys.path.append(str(Path(__file__).parents[2] / "examples" / "kernels"))
 
 from foretune.collect import InProcessRunner, Timing, local_devices
-from foretune.collect.benchmark import DEFAULT_REPEATED
+from foretune.collect.comparison import DEFAULT_REPEATED
 from foretune.device import Device
 
 
@@ -189,7 +189,7 @@ def measure(kernel, problem, configs) -> Iterator[dict[str, Any]]:
         limit = kernel.error_limit(problem, m.config) if m.ok and m.time_ms > 0 else -1
         yield {"problem": str(problem), "config": dict(m.config), "error": m.relative_error,
                "limit": limit}  # fmt: skip
-    times = runner.compare_interleaved(kernel, problem, configs, max_seconds=0.0)
+    times = runner.compare_interleaved(kernel, problem, configs, max_seconds=0.0).time_ms
     (library,) = times.keys() - {DEFAULT_REPEATED, *(config.id for config in configs)}
     yield {"problem": str(problem), "library": library, "error": 0.0, "limit": times[library].min()}
 

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from foretune.collect import Runner
+from foretune.collect.comparison import Rounds
 from foretune.family import Cost
 from foretune.kernel import Kernel
 from foretune.problem import ProblemParameter
@@ -55,6 +56,6 @@ class RecordedRunner(Runner):
             self.measured.append(number)
             yield self._recorded.measurement(number)
 
-    def compare_interleaved(self, kernel, problem, configs, max_seconds=2.0):
-        return {c.id: np.full(20, self._recorded.values[self._recorded.space.index(c)])
-                for c in configs}  # fmt: skip
+    def compare_interleaved(self, kernel, problem, configs, max_seconds=0.5, seed=0):
+        values = self._recorded.values
+        return Rounds({c.id: np.full(20, values[self._recorded.space.index(c)]) for c in configs})

@@ -9,6 +9,7 @@ import numpy as np
 
 from foretune.collect import Runner
 from foretune.collect.benchmark import environment
+from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
 from foretune.device import Device
 from foretune.errors import MissingExtra
 from foretune.family import Cost
@@ -119,15 +120,25 @@ class FakeRunner(Runner):
                 environment=environment(kernel),
             )  # fmt: skip
 
-    def compare_interleaved(self, kernel, problem, configs, max_seconds=2.0):
-        drift = 1 + 0.3 * np.sin(np.arange(20))  # hits all alike
-        return {
-            **{c.id: self._noisy(time_ms(problem, c) * drift) for c in configs},
-            "library:NumPy": self._noisy(0.5 * drift),
-        }
+    def compare_interleaved(self, kernel, problem, configs, max_seconds=0.5, seed=0):
+        times = {c.id: time_ms(problem, c) for c in configs}
+        times |= {DEFAULT_REPEATED: time_ms(problem, configs[0]), "library:NumPy": 0.5}
+        return self.rounds(times)
+
+    def rounds(self, times, count=20):
+        """Return rounds of such times; drift hits all alike."""
+        drift = 1 + 0.3 * np.sin(np.arange(count) + self.rng.uniform(0, 6))
+        return Rounds({key: self._noisy(ms * drift) for key, ms in times.items()})
 
     def _noisy(self, times):
         return times * self.rng.lognormal(0, self.noise, len(times))
+
+
+class FlatRunner(FakeRunner):
+    """Every configuration takes as long, give or take noise."""
+
+    def compare_interleaved(self, kernel, problem, configs, max_seconds=0.5, seed=0):
+        return self.rounds(dict.fromkeys([*(c.id for c in configs), DEFAULT_REPEATED], 1.0))
 
 
 def power_w(config):

@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from foretune.collect.benchmark import environment
+from foretune.collect.comparison import Rounds
 from foretune.collect.runner import Runner
 from foretune.measurement import Measurement, Status
 
@@ -44,6 +45,8 @@ class Replaying(Runner):
                 environment=environment(kernel),
             )  # fmt: skip
 
-    def compare_interleaved(self, kernel, problem, configs, max_seconds=2.0):
+    def compare_interleaved(self, kernel, problem, configs, max_seconds=0.5, seed=0):
         noise = 1 + 0.002 * np.sin(np.arange(20))
-        return {c.id: time_ms(problem, c) * np.roll(noise, i) for i, c in enumerate(configs)}
+        return Rounds(
+            {c.id: time_ms(problem, c) * np.roll(noise, i) for i, c in enumerate(configs)}
+        )

@@ -1,5 +1,6 @@
 """The judge: what is right and fast is accepted; what only looks so is refused, and why is said."""
 
+import copy
 import json
 import re
 from pathlib import Path
@@ -33,7 +34,7 @@ def _any_load(monkeypatch):
 
 def judge(candidate, **options):
     given = {"inputs": "cheats:inputs", "reference": "cheats:reference", "problems": PROBLEMS}
-    return module.judge(f"cheats:{candidate}", max_seconds=0.02, **{**given, **options})
+    return module.judge(f"cheats:{candidate}", session_s=0.02, **{**given, **options})
 
 
 def test_what_is_right_is_accepted_and_compared_with_its_best_rival():
@@ -42,9 +43,9 @@ def test_what_is_right_is_accepted_and_compared_with_its_best_rival():
     assert verdict.refused == ""
     assert [r.problem for r in verdict.problem_verdicts] == PROBLEMS
     for ruling in verdict.problem_verdicts:
-        rival, candidate, other = (c.name for c in ruling.comparisons)
-        assert (candidate, {rival, other}) == ("candidate", {"reference", "sleeper"})
-        assert ruling.rounds >= module.MIN_ROUNDS
+        assert {c.name for c in ruling.against} == {"reference", "sleeper"}
+        assert ruling.time_ms.keys() == {"candidate", "reference", "sleeper"}
+        assert ruling.rounds >= module.MIN_ROUNDS * ruling.processes
         assert ruling.relative_error <= 1e-12
         assert ruling.candidate.ratio_low <= ruling.candidate.ratio <= ruling.candidate.ratio_high
     low, high = verdict.interval
@@ -92,7 +93,7 @@ def test_functions_of_a_script_are_sent_along():
         return np.add.reduce(x, axis=1)
 
     verdict = module.judge(
-        candidate, cheats.reference, PROBLEMS[:1], inputs=cheats.inputs, max_seconds=0.01
+        candidate, cheats.reference, PROBLEMS[:1], inputs=cheats.inputs, session_s=0.01
     )
     assert verdict.accepted
 
@@ -114,8 +115,8 @@ def test_tensors(monkeypatch):
     def narrow(x):
         return reference(x).half()
 
-    assert module.judge(candidate, reference, [{"n": 16}], inputs=inputs, max_seconds=0.01).accepted
-    refused = module.judge(narrow, reference, [{"n": 16}], inputs=inputs, max_seconds=0.01).refused
+    assert module.judge(candidate, reference, [{"n": 16}], inputs=inputs, session_s=0.01).accepted
+    refused = module.judge(narrow, reference, [{"n": 16}], inputs=inputs, session_s=0.01).refused
     assert "torch.Tensor of float16 instead of torch.Tensor of float32" in refused
 
 
@@ -174,6 +175,9 @@ class FakeProcess:
             self.launch()
         return self.claimed_ms
 
+    def close(self):
+        """Nothing has started."""
+
 
 class HangingProcess(FakeProcess):
     def call(self, method, *arguments, limit_s):
@@ -189,6 +193,7 @@ def clock(monkeypatch):
 
 
 def compare(**processes):
+    processes["again"] = copy.copy(processes["reference"])
     bench = JudgeBenchmark(processes, tolerance=1e-4, limit_s=3.0)
     bench.check(PROBLEM)
     return bench.compare(PROBLEM, 0.0, LoadMonitor(Device("CPU", "cpu")))
@@ -200,9 +205,10 @@ def test_the_candidate_is_compared_with_its_best_rival(clock):
         candidate=FakeProcess(clock, 2.0),
         tuned=FakeProcess(clock, 1.0),
     )
-    assert [c.name for c in verdict.comparisons] == ["tuned", "candidate", "reference"]
+    assert [c.name for c in verdict.against] == ["tuned", "reference"]
     assert verdict.candidate.ratio == pytest.approx(0.5)
-    assert verdict.rounds == module.MIN_ROUNDS
+    assert verdict.candidate.verdict == "no_win"
+    assert (verdict.processes, verdict.rounds) == (3, 3 * module.MIN_ROUNDS)
 
 
 def test_what_hangs_is_refused(clock):

@@ -39,7 +39,7 @@ def test_the_winner_keeps_to_the_power_cap(tmp_path):
         result = tune(MeteredRunner(), "power_w=50", log=log)
     assert result.winner.config == config(work=2)  # work 1 is faster, and takes 100 W
     assert result.verified
-    assert result.summary()["verdict"] == "faster than the default"
+    assert result.summary()["verdict"] == "win"
     rejected = [s for s in result.trace if s.status == REJECTED]
     assert {s.config for s in rejected} == {
         config(skew=skew, order=order) for skew in (1, 2, 3) for order in ("ab", "ba")
@@ -67,7 +67,7 @@ def test_a_default_that_breaks_a_limit_is_no_choice():
     assert result.default_breaks == "power_w 12.5 > 10"
     assert result.winner.config == config(work=8)
     assert result.verified
-    assert result.summary()["verdict"] == "within limits that the default breaks"
+    assert result.explanation == "within limits that the default breaks"
     slower = tune(MeteredRunner(), "power_w=2")
     assert slower.winner.ratio < 1
     assert slower.verified

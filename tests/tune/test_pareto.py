@@ -13,8 +13,8 @@ from foretune.device import Device
 from foretune.errors import MeasurementError, MeterUnavailable, UsageError
 from foretune.objective import Limit, Objective
 from foretune.tune import job, tune_pareto
+from foretune.tune.pareto import PARETO_PROCESSES
 from foretune.tune.results import REJECTED
-from foretune.tune.verifier import METERED_ROUNDS
 
 KERNEL = Toy()
 PROBLEM = KERNEL.problem(n=100)
@@ -38,8 +38,8 @@ def test_the_whole_front_is_found_and_measured_again():
         assert t.power_w == pytest.approx(power_w(t.config))
         assert t.energy_mj == pytest.approx(t.time_ms * t.power_w)
         assert t.values == [t.time_ms, t.energy_mj]
-    assert result.rounds >= METERED_ROUNDS
-    assert len(runner.measured) == SIZE + (1 + len(BEST)) * result.rounds
+    assert result.processes == PARETO_PROCESSES
+    assert len(runner.measured) == SIZE + (2 + len(BEST)) * result.processes
 
 
 def test_the_default_competes():
@@ -164,4 +164,4 @@ def test_a_log_spares_measurements(tmp_path):
         again = MeteredRunner()
         second = tune_pareto(KERNEL, PROBLEM, again, budget=10, log=log)
     assert [m.config for m in first.trace] == [m.config for m in second.trace]
-    assert len(again.measured) == (1 + len(second.candidates)) * second.rounds
+    assert len(again.measured) == (2 + len(second.candidates)) * second.processes

@@ -59,7 +59,7 @@ def test_the_second_time_nothing_is_measured_and_it_is_said():
     assert again.measured == []
     assert (first.measured, second.measured) == (8, 0)
     assert second.winner.config == first.winner.config
-    assert second.rounds == 20, "verified anew"
+    assert second.processes == 3, "verified anew"
     assert said.lines == [
         "n=100,dtype=fp32: 8 measurements known from the store, nothing new is measured"
     ]

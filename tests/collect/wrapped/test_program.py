@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.collect import InProcessRunner, Timing, benchmark, power
+from foretune.collect.comparison import DEFAULT_REPEATED, MIN_ROUNDS
 from foretune.collect.power import PowerMeter
 from foretune.collect.wrapped.program import Program, ProgramKernel, _substitute
 from foretune.device import Device
@@ -78,8 +79,10 @@ def test_files_are_made_from_templates(tmp_path, target):
     assert measured(made, tile=1).status is Status.WRONG_RESULT
     runner = InProcessRunner(DEVICE, ONCE)
     two = Configuration(tile=2)
-    raced = runner.compare_interleaved(made, made.problem(), [Configuration(tile=1), two], 0.0)
-    assert raced.keys() == {two.id, benchmark.DEFAULT_REPEATED}, "each finds its own file, in turn"
+    one = Configuration(tile=1)
+    rounds = runner.compare_interleaved(made, made.problem(), [two, one], 0.0)
+    assert rounds.time_ms.keys() == {two.id, DEFAULT_REPEATED}, "each finds its own file, in turn"
+    assert rounds.failures.keys() == {one.id}
 
 
 @pytest.mark.parametrize("folder", [".", "{dir}"])
@@ -90,7 +93,7 @@ def test_a_build_runs_once_per_configuration_where_it_can(tmp_path, folder):
     configs = [Configuration(tile=t) for t in (1, 2)]
     assert all(m.ok for m in runner.run(made, made.problem(), configs))
     rounds = runner.compare_interleaved(made, made.problem(), configs, 0.0)
-    assert all(len(times) >= 7 for times in rounds.values())
+    assert all(len(times) >= MIN_ROUNDS for times in rounds.time_ms.values())
     builds = (tmp_path / "builds").read_text().split()
     assert len(builds) == 2 if folder == "{dir}" else len(builds) > 5
 

@@ -27,7 +27,7 @@ from foretune.tune.report.figures import (
 )
 from foretune.tune.report.rates import Rate, rates
 from foretune.tune.report.single import held_out_rows, validation_page
-from foretune.tune.results import Comparison, NoiseEstimate, SearchStep, TuneResult
+from foretune.tune.results import Comparison, SearchStep, TuneResult
 
 DEVICE = Device("Test CPU", "cpu", "x86_64", {"cores": 2, "fp32_gflops": 200.0}, "made up")
 DEFAULT = Configuration(tile=8, order="ij")
@@ -57,7 +57,7 @@ def result(n=512, speedup=1.5, library=0.8, failed=False, objective=Objective.TI
         contenders.append(Comparison("BLAS", None, best_ms * library, ratio, ratio, ratio))
     return TuneResult(
         "matmul", Problem(N=n), DEVICE.name, objective, "surrogate",
-        tuple(steps), tuple(contenders), 100, 3.0,
+        tuple(steps), tuple(contenders), 5, 100, 3.0,
     )  # fmt: skip
 
 
@@ -203,12 +203,12 @@ def test_sections_state_what_was_found(tmp_path):
             "2 measurements",
         ),
         (
-            [result(speedup=1.01)],
+            [result(speedup=0.9)],
             "0 of 1 unseen problem faster than the default: no measurable win",
             "2 measurements",
         ),
         (
-            [result(speedup=4.0), result(64, speedup=1.01, failed=True)],
+            [result(speedup=4.0), result(64, speedup=0.9, failed=True)],
             "1 of 2 unseen problems faster than the default: 2.00× (geometric mean)",
             "2 to 3 measurements each",
         ),
@@ -231,9 +231,9 @@ def test_a_problem_its_own_search_wrote_down_is_still_unseen():
 
 
 def test_no_win_is_said_and_the_default_kept(tmp_path):
-    page = Page(written(tmp_path, [result(speedup=1.01, library=None)]))
+    page = Page(written(tmp_path, [result(speedup=0.9, library=None)]))
     assert "no measurable win default kept" in page.text
-    assert "best candidate 1.01×, 0.98 – 1.04" in page.text
+    assert "best candidate 0.90×, 0.87 – 0.93" in page.text
     assert "Against" not in page.text.replace("Against the library", "")
 
 
@@ -457,14 +457,14 @@ def test_a_browser_draws_the_page(tmp_path, browser, width, dark):
     assert browser.width_of_content(path, width) <= width
 
 
-def test_an_unstable_comparison_is_no_headline(tmp_path):
-    why = NoiseEstimate(disturbed="other processes kept the CPU busy for 90% of the time")
-    noisy = dataclasses.replace(result(n=128, speedup=70.0), steadiness=why)
-    page = Page(written(tmp_path, [result(n=64, speedup=2.0), noisy]))
-    assert "1 of 2 unseen problems faster than the default: 2.00×, 1 problem unstable" in page.text
-    assert "No verdict on 1 problem: the machine was not quiet" in page.text
+def test_an_inconclusive_comparison_is_no_win(tmp_path):
+    noisy = result(n=128, speedup=1.01)
+    page = Page(written(tmp_path, [result(n=64, speedup=4.0), noisy]))
+    assert "1 of 2 unseen problems faster than the default: 2.00× (geometric mean)" in page.text
+    assert "1 inconclusive" in page.text
+    assert "the interval includes 1 and a gain worth having" in page.text
     nothing = Page(written(tmp_path, [noisy]))
-    assert "0 of 1 unseen problem faster than the default: unstable" in nothing.text
+    assert "0 of 1 unseen problem faster than the default: no measurable win" in nothing.text
 
 
 def test_rates_beside_the_roofline(tmp_path):

@@ -15,6 +15,7 @@ import foretune as ft
 from foretune.cli import main
 from foretune.collect import Runner
 from foretune.collect.benchmark import environment
+from foretune.collect.comparison import Rounds
 from foretune.collect.kernels import triton_gemm
 from foretune.device import find_device
 from foretune.errors import ForetuneWarning
@@ -46,8 +47,8 @@ class LawRunner(Runner):
                 environment=environment(kernel),
             )  # fmt: skip
 
-    def compare_interleaved(self, kernel, problem, configs, max_seconds=2.0):
-        return {c.id: np.full(20, law(c)) for c in configs}
+    def compare_interleaved(self, kernel, problem, configs, max_seconds=0.5, seed=0):
+        return Rounds({c.id: np.full(20, law(c)) for c in configs})
 
 
 @pytest.fixture

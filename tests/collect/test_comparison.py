@@ -1,0 +1,236 @@
+"""Interleaved rounds: their order, their inputs, and who is left out."""
+
+import numpy as np
+import pytest
+from toy_kernel import DEVICE, Toy, config
+
+from foretune.collect import InProcessRunner
+from foretune.collect import comparison as module
+from foretune.collect.comparison import DEFAULT_REPEATED, MIN_ROUNDS
+from foretune.collect.wrapped.function import FunctionKernel
+from foretune.kernel import WrongResult
+
+PROBLEM = Toy().problem(n=100)
+FAST, SLOW = config(), config(work=2)
+
+
+class Doubling(Toy):
+    """Doubles a vector; ``calls`` has the configuration and first input of every call."""
+
+    tolerance = 1e-9
+
+    def __init__(self):
+        self.calls = []
+
+    def build(self, problem, config, inputs):
+        output = np.empty(8)
+
+        def launch():
+            self.calls.append((config.id, float(inputs["x"][0])))
+            return np.multiply(inputs["x"], 2, out=output)
+
+        return launch
+
+    def make_inputs(self, problem, seed=0):
+        rng = np.random.default_rng(seed)
+        return {"x": rng.random(8), "w": rng.random(8)}
+
+    def reference(self, inputs):
+        return 2 * inputs["x"]
+
+    def library(self, problem, inputs):
+        return None
+
+
+def compare(kernel, *configs, max_seconds=0.0, problem=PROBLEM, seed=0):
+    runner = InProcessRunner(DEVICE)
+    return runner.compare_interleaved(kernel, problem, configs or (FAST, SLOW), max_seconds, seed)
+
+
+def test_all_run_in_every_round_and_the_default_twice():
+    rounds = compare(Doubling())
+    assert rounds.time_ms.keys() == {FAST.id, SLOW.id, DEFAULT_REPEATED}
+    assert {len(times) for times in rounds.time_ms.values()} == {MIN_ROUNDS}
+    assert all((times > 0).all() for times in rounds.time_ms.values())
+    assert rounds.failures == {}
+
+
+def test_every_round_has_new_inputs_and_a_new_order(monkeypatch):
+    monkeypatch.setattr(module, "MIN_ROUNDS", 12)
+    kernel = Doubling()
+    compare(kernel, FAST, SLOW)
+    calls = kernel.calls[6:]  # each was built and checked
+    rounds = [calls[i : i + 6] for i in range(0, len(calls), 6)]
+    for last, now in zip([None, *rounds], rounds, strict=False):
+        old, new = ({x for _, x in now[start::2]} for start in (0, 1))
+        assert len(old) == len(new) == 1, "all compute with the same"
+        assert old != new, "the untimed launch before had other inputs"
+        if last is not None:
+            assert old == {x for _, x in last[1::2]}
+    assert len({x for r in rounds for _, x in r[1::2]}) == len(rounds)
+    assert len({tuple(c for c, _ in r) for r in rounds}) > 1
+
+
+def test_another_seed_gives_other_inputs():
+    kernels = [Doubling() for _ in range(3)]
+    for kernel, seed in zip(kernels, (1, 1, 2), strict=True):
+        compare(kernel, seed=seed)
+    first, again, other = ([x for _, x in kernel.calls] for kernel in kernels)
+    assert first == again
+    assert not set(first) & set(other)
+
+
+def test_slow_launches_are_not_warmed_up(monkeypatch):
+    monkeypatch.setattr(module, "SLOW_MS", 0.0)
+    kernel = Doubling()
+    compare(kernel, FAST, SLOW)
+    assert len(kernel.calls) == 6 + 6 + 3 * (MIN_ROUNDS - 1)
+
+
+class Cheating(Doubling):
+    """The slow configuration cheats."""
+
+    def __init__(self, cheat):
+        super().__init__()
+        self.cheat = cheat
+
+    def build(self, problem, config, inputs):
+        honest = super().build(problem, config, inputs)
+        return self.cheat(honest) if config == SLOW else honest
+
+
+def once(honest):
+    """Compute in the first two calls, which are checked, and return that for ever."""
+    results = []
+
+    def launch():
+        if len(results) < 2:
+            results.append(honest().copy())
+        return results[-1]
+
+    return launch
+
+
+def every_other(honest):
+    """Compute in every other call only."""
+    state = {"calls": 0, "result": None}
+
+    def launch():
+        state["calls"] += 1
+        if state["calls"] % 2 or state["result"] is None:
+            state["result"] = honest().copy()
+        return state["result"]
+
+    return launch
+
+
+def after_a_while(honest):
+    """Stop computing when everything seems to be checked."""
+    state = {"calls": 0, "result": None}
+
+    def launch():
+        state["calls"] += 1
+        if state["calls"] < 6:
+            state["result"] = honest().copy()
+        return state["result"]
+
+    return launch
+
+
+def writes_nothing(honest):
+    output = honest()
+    state = {"calls": 0}
+
+    def launch():
+        state["calls"] += 1
+        return honest() if state["calls"] < 4 else output
+
+    return launch
+
+
+def wrong_result(honest):
+    state = {"calls": 0}
+
+    def launch():
+        state["calls"] += 1
+        if state["calls"] > 3:
+            raise WrongResult("its own check fails")
+        return honest()
+
+    return launch
+
+
+def fails(honest):
+    state = {"calls": 0}
+
+    def launch():
+        state["calls"] += 1
+        if state["calls"] > 3:
+            raise ValueError("out of luck\nand lines")
+        return honest()
+
+    return launch
+
+
+@pytest.mark.parametrize(
+    ("cheat", "reason"),
+    [
+        (once, "relative error .* on new inputs"),
+        (every_other, "relative error .* on new inputs"),
+        (after_a_while, "relative error .* on new inputs"),
+        (writes_nothing, "relative error .* on new inputs"),
+        (wrong_result, "^its own check fails$"),
+        (fails, "^ValueError: out of luck$"),
+    ],
+)
+def test_who_cheats_or_fails_is_out_with_the_reason(cheat, reason):
+    rounds = compare(Cheating(cheat))
+    assert rounds.time_ms.keys() == {FAST.id, DEFAULT_REPEATED}
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(rounds.failures[SLOW.id])
+
+
+class Packing(Doubling):
+    """Reads ``w`` when it is built."""
+
+    def build(self, problem, config, inputs):
+        packed = inputs["w"].copy()
+        return lambda: packed * inputs["x"]
+
+    def reference(self, inputs):
+        return inputs["w"] * inputs["x"]
+
+
+def test_weights_keep_the_values_that_were_packed():
+    assert compare(Packing()).failures == {}
+    other = Packing()
+    other.constant_inputs = ()
+    assert compare(other).failures.keys() == {FAST.id, SLOW.id, DEFAULT_REPEATED}
+
+
+def test_inputs_of_changing_shape_stay():
+    class Growing(Doubling):
+        def make_inputs(self, problem, seed=0):
+            return {"x": np.random.default_rng(seed).random(8 + seed % 5)}
+
+        def build(self, problem, config, inputs):
+            return lambda: 2 * inputs["x"]
+
+    assert compare(Growing()).failures == {}
+
+
+def test_the_arguments_of_a_function_are_replaced_where_it_reads_them():
+    seen = set()
+
+    def double(x, out, way=0):
+        seen.add(float(x[0]))
+        np.multiply(x, 2, out=out)
+
+    def make(n=4, seed=0):
+        return np.random.default_rng(seed).random(n), np.zeros(n)
+
+    kernel = FunctionKernel(double, {"way": (0, 1)}, make)
+    configs = list(kernel.space(kernel.problem()))
+    rounds = compare(kernel, *configs, problem=kernel.problem())
+    assert rounds.failures == {}
+    assert len(seen) > MIN_ROUNDS

@@ -1,0 +1,199 @@
+"""The verifier: what wins, what does not, and how often equals seem to win."""
+
+import numpy as np
+import pytest
+from toy_kernel import FakeRunner, FlatRunner, Toy, config, time_ms
+
+from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
+from foretune.errors import MeasurementError
+from foretune.space import Configuration
+from foretune.tune.job import TuningJob
+from foretune.tune.results import Comparison
+from foretune.tune.store.cache import MeasurementCache
+from foretune.tune.verifier import ERROR, LOOKS, gather, verify
+
+KERNEL = Toy()
+PROBLEM = KERNEL.problem(n=100)
+DEFAULT = KERNEL.default(PROBLEM)
+BASE = "default"
+
+
+def verified(runner, *candidates):
+    cache = MeasurementCache.for_kernel(KERNEL, runner.device, store=False)
+    return verify(TuningJob(KERNEL, runner, cache), PROBLEM, candidates)
+
+
+def test_ratios_cancel_drift():
+    (default, candidate, library), evidence, _ = verified(FakeRunner(), config(work=2))
+    assert (len(evidence), evidence.rounds) == (3, 60)
+    assert (default.name, candidate.name, library.name) == ("default", "candidate 1", "NumPy")
+    assert candidate.ratio_low == pytest.approx(candidate.ratio_high)
+    assert candidate.ratio == pytest.approx(
+        time_ms(PROBLEM, DEFAULT) / time_ms(PROBLEM, config(work=2))
+    )
+
+
+def test_the_default_is_not_its_own_rival():
+    (default, library), evidence, _ = verified(FakeRunner(), DEFAULT)
+    assert (default.name, library.name) == ("default", "NumPy")
+    assert len(evidence) == 1, "there is nothing to decide"
+
+
+class ChangedRunner(FakeRunner):
+    """Rounds that a function changes."""
+
+    def __init__(self, change, **more):
+        super().__init__(**more)
+        self.change = change
+
+    def compare_interleaved(self, kernel, problem, configs, max_seconds=0.5, seed=0):
+        rounds = super().compare_interleaved(kernel, problem, configs, max_seconds, seed)
+        times, failures = {k: v.copy() for k, v in rounds.time_ms.items()}, {}
+        self.change(times, failures)
+        return Rounds(times, failures)
+
+
+def test_a_wrong_default_is_an_error():
+    def change(times, failures):
+        failures[DEFAULT.id] = "relative error 2 is above 1"
+        del times[DEFAULT.id]
+
+    with pytest.raises(MeasurementError, match=r"of toy does not run, gives wrong .* 2 is above 1"):
+        verified(ChangedRunner(change), config())
+
+
+@pytest.mark.parametrize("value", [np.inf, np.nan, 0.0, -1.0])
+def test_a_default_without_times_is_an_error(value):
+    def change(times, failures):
+        times[DEFAULT.id][:] = value
+
+    with pytest.raises(MeasurementError, match="configuration of toy does not run"):
+        verified(ChangedRunner(change), config())
+
+
+@pytest.mark.parametrize("value", [np.inf, 0.0, -1.0])
+def test_who_fails_in_one_round_does_not_win(value):
+    def change(times, failures):
+        if config().id in times:
+            times[config().id][3] = value
+
+    contenders, *_ = verified(ChangedRunner(change), config(), config(work=2))
+    _, once_failed, sound, _ = contenders
+    assert (once_failed.verdict, once_failed.value) == ("no_win", np.inf)
+    assert once_failed.failure
+    assert sound.wins
+
+
+def test_who_is_wrong_on_new_inputs_does_not_win():
+    def change(times, failures):
+        if config().id in times:
+            failures[config().id] = "relative error 1 is above 0.1 on new inputs"
+            del times[config().id]
+
+    contenders, evidence, _ = verified(ChangedRunner(change), config())
+    assert contenders[1].verdict == "no_win"
+    assert contenders[1].failure == "relative error 1 is above 0.1 on new inputs"
+    assert len(evidence) == 3
+
+
+def test_rounds_without_a_value_say_nothing():
+    def change(times, failures):
+        times[config().id][:17] = np.nan
+
+    contenders, *_ = verified(ChangedRunner(change), config())
+    assert contenders[1].wins
+
+
+class FlakyRunner(FakeRunner):
+    """A process with the fastest candidate dies."""
+
+    def compare_interleaved(self, kernel, problem, configs, max_seconds=0.5, seed=0):
+        if config() in configs:
+            raise MeasurementError("it died")
+        return super().compare_interleaved(kernel, problem, configs, max_seconds, seed)
+
+
+def test_a_candidate_that_ends_the_process_is_left_out():
+    contenders, *_ = verified(FlakyRunner(), config(), config(work=2))
+    _, dies, sound, _ = contenders
+    assert (dies.failure, dies.verdict) == ("it died", "no_win")
+    assert sound.wins
+
+
+def sessions(ratios, noise, rng, rounds=30):
+    """Return sessions whose launches are built with that relative noise."""
+
+    def session(keys, seed):
+        def times(ratio):
+            build = ratio * np.exp(noise * rng.standard_normal())
+            return build * rng.lognormal(0, 0.02, rounds)
+
+        contenders = {BASE: 1.0, DEFAULT_REPEATED: 1.0} | {k: ratios[k] for k in keys}
+        return Rounds({key: times(ratio) for key, ratio in contenders.items()})
+
+    return session
+
+
+def outcomes(ratios, noise, repeats, seed=0):
+    rng = np.random.default_rng(seed)
+    configs = {key: Configuration(x=i) for i, key in enumerate(ratios)}
+    return [gather(sessions(ratios, noise, rng), BASE, configs, i) for i in range(repeats)]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01])
+def test_equals_rarely_seem_to_win(noise):
+    """Of many comparisons of three equals, one in a hundred may seem to win."""
+    found = outcomes(dict.fromkeys("abc", 1.0), noise, 300)
+    assert sum(any(c.wins for c in compared) for _, compared in found) <= 300 * 0.01
+
+
+def test_gains_are_found_early_and_small_ones_too():
+    (easy, _), *_ = outcomes({"a": 0.5}, 0.005, 1)
+    assert len(easy) == min(LOOKS)
+    small = outcomes({"a": 0.97}, 0.003, 40)
+    assert sum(compared[0].wins for _, compared in small) >= 38
+
+
+def test_losers_leave_and_no_one_waits_for_them():
+    (evidence, (loser, winner)), *_ = outcomes({"a": 3.0, "b": 0.9}, 0.01, 1)
+    assert (loser.verdict, winner.verdict) == ("no_win", "win")
+    assert loser.value == pytest.approx(3.0, rel=0.1)
+    assert len(evidence) <= max(LOOKS)
+
+
+def test_intervals_contain_the_truth():
+    """The interval at the stopping look; its error is shared by the looks."""
+    found = outcomes({"a": 0.99}, 0.01, 300)
+    missed = sum(not c.ratio_low <= 1 / 0.99 <= c.ratio_high for _, (c,) in found)
+    assert missed <= 300 * 4 * ERROR
+
+
+def test_processes_that_agree_by_chance_are_no_proof():
+    """Alike candidates, but the defaults differ from each other in each process."""
+
+    def session(keys, seed):
+        sign = -1 if seed % 2 else 1
+        times = {BASE: 1.0 + 0.05 * sign, DEFAULT_REPEATED: 1.0 - 0.05 * sign, "a": 0.99}
+        return Rounds({key: np.full(5, ms) for key, ms in times.items()})
+
+    _, (candidate,) = gather(session, BASE, {"a": Configuration(x=1)}, 0)
+    assert candidate.verdict == "inconclusive"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (1.001, 1.01, "win"),
+        (0.995, 1.005, "no_win"),
+        (0.5, 0.99, "no_win"),
+        (0.98, 1.005, "inconclusive"),
+        (0.995, 1.02, "inconclusive"),
+    ],
+)
+def test_verdicts(low, high, verdict):
+    assert Comparison("x", None, 1.0, 1.0, low, high).verdict == verdict
+
+
+def test_a_flat_space_has_no_winner():
+    contenders, *_ = verified(FlatRunner(noise=0.002), config(), config(work=2))
+    assert [c.verdict for c in contenders[1:]] == ["no_win", "no_win"]
