@@ -5,6 +5,7 @@ that keeps an earlier result, or writes nothing, is wrong; and all find caches a
 same state.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 DEFAULT_REPEATED = "again"
 """Key of a second launch of the first configuration, built separately; it shows the noise."""
 MIN_ROUNDS, MAX_ROUNDS = 5, 60
+ONE_THREAD = 1.02
+"""Largest ratio of the process's CPU time to the calling thread's in a launch of one thread."""
 MAX_ROUNDS_S = 5.0
 """Seconds after which a comparison ends with fewer than `MIN_ROUNDS`."""
 SLOW_MS = 5.0
@@ -55,17 +58,38 @@ class _Contender:
 
 
 class _RecordingTimer(Timer):
-    """A timer that keeps what the last timed call returned."""
+    """A timer that keeps what the last timed call returned, and its CPU time.
+
+    Attributes:
+        returned: the returned value.
+        cpu_ms: CPU time; NaN unless the call ran in this thread only and waited for nothing. Its
+            time is then what it would take if no other process were given the CPU.
+    """
 
     def __init__(self, timer: Timer) -> None:
         self._timer = timer
         self.returned: Any = None
+        self.cpu_ms = math.nan
 
     def sample_ms(self, launch: Launch, batch_size: int) -> float:
         def recorded() -> None:
             self.returned = launch()
 
-        return self._timer.sample_ms(recorded, batch_size)
+        waits, total, start = _waits(), time.process_time_ns(), time.thread_time_ns()
+        sample_ms = self._timer.sample_ms(recorded, batch_size)
+        thread_ns, total_ns = time.thread_time_ns() - start, time.process_time_ns() - total
+        alone = total_ns <= ONE_THREAD * thread_ns and _waits() == waits
+        self.cpu_ms = thread_ns * 1e-6 / batch_size if alone else math.nan
+        return sample_ms
+
+
+def _waits() -> float:
+    """Return how often this thread has waited for something but the CPU; NaN if unknown."""
+    try:
+        from resource import RUSAGE_THREAD, getrusage
+    except ImportError:  # not Linux
+        return math.nan
+    return getrusage(RUSAGE_THREAD).ru_nvcsw
 
 
 class RoundInputs:
@@ -151,8 +175,13 @@ class InterleavedComparison:
             self._contenders[f"library:{found[0]}"] = _Contender(found[1], None)
 
     def run(self, max_seconds: float) -> dict[str, np.ndarray]:
-        """Return the contenders' times in ms, in rounds of random order."""
+        """Return the contenders' times in ms, in rounds of random order.
+
+        They are CPU times if all contenders are slow, run in one thread and wait for nothing: other
+        processes interrupt every slow launch. NaN is then a round in which one waited.
+        """
         times: dict[str, list[float]] = {key: [] for key in self._contenders}
+        cpu_times: dict[str, list[float]] = {key: [] for key in self._contenders}
         start, checking_s = time.perf_counter(), 0.0
         for number in range(MAX_ROUNDS):
             elapsed_s = time.perf_counter() - start
@@ -163,14 +192,20 @@ class InterleavedComparison:
             # Checks take at most half of the time; a launch cannot know which outputs are checked.
             outputs: dict[str, Any] | None = {} if checking_s <= elapsed_s / 2 else None
             for key in self._shuffled(self._contenders):
-                self._attempt(key, partial(self._time, key, times[key], outputs))
+                step = partial(self._time, key, times[key], cpu_times[key], outputs)
+                self._attempt(key, step)
             check_start = time.perf_counter()
             if outputs:
                 expected = self._bench.reference(self._kernel, self._inputs.new)
                 for key, output in outputs.items():
                     self._attempt(key, partial(self._check, key, output, expected))
             checking_s += time.perf_counter() - check_start
-        return {key: np.array(times[key]) for key in self._contenders}
+        chosen = times
+        if all(
+            c.slow and np.isfinite(cpu_times[k]).mean() > 0.5 for k, c in self._contenders.items()
+        ):
+            chosen = cpu_times
+        return {key: np.array(chosen[key]) for key in self._contenders}
 
     def _shuffled(self, keys: Iterable[str]) -> list[str]:
         listed = list(keys)
@@ -195,7 +230,13 @@ class InterleavedComparison:
         self._contenders[key] = contender
         self._check(key, launch(), expected)
 
-    def _time(self, key: str, times: list[float], outputs: dict[str, Any] | None) -> None:
+    def _time(
+        self,
+        key: str,
+        times: list[float],
+        cpu_times: list[float],
+        outputs: dict[str, Any] | None,
+    ) -> None:
         contender, inputs = self._contenders[key], self._inputs
         launch = contender.launch
         if not contender.slow:
@@ -205,6 +246,7 @@ class InterleavedComparison:
         if isinstance(launch, SelfTimedLaunch):
             launch.reset()
         times.append(sample_ms(launch, 1, self._timer))
+        cpu_times.append(self._timer.cpu_ms)
         contender.slow = times[-1] > SLOW_MS
         if outputs is not None and contender.error_limit is not None:
             returned = self._timer.returned

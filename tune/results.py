@@ -60,7 +60,7 @@ class Comparison:
     Attributes:
         name: ``default``, ``candidate 1``, … or the library's name.
         config: None for a library call.
-        value: objective (ms, mJ or mJ·ms): the lower quartile of a process's rounds, median over
+        value: objective (ms, mJ or mJ·ms): a low quantile of a process's rounds, median over
             processes.
         ratio: the default's objective over its own, geometric mean over processes; above 1 is
             better.

@@ -3,7 +3,7 @@
 A search's fastest measurement is biased (winner's curse), the machine drifts, and a process may
 favor one launch by where its memory lies. So every process builds the default twice and each
 candidate once, and times them in interleaved rounds with new inputs. A process gives one logarithm
-of a ratio per candidate, of lower quartiles, because other load only adds time. The interval is
+of a ratio per candidate, of low quantiles, because other load only adds time. The interval is
 Student's over processes. Looks at the data on the way and several candidates share the error
 (Bonferroni).
 """
@@ -28,6 +28,8 @@ LOOKS = {3: 0.1, 5: 0.4, 8: 0.3, 12: 0.2}
 """Numbers of processes after which the evidence is looked at, and their shares of `ERROR`."""
 METERED_LOOKS = {9: 1.0}
 """The same for objectives that need power: each process runs everything once."""
+QUANTILE = 0.1
+"""Quantile of a process's rounds. Under load it varies half as much as the median."""
 NOISE_SHARE = 0.75
 """Variance of a candidate's ratio to the mean of two defaults, over that of their own ratio: 1.5
 launches' variances over 2."""
@@ -61,14 +63,14 @@ class Evidence:
         """Add the rounds of one process; NaN is a round without a value."""
         self.failures.update(rounds.failures)
         self.rounds += max(map(len, rounds.time_ms.values()), default=0)
-        quartiles = {}
-        for key, values in rounds.time_ms.items():
-            known = values[~np.isnan(values)]
+        values = {}
+        for key, times in rounds.time_ms.items():
+            known = times[~np.isnan(times)]
             if not (np.isfinite(known) & (known > 0)).all():
                 self.failures.setdefault(key, "it fails in a round")
             elif len(known):
-                quartiles[key] = float(np.quantile(known, 0.25))
-        self._processes.append(quartiles)
+                values[key] = float(np.quantile(known, QUANTILE))
+        self._processes.append(values)
 
     def value(self, key: str) -> float:
         """Return the median over processes; infinite without a value."""
