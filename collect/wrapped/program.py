@@ -203,10 +203,12 @@ class _ProgramLaunch(SelfTimedLaunch):
 
     def _stage(self) -> None:
         """Make the files and the build of this configuration, unless they exist."""
-        key = str(self._folder) if self._has_separate_folders else ""
-        if self._staged.get(key) == self._config.id:
+        done = self._folder / ".staged"  # other processes of this search find it, too
+        if self._has_separate_folders and done.exists():
             return
-        self._staged[key] = ""
+        if self._staged.get("") == self._config.id:
+            return
+        self._staged[""] = ""
         for source, target in self._program.templates.items():
             path = Path(self._program.folder, _substitute(target, self._values))
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -214,7 +216,10 @@ class _ProgramLaunch(SelfTimedLaunch):
             path.write_text(text, encoding="utf-8")
         if self._program.build:
             self._run_command(self._command(self._program.build), "the build")
-        self._staged[key] = self._config.id
+        if self._has_separate_folders:
+            done.touch()
+        else:
+            self._staged[""] = self._config.id
 
     def _run(self) -> float:
         self._stage()

@@ -49,7 +49,7 @@ def test_a_campaign_is_tracked_whole(place):
     assert parent.data.metrics["speedup_geomean"] > 1
     said = parent.data.tags["mlflow.note.content"]
     assert said.startswith("**2 of 2 unseen problems faster than the default")
-    assert said.count("| faster than the default |") == 2
+    assert said.count("| better than the default |") == 2
     (dataset,) = parent.inputs.dataset_inputs
     assert dataset.dataset.name == "toy runs"
     assert json.loads(dataset.dataset.profile)["num_rows"] == 5 * (8 + 2)
