@@ -144,7 +144,7 @@ def test_tune(capsys, predictor):
         "--runs", "tuned.parquet",
     )  # fmt: skip
     assert tuned["best"]["measurements"] == 3
-    if tuned["verified"]:  # the launches are real, and other tests run beside them
+    if tuned["verified"] == "win":  # the launches are real, and other tests run beside them
         assert tuned["best"]["config"]["work"] == 1
     assert len(tuned["trace"]) == 3
     assert len(read_runs("tuned.parquet")) == 3
@@ -154,7 +154,7 @@ def test_tune_for_people(capsys, predictor):
     assert main(["tune", "toy", "--problem", PROBLEM, "--predictor", predictor]) == 0
     out = capsys.readouterr().out
     assert "toy on Toy CPU" in out
-    assert "winner: work=" in out or "unstable" in out
+    assert "winner: work=" in out
     assert max(map(len, out.splitlines())) <= 80
 
 

@@ -34,7 +34,7 @@ def test_options_may_stand_before_the_program_or_after_it(capsys, before):
     out = json.loads(capsys.readouterr().out)
     assert out["best"]["config"] == {"tile": 8}
     assert out["best"]["speedup"] == pytest.approx(8)
-    assert out["verified"]
+    assert out["verified"] == "win"
     assert len(out["trace"]) == 4
     assert json.loads(Path("t.json").read_text())["config"] == {"tile": 8}
 

@@ -200,8 +200,13 @@ class TuneResult:
         if self.verdict == "no_win":
             return "nothing better than the default"
         low, ratio, high = self.leader.ratio_low, self.leader.ratio, self.leader.ratio_high
-        text = f"inconclusive: {ratio:.2f}× ({low:.2f}–{high:.2f}) after {self.processes} processes"
-        return f"{text}; {self.noise.disturbed}" if self.noise.disturbed else text
+        # The interval shrinks with the root of the number of processes.
+        gain = max(abs(math.log(ratio)), WORTH_HAVING)
+        needed = math.ceil(self.processes * (math.log(high / low) / 2 / gain) ** 2)
+        return (
+            f"inconclusive: {ratio:.2f}× ({low:.2f}–{high:.2f}) after {self.processes} processes; "
+            f"about {needed} would settle it"
+        )
 
     @property
     def failures(self) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from foretune.tune import Campaign
     from foretune.tune.results import TuneResult
 
-SETTLE_ADVICE = "a longer search, or a quieter machine (--wait-quiet), may settle it"
+SETTLE_ADVICE = "--wait-quiet SECONDS waits for a quiet machine before the comparison"
 
 
 PROBLEM = typer.Option([], help="Problem to tune (repeatable). Default: problems not trained on.")
@@ -128,9 +128,13 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
     output.table(title.replace("  ", " "), columns, rows)
     open_ones = [r for r in results if r.verdict == "inconclusive"]
     for r in open_ones:
-        output.say(f"{_format_problem(r.problem, shared) or r.problem}: {r.explanation}")
+        if len(results) > 1:
+            output.say(f"{_format_problem(r.problem, shared)}:")
+        output.say(r.explanation)
+        if r.noise.disturbed:
+            output.say(r.noise.disturbed)
     if open_ones:
-        output.say(f"inconclusive: {SETTLE_ADVICE}")
+        output.say(SETTLE_ADVICE)
 
 
 def _shared_values(results: "list[TuneResult]") -> dict[str, Value]:

@@ -310,7 +310,7 @@ def _show_winner(output: Output, best: "Best", export: list[Path]) -> None:
     if result.default_breaks:
         output.say(f"the default breaks a limit: {result.default_breaks}")
     trace = result.to_json()["trace"]
-    output.result({"best": summary, "trace": trace, "verified": result.verified})
+    output.result({"best": summary, "trace": trace, "verified": result.verdict})
 
 
 def _show_front(output: Output, result: "ParetoResult") -> None:
