@@ -40,7 +40,7 @@ class FunctionKernel(WrappedKernel):
         check: the reference: a function of the same arguments without knobs, which returns the
             output or writes it into them; or the output itself. None: the default's output.
         verify: judges an output, ``verify(reference, output)``, instead of ``tolerance``.
-        tolerance: largest accepted ``‖output − reference‖ / ‖reference‖``.
+        tolerance: largest accepted relative error, see `foretune.relative_error`.
         restrictions: rules between knobs.
         default: baseline configuration; None: the function's defaults.
         name: in the store; None: the function's name.

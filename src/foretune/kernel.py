@@ -8,6 +8,7 @@ import numpy as np
 
 from foretune.family import Family
 from foretune.problem import Problem, ProblemParameter, make_problem
+from foretune.relative_error import relative_error
 from foretune.space import Configuration, SearchSpace
 
 Inputs = dict[str, Any]
@@ -63,7 +64,7 @@ class Kernel(Family):
     reports_own_time: bool = False
     """Whether every launch is a `SelfTimedLaunch` that needs no device clock."""
     tolerance: float = 1e-4
-    """Maximum accepted ``‖output − reference‖ / ‖reference‖``."""
+    """Maximum accepted relative error, see `foretune.relative_error`."""
 
     @abstractmethod
     def space(self, problem: Problem) -> SearchSpace:
@@ -102,9 +103,14 @@ class Kernel(Family):
         return self.tolerance
 
     def invalidate_output(self, output: Any) -> None:
-        """Overwrite ``output`` with NaN, so that a launch that writes nothing fails the check."""
-        if isinstance(output, np.ndarray) and output.dtype.kind == "f":
+        """Overwrite ``output``, so that a launch that writes nothing fails the check.
+
+        Fractions become NaN, whole numbers and booleans their complement.
+        """
+        if isinstance(output, np.ndarray) and output.dtype.kind in "fc":
             output.fill(np.nan)
+        elif isinstance(output, np.ndarray) and output.dtype.kind in "biu":
+            np.invert(output, out=output)
 
     def problem(self, values: Mapping[str, Any] = {}, /, **named: Any) -> Problem:
         """Return a complete, checked problem of this kernel.
@@ -115,12 +121,8 @@ class Kernel(Family):
         return make_problem(self.name, self.problem_parameters, {**values, **named})
 
     def relative_error(self, output: Any, expected: Any) -> float:
-        """Return ``‖output − expected‖ / ‖expected‖``; infinite if any value is not finite."""
-        out = np.asarray(output, dtype=np.float64)
-        ref = np.asarray(expected, dtype=np.float64)
-        if out.shape != ref.shape or not np.isfinite(out).all():
-            return float("inf")
-        return float(np.linalg.norm(out - ref)) / max(float(np.linalg.norm(ref)), 1e-300)
+        """Return the error of the worst element, see `foretune.relative_error`."""
+        return relative_error(output, expected)
 
 
 def latin_hypercube_problems(

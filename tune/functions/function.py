@@ -54,7 +54,7 @@ def tune_function(
             output of the default configuration.
         verify: judges an output: ``verify(right, output)``; by default, the relative difference
             must not exceed ``tolerance``.
-        tolerance: largest accepted ``‖output − right‖ / ‖right‖``.
+        tolerance: largest accepted relative error, see `foretune.relative_error`.
         restrictions: rules between knobs: ``"block * unroll <= 64"``, or functions of knobs.
         default: configuration to compare with; by default the function's own defaults.
         problem: arguments of ``args`` if it is a function.

@@ -1,0 +1,99 @@
+"""How far an output is from what is right: element by element, so no large value hides others."""
+
+import math
+import sys
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+WORST_ELEMENT = 8.0
+"""One element may be off this many times as much as all are on average: rounding errors of millions
+of elements are distributed like that."""
+SAMPLED = 1 << 16
+"""Elements from which the usual size of a reference is estimated."""
+NORMAL_MEDIAN = 0.6745
+"""Median of the absolute values of a standard normal distribution."""
+NOISE_ROUNDINGS = 4.0
+"""Elements below this many roundings of the largest one count as zero: they are what is left of
+terms that cancel."""
+_PLAIN_MODULES = ("builtins", "numpy", "torch")
+
+
+def relative_error(output: Any, expected: Any) -> float:
+    """Return the root mean square of ``|output − expected| / max(|expected|, size)``.
+
+    It is at least the error of the worst element divided by `WORST_ELEMENT`. ``size`` is the usual
+    size of the reference, see `usual_size`: an element near zero is as accurate as its neighbors.
+    NaN and infinity must stand at the same places. The error is infinite if shapes differ, if
+    values other than numbers differ, or if the output is an object of another class, which could
+    compute its content when it is read.
+    """
+    if not is_plain(output) and type(output) is not type(expected):
+        return np.inf
+    out, ref = np.asarray(output), np.asarray(expected)
+    if out.shape != ref.shape:
+        return np.inf
+    if out.dtype.kind not in "biufc" or ref.dtype.kind not in "biufc":
+        return 0.0 if np.array_equal(out, ref) else np.inf
+    precision = max(rounding(out.dtype), rounding(ref.dtype))
+    kind = np.complex128 if "c" in (out.dtype.kind, ref.dtype.kind) else np.float64
+    out, ref = out.astype(kind, copy=False), ref.astype(kind, copy=False)
+    finite = np.isfinite(ref)
+    if not finite.all():
+        if not np.array_equal(out[~finite], ref[~finite], equal_nan=True):
+            return np.inf
+        out, ref = out[finite], ref[finite]
+    if not ref.size:
+        return 0.0
+    sizes = np.abs(ref)
+    sample = sizes.reshape(-1)[sampled_places(ref.size)]
+    size = usual_size(sample, float(sizes.max()), precision)
+    with np.errstate(over="ignore", invalid="ignore"):  # uninitialized memory holds any number
+        errors = np.abs(out - ref) / np.maximum(sizes, size)
+        return combine(float(np.square(errors).sum()), errors.size, float(errors.max()))
+
+
+def combine(sum_of_squares: float, number: int, largest: float) -> float:
+    """Return the error of an array from the errors of its elements."""
+    error = max(math.sqrt(sum_of_squares / number), largest / WORST_ELEMENT)
+    return error if math.isfinite(error) else math.inf
+
+
+def usual_size(sample: npt.NDArray[Any], largest: float, precision: float) -> float:
+    """Return the standard deviation of normal numbers of the same median absolute value.
+
+    Values that are zero or rounding noise do not count.
+
+    Args:
+        sample: absolute values.
+        largest: the largest absolute value of all, which limits the result.
+        precision: relative rounding error of the coarser of two number formats.
+    """
+    counted = sample[sample > NOISE_ROUNDINGS * precision * largest]
+    median = float(np.median(counted)) if counted.size else largest
+    return max(min(median / NORMAL_MEDIAN, largest), 1e-300)
+
+
+def sampled_places(size: int) -> Any:
+    """Return the places of a sample among ``size`` elements: all of a few, or random ones."""
+    if size <= SAMPLED:
+        return slice(None)
+    return np.random.default_rng(0).integers(size, size=SAMPLED)
+
+
+def rounding(dtype: Any) -> float:
+    """Return the relative rounding error of a NumPy type; 0 for whole numbers."""
+    return float(np.finfo(dtype).eps) if np.dtype(dtype).kind in "fc" else 0.0
+
+
+def is_plain(value: Any) -> bool:
+    """Whether this is a number, text, array or tensor, whose content exists already."""
+    kind = type(value)
+    if kind is type(None):
+        return True
+    module = sys.modules.get(kind.__module__)
+    return (
+        kind.__module__.partition(".")[0] in _PLAIN_MODULES
+        and getattr(module, kind.__qualname__, None) is kind
+    )
