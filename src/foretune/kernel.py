@@ -26,7 +26,13 @@ class Clock(Protocol):
 
 
 class SelfTimedLaunch(ABC):
-    """A launch that measures its own time, e.g. a program or OpenCL events."""
+    """A launch that measures its own time, e.g. a program or OpenCL events.
+
+    The time must be positive and no longer than the wall time of the call.
+    """
+
+    is_one_run: bool = False
+    """Whether a sample is one run, whatever the batch, and the checked run was its warm-up."""
 
     @abstractmethod
     def __call__(self) -> Any:
@@ -107,9 +113,11 @@ class Kernel(Family):
 
         Fractions become NaN, whole numbers and booleans their complement.
         """
-        if isinstance(output, np.ndarray) and output.dtype.kind in "fc":
+        if not isinstance(output, np.ndarray) or not output.flags.writeable:
+            return
+        if output.dtype.kind in "fc":
             output.fill(np.nan)
-        elif isinstance(output, np.ndarray) and output.dtype.kind in "biu":
+        elif output.dtype.kind in "biu":
             np.invert(output, out=output)
 
     def problem(self, values: Mapping[str, Any] = {}, /, **named: Any) -> Problem:
