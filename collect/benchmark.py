@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 
 from foretune.collect.power import find_meter, measure_power
+from foretune.collect.state_guard import FunctionGuard, has_changed, input_arrays, own_state
 from foretune.collect.timing import Timer, Timing, time_interleaved, time_launch, timer_for
 from foretune.collect.versions import versions
+from foretune.collect.wrapped.arguments import CallResult
+from foretune.collect.wrapped.values import says_something
 from foretune.device import Device
-from foretune.errors import ForetuneError, MeasurementError
+from foretune.errors import ForetuneError, MeasurementError, describe_error, first_line
 from foretune.kernel import Inputs, Kernel, Launch, SelfTimedLaunch, WrongResult
 from foretune.measurement import POWER_MARGIN, Measurement, Status
 from foretune.problem import Problem
@@ -28,10 +31,11 @@ DEFAULT_REPEATED = "again"
 
 @dataclass(frozen=True)
 class PreparedInputs:
-    """Inputs of a problem and the expected result."""
+    """Inputs of a problem, the expected result, and the input arrays with their fingerprints."""
 
     inputs: Inputs
     expected: Any
+    arrays: list[tuple[Any, int]]
 
 
 class Benchmarker:
@@ -40,6 +44,7 @@ class Benchmarker:
     Attributes:
         source: the rows' value in column ``source``.
         device_lost: whether a launch broke this process's device context; nothing runs then.
+        has_traces: whether a configuration changed the state of this process.
     """
 
     source = "foretune"
@@ -49,7 +54,15 @@ class Benchmarker:
         self.timing = timing or Timing()
         self.meter = find_meter(device.kind, device.index) if power else None
         self.device_lost = False
+        self.has_traces = False
+        self._guard = FunctionGuard()
+        self._output: Any = None
         self._prepared_inputs: OrderedDict[tuple[str, Problem], PreparedInputs] = OrderedDict()
+
+    @property
+    def usable(self) -> bool:
+        """Whether the next configuration may run in this process, too."""
+        return not self.device_lost and not self.has_traces
 
     def measure(
         self,
@@ -60,11 +73,34 @@ class Benchmarker:
     ) -> Measurement:
         """Build, check and time ``config``; return failures as statuses.
 
+        A configuration that changes its inputs, or replaces the clock or the checker, is wrong.
+
         Raises:
             ForetuneError: this kernel cannot be measured here at all (a package is missing, …).
         """
         timer = self._timer(kernel, problem)
         prepared = self.prepared(kernel, problem)
+        state, self._output = own_state(kernel), None
+        measured = self._measure(kernel, problem, config, incumbent_ms, timer, prepared)
+        self.has_traces |= own_state(kernel) != state
+        if not (reason := self._tampering(prepared)):
+            return measured
+        self.has_traces = True
+        self._prepared_inputs.pop((kernel.name, problem), None)
+        if not measured.ok:
+            return measured
+        return self._row(kernel, problem, config, Status.WRONG_RESULT, error=reason)
+
+    def _tampering(self, prepared: PreparedInputs) -> str:
+        """Return what a configuration changed that it must not; empty if nothing."""
+        if replaced := self._guard.restore():
+            return f"it replaces {', '.join(replaced[:3])}"
+        return "it changes its inputs" if has_changed(prepared.arrays, self._output) else ""
+
+    def _measure(
+        self, kernel: Kernel, problem: Problem, config: Configuration, incumbent_ms: float,
+        timer: Timer, prepared: PreparedInputs,
+    ) -> Measurement:  # fmt: skip
         start = time.perf_counter()
         try:
             launch = kernel.build(problem, config, prepared.inputs)
@@ -78,13 +114,13 @@ class Benchmarker:
             error = self._error(kernel, launch, prepared.expected)
             if not error <= (limit := kernel.error_limit(problem, config)):
                 # The launch may have written into its inputs.
-                self._prepared_inputs.pop((kernel.name, problem))
+                self._prepared_inputs.pop((kernel.name, problem), None)
                 wrong = f"relative error {error:.2g} is above {limit:.2g}"
                 return self._row(kernel, problem, config, Status.WRONG_RESULT, error=wrong)
             samples = time_launch(launch, self.timing, incumbent_ms, timer)
         except WrongResult as e:
-            self._prepared_inputs.pop((kernel.name, problem))
-            return self._row(kernel, problem, config, Status.WRONG_RESULT, error=_one_line(str(e)))
+            self._prepared_inputs.pop((kernel.name, problem), None)
+            return self._row(kernel, problem, config, Status.WRONG_RESULT, error=first_line(e))
         except Exception as e:
             self._check_device(timer)
             return self._failed(kernel, problem, config, Status.RUNTIME_ERROR, e)
@@ -150,7 +186,9 @@ class Benchmarker:
         if key not in self._prepared_inputs:
             self._evict_inputs(kernel, problem)
             inputs = self.inputs(kernel, problem)
-            self._prepared_inputs[key] = PreparedInputs(inputs, self._reference(kernel, inputs))
+            expected = self._reference(kernel, inputs)
+            check_reference(kernel, expected)
+            self._prepared_inputs[key] = PreparedInputs(inputs, expected, input_arrays(inputs))
         self._prepared_inputs.move_to_end(key)
         return self._prepared_inputs[key]
 
@@ -177,7 +215,8 @@ class Benchmarker:
         would pass if its memory still holds another configuration's correct result.
         """
         kernel.invalidate_output(launch())
-        return kernel.relative_error(launch(), expected)
+        self._output = launch()
+        return kernel.relative_error(self._output, expected)
 
     def _measure_power(self, launch: Launch, time_ms: float, timer: Timer) -> tuple[float, float]:
         """Return mean power (W) and one launch's energy (mJ); NaN without a working meter."""
@@ -204,9 +243,8 @@ class Benchmarker:
         reason: Exception,
     ) -> Measurement:
         if isinstance(reason, TimeoutError):
-            return self._row(kernel, problem, config, Status.TIMEOUT, error=_one_line(str(reason)))
-        text = _one_line(f"{type(reason).__name__}: {reason}")
-        return self._row(kernel, problem, config, status, error=text)
+            return self._row(kernel, problem, config, Status.TIMEOUT, error=first_line(reason))
+        return self._row(kernel, problem, config, status, error=describe_error(reason))
 
     def _row(
         self,
@@ -222,9 +260,22 @@ class Benchmarker:
         )  # fmt: skip
 
 
-def _one_line(text: str) -> str:
-    """Return the first line of a message, encodable in UTF-8."""
-    return text.splitlines()[0][:300].encode("utf-8", "backslashreplace").decode()
+def check_reference(kernel: Kernel, expected: Any) -> None:
+    """Raise unless the expected result can tell right from wrong.
+
+    Raises:
+        MeasurementError: it is empty, or has only NaN.
+    """
+    parts = (
+        (expected.returned, list(expected.written.values()))
+        if isinstance(expected, CallResult)
+        else expected
+    )
+    if expected is not None and not says_something(parts):
+        raise MeasurementError(
+            f"what {kernel.name} should compute is empty or only NaN, so nothing can be compared "
+            "with it: give other inputs, or a reference"
+        )
 
 
 def environment(kernel: Kernel) -> str:

@@ -173,8 +173,9 @@ class IsolatedRunner(Runner):
         """Yield one measurement per configuration."""
         self.check(kernel)
         for config in configs:
+            fresh = self._worker.calls_made == 0
             measured = self._measure(kernel, problem, config, incumbent_ms)
-            if measured.status is Status.WRONG_RESULT and self._worker.calls_made > 1:
+            if measured.status is Status.WRONG_RESULT and not fresh:
                 self.close()
                 measured = self._measure(kernel, problem, config, incumbent_ms)
             yield measured

@@ -25,7 +25,7 @@ from typing import Any
 
 import cloudpickle
 
-from foretune.errors import ForetuneError, MeasurementError
+from foretune.errors import ForetuneError, MeasurementError, describe_error
 
 WORKER_VARIABLE = "FORETUNE_SERVES"
 """Set in the environment of a worker process, where tuned functions must not start to tune."""
@@ -91,7 +91,7 @@ class WorkerProcess:
             raise ChildProcessError(f"the process died: {cause}") from None
         except Exception as e:
             self.close()
-            raise ChildProcessError(f"its answer cannot be read: {type(e).__name__}: {e}") from e
+            raise ChildProcessError(f"its answer cannot be read: {describe_error(e)}") from e
         except BaseException:  # after Ctrl-C the child is still busy with the call
             self.close()
             raise
@@ -339,7 +339,7 @@ def serve(address: str, key: bytes, parent: int) -> None:
                 answer = getattr(served, method)(*arguments)
             except Exception as e:
                 answer = _to_foretune_error(e)
-            channel.send(number, (answer, not getattr(served, "device_lost", False)))
+            channel.send(number, (answer, getattr(served, "usable", True)))
 
 
 def _connect(address: str) -> socket.socket:
@@ -355,7 +355,7 @@ def _connect(address: str) -> socket.socket:
 def _to_foretune_error(error: Exception, prefix: str = "") -> ForetuneError:
     if isinstance(error, ForetuneError):
         return error
-    return MeasurementError(f"{prefix}{type(error).__name__}: {error}")
+    return MeasurementError(f"{prefix}{describe_error(error)}")
 
 
 if __name__ == "__main__":

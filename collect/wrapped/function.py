@@ -18,7 +18,7 @@ from foretune.collect.wrapped.values import (
     relative_difference,
 )
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel, check_mapping
-from foretune.errors import ForetuneWarning, MeasurementError, UsageError
+from foretune.errors import ForetuneWarning, MeasurementError, UsageError, describe_error
 from foretune.kernel import Inputs, Launch, WrongResult, latin_hypercube_problems
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration
@@ -170,7 +170,7 @@ class FunctionKernel(WrappedKernel):
             returned = self.check(*arguments.args, **arguments.kwargs)
         except Exception as e:
             raise MeasurementError(
-                f"the check of {self.name} fails: {type(e).__name__}: {e}; it gets the arguments "
+                f"the check of {self.name} fails: {describe_error(e)}; it gets the arguments "
                 "without knobs"
             ) from e
         written = {} if returned is not None else arguments.written()
@@ -197,10 +197,12 @@ class FunctionKernel(WrappedKernel):
     def invalidate_output(self, output: Any) -> None:
         """Overwrite the returned arrays; written arguments are reset before the next call."""
         for leaf in leaves(output.returned):
-            if isinstance(leaf, np.ndarray) and leaf.flags.writeable:
+            if isinstance(leaf, np.ndarray):
                 super().invalidate_output(leaf)
-            elif is_tensor(leaf) and leaf.is_floating_point():
+            elif is_tensor(leaf) and (leaf.is_floating_point() or leaf.is_complex()):
                 leaf.detach().fill_(float("nan"))
+            elif is_tensor(leaf):
+                leaf.bitwise_not_()
             elif isinstance(leaf, list):
                 leaf[:] = [float("nan")] * len(leaf)
 
@@ -213,7 +215,7 @@ class FunctionKernel(WrappedKernel):
             first, again = (self._bind(config, inputs)().copy() for _ in range(2))
         except Exception as e:
             raise MeasurementError(
-                f"{type(e).__name__}: {e}; give another default, or fix the arguments"
+                f"{describe_error(e)}; give another default, or fix the arguments"
             ) from e
         if first.returned is None and not first.written:
             raise MeasurementError(

@@ -29,9 +29,10 @@ from foretune.collect.wrapped.values import (
     content_hash,
     describe_arguments,
     relative_difference,
+    says_something,
 )
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel
-from foretune.errors import ForetuneWarning, MeasurementError, UsageError
+from foretune.errors import ForetuneWarning, MeasurementError, UsageError, first_line
 from foretune.kernel import Inputs, Launch, WrongResult
 from foretune.problem import Problem
 from foretune.space import Configuration
@@ -147,13 +148,15 @@ class SourceKernel(WrappedKernel):
             MeasurementError: the default does not run, or writes nothing.
         """
         if self.answer is not None:
+            if not says_something(self.answer):
+                raise MeasurementError(f"the answer of {self.name} is empty or only NaN")
             return None
         config = self.default(Problem())
         try:
             launch = self.build(Problem(), config, inputs)
             outcome: CallResult = launch().copy()
         except Exception as e:
-            raise MeasurementError(str(e).splitlines()[0]) from e
+            raise MeasurementError(first_line(e)) from e
         if not outcome.written:
             raise MeasurementError(
                 f"{self.name} changes none of its arguments: give answer=, or arguments that it "
