@@ -25,6 +25,7 @@ from typing import Any
 
 import cloudpickle
 
+from foretune.collect.keeper import fork_worker
 from foretune.errors import ForetuneError, MeasurementError, describe_error
 
 WORKER_VARIABLE = "FORETUNE_SERVES"
@@ -301,7 +302,15 @@ def exit_cause(process: "subprocess.Popen[bytes]") -> str:
 
 
 def kill_session(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process that leads its session, and the session's other processes."""
+    """Kill a worker and all processes that it started.
+
+    On Linux its keeper does that. Elsewhere, those of its session are killed.
+    """
+    if sys.platform == "linux":
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_TIMEOUT_S)
+            return
     if os.name == "posix":
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -316,7 +325,7 @@ def serve(address: str, key: bytes, parent: int) -> None:
     Each request gets two answers with its number: None when its imports are done, then the result
     or error together with whether this process remains usable.
     """
-    become_worker(parent)
+    become_worker(fork_worker(parent))
     with _connect(address) as sock, contextlib.suppress(EOFError, OSError):
         channel = Channel(sock, key)
         if hasattr(os, "register_at_fork"):  # processes that a kernel forks must not answer
