@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 
 from foretune.collect.power import find_meter, measure_power
-from foretune.collect.state_guard import FunctionGuard, has_changed, input_arrays, own_state
+from foretune.collect.state_guard import (
+    FunctionGuard,
+    fingerprints,
+    has_changed,
+    judges_of,
+    own_state,
+)
 from foretune.collect.timing import Timer, Timing, time_interleaved, time_launch, timer_for
 from foretune.collect.versions import versions
 from foretune.collect.wrapped.arguments import CallResult
@@ -31,7 +37,7 @@ DEFAULT_REPEATED = "again"
 
 @dataclass(frozen=True)
 class PreparedInputs:
-    """Inputs of a problem, the expected result, and the input arrays with their fingerprints."""
+    """Inputs of a problem, the expected result, and their arrays with their fingerprints."""
 
     inputs: Inputs
     expected: Any
@@ -80,27 +86,26 @@ class Benchmarker:
         """
         timer = self._timer(kernel, problem)
         prepared = self.prepared(kernel, problem)
-        state, self._output = own_state(kernel), None
+        state, judges, self._output = own_state(kernel), judges_of(kernel), None
         measured = self._measure(kernel, problem, config, incumbent_ms, timer, prepared)
-        self.has_traces |= own_state(kernel) != state
-        if not (reason := self._tampering(prepared)):
+        replaced = self._guard.restore()
+        if judges_of(kernel) != judges:
+            replaced.append("its own check")
+        changed = has_changed(prepared.arrays, self._output)
+        self.has_traces |= bool(replaced) or changed or own_state(kernel) != state
+        if not replaced and not changed:
             return measured
-        self.has_traces = True
         self._prepared_inputs.pop((kernel.name, problem), None)
-        if not measured.ok:
-            return measured
+        reason = "it changes its inputs or the reference"
+        if replaced:
+            reason = f"it replaces {', '.join(replaced[:3])}"
         return self._row(kernel, problem, config, Status.WRONG_RESULT, error=reason)
-
-    def _tampering(self, prepared: PreparedInputs) -> str:
-        """Return what a configuration changed that it must not; empty if nothing."""
-        if replaced := self._guard.restore():
-            return f"it replaces {', '.join(replaced[:3])}"
-        return "it changes its inputs" if has_changed(prepared.arrays, self._output) else ""
 
     def _measure(
         self, kernel: Kernel, problem: Problem, config: Configuration, incumbent_ms: float,
         timer: Timer, prepared: PreparedInputs,
     ) -> Measurement:  # fmt: skip
+        limit = kernel.error_limit(problem, config)
         start = time.perf_counter()
         try:
             launch = kernel.build(problem, config, prepared.inputs)
@@ -112,7 +117,7 @@ class Benchmarker:
         compile_s = time.perf_counter() - start
         try:
             error = self._error(kernel, launch, prepared.expected)
-            if not error <= (limit := kernel.error_limit(problem, config)):
+            if not error <= limit:
                 # The launch may have written into its inputs.
                 self._prepared_inputs.pop((kernel.name, problem), None)
                 wrong = f"relative error {error:.2g} is above {limit:.2g}"
@@ -187,8 +192,14 @@ class Benchmarker:
             self._evict_inputs(kernel, problem)
             inputs = self.inputs(kernel, problem)
             expected = self._reference(kernel, inputs)
-            check_reference(kernel, expected)
-            self._prepared_inputs[key] = PreparedInputs(inputs, expected, input_arrays(inputs))
+            parts = _parts(expected)
+            if expected is not None and not says_something(parts):
+                raise MeasurementError(
+                    f"what {kernel.name} should compute is empty or only NaN, so nothing can be "
+                    "compared with it: give other inputs, or a reference"
+                )
+            arrays = fingerprints((inputs, parts))
+            self._prepared_inputs[key] = PreparedInputs(inputs, expected, arrays)
         self._prepared_inputs.move_to_end(key)
         return self._prepared_inputs[key]
 
@@ -260,22 +271,11 @@ class Benchmarker:
         )  # fmt: skip
 
 
-def check_reference(kernel: Kernel, expected: Any) -> None:
-    """Raise unless the expected result can tell right from wrong.
-
-    Raises:
-        MeasurementError: it is empty, or has only NaN.
-    """
-    parts = (
-        (expected.returned, list(expected.written.values()))
-        if isinstance(expected, CallResult)
-        else expected
-    )
-    if expected is not None and not says_something(parts):
-        raise MeasurementError(
-            f"what {kernel.name} should compute is empty or only NaN, so nothing can be compared "
-            "with it: give other inputs, or a reference"
-        )
+def _parts(result: Any) -> Any:
+    """Return the arrays of a result, nested in tuples, lists and dicts."""
+    if isinstance(result, CallResult):
+        return result.returned, result.written
+    return result
 
 
 def environment(kernel: Kernel) -> str:

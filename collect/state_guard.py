@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from foretune.collect.wrapped.values import as_numpy, is_array, is_tensor, leaves
-from foretune.kernel import Inputs, Kernel
+from foretune.kernel import Kernel
 
 SAMPLED_BYTES = 1 << 26
 """Of a larger array, every n-th element is compared: 64 MiB."""
@@ -52,9 +52,9 @@ class FunctionGuard:
         return replaced
 
 
-def input_arrays(inputs: Inputs) -> list[tuple[Any, int]]:
-    """Return the arrays of a kernel's inputs, each with the fingerprint of its content."""
-    return [(leaf, fingerprint(leaf)) for leaf in leaves(inputs) if is_array(leaf)]
+def fingerprints(values: Any) -> list[tuple[Any, int]]:
+    """Return the arrays in nested values, each with the fingerprint of its content."""
+    return [(leaf, fingerprint(leaf)) for leaf in leaves(values) if is_array(leaf)]
 
 
 def has_changed(arrays: list[tuple[Any, int]], output: Any) -> bool:
@@ -66,8 +66,8 @@ def has_changed(arrays: list[tuple[Any, int]], output: Any) -> bool:
     )
 
 
-def own_state(kernel: Kernel) -> dict[str, Any]:
-    """Return marks of what the code of a kernel can keep: globals, closure, defaults, attributes.
+def own_state(kernel: Kernel) -> dict[Any, Any]:
+    """Return marks of what a kernel's code can keep: globals, closure, defaults, attributes.
 
     Kernels of Foretune itself keep nothing.
     """
@@ -81,6 +81,12 @@ def own_state(kernel: Kernel) -> dict[str, Any]:
     state["", "kept"] = [_mark(value) for value in kept]
     state["", "attributes"] = {n: _mark(v) for n, v in getattr(function, "__dict__", {}).items()}
     return state
+
+
+def judges_of(kernel: Kernel) -> list[Any]:
+    """Return marks of what judges a kernel's output."""
+    names = ("function", "check", "verify", "answer", "atol", "tolerance")
+    return [id(getattr(kernel, name, None)) for name in names]
 
 
 def fingerprint(array: Any) -> int:

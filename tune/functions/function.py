@@ -43,8 +43,8 @@ def tune_function(
 ) -> Best:
     """Find the keyword arguments with which a function is fastest, and verify them.
 
-    Each configuration runs in its own process with unchanged arguments. Its output, including
-    arrays that it writes into, is compared with the right one.
+    Configurations run in another process with unchanged arguments. Their output, including arrays
+    that they write into, is compared with the right one.
 
     Args:
         function: any Python function, for example with NumPy, Numba or torch.
