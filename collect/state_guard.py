@@ -17,8 +17,9 @@ import numpy as np
 from foretune.collect.wrapped.values import as_numpy, is_array, is_tensor, leaves
 from foretune.kernel import Kernel
 
-SAMPLED_BYTES = 1 << 26
-"""Of a larger array, every n-th element is compared: 64 MiB."""
+SAMPLED_BYTES = 1 << 24
+"""Of an array larger than 16 MiB, so many are compared, in evenly spaced blocks."""
+_BLOCKS = 64
 _CLOCKS = ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
 _GUARDED = (
     "numpy", "numpy.linalg", "foretune.kernel", "foretune.relative_error",
@@ -90,13 +91,17 @@ def judges_of(kernel: Kernel) -> list[Any]:
 
 
 def fingerprint(array: Any) -> int:
-    """Return a checksum of an array's content; of a large one, of evenly spaced elements."""
+    """Return a checksum of an array's content; of a large one, of evenly spaced blocks."""
     if isinstance(array, list):
         return zlib.crc32(repr(array).encode())
     flat = array.detach().reshape(-1) if is_tensor(array) else array.ravel(order="K")
-    size = flat.numel() * flat.element_size() if is_tensor(array) else flat.nbytes
-    sampled = flat[:: size // SAMPLED_BYTES + 1]
-    return zlib.crc32(as_numpy(sampled).tobytes())
+    length, item = len(flat), flat.element_size() if is_tensor(array) else flat.itemsize
+    if length * item <= SAMPLED_BYTES:
+        return zlib.crc32(as_numpy(flat).tobytes())
+    block, checksum = max(1, SAMPLED_BYTES // _BLOCKS // item), 0
+    for start in np.linspace(0, length - block, _BLOCKS, dtype=np.int64):
+        checksum = zlib.crc32(as_numpy(flat[start : start + block]).tobytes(), checksum)
+    return checksum
 
 
 def _mark(value: Any) -> Any:
