@@ -17,6 +17,8 @@ NORMAL_MEDIAN = 0.6745
 NOISE_ROUNDINGS = 4.0
 """Elements below this many roundings of the largest one count as zero: they are what is left of
 terms that cancel."""
+_CHUNK = 1 << 17
+"""Elements compared at a time: they fit into a cache."""
 _PLAIN_MODULES = ("builtins", "numpy", "torch")
 
 
@@ -38,20 +40,36 @@ def relative_error(output: Any, expected: Any) -> float:
         return 0.0 if np.array_equal(out, ref) else np.inf
     precision = max(rounding(out.dtype), rounding(ref.dtype))
     kind = np.complex128 if "c" in (out.dtype.kind, ref.dtype.kind) else np.float64
-    out, ref = out.astype(kind, copy=False), ref.astype(kind, copy=False)
+    out, ref = out.reshape(-1), ref.reshape(-1)
+    chunks = [slice(start, start + _CHUNK) for start in range(0, ref.size, _CHUNK)]
+    largest = max((_largest(ref[chunk]) for chunk in chunks), default=0.0)
+    sample = np.abs(ref[sampled_places(ref.size)].astype(kind))
+    size = usual_size(sample[np.isfinite(sample)], largest, precision)
+    squares, worst, number = 0.0, 0.0, 0
+    with np.errstate(over="ignore", invalid="ignore"):  # uninitialized memory holds any number
+        for chunk in chunks:
+            errors = _errors(out[chunk].astype(kind), ref[chunk].astype(kind), size)
+            squares += float(errors @ errors)
+            worst = max(float(errors.max(initial=0.0)), worst)
+            number += errors.size
+    return combine(squares, number, worst) if number else 0.0
+
+
+def _largest(values: npt.NDArray[Any]) -> float:
+    sizes = np.abs(values.astype(np.complex128 if values.dtype.kind == "c" else np.float64))
+    return float(sizes.max(where=np.isfinite(sizes), initial=0.0))
+
+
+def _errors(out: npt.NDArray[Any], ref: npt.NDArray[Any], size: float) -> npt.NDArray[np.float64]:
+    """Return the errors of elements; those that are not finite must be the same."""
     finite = np.isfinite(ref)
     if not finite.all():
         if not np.array_equal(out[~finite], ref[~finite], equal_nan=True):
-            return np.inf
+            return np.array([np.inf])
         out, ref = out[finite], ref[finite]
-    if not ref.size:
-        return 0.0
-    sizes = np.abs(ref)
-    sample = sizes.reshape(-1)[sampled_places(ref.size)]
-    size = usual_size(sample, float(sizes.max()), precision)
-    with np.errstate(over="ignore", invalid="ignore"):  # uninitialized memory holds any number
-        errors = np.abs(out - ref) / np.maximum(sizes, size)
-        return combine(float(np.square(errors).sum()), errors.size, float(errors.max()))
+    errors: npt.NDArray[np.float64] = np.abs(out - ref)
+    errors /= np.maximum(np.abs(ref), size)
+    return np.nan_to_num(errors, copy=False, nan=np.inf, posinf=np.inf)
 
 
 def combine(sum_of_squares: float, number: int, largest: float) -> float:
