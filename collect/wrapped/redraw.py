@@ -5,7 +5,7 @@ infinity, and a sorted order. Only fractions are drawn: whole numbers, booleans 
 indices, sizes or modes.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -66,7 +66,7 @@ def redraw(values: Iterable[Any], draw: Draw, seed: int) -> list[Any]:
     return [_redraw(value, draw, seed, known) for value in values]
 
 
-def count_nan(arrays: Iterator[Any]) -> int:
+def count_nan(arrays: Iterable[Any]) -> int:
     """Return the number of elements that are NaN."""
     found = (as_numpy(array) for array in arrays)
     return sum(int(np.isnan(a).sum()) for a in found if a.dtype.kind in "fc")
