@@ -19,7 +19,7 @@ from foretune.family import Quantity
 from foretune.kernel import Inputs, Kernel, Launch
 from foretune.lazy import require
 from foretune.problem import Problem, ProblemParameter
-from foretune.relative_error import combine, sampled_places, usual_size
+from foretune.relative_error import combine, tensor_errors, tensor_size
 from foretune.space import Configuration
 
 if TYPE_CHECKING:
@@ -85,24 +85,11 @@ class TensorKernel(Kernel):
         """Return the error of the worst element, see `foretune.relative_error`."""
         if output.shape != expected.shape:
             return math.inf
-        out, ref = output.reshape(-1), expected.to(output.device).reshape(-1)
-        if not ref.numel():
-            return 0.0
-        torch, places = _torch(), sampled_places(ref.numel())
-        if not isinstance(places, slice):
-            places = torch.from_numpy(places).to(ref.device)
-        floats = [t.dtype for t in (out, ref) if t.is_floating_point()]
-        precision = max((torch.finfo(dtype).eps for dtype in floats), default=0.0)
-        largest = max(float(part.double().abs().max()) for part in ref.split(_CHUNK))
-        size = usual_size(ref[places].double().abs().cpu().numpy(), largest, precision)
-        squares, worst = 0.0, 0.0
-        for got, right in zip(out.split(_CHUNK), ref.split(_CHUNK), strict=True):
-            got, right = got.double(), right.double()
-            errors = (got - right).abs() / right.abs().clamp(min=size)
-            errors[(got == right) | got.isnan() & right.isnan()] = 0.0  # includes infinity
-            squares += float(errors.square().sum())  # waits for the device
-            worst = max(worst, float(errors.nan_to_num(math.inf, math.inf).max()))
-        return combine(squares, ref.numel(), worst)
+        size = tensor_size(output, expected)
+        flat = output.reshape(-1), expected.to(output.device).reshape(-1)
+        pairs = zip(*(part.split(_CHUNK) for part in flat), strict=True)
+        parts = (tensor_errors(out.double(), ref.double(), size) for out, ref in pairs)
+        return combine(parts, output.numel())
 
 
 class TritonKernel(TensorKernel):

@@ -2,6 +2,7 @@
 
 import math
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -45,14 +46,13 @@ def relative_error(output: Any, expected: Any) -> float:
     largest = max((_largest(ref[chunk]) for chunk in chunks), default=0.0)
     sample = np.abs(ref[sampled_places(ref.size)].astype(kind))
     size = usual_size(sample[np.isfinite(sample)], largest, precision)
-    squares, worst, number = 0.0, 0.0, 0
+    parts, number = [], 0
     with np.errstate(over="ignore", invalid="ignore"):  # uninitialized memory holds any number
         for chunk in chunks:
             errors = _errors(out[chunk].astype(kind), ref[chunk].astype(kind), size)
-            squares += float(errors @ errors)
-            worst = max(float(errors.max(initial=0.0)), worst)
+            parts.append((float(errors @ errors), float(errors.max(initial=0.0))))
             number += errors.size
-    return combine(squares, number, worst) if number else 0.0
+    return combine(parts, number)
 
 
 def _largest(values: npt.NDArray[Any]) -> float:
@@ -72,10 +72,42 @@ def _errors(out: npt.NDArray[Any], ref: npt.NDArray[Any], size: float) -> npt.ND
     return np.nan_to_num(errors, copy=False, nan=np.inf, posinf=np.inf)
 
 
-def combine(sum_of_squares: float, number: int, largest: float) -> float:
-    """Return the error of an array from the errors of its elements."""
-    error = max(math.sqrt(sum_of_squares / number), largest / WORST_ELEMENT)
+def combine(parts: Iterable[tuple[float, float]], number: int) -> float:
+    """Return the error of an array from the sum of squares and the largest error of each part."""
+    squares, worst = (np.array([*parts, (0.0, 0.0)])[:, i] for i in (0, 1))
+    error = max(math.sqrt(squares.sum() / max(number, 1)), float(worst.max()) / WORST_ELEMENT)
     return error if math.isfinite(error) else math.inf
+
+
+def tensor_errors(output: Any, expected: Any, size: float) -> tuple[float, float]:
+    """Return the sum of squares of the elements' errors, and the largest one, of torch's tensors.
+
+    Args:
+        output: a tensor in double precision; anything else may be out of its range.
+        expected: one of the same shape, on the same device.
+        size: see `tensor_size`.
+    """
+    if not expected.numel():
+        return 0.0, 0.0
+    errors = (output - expected).abs() / expected.abs().clamp(min=size)
+    errors[(output == expected) | output.isnan() & expected.isnan()] = 0.0  # includes infinity
+    worst = float(errors.nan_to_num(math.inf, math.inf).max())  # waits for the device
+    return float(errors.square().sum()), worst
+
+
+def tensor_size(output: Any, expected: Any) -> float:
+    """Return the `usual_size` of a tensor that another one is compared with."""
+    torch, flat = sys.modules["torch"], expected.reshape(-1)
+    floats = [t.dtype for t in (output, expected) if t.is_floating_point()]
+    precision = max((torch.finfo(dtype).eps for dtype in floats), default=0.0)
+    largest = 0.0
+    for part in flat.split(64 * _CHUNK) if flat.numel() else ():
+        largest = max(largest, float(part.double().abs().nan_to_num(0.0, 0.0).max()))
+    places = sampled_places(flat.numel())
+    if not isinstance(places, slice):
+        places = torch.from_numpy(places).to(flat.device)
+    sample = flat[places].double().abs().cpu().numpy()
+    return usual_size(sample[np.isfinite(sample)], largest, precision)
 
 
 def usual_size(sample: npt.NDArray[Any], largest: float, precision: float) -> float:
