@@ -12,10 +12,19 @@ import numpy as np
 
 from foretune.collect.comparison import InterleavedComparison, Rounds
 from foretune.collect.power import find_meter, measure_power
+from foretune.collect.state_guard import (
+    FunctionGuard,
+    fingerprints,
+    has_changed,
+    judges_of,
+    own_state,
+)
 from foretune.collect.timing import Timer, Timing, time_launch, timer_for
 from foretune.collect.versions import versions
+from foretune.collect.wrapped.arguments import CallResult
+from foretune.collect.wrapped.values import says_something
 from foretune.device import Device
-from foretune.errors import ForetuneError, MeasurementError
+from foretune.errors import ForetuneError, MeasurementError, describe_error, first_line
 from foretune.kernel import Inputs, Kernel, Launch, SelfTimedLaunch, WrongResult
 from foretune.measurement import POWER_MARGIN, Measurement, Status
 from foretune.problem import Problem
@@ -26,10 +35,11 @@ MAX_INPUT_SETS = 2
 
 @dataclass(frozen=True)
 class PreparedInputs:
-    """Inputs of a problem and the expected result."""
+    """Inputs of a problem, the expected result, and their arrays with their fingerprints."""
 
     inputs: Inputs
     expected: Any
+    arrays: list[tuple[Any, int]]
 
 
 class Benchmarker:
@@ -38,6 +48,7 @@ class Benchmarker:
     Attributes:
         source: the rows' value in column ``source``.
         device_lost: whether a launch broke this process's device context; nothing runs then.
+        has_traces: whether a configuration changed the state of this process.
     """
 
     source = "foretune"
@@ -47,7 +58,15 @@ class Benchmarker:
         self.timing = timing or Timing()
         self.meter = find_meter(device.kind, device.index) if power else None
         self.device_lost = False
+        self.has_traces = False
+        self._guard = FunctionGuard()
+        self._output: Any = None
         self._prepared_inputs: OrderedDict[tuple[str, Problem], PreparedInputs] = OrderedDict()
+
+    @property
+    def usable(self) -> bool:
+        """Whether the next configuration may run in this process, too."""
+        return not self.device_lost and not self.has_traces
 
     def measure(
         self,
@@ -58,11 +77,37 @@ class Benchmarker:
     ) -> Measurement:
         """Build, check and time ``config``; return failures as statuses.
 
+        A configuration that changes its inputs, or replaces the clock or the checker, is wrong.
+
         Raises:
             ForetuneError: this kernel cannot be measured here at all (a package is missing, …).
         """
         timer = self._timer(kernel, problem)
         prepared = self.prepared(kernel, problem)
+        state, judges, self._output = own_state(kernel), judges_of(kernel), None
+        measured = self._measure(kernel, problem, config, incumbent_ms, timer, prepared)
+        replaced = self._replaced(kernel, judges)
+        changed = has_changed(prepared.arrays, self._output)
+        self.has_traces |= changed or own_state(kernel) != state
+        if not replaced and not changed:
+            return measured
+        self._prepared_inputs.pop((kernel.name, problem), None)
+        reason = f"it replaces {replaced}" if replaced else "it changes its inputs or the reference"
+        return self._row(kernel, problem, config, Status.WRONG_RESULT, error=reason)
+
+    def _replaced(self, kernel: Kernel, judges: Any) -> str:
+        """Restore what a configuration replaced; return its names, empty if there is nothing."""
+        replaced = self._guard.restore()
+        if judges_of(kernel) != judges:
+            replaced.append("its own check")
+        self.has_traces |= bool(replaced)
+        return ", ".join(replaced[:3])
+
+    def _measure(
+        self, kernel: Kernel, problem: Problem, config: Configuration, incumbent_ms: float,
+        timer: Timer, prepared: PreparedInputs,
+    ) -> Measurement:  # fmt: skip
+        limit = kernel.error_limit(problem, config)
         start = time.perf_counter()
         try:
             launch = kernel.build(problem, config, prepared.inputs)
@@ -74,15 +119,15 @@ class Benchmarker:
         compile_s = time.perf_counter() - start
         try:
             error = self._error(kernel, launch, prepared.expected)
-            if not error <= (limit := kernel.error_limit(problem, config)):
+            if not error <= limit:
                 # The launch may have written into its inputs.
-                self._prepared_inputs.pop((kernel.name, problem))
+                self._prepared_inputs.pop((kernel.name, problem), None)
                 wrong = f"relative error {error:.2g} is above {limit:.2g}"
                 return self._row(kernel, problem, config, Status.WRONG_RESULT, error=wrong)
             samples = time_launch(launch, self.timing, incumbent_ms, timer)
         except WrongResult as e:
-            self._prepared_inputs.pop((kernel.name, problem))
-            return self._row(kernel, problem, config, Status.WRONG_RESULT, error=_reason(e))
+            self._prepared_inputs.pop((kernel.name, problem), None)
+            return self._row(kernel, problem, config, Status.WRONG_RESULT, error=first_line(e))
         except Exception as e:
             self._check_device(timer)
             return self._failed(kernel, problem, config, Status.RUNTIME_ERROR, e)
@@ -109,14 +154,20 @@ class Benchmarker:
         seed: int = 0,
     ) -> Rounds:
         """Time configurations in interleaved rounds; see `Runner.compare_interleaved`."""
-        timer = self._timer(kernel, problem)
+        timer, judges = self._timer(kernel, problem), judges_of(kernel)
         try:
             comparison = InterleavedComparison(self, kernel, problem, configs, timer, seed)
             times = comparison.run(max_seconds)
         except Exception:
             self._check_device(timer)
             raise
-        return Rounds(times, {key: _reason(e) for key, e in comparison.failures.items()})
+        if replaced := self._replaced(kernel, judges):
+            raise MeasurementError(f"one of {kernel.name}'s finalists replaces {replaced}")
+        failures = {
+            key: first_line(e) if isinstance(e, WrongResult) else describe_error(e)
+            for key, e in comparison.failures.items()
+        }
+        return Rounds(times, failures)
 
     def _timer(self, kernel: Kernel, problem: Problem) -> Timer:
         if self.device_lost:
@@ -139,7 +190,9 @@ class Benchmarker:
         if key not in self._prepared_inputs:
             self._evict_inputs(kernel, problem)
             inputs = self.inputs(kernel, problem)
-            self._prepared_inputs[key] = PreparedInputs(inputs, self.reference(kernel, inputs))
+            expected = self.reference(kernel, inputs)
+            arrays = fingerprints((inputs, _parts(expected)))
+            self._prepared_inputs[key] = PreparedInputs(inputs, expected, arrays)
         self._prepared_inputs.move_to_end(key)
         return self._prepared_inputs[key]
 
@@ -152,8 +205,18 @@ class Benchmarker:
             self._prepared_inputs.popitem(last=False)
 
     def reference(self, kernel: Kernel, inputs: Inputs) -> Any:
-        """Return the correct output for inputs."""
-        return kernel.reference(inputs)
+        """Return the correct output for inputs.
+
+        Raises:
+            MeasurementError: it is empty or only NaN.
+        """
+        expected = kernel.reference(inputs)
+        if expected is not None and not says_something(_parts(expected)):
+            raise MeasurementError(
+                f"what {kernel.name} should compute is empty or only NaN, so nothing can be "
+                "compared with it: give other inputs, or a reference"
+            )
+        return expected
 
     def library(
         self, kernel: Kernel, problem: Problem, inputs: Inputs
@@ -168,7 +231,8 @@ class Benchmarker:
         would pass if its memory still holds another configuration's correct result.
         """
         kernel.invalidate_output(launch())
-        return self.relative_error(kernel, launch(), expected)
+        self._output = launch()
+        return self.relative_error(kernel, self._output, expected)
 
     def relative_error(self, kernel: Kernel, output: Any, expected: Any) -> float:
         """Return the relative error of an output."""
@@ -199,8 +263,8 @@ class Benchmarker:
         reason: Exception,
     ) -> Measurement:
         if isinstance(reason, TimeoutError):
-            return self._row(kernel, problem, config, Status.TIMEOUT, error=_one_line(str(reason)))
-        return self._row(kernel, problem, config, status, error=_reason(reason))
+            return self._row(kernel, problem, config, Status.TIMEOUT, error=first_line(reason))
+        return self._row(kernel, problem, config, status, error=describe_error(reason))
 
     def _row(
         self,
@@ -216,16 +280,11 @@ class Benchmarker:
         )  # fmt: skip
 
 
-def _reason(error: Exception) -> str:
-    """Return why a launch failed, in one line."""
-    if isinstance(error, WrongResult):
-        return _one_line(str(error))
-    return _one_line(f"{type(error).__name__}: {error}")
-
-
-def _one_line(text: str) -> str:
-    """Return the first line of a message, encodable in UTF-8."""
-    return text.splitlines()[0][:300].encode("utf-8", "backslashreplace").decode()
+def _parts(result: Any) -> Any:
+    """Return the arrays of a result, nested in tuples, lists and dicts."""
+    if isinstance(result, CallResult):
+        return result.returned, result.written
+    return result
 
 
 def environment(kernel: Kernel) -> str:

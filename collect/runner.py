@@ -148,10 +148,12 @@ class InProcessRunner(Runner):
 class IsolatedRunner(Runner):
     """Measures in a child process with a time limit per configuration.
 
-    A hang is recorded as ``timeout`` and a crash as ``runtime_error``; the next configuration gets
-    a new process. Processes that a kernel forks are killed with it. A wrong result is accepted only
-    from a fresh process, because an earlier configuration may have overwritten the inputs. The
-    child imports kernels from their modules; kernels of a script or notebook are pickled by value.
+    A hang is recorded as ``timeout`` and a crash as ``runtime_error``. The next configuration gets
+    a new process then, and also after one that changed its inputs or the state of its module. A
+    wrong result is accepted only from a fresh process, because an earlier configuration may have
+    caused it. What a kernel starts ends with the process: on Linux everything, elsewhere the
+    processes of its session. The child imports kernels from their modules; kernels of a script or
+    notebook are pickled by value.
 
     Args:
         device: the device to measure on.
@@ -184,8 +186,9 @@ class IsolatedRunner(Runner):
         """Yield one measurement per configuration."""
         self.check(kernel)
         for config in configs:
+            fresh = self._worker.calls_made == 0
             measured = self._measure(kernel, problem, config, incumbent_ms)
-            if measured.status is Status.WRONG_RESULT and self._worker.calls_made > 1:
+            if measured.status is Status.WRONG_RESULT and not fresh:
                 self.close()
                 measured = self._measure(kernel, problem, config, incumbent_ms)
             yield measured

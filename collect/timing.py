@@ -19,6 +19,9 @@ MIN_SAMPLES = 3
 MIN_SAMPLE_S = 50e-6
 """Shorter launches are timed several at once, because of the clock's resolution."""
 
+MAX_OWN_TIME = 1.1
+"""Largest own time of a launch over the wall time of the call: other clocks round and drift."""
+
 
 class Timer:
     """Times launches with the host's clock; they return when their work is done.
@@ -126,6 +129,8 @@ def time_launch(
 
 def _warm_up(launch: Launch, min_seconds: float, timer: Timer) -> int:
     """Warm up for ``min_seconds``; return the number of launches per sample."""
+    if isinstance(launch, SelfTimedLaunch) and launch.is_one_run:
+        return 1
     start = time.perf_counter()
     fastest = np.inf
     launches = 0
@@ -136,10 +141,22 @@ def _warm_up(launch: Launch, min_seconds: float, timer: Timer) -> int:
 
 
 def sample_ms(launch: Launch, batch: int, timer: Timer) -> float:
-    """Return the mean time of ``batch`` launches in milliseconds."""
-    if isinstance(launch, SelfTimedLaunch):
-        return launch.sample_ms(timer, batch)
-    return timer.sample_ms(launch, batch)
+    """Return the mean time of ``batch`` launches in milliseconds.
+
+    Raises:
+        ValueError: the launch's own time is not positive, or longer than the call took.
+    """
+    if not isinstance(launch, SelfTimedLaunch):
+        return timer.sample_ms(launch, batch)
+    start = time.perf_counter_ns()
+    own_ms = float(launch.sample_ms(timer, batch))
+    wall_ms = (time.perf_counter_ns() - start) * 1e-6
+    if not 0 < own_ms <= MAX_OWN_TIME * wall_ms:
+        raise ValueError(
+            f"its own time of {own_ms:.3g} ms is impossible, it ran for {wall_ms:.3g} ms: check "
+            "what it times, and the unit"
+        )
+    return own_ms
 
 
 DELAY_CYCLES = 60_000

@@ -25,7 +25,8 @@ from typing import Any
 
 import cloudpickle
 
-from foretune.errors import ForetuneError, MeasurementError
+from foretune.collect.keeper import fork_worker
+from foretune.errors import ForetuneError, MeasurementError, describe_error
 
 WORKER_VARIABLE = "FORETUNE_SERVES"
 """Set in the environment of a worker process, where tuned functions must not start to tune."""
@@ -91,7 +92,7 @@ class WorkerProcess:
             raise ChildProcessError(f"the process died: {cause}") from None
         except Exception as e:
             self.close()
-            raise ChildProcessError(f"its answer cannot be read: {type(e).__name__}: {e}") from e
+            raise ChildProcessError(f"its answer cannot be read: {describe_error(e)}") from e
         except BaseException:  # after Ctrl-C the child is still busy with the call
             self.close()
             raise
@@ -301,7 +302,15 @@ def exit_cause(process: "subprocess.Popen[bytes]") -> str:
 
 
 def kill_session(process: "subprocess.Popen[bytes]") -> None:
-    """Kill a process that leads its session, and the session's other processes."""
+    """Kill a worker and all processes that it started.
+
+    On Linux its keeper does that. Elsewhere, those of its session are killed.
+    """
+    if sys.platform == "linux":
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(KILL_TIMEOUT_S)
+            return
     if os.name == "posix":
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -316,7 +325,7 @@ def serve(address: str, key: bytes, parent: int) -> None:
     Each request gets two answers with its number: None when its imports are done, then the result
     or error together with whether this process remains usable.
     """
-    become_worker(parent)
+    become_worker(fork_worker(parent))
     with _connect(address) as sock, contextlib.suppress(EOFError, OSError):
         channel = Channel(sock, key)
         if hasattr(os, "register_at_fork"):  # processes that a kernel forks must not answer
@@ -339,7 +348,7 @@ def serve(address: str, key: bytes, parent: int) -> None:
                 answer = getattr(served, method)(*arguments)
             except Exception as e:
                 answer = _to_foretune_error(e)
-            channel.send(number, (answer, not getattr(served, "device_lost", False)))
+            channel.send(number, (answer, getattr(served, "usable", True)))
 
 
 def _connect(address: str) -> socket.socket:
@@ -355,7 +364,7 @@ def _connect(address: str) -> socket.socket:
 def _to_foretune_error(error: Exception, prefix: str = "") -> ForetuneError:
     if isinstance(error, ForetuneError):
         return error
-    return MeasurementError(f"{prefix}{type(error).__name__}: {error}")
+    return MeasurementError(f"{prefix}{describe_error(error)}")
 
 
 if __name__ == "__main__":

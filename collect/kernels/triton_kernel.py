@@ -19,6 +19,7 @@ from foretune.family import Quantity
 from foretune.kernel import Inputs, Kernel, Launch
 from foretune.lazy import require
 from foretune.problem import Problem, ProblemParameter
+from foretune.relative_error import combine, tensor_errors, tensor_size
 from foretune.space import Configuration
 
 if TYPE_CHECKING:
@@ -81,18 +82,14 @@ class TensorKernel(Kernel):
             output.view(torch.uint8).fill_(0x7F)  # NaN of eight-bit floats
 
     def relative_error(self, output: Any, expected: Any) -> float:
-        """Return ``‖output − expected‖ / ‖expected‖``; infinite if anything is not finite."""
+        """Return the error of the worst element, see `foretune.relative_error`."""
         if output.shape != expected.shape:
             return math.inf
-        error, size = 0.0, 0.0
+        size = tensor_size(output, expected)
         flat = output.reshape(-1), expected.to(output.device).reshape(-1)
-        for out, ref in zip(*(part.split(_CHUNK) for part in flat), strict=True):
-            ref = ref.double()
-            error += float((out.double() - ref).square().sum())  # waits for the device
-            size += float(ref.square().sum())
-        if not math.isfinite(error):
-            return math.inf
-        return math.sqrt(error) / max(math.sqrt(size), 1e-300)
+        pairs = zip(*(part.split(_CHUNK) for part in flat), strict=True)
+        parts = (tensor_errors(out.double(), ref.double(), size) for out, ref in pairs)
+        return combine(parts, output.numel())
 
 
 class TritonKernel(TensorKernel):

@@ -3,22 +3,25 @@
 import inspect
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 
 from foretune.code_hash import source_hash_of_function
 from foretune.collect.wrapped.arguments import Arguments, CallResult, FunctionLaunch
+from foretune.collect.wrapped.redraw import Draw, count_nan, find_draw, redraw
 from foretune.collect.wrapped.values import (
     content_hash,
     describe_arguments,
     is_array,
+    is_number,
     is_tensor,
     leaves,
     relative_difference,
 )
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel, check_mapping
-from foretune.errors import ForetuneWarning, MeasurementError, UsageError
+from foretune.errors import ForetuneWarning, MeasurementError, UsageError, describe_error
 from foretune.kernel import Inputs, Launch, WrongResult, latin_hypercube_problems
 from foretune.problem import Problem, ProblemParameter
 from foretune.space import Configuration
@@ -38,14 +41,16 @@ class FunctionKernel(WrappedKernel):
         args: positional arguments; or a function of the problem's parameters that returns them.
         kwargs: named arguments that are not knobs.
         check: the reference: a function of the same arguments without knobs, which returns the
-            output or writes it into them; or the output itself. None: the default's output.
+            output or writes it into them; or the output itself, which fits the given arguments
+            only: then none is ever redrawn. None: the default's output.
         verify: judges an output, ``verify(reference, output)``, instead of ``tolerance``.
-        tolerance: largest accepted ``‖output − reference‖ / ‖reference‖``.
+        tolerance: largest accepted relative error, see `foretune.relative_error`.
         restrictions: rules between knobs.
         default: baseline configuration; None: the function's defaults.
         name: in the store; None: the function's name.
         cost: work of one launch, if known.
         device_kind: ``gpu`` if the function launches work on torch's current GPU.
+        pinned: names of arguments that are never redrawn, see `make_inputs`.
 
     Raises:
         UsageError: the function takes no argument of a knob's name, or the default is not in the
@@ -67,6 +72,7 @@ class FunctionKernel(WrappedKernel):
         name: str | None = None,
         cost: CostOf | None = None,
         device_kind: Literal["cpu", "gpu"] = "cpu",
+        pinned: Sequence[str] = (),
     ) -> None:
         function_name = str(getattr(function, "__name__", type(function).__name__))
         name = name or ("function" if function_name == "<lambda>" else function_name)
@@ -93,6 +99,8 @@ class FunctionKernel(WrappedKernel):
         self.kwargs = kwargs
         self.check, self.verify, self.tolerance = check, verify, tolerance
         self.device_kind = device_kind
+        self.pinned = _check_pinned(name, pinned, {*parameters, *kwargs})
+        self._draws: dict[Problem, Draw | None] = {}
         self._function_defaults = {k: p.default for k, p in parameters.items() if k in knobs}
         self._warn_default_outside_space()
         if callable(args):
@@ -144,12 +152,54 @@ class FunctionKernel(WrappedKernel):
         return latin_hypercube_problems(self, choices, n, seed)
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
-        """Return the initial arguments."""
+        """Return the initial arguments; with another seed than 0, other values like them.
+
+        Arrays, tensors and lists of fractions are redrawn, unless they are pinned or ``check`` is
+        the output itself. If the default fails on other values, or gives new NaN, all values are
+        multiplied by one random factor; if that fails, too, the arguments stay as given. A
+        function ``args`` that takes ``seed`` draws for itself.
+        """
+        given = self._given(problem, seed)
+        if seed == 0 or not (self.check is None or callable(self.check)):
+            return given
+        if problem not in self._draws:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                self._draws[problem] = find_draw(partial(self._accepts, problem))
+        draw = self._draws[problem]
+        return given if draw is None else self._redrawn(given, seed, draw)
+
+    def _given(self, problem: Problem, seed: int) -> Inputs:
         if not callable(self.args):
             return {"args": self.args, "kwargs": self.kwargs}
         values = {n: v for n, v in {**problem, "seed": seed}.items() if n in _parameters(self.args)}
         made = self.args(**values)
         return {"args": made if isinstance(made, tuple) else (made,), "kwargs": self.kwargs}
+
+    def _redrawn(self, given: Inputs, seed: int, draw: Draw) -> Inputs:
+        args, kwargs = given["args"], given["kwargs"]
+        names, values = _named_arguments(_parameters(self.function), args, kwargs)
+        drawn = len(args) if callable(self.args) and "seed" in _parameters(self.args) else 0
+        free = [i for i, name in enumerate(names) if i >= drawn and name not in self.pinned]
+        for i, new in zip(free, redraw([values[i] for i in free], draw, seed), strict=True):
+            values[i] = new
+        return {
+            "args": tuple(values[: len(args)]),
+            "kwargs": dict(zip(kwargs, values[len(args) :], strict=True)),
+        }
+
+    def _accepts(self, problem: Problem, draw: Draw) -> bool:
+        """Whether the default is right on redrawn arguments, without new NaN."""
+        given = self._given(problem, 1)
+        inputs = self._redrawn(given, 1, draw)
+        output = self._bind(self.default(Problem()), inputs)().copy()
+        right = output if self.check is None else self.reference(inputs)
+        before = self._bind(self.default(Problem()), given)()
+        counts = [
+            count_nan(a for a in leaves((o.returned, o.written)) if is_array(a) or is_number(a))
+            for o in (output, before)
+        ]
+        return counts[0] <= counts[1] and self.relative_error(output, right) <= self.tolerance
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
         """Return the call; a function that compiles at its first call does so during the check."""
@@ -170,7 +220,7 @@ class FunctionKernel(WrappedKernel):
             returned = self.check(*arguments.args, **arguments.kwargs)
         except Exception as e:
             raise MeasurementError(
-                f"the check of {self.name} fails: {type(e).__name__}: {e}; it gets the arguments "
+                f"the check of {self.name} fails: {describe_error(e)}; it gets the arguments "
                 "without knobs"
             ) from e
         written = {} if returned is not None else arguments.written()
@@ -197,10 +247,12 @@ class FunctionKernel(WrappedKernel):
     def invalidate_output(self, output: Any) -> None:
         """Overwrite the returned arrays; written arguments are reset before the next call."""
         for leaf in leaves(output.returned):
-            if isinstance(leaf, np.ndarray) and leaf.flags.writeable:
+            if isinstance(leaf, np.ndarray):
                 super().invalidate_output(leaf)
-            elif is_tensor(leaf) and leaf.is_floating_point():
+            elif is_tensor(leaf) and (leaf.is_floating_point() or leaf.is_complex()):
                 leaf.detach().fill_(float("nan"))
+            elif is_tensor(leaf):
+                leaf.bitwise_not_()
             elif isinstance(leaf, list):
                 leaf[:] = [float("nan")] * len(leaf)
 
@@ -213,7 +265,7 @@ class FunctionKernel(WrappedKernel):
             first, again = (self._bind(config, inputs)().copy() for _ in range(2))
         except Exception as e:
             raise MeasurementError(
-                f"{type(e).__name__}: {e}; give another default, or fix the arguments"
+                f"{describe_error(e)}; give another default, or fix the arguments"
             ) from e
         if first.returned is None and not first.written:
             raise MeasurementError(
@@ -264,6 +316,13 @@ def _check_knobs(
             f"{name} takes no argument {unknown[0]!r}: add it to {name}({', '.join(parameters)}), "
             "or drop the knob"
         )
+
+
+def _check_pinned(name: str, pinned: Sequence[str], known: set[str]) -> frozenset[str]:
+    pinned = (pinned,) if isinstance(pinned, str) else pinned
+    if unknown := [argument for argument in pinned if argument not in known]:
+        raise UsageError(f"{name} has no argument {unknown[0]!r} to pin: choose of {sorted(known)}")
+    return frozenset(pinned)
 
 
 def _named_arguments(

@@ -4,6 +4,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +15,7 @@ from foretune.collect.wrapped.cuda import Cuda
 from foretune.collect.wrapped.hip import Hip
 from foretune.collect.wrapped.native import Native
 from foretune.collect.wrapped.opencl import OpenCL
+from foretune.collect.wrapped.redraw import Draw, count_nan, find_draw, redraw
 from foretune.collect.wrapped.source import (
     GRID,
     TORCH_LANGUAGES,
@@ -29,9 +31,10 @@ from foretune.collect.wrapped.values import (
     content_hash,
     describe_arguments,
     relative_difference,
+    says_something,
 )
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel
-from foretune.errors import ForetuneWarning, MeasurementError, UsageError
+from foretune.errors import ForetuneWarning, MeasurementError, UsageError, first_line
 from foretune.kernel import Inputs, Launch, WrongResult
 from foretune.problem import Problem
 from foretune.space import Configuration
@@ -119,8 +122,29 @@ class SourceKernel(WrappedKernel):
         self.reports_own_time = source.language not in TORCH_LANGUAGES  # torch's events time that
 
     def make_inputs(self, problem: Problem, seed: int = 0) -> Inputs:
-        """Return the initial arguments."""
-        return {"arguments": self.arguments}
+        """Return the initial arguments; with another seed than 0, others like them.
+
+        They stay as given if the answer is given, if the default fails on others, and for launches
+        whose initial arguments are on a GPU.
+        """
+        fixed = self.answer is not None or self.source.language in TORCH_LANGUAGES
+        if seed == 0 or fixed or self._draw is None:
+            return {"arguments": self.arguments}
+        return {"arguments": tuple(redraw(self.arguments, self._draw, seed))}
+
+    @cached_property
+    def _draw(self) -> Draw | None:
+        return find_draw(self._accepts)
+
+    def _accepts(self, draw: Draw) -> bool:
+        """Whether the default works on redrawn arguments, without new NaN."""
+        drawn, given = (
+            self.reference({"arguments": tuple(arguments)})
+            for arguments in (redraw(self.arguments, draw, 1), self.arguments)
+        )
+        if drawn is None or given is None:
+            return False
+        return count_nan(drawn.written.values()) <= count_nan(given.written.values())
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
         """Compile a configuration and return its launch on copies of the arguments."""
@@ -147,13 +171,15 @@ class SourceKernel(WrappedKernel):
             MeasurementError: the default does not run, or writes nothing.
         """
         if self.answer is not None:
+            if not says_something(self.answer):
+                raise MeasurementError(f"the answer of {self.name} is empty or only NaN")
             return None
         config = self.default(Problem())
         try:
             launch = self.build(Problem(), config, inputs)
             outcome: CallResult = launch().copy()
         except Exception as e:
-            raise MeasurementError(str(e).splitlines()[0]) from e
+            raise MeasurementError(first_line(e)) from e
         if not outcome.written:
             raise MeasurementError(
                 f"{self.name} changes none of its arguments: give answer=, or arguments that it "

@@ -2,23 +2,29 @@
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from inspect import isfunction
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from foretune.relative_error import is_plain, relative_error
 
 IMMUTABLE_TYPES = (int, float, complex, bool, str, bytes, type(None), np.generic)
 """Immutable types."""
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yield the leaves of nested tuples, lists and dicts, in order; a list of numbers is a leaf."""
+    """Yield the leaves of nested tuples, lists and dicts, in order; a list of numbers is a leaf.
+
+    A container with Python code of its own may compute when it is read: it is a leaf, too.
+    """
     if is_array(value):
         yield value
-    elif isinstance(value, Mapping):
+    elif isinstance(value, Mapping) and not isfunction(type(value).values):
         for inner in value.values():
             yield from leaves(inner)
-    elif isinstance(value, list | tuple):
+    elif isinstance(value, list | tuple) and not isfunction(type(value).__iter__):
         for inner in value:
             yield from leaves(inner)
     else:
@@ -35,6 +41,11 @@ def is_array(value: Any) -> bool:
     if isinstance(value, list):
         return bool(value) and all(isinstance(x, IMMUTABLE_TYPES) for x in value)
     return isinstance(value, np.ndarray) or is_tensor(value)
+
+
+def is_number(value: Any) -> bool:
+    """Whether this is a number of Python or NumPy."""
+    return isinstance(value, int | float | complex | np.number)
 
 
 def copy_arrays(value: Any) -> Any:
@@ -110,35 +121,33 @@ def fill(target: Any, number: int) -> None:
 
 
 def relative_difference(got: Any, expected: Any) -> float:
-    """Return the largest ``‖got − expected‖ / ‖expected‖`` of all arrays in two values.
+    """Return the largest `relative_error` of all arrays in two values.
 
-    It is infinite if shapes differ, only one of two numbers is finite, or other objects differ.
+    It is infinite if their number or their shapes differ.
     """
     actual_arrays, expected_arrays = list(leaves(got)), list(leaves(expected))
     if len(actual_arrays) != len(expected_arrays):
         return float("inf")
-    return max(
-        (_difference(a, b) for a, b in zip(actual_arrays, expected_arrays, strict=True)),
-        default=0.0,
-    )
+    pairs = zip(actual_arrays, expected_arrays, strict=True)
+    return max((relative_error(_on_host(a), _on_host(b)) for a, b in pairs), default=0.0)
 
 
-def _difference(got: Any, expected: Any) -> float:
-    a, b = as_numpy(got), as_numpy(expected)
-    if a.shape != b.shape:
-        return float("inf")
-    if a.dtype.kind not in "biufc" or b.dtype.kind not in "biufc":
-        return 0.0 if np.array_equal(a, b) else float("inf")
-    kind = np.complex128 if "c" in (a.dtype.kind, b.dtype.kind) else np.float64
-    a, b = a.astype(kind), b.astype(kind)
-    finite = np.isfinite(b)
-    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-        return float("inf")
-    a, b = a[finite], b[finite]
-    if not np.isfinite(a).all():
-        return float("inf")
-    with np.errstate(over="ignore"):  # uninitialized memory may hold any number
-        return float(np.linalg.norm(a - b)) / max(float(np.linalg.norm(b)), 1e-300)
+def says_something(value: Any) -> bool:
+    """Whether any part of an output can tell right from wrong: not None, empty, or all NaN."""
+    return any(_says_something(leaf) for leaf in leaves(value))
+
+
+def _says_something(leaf: Any) -> bool:
+    if leaf is None:
+        return False
+    array = as_numpy(leaf) if is_array(leaf) or isinstance(leaf, IMMUTABLE_TYPES) else None
+    if array is None:
+        return True
+    return array.size > 0 and not (array.dtype.kind in "fc" and bool(np.isnan(array).all()))
+
+
+def _on_host(value: Any) -> Any:
+    return as_numpy(value) if is_tensor(value) and is_plain(value) else value
 
 
 def describe_arguments(names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:

@@ -29,6 +29,20 @@ class ForetuneError(Exception):
         return _rebuild, (type(self), str(self))
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, in text that any file can hold; never raises."""
+    try:
+        lines = str(error).splitlines()
+    except Exception as e:  # a kernel may raise anything
+        lines = [f"its message cannot be read: {type(e).__name__}"]
+    return lines[0][:300].encode("utf-8", "backslashreplace").decode() if lines else ""
+
+
+def describe_error(error: BaseException) -> str:
+    """Return class and `first_line` of an error."""
+    return f"{type(error).__name__}: {first_line(error)}"
+
+
 class ForetuneWarning(UserWarning):
     """A request cannot be fulfilled; Foretune continues without it."""
 

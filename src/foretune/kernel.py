@@ -8,6 +8,7 @@ import numpy as np
 
 from foretune.family import Family
 from foretune.problem import Problem, ProblemParameter, make_problem
+from foretune.relative_error import relative_error
 from foretune.space import Configuration, SearchSpace
 
 Inputs = dict[str, Any]
@@ -25,7 +26,13 @@ class Clock(Protocol):
 
 
 class SelfTimedLaunch(ABC):
-    """A launch that measures its own time, e.g. a program or OpenCL events."""
+    """A launch that measures its own time, e.g. a program or OpenCL events.
+
+    The time must be positive and no longer than the wall time of the call.
+    """
+
+    is_one_run: bool = False
+    """Whether a sample is one run, whatever the batch, and the checked run was its warm-up."""
 
     @abstractmethod
     def __call__(self) -> Any:
@@ -77,7 +84,7 @@ class Kernel(Family):
     """Inputs that `build` may prepare, such as weights that it packs. The values of all others are
     replaced between launches, so `build` reads only their shapes."""
     tolerance: float = 1e-4
-    """Maximum accepted ``‖output − reference‖ / ‖reference‖``."""
+    """Maximum accepted relative error, see `foretune.relative_error`."""
 
     @abstractmethod
     def space(self, problem: Problem) -> SearchSpace:
@@ -116,9 +123,16 @@ class Kernel(Family):
         return self.tolerance
 
     def invalidate_output(self, output: Any) -> None:
-        """Overwrite ``output`` with NaN, so that a launch that writes nothing fails the check."""
-        if isinstance(output, np.ndarray) and output.dtype.kind == "f":
+        """Overwrite ``output``, so that a launch that writes nothing fails the check.
+
+        Fractions become NaN, whole numbers and booleans their complement.
+        """
+        if not isinstance(output, np.ndarray) or not output.flags.writeable:
+            return
+        if output.dtype.kind in "fc":
             output.fill(np.nan)
+        elif output.dtype.kind in "biu":
+            np.invert(output, out=output)
 
     def problem(self, values: Mapping[str, Any] = {}, /, **named: Any) -> Problem:
         """Return a complete, checked problem of this kernel.
@@ -129,12 +143,8 @@ class Kernel(Family):
         return make_problem(self.name, self.problem_parameters, {**values, **named})
 
     def relative_error(self, output: Any, expected: Any) -> float:
-        """Return ``‖output − expected‖ / ‖expected‖``; infinite if any value is not finite."""
-        out = np.asarray(output, dtype=np.float64)
-        ref = np.asarray(expected, dtype=np.float64)
-        if out.shape != ref.shape or not np.isfinite(out).all():
-            return float("inf")
-        return float(np.linalg.norm(out - ref)) / max(float(np.linalg.norm(ref)), 1e-300)
+        """Return the error of the worst element, see `foretune.relative_error`."""
+        return relative_error(output, expected)
 
 
 def latin_hypercube_problems(

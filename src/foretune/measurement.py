@@ -36,7 +36,7 @@ class Measurement:
         power_w: mean power over the metered window, watts; NaN without a meter.
         energy_mj: energy of one launch, millijoules; NaN without a meter.
         compile_s: seconds to compile and load the configuration.
-        relative_error: ``‖output − reference‖ / ‖reference‖``; NaN if it was not compared.
+        relative_error: error of the output (`foretune.relative_error`); NaN if not compared.
         static: properties of the compiled code, such as registers.
         error: reason of a failure, one line.
         source: tool that measured the row.

@@ -5,7 +5,7 @@ import time
 
 import psutil
 import pytest
-from faulty_kernel import Faulty
+from faulty_kernel import DAEMON, Faulty
 from toy_kernel import DEVICE, config
 
 from foretune.collect import InProcessRunner, Timing
@@ -49,6 +49,25 @@ def test_what_is_left_behind_ends_with_the_process(isolated):
     isolated.close()
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive
+
+
+def daemons():
+    lines = (" ".join(p.info["cmdline"] or ()) for p in psutil.process_iter(["cmdline"]))
+    return sum(DAEMON in line for line in lines)
+
+
+def test_a_daemon_ends_with_the_process(isolated):
+    assert rows(isolated, "leave a daemon")[0].ok
+    assert daemons() > 1
+    isolated.close()
+    assert daemons() == 0
+
+
+def test_a_daemon_ends_when_the_process_kills_itself(isolated):
+    died, after = rows(isolated, "leave a daemon and die", "ok")
+    assert died.error == "the process died: SIGKILL"
+    assert after.ok
+    assert daemons() == 0
 
 
 def test_stray_bytes_are_skipped(isolated):

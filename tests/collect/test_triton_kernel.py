@@ -8,6 +8,7 @@ import pytest
 from foretune import registry
 from foretune.errors import MissingExtra
 from foretune.registry import TRITON_PREFIX, get_kernel, registered
+from foretune.relative_error import relative_error
 from foretune.tune import doctor
 
 torch = pytest.importorskip("torch")
@@ -20,14 +21,17 @@ def test_errors_of_tensors(monkeypatch):
     kernel = get_kernel("triton_gemm")
     x = torch.arange(1, 101, dtype=torch.float16).reshape(10, 10)
     assert kernel.relative_error(x, x.double()) == 0
-    assert kernel.relative_error(x * 1.125, x) == pytest.approx(0.125, rel=1e-3)
+    on_host = relative_error((x * 1.125).numpy(), x.numpy())
+    assert 0.08 < on_host < 0.125
+    assert kernel.relative_error(x * 1.125, x) == pytest.approx(on_host, rel=1e-3)
     assert kernel.relative_error(x, x[:5]) == np.inf
     monkeypatch.setattr(triton_kernel, "_CHUNK", 7)  # the same in pieces
-    assert kernel.relative_error(x * 1.125, x) == pytest.approx(0.125, rel=1e-3)
+    assert kernel.relative_error(x * 1.125, x) == pytest.approx(on_host, rel=1e-3)
     for bad in (np.nan, np.inf):
         spoilt = x.clone()
         spoilt[9, 9] = bad
         assert kernel.relative_error(spoilt, x) == np.inf
+        assert kernel.relative_error(spoilt, spoilt.clone()) == 0
 
 
 @pytest.mark.parametrize("dtype", [*triton_kernel.BITS, "int32"])

@@ -1,6 +1,7 @@
 """A kernel whose configurations do what no kernel should do to the process that measures it."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -26,6 +27,10 @@ class Faulty(Toy):
                 os.fork()
             if behaviour == "leave a child":
                 subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+            if behaviour.startswith("leave a daemon"):
+                _start_daemon()
+            if behaviour == "leave a daemon and die":
+                os.kill(os.getpid(), signal.SIGKILL)
             if behaviour == "write anywhere":
                 _write_into_sockets(os.urandom(150))
             if behaviour == "odd text":
@@ -36,6 +41,19 @@ class Faulty(Toy):
             return result
 
         return launch
+
+
+DAEMON = "import time; time.sleep(6123)"
+
+
+def _start_daemon():
+    """Fork twice into a new session, as services do, so that nothing leads back here."""
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execv(sys.executable, [sys.executable, "-c", DAEMON])
+        os._exit(0)
+    os.wait()
 
 
 def _sockets():

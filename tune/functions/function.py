@@ -38,29 +38,33 @@ def tune_function(
     problem: Mapping[str, Any] = {},
     name: str | None = None,
     cost: CostOf | None = None,
+    pinned: Sequence[str] = (),
     **options: Unpack[TuneOptions],
 ) -> Best:
     """Find the keyword arguments with which a function is fastest, and verify them.
 
-    Each configuration runs in its own process with unchanged arguments. Its output, including
-    arrays that it writes into, is compared with the right one.
+    Configurations run in another process with unchanged arguments. Their output, including arrays
+    that they write into, is compared with the right one.
 
     Args:
         function: any Python function, for example with NumPy, Numba or torch.
         knobs: keyword argument -> values to choose from.
         args: positional arguments; or a function of ``problem`` that returns them.
         kwargs: other named arguments.
-        check: the right output, or a function of the same arguments that returns it; by default the
-            output of the default configuration.
+        check: a function of the same arguments that returns the right output; by default the
+            output of the default configuration. Or the right output itself, which fits ``args``
+            only: then the verification cannot use other values.
         verify: judges an output: ``verify(right, output)``; by default, the relative difference
             must not exceed ``tolerance``.
-        tolerance: largest accepted ``‖output − right‖ / ‖right‖``.
+        tolerance: largest accepted relative error, see `foretune.relative_error`.
         restrictions: rules between knobs: ``"block * unroll <= 64"``, or functions of knobs.
         default: configuration to compare with; by default the function's own defaults.
         problem: arguments of ``args`` if it is a function.
         name: name in the store; by default the function's name.
         cost: returns operations and bytes of a problem and configuration (`foretune.Cost`); without
             it, a predictor has no roofline.
+        pinned: arguments whose values must stay. Else the verification draws new values for arrays
+            of fractions, alike in shape, range and distribution.
         options: budget, searcher, store and so on, see `TuneOptions`.
 
     Raises:
@@ -70,7 +74,7 @@ def tune_function(
     kernel = FunctionKernel(
         function, knobs, args, kwargs, check=check, verify=verify, tolerance=tolerance,
         restrictions=restrictions, default=default, name=name, cost=cost,
-        device_kind="cpu" if options.get("device", "cpu") == "cpu" else "gpu",
+        device_kind="cpu" if options.get("device", "cpu") == "cpu" else "gpu", pinned=pinned,
     )  # fmt: skip
     return tune_wrapped(kernel, options, problem)
 
@@ -191,6 +195,7 @@ def tunable(
     default: Mapping[str, Any] | None = None,
     name: str | None = None,
     cost: CostOf | None = None,
+    pinned: Sequence[str] = (),
     options: TuneOptions | None = None,
     **knobs: Sequence[Value],
 ) -> Callable[[Callable[..., Any]], Tunable]:
@@ -215,6 +220,7 @@ def tunable(
         default: used until there is a choice; by default the function's own defaults.
         name: name in the store.
         cost: operations and bytes, see `tune_function`.
+        pinned: arguments whose values must stay, see `tune_function`.
         options: budget, searcher, store and so on, see `TuneOptions`.
         knobs: keyword argument -> values to choose from.
 
@@ -224,6 +230,7 @@ def tunable(
     kernel_options = {
         "inputs": inputs, "check": check, "verify": verify, "tolerance": tolerance,
         "restrictions": restrictions, "default": default, "name": name, "cost": cost,
+        "pinned": pinned,
     }  # fmt: skip
 
     def wrap(function: Callable[..., Any]) -> Tunable:

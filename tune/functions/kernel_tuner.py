@@ -113,9 +113,9 @@ def tune_kernel(
     """Find the knobs with which a kernel in C, C++, OpenCL, CUDA or HIP is fastest; verify them.
 
     Names and meanings are Kernel Tuner's, with these differences. Without ``strategy``, ``budget``
-    configurations are measured instead of all; ``strategy="brute_force"`` measures all. Each runs
-    in its own process, and is repeated until its median is precise. Without ``answer``, outputs
-    must equal the default's. C is compiled with ``-O3`` by default, and a function that returns no
+    configurations are measured instead of all; ``strategy="brute_force"`` measures all. They run
+    in another process, until their medians are precise. Without ``answer``, outputs must equal the
+    default's. C is compiled with ``-O3`` by default, and a function that returns no
     float is timed from outside. Compiler options may contain ``{knob}``.
 
     Args:

@@ -25,7 +25,7 @@ class SearchOptions(TypedDict, total=False):
         searcher: a registered name, a `Searcher` class, or an Optuna sampler.
         predictor: gives the prior; none by default.
         store: shares measurements and choices; None is the user's own, False none.
-        isolated: run each configuration in its own process, which may hang or crash; the default.
+        isolated: run configurations in another process, which may hang or crash; the default.
         limit_s: maximum seconds of one configuration, 60 by default.
         verify_s: seconds of interleaved rounds in each process of the final comparison.
         patience_s: seconds to wait for an idle machine.

@@ -6,6 +6,8 @@ from typing import Any
 
 import triton
 
+from foretune.relative_error import combine, tensor_errors, tensor_size
+
 PIECE = 1 << 20
 """Elements compared at a time; a comparison needs a few times as many doubles on the device."""
 RERUN_TOLERANCE = 1e-3
@@ -45,7 +47,7 @@ class OutputChecker:
         self._expected = self._first_outputs(configs)
 
     def error(self, config: triton.Config) -> float:
-        """Return the largest ``‖tensor − expected‖ / ‖expected‖`` after a launch.
+        """Return the largest relative error of a tensor after a launch.
 
         Raises:
             ComparisonError: there is no memory for it.
@@ -115,16 +117,11 @@ def _equal(tensor: Any, other: Any) -> bool:
 
 
 def _relative_error(output: Any, expected: Any) -> float:
-    """Return the relative error over finite elements; infinite if only one side is finite."""
-    difference = size = 0.0
+    """Return the error of the elements, see `foretune.relative_error`."""
     with _translate_memory_errors():
-        for a, b in _pieces(output, expected):
-            numbers = b.isfinite()
-            if not (a.isfinite() == numbers).all():
-                return float("inf")
-            difference += float((a[numbers] - b[numbers]).square().sum())
-            size += float(b[numbers].square().sum())
-    return difference**0.5 / max(size**0.5, 1e-300)
+        size = tensor_size(output, expected)
+        parts = (tensor_errors(a, b, size) for a, b in _pieces(output, expected))
+        return combine(parts, output.numel())
 
 
 def _pieces(tensor: Any, other: Any) -> Iterator[tuple[Any, Any]]:

@@ -25,7 +25,7 @@ SCRIPT = """
 import os, sys
 tile = int(sys.argv[1])
 print("mode", os.environ.get("MODE"))
-print(f"elapsed: {10.0 / tile} ms" if tile < 100 else "elapsed: soon")
+print(f"elapsed: {0.01 / tile} ms" if tile < 100 else "elapsed: soon")
 sys.exit(tile == 13)
 """
 
@@ -57,7 +57,7 @@ def test_wall_time_or_a_time_in_the_output():
     assert 1 < wall.time_ms < 10_000
     for unit, factor in (("ms", 1), ("s", 1000), ("us", 1e-3)):
         said = kernel(["python", "-S", "script.py", "{tile}"], time=ELAPSED, time_unit=unit)
-        assert measured(said, tile=2).time_ms == pytest.approx(5 * factor)
+        assert measured(said, tile=2).time_ms == pytest.approx(0.005 * factor)
 
 
 def test_knobs_go_into_the_environment(tmp_path):
@@ -68,7 +68,7 @@ def test_knobs_go_into_the_environment(tmp_path):
     assert measured(made, mode="fast").ok
     wrong = measured(made, mode="slow")
     assert wrong.status is Status.WRONG_RESULT
-    assert "'^mode very fast$' is not in its output: 'elapsed: 10.0 ms'" in wrong.error
+    assert "'^mode very fast$' is not in its output: 'elapsed: 0.01 ms'" in wrong.error
 
 
 @pytest.mark.parametrize("target", ["run.conf", "{dir}/run.conf"])
@@ -114,7 +114,11 @@ def test_what_was_left_behind_is_compared(tmp_path):
         (["true", "{tile}"], {"build": "false"}, 1, "compile_error", "the build ends with exit"),
         (["true", "{tile}"], {"build": "cc nosuch.c -o {dir}/a"}, 1, "compile_error", "nosuch.c"),
         (["echo", "{tile}"], {"time": r"took (\d+)"}, 1, "runtime_error", "finds no time in its"),
-        (["echo", "{tile}"], {"time": r"^(\d)"}, 0, "runtime_error", "none is so short"),
+        (["echo", "{tile}"], {"time": r"^(\d)"}, 0, "runtime_error", "0 ms is impossible"),
+        (["echo", "-{tile}"], {"time": r"^(\S+)"}, 1, "runtime_error", "-1 ms is impossible"),
+        (["echo", "nan{tile}"], {"time": r"^(nan)"}, 1, "runtime_error", "nan ms is impossible"),
+        (["echo", "{tile}e9"], {"time": r"^(\S+)"}, 1, "runtime_error",
+         "1e+09 ms is impossible, it ran for"),
         (["python", "-S", "script.py", "{tile}"], {"time": r"elapsed: (\S+)"}, 100, "runtime_error",
          "finds 'soon': no number"),
     ],

@@ -8,6 +8,7 @@ import pytest
 from foretune.collect import InProcessRunner, Timing
 from foretune.collect.wrapped.source import LaunchShape, Source, first_error, read_source
 from foretune.collect.wrapped.source_kernel import SourceKernel
+from foretune.collect.wrapped.values import copy_arrays
 from foretune.device import Device
 from foretune.errors import ForetuneWarning, MeasurementError, UsageError
 from foretune.measurement import Status
@@ -112,9 +113,9 @@ def test_what_is_added_to_is_put_back(language):
 
 
 def test_a_function_that_returns_a_float_says_its_own_time():
-    text = "float add(float *c) { c[0] = block; return 0.5f * block; }"
+    text = "float add(float *c) { c[0] = block; return 1e-6f * block; }"
     made = kernel(text=text, arguments=[np.zeros(1, "f4")], verify=lambda right, got: True)
-    assert measured(made, 10).time_ms == pytest.approx(5.0)
+    assert measured(made, 10).time_ms == pytest.approx(1e-5)
 
 
 def test_c_is_compiled_as_c_and_strings_as_cpp():
@@ -244,3 +245,21 @@ def test_the_first_error_of_a_compiler_is_told():
     log = "In function f\na.c:3: warning: x\na.c:4:2: error: expected ';'\nmore"
     assert first_error(log) == "a.c:4:2: error: expected ';'"
     assert first_error("") == "it says nothing"
+
+
+def test_other_seeds_give_other_arguments_unless_the_answer_is_given(language):
+    made = kernel(language)
+    inputs = copy_arrays(made.make_inputs(made.problem())["arguments"])
+    c, a, b, n = made.make_inputs(made.problem(), seed=1)["arguments"]
+    assert n == N
+    assert (c == 0).all()
+    assert not np.array_equal(a, A)
+    assert b.min() < 1
+    launch = made.build(made.problem(), made.default(made.problem()), {"arguments": inputs})
+    before = launch().copy().written[0]
+    for target, values in zip(inputs[1:3], (a, b), strict=True):
+        target[:] = values
+    assert launch().written[0] == pytest.approx(a + b, rel=1e-5)
+    assert not np.array_equal(before, a + b)
+    answered = kernel(language, answer=[A + B, None, None, None])
+    assert answered.make_inputs(answered.problem(), seed=1)["arguments"][1] is answered.arguments[1]

@@ -9,14 +9,22 @@ from foretune.collect.wrapped.values import (
     fill,
     relative_difference,
     same_bits,
+    says_something,
 )
 
 
 def test_the_largest_difference_of_all_arrays_counts():
     right = (np.array([3.0, 4.0]), {"n": 7})
     assert relative_difference(right, right) == 0
-    assert relative_difference((np.array([3.0, 4.5]), {"n": 7}), right) == pytest.approx(0.1)
+    assert relative_difference((np.array([3.0, 4.5]), {"n": 7}), right) == pytest.approx(
+        0.125 / np.sqrt(2)
+    )
     assert relative_difference((np.array([3.0, 4.0]), {"n": 14}), right) == 1
+
+
+class ComputesWhenRead(list):
+    def __iter__(self):
+        return super().__iter__()
 
 
 @pytest.mark.parametrize(
@@ -28,6 +36,8 @@ def test_the_largest_difference_of_all_arrays_counts():
         ("a", "b"),
         ((1, 2), (1, 2, 3)),
         (None, np.ones(2)),
+        (ComputesWhenRead([np.ones(2)]), (np.ones(2),)),
+        ([], np.ones(2)),
     ],
 )
 def test_what_cannot_agree_is_infinitely_far_off(got, right):
@@ -38,6 +48,13 @@ def test_what_is_not_finite_may_agree():
     x = np.array([1.0, np.nan, np.inf])
     assert relative_difference(x, x.copy()) == 0
     assert relative_difference(np.array([1j]), np.array([1j])) == 0
+
+
+def test_what_says_nothing_cannot_be_right():
+    nothing = [None, [], (), np.ones(0), np.nan, [np.nan], np.full(3, np.nan), (None, [])]
+    assert not any(says_something(value) for value in nothing)
+    something = [0, False, "a", np.zeros(2), [np.nan, 1.0], (None, 1), object()]
+    assert all(says_something(value) for value in something)
 
 
 def test_arguments_are_described_by_shape_and_type():

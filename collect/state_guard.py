@@ -1,0 +1,128 @@
+"""What a configuration must leave as it was: its inputs, the clock and the checker.
+
+A configuration that changes the state of its process could make its neighbors look faster, or
+right. Changed inputs and replaced functions are no result; what it keeps in its own module is its
+own business, but the next configuration gets another process.
+"""
+
+import inspect
+import time
+import zlib
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+
+from foretune.collect.wrapped.values import as_numpy, is_array, is_tensor, leaves
+from foretune.kernel import Kernel
+
+SAMPLED_BYTES = 1 << 24
+"""Of an array larger than 16 MiB, so many are compared, in evenly spaced blocks."""
+_BLOCKS = 64
+_CLOCKS = ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
+_GUARDED = (
+    "numpy", "numpy.linalg", "foretune.kernel", "foretune.relative_error",
+    "foretune.collect.timing", "foretune.collect.benchmark", "foretune.collect.wrapped.values",
+    "foretune.collect.wrapped.arguments", "foretune.collect.wrapped.function",
+    "foretune.collect.wrapped.source_kernel",
+)  # fmt: skip
+
+
+class FunctionGuard:
+    """Remembers the functions of clock, NumPy and checker; make it before loading a kernel."""
+
+    def __init__(self) -> None:
+        modules = [import_module(name) for name in _GUARDED]
+        classes = {
+            value for module in modules for value in vars(module).values()
+            if inspect.isclass(value) and value.__module__ in _GUARDED[2:]
+        }  # fmt: skip
+        clocks = {name: getattr(time, name) for name in _CLOCKS}
+        self._known: list[tuple[Any, dict[str, Any]]] = [(time, clocks)]
+        self._known += [(owner, dict(vars(owner))) for owner in (*modules, *classes)]
+
+    def restore(self) -> list[str]:
+        """Restore the functions that were replaced, and return their names."""
+        replaced = []
+        for owner, known in self._known:
+            now = vars(owner)
+            for name in [n for n, value in known.items() if now.get(n) is not value]:
+                setattr(owner, name, known[name])
+                replaced.append(f"{owner.__name__}.{name}")
+        return replaced
+
+
+def fingerprints(values: Any) -> list[tuple[Any, int]]:
+    """Return the arrays in nested values, each with the fingerprint of its content."""
+    return [(leaf, fingerprint(leaf)) for leaf in leaves(values) if is_array(leaf)]
+
+
+def has_changed(arrays: list[tuple[Any, int]], output: Any) -> bool:
+    """Whether an array has changed that is no part of the output."""
+    outputs = [leaf for leaf in leaves(output) if isinstance(leaf, np.ndarray) or is_tensor(leaf)]
+    return any(
+        fingerprint(array) != known and not any(_is_part(array, out) for out in outputs)
+        for array, known in arrays
+    )
+
+
+def own_state(kernel: Kernel) -> dict[Any, Any]:
+    """Return marks of what a kernel's code can keep: globals, closure, defaults, attributes.
+
+    Kernels of Foretune itself keep nothing.
+    """
+    function: Any = inspect.unwrap(getattr(kernel, "function", None) or type(kernel).build)
+    function = getattr(function, "py_func", function)
+    names = getattr(function, "__globals__", {})
+    if str(names.get("__name__", "")).startswith("foretune."):
+        return {}
+    state = {name: _mark(value) for name, value in names.items() if not name.startswith("__")}
+    kept = (*(getattr(function, "__defaults__", None) or ()), *_captured(function))
+    state["", "kept"] = [_mark(value) for value in kept]
+    state["", "attributes"] = {n: _mark(v) for n, v in getattr(function, "__dict__", {}).items()}
+    return state
+
+
+def judges_of(kernel: Kernel) -> list[Any]:
+    """Return marks of what judges a kernel's output."""
+    names = ("function", "check", "verify", "answer", "atol", "tolerance")
+    return [id(getattr(kernel, name, None)) for name in names]
+
+
+def fingerprint(array: Any) -> int:
+    """Return a checksum of an array's content; of a large one, of evenly spaced blocks."""
+    if isinstance(array, list):
+        return zlib.crc32(repr(array).encode())
+    flat = array.detach().reshape(-1) if is_tensor(array) else array.ravel(order="K")
+    length, item = len(flat), flat.element_size() if is_tensor(array) else flat.itemsize
+    if length * item <= SAMPLED_BYTES:
+        return zlib.crc32(as_numpy(flat).tobytes())
+    block, checksum = max(1, SAMPLED_BYTES // _BLOCKS // item), 0
+    for start in np.linspace(0, length - block, _BLOCKS, dtype=np.int64):
+        checksum = zlib.crc32(as_numpy(flat[start : start + block]).tobytes(), checksum)
+    return checksum
+
+
+def _mark(value: Any) -> Any:
+    """Return what changes if a name is bound anew, a container grows or an array is written."""
+    if isinstance(value, np.ndarray) or is_tensor(value):
+        return id(value), fingerprint(value)
+    return (id(value), len(value)) if isinstance(value, dict | list | set) else id(value)
+
+
+def _captured(function: Any) -> Iterator[Any]:
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # empty
+            continue
+
+
+def _is_part(array: Any, output: Any) -> bool:
+    """Whether two arrays or tensors share memory."""
+    if isinstance(array, np.ndarray) and isinstance(output, np.ndarray):
+        return np.may_share_memory(array, output)
+    if is_tensor(array) and is_tensor(output):
+        return bool(array.untyped_storage().data_ptr() == output.untyped_storage().data_ptr())
+    return False

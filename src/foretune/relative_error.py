@@ -1,0 +1,149 @@
+"""How far an output is from what is right: element by element, so no large value hides others."""
+
+import math
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+WORST_ELEMENT = 8.0
+"""One element may be off this many times as much as all are on average: rounding errors of millions
+of elements are distributed like that."""
+SAMPLED = 1 << 16
+"""Elements from which the usual size of a reference is estimated."""
+NORMAL_MEDIAN = 0.6745
+"""Median of the absolute values of a standard normal distribution."""
+NOISE_ROUNDINGS = 4.0
+"""Elements below this many roundings of the largest one count as zero: they are what is left of
+terms that cancel."""
+_CHUNK = 1 << 17
+"""Elements compared at a time: they fit into a cache."""
+_PLAIN_MODULES = ("builtins", "numpy", "torch")
+
+
+def relative_error(output: Any, expected: Any) -> float:
+    """Return the root mean square of ``|output − expected| / max(|expected|, size)``.
+
+    It is at least the error of the worst element divided by `WORST_ELEMENT`. ``size`` is the usual
+    size of the reference, see `usual_size`: an element near zero is as accurate as its neighbors.
+    NaN and infinity must stand at the same places. The error is infinite if shapes differ, if
+    values other than numbers differ, or if the output is an object of another class, which could
+    compute its content when it is read.
+    """
+    if not is_plain(output) and type(output) is not type(expected):
+        return np.inf
+    out, ref = np.asarray(output), np.asarray(expected)
+    if out.shape != ref.shape:
+        return np.inf
+    if out.dtype.kind not in "biufc" or ref.dtype.kind not in "biufc":
+        return 0.0 if np.array_equal(out, ref) else np.inf
+    precision = max(rounding(out.dtype), rounding(ref.dtype))
+    kind = np.complex128 if "c" in (out.dtype.kind, ref.dtype.kind) else np.float64
+    out, ref = out.reshape(-1), ref.reshape(-1)
+    chunks = [slice(start, start + _CHUNK) for start in range(0, ref.size, _CHUNK)]
+    largest = max((_largest(ref[chunk]) for chunk in chunks), default=0.0)
+    sample = np.abs(ref[sampled_places(ref.size)].astype(kind))
+    size = usual_size(sample[np.isfinite(sample)], largest, precision)
+    parts, number = [], 0
+    with np.errstate(over="ignore", invalid="ignore"):  # uninitialized memory holds any number
+        for chunk in chunks:
+            errors = _errors(out[chunk].astype(kind), ref[chunk].astype(kind), size)
+            parts.append((float(errors @ errors), float(errors.max(initial=0.0))))
+            number += errors.size
+    return combine(parts, number)
+
+
+def _largest(values: npt.NDArray[Any]) -> float:
+    sizes = np.abs(values.astype(np.complex128 if values.dtype.kind == "c" else np.float64))
+    return float(sizes.max(where=np.isfinite(sizes), initial=0.0))
+
+
+def _errors(out: npt.NDArray[Any], ref: npt.NDArray[Any], size: float) -> npt.NDArray[np.float64]:
+    """Return the errors of elements; those that are not finite must be the same."""
+    finite = np.isfinite(ref)
+    if not finite.all():
+        if not np.array_equal(out[~finite], ref[~finite], equal_nan=True):
+            return np.array([np.inf])
+        out, ref = out[finite], ref[finite]
+    errors: npt.NDArray[np.float64] = np.abs(out - ref)
+    errors /= np.maximum(np.abs(ref), size)
+    return np.nan_to_num(errors, copy=False, nan=np.inf, posinf=np.inf)
+
+
+def combine(parts: Iterable[tuple[float, float]], number: int) -> float:
+    """Return the error of an array from the sum of squares and the largest error of each part."""
+    squares, worst = (np.array([*parts, (0.0, 0.0)])[:, i] for i in (0, 1))
+    error = max(math.sqrt(squares.sum() / max(number, 1)), float(worst.max()) / WORST_ELEMENT)
+    return error if math.isfinite(error) else math.inf
+
+
+def tensor_errors(output: Any, expected: Any, size: float) -> tuple[float, float]:
+    """Return the sum of squares of the elements' errors, and the largest one, of torch's tensors.
+
+    Args:
+        output: a tensor in double precision; anything else may be out of its range.
+        expected: one of the same shape, on the same device.
+        size: see `tensor_size`.
+    """
+    if not expected.numel():
+        return 0.0, 0.0
+    errors = (output - expected).abs() / expected.abs().clamp(min=size)
+    errors[(output == expected) | output.isnan() & expected.isnan()] = 0.0  # includes infinity
+    worst = float(errors.nan_to_num(math.inf, math.inf).max())  # waits for the device
+    return float(errors.square().sum()), worst
+
+
+def tensor_size(output: Any, expected: Any) -> float:
+    """Return the `usual_size` of a tensor that another one is compared with."""
+    torch, flat = sys.modules["torch"], expected.reshape(-1)
+    floats = [t.dtype for t in (output, expected) if t.is_floating_point()]
+    precision = max((torch.finfo(dtype).eps for dtype in floats), default=0.0)
+    largest = 0.0
+    for part in flat.split(64 * _CHUNK) if flat.numel() else ():
+        largest = max(largest, float(part.double().abs().nan_to_num(0.0, 0.0).max()))
+    places = sampled_places(flat.numel())
+    if not isinstance(places, slice):
+        places = torch.from_numpy(places).to(flat.device)
+    sample = flat[places].double().abs().cpu().numpy()
+    return usual_size(sample[np.isfinite(sample)], largest, precision)
+
+
+def usual_size(sample: npt.NDArray[Any], largest: float, precision: float) -> float:
+    """Return the standard deviation of normal numbers of the same median absolute value.
+
+    Values that are zero or rounding noise do not count.
+
+    Args:
+        sample: absolute values.
+        largest: the largest absolute value of all, which limits the result.
+        precision: relative rounding error of the coarser of two number formats.
+    """
+    counted = sample[sample > NOISE_ROUNDINGS * precision * largest]
+    median = float(np.median(counted)) if counted.size else largest
+    return max(min(median / NORMAL_MEDIAN, largest), 1e-300)
+
+
+def sampled_places(size: int) -> Any:
+    """Return the places of a sample among ``size`` elements: all of a few, or random ones."""
+    if size <= SAMPLED:
+        return slice(None)
+    return np.random.default_rng(0).integers(size, size=SAMPLED)
+
+
+def rounding(dtype: Any) -> float:
+    """Return the relative rounding error of a NumPy type; 0 for whole numbers."""
+    return float(np.finfo(dtype).eps) if np.dtype(dtype).kind in "fc" else 0.0
+
+
+def is_plain(value: Any) -> bool:
+    """Whether this is a number, text, array or tensor, whose content exists already."""
+    kind = type(value)
+    if kind is type(None):
+        return True
+    module = sys.modules.get(kind.__module__)
+    return (
+        kind.__module__.partition(".")[0] in _PLAIN_MODULES
+        and getattr(module, kind.__qualname__, None) is kind
+    )

@@ -1,0 +1,172 @@
+"""No cheat becomes a verified win: wrong outputs, impossible times, attacks and memories."""
+
+import re
+import tempfile
+
+import cheating_functions as cheats
+import numpy as np
+import pytest
+from cheating_functions import X
+from toy_kernel import DEVICE
+
+import foretune as ft
+from foretune.collect import InProcessRunner, IsolatedRunner, Timing
+from foretune.collect.wrapped.function import FunctionKernel
+from foretune.collect.wrapped.values import assign, copy_arrays, leaves
+from foretune.errors import MeasurementError
+from foretune.kernel import WrongResult
+from foretune.measurement import Status
+from foretune.space import Configuration
+from foretune.tune.functions import tuning
+
+TIMING = Timing(max_seconds=0.02, warmup_s=0.002)
+KNOBS = {"cheats": [False, True]}
+WRONG = (
+    "writes_nothing",
+    "computes_a_part",
+    "forgets_the_last",
+    "hides_zeros_behind_a_large_value",
+    "gives_an_empty_output",
+    "gives_one_number",
+    "gives_nan",
+    "returns_its_input",
+    "fills_in_later",
+    "is_lazy",
+    "is_a_lazy_list",
+    "is_a_lazy_array",
+    "is_rough",
+    "gives_a_text",
+    "writes_into_its_input_instead",
+)
+"""Functions whose output the check refuses."""
+
+ATTACKS = {
+    "replaces_the_checker": "it replaces .*values.relative_error",
+    "replaces_the_clock": "it replaces time.perf_counter_ns",
+    "replaces_the_timer": "it replaces Timer.sample_ms",
+    "replaces_a_function_of_numpy": "it replaces numpy.abs",
+    "rewrites_the_reference": "it changes its inputs or the reference",
+    "raises_the_tolerance": "it replaces its own check",
+    "accepts_everything": "it replaces its own check",
+    "ends_the_process": "the process died: exit code 0",
+    "raises_what_cannot_be_read": "Unreadable: its message cannot be read: SystemError",
+    "leaves_the_interpreter": "the process died: exit code 0",
+}
+"""Functions that attack the process that measures them, and the reason in their row."""
+
+NEEDS_FRESH_INPUTS = (
+    "remembers_the_shape",
+    "remembers_the_content",
+    "remembers_the_object",
+    "remembers_the_address",
+    "remembers_in_its_defaults",
+    "remembers_in_a_file",
+    "replays_after_twenty_calls",
+    "computed_when_imported",
+    "stops_after_thirty_calls",
+)
+"""Functions that are right, or fast, until the arguments change."""
+
+
+@pytest.fixture(scope="module")
+def runner():
+    with IsolatedRunner(DEVICE, TIMING, limit_s=20) as runner:
+        yield runner
+
+
+def measured(runner, kernel, *values):
+    (knob,) = kernel.default(kernel.problem())
+    configs = [Configuration({knob: value}) for value in values]
+    return list(runner.run(kernel, kernel.problem(), configs))
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_output_is_refused(name):
+    kernel = FunctionKernel(getattr(cheats, name), KNOBS, (X,))
+    cheat, neighbor = measured(InProcessRunner(DEVICE, TIMING), kernel, True, False)
+    assert cheat.status is Status.WRONG_RESULT
+    assert "relative error" in cheat.error
+    assert neighbor.ok, neighbor.error
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_is_refused(runner, name):
+    (cheat,) = measured(runner, FunctionKernel(getattr(cheats, name), KNOBS, (X,)), True)
+    assert not cheat.ok
+    assert re.search(ATTACKS[name], cheat.error), cheat.error
+
+
+@pytest.mark.parametrize("name", ["replaces_the_checker", "rewrites_the_reference"])
+def test_an_attack_helps_no_neighbor(name):
+    kernel = FunctionKernel(getattr(cheats, name), KNOBS, (X,))
+    runner = InProcessRunner(DEVICE, TIMING)
+    assert [m.ok for m in measured(runner, kernel, True, False)] == [False, True]
+
+
+def test_impossible_times_are_refused(runner):
+    said = "0", "-1", "nan", "1e9", "inf"
+    *refused, neighbor = measured(runner, cheats.SaysItsTime(), *said, "honest")
+    for m in refused:
+        assert m.status is Status.RUNTIME_ERROR
+        assert "is impossible, it ran for" in m.error
+    assert neighbor.ok
+
+
+def test_sorting_in_place_helps_no_neighbor(runner):
+    cheat, neighbor = measured(runner, cheats.Sorted(), True, False)
+    assert cheat.status is Status.WRONG_RESULT
+    assert cheat.error == "it changes its inputs or the reference"
+    assert neighbor.ok
+
+
+@pytest.mark.parametrize("output", [np.full(9, np.nan), np.zeros(0), None])
+def test_a_default_that_computes_nothing_is_refused(runner, output):
+    kernel = FunctionKernel(lambda x, cheats=False: output, KNOBS, (X,), name="nothing")
+    with pytest.raises(MeasurementError, match=r"is empty or only NaN|returns nothing"):
+        measured(runner, kernel, True)
+
+
+@pytest.mark.parametrize("name", [n for n in NEEDS_FRESH_INPUTS if n != "remembers_the_content"])
+def test_other_inputs_in_the_same_arrays_reveal_what_remembers(name, monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for kept in (cheats.KEPT, cheats.CALLS):
+        kept.clear()
+    kernel = FunctionKernel(getattr(cheats, name), KNOBS, arguments(name))
+    problem, cheating = kernel.problem(), Configuration(cheats=True)
+    inputs = copy_arrays(kernel.make_inputs(problem))
+    assert kernel.relative_error(kernel.reference(inputs), kernel.reference(inputs)) == 0
+    launch = kernel.build(problem, cheating, inputs)
+    for _ in range(40):
+        launch.run()
+    fresh = kernel.make_inputs(problem, seed=1)
+    for target, values in zip(leaves(inputs), leaves(fresh), strict=True):
+        assign(target, values)
+    right = kernel.reference(fresh)
+    assert error_of(kernel, launch, right) > kernel.tolerance
+
+
+def error_of(kernel, launch, right):
+    try:
+        return kernel.relative_error(launch(), right)
+    except WrongResult:
+        return np.inf
+
+
+def arguments(name):
+    return (X, np.zeros(len(X))) if name == "stops_after_thirty_calls" else (X,)
+
+
+def tune(name, monkeypatch):
+    monkeypatch.setattr(tuning, "local_device", lambda name, measure: DEVICE)
+    function = getattr(cheats, name)
+    return ft.tune_function(
+        function, KNOBS, arguments(name), budget=2, verify_s=0.2, quiet=True, store=False
+    )
+
+
+@pytest.mark.parametrize("name", ["hides_zeros_behind_a_large_value", "replaces_the_clock"])
+def test_what_is_refused_wins_nothing(name, monkeypatch):
+    best = tune(name, monkeypatch)
+    assert not best.verified
+    assert best.config == {"cheats": False}
+    assert all(step.status != "ok" for step in best.result.trace if step.config["cheats"])
