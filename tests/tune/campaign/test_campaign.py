@@ -65,7 +65,7 @@ def test_a_campaign_is_tracked_whole(place):
         assert values == sorted(values, reverse=True)
         assert run.data.params["best.behaviour"] == "ok"
         assert run.data.metrics["verified"] == 1
-        assert run.data.tags["mlflow.note.content"].startswith("**faster than the default**")
+        assert run.data.tags["mlflow.note.content"].startswith("**better than the default**")
 
     names = {a.path for a in client.list_artifacts(done.mlflow_run_id)}
     assert {"report.html", "best.json", "runs.parquet"} <= names
