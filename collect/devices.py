@@ -295,8 +295,11 @@ def probe_cpu(refresh: bool = False, measure: bool = True) -> dict[str, float]:
 
 
 def cache_directory() -> Path:
-    """Return the folder of cached rates."""
-    return Path(os.environ.get("FORETUNE_CACHE") or platformdirs.user_cache_dir("foretune"))
+    """Return the folder of caches, made for its owner alone."""
+    folder = Path(os.environ.get("FORETUNE_CACHE") or platformdirs.user_cache_dir("foretune"))
+    with contextlib.suppress(OSError):  # on a read-only disk there is none
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+    return folder
 
 
 def _read(path: Path) -> dict[str, float] | None:

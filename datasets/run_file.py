@@ -108,7 +108,10 @@ def extend(path: Path, runs: pd.DataFrame, journal_digest: str) -> None:
     with translate_read_errors(path, RunTableError, "cannot take these rows: {}"):
         schema, now_mixed = _merged(types, {c for _, names in parts for c in names})
     schema = schema.with_metadata(RunFileMetadata(now_mixed, journal_digest).to_parquet())
-    with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    with (
+        atomic_write(path, private=True) as file,
+        pq.ParquetWriter(file, schema, compression="zstd") as writer,
+    ):
         for pieces, already in parts:
             for piece in pieces:
                 writer.write_table(_conform(piece, schema, now_mixed - already), ROW_GROUP_SIZE)

@@ -1,20 +1,10 @@
-"""Errors, and redaction of secrets at one boundary."""
+"""Errors and warnings."""
 
 import difflib
-import re
 from collections.abc import Iterable
 from typing import Any
 
-HIDDEN = "***"
-_USER = re.compile(r"(\w[\w+.-]*://)[^\s/@]+@")
-_NAMED = re.compile(
-    r"((?:^|[?&;\s])[\w-]*(?:password|passwd|pwd|token|secret|api_?key)=)[^&;:\s]+", re.IGNORECASE
-)
-
-
-def redact(text: str) -> str:
-    """Remove user names, passwords and tokens from the addresses in a text."""
-    return _NAMED.sub(rf"\1{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", text))
+from foretune.redaction import redact
 
 
 class ForetuneError(Exception):
@@ -31,6 +21,9 @@ class ForetuneError(Exception):
 
 class ForetuneWarning(UserWarning):
     """A request cannot be fulfilled; Foretune continues without it."""
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(redact(message))
 
 
 class DataWarning(ForetuneWarning):

@@ -162,9 +162,17 @@ class Lock:
             self._lock.release()
 
 
+def open_private(path: StrPath, flags: int = os.O_RDWR) -> int:
+    """Open a file, made for its owner alone (0600) if it does not exist; an ``opener``."""
+    return os.open(path, flags | os.O_CREAT, 0o600)
+
+
 @contextlib.contextmanager
 def atomic_write(
-    path: str | os.PathLike[str], error: type[ForetuneError] = OutputError, what: str = ""
+    path: str | os.PathLike[str],
+    error: type[ForetuneError] = OutputError,
+    what: str = "",
+    private: bool = False,
 ) -> Iterator[Path]:
     """Yield a temporary path, which becomes ``path`` on success.
 
@@ -172,11 +180,16 @@ def atomic_write(
         path: file to write.
         error: raised if the file cannot be written.
         what: describes the file in the message.
+        private: whether a new file is its owner's alone; one that exists keeps its permissions.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if private:
+            os.close(open_private(temporary))
+            if path.exists():
+                temporary.chmod(path.stat().st_mode & 0o777)
         yield temporary
         temporary.replace(path)
     except OSError as e:

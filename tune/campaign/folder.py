@@ -58,7 +58,7 @@ class CampaignFolder:
         """
         self.state |= updates
         self.state["seconds"] = self._earlier_seconds + time.perf_counter() - self.started
-        with atomic_write(self._state_path) as new:
+        with atomic_write(self._state_path, private=True) as new:
             new.write_text(json.dumps(self.state, indent=1), encoding="utf-8")
 
 

@@ -801,7 +801,7 @@ class TestTrouble:
             Store(url).subjects()
 
     def test_a_password_is_never_shown(self):
-        assert Store("postgresql://me:secret@host/db").name == "postgresql://***@host/db"
+        assert Store("postgresql://me:secret@host/db").name == "postgresql://me:***@host/db"
 
     @pytest.mark.parametrize(("kind", "journal"), [("ext4", "wal"), ("nfs4", "delete")])
     def test_no_shared_memory_on_a_file_system_of_several_machines(
