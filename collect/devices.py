@@ -23,7 +23,7 @@ from foretune.collect.cpu import (
 )
 from foretune.device import Device, available_cores, find_device, find_device_or_none
 from foretune.errors import MissingExtra, OutputError, UnknownName
-from foretune.files import atomic_write
+from foretune.files import atomic_write, read_json
 from foretune.lazy import require
 
 # Single-precision units of one multiprocessor, by compute capability (CUDA C++ Programming Guide,
@@ -304,7 +304,7 @@ def cache_directory() -> Path:
 
 def _read(path: Path) -> dict[str, float] | None:
     try:
-        specs = json.loads(path.read_text(encoding="utf-8"))["specs"]
+        specs = read_json(path)["specs"]
         found = {spec: float(specs[spec]) for spec in _MEASURED}
     except (OSError, ValueError, TypeError, KeyError):
         return None

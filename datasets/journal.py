@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from foretune.errors import OutputError, RunTableError
-from foretune.files import open_private, read_bytes, require_regular_file, translate_read_errors
+from foretune.files import (
+    open_private,
+    parse_json,
+    read_bytes,
+    require_regular_file,
+    translate_read_errors,
+)
 
 Row = dict[str, Any]
 
@@ -88,7 +94,7 @@ def read_journal(path: Path) -> Iterator[tuple[int, Row]]:
                 return  # the writing process was killed
             message = "is damaged ({}): delete the line"
             with translate_read_errors(f"{path}, line {number}", RunTableError, message):
-                row = dict(json.loads(line))
+                row = parse_json(line)
             yield offset, row
             offset += len(line)
 

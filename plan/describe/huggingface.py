@@ -3,11 +3,11 @@
 Families name equivalent fields differently. Fields about vision, speech or training are ignored.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from foretune import files
 from foretune.errors import UsageError
 from foretune.plan.describe.checkpoint import stored_formats
 from foretune.plan.describe.description import GATED_MATRICES, ModelDescription
@@ -257,11 +257,9 @@ def read_json(path: Path) -> Fields:
     Raises UsageError if there is none.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content: Fields = files.read_json(path)
     except OSError as e:
         raise UsageError(f"cannot read {path}: {e.strerror}") from e
     except ValueError as e:
         raise UsageError(f"{path} is not JSON: {e}") from e
-    if not isinstance(content, dict):
-        raise UsageError(f"{path} is not a JSON object")
     return content

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.importers.files import read_table
 from foretune.errors import RunTableError
 from foretune.plan.describe.workload import Workload
 
@@ -38,7 +39,7 @@ def read_requests(path: str | os.PathLike[str]) -> list[Demand]:
     Raises:
         RunTableError: the file cannot be read, lacks a column, or has an invalid row.
     """
-    table = _read(Path(path))
+    table = read_table(Path(path), COLUMNS)
     missing = [name for name in COLUMNS if name not in table]
     if missing:
         raise RunTableError(
@@ -56,15 +57,6 @@ def read_requests(path: str | os.PathLike[str]) -> list[Demand]:
     if not found:
         raise RunTableError(f"{path} has no requests: add rows of {', '.join(COLUMNS)}")
     return found
-
-
-def _read(path: Path) -> pd.DataFrame:
-    try:
-        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    except pd.errors.EmptyDataError as e:
-        raise RunTableError(f"{path} is empty: add rows of {', '.join(COLUMNS)}") from e
-    except (OSError, ValueError) as e:  # the parsers' errors are ValueErrors
-        raise RunTableError(f"cannot read requests from {path}: {e}") from e
 
 
 def _row_error(row: Mapping[str, float]) -> str:

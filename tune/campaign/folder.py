@@ -1,6 +1,7 @@
 """A campaign's folder: its request and its progress."""
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,8 @@ def read_state(path: Path) -> dict[str, Any]:
         state: dict[str, Any] = read_json(path / STATE)
         if wrong := [n for n, kind in _STATE_TYPES.items() if not isinstance(state[n], kind)]:
             raise ValueError(f"{wrong[0]!r} is {state[wrong[0]]!r}")
+        if not 0 <= state["seconds"] < math.inf:
+            raise ValueError(f"'seconds' is {state['seconds']}")
         return state
 
 

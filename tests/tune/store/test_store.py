@@ -193,7 +193,7 @@ class TestMeasurements:
 
 NAMES = st.text(min_size=1, max_size=5)
 VALUES = st.one_of(
-    st.booleans(), st.integers(-(2**70), 2**70), st.floats(allow_nan=False), st.text(max_size=8)
+    st.booleans(), st.integers(-(2**63), 2**64 - 1), st.floats(allow_nan=False), st.text(max_size=8)
 )
 DESCRIBED = st.dictionaries(NAMES, VALUES, max_size=4)
 POSITIVE = st.floats(1e-9, 1e9)
