@@ -4,19 +4,20 @@ import gzip
 import io
 import json
 import os
-import warnings
+import time
 import zipfile
 
+import fuzzing
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from fuzzing import DECODERS, gemms, spoiled, write_ubjson
+from fuzzing import DECODERS, Decoder, fuzz, gemms
+from spoiling import write_ubjson
 
 from foretune import files
 from foretune.datasets import import_runs, read_runs
 from foretune.errors import (
-    ForetuneError,
     PredictorError,
     RunTableError,
     StoreError,
@@ -31,29 +32,43 @@ from foretune.parquet import ParquetFile, read_parquet
 from foretune.problem import Problem
 from foretune.tune.campaign.folder import read_state
 
-QUICK = [n for n in DECODERS if not n.startswith(("predictor", "policy", "recorded", "run log"))]
+SLOW = {"vidur": 4, "predictor, boosted": 4, "predictor, forest": 4, "policy": 20}
+"""Decoders that take long -> inputs; of others as many as take 0.1 s or so are read."""
+FAST = ("exported store", "campaign", "recorded calls", "vLLM's tuned file", "vLLM's benchmark",
+        "model's configuration", "prices", "accuracies")  # fmt: skip
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_damaged_files_are_read_or_refused(tmp_path, name):
-    decoder = DECODERS[name]
-    decoder.write(tmp_path)
-    first = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    decoder.read(tmp_path)
-    refused = []
-    for i in range(6):
-        for path, data in first.items():
-            path.write_bytes(data)
-        path, data = spoiled(tmp_path, name, i, seed=1)
-        path.write_bytes(data)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                decoder.read(tmp_path)
-            except ForetuneError as e:
-                refused.append(str(e))
-    assert refused
-    assert not any("\n" in message for message in refused)
+@pytest.mark.parametrize("name", DECODERS)
+def test_spoiled_files_are_read_or_refused(tmp_path, name):
+    """A few of the inputs of `benchmarks/fuzz.py`."""
+    inputs = SLOW.get(name, 500 if name in FAST else 12)
+    tally = fuzz(name, tmp_path, inputs, seed=1)
+    assert tally.unexpected == []
+    assert tally.inputs == inputs
+    assert tally.refused
+
+
+@pytest.mark.parametrize("outcome", ["fault", "silent loss", "two lines", "hang"])
+def test_what_the_fuzzer_calls_unexpected(tmp_path, monkeypatch, outcome):
+    def read(folder):
+        rows = (folder / "x.csv").read_bytes().count(b"row")
+        if rows == 3:
+            return rows
+        if outcome == "fault":
+            raise IndexError("raw")
+        if outcome == "two lines":
+            raise StoreError("one\nand another")
+        if outcome == "hang":
+            time.sleep(60)
+        return rows
+
+    decoder = Decoder(lambda f: (f / "x.csv").write_text("row\nrow\nrow\n"), read, all_rows=True)
+    monkeypatch.setattr(fuzzing, "DECODERS", {"mine": decoder})
+    monkeypatch.setattr(fuzzing, "SECONDS", 1)
+    tally = fuzz("mine", tmp_path, 40 if outcome != "hang" else 2, seed=3)
+    says = {"fault": "IndexError: raw", "silent loss": "of 3 rows, without a word",
+            "two lines": "not one line", "hang": "it takes more than 1 s"}  # fmt: skip
+    assert says[outcome] in tally.unexpected[0][1]
 
 
 def test_only_regular_files_are_read(tmp_path):

@@ -54,6 +54,11 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
     ``quantization`` is the content of ``hf_quant_config.json``, if any. Raises UsageError for
     missing fields and unsupported layers.
     """
+    with files.translate_read_errors(name, UsageError, f"has a damaged {CONFIG_FILE}: {{}}"):
+        return _read_config(config, name, quantization or {})
+
+
+def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescription:
     text = _text_config(config)
     kinds = config.get("architectures") or []
     if kinds and not any(word in kind for kind in kinds for word in GENERATIVE_ARCHITECTURES):
@@ -67,7 +72,7 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
     )
     window, windowed = _windows(text)
     mla = _mla(text, name)
-    formats = stored_formats({**text, **config}, quantization or {})
+    formats = stored_formats({**text, **config}, quantization)
     matrices = GATED_MATRICES - 1 if text.get("model_type") in UNGATED_FAMILIES else GATED_MATRICES
     common = {
         "hidden": hidden,

@@ -10,7 +10,9 @@ import pandas as pd
 
 from foretune.datasets.importers.files import read_table
 from foretune.errors import RunTableError
+from foretune.files import translate_read_errors
 from foretune.plan.describe.workload import Workload
+from foretune.plan.engine.requests import MAX_TOKENS
 
 COLUMNS = ("isl", "osl", "requests_per_s")
 
@@ -46,7 +48,8 @@ def read_requests(path: str | os.PathLike[str]) -> list[Demand]:
             f"{path} has no column {missing[0]!r}: it needs {', '.join(COLUMNS)}, "
             f"and has {', '.join(map(str, table.columns)) or 'none'}"
         )
-    numbers = table[list(COLUMNS)].apply(pd.to_numeric, errors="coerce")
+    with translate_read_errors(path, RunTableError, "is damaged: {}"):
+        numbers = table[list(COLUMNS)].apply(pd.to_numeric, errors="coerce")
     for i, row in enumerate(numbers.to_dict("records"), 1):
         if error := _row_error(row):
             raise RunTableError(f"{path}, row {i}: {error}")
@@ -62,7 +65,7 @@ def read_requests(path: str | os.PathLike[str]) -> list[Demand]:
 def _row_error(row: Mapping[str, float]) -> str:
     """Return what is wrong with a row; empty if it is valid."""
     for name in ("isl", "osl"):
-        if not (row[name] >= 1 and row[name] == np.floor(row[name]) < np.inf):
+        if not (row[name] >= 1 and row[name] == np.floor(row[name]) < MAX_TOKENS):
             return f"{name} must be a whole number of tokens, at least 1"
     if not 0 <= row["requests_per_s"] < np.inf:
         return "requests_per_s must be a number of requests, not below 0"

@@ -454,7 +454,7 @@ class TestFiles:
                 "reads up to 1: install a newer",
             ),
             (
-                '{"format": "foretune tuned results", "version": 1}',
+                '{"format": "foretune tuned results", "version": 1, "rows": 0}',
                 r"damaged \('subjects' is missing",
             ),
         ],
