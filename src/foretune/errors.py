@@ -16,7 +16,7 @@ class ForetuneError(Exception):
         super().__init__(redact(message))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), str(self))
+        return restore_error, (type(self), str(self))
 
 
 class ForetuneWarning(UserWarning):
@@ -30,8 +30,8 @@ class DataWarning(ForetuneWarning):
     """Runs are implausible; the message names the rows and what happens to them."""
 
 
-def _rebuild(kind: type[ForetuneError], message: str) -> ForetuneError:
-    """Restore an error that crosses processes: subclasses' constructors take other arguments."""
+def restore_error(kind: type[ForetuneError], message: str) -> ForetuneError:
+    """Return an error that crossed processes: subclasses' constructors take other arguments."""
     error = kind.__new__(kind)
     error.args = (message,)
     return error
