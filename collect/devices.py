@@ -23,7 +23,7 @@ from foretune.collect.cpu import (
 )
 from foretune.device import Device, available_cores, find_device, find_device_or_none
 from foretune.errors import MissingExtra, OutputError, UnknownName
-from foretune.files import atomic_write
+from foretune.files import atomic_write, read_json
 from foretune.lazy import require
 
 # Single-precision units of one multiprocessor, by compute capability (CUDA C++ Programming Guide,
@@ -295,13 +295,16 @@ def probe_cpu(refresh: bool = False, measure: bool = True) -> dict[str, float]:
 
 
 def cache_directory() -> Path:
-    """Return the folder of cached rates."""
-    return Path(os.environ.get("FORETUNE_CACHE") or platformdirs.user_cache_dir("foretune"))
+    """Return the folder of caches, made for its owner alone."""
+    folder = Path(os.environ.get("FORETUNE_CACHE") or platformdirs.user_cache_dir("foretune"))
+    with contextlib.suppress(OSError):  # on a read-only disk there is none
+        folder.mkdir(0o700, parents=True, exist_ok=True)
+    return folder
 
 
 def _read(path: Path) -> dict[str, float] | None:
     try:
-        specs = json.loads(path.read_text(encoding="utf-8"))["specs"]
+        specs = read_json(path)["specs"]
         found = {spec: float(specs[spec]) for spec in _MEASURED}
     except (OSError, ValueError, TypeError, KeyError):
         return None

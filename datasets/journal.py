@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from foretune.errors import OutputError, RunTableError
-from foretune.files import read_bytes, require_regular_file, translate_read_errors
+from foretune.files import (
+    open_private,
+    parse_json,
+    read_bytes,
+    require_regular_file,
+    translate_read_errors,
+)
 
 Row = dict[str, Any]
 
@@ -29,7 +35,7 @@ class Journal:
         self.path = path
         try:
             truncate_partial_line(path)
-            self._file = path.open("ab")
+            self._file = os.fdopen(open_private(path, os.O_WRONLY | os.O_APPEND), "ab")
             self._reader = path.open("rb")
         except OSError as e:
             raise OutputError(f"cannot write to {path.parent}: {e.strerror or e}") from e
@@ -88,7 +94,7 @@ def read_journal(path: Path) -> Iterator[tuple[int, Row]]:
                 return  # the writing process was killed
             message = "is damaged ({}): delete the line"
             with translate_read_errors(f"{path}, line {number}", RunTableError, message):
-                row = dict(json.loads(line))
+                row = parse_json(line)
             yield offset, row
             offset += len(line)
 

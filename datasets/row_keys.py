@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from foretune.datasets.schema import PLAIN_GROUPS
+from foretune.files import parse_json
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.values import canonical_value
@@ -57,7 +58,7 @@ def _column_hashes(column: str, cells: "pa.Array | pa.ChunkedArray", mixed: bool
         cells = cells.dictionary_encode()
     values = cells.dictionary.to_pylist()
     if mixed:
-        values = [None if v is None else json.loads(v) for v in values]
+        values = [None if v is None else parse_json(v, object) for v in values]
     # the last entry is for empty cells
     hashes = [0 if v is None or v != v else _hash(column, v) for v in values] + [0]
     codes = cells.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)

@@ -18,6 +18,7 @@ from foretune.datasets.runs import (
     from_arrow,
     open_runs,
     ordered_columns,
+    parse_cell,
     to_arrow,
 )
 from foretune.datasets.schema import PLAIN_GROUPS, validate
@@ -33,9 +34,8 @@ class RunFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file, self.metadata = open_runs(path)
-        ends = [self._file.metadata.row_group(i).num_rows for i in range(self._file.num_row_groups)]
-        self._ends = np.cumsum(ends)
-        self._wanted = [c for c in self._file.schema_arrow.names if not c.startswith("device.")]
+        self._ends = np.cumsum(self._file.row_group_sizes)
+        self._wanted = [c for c in self._file.schema.names if not c.startswith("device.")]
         self._group = lru_cache(CACHED_ROW_GROUPS)(self._read_group)
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class RunFile:
     @property
     def schema(self) -> pa.Schema:
         """The columns and their types."""
-        return self._file.schema_arrow
+        return self._file.schema
 
     def kernels(self) -> set[str]:
         """Return the names of its kernels."""
@@ -66,8 +66,7 @@ class RunFile:
 
     def batches(self, columns: list[str] | None = None) -> Iterator[pa.Table]:
         """Yield the rows in pieces, optionally with only some columns."""
-        for batch in self._file.iter_batches(ROW_GROUP_SIZE, columns=columns):
-            yield pa.Table.from_batches([batch])
+        yield from self._file.batches(ROW_GROUP_SIZE, columns)
 
     def row(self, number: int) -> dict[str, Any]:
         """Return a row without its ``device.*`` columns."""
@@ -76,7 +75,7 @@ class RunFile:
         with translate_read_errors(self.path, RunTableError, "is damaged: {}"):
             row = self._group(group).slice(number - first, 1).to_pylist()[0]
             for column in self.metadata.mixed & {c for c in row if row[c] is not None}:
-                row[column] = json.loads(row[column])
+                row[column] = parse_cell(row[column])
             return dict(row)
 
     def _read_group(self, group: int) -> pa.Table:
@@ -108,7 +107,10 @@ def extend(path: Path, runs: pd.DataFrame, journal_digest: str) -> None:
     with translate_read_errors(path, RunTableError, "cannot take these rows: {}"):
         schema, now_mixed = _merged(types, {c for _, names in parts for c in names})
     schema = schema.with_metadata(RunFileMetadata(now_mixed, journal_digest).to_parquet())
-    with atomic_write(path) as file, pq.ParquetWriter(file, schema, compression="zstd") as writer:
+    with (
+        atomic_write(path, private=True) as file,
+        pq.ParquetWriter(file, schema, compression="zstd") as writer,
+    ):
         for pieces, already in parts:
             for piece in pieces:
                 writer.write_table(_conform(piece, schema, now_mixed - already), ROW_GROUP_SIZE)

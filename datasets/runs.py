@@ -16,10 +16,18 @@ from foretune.datasets.journal import digest, journal_path, read_journal
 from foretune.datasets.schema import PLAIN_GROUPS, SCHEMA_VERSION, columns_of, validate
 from foretune.device import Device
 from foretune.errors import RunTableError
-from foretune.files import atomic_write, open_parquet, require_regular_file, translate_read_errors
+from foretune.files import (
+    atomic_write,
+    parse_json,
+    require_cells,
+    require_regular_file,
+    translate_read_errors,
+)
 from foretune.measurement import Measurement, Status
+from foretune.parquet import ParquetFile
 from foretune.problem import Problem
 from foretune.space import Configuration
+from foretune.values import Value
 
 ROW_GROUP_SIZE = 1 << 14
 """Rows per Parquet row group."""
@@ -113,8 +121,15 @@ def from_arrow(table: pa.Table, mixed: Collection[str]) -> pd.DataFrame:
     """Return the run table of an Arrow table; ``mixed`` columns are decoded from JSON."""
     runs = table.to_pandas()
     there = [c for c in runs if c in mixed]
-    plain = {c: runs[c].astype(object).map(json.loads, na_action="ignore") for c in there}
+    values = {text: parse_cell(text) for c in there for text in runs[c].dropna().unique()}
+    plain = {c: runs[c].astype(object).map(values.get, na_action="ignore") for c in there}
     return runs.assign(**plain)
+
+
+def parse_cell(text: str) -> Value:
+    """Return the value in a cell of a ``mixed`` column."""
+    value: Value = parse_json(text, object)
+    return value
 
 
 def newest_runs(runs: pd.DataFrame) -> pd.DataFrame:
@@ -207,7 +222,8 @@ def _missing(value: Any) -> bool:
 
 def _restore_integer(value: Any) -> Any:
     """Undo the float conversion of integers in columns with gaps."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    is_integer = isinstance(value, float) and value.is_integer() and abs(value) < 2**63
+    return int(value) if is_integer else value
 
 
 def _is_mixed(values: pd.Series) -> bool:
@@ -217,6 +233,8 @@ def _is_mixed(values: pd.Series) -> bool:
 
 def from_rows(rows: list[dict[str, Any]]) -> pd.DataFrame:
     """Return the run table of rows made by `to_row`."""
+    columns = len({column for row in rows for column in row})
+    require_cells(len(rows) * columns, columns)
     runs = pd.DataFrame(rows)
     return runs[ordered_columns(runs.columns)]
 
@@ -233,7 +251,7 @@ def _in_group(column: str, group: str) -> bool:
     return group.endswith(".") and column.startswith(group)
 
 
-def open_runs(path: Path) -> tuple[pq.ParquetFile, RunFileMetadata]:
+def open_runs(path: Path) -> tuple[ParquetFile, RunFileMetadata]:
     """Open a run table and return it with its metadata.
 
     Raises:
@@ -246,10 +264,10 @@ def open_runs(path: Path) -> tuple[pq.ParquetFile, RunFileMetadata]:
         )
     hint = "read it with 'foretune import --format generic'" if path.suffix == ".csv" else "{}"
     with translate_read_errors(path, RunTableError, f"is not a readable Parquet file: {hint}"):
-        file = open_parquet(path)
-        file_metadata = file.schema_arrow.metadata or {}
+        file = ParquetFile(path)
+        file_metadata = file.schema.metadata or {}
         version = int(file_metadata.get(_VERSION_KEY, SCHEMA_VERSION))
-        mixed = set(json.loads(file_metadata.get(_MIXED_KEY, b"[]")))
+        mixed = set(parse_json(file_metadata.get(_MIXED_KEY, b"[]"), list))
         metadata = RunFileMetadata(mixed, file_metadata.get(_JOURNAL_DIGEST_KEY, b"").decode())
     if version > SCHEMA_VERSION:
         raise RunTableError(

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from foretune.files import read_json
 from foretune.models.trees.boosting import BoostingModel
 
 CONFIDENCE = 0.9
@@ -149,7 +150,7 @@ class ConformalInterval:
     @classmethod
     def load(cls, folder: Path, name: str) -> Self:
         """Read from ``folder``."""
-        data = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
+        data = read_json(folder / f"{name}.json")
         file = folder / f"{name}{BoostingModel.suffix}"
         model = BoostingModel.load(file) if data["modelled"] else None
         factors = {int(number): factor for number, factor in data["factors"].items()}

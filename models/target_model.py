@@ -17,6 +17,7 @@ import pandas as pd
 
 from foretune.features import FeatureSet
 from foretune.features.arrays import Rows, SingleRow
+from foretune.files import read_json
 from foretune.models.axis_positions import AxisPositions
 from foretune.models.blend import Blend
 from foretune.models.experts import (
@@ -380,7 +381,7 @@ class TargetModel:
     def load(cls, folder: Path, target: Target, make_regressor: RegressorFactory) -> Self:
         """Read from ``folder``."""
         model = cls(target, make_regressor)
-        card = json.loads((folder / "target.json").read_text(encoding="utf-8"))
+        card = read_json(folder / "target.json")
         model.scale = TargetScale.from_json(card["unit"], target)
         model.reach = dict(card["reach"])
         model.training_devices = card.get("devices")

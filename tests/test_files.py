@@ -4,45 +4,71 @@ import gzip
 import io
 import json
 import os
-import warnings
+import time
 import zipfile
 
+import fuzzing
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from fuzzing import DECODERS, gemms, spoiled, write_ubjson
+from fuzzing import DECODERS, Decoder, fuzz, gemms
+from spoiling import write_ubjson
 
 from foretune import files
 from foretune.datasets import import_runs, read_runs
-from foretune.errors import ForetuneError, PredictorError, RunTableError, StoreError
-from foretune.files import read_arrays, read_bytes, read_json, read_parquet
+from foretune.errors import (
+    PredictorError,
+    RunTableError,
+    StoreError,
+    UsageError,
+)
+from foretune.files import MAX_COLUMNS, read_arrays, read_bytes, read_json
 from foretune.models import Predictor
 from foretune.models.trees import ubjson
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.forest import ForestModel
+from foretune.parquet import ParquetFile, read_parquet
+from foretune.problem import Problem
+from foretune.tune.campaign.folder import read_state
 
-QUICK = [n for n in DECODERS if not n.startswith(("predictor", "policy", "recorded", "run log"))]
+SLOW = {"vidur": 4, "predictor, boosted": 4, "predictor, forest": 4, "policy": 20}
+"""Decoders that take long -> inputs; of others as many as take 0.1 s or so are read."""
+FAST = ("exported store", "campaign", "recorded calls", "vLLM's tuned file", "vLLM's benchmark",
+        "model's configuration", "prices", "accuracies")  # fmt: skip
 
 
-@pytest.mark.parametrize("name", QUICK)
-def test_damaged_files_are_read_or_refused(tmp_path, name):
-    decoder = DECODERS[name]
-    decoder.write(tmp_path)
-    first = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    decoder.read(tmp_path)
-    refused = []
-    for i in range(6):
-        for path, data in first.items():
-            path.write_bytes(data)
-        path, data = spoiled(tmp_path, name, i, seed=1)
-        path.write_bytes(data)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            try:
-                decoder.read(tmp_path)
-            except ForetuneError as e:
-                refused.append(str(e))
-    assert refused
-    assert not any("\n" in message for message in refused)
+@pytest.mark.parametrize("name", DECODERS)
+def test_spoiled_files_are_read_or_refused(tmp_path, name):
+    """A few of the inputs of `benchmarks/fuzz.py`."""
+    inputs = SLOW.get(name, 500 if name in FAST else 12)
+    tally = fuzz(name, tmp_path, inputs, seed=1)
+    assert tally.unexpected == []
+    assert tally.inputs == inputs
+    assert tally.refused
+
+
+@pytest.mark.parametrize("outcome", ["fault", "silent loss", "two lines", "hang"])
+def test_what_the_fuzzer_calls_unexpected(tmp_path, monkeypatch, outcome):
+    def read(folder):
+        rows = (folder / "x.csv").read_bytes().count(b"row")
+        if rows == 3:
+            return rows
+        if outcome == "fault":
+            raise IndexError("raw")
+        if outcome == "two lines":
+            raise StoreError("one\nand another")
+        if outcome == "hang":
+            time.sleep(60)
+        return rows
+
+    decoder = Decoder(lambda f: (f / "x.csv").write_text("row\nrow\nrow\n"), read, all_rows=True)
+    monkeypatch.setattr(fuzzing, "DECODERS", {"mine": decoder})
+    monkeypatch.setattr(fuzzing, "SECONDS", 1)
+    tally = fuzz("mine", tmp_path, 40 if outcome != "hang" else 2, seed=3)
+    says = {"fault": "IndexError: raw", "silent loss": "of 3 rows, without a word",
+            "two lines": "not one line", "hang": "it takes more than 1 s"}  # fmt: skip
+    assert says[outcome] in tally.unexpected[0][1]
 
 
 def test_only_regular_files_are_read(tmp_path):
@@ -55,24 +81,93 @@ def test_only_regular_files_are_read(tmp_path):
 
 
 def test_nothing_is_unpacked_without_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "MAX_BYTES", 1 << 20)
-    (tmp_path / "x.json.gz").write_bytes(gzip.compress(b" " * (2 << 20)))
-    with pytest.raises(RunTableError, match="1 MiB or more, 1 are read"):
+    (tmp_path / "x.json.gz").write_bytes(gzip.compress(b" " * (33 << 20)))
+    with pytest.raises(RunTableError, match="32 MiB or more, 32 are read"):
         import_runs(tmp_path / "x.json.gz", "t4")
-    np.savez_compressed(tmp_path / "x.npz", a=np.zeros(1 << 20))
-    with pytest.raises(ValueError, match="8 MiB or more"):
+    np.savez_compressed(tmp_path / "x.npz", a=np.zeros(5 << 20))
+    with pytest.raises(ValueError, match="40 MiB or more, 32 are read"):
         read_arrays(tmp_path / "x.npz")
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "FREE_BYTES", 1 << 20)  # from where on files of more are read
+        (tmp_path / "x.json.gz").write_bytes(gzip.compress(b" " * (2 << 20)))
+        with pytest.raises(ValueError, match="1 MiB or more, 1 are read"):
+            read_bytes(tmp_path / "x.json.gz")
+        noise = np.random.default_rng(0).bytes(1 << 20)
+        (tmp_path / "x.json.gz").write_bytes(gzip.compress(noise + b" " * (1 << 20)))
+        assert len(read_bytes(tmp_path / "x.json.gz")) == 2 << 20
+    monkeypatch.setattr(files, "MAX_BYTES", 1 << 20)
     (tmp_path / "large").write_bytes(bytes(3 << 20))
     with pytest.raises(ValueError, match="3 MiB or more"):
         read_bytes(tmp_path / "large")
 
 
-def test_tables_that_are_larger_than_their_files(tmp_path, monkeypatch):
+def test_tables_that_are_larger_than_their_files(tmp_path):
+    path, rows = tmp_path / "x.parquet", np.zeros(1 << 21, dtype=np.int64)
+    cells = pa.table({c: pa.array([1]).take(rows) for c in "abcdefghi"})
+    lists = pa.table({"time_ms_samples": pa.array([[1.0] * 16]).take(rows[: (1 << 20) + 1])})
+    for table, says in ((cells, "18,874,368 cells, 16,777,216 are"), (lists, "16,777,232 cells")):
+        pq.write_table(table, path)
+        assert path.stat().st_size < 1 << 20
+        with pytest.raises(RunTableError, match=says):
+            read_runs(path)
+
+
+def test_texts_that_are_longer_than_their_files(tmp_path):
     path = tmp_path / "x.parquet"
-    gemms(6).to_parquet(path)
-    monkeypatch.setattr(files, "MAX_CELLS", 10)
-    with pytest.raises(ValueError, match="it says that it has 6 rows"):
-        read_parquet(path)
+    long = pa.table({"a": pa.array(["x" * (1 << 20)]).take([0] * 33), "b": list(range(33))})
+    pq.write_table(long, path)
+    for read in (
+        read_parquet,
+        lambda path: list(ParquetFile(path).batches(40)),
+        lambda path: ParquetFile(path).read_row_group(0, ["a"]),
+    ):
+        with pytest.raises(ValueError, match="33 MiB or more, 32 are read"):
+            read(path)
+    assert read_parquet(path, dictionaries=True)["a"].chunk(0).dictionary.to_pylist() == [
+        "x" * (1 << 20)
+    ]
+    pq.write_table(long.slice(0, 31), path)
+    assert read_parquet(path).equals(long.slice(0, 31))
+
+
+def test_columns_are_bounded_and_plain(tmp_path):
+    many = [f"config.{i}" for i in range(MAX_COLUMNS + 1)]
+    pq.write_table(pa.table({name: [1] for name in many}), tmp_path / "x.parquet")
+    (tmp_path / "x.csv").write_text(",".join(many) + "\n1\n")
+    results = [{"configuration": {n: 1}, "times": {}, "invalidity": "timeout"} for n in many]
+    (tmp_path / "x.json").write_text(json.dumps({"results": results}))
+    (tmp_path / "y.parquet.journal").write_text("".join(f'{{"{n}": 1}}\n' for n in many))
+    for read in (
+        lambda: read_runs(tmp_path / "x.parquet"),
+        lambda: read_runs(tmp_path / "y.parquet"),
+        lambda: import_runs(tmp_path / "x.csv", "generic", kernel="k", device="d"),
+        lambda: import_runs(tmp_path / "x.json", "t4", kernel="k", device="d"),
+    ):
+        with pytest.raises(RunTableError, match=r"it has 4,\d+ columns, 4,096 are read"):
+            read()
+    pq.write_table(pa.table({"config.x": [{"a": {"b": 1}}]}), tmp_path / "x.parquet")
+    with pytest.raises(RunTableError, match=r"column 'config\.x' holds struct<.*: leave it out"):
+        read_runs(tmp_path / "x.parquet")
+
+
+def test_integers_have_64_bits(tmp_path):
+    digits = "7" * 400
+    (tmp_path / "campaign.json").write_text(
+        f'{{"request": {{}}, "results": {{}}, "seconds": {digits}}}'
+    )
+    with pytest.raises(UsageError, match=r"the integer 77777777777777777777… has more than 64"):
+        read_state(tmp_path)
+    (tmp_path / "campaign.json").write_text('{"request": {}, "results": {}, "seconds": 1e999}')
+    with pytest.raises(UsageError, match="'seconds' is inf"):
+        read_state(tmp_path)
+    (tmp_path / "x.json").write_text(f'{{"a": [{2**64 - 1}, {-(2**63)}, "{digits}", 0.{digits}]}}')
+    assert read_json(tmp_path / "x.json")["a"][:3] == [2**64 - 1, -(2**63), digits]
+    for number in (2**64, -(2**63) - 1):
+        (tmp_path / "x.json").write_text(json.dumps({"a": number}))
+        with pytest.raises(ValueError, match="has more than 64 bits"):
+            read_json(tmp_path / "x.json")
+        with pytest.raises(UsageError, match="n has more than 64 bits"):
+            Problem(n=number)
 
 
 def test_arrays_run_no_code_and_say_how_large_they_are(tmp_path):
@@ -91,7 +186,11 @@ def test_arrays_run_no_code_and_say_how_large_they_are(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [('{"a": 1, "a": 2}', "'a' is there twice"), ("[]", "no object"), ("[" * 100_000, "recursion")],
+    [
+        ('{"a": 1, "a": 2}', "'a' is there twice"),
+        ("[]", "no object"),
+        ("[" * 100_000, "nested too deeply"),
+    ],
 )
 def test_json_of_another_kind(tmp_path, text, says):
     (tmp_path / "x.json").write_text(text)

@@ -157,7 +157,10 @@ def test_parse_says_what_is_wrong(text, message):
 
 
 NUMBERS = st.one_of(
-    st.booleans(), st.integers(), st.floats(allow_nan=False), st.sampled_from(["bf16", "row major"])
+    st.booleans(),
+    st.integers(-(2**63), 2**64 - 1),
+    st.floats(allow_nan=False),
+    st.sampled_from(["bf16", "row major"]),
 )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from foretune.collect.benchmark import environment
 from foretune.collect.comparison import Rounds
 from foretune.collect.devices import local_device
+from foretune.collect.distributed.answers import encode
 from foretune.collect.machine_load import LoadMonitor, MachineLoad
 from foretune.collect.runner import IsolatedRunner
 from foretune.collect.timing import Timing
@@ -101,7 +102,7 @@ class RayActor:
         self._monitor: LoadMonitor | None = None
 
     def begin(self, resource: str, pickled: PickledKernel) -> bytes:
-        """Return the pickled device, or the error that makes it unfit for this kernel."""
+        """Return the device, or the error that makes it unfit for this kernel; see `answers`."""
         try:
             kernel = self._kernel(pickled)
             device = local_device("cpu" if kernel.device_kind == "cpu" else "cuda:0")
@@ -111,21 +112,21 @@ class RayActor:
                     'start its node with --resources="$(foretune doctor --ray)"'
                 )
         except ForetuneError as e:
-            return pickle.dumps(e)
+            return encode(e)
         timing, limit_s, power = self._options
         self._runner = IsolatedRunner(device, timing, limit_s, power)
-        return pickle.dumps(device)
+        return encode(device)
 
     def answer(self, work: bytes) -> bytes:
-        """Call a method of this class; return its pickled result or `ForetuneError`.
+        """Call a method of this class; return its result or `ForetuneError`; see `answers`.
 
         ``work`` is the pickled (method, arguments), because Ray's own pickling is slow.
         """
         method, arguments = pickle.loads(work)
         try:
-            return pickle.dumps(getattr(self, method)(*arguments))
+            return encode(getattr(self, method)(*arguments))
         except ForetuneError as e:
-            return pickle.dumps(e)
+            return encode(e)
 
     def run(self, pickled: PickledKernel, *arguments: Any) -> list[Measurement]:
         """Return the measurements of `IsolatedRunner.run`."""

@@ -18,6 +18,8 @@ REFRESH_S = 5.0
 """Period of the check for new devices."""
 MAX_IDLE_S = 600.0
 """Time limit of a wait without any worker."""
+RETIRE_S, MAX_RETIRE_S = 5.0, 300.0
+"""A device that proved unfit is tried again after so many seconds, then after twice as many."""
 
 Worker = Hashable
 
@@ -67,9 +69,10 @@ class Dispatcher:
         self._free: list[Worker] = []
         self._busy: dict[Worker, int | None] = {}
         self._group: dict[Worker, Hashable] = {}
-        self._unusable = self._lost_starts = 0
+        self._retired_until: list[float] = []
+        self._retire_s, self._lost_starts, self._was_ready = RETIRE_S, 0, False
         self._refresh_at = -float("inf")
-        self._last_message_at = clock()
+        self._last_answer_at = clock()
 
     def __len__(self) -> int:
         """Return the number of ready workers."""
@@ -128,54 +131,60 @@ class Dispatcher:
         self._start_workers()
         message = self._pool.receive(REFRESH_S)
         if message is None:
-            if not len(self) and self._clock() > self._last_message_at + MAX_IDLE_S:
+            if not len(self) and self._clock() > self._last_answer_at + MAX_IDLE_S:
                 raise MeasurementError(
                     f"no free device for {MAX_IDLE_S / 60:.0f} minutes: all measurements are kept; "
                     "check that nodes are up and not busy, and start the command again"
                 )
             return None
         worker, answer = message
-        self._last_message_at = self._clock()
         if worker in self._starting:
             self._starting.remove(worker)
             self._handle_start(worker, answer)
             return None
         number = self._busy.pop(worker)
         if isinstance(answer, WorkerLost):
-            self._refresh_at = self._last_message_at  # its device may still be available
+            self._refresh_at = self._clock()  # its device may still be available
             self._warn(f"a worker was lost, its work goes to another: {answer}")
         else:
             self._free.append(worker)
+            self._last_answer_at = self._clock()
         return None if number is None else (number, answer)
 
     def _handle_start(self, worker: Worker, answer: Any) -> None:
         if not isinstance(answer, (WorkerLost, ForetuneError)):
             self._on_ready(answer)
             self._free.insert(0, worker)
-            self._lost_starts = 0
+            self._retire_s, self._lost_starts, self._was_ready = RETIRE_S, 0, True
+            self._last_answer_at = self._clock()
             return
         if isinstance(answer, WorkerLost):
             self._lost_starts += 1
             if self._lost_starts < MAX_ATTEMPTS:  # its node may have left: check again
                 self._warn(f"a worker was lost as it started: {answer}")
                 return
-        self._unusable, self._lost_starts = self._unusable + 1, 0
-        error = MeasurementError(f"{answer}") if isinstance(answer, WorkerLost) else answer
-        if not (len(self) or self._starting) and self._pool.capacity() <= self._unusable:
-            raise error
-        self._warn(f"going on without a device: {error}")
+        now, self._lost_starts = self._clock(), 0
+        self._retired_until.append(now + self._retire_s)
+        self._warn(f"going on without a device for {self._retire_s:.0f} s: {answer}")
+        self._retire_s = min(2 * self._retire_s, MAX_RETIRE_S)
+        may_recover = isinstance(answer, WorkerLost) and self._was_ready
+        if may_recover or len(self) or self._starting:
+            return
+        if self._pool.capacity() <= len(self._retired_until):
+            raise MeasurementError(f"{answer}") if isinstance(answer, WorkerLost) else answer
 
     def _warn(self, text: str) -> None:
         warnings.warn(text, ForetuneWarning, stacklevel=3)
 
     def _start_workers(self) -> None:
-        """Start a worker for every free device, except those that proved unfit."""
-        if self._clock() < self._refresh_at:
+        """Start a worker for every free device, except those that lately proved unfit."""
+        now = self._clock()
+        if now < self._refresh_at:
             return
-        self._refresh_at = self._clock() + REFRESH_S
-        if not (len(self) or self._starting):  # the unfit devices may have left
-            self._unusable = 0
-        vacant = self._pool.capacity() - self._unusable - len(self) - len(self._starting)
+        self._refresh_at = now + REFRESH_S
+        self._retired_until = [until for until in self._retired_until if until > now]
+        retired = len(self._retired_until)
+        vacant = self._pool.capacity() - retired - len(self) - len(self._starting)
         self._starting.update(self._pool.start() for _ in range(vacant))
 
 

@@ -1,15 +1,17 @@
 """A pool of Ray actors, one per device."""
 
+import importlib
 import os
 import pickle
 import queue
+import secrets
 import shutil
 import signal
 import socket
 import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from foretune.collect.distributed.actor import (
     resource_counts,
     resource_of,
 )
+from foretune.collect.distributed.answers import decode
 from foretune.collect.distributed.dispatcher import WorkerLost
 from foretune.collect.timing import Timing
 from foretune.device import Device
@@ -34,6 +37,7 @@ LOCAL = "local"
 """The address that starts a temporary cluster on this machine."""
 RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
 """Turns off telemetry and Ray's output, because programs read the results on stdout."""
+TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 CONNECT_TIMEOUT_S = 5.0
 """Time limit of the connection to a cluster."""
 OBJECT_STORE_BYTES = 100 * 2**20
@@ -101,12 +105,13 @@ class RayWorkerPool:
             worker, future = self._done.get(timeout=timeout_s)
         except queue.Empty:
             return None
-        if (error := future.exception()) is None:
-            return worker, pickle.loads(future.result())
-        if isinstance(error, self._ray.exceptions.RayTaskError):  # a bug in `RayActor`
-            raise error
-        self._kill(worker)
-        return worker, WorkerLost(_reason(error))
+        try:
+            return worker, decode(future.result())
+        except self._ray.exceptions.RayTaskError:  # a bug in `RayActor`
+            raise
+        except Exception as e:
+            self._kill(worker)
+            return worker, WorkerLost(_reason(e))
 
     def close(self) -> None:
         """End the actors, and the cluster if this pool started it."""
@@ -135,7 +140,8 @@ class RayWorkerPool:
         handler = signal.getsignal(signal.SIGTERM)
         try:
             _check_reachable(address)
-            with _runtime_environment(kernel) as env:
+            private = _private_cluster() if address == LOCAL else nullcontext()
+            with _runtime_environment(kernel) as env, private:
                 self._ray.init(
                     address, log_to_driver=False, logging_level="ERROR", runtime_env=env, **options
                 )
@@ -165,6 +171,28 @@ class RayWorkerPool:
             else f"the cluster has several kinds of {wanted}: {', '.join(found)}; run this without "
             "--device on a machine with the kind you want"
         )
+
+
+@contextmanager
+def _private_cluster() -> Iterator[None]:
+    """Let a cluster that starts meanwhile listen to this machine alone, and demand a token.
+
+    Ray turns the loopback address into the machine's own one, except where it cannot make clusters
+    of several machines. It demands tokens unless told otherwise; without one it would keep one in
+    the user's home.
+    """
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    several, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    before = {name: os.environ.pop(name, None) for name in TOKEN_VARIABLES}
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = several
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
 
 
 def _check_reachable(address: str) -> None:

@@ -15,7 +15,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
@@ -25,6 +26,7 @@ from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel
 from foretune.errors import UsageError
 from foretune.kernel import Clock, Inputs, Launch, SelfTimedLaunch, WrongResult
 from foretune.problem import Problem
+from foretune.redaction import is_secret, redact, redact_command
 from foretune.space import Configuration
 from foretune.values import Value
 
@@ -103,6 +105,37 @@ class Program:
             raise UsageError(f"there is no file {missing[0]}")
         return [path for path in found if path.is_file()] + sources
 
+    def shown_words(self) -> list[str]:
+        """Return the program and its arguments without secrets."""
+        return [redact(word, self._secrets) for word in redact_command(self._lines[0])[0]]
+
+    def shown(self) -> str:
+        """Return all there is to know of the program without its secrets.
+
+        Its hash identifies the program, so that nobody can guess a secret from the hash.
+        """
+        environment = {n: "" if is_secret(n, t) else t for n, t in self.environment.items()}
+        rest = replace(self, words=(), build="", compare="", environment=environment)
+        texts = (repr(rest), self.build, self.compare)
+        return "\n".join([repr(self.shown_words()), *(redact(t, self._secrets) for t in texts)])
+
+    def decisive_line(self, output: str) -> str:
+        """Return the most informative output line: the first compiler error, or the last line."""
+        lines = redact(output, self._secrets).strip().splitlines()
+        if not lines:
+            return "it printed nothing"
+        return repr(next(filter(ERROR_LINE.search, lines), lines[-1])[-MAX_SHOWN_CHARACTERS:])
+
+    @property
+    def _lines(self) -> list[Sequence[str]]:
+        words = [" ".join(self.words)] if self.shell else self.words
+        return [words, [self.build], [self.compare]]
+
+    @cached_property
+    def _secrets(self) -> set[str]:
+        found = {t for n, t in self.environment.items() if is_secret(n, t)}
+        return found.union(*(redact_command(line)[1] for line in self._lines))
+
     def _path(self, path: str) -> Path:
         return Path(self.folder, path)
 
@@ -148,10 +181,11 @@ class ProgramKernel(WrappedKernel):
                     f"knob {knob!r} is used nowhere: write {{{knob}}} where it belongs, in the "
                     "program's arguments, --build, --env or a --template"
                 )
-        words = " ".join(program.words)
-        code = "\n".join([repr(program), *(_digest(path) for path in program.files())])
-        named = name or Path(program.words[0].split()[0]).stem
-        super().__init__(named, knobs, restrictions, default, {"command": words}, code, cost)
+        words = program.shown_words()
+        code = "\n".join([program.shown(), *(_digest(path) for path in program.files())])
+        named = name or Path(words[0].split()[0]).stem
+        problem = {"command": " ".join(words)}
+        super().__init__(named, knobs, restrictions, default, problem, code, cost)
         self.reports_own_time = True
         self.program = program
         self.scratch = str(scratch)
@@ -231,18 +265,16 @@ class _ProgramLaunch(SelfTimedLaunch):
         output = self._run_command(words, "it")
         wall_ms = (time.perf_counter() - start) * 1e3
         if self._program.check and not re.search(self._program.check, output, re.MULTILINE):
-            raise WrongResult(
-                f"{self._program.check!r} is not in its output: {_decisive_line(output)}"
-            )
+            printed = self._program.decisive_line(output)
+            raise WrongResult(f"{self._program.check!r} is not in its output: {printed}")
         return wall_ms if self._program.time is None else self._parse_time(output)
 
     def _parse_time(self, output: str) -> float:
         assert self._program.time is not None
         found = re.findall(self._program.time, output, re.MULTILINE)
         if not found:
-            raise ValueError(
-                f"{self._program.time!r} finds no time in its output: {_decisive_line(output)}"
-            )
+            printed = self._program.decisive_line(output)
+            raise ValueError(f"{self._program.time!r} finds no time in its output: {printed}")
         try:
             value = float(found[-1])
         except ValueError:
@@ -283,9 +315,8 @@ class _ProgramLaunch(SelfTimedLaunch):
             raise
         output = printed.decode("utf-8", "replace")
         if process.returncode:
-            raise RuntimeError(
-                f"{what} ends with exit code {process.returncode}: {_decisive_line(output)}"
-            )
+            shown = self._program.decisive_line(output)
+            raise RuntimeError(f"{what} ends with exit code {process.returncode}: {shown}")
         return output
 
 
@@ -306,14 +337,6 @@ def _kill_tree(process: "subprocess.Popen[bytes]") -> None:
 
 def _shell_command(text: str) -> list[str]:
     return ["cmd", "/c", text] if sys.platform == "win32" else ["/bin/sh", "-c", text]
-
-
-def _decisive_line(output: str) -> str:
-    """Return the most informative output line: the first compiler error, or the last line."""
-    lines = output.strip().splitlines()
-    if not lines:
-        return "it printed nothing"
-    return repr(next(filter(ERROR_LINE.search, lines), lines[-1])[-MAX_SHOWN_CHARACTERS:])
 
 
 def _read(path: Path) -> str:

@@ -1,9 +1,10 @@
 """Finds and reads the files of importers."""
 
+import csv
 import io
-import json
 import re
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pandas as pd
 
 from foretune.datasets.importers.columns import as_categories
 from foretune.errors import RunTableError
-from foretune.files import read_bytes, read_parquet, translate_read_errors
+from foretune.files import parse_json, read_bytes, require_cells, translate_read_errors
+from foretune.parquet import read_parquet
 
 TABLES = (".parquet", ".csv", ".csv.gz", ".txt")
 """Suffixes of the tables that `read_table` reads."""
@@ -58,8 +60,15 @@ def read_table(path: Path, expected: Sequence[str] = ()) -> pd.DataFrame:
         if path.suffix == ".parquet":
             # The stored index of a sampled table would misalign new columns.
             return read_parquet(path, dictionaries=True).to_pandas().reset_index(drop=True)
-        table = pd.read_csv(io.BytesIO(read_bytes(path)), skipinitialspace=True)
-        return as_categories(table)
+        return as_categories(read_csv(path))
+
+
+def read_csv(path: Path) -> pd.DataFrame:
+    """Read a CSV table, optionally gzip-compressed; errors are OSError or ValueError."""
+    file = io.BytesIO(read_bytes(path))
+    lines = csv.reader(io.TextIOWrapper(io.BytesIO(file.getbuffer()), "utf-8-sig", newline=""))
+    require_cells(0, max(map(len, islice(filter(None, lines), 1)), default=0))
+    return pd.read_csv(file, skipinitialspace=True)
 
 
 def require(table: pd.DataFrame, columns: Iterable[str], path: Path, what: str) -> None:
@@ -91,7 +100,7 @@ def read_json(path: Path, keys: Sequence[str], what: str) -> Any:
     text = read_text(path, what, keys)
     expected = f"is not {what}: it is not readable JSON with {', '.join(keys)} ({{}})"
     with translate_read_errors(path, RunTableError, expected):
-        data = json.loads(text)
+        data = parse_json(text, object)
     require_keys(data, keys, path, what)
     return data
 

@@ -16,6 +16,7 @@ from foretune.datasets.importers.records import is_counter, table_from_records
 from foretune.datasets.importers.request import Request
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
+from foretune.files import parse_json
 from foretune.measurement import Status
 
 FAILURES = {
@@ -123,8 +124,8 @@ def parse(path: Path) -> Any:
     whole_lines = text.rpartition("\n")[0].rstrip().rstrip(",")
     for candidate in (text, *(t + "}}" for t in (text.rstrip(","), whole_lines))):
         try:
-            return json.loads(candidate)
-        except (RecursionError, ValueError):
+            return parse_json(candidate, object)
+        except ValueError:
             continue
     raise RunTableError(
         f"{path} is not {_WHAT}: it is not readable JSON, finished or not, with {', '.join(_KEYS)}"

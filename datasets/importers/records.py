@@ -9,6 +9,7 @@ import pandas as pd
 
 from foretune.datasets.importers.columns import as_categories
 from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS, PLAIN_GROUPS, TEXT
+from foretune.files import require_cells
 from foretune.measurement import Status
 from foretune.values import parse_value
 
@@ -30,7 +31,10 @@ def table_from_records(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
     Measurements that are not numbers become gaps, as do those of failed runs.
     """
-    rows = pd.DataFrame(list(records))
+    listed = list(records)
+    columns = len({column for record in listed for column in record})
+    require_cells(len(listed) * columns, columns, 0)
+    rows = pd.DataFrame(listed)
     if rows.empty:
         return rows
     for column in rows.columns:

@@ -1,6 +1,5 @@
 """Checks a plan with vLLM: serves it as planned and runs vLLM's benchmark."""
 
-import json
 import os
 import shutil
 import signal
@@ -19,6 +18,7 @@ from typing import Any
 import pandas as pd
 
 from foretune.errors import MeasurementError, UsageError
+from foretune.files import read_json
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.launching import checkpoint, launch
 from foretune.progress import Progress
@@ -52,7 +52,7 @@ class Benchmark:
             MeasurementError: it cannot be read, lacks a figure, or no request was answered.
         """
         try:
-            result = json.loads(path.read_text(encoding="utf-8"))
+            result = read_json(path)
             found = cls(
                 ttft_ms=float(result["mean_ttft_ms"]),
                 tpot_ms=float(result["mean_tpot_ms"]),
@@ -62,7 +62,7 @@ class Benchmark:
                 completed=int(result["completed"]),
                 failed=int(result.get("failed", 0)),  # older versions lack it
             )
-        except (OSError, ValueError, TypeError) as e:
+        except (OSError, ValueError, TypeError, OverflowError) as e:
             raise MeasurementError(f"vLLM's result {path.name} cannot be read: {e}") from e
         except KeyError as e:
             raise MeasurementError(f"vLLM's result {path.name} has no {e}") from e

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
 from statistics import median
 
 from foretune.errors import RunTableError
+from foretune.files import read_bytes, translate_read_errors
 from foretune.plan.describe.cache_formats import CACHE_FORMATS
 from foretune.plan.describe.checkpoint import FORMAT_OF_SUFFIX
 from foretune.plan.describe.description import ModelDescription
@@ -62,11 +62,8 @@ def read_accuracy(path: str | os.PathLike[str]) -> tuple[AccuracyResult, ...]:
     Raises:
         RunTableError: the file cannot be read, lacks a column, or has an invalid row.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as e:
-        raise RunTableError(f"cannot read {path}: {e}") from e
-    return _parse(text, str(path))
+    with translate_read_errors(path, RunTableError, "is no readable table of accuracies: {}"):
+        return _parse(read_bytes(path).decode("utf-8-sig"), str(path))
 
 
 def recovery(

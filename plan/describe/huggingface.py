@@ -3,11 +3,11 @@
 Families name equivalent fields differently. Fields about vision, speech or training are ignored.
 """
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from foretune import files
 from foretune.errors import UsageError
 from foretune.plan.describe.checkpoint import stored_formats
 from foretune.plan.describe.description import GATED_MATRICES, ModelDescription
@@ -54,6 +54,11 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
     ``quantization`` is the content of ``hf_quant_config.json``, if any. Raises UsageError for
     missing fields and unsupported layers.
     """
+    with files.translate_read_errors(name, UsageError, f"has a damaged {CONFIG_FILE}: {{}}"):
+        return _read_config(config, name, quantization or {})
+
+
+def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescription:
     text = _text_config(config)
     kinds = config.get("architectures") or []
     if kinds and not any(word in kind for kind in kinds for word in GENERATIVE_ARCHITECTURES):
@@ -67,7 +72,7 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
     )
     window, windowed = _windows(text)
     mla = _mla(text, name)
-    formats = stored_formats({**text, **config}, quantization or {})
+    formats = stored_formats({**text, **config}, quantization)
     matrices = GATED_MATRICES - 1 if text.get("model_type") in UNGATED_FAMILIES else GATED_MATRICES
     common = {
         "hidden": hidden,
@@ -257,11 +262,9 @@ def read_json(path: Path) -> Fields:
     Raises UsageError if there is none.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content: Fields = files.read_json(path)
     except OSError as e:
         raise UsageError(f"cannot read {path}: {e.strerror}") from e
     except ValueError as e:
         raise UsageError(f"{path} is not JSON: {e}") from e
-    if not isinstance(content, dict):
-        raise UsageError(f"{path} is not a JSON object")
     return content

@@ -13,6 +13,7 @@ from typing import Any, Self
 from foretune.collect.devices import local_device, local_gpus
 from foretune.device import Device, find_device, find_device_or_none
 from foretune.errors import RunTableError, UnknownName
+from foretune.files import read_bytes, translate_read_errors
 from foretune.operator_package import installed_tables
 
 PCIE_GBPS = 32.0
@@ -128,10 +129,8 @@ def read_prices(path: str | os.PathLike[str]) -> dict[str, float]:
     Raises:
         RunTableError: the file cannot be read, lacks a column, or has an invalid price.
     """
-    try:
-        return _parse_prices(Path(path).read_text(encoding="utf-8"), str(path))
-    except (OSError, UnicodeDecodeError) as e:
-        raise RunTableError(f"cannot read prices from {path}: {e}") from e
+    with translate_read_errors(path, RunTableError, "is no readable table of prices: {}"):
+        return _parse_prices(read_bytes(path).decode("utf-8-sig"), str(path))
 
 
 def _parse_prices(text: str, name: str) -> dict[str, float]:

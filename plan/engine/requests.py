@@ -7,12 +7,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.importers.files import read_table
 from foretune.errors import RunTableError
+from foretune.files import translate_read_errors
 
 COLUMNS = ("at_s", "isl", "osl")
 """Columns of a trace: arrival in seconds, tokens of the prompt and of the answer."""
 CACHED = "cached"
 """Optional column: cached tokens of the prompt."""
+MAX_TOKENS = 2**31
+"""Bound of the tokens of a request."""
 
 
 @dataclass(frozen=True)
@@ -70,20 +74,18 @@ def read_trace(path: str | os.PathLike[str]) -> Requests:
     Columns are ``at_s``, ``isl``, ``osl`` and optionally ``cached``. Raises RunTableError if the
     file cannot be read, lacks a column, or has an invalid row.
     """
-    source = Path(path)
-    try:
-        table = pd.read_parquet(source) if source.suffix == ".parquet" else pd.read_csv(source)
-    except (OSError, ValueError) as e:  # the parsers' errors are ValueErrors
-        raise RunTableError(f"cannot read a trace from {path}: {e}") from e
+    table = read_table(Path(path), COLUMNS)
     missing = [name for name in COLUMNS if name not in table]
     if missing or table.empty:
         lack = f"no column {missing[0]!r}" if missing else "no rows"
         raise RunTableError(f"{path} has {lack}: it needs {', '.join(COLUMNS)}, a row per request")
     columns = [*COLUMNS, *([CACHED] if CACHED in table else [])]
-    numbers = table[columns].apply(pd.to_numeric, errors="coerce")
+    with translate_read_errors(path, RunTableError, "is damaged: {}"):
+        numbers = table[columns].apply(pd.to_numeric, errors="coerce")
     numbers[CACHED] = numbers.get(CACHED, 0)
     integral = (numbers[["isl", "osl", CACHED]] % 1 == 0).all(axis=1)
     valid = integral & (numbers["at_s"] >= 0) & (numbers["at_s"] < np.inf) & (numbers["isl"] >= 1)
+    valid &= (numbers[["isl", "osl"]] < MAX_TOKENS).all(axis=1)
     valid &= (numbers["osl"] >= 1) & (numbers[CACHED] >= 0) & (numbers[CACHED] < numbers["isl"])
     if not valid.all():
         row = int(np.flatnonzero(~valid.to_numpy())[0]) + 1

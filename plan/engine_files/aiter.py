@@ -16,6 +16,7 @@ from typing import Self
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.importers.files import read_csv
 from foretune.errors import StoreError
 from foretune.plan.engine_files.tuned_layers import (
     DISTANCE_OFFSET,
@@ -130,7 +131,7 @@ class TunedTable:
             if "untuned" not in extra.name
         ]
         try:
-            tables = [pd.read_csv(path) for path in paths]
+            tables = [read_csv(path) for path in paths]
         except (OSError, ValueError) as e:
             raise StoreError(f"cannot read {kind.name} in {folder}: {e}") from e
         alike = [table for table in tables if list(table.columns) == list(tables[0].columns)]

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from foretune.errors import OutputError, UsageError
-from foretune.files import atomic_write
+from foretune.files import atomic_write, read_json
 from foretune.plan.engine_files.guesses import EngineFile, MeasuredEntry
 from foretune.plan.engine_files.layer import Engine, Layer
 from foretune.plan.engine_files.tuned_layers import MANIFEST_NAME
@@ -102,7 +102,7 @@ def refuse_foreign_file(folder: Path, path: Path, card: dict[str, Any]) -> None:
 def read_card(path: Path) -> dict[str, Any]:
     """Return the card's files; empty if there is no card."""
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))["files"])
+        return dict(read_json(path)["files"])
     except FileNotFoundError:
         return {}
     except OSError as e:

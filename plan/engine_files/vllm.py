@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from foretune.errors import StoreError, UsageError
-from foretune.files import atomic_write
+from foretune.files import atomic_write, read_json
 from foretune.plan.engine_files.layer import TOKENS, Layer
 from foretune.problem import Problem
 from foretune.space import Configuration
@@ -97,12 +97,12 @@ def read_layer(layer: Layer, path: Path) -> TunedLayer:
     Raises StoreError if it cannot be read.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = read_json(path)
         triton = str(data.pop(_VERSION, ""))
         configs = {int(tokens): Configuration(config) for tokens, config in data.items()}
     except OSError as e:
         raise StoreError(f"cannot read {path}: {e.strerror or e}") from e
-    except (ValueError, TypeError, AttributeError, RecursionError) as e:
+    except (ValueError, TypeError, AttributeError) as e:
         raise StoreError(f"{path} does not hold configurations by number of tokens: {e}") from e
     for tokens, config in configs.items():
         if missing := [name for name in REQUIRED if name not in config]:

@@ -8,8 +8,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.importers.files import read_table
 from foretune.errors import RunTableError
+from foretune.files import translate_read_errors
 from foretune.plan.describe.workload import Workload
+from foretune.plan.engine.requests import MAX_TOKENS
 
 COLUMNS = ("isl", "osl", "requests_per_s")
 
@@ -38,14 +41,15 @@ def read_requests(path: str | os.PathLike[str]) -> list[Demand]:
     Raises:
         RunTableError: the file cannot be read, lacks a column, or has an invalid row.
     """
-    table = _read(Path(path))
+    table = read_table(Path(path), COLUMNS)
     missing = [name for name in COLUMNS if name not in table]
     if missing:
         raise RunTableError(
             f"{path} has no column {missing[0]!r}: it needs {', '.join(COLUMNS)}, "
             f"and has {', '.join(map(str, table.columns)) or 'none'}"
         )
-    numbers = table[list(COLUMNS)].apply(pd.to_numeric, errors="coerce")
+    with translate_read_errors(path, RunTableError, "is damaged: {}"):
+        numbers = table[list(COLUMNS)].apply(pd.to_numeric, errors="coerce")
     for i, row in enumerate(numbers.to_dict("records"), 1):
         if error := _row_error(row):
             raise RunTableError(f"{path}, row {i}: {error}")
@@ -58,19 +62,10 @@ def read_requests(path: str | os.PathLike[str]) -> list[Demand]:
     return found
 
 
-def _read(path: Path) -> pd.DataFrame:
-    try:
-        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    except pd.errors.EmptyDataError as e:
-        raise RunTableError(f"{path} is empty: add rows of {', '.join(COLUMNS)}") from e
-    except (OSError, ValueError) as e:  # the parsers' errors are ValueErrors
-        raise RunTableError(f"cannot read requests from {path}: {e}") from e
-
-
 def _row_error(row: Mapping[str, float]) -> str:
     """Return what is wrong with a row; empty if it is valid."""
     for name in ("isl", "osl"):
-        if not (row[name] >= 1 and row[name] == np.floor(row[name]) < np.inf):
+        if not (row[name] >= 1 and row[name] == np.floor(row[name]) < MAX_TOKENS):
             return f"{name} must be a whole number of tokens, at least 1"
     if not 0 <= row["requests_per_s"] < np.inf:
         return "requests_per_s must be a number of requests, not below 0"

@@ -1,20 +1,10 @@
-"""Errors, and redaction of secrets at one boundary."""
+"""Errors and warnings."""
 
 import difflib
-import re
 from collections.abc import Iterable
 from typing import Any
 
-HIDDEN = "***"
-_USER = re.compile(r"(\w[\w+.-]*://)[^\s/@]+@")
-_NAMED = re.compile(
-    r"((?:^|[?&;\s])[\w-]*(?:password|passwd|pwd|token|secret|api_?key)=)[^&;:\s]+", re.IGNORECASE
-)
-
-
-def redact(text: str) -> str:
-    """Remove user names, passwords and tokens from the addresses in a text."""
-    return _NAMED.sub(rf"\1{HIDDEN}", _USER.sub(rf"\1{HIDDEN}@", text))
+from foretune.redaction import redact
 
 
 class ForetuneError(Exception):
@@ -26,7 +16,7 @@ class ForetuneError(Exception):
         super().__init__(redact(message))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), str(self))
+        return restore_error, (type(self), str(self))
 
 
 def first_line(error: BaseException) -> str:
@@ -46,13 +36,16 @@ def describe_error(error: BaseException) -> str:
 class ForetuneWarning(UserWarning):
     """A request cannot be fulfilled; Foretune continues without it."""
 
+    def __init__(self, message: str = "") -> None:
+        super().__init__(redact(message))
+
 
 class DataWarning(ForetuneWarning):
     """Runs are implausible; the message names the rows and what happens to them."""
 
 
-def _rebuild(kind: type[ForetuneError], message: str) -> ForetuneError:
-    """Restore an error that crosses processes: subclasses' constructors take other arguments."""
+def restore_error(kind: type[ForetuneError], message: str) -> ForetuneError:
+    """Return an error that crossed processes: subclasses' constructors take other arguments."""
     error = kind.__new__(kind)
     error.args = (message,)
     return error

@@ -5,8 +5,10 @@ import gzip
 import io
 import json
 import os
+import re
 import stat
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +18,18 @@ from foretune.errors import ForetuneError, OutputError
 
 if TYPE_CHECKING:
     import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
 
 MAX_BYTES = 2 << 30
 """Maximum size of a file, packed or unpacked."""
+FREE_BYTES, MAX_GROWTH = 32 << 20, 32
+"""A file may unpack to so many bytes, and a larger one to so many times its size."""
 MAX_CELLS = 1 << 30
 """Maximum number of cells of a table; a constant column compresses to almost nothing."""
+FREE_CELLS, MAX_CELLS_PER_BYTE = 16 << 20, 16
+"""A file may hold so many cells, and a larger one so many per byte."""
+MAX_COLUMNS = 4096
+"""Maximum number of columns of a table."""
+_LONG_INTEGER = re.compile(r"\d{19}")
 StrPath = str | os.PathLike[str]
 
 
@@ -57,7 +64,7 @@ def require_regular_file(path: StrPath) -> Path:
     found = os.stat(path)
     if not stat.S_ISREG(found.st_mode):
         raise OSError("it is no regular file")
-    _check_size(found.st_size)
+    require_size(found.st_size)
     return Path(path)
 
 
@@ -67,8 +74,8 @@ def read_bytes(path: StrPath) -> bytes:
     if not os.fspath(path).endswith(".gz"):
         return data
     with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-        unpacked = file.read(MAX_BYTES + 1)
-    _check_size(len(unpacked))
+        unpacked = file.read(_max_bytes(len(data)) + 1)
+    require_size(len(unpacked), len(data))
     return unpacked
 
 
@@ -78,8 +85,16 @@ def read_json(path: StrPath, kind: type = dict) -> Any:
 
 
 def parse_json(text: bytes | str, kind: type = dict) -> Any:
-    """Parse a JSON document of type ``kind``; duplicate names raise ValueError."""
-    document = json.loads(text, object_pairs_hook=_reject_duplicate_names)
+    """Parse a JSON document of type ``kind``.
+
+    Duplicate names and integers of more than 64 bits raise ValueError.
+    """
+    text = text if isinstance(text, str) else text.decode("utf-8-sig")
+    parse_int = _bounded_int if _LONG_INTEGER.search(text) else None  # it takes time
+    try:
+        document = json.loads(text, parse_int=parse_int, object_pairs_hook=_reject_duplicate_names)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
     if not isinstance(document, kind):
         raise ValueError(f"it is no {'object' if kind is dict else 'list'}")
     return document
@@ -91,42 +106,43 @@ def read_arrays(path: StrPath) -> "dict[str, np.ndarray]":
 
     packed = io.BytesIO(read_bytes(path))
     with zipfile.ZipFile(packed) as archive:
-        _check_size(sum(part.file_size for part in archive.infolist()))
+        require_size(sum(part.file_size for part in archive.infolist()), len(packed.getbuffer()))
     with np.load(packed, allow_pickle=False) as data:
         return {name: np.asarray(data[name]) for name in data.files}
-
-
-def open_parquet(path: StrPath, dictionaries: bool = False) -> "pq.ParquetFile":
-    """Open a Parquet file; ``dictionaries`` encodes its text columns."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    metadata = pq.read_metadata(require_regular_file(path))
-    if metadata.num_rows * max(1, metadata.num_columns) > MAX_CELLS:
-        raise ValueError(f"it says that it has {metadata.num_rows:,} rows")
-    texts = [
-        field.name for field in pq.read_schema(path)
-        if dictionaries and (pa.types.is_string(field.type) or pa.types.is_large_string(field.type))
-    ]  # fmt: skip
-    return pq.ParquetFile(path, read_dictionary=texts)
-
-
-def read_parquet(path: StrPath, dictionaries: bool = False) -> "pa.Table":
-    """Return a Parquet table; see `open_parquet`."""
-    return open_parquet(path, dictionaries).read()
 
 
 def _reject_duplicate_names(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"{next(n for n in names if names.count(n) > 1)!r} is there twice")
+        name = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"{name!r} is there twice")
     return found
 
 
-def _check_size(size: int) -> None:
-    if size > MAX_BYTES:
-        raise ValueError(f"it has {size >> 20:,} MiB or more, {MAX_BYTES >> 20:,} are read")
+def _bounded_int(digits: str) -> int:
+    if len(digits) > 20 or not -(2**63) <= int(digits) < 2**64:
+        raise ValueError(f"the integer {digits[:20]}… has more than 64 bits")
+    return int(digits)
+
+
+def require_size(size: int, packed: int | None = None) -> None:
+    """Raise ValueError if ``size`` bytes, or those in a file of ``packed`` bytes, are too many."""
+    limit = MAX_BYTES if packed is None else _max_bytes(packed)
+    if size > limit:
+        raise ValueError(f"it has {size >> 20:,} MiB or more, {limit >> 20:,} are read")
+
+
+def _max_bytes(packed: int) -> int:
+    return min(MAX_BYTES, max(FREE_BYTES, MAX_GROWTH * packed))
+
+
+def require_cells(cells: int, columns: int, size: int = MAX_CELLS) -> None:
+    """Raise ValueError if a table, in a file of ``size`` bytes, has too many cells or columns."""
+    limit = min(MAX_CELLS, max(FREE_CELLS, MAX_CELLS_PER_BYTE * size))
+    if columns > MAX_COLUMNS:
+        raise ValueError(f"it has {columns:,} columns, {MAX_COLUMNS:,} are read")
+    if cells > limit:
+        raise ValueError(f"it says that it has {cells:,} cells, {limit:,} are read: split it")
 
 
 class Lock:
@@ -162,9 +178,17 @@ class Lock:
             self._lock.release()
 
 
+def open_private(path: StrPath, flags: int = os.O_RDWR) -> int:
+    """Open a file, made for its owner alone (0600) if it does not exist; an ``opener``."""
+    return os.open(path, flags | os.O_CREAT, 0o600)
+
+
 @contextlib.contextmanager
 def atomic_write(
-    path: str | os.PathLike[str], error: type[ForetuneError] = OutputError, what: str = ""
+    path: str | os.PathLike[str],
+    error: type[ForetuneError] = OutputError,
+    what: str = "",
+    private: bool = False,
 ) -> Iterator[Path]:
     """Yield a temporary path, which becomes ``path`` on success.
 
@@ -172,11 +196,16 @@ def atomic_write(
         path: file to write.
         error: raised if the file cannot be written.
         what: describes the file in the message.
+        private: whether a new file is its owner's alone; one that exists keeps its permissions.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        if private:
+            os.close(open_private(temporary))
+            if path.exists():
+                temporary.chmod(path.stat().st_mode & 0o777)
         yield temporary
         temporary.replace(path)
     except OSError as e:

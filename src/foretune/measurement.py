@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from foretune.errors import RunTableError
 from foretune.problem import Problem
+from foretune.redaction import redact
 from foretune.space import Configuration
 
 POWER_MARGIN = 1.2
@@ -65,6 +66,10 @@ class Measurement:
     )
     environment: str = ""
     cost_s: float = math.nan
+
+    def __post_init__(self) -> None:
+        if self.error:  # what a program printed
+            object.__setattr__(self, "error", redact(self.error))
 
     @property
     def ok(self) -> bool:

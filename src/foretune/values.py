@@ -86,6 +86,8 @@ def plain_value(name: str, value: Any) -> Value:
         value = value.item()
     if isinstance(value, float) and math.isnan(value):
         raise UsageError(f"{name} is NaN: leave out what has no value")
+    if isinstance(value, int) and not -(2**63) <= value < 2**64:
+        raise UsageError(f"{name} has more than 64 bits: no run table can hold it")
     if isinstance(value, (bool, int, float, str)):
         return value
     raise UsageError(

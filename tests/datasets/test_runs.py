@@ -159,7 +159,7 @@ def test_writing_validates_and_leaves_the_old_file(tmp_path):
     with pytest.raises(RunTableError, match="row 0"):
         write_runs(path, from_measurements([run(x=1)]).assign(time_ms=-1.0))
     with pytest.raises(RunTableError, match="Parquet cannot hold"):
-        write_runs(path, from_measurements([run(x=2**80)]))
+        write_runs(path, from_measurements([run(x=2**64 - 1), run(x=-1)]))
     assert path.read_bytes() == before
     assert [p.name for p in tmp_path.iterdir()] == ["runs.parquet"]
 

@@ -1,255 +1,29 @@
-"""Damaged files: a valid sample for every decoder, and ways to spoil one.
+"""Fuzzing in process: a valid sample for every decoder, spoiled again and again.
 
-`DECODERS` says how a sample is written and read; `spoil` changes a file as its name's ending asks:
-bytes of any, values of JSON, cells of text, arrays in archives, nodes of trees.
+`DECODERS` says how a sample is written and read; `fuzz` counts what a decoder makes of spoiled ones
+(`spoiling`). An input is named by seed, decoder and number, so that it can be made again.
 """
 
-import contextlib
-import gzip
 import importlib.util
-import io
 import json
 import random
-import re
-import struct
+import signal
+import time
 import warnings
-import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
+from spoiling import make_spoiler, spoil_bytes
 
-from foretune.errors import UsageError
-from foretune.models.trees import ubjson
+from foretune.errors import ForetuneError, UsageError
 
 HERE = {"kernel": "gemm", "device": "NVIDIA H200"}
-HOSTILE: list[Any] = [
-    None, True, False, 0, -1, 2, 0.5, -0.0, 1e308, 10**9, 10**30, -(2**63), float("nan"),
-    float("inf"), "", "x", "ok", "\ud800", "9" * 5000, [], {}, [[]], [1, 2], {"a": 1}, [{}], [None],
-]  # fmt: skip
-"""What stands in place of a JSON value."""
-WORDS = ["", "x", "nan", "inf", "-1", "0", "1e308", "9" * 400, "true", "None", ",", '"', "\n", ";",
-         "(", "\x00", "ü", "1e400", "-0", "[]"]  # fmt: skip
-"""What stands in place of a word of a text."""
-NUMBERS = [-1, -2, 0, 1, 2, 7, 255, 10**6, 10**9, 2**31 - 1, -(2**31), 2**62]
-FLOATS = [*NUMBERS, np.nan, np.inf, -np.inf, 0.5, -1e308, 1e-320]
-
-
-def spoil(data: bytes, name: str, rng: random.Random) -> bytes:
-    """Return a file's content, spoiled; two of three times so that it is still of its kind."""
-    suffix = next((s for s in _OF_KIND if name.endswith(s)), None)
-    if suffix is None or rng.random() < 1 / 3:
-        return bytes_of(data, rng)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # numbers that do not fit into an array
-        return _OF_KIND[suffix](data, rng)
-
-
-def bytes_of(data: bytes, rng: random.Random) -> bytes:
-    """Flip, cut, delete, insert, repeat or clear bytes."""
-    new, n = bytearray(data), len(data)
-    at, size = rng.randrange(n + 1), rng.choice([1, 2, 8, 64, 1024])
-    how = rng.randrange(6)
-    if how == 0:
-        for _ in range(rng.choice([1, 1, 2, 8])):
-            new[rng.randrange(n)] ^= 1 << rng.randrange(8)
-    elif how == 1:
-        del new[at:]
-    elif how == 2:
-        del new[at : at + size]
-    elif how == 3:
-        new[at:at] = rng.randbytes(size)
-    elif how == 4:
-        new[at:at] = new[max(0, at - size) : at]
-    else:
-        new[at : at + size] = bytes(len(new[at : at + size]))
-    return bytes(new)
-
-
-def _json(data: bytes, rng: random.Random) -> bytes:
-    if rng.random() < 0.02:
-        return b"[" * 100_000
-    return json.dumps(_swapped(json.loads(data), rng)).encode()
-
-
-def _swapped(document: Any, rng: random.Random) -> Any:
-    """Return a document with a value replaced, left out or twice."""
-    places = [((), None)]
-    stack = [((), document)]
-    while stack:
-        path, value = stack.pop()
-        items = value.items() if isinstance(value, dict) else ()
-        items = enumerate(value) if isinstance(value, list) else items
-        for key, inner in items:
-            places.append(((*path, key), inner))
-            stack.append(((*path, key), inner))
-    *path, last = rng.choice(places)[0] or (None,)
-    if last is None:
-        return rng.choice(HOSTILE)
-    parent = document
-    for key in path:
-        parent = parent[key]
-    how = rng.randrange(6)
-    if how == 0:
-        del parent[last]
-    elif how == 1 and isinstance(parent, list):
-        parent.append(parent[last])
-    elif how == 1:
-        parent[f"{last}x"] = parent.pop(last)
-    else:
-        parent[last] = rng.choice(HOSTILE)
-    return document
-
-
-def _lines(data: bytes, rng: random.Random) -> bytes:
-    """Spoil one line of a file with a JSON document in each."""
-    lines = data.splitlines()
-    at = rng.randrange(len(lines))
-    lines[at] = _json(lines[at], rng)
-    return b"\n".join(lines) + b"\n"
-
-
-def _text(data: bytes, rng: random.Random) -> bytes:
-    text = data.decode()
-    word = rng.choice(list(re.finditer(r"[\w.+-]+|[,\"\n]", text)))
-    return (text[: word.start()] + rng.choice(WORDS) + text[word.end() :]).encode()
-
-
-def _gz(data: bytes, rng: random.Random) -> bytes:
-    return gzip.compress(_json(gzip.decompress(data), rng), 1)
-
-
-def _archive(data: bytes, rng: random.Random) -> bytes:
-    """Spoil one array of an archive, or its bytes, and keep the checksums right."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        parts = {name: archive.read(name) for name in archive.namelist()}
-    name = rng.choice(sorted(parts))
-    how = rng.randrange(8)
-    if how == 0:
-        del parts[name]
-    elif how == 1:
-        parts[name] = bytes_of(parts[name], rng)
-    elif name.endswith(".json"):
-        parts[name] = _json(parts[name], rng)
-    else:
-        array = _array(np.load(io.BytesIO(parts[name])), rng)
-        parts[name] = (out := io.BytesIO()) and (np.save(out, array), out.getvalue())[1]
-    new = io.BytesIO()
-    with zipfile.ZipFile(new, "w") as archive:
-        for name, content in parts.items():
-            archive.writestr(name, content)
-    return new.getvalue()
-
-
-def _array(array: np.ndarray, rng: random.Random) -> np.ndarray:
-    """Return an array with a number of it, its shape or its type replaced."""
-    how = rng.randrange(6)
-    if how == 0:
-        return array.ravel()[: rng.randrange(array.size + 1)]
-    if how == 1:
-        return array.astype(rng.choice(["i1", "u8", "f2", "f8", "S3", "?"]))
-    if how == 2:
-        return array[None] if rng.random() < 0.5 else np.concatenate([array.ravel()] * 2)
-    new = array.copy()
-    flat = new.reshape(-1).view()
-    if flat.size and flat.dtype.names:
-        flat = flat[rng.choice(flat.dtype.names)]
-    if flat.size:
-        at, number = rng.randrange(flat.size), rng.choice(FLOATS)
-        with contextlib.suppress(ValueError, OverflowError), np.errstate(all="ignore"):
-            flat[at] = at if rng.random() < 0.2 else np.array(number).astype(flat.dtype)
-    return new
-
-
-def _parquet(data: bytes, rng: random.Random) -> bytes:
-    import pyarrow.parquet as pq
-
-    source = pq.read_table(io.BytesIO(data))
-    table = source.to_pandas()
-    column = rng.choice(list(table.columns))
-    value, how = rng.choice([None, 0, -1, 1e308, np.nan, np.inf, "x", "", True, [1], b"\xff"]), 0
-    how = rng.randrange(4)
-    if how == 0:
-        table = table.drop(columns=column)
-    elif how == 1:
-        table = table.rename(columns={column: rng.choice([f"{column}x", "config.", "", "a.b"])})
-    elif how == 2:
-        table[column] = [value] * len(table)
-    else:
-        cells = list(table[column])
-        cells[rng.randrange(len(cells))] = value
-        table[column] = pd.Series(cells, dtype=object)
-    out = io.BytesIO()
-    try:
-        table.to_parquet(out)
-    except Exception:  # Parquet cannot hold it
-        return bytes_of(data, rng)
-    spoiled = pq.read_table(out)
-    notes = dict(source.schema.metadata or {})
-    notes.pop(b"pandas", None)
-    if notes and rng.random() < 0.3:
-        key = rng.choice(sorted(notes))
-        notes[key] = rng.choice([b"", b"x", b"-1", b"99", b"[1]", b"{}", b'["nope"]', b"\xff"])
-    out = io.BytesIO()
-    pq.write_table(spoiled.replace_schema_metadata(notes), out)
-    return out.getvalue()
-
-
-def _trees(data: bytes, rng: random.Random) -> bytes:
-    """Spoil a model of XGBoost: three of four times a node of a tree, else anything else."""
-    document = ubjson.read(gzip.decompress(data))
-    model = document["learner"]["gradient_booster"]["model"]
-    if rng.random() < 0.75:
-        tree = rng.choice(model["trees"])
-        name = rng.choice([n for n, v in sorted(tree.items()) if isinstance(v, np.ndarray)])
-        tree[name] = _array(tree[name], rng)
-    else:
-        kept, model["trees"] = model["trees"], []
-        document = _swapped(document, rng)
-        with contextlib.suppress(LookupError, TypeError):
-            document["learner"]["gradient_booster"]["model"]["trees"] = kept
-    return gzip.compress(write_ubjson(document), 1)
-
-
-def write_ubjson(value: Any) -> bytes:
-    """Return a document as XGBoost writes it."""
-    if isinstance(value, dict):
-        inner = b"".join(_size(str(n)) + write_ubjson(v) for n, v in value.items())
-        return b"{" + inner + b"}"
-    if isinstance(value, np.ndarray) and (mark := _MARKS.get(value.dtype.newbyteorder(">").str)):
-        body = value.astype(value.dtype.newbyteorder(">")).tobytes()
-        return b"[$" + bytes([mark]) + b"#L" + struct.pack(">q", value.size) + body
-    if isinstance(value, (list, np.ndarray)):
-        values = list(map(write_ubjson, list(value)))
-        return b"[#L" + struct.pack(">q", len(values)) + b"".join(values)
-    if isinstance(value, str):
-        return b"S" + _size(value)
-    if value is None or isinstance(value, bool):
-        return {None: b"Z", True: b"T", False: b"F"}[value]
-    if isinstance(value, int) and -(2**63) <= value < 2**63:
-        return b"L" + struct.pack(">q", value)
-    return (
-        b"d" + np.array(value, dtype=object).astype(">f4").tobytes()
-        if not isinstance(value, (bytes, np.generic))
-        else b"Z"
-    )
-
-
-_MARKS = {dtype.str: mark for mark, dtype in ubjson.NUMBERS.items()}
-
-
-def _size(text: str) -> bytes:
-    data = text.encode(errors="replace")
-    return b"L" + struct.pack(">q", len(data)) + data
-
-
-_OF_KIND: dict[str, Callable[[bytes, random.Random], bytes]] = {
-    ".ubj.gz": _trees, ".json.gz": _gz, ".json": _json, ".jsonl": _lines, ".journal": _lines,
-    ".npz": _archive, ".parquet": _parquet, ".csv": _text, ".txt": _text,
-}  # fmt: skip
+SECONDS = 10
+"""An input that takes longer hangs."""
 
 
 @dataclass(frozen=True)
@@ -260,11 +34,13 @@ class Decoder:
         write: writes a valid sample into an empty folder.
         read: reads what is in a folder, and returns how many rows there are.
         all_rows: whether it must notice that rows got lost when bytes changed.
+        changes: whether reading changes the folder.
     """
 
     write: Callable[[Path], Any]
     read: Callable[[Path], Any]
     all_rows: bool = False
+    changes: bool = False
 
 
 def _importer(format: str, name: str, text: Callable[[Path], Any]) -> Decoder:
@@ -446,25 +222,126 @@ REQUEST = {"kernel": "gemm", "seed": 0}
 
 
 def _campaign(folder: Path) -> None:
-    from foretune.tune.campaign.folder import open_folder
+    from foretune.tune.campaign.folder import CampaignFolder
 
-    open_folder(folder, REQUEST).save(results={"M=1": {}}, device={"name": "x", "kind": "cpu"})
+    CampaignFolder(folder, REQUEST).save(results={"M=1": {}}, device={"name": "x", "kind": "cpu"})
 
 
 def _read_campaign(folder: Path) -> int:
-    from foretune.tune.campaign.folder import open_folder
-    from foretune.tune.report.campaign import rebuild_report
+    from foretune.tune.campaign.campaign import load_campaign
+    from foretune.tune.campaign.folder import CampaignFolder
 
-    path = folder / "gemm-001"
-    text = (path / "campaign.json").read_bytes()
-    open_folder(folder, REQUEST)
-    (path / "campaign.json").write_bytes(text)
+    CampaignFolder(folder, REQUEST)
     try:
-        rebuild_report(path)
+        load_campaign(folder)
     except UsageError as e:
         if "not finished" not in str(e):
             raise
     return 0
+
+
+def _trees(model: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        x = np.random.default_rng(0).normal(0, 1, (60, 3)).astype(np.float32)
+        trained = _model(model)(**{"rounds": 3} if model == "BoostingModel" else {"trees": 3})
+        trained.fit(x, x[:, 0]).save(folder / f"x{trained.suffix}")
+
+    return write
+
+
+def _read_trees(model: str) -> Callable[[Path], int]:
+    def read(folder: Path) -> int:
+        from foretune.errors import PredictorError
+        from foretune.files import translate_read_errors
+
+        kind = _model(model)
+        with translate_read_errors(folder, PredictorError, "is damaged ({})"):
+            return len(kind.load(folder / f"x{kind.suffix}").predict(np.zeros((2, 3), np.float32)))
+
+    return read
+
+
+def _model(name: str) -> Any:
+    from foretune.models.trees.boosting import BoostingModel
+    from foretune.models.trees.forest import ForestModel
+
+    return {"BoostingModel": BoostingModel, "ForestModel": ForestModel}[name]
+
+
+LAYER = "E=8,N=1792,device_name=NVIDIA_H200.json"
+
+
+def _layer(folder: Path) -> None:
+    config = {"BLOCK_SIZE_M": 16, "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 128, "GROUP_SIZE_M": 1,
+              "num_warps": 4, "num_stages": 3}  # fmt: skip
+    (folder / LAYER).write_text(json.dumps({"triton_version": "3.4", "1": config, "64": config}))
+
+
+def _read_layer(folder: Path) -> int:
+    from foretune.plan.engine_files.vllm import read_vllm
+
+    return len(read_vllm(folder / LAYER).configs)
+
+
+def _benchmark(folder: Path) -> None:
+    figures = ("mean_ttft_ms", "mean_tpot_ms", "median_ttft_ms", "median_tpot_ms",
+               "output_throughput", "completed", "failed")  # fmt: skip
+    (folder / "x.json").write_text(json.dumps(dict.fromkeys(figures, 7)))
+
+
+def _read_benchmark(folder: Path) -> int:
+    from foretune.plan.check.vllm_bench import Benchmark
+
+    return Benchmark.from_file(folder / "x.json").completed
+
+
+def _config(folder: Path) -> None:
+    config = {
+        "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": 4,
+        "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+        "vocab_size": 100, "intermediate_size": 96, "num_experts": 8, "num_experts_per_tok": 2,
+        "moe_intermediate_size": 32, "tie_word_embeddings": False, "sliding_window": 8,
+        "layer_types": ["full_attention"] + 3 * ["sliding_attention"], "torch_dtype": "bfloat16",
+        "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def _read_config(folder: Path) -> int:
+    from foretune.plan.describe.huggingface import read_folder
+
+    return int(read_folder(folder).parameters())
+
+
+def _csv(name: str, text: str, read: Callable[[Path], Any]) -> Decoder:
+    def write(folder: Path) -> None:
+        (folder / name).write_text(text)
+
+    return Decoder(write, lambda folder: len(read(folder / name)))
+
+
+def _prices(path: Path) -> Any:
+    from foretune.plan.describe.system import read_prices
+
+    return read_prices(path)
+
+
+def _accuracy(path: Path) -> Any:
+    from foretune.plan.describe.accuracy import read_accuracy
+
+    return read_accuracy(path)
+
+
+def _trace(path: Path) -> Any:
+    from foretune.plan.engine.requests import read_trace
+
+    return read_trace(path).isl
+
+
+def _demand(path: Path) -> Any:
+    from foretune.plan.fleet.requests import read_requests
+
+    return read_requests(path)
 
 
 def _calls(folder: Path) -> None:
@@ -510,27 +387,106 @@ DECODERS = {
     "vidur": _importer("vidur", "mlp.csv", _vidur),
     "run table": Decoder(_table, _read_table),
     "journal": Decoder(_journal, _read_table),
-    "run log": Decoder(_journal, _read_log),
+    "run log": Decoder(_journal, _read_log, changes=True),
     "predictor, boosted": Decoder(_predictor("xgboost"), _read_predictor),
     "predictor, forest": Decoder(_predictor("random_forest"), _read_predictor),
+    "trees, boosted": Decoder(_trees("BoostingModel"), _read_trees("BoostingModel")),
+    "trees, forest": Decoder(_trees("ForestModel"), _read_trees("ForestModel")),
     "policy": Decoder(_policy, _read_policy),
     "exported store": Decoder(_store, _read_store, all_rows=True),
     "campaign": Decoder(_campaign, _read_campaign),
     "recorded calls": Decoder(_calls, _read_calls),
     "order of launches": Decoder(_order, _read_order),
-}
+    "vLLM's tuned file": Decoder(_layer, _read_layer),
+    "vLLM's benchmark": Decoder(_benchmark, _read_benchmark),
+    "model's configuration": Decoder(_config, _read_config),
+    "prices": _csv("p.csv", "system,usd_per_gpu_hour\nh200_sxm,2.5\nb200_sxm,4\n", _prices),
+    "accuracies": _csv(
+        "a.csv",
+        "format,method,model,benchmark,baseline,quantized,better,source\n"
+        "fp8,x,Llama-3.1-8B,GSM8K,73.7,73.4,higher,s\n", _accuracy,
+    ),
+    "trace of requests": _csv("t.csv", "at_s,isl,osl\n0,8,4\n1.5,16,2\n", _trace),
+    "rates of requests": _csv("r.csv", "isl,osl,requests_per_s\n512,64,1.5\n8,4,2\n", _demand),
+}  # fmt: skip
 """Decoder -> what it reads."""
 
 
-def spoiled(folder: Path, name: str, index: int, seed: int = 0) -> tuple[Path, bytes]:
-    """Return which file of a sample is spoiled in an input, and what is then in it."""
-    rng = random.Random(f"{seed}/{name}/{index}")
-    files = sorted(p for p in folder.rglob("*") if p.is_file() and not p.name.startswith("."))
-    path = rng.choice(files)
-    return path, (bytes_of if DECODERS[name].all_rows and index % 2 else _spoil_named(path))(
-        path.read_bytes(), rng
-    )
+@dataclass
+class Tally:
+    """What a decoder made of spoiled inputs.
+
+    Attributes:
+        unexpected: number and outcome of inputs that neither gave a result nor one of our errors.
+    """
+
+    accepted: int = 0
+    refused: int = 0
+    unexpected: list[tuple[int, str]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def inputs(self) -> int:
+        """All inputs."""
+        return self.accepted + self.refused + len(self.unexpected)
 
 
-def _spoil_named(path: Path) -> Callable[[bytes, random.Random], bytes]:
-    return lambda data, rng: spoil(data, path.name, rng)
+def fuzz(
+    name: str, folder: Path, inputs: int, seed: int = 0, start: int = 0, seconds: float = 1e9,
+    note: Callable[[int], Any] = lambda number: None,
+) -> Tally:  # fmt: skip
+    """Read up to ``inputs`` spoiled samples in the empty ``folder``; ``note`` hears of each."""
+    decoder = DECODERS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        decoder.write(folder)
+        sample = {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+        spoilers = {p: make_spoiler(p.name, data) for p, data in sample.items()}
+        whole, tally, begun = decoder.read(folder), Tally(), time.process_time()
+        signal.signal(signal.SIGALRM, _hangs)
+        for number in range(start, start + inputs):
+            if decoder.changes:
+                _restore(folder, sample)
+            note(number)
+            rng = random.Random(f"{seed}/{name}/{number}")
+            path = rng.choice(list(sample))
+            by_byte = decoder.all_rows and number % 2
+            data = spoil_bytes(sample[path], rng) if by_byte else spoilers[path](rng)
+            path.write_bytes(data)
+            _read_one(decoder, folder, number, whole if by_byte else 0, tally)
+            path.write_bytes(sample[path])
+            if time.process_time() > begun + seconds:
+                break
+    tally.seconds = time.process_time() - begun
+    return tally
+
+
+def _read_one(decoder: Decoder, folder: Path, number: int, whole: int, tally: Tally) -> None:
+    signal.alarm(SECONDS)
+    try:
+        rows = decoder.read(folder)
+    except ForetuneError as e:
+        if str(e) and "\n" not in str(e):
+            tally.refused += 1
+        else:
+            tally.unexpected.append((number, f"not one line: {e}"))
+    except BaseException as e:
+        tally.unexpected.append((number, f"{type(e).__name__}: {e}"[:200]))
+    else:
+        if rows < whole:
+            tally.unexpected.append((number, f"{rows} of {whole} rows, without a word"))
+        else:
+            tally.accepted += 1
+    finally:
+        signal.alarm(0)
+
+
+def _hangs(*_: object) -> None:
+    raise SystemExit(f"it takes more than {SECONDS} s")
+
+
+def _restore(folder: Path, sample: dict[Path, bytes]) -> None:
+    for path in set(folder.rglob("*")) - {*sample}:
+        path.unlink()
+    for path, data in sample.items():
+        path.write_bytes(data)

@@ -25,6 +25,7 @@ from foretune.models.validation.evaluation import VALIDATION_LEVELS, ValidationL
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
+from foretune.redaction import redact
 from foretune.registry import get_kernel
 from foretune.search.stopping import make_stopping
 from foretune.space import Configuration
@@ -127,7 +128,7 @@ def run_campaign(
         "stopping": asdict(stopping),
         "validate": validate,
         "seed": seed,
-        "predictor": "" if guide is None else f"{predictor}: {guide}",
+        "predictor": "" if guide is None else redact(f"{predictor}: {guide}"),
     }
     watching = make_observers(observers, tracking_uri, progress)
     progress.say(f"preparing {out}")
@@ -233,6 +234,7 @@ def _profile_and_train(
         rows = pd.concat([before[others], rows], ignore_index=True)
     training = train_predictor(rows, model, seed=seed, kernel=kernel, validate=validate)
     training.predictor.save(folder.predictor)
+    folder.predictor.chmod(0o700)
     progress.advance()
     return training
 

@@ -1,6 +1,7 @@
 """A campaign's folder: its request and its progress."""
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,8 @@ def read_state(path: Path) -> dict[str, Any]:
         state: dict[str, Any] = read_json(path / STATE)
         if wrong := [n for n, kind in _STATE_TYPES.items() if not isinstance(state[n], kind)]:
             raise ValueError(f"{wrong[0]!r} is {state[wrong[0]]!r}")
+        if not 0 <= state["seconds"] < math.inf:
+            raise ValueError(f"'seconds' is {state['seconds']}")
         return state
 
 
@@ -58,7 +61,7 @@ class CampaignFolder:
         """
         self.state |= updates
         self.state["seconds"] = self._earlier_seconds + time.perf_counter() - self.started
-        with atomic_write(self._state_path) as new:
+        with atomic_write(self._state_path, private=True) as new:
             new.write_text(json.dumps(self.state, indent=1), encoding="utf-8")
 
 

@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.errors import ForetuneError, TrackingError, redact
+from foretune.errors import ForetuneError, TrackingError
 from foretune.models import Predictor, Training
 from foretune.models.saved.folder import RUNS_FILE
 from foretune.models.saved.lookup import read_predictor
 from foretune.models.saved.mlflow_source import DEFAULT_URI, connect, root_cause
 from foretune.models.saved.search_predictor import SearchPredictor
+from foretune.redaction import redact
 from foretune.tune.mlflow.flavor import log_model
 from foretune.tune.mlflow.promotion import CHAMPION, PromotionDecision, decide_promotion
 from foretune.tune.report.page import ratio
@@ -30,7 +31,7 @@ def provenance() -> dict[str, str]:
     """Return tags: MLflow's own, Foretune's version and the git state of the working directory."""
     from mlflow.tracking.context.registry import resolve_tags
 
-    tags = {k: str(v) for k, v in resolve_tags().items()}
+    tags = {k: redact(str(v)) for k, v in resolve_tags().items()}
     return {**tags, "foretune.version": __version__, **git_state()}
 
 

@@ -9,12 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretune.errors import StoreError, redact
+from foretune.errors import StoreError
+from foretune.redaction import redact
 from foretune.tune.store.sqlite_file import (
     PATH_ADVICE,
     OpenFile,
     enable_write_ahead_log,
-    make_folder,
+    make_file,
     prepare_engine,
     remove_stale_index,
 )
@@ -163,10 +164,11 @@ class Database:
         """Create missing tables, or migrate old ones."""
         from foretune.tune.store.tables import SCHEMA_VERSION, migrate, stored_version
 
-        if self._may_create and self._path is not None:
-            make_folder(self._path)
+        file = engine.url.database if engine.dialect.name == "sqlite" else None
         if not self._may_create:
-            self._require_file(engine.url.database if engine.dialect.name == "sqlite" else None)
+            self._require_file(file)
+        elif file is not None and not file.startswith("file:"):
+            make_file(Path(file))
         with engine.connect() as connection:
             found = stored_version(connection)
         if found is None:

@@ -2,7 +2,7 @@
 
 ::
 
-    {"format": "foretune tuned results", "version": 1, "subjects": [
+    {"format": "foretune tuned results", "version": 1, "rows": 1, "subjects": [
      {"kernel": "softmax", "source": "9f…", "device": "NVIDIA H200", "versions": "…", "problems": [
       {"problem": {"n": 4096}, "choice": {"config": {"BLOCK": 1024}, …}, "measurements": [
        {"config": {"BLOCK": 1024}, "status": "ok", "time_ms": 0.031, …},
@@ -47,7 +47,8 @@ def write_file(path: str | os.PathLike[str], known: Iterable[SubjectContent]) ->
 
 
 def _file_lines(known: list[SubjectContent]) -> Iterator[str]:
-    yield f'{{"format": {_json(FORMAT)}, "version": {VERSION}, "subjects": [\n'
+    rows = sum(len(chosen) + len(measured) for _, chosen, measured in known)
+    yield f'{{"format": {_json(FORMAT)}, "version": {VERSION}, "rows": {rows}, "subjects": [\n'
     for i, (subject, chosen, measured) in enumerate(known):
         head = _json(asdict(subject)).removesuffix("}")
         yield f' {head}, "problems": [\n'
@@ -109,9 +110,9 @@ def iter_problems(
 
     Damaged files raise ValueError, KeyError, TypeError or AttributeError.
     """
-    if unknown := {*data} - {"format", "version", "subjects"}:
+    if unknown := {*data} - {"format", "version", "rows", "subjects"}:
         raise ValueError(f"{min(unknown)!r} is not known")
-    seen = set()
+    seen, missing = set(), data["rows"]
     for described in data["subjects"]:
         names = ("kernel", "source", "device", "versions")
         if {*described} != {*names, "problems"}:
@@ -127,4 +128,7 @@ def iter_problems(
             if (subject, problem) in seen or len(found) < len(rows):
                 raise ValueError(f"{problem} or a configuration of it is there twice")
             seen.add((subject, problem))
+            missing -= len(found) + (choice is not None)
             yield subject, problem, choice, found
+    if missing:
+        raise ValueError(f"{missing} measurements and choices are missing")

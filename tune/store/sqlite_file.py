@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretune.errors import StoreError
+from foretune.files import open_private
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection, Engine
@@ -66,14 +67,16 @@ def remove_stale_index(path: Path) -> None:
             _beside(path, "-shm").unlink()
 
 
-def make_folder(path: Path) -> None:
-    """Make the folder of ``path``.
+def make_file(path: Path) -> None:
+    """Make an empty file and its folder, for their owner alone; SQLite's other files follow it.
 
     Raises:
         StoreError: it cannot be made.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            os.close(open_private(path))
     except OSError as e:
         raise StoreError(f"cannot write {path} ({e.strerror or e}): {PATH_ADVICE}") from e
 

@@ -274,7 +274,7 @@ class Store(StoreReader):
         """Report a damaged row in one line."""
         try:
             yield
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as e:
             raise StoreError(
                 f"{self.name} holds a damaged row ({type(e).__name__} {e}): "
                 "move it away, and a new one is made"

@@ -9,14 +9,13 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
 from foretune.errors import PredictorError
-from foretune.files import atomic_write
+from foretune.files import atomic_write, read_json, translate_read_errors
 from foretune.plan.serve.deployments.correction_features import correction_features
 from foretune.plan.serve.deployments.group_process import (
     GroupedGaussianProcess,
@@ -174,23 +173,18 @@ class LatencyPredictor:
 
         Raises PredictorError if it is not a correction of this version.
         """
-        try:
-            data = json.loads(Path(path).read_text(encoding="utf-8"))
-            if not isinstance(data, dict) or "format" not in data:
+        says = "is not a latency correction ({}): train one with --measured TABLE"
+        with translate_read_errors(path, PredictorError, says):
+            data = read_json(path)
+            if "format" not in data:
                 raise ValueError("not a correction file")
-        except (OSError, ValueError) as e:
-            reason = getattr(e, "strerror", None) or e
-            raise PredictorError(
-                f"{path} is not a latency correction ({reason}): train one with --measured TABLE"
-            ) from e
         if data["format"] != FILE_FORMAT:
             raise PredictorError(
                 f"{path} was made by another version of Foretune: train it again from its table"
             )
-        try:
+        says = "is damaged ({}): train it again from its table"
+        with translate_read_errors(path, PredictorError, says):
             return cls._from_json(data)
-        except (KeyError, TypeError, ValueError) as e:
-            raise PredictorError(f"{path} is damaged ({e}): train it again from its table") from e
 
     def _inputs(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
         """Return labels and coordinates for the process, and the formulas' latencies."""

@@ -30,6 +30,7 @@ from foretune.cli import (
 )
 from foretune.cli.options import NO_STORE, RootOptions, find_program
 from foretune.errors import ForetuneError, ForetuneWarning, UsageError
+from foretune.redaction import redact
 from foretune.version import __version__
 
 INTERRUPTED_EXIT_CODE = 130
@@ -205,6 +206,6 @@ def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         import traceback
 
-        traceback.print_exc()
-    print(f"foretune: {' '.join(message.split())}", file=sys.stderr)
+        print(redact(traceback.format_exc()), file=sys.stderr, end="")
+    print(f"foretune: {redact(' '.join(message.split()))}", file=sys.stderr)
     return code

@@ -1,6 +1,7 @@
 """``foretune tune``: one problem or a workload, a few measurements, a verified winner."""
 
 import csv
+import io
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -15,6 +16,7 @@ from foretune.cli.output import Output, format_config
 from foretune.cli.tune_program import SearchOptions
 from foretune.console import progress_bar
 from foretune.errors import UsageError
+from foretune.files import read_bytes
 from foretune.objective import Limit
 
 if TYPE_CHECKING:
@@ -203,9 +205,9 @@ def read_calls(path: Path, kernel: str = "") -> "list[Calls]":
     from foretune.tune.workload import Calls
 
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.DictReader(file))
-    except (OSError, UnicodeDecodeError, csv.Error) as e:
+        text = read_bytes(path).decode("utf-8-sig")
+        rows = list(csv.DictReader(io.StringIO(text, newline="")))
+    except (OSError, ValueError, csv.Error) as e:
         raise UsageError(f"{path} cannot be read: {e}") from e
     needed = [c for c in WORKLOAD_COLUMNS if c != "kernel" or not kernel]
     if not rows or (missing := [c for c in needed if c not in rows[0]]):

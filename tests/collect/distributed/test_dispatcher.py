@@ -3,11 +3,20 @@
 import heapq
 from collections import Counter
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.collect.distributed.dispatcher import MAX_ATTEMPTS, MAX_IDLE_S, Dispatcher, WorkerLost
+from foretune.collect.distributed.dispatcher import (
+    MAX_ATTEMPTS,
+    MAX_IDLE_S,
+    MAX_RETIRE_S,
+    REFRESH_S,
+    RETIRE_S,
+    Dispatcher,
+    WorkerLost,
+)
 from foretune.errors import ForetuneWarning, MeasurementError, UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore::foretune.errors.ForetuneWarning")
@@ -27,6 +36,7 @@ class FakeCrew:
         self.deadly = {work: list(times) for work, times in (deadly or {}).items()}
         self.first = list(first)
         self.now, self.started, self.events = 0.0, 0, []
+        self.started_at = []
         self.busy, self.most_busy, self.done_by = set(), 0, {}
 
     def capacity(self):
@@ -34,6 +44,7 @@ class FakeCrew:
 
     def start(self):
         self.started += 1
+        self.started_at.append(self.now)
         answer = self.first.pop(0) if self.first else None
         heapq.heappush(self.events, (self.now + 1, self.started, answer))
         return self.started
@@ -136,14 +147,31 @@ def test_devices_join():
     assert crew.now < 50 + 100 * 10 / 4
 
 
-def test_a_device_that_is_unfit_does_nothing():
-    crew = FakeCrew(
-        3, first=[None, UsageError("other code"), *[WorkerLost("no start")] * MAX_ATTEMPTS]
-    )
-    with pytest.warns(ForetuneWarning, match="going on without a device: other code"):
-        assert len(list(dispatcher(crew).results(pieces(20)))) == 20
+def test_a_device_that_is_unfit_is_tried_again_ever_more_seldom():
+    crew = FakeCrew(2, first=[None, *[UsageError("other code")] * 99])
+    with pytest.warns(ForetuneWarning, match="going on without a device for 5 s: other code"):
+        assert len(list(dispatcher(crew).results(pieces(400)))) == 400
     assert list(crew.done_by) == [1]
-    assert crew.started == 2 + MAX_ATTEMPTS
+    gaps = np.diff(crew.started_at[1:])
+    limits = np.minimum(RETIRE_S * 2.0 ** np.arange(len(gaps)), MAX_RETIRE_S)
+    assert len(gaps) > 12
+    assert np.all((limits <= gaps) & (gaps < limits + 10.0 + REFRESH_S + 2.0))  # a piece takes 10 s
+
+
+def test_no_device_is_lost_for_good_by_killing_its_workers():
+    lost = [WorkerLost("killed")] * MAX_ATTEMPTS
+    crew = FakeCrew(3, first=[None, *lost, *lost])
+    with pytest.warns(ForetuneWarning, match="going on without a device for 10 s: killed"):
+        assert len(list(dispatcher(crew).results(pieces(60)))) == 60
+    assert len(crew.done_by) == 3
+    assert crew.started == 3 + 2 * MAX_ATTEMPTS
+
+
+def test_all_workers_are_killed_and_come_back():
+    """All are lost at work, and then as they start, for a while."""
+    crew = FakeCrew(2, {0: [1.0], 1: [1.0]}, [None, None, *[WorkerLost("killed")] * 20])
+    assert len(list(dispatcher(crew).results(pieces(20)))) == 20
+    assert crew.started == 24
 
 
 def test_a_worker_lost_as_it_starts_is_started_again():

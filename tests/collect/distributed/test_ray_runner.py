@@ -1,8 +1,11 @@
 """Measuring on a Ray cluster of this machine: two nodes that each claim to have the CPU."""
 
 import dataclasses
+import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import psutil
@@ -99,6 +102,41 @@ def test_the_table_is_that_of_one_machine_whoever_is_lost(runner, cluster, cpu, 
 
 def test_the_contract(runner):
     check_runner(runner)  # the last test: it closes the runner
+
+
+LOCAL = """
+import json, os, subprocess, sys
+import psutil, ray
+from toy_kernel import Toy, config
+from foretune.collect import RayRunner, Timing, local_device
+
+os.environ["RAY_AUTH_MODE"] = "disabled"
+with RayRunner(Toy(), local_device("cpu"), Timing(max_seconds=0.03), 5.0) as runner:
+    (measured,) = runner.run(Toy(), Toy().problem(n=20), [config()])
+    ours = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    ears = {c.laddr.ip for p in ours for c in p.net_connections("inet") if c.status == "LISTEN"}
+    gcs = ray.get_runtime_context().gcs_address
+    stranger = subprocess.run(
+        [sys.executable, "-c", f"from ray._raylet import GcsClient; GcsClient(address={gcs!r})"],
+        capture_output=True, text=True,
+    )
+print(json.dumps([measured.ok, sorted(ears), stranger.stderr[-900:], os.environ["RAY_AUTH_MODE"]]))
+"""
+
+
+def test_a_cluster_of_one_machine_is_closed_to_others(tmp_path):
+    """It listens on the loopback interface, and refuses those who do not know its token."""
+    run = subprocess.run(
+        [sys.executable, "-c", LOCAL], capture_output=True, text=True, timeout=120,
+        env={**os.environ, "HOME": str(tmp_path), "PYTHONPATH": os.pathsep.join(sys.path)},
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    ok, listening, refused, mode = json.loads(run.stdout.splitlines()[-1])
+    assert ok
+    assert set(listening) <= {"127.0.0.1", "::ffff:127.0.0.1"}
+    assert "InvalidAuthToken" in refused
+    assert mode == "disabled"
+    assert not (tmp_path / ".ray").exists()
 
 
 class Killing(Silent):

@@ -149,5 +149,5 @@ def test_bad_results(tmp_path, text, reason):
     (tmp_path / "bad.csv").write_text(text)
     with pytest.raises(RunTableError, match=reason):
         read_accuracy(tmp_path / "bad.csv")
-    with pytest.raises(RunTableError, match="cannot read"):
+    with pytest.raises(RunTableError, match="is no readable table of accuracies"):
         read_accuracy(tmp_path / "absent.csv")

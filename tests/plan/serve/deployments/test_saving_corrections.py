@@ -72,7 +72,7 @@ def test_what_it_says_follows_from_the_intervals(trained):
     [
         (None, "No such file"),
         ("", "is not a latency correction"),
-        ("[1]", "not a correction file"),
+        ("[1]", "it is no object"),
         ("{}", "not a correction file"),
         ('{"format": 99}', "another version"),
         ('{"format": 2}', "damaged"),
