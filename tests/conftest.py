@@ -1,7 +1,11 @@
 """What all tests share: hypothesis' profile, markers that skip with a reason, a toy run table."""
 
-import math
 import os
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")  # before NumPy: threads of busy cores spin, 20 times as long
+
+import math
 import re
 import shutil
 from importlib.util import find_spec
