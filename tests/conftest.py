@@ -26,6 +26,7 @@ from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement, Status
 from foretune.models.trees.boosting import BoostingModel
+from foretune.models.trees.forest import ForestModel
 from foretune.registry import get_kernel
 
 settings.register_profile(
@@ -40,6 +41,7 @@ settings.load_profile("foretune")
 TOY_SIZES = [(64, 64, 64), (256, 64, 128), (96, 512, 32), (512, 512, 128), (128, 1024, 512),
              (1024, 768, 1024)]  # fmt: skip
 TOY_CONFIGS = 25
+BOOSTING, FOREST = BoostingModel.__init__.__defaults__, ForestModel.__init__.__defaults__
 
 
 def shared_folder() -> Path:
@@ -182,13 +184,29 @@ def _cache_of_their_own(tmp_path_factory):
         yield
 
 
-@pytest.fixture
-def few_trees(monkeypatch, tmp_path):
-    """Predictors of large tables learn quickly, and are kept for no other test."""
-    rounds, depth, rate, *rest = BoostingModel.__init__.__defaults__
-    defaults = (rounds // 6, depth, 4 * rate, *rest)
-    monkeypatch.setattr(BoostingModel.__init__, "__defaults__", defaults)
-    monkeypatch.setenv("FORETUNE_CACHE", str(tmp_path / "cache"))
+def _default_trees(patch, share: int) -> None:
+    """Set the default number of trees to a share of what it is, to learn as much faster."""
+    rounds, depth, rate, *rest = BOOSTING
+    defaults = (rounds // share, depth, min(share, 4) * rate, *rest)
+    patch.setattr(BoostingModel.__init__, "__defaults__", defaults)
+    patch.setattr(ForestModel.__init__, "__defaults__", (FOREST[0] // share, *FOREST[1:]))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _few_trees():
+    """Predictors learn quickly, unless a test is about how good they are: see `all_trees`."""
+    with pytest.MonkeyPatch.context() as patch:
+        _default_trees(patch, 6)
+        yield
+
+
+@pytest.fixture(scope="module")
+def all_trees(tmp_path_factory, _cache_of_their_own):
+    """A module's predictors have the trees that users get, and are kept for no other module."""
+    with pytest.MonkeyPatch.context() as patch:
+        _default_trees(patch, 1)
+        patch.setenv("FORETUNE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture

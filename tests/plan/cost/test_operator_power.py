@@ -138,7 +138,7 @@ def test_without_a_limit_nothing_is_said():
 
 
 @pytest.mark.shared_data
-def test_measured_powers_of_products_on_a_gpu_without_times(shared_data, few_trees):
+def test_measured_powers_of_products_on_a_gpu_without_times(shared_data):
     """Times are those of another GPU's measurements; a constant limit is off by half and more."""
     rows = read(shared_data / "llm" / "power_h200_gemm.parquet", Request())
     rows = rows[rows["config.format"] == "bf16"].sample(2000, random_state=0, ignore_index=True)
