@@ -14,7 +14,7 @@ from foretune.models.validation.evaluation import count_seen_before, cross_valid
 from foretune.models.validation.metrics import METRICS
 from foretune.models.validation.splits import task_numbers
 
-QUICK = {"rounds": 40, "rate": 0.2}
+QUICK = {"rounds": 10, "rate": 0.5}
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +146,7 @@ def test_large_tables_are_tested_on_one_fold(toy_runs, monkeypatch):
 def test_cross_validation_leaves_the_predictor_alone(toy_runs):
     predictor = Predictor(parameters=QUICK).fit(toy_runs)
     before = predictor.predict(toy_runs)
-    cross_validate(predictor, toy_runs, splits=("grouped",))
+    cross_validate(predictor, toy_runs, level="quick")
     assert predictor.targets is None
     pd.testing.assert_frame_equal(predictor.predict(toy_runs), before)
 
