@@ -54,10 +54,9 @@ class EngineTables:
     def systems(self) -> list[str]:
         """Short names of the measured systems."""
         if self._nested:
-            found = {path.relative_to(self.folder).parts[0] for path in self._nested}
-            return sorted(found)
-        named = [pd.read_parquet(path, columns=["system"])["system"] for path in self._flat]
-        return sorted(set(pd.concat(named))) if named else []
+            return sorted({path.relative_to(self.folder).parts[0] for path in self._nested})
+        named = (pd.read_parquet(path, columns=["system"])["system"] for path in self._flat)
+        return sorted({system for systems in named for system in systems.unique()})
 
     def backends(self, system: str) -> list[str]:
         """Return the engines measured on ``system``."""
@@ -112,7 +111,7 @@ class EngineTables:
 
     def _backends_in(self, path: Path, system: str) -> set[str]:
         table = pd.read_parquet(path, columns=["system", "backend"])
-        return set(table.loc[table["system"] == system, "backend"])
+        return set(table.loc[table["system"] == system, "backend"].unique())
 
     def _versions(
         self, op: str, kernel: str, system: str, backends: tuple[str, ...]
