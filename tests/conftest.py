@@ -80,11 +80,17 @@ def _ray_missing() -> str | None:
     return None if find_spec("ray") else "needs Ray: pip install '.[ray]'"
 
 
+def _not_extended() -> str | None:
+    asked = os.environ.get("FORETUNE_EXTENDED")
+    return None if asked else "takes long: run .ci/extended, or set FORETUNE_EXTENDED=1"
+
+
 NEEDS = {
     "gpu": _cuda_missing,
     "browser": _chromium_missing,
     "postgres": _postgres_missing,
     "ray": _ray_missing,
+    "extended": _not_extended,
     "shared_data": _shared_data_missing,
 }
 
