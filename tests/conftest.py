@@ -8,6 +8,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 import math
 import re
 import shutil
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -95,19 +96,16 @@ NEEDS = {
 }
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _reasons():
-    return {}
+@cache
+def _missing(marker: str) -> str | None:
+    return NEEDS[marker]()
 
 
-@pytest.fixture(autouse=True)
-def _skip_what_cannot_run_here(request, _reasons):
-    for marker, missing in NEEDS.items():
-        if request.node.get_closest_marker(marker):
-            if marker not in _reasons:
-                _reasons[marker] = missing()
-            if _reasons[marker]:
-                pytest.skip(_reasons[marker])
+def pytest_runtest_setup(item):
+    """Skip what cannot run here, before any fixture is made for it."""
+    for marker in filter(item.get_closest_marker, NEEDS):
+        if reason := _missing(marker):
+            raise pytest.skip.Exception(reason, _use_item_location=True)
 
 
 @pytest.fixture(autouse=True)

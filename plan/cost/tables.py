@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.devices import with_specs_of
 from foretune.datasets.importers import vidur
 from foretune.datasets.importers.aiconfigurator import KERNELS, operation_of, read
 from foretune.datasets.importers.request import Request
@@ -162,9 +163,7 @@ def _merge_versions(versions: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _with_device(rows: pd.DataFrame, system: str) -> pd.DataFrame:
-    device = find_device_or_none(device_of_system(system))
-    specs = device.specs if device else {}
-    return rows.assign(**{f"device.{name}": value for name, value in specs.items()})
+    return with_specs_of(rows, find_device_or_none(device_of_system(system)))
 
 
 def _version_key(version: str) -> tuple[tuple[int, str], ...]:
