@@ -4,7 +4,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import mlflow
@@ -166,11 +165,9 @@ def test_the_problems_asked_for_are_tuned_and_not_learned(place):
 
 def test_an_unreachable_server_is_noticed_before_anything_runs(place):
     runner = FakeRunner()
-    start = time.monotonic()
     with pytest.raises(TrackingError, match=r"127\.0\.0\.1:9 does not work .*refused"):
         campaign(KERNEL, runner, TINY, tracking_uri="http://127.0.0.1:9")
     assert runner.measured == []
-    assert time.monotonic() - start < 60
 
 
 def test_an_output_folder_that_cannot_be_written(place):
