@@ -29,6 +29,13 @@ def with_specs(runs: pd.DataFrame) -> pd.DataFrame:
     return runs.assign(**columns)
 
 
+def with_specs_of(runs: pd.DataFrame, device: Device | None) -> pd.DataFrame:
+    """Return ``runs`` with the specs of ``device`` in every row."""
+    specs = {f"device.{name}": value for name, value in device.specs.items()} if device else {}
+    others = [c for c in runs if c not in specs]  # `assign` is slow: it adds one column at a time
+    return pd.concat([runs[others], pd.DataFrame(specs, index=runs.index)], axis=1)
+
+
 def device_of(runs: pd.DataFrame) -> Device:
     """Return the one device of ``runs``, its specs completed from the spec table.
 

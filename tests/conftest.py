@@ -1,9 +1,15 @@
 """What all tests share: hypothesis' profile, markers that skip with a reason, a toy run table."""
 
-import math
 import os
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")  # before NumPy: threads of busy cores spin, 20 times as long
+os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")  # servers that are not there
+
+import math
 import re
 import shutil
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,6 +28,7 @@ from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement, Status
 from foretune.models.trees.boosting import BoostingModel
+from foretune.models.trees.forest import ForestModel
 from foretune.registry import get_kernel
 
 settings.register_profile(
@@ -36,6 +43,7 @@ settings.load_profile("foretune")
 TOY_SIZES = [(64, 64, 64), (256, 64, 128), (96, 512, 32), (512, 512, 128), (128, 1024, 512),
              (1024, 768, 1024)]  # fmt: skip
 TOY_CONFIGS = 25
+BOOSTING, FOREST = BoostingModel.__init__.__defaults__, ForestModel.__init__.__defaults__
 
 
 def shared_folder() -> Path:
@@ -74,28 +82,31 @@ def _ray_missing() -> str | None:
     return None if find_spec("ray") else "needs Ray: pip install '.[ray]'"
 
 
+def _not_extended() -> str | None:
+    asked = os.environ.get("FORETUNE_EXTENDED")
+    return None if asked else "takes long: run .ci/extended, or set FORETUNE_EXTENDED=1"
+
+
 NEEDS = {
     "gpu": _cuda_missing,
     "browser": _chromium_missing,
     "postgres": _postgres_missing,
     "ray": _ray_missing,
+    "extended": _not_extended,
     "shared_data": _shared_data_missing,
 }
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _reasons():
-    return {}
+@cache
+def _missing(marker: str) -> str | None:
+    return NEEDS[marker]()
 
 
-@pytest.fixture(autouse=True)
-def _skip_what_cannot_run_here(request, _reasons):
-    for marker, missing in NEEDS.items():
-        if request.node.get_closest_marker(marker):
-            if marker not in _reasons:
-                _reasons[marker] = missing()
-            if _reasons[marker]:
-                pytest.skip(_reasons[marker])
+def pytest_runtest_setup(item):
+    """Skip what cannot run here, before any fixture is made for it."""
+    for marker in filter(item.get_closest_marker, NEEDS):
+        if reason := _missing(marker):
+            raise pytest.skip.Exception(reason, _use_item_location=True)
 
 
 @pytest.fixture(autouse=True)
@@ -178,13 +189,29 @@ def _cache_of_their_own(tmp_path_factory):
         yield
 
 
-@pytest.fixture
-def few_trees(monkeypatch, tmp_path):
-    """Predictors of large tables learn quickly, and are kept for no other test."""
-    rounds, depth, rate, *rest = BoostingModel.__init__.__defaults__
-    defaults = (rounds // 6, depth, 4 * rate, *rest)
-    monkeypatch.setattr(BoostingModel.__init__, "__defaults__", defaults)
-    monkeypatch.setenv("FORETUNE_CACHE", str(tmp_path / "cache"))
+def _default_trees(patch, share: int) -> None:
+    """Set the default number of trees to a share of what it is, to learn as much faster."""
+    rounds, depth, rate, *rest = BOOSTING
+    defaults = (rounds // share, depth, min(share, 4) * rate, *rest)
+    patch.setattr(BoostingModel.__init__, "__defaults__", defaults)
+    patch.setattr(ForestModel.__init__, "__defaults__", (FOREST[0] // share, *FOREST[1:]))
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _few_trees():
+    """Predictors learn quickly, unless a test is about how good they are: see `all_trees`."""
+    with pytest.MonkeyPatch.context() as patch:
+        _default_trees(patch, 6)
+        yield
+
+
+@pytest.fixture(scope="module")
+def all_trees(tmp_path_factory, _cache_of_their_own):
+    """A module's predictors have the trees that users get, and are kept for no other module."""
+    with pytest.MonkeyPatch.context() as patch:
+        _default_trees(patch, 1)
+        patch.setenv("FORETUNE_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture

@@ -160,7 +160,8 @@ def test_tune_for_people(capsys, predictor):
 
 def test_campaign_and_report(capsys, monkeypatch, place, template):
     (place / "mlflow.db").write_bytes(template.read_bytes())
-    monkeypatch.setitem(PRESETS, "quick", Preset(4, 6, 2, 1, 3, 0.01, 0.05))
+    monkeypatch.setitem(PRESETS, "quick", Preset(3, 6, 2, 1, 3, 0.01, 0.05))
+    monkeypatch.setattr("foretune.models.validation.evaluation.DEFAULT_SPLITS", ("grouped",))
     done = run_json(capsys, "campaign", "toy", "--problem", PROBLEM, "--preset", "quick")
     assert done["best"][0]["problem"]["n"] == 30
     assert Path(done["report"]).exists()

@@ -14,6 +14,7 @@ from foretune.datasets.journal import journal_path
 
 pytest.importorskip("triton")
 
+pytestmark = pytest.mark.extended
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "gpu"
 SOURCE = FOLDER.parents[1] / "src"
 TINY = {

@@ -17,6 +17,7 @@ from typing import Self
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.devices import with_specs_of
 from foretune.device import Device
 from foretune.features.roofline import row_limits_ms
 from foretune.plan.cost.kinds import family_of
@@ -147,9 +148,9 @@ class OperatorPower:
         """Return the power of operators (run-table rows) that take ``ms`` milliseconds."""
         share, measured = np.empty(len(operators)), np.empty(len(operators), dtype=bool)
         compute_bound = np.empty(len(operators), dtype=bool)
-        specs = {f"device.{name}": value for name, value in self.device.specs.items()}
         for kernel, index in operators.groupby("kernel", sort=False).indices.items():
-            rows = operators.iloc[index].dropna(axis=1, how="all").assign(**specs)
+            rows = operators.iloc[index].dropna(axis=1, how="all")
+            rows = with_specs_of(rows, self.device)
             utilization = row_limits_ms(family_of(str(kernel)), rows) / ms[index, None]
             models = self._models[model_kernel(str(kernel), self._models)]
             each = [

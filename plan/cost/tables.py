@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.devices import with_specs_of
 from foretune.datasets.importers import vidur
 from foretune.datasets.importers.aiconfigurator import KERNELS, operation_of, read
 from foretune.datasets.importers.request import Request
@@ -54,10 +55,9 @@ class EngineTables:
     def systems(self) -> list[str]:
         """Short names of the measured systems."""
         if self._nested:
-            found = {path.relative_to(self.folder).parts[0] for path in self._nested}
-            return sorted(found)
-        named = [pd.read_parquet(path, columns=["system"])["system"] for path in self._flat]
-        return sorted(set(pd.concat(named))) if named else []
+            return sorted({path.relative_to(self.folder).parts[0] for path in self._nested})
+        named = (pd.read_parquet(path, columns=["system"])["system"] for path in self._flat)
+        return sorted({system for systems in named for system in systems.unique()})
 
     def backends(self, system: str) -> list[str]:
         """Return the engines measured on ``system``."""
@@ -112,7 +112,7 @@ class EngineTables:
 
     def _backends_in(self, path: Path, system: str) -> set[str]:
         table = pd.read_parquet(path, columns=["system", "backend"])
-        return set(table.loc[table["system"] == system, "backend"])
+        return set(table.loc[table["system"] == system, "backend"].unique())
 
     def _versions(
         self, op: str, kernel: str, system: str, backends: tuple[str, ...]
@@ -163,9 +163,7 @@ def _merge_versions(versions: list[pd.DataFrame]) -> pd.DataFrame:
 
 
 def _with_device(rows: pd.DataFrame, system: str) -> pd.DataFrame:
-    device = find_device_or_none(device_of_system(system))
-    specs = device.specs if device else {}
-    return rows.assign(**{f"device.{name}": value for name, value in specs.items()})
+    return with_specs_of(rows, find_device_or_none(device_of_system(system)))
 
 
 def _version_key(version: str) -> tuple[tuple[int, str], ...]:

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.devices import with_specs_of
 from foretune.device import Device
 from foretune.features.roofline import row_limits_ms
 from foretune.models import Predictor
@@ -119,12 +120,12 @@ class OperatorTimer:
         bound = np.empty(n)
         source = np.full(n, 3, dtype=np.int8)
         queries: list[_Query] = []
-        specs = {f"device.{name}": value for name, value in self.device.specs.items()}
         for kernel, index in operators.groupby("kernel", sort=False).indices.items():
             rows = operators.iloc[index].dropna(axis=1, how="all")
             if kernel in KINDS:
                 rows = KINDS[str(kernel)].fill_missing(rows)
-            limits = np.log(row_limits_ms(family_of(str(kernel)), rows.assign(**specs)))
+            here = with_specs_of(rows, self.device)
+            limits = np.log(row_limits_ms(family_of(str(kernel)), here))
             log_bounds = limits + np.log(work_share(rows))[:, None]
             bound[index] = np.exp(log_bounds).max(axis=1)
             log_ms[index], width[index] = _roofline(log_bounds)

@@ -115,7 +115,8 @@ def _recorded(runs: pd.DataFrame, name: str, objective: Objective) -> RecordedSp
     conditional = bool(runs[columns_of(runs, "config")].isna().any(axis=None))
     make_space = ListedSpace if conditional else SearchSpace.from_configs
     space = make_space(m.config for m in measurements)
-    in_order = sorted(measurements, key=lambda m: space.index(m.config))
+    position = {config: i for i, config in enumerate(space)}  # `space.index` is slow for many
+    in_order = sorted(measurements, key=lambda m: position[m.config])
     recorded = RecordedSpace(name, device_of(runs), space, tuple(in_order), objective)
     if not np.isfinite(recorded.optimum):
         missing = " with power_w" if objective.needs_power else ""

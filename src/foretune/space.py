@@ -66,7 +66,8 @@ class SearchSpace:
         Raises:
             SpaceError: there are none, or they do not have the same parameters.
         """
-        distinct = list({Configuration(c): None for c in configs})
+        known = (c if isinstance(c, Configuration) else Configuration(c) for c in configs)
+        distinct = list(dict.fromkeys(known))
         if not distinct:
             raise SpaceError("there is no configuration to make a space of")
         names = list(distinct[0])

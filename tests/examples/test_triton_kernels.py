@@ -100,6 +100,7 @@ def check_case(name, outcome):
     assert sum("library" in r for r in done[name]) == len(CASES[name].problems)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("case", CASES)
 def test_interpreted_numbers(case, interpreted):
     check_case(case, interpreted)

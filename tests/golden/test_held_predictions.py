@@ -18,6 +18,7 @@ import xgboost
 import foretune
 from foretune.datasets import load
 
+pytestmark = pytest.mark.usefixtures("all_trees")
 Table = Callable[[], tuple[pd.DataFrame, pd.DataFrame]]
 
 

@@ -14,7 +14,7 @@ from foretune.features.arrays import SingleRow
 from foretune.models import Predictor
 from foretune.models.trees.boosting import MAX_ARRAY_ROWS
 
-QUICK = {"rounds": 30, "rate": 0.2}
+QUICK = {"rounds": 10, "rate": 0.5}
 SPECS = {"memory_gbps": 2000.0, "bf16_gflops": 8e5, "fp8_gflops": 1.6e6, "cores": 108.0}
 DEVICE = Device("d", "gpu", specs=SPECS)
 SIZES = [2**i for i in range(2, 13)]

@@ -13,7 +13,7 @@ from foretune.datasets import write_runs
 from foretune.errors import DataWarning, PredictorError, UnknownName, UsageError
 from foretune.models import Predictor, RuntimeRegressor
 
-QUICK = {"rounds": 30, "rate": 0.2}
+QUICK = {"rounds": 10, "rate": 0.5}
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from foretune.models.target_model import MIN_NEIGHBOR_ROWS, TargetModel, share_p
 from foretune.models.trees.boosting import BoostingModel
 
 SIZES = 2.0 ** np.arange(2, 13)
-QUICK = {"rounds": 40, "rate": 0.2}
+QUICK = {"rounds": 10, "rate": 0.5}
 
 
 def make():

@@ -205,6 +205,11 @@ class CallTuner:
         found = {m.config: m for m in self._runs if self._is_candidate(m)}
         return [found[config] for config in self._candidates if config in found]
 
+    def was_measured(self, config: Configuration) -> bool:
+        """Whether there is a measurement of a candidate, if only one that does not count."""
+        problem = self.call.problem
+        return any(m.config == config and m.problem == problem for m in self._runs)
+
     def results_of_others(self) -> list[Measurement]:
         """Return new measurements that other processes made of `claimed_by_others`."""
         self._invalidate_runs()

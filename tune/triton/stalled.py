@@ -218,7 +218,7 @@ class StalledCallDriver:
         """Claim a candidate; False if another process measures it or has measured it."""
         tuner = self.tuner
         with self.lock:
-            known = self._ignore_known or any(m.config == config for m in tuner.measured())
+            known = self._ignore_known or tuner.was_measured(config)
             claimed = tuner.cache.try_claim(tuner.call.problem, config, remeasure=known)
             tuner.claimed_by_others = [c for c in tuner.claimed_by_others if c != config]
             tuner.claimed_by_others += [] if claimed else [config]

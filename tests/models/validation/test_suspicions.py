@@ -17,7 +17,7 @@ from foretune.models import Predictor
 from foretune.models.targets import present_targets
 from foretune.models.validation.data_checks import warn_about_data
 
-QUICK = {"rounds": 60}
+QUICK = {"rounds": 15}
 H100 = "NVIDIA H100 80GB HBM3"
 
 

@@ -165,7 +165,7 @@ def test_a_system_nobody_measured_borrows_the_efficiency_of_another(folder):
 
 
 @pytest.mark.shared_data
-def test_shapes_left_out_of_a_real_table(shared_data, few_trees):
+def test_shapes_left_out_of_a_real_table(shared_data):
     tables = OperatorTables(shared_data / "llm")
     rows = tables.rows("gemm", "h100_sxm", "trtllm")
     rows = rows[rows["config.format"] == "fp8"]
@@ -193,7 +193,7 @@ class _One(OperatorTables):
         return self._own if kernel == "gemm" else None
 
 
-def test_large_products_fill_their_tiles(tmp_path, few_trees):
+def test_large_products_fill_their_tiles(tmp_path):
     """Tables hold sizes that fill tiles and the first of another, slow for its size."""
     table = gemm_table("bfloat16").query("m == 4096")
     full = [table.assign(m=m, latency=table["latency"] * m / 4096) for m in range(1024, 5120, 512)]

@@ -185,7 +185,7 @@ def test_every_row_counts_unless_an_earlier_one_is_near(first, second):
 
 
 @pytest.mark.shared_data
-def test_messages_between_neighbours_were_measured(shared_data, few_trees):
+def test_messages_between_neighbours_were_measured(shared_data):
     tables = OperatorTables(shared_data / "llm")
     rows = tables.rows("send_recv", "h100_sxm", "vllm")
     assert set(rows["kernel"].astype(str)) == {"send_recv"}

@@ -280,7 +280,7 @@ def test_what_is_slower_or_less_hidden_takes_longer(case, slower, exposed):
 
 @pytest.mark.shared_data
 @pytest.mark.skipif(not default_folders(), reason="no measured operators")
-def test_published_steps(gpt_22b, gpt_175b, few_trees):
+def test_published_steps(gpt_22b, gpt_175b):
     """Korthikanti et al. (arXiv:2205.05198), table 5: seconds per step on A100s."""
     system = find_system("a100_sxm")
     clock = StepTimerFactory(OperatorTables(default_folders()[0]))(system, BACKEND)

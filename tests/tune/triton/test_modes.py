@@ -23,6 +23,7 @@ from foretune import Configuration, SearchSpace
 from foretune.errors import ForetuneWarning, PredictorError, UsageError
 from foretune.measurement import Status
 from foretune.tune.store.cache import MeasurementCache
+from foretune.tune.triton import stalled
 
 BLOCKS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 
@@ -438,8 +439,9 @@ with ReplayDriver(times).active():
         assert torch.equal(tensors[1], tensors[0].float())
 
     def test_times_without_a_check_do_not_count_where_one_is_asked_for(
-        self, device, tensors, tmp_path
+        self, device, tensors, tmp_path, monkeypatch
     ):
+        monkeypatch.setattr(stalled, "POLL_S", -1.0)  # to wait for others is an error here
         def times(launch):
             launch.arguments["y"].fill_(2.0 if launch.config["BLOCK"] == 256 else 1.0)
             return by_problem(launch)

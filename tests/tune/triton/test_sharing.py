@@ -74,17 +74,17 @@ def said(rank):
 
 
 def test_ranks_share_the_work_and_agree(ranks):
-    found = [said(rank) for rank in ranks(4)]
+    found = [said(rank) for rank in ranks(3, seconds=0.2)]
     assert {block for _, block in found} == {512}
     measured = sum(count for count, _ in found)
-    assert len(BLOCKS) <= measured <= len(BLOCKS) + 4  # alone, each would have measured all
+    assert len(BLOCKS) <= measured <= len(BLOCKS) + 3  # alone, each would have measured all
     assert max(count for count, _ in found) < len(BLOCKS)
 
 
 def test_a_rank_that_dies_keeps_nobody_waiting(ranks):
-    first, *others = ranks(3, seconds=0.3)
+    first, other = ranks(2, seconds=0.3)
     first.send_signal(signal.SIGKILL)
-    assert {said(rank)[1] for rank in others} == {512}
+    assert said(other)[1] == 512
 
 
 def test_a_claim_of_another_process_counts_as_long_as_it_may_live(tmp_path, monkeypatch):
