@@ -13,7 +13,9 @@ from foretune.errors import UsageError
 
 if TYPE_CHECKING:
     from foretune.plan import Requirements, System
-    from foretune.plan.fleet import Demand, Fleet, Limits, Oversubscription
+    from foretune.plan.fleet.budget import Oversubscription
+    from foretune.plan.fleet.mix import Fleet, Limits
+    from foretune.plan.fleet.requests import Demand
 
 NOTES = (
     "rates are predicted for Poisson arrivals: nine in ten requests are within the limits",
@@ -61,7 +63,7 @@ def fleet(
     the limits suggest. A cap slows each server and fits even more.
     """
     from foretune.plan import find_system
-    from foretune.plan.fleet import Limits
+    from foretune.plan.fleet.mix import Limits
 
     output = Output(options.root_options(context).as_json)
     plan_options.check_engine(backend)
@@ -98,7 +100,9 @@ def _mix(
 ) -> None:
     """Find the cheapest mix of GPUs that serves all requests."""
     from foretune.plan import describe_model
-    from foretune.plan.fleet import cheapest_fleet, instance_types, read_requests, single_fleets
+    from foretune.plan.fleet.capacity import instance_types
+    from foretune.plan.fleet.mix import cheapest_fleet, single_fleets
+    from foretune.plan.fleet.requests import read_requests
 
     demands = read_requests(requests)
     described = describe_model(model)
@@ -155,7 +159,8 @@ def _fill_power(
 ) -> None:
     """Find how many servers of the best deployment share a power budget, and under which cap."""
     from foretune.plan import Workload, describe_model, find_system, plan
-    from foretune.plan.fleet import Server, best, oversubscriptions
+    from foretune.plan.fleet.budget import best, oversubscriptions
+    from foretune.plan.fleet.server import Server
 
     if power_kw is None:
         raise UsageError("--isl and --osl need --power-kw: add it")

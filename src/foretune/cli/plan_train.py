@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from foretune.plan import System
-    from foretune.plan.train import TrainingPlan
+    from foretune.plan.train.planner import TrainingPlan
 
 HEADINGS = ("layout", "micro", "ZeRO", "recompute", "step s", "MFU", "bubble", "GiB", "tok/s/GPU")
 NOTES = (
@@ -59,7 +59,9 @@ def train(
 ) -> None:
     """Predict every way to train a model on the given GPUs, and show the fastest."""
     from foretune.plan import describe_model, find_system
-    from foretune.plan.train import SOFTWARE, TrainingTask, plan_training
+    from foretune.plan.train.planner import plan_training
+    from foretune.plan.train.step import SOFTWARE
+    from foretune.plan.train.task import TrainingTask
 
     for name, value in (
         ("--gpus", gpus), ("--batch", batch), ("--sequence", sequence), ("--top", top)

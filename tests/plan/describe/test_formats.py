@@ -5,18 +5,10 @@ import pytest
 from foretune.device import known_devices
 from foretune.errors import RunTableError, UnknownName, UsageError
 from foretune.features.families import formats as families
-from foretune.plan import (
-    FORMATS,
-    Formats,
-    checkpoint_formats,
-    describe_model,
-    published_accuracy,
-    read_accuracy,
-    recovery,
-    supported,
-)
+from foretune.plan import Formats, checkpoint_formats, describe_model, read_accuracy
+from foretune.plan.describe.accuracy import published_accuracy, recovery
 from foretune.plan.describe.cache_formats import CACHE_FORMATS
-from foretune.plan.describe.formats import table_name
+from foretune.plan.describe.formats import FORMATS, supported, table_name
 
 
 def test_bytes_include_scales():

@@ -6,14 +6,14 @@ import pytest
 
 from foretune.errors import ProblemError, UnknownName
 from foretune.plan import describe_model, find_system
-from foretune.plan.train import (
+from foretune.plan.train.recipe import (
     Recipe,
     TrainingLayout,
-    TrainingTask,
     impossible_because,
+    layers_per_stage,
     possible_recipes,
 )
-from foretune.plan.train.recipe import layers_per_stage
+from foretune.plan.train.task import TrainingTask
 
 H100 = find_system("h100_sxm")
 TASK = TrainingTask(32, 64)
