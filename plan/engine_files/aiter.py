@@ -25,8 +25,6 @@ from foretune.plan.engine_files.tuned_layers import (
 from foretune.problem import Problem
 from foretune.values import Value
 
-__all__ = ["TABLE_KINDS", "KernelChoice", "TableKind", "TunedTable"]
-
 CATEGORY_COLUMNS = (
     "q_dtype_w", "act_type", "dtype", "q_dtype_a", "q_type", "use_g1u1", "doweight_stage1",
 )  # fmt: skip

@@ -20,8 +20,6 @@ from foretune.plan.engine_files.tuned_layers import MANIFEST_NAME
 from foretune.plan.engine_files.vllm import TunedLayer, write_layer
 from foretune.space import Configuration
 
-__all__ = ["LINEAR_FOLDER", "check_folder", "write_files"]
-
 LINEAR_FOLDER = "linear"
 """Folder for files that engines read only from their own package."""
 VERSION = re.compile(r"\d+(\.\d+)*")
@@ -93,6 +91,7 @@ def _relative_path(layer: Layer, engine: Engine, triton: str) -> Path:
 
 
 def refuse_foreign_file(folder: Path, path: Path, card: dict[str, Any]) -> None:
+    """Raise OutputError if the folder has a file at ``path`` that is not on the card."""
     if (folder / path).exists() and path.as_posix() not in card:
         raise OutputError(
             f"{folder / path} was not written by Foretune: choose another --out folder"

@@ -19,8 +19,6 @@ from foretune.plan.engine_files.layer import Engine, Layer
 from foretune.plan.engine_files.tuned_layers import Guess, TunedLayerIndex
 from foretune.space import Configuration
 
-__all__ = ["EngineFile", "MeasuredEntry", "engine_files", "tuned_file_layers"]
-
 TOKEN_COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
 """Numbers of tokens in most tuned files."""
 BLOCKWISE_FP8 = "fp8_block"

@@ -31,8 +31,6 @@ from foretune.progress import SILENT, Progress
 from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.tuner import tune_problem
 
-__all__ = ["measure_file", "problem_of"]
-
 DEFAULT_BUDGET = 16
 """Configurations measured per number of tokens."""
 

@@ -22,8 +22,6 @@ from foretune.plan.engine_files.layer import Layer
 from foretune.plan.engine_files.vllm import OPTIONAL, REQUIRED, TunedLayer, read_layer
 from foretune.space import Configuration
 
-__all__ = ["MANIFEST_NAME", "PARAMETERS", "Guess", "TunedLayerIndex", "architecture_of"]
-
 PARAMETERS = (*REQUIRED, "num_stages")
 """Parameters that are voted on."""
 MAX_NEIGHBORS = 15

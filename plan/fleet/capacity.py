@@ -22,7 +22,6 @@ from foretune.plan.fleet.server import HOST_W
 from foretune.plan.serve.candidates import Candidate, candidate_deployments, one_pool_candidates
 from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.deployments.arrivals import LoadCurve
-from foretune.plan.serve.deployments.correction import LatencyPredictor
 from foretune.plan.serve.prediction import predict
 from foretune.plan.serve.requirements import Requirements
 
@@ -73,7 +72,6 @@ def instance_types(
     requirements: Requirements | None = None,
     backend: str = "vllm",
     formats: Sequence[Formats] | None = None,
-    correction: LatencyPredictor | None = None,
     on_system: Callable[[str], None] = lambda name: None,
 ) -> list[InstanceType]:
     """Return the rentable types and their sustained rates, without dominated ones.
@@ -87,7 +85,6 @@ def instance_types(
         requirements: limits on latency and quality; None has none.
         backend: the engine.
         formats: choices of formats; None takes those each GPU supports.
-        correction: trained on measured deployments; None predicts by formulas.
         on_system: called with each system's name before its prediction.
 
     Raises:
@@ -104,7 +101,7 @@ def instance_types(
         on_system(system.name)
         replicas = _Replicas.generate(model, system, sizes, demands, backend, formats, requirements)
         if replicas.labels:
-            table = replicas.predictions(timers, correction)
+            table = replicas.predictions(timers)
             rates, in_flight = _sustained_rates(table, replicas.setups, demands, requirements)
             tables.append(table)
             found += _instance_types(system, sizes, replicas.setups, rates, in_flight)
@@ -157,9 +154,9 @@ class _Replicas:
                     labels += [(setup, i)] * len(here)
         return cls(list(setups), candidates, labels)
 
-    def predictions(self, timers: StepTimers, correction: LatencyPredictor | None) -> pd.DataFrame:
+    def predictions(self, timers: StepTimers) -> pd.DataFrame:
         """Return the columns of `predict`, plus ``way`` (the setup) and ``demand``."""
-        table = predict(self.candidates, timers, correction)
+        table = predict(self.candidates, timers)
         return table.assign(**dict(zip(("way", "demand"), np.array(self.labels).T, strict=True)))
 
 

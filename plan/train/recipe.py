@@ -100,15 +100,6 @@ def layers_per_stage(model: ModelDescription, layout: TrainingLayout) -> int:
     return layout.chunks * -(-model.layers // (layout.pp * layout.chunks))
 
 
-def impossible_because(
-    model: ModelDescription, recipe: Recipe, task: TrainingTask, system: System
-) -> str | None:
-    """Return why a model cannot be trained with a recipe, regardless of memory; None if it can."""
-    return layout_impossible_because(model, recipe.layout, task, system) or (
-        trade_impossible_because(recipe, task)
-    )
-
-
 def layout_impossible_because(
     model: ModelDescription, layout: TrainingLayout, task: TrainingTask, system: System
 ) -> str | None:

@@ -22,8 +22,6 @@ NOTES = (
     "requests of different lengths on one instance are assumed to share its time",
 )
 POWER_HEADINGS = ("cap W", "of limit", "servers", "more", "slower", "tokens/s", "mean kW")
-HOST_W = 412.5
-"""Watts per GPU for the rest of a server."""
 
 
 REQUESTS = typer.Option(None, help="CSV or Parquet file with columns isl, osl and requests_per_s.")
@@ -173,7 +171,7 @@ def _fill_power(
         described, hardware, gpus, Workload(*workload), clocks, requirements, backend
     )
     chosen = deployment_plan.best
-    server = Server.from_candidate(chosen, hardware, HOST_W)
+    server = Server.from_candidate(chosen, hardware)
     found = oversubscriptions(server, 1e3 * power_kw)
     slowest = min(
         requirements.tpot_ms / chosen["tpot_ms"], requirements.ttft_ms / chosen["ttft_ms"]
