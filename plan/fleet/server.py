@@ -94,8 +94,8 @@ class Server:
         return cls(
             gpus=gpus,
             phases=(
-                PowerPhase(busy * prefill_share, prefill_w, float(clock_sensitivity(1.0))),
-                PowerPhase(busy * (1.0 - prefill_share), decode_w, float(clock_sensitivity(0.0))),
+                PowerPhase(busy * prefill_share, prefill_w, clock_sensitivity(1.0)),
+                PowerPhase(busy * (1.0 - prefill_share), decode_w, clock_sensitivity(0.0)),
                 PowerPhase(1.0 - busy, idle_w, 0.0),
             ),
             idle_w=idle_w,
