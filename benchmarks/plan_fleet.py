@@ -32,8 +32,8 @@ from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.fleet.budget import best, oversubscriptions
 from foretune.plan.fleet.capacity import instance_types
+from foretune.plan.fleet.demand import Demand
 from foretune.plan.fleet.mix import cheapest_fleet, single_fleets
-from foretune.plan.fleet.requests import Demand
 from foretune.plan.fleet.server import Server
 
 MODEL = "meta-llama/Llama-2-7b-hf"

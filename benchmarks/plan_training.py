@@ -46,8 +46,6 @@ from foretune.plan.cost.memory import GIB
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.describe.huggingface import read_config
-from foretune.plan.train.memory import USABLE_SHARE, training_memory
-from foretune.plan.train.planner import BACKEND, plan_training
 from foretune.plan.train.recipe import RECOMPUTE, Recipe, TrainingLayout
 from foretune.plan.train.step import (
     EXPOSED,
@@ -58,6 +56,8 @@ from foretune.plan.train.step import (
     peak_flops,
 )
 from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.training_memory import USABLE_SHARE, training_memory
+from foretune.plan.train.training_planner import BACKEND, plan_training
 
 RUNS = Path(__file__).with_name("training_runs.csv")
 GPT = {

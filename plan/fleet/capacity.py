@@ -17,7 +17,7 @@ from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
-from foretune.plan.fleet.requests import Demand
+from foretune.plan.fleet.demand import Demand
 from foretune.plan.fleet.server import HOST_W
 from foretune.plan.serve.candidates import Candidate, candidate_deployments, one_pool_candidates
 from foretune.plan.serve.deployments.analytic import StepTimers

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import UsageError
-from foretune.plan.cost.host_link import exposed_fetch_ms, prefix_ms, step_ms
-from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, rank_memory, request_bytes
+from foretune.plan.cost.host_link import exposed_fetch_ms
+from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, request_bytes
 from foretune.plan.describe.layout import Layout
 from foretune.plan.engine.requests import Requests
 from foretune.plan.engine.scheduler import Host, Scheduler
@@ -158,22 +158,11 @@ class _GroupSimulator:
 
     def _prefix_wait_ms(self, table: pd.DataFrame) -> float:
         """Return how long requests wait for their prefix from host memory."""
-        deployment = self._deployment
-        if not deployment.offload.cache_gib:
+        deployment, first_ms = self._deployment, float(table["ttft_ms"].min())
+        fetch_ms = deployment.prefix_fetch_ms
+        if not fetch_ms:
             return 0.0
-        prefix_load_ms = prefix_ms(
-            deployment.system,
-            deployment.model,
-            deployment.layout,
-            deployment.formats,
-            deployment.workload.prefix,
-        )
-        return exposed_fetch_ms(
-            prefix_load_ms,
-            float(table["ttft_ms"].min()),
-            deployment.model.layers,
-            deployment.backend,
-        )
+        return exposed_fetch_ms(fetch_ms, first_ms, deployment.model.layers, deployment.backend)
 
     def _simulate(self, requests: Requests, layout: Layout) -> pd.DataFrame:
         deployment = self._deployment
@@ -185,9 +174,8 @@ class _GroupSimulator:
         times = self._stage_times[key]
 
         def stages(load: StepLoad, padded: int) -> list[StageWork]:
-            wait_ms = (
-                self._weight_wait_ms(load.tokens + padded * load.tokens_per_answer) / layout.pp
-            )
+            tokens = load.tokens + padded * load.tokens_per_answer
+            wait_ms = deployment.weight_wait_ms(tokens) / layout.pp
             return [
                 StageWork(self.slowdown * (work.ms + wait_ms), work.layers)
                 for work in times(load, padded)
@@ -203,53 +191,20 @@ class _GroupSimulator:
         )
         return simulate_requests(requests, scheduler, stages, layout.pp)
 
-    def _weight_wait_ms(self, tokens: int) -> float:
-        """Return how long a step of all stages waits for weights in host memory."""
-        deployment = self._deployment
-        if not deployment.offloaded_weight_bytes:
-            return 0.0
-        return step_ms(
-            deployment.system,
-            deployment.model,
-            deployment.layout,
-            deployment.formats,
-            deployment.offload.weights_gib,
-            tokens,
-            deployment.backend,
-        )
-
     def _make_stage_times(self, layout: Layout, batch: int, longest: int) -> StageTimes:
         """Return the step times of a group and of its drafter."""
         deployment, drafts = self._deployment, self._deployment.speculation
-        timer, tokens_per_request = (
-            self._timers(deployment.system, deployment.backend),
-            deployment.drafted + 1,
-        )
-        max_tokens = MAX_STEP_TOKENS + batch * tokens_per_request
-        if drafts is None:
-            return StageTimes(
-                deployment.model, layout, deployment.formats, timer, max_tokens, longest, batch
-            )
-        drafter = StageTimes(
-            drafts.drafter(deployment.model),
-            drafts.layout(layout),
-            drafts.formats(deployment.formats),
-            timer,
-            max_tokens,
-            longest,
-            batch,
-        )
-        return StageTimes(
-            deployment.model,
-            layout,
-            deployment.formats,
-            timer,
-            max_tokens,
-            longest,
-            batch,
-            tokens_per_request,
-            drafter,
-        )
+        model, formats = deployment.model, deployment.formats
+        timer = self._timers(deployment.system, deployment.backend)
+        tokens_per_request = deployment.drafted + 1
+        limits = MAX_STEP_TOKENS + batch * tokens_per_request, longest, batch
+        drafter = None
+        if drafts is not None:
+            drafter = StageTimes(
+                drafts.drafter(model), drafts.layout(layout), drafts.formats(formats), timer,
+                *limits,
+            )  # fmt: skip
+        return StageTimes(model, layout, formats, timer, *limits, tokens_per_request, drafter)
 
 
 def _groups(deployment: Deployment) -> int:
@@ -260,12 +215,10 @@ def _groups(deployment: Deployment) -> int:
 
 def _cache_tokens(deployment: Deployment, layout: Layout, longest: int) -> float:
     """Return how many tokens the cache of a group holds."""
-    model, formats, workload = deployment.loaded_model, deployment.formats, deployment.workload
-    used = rank_memory(
-        model, layout, formats, workload, 0, offloaded_bytes=deployment.offloaded_weight_bytes
-    ).total
+    used = deployment.memory(0, layout).total
     free_bytes = USABLE_SHARE * deployment.system.memory_gib * GIB - used
-    return free_bytes / request_bytes(model, layout, formats, longest) * longest
+    each = request_bytes(deployment.loaded_model, layout, deployment.formats, longest)
+    return free_bytes / each * longest
 
 
 def _steady_requests(deployment: Deployment) -> Requests:

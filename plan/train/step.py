@@ -18,15 +18,15 @@ from foretune.plan.train.exchanges import (
     replica_exchanges,
     stage_exchange,
 )
-from foretune.plan.train.memory import (
+from foretune.plan.train.recipe import Recipe, Recompute, layers_per_stage
+from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.training_memory import (
     OPTIMIZER_BYTES,
     StageParameters,
     host_bytes,
     stage_parameters,
 )
-from foretune.plan.train.operators import MicroBatch, OperatorList, micro_batch_operators
-from foretune.plan.train.recipe import Recipe, Recompute, layers_per_stage
-from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.training_operators import MicroBatch, OperatorList, micro_batch_operators
 
 ADAM_BYTES = 34.0
 """Bytes per parameter that Adam moves: it reads the gradient (twice, first for its norm), weight

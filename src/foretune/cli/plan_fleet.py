@@ -14,8 +14,8 @@ from foretune.errors import UsageError
 if TYPE_CHECKING:
     from foretune.plan import Requirements, System
     from foretune.plan.fleet.budget import Oversubscription
+    from foretune.plan.fleet.demand import Demand
     from foretune.plan.fleet.mix import Fleet, Limits
-    from foretune.plan.fleet.requests import Demand
 
 NOTES = (
     "rates are predicted for Poisson arrivals: nine in ten requests are within the limits",
@@ -99,8 +99,8 @@ def _mix(
     """Find the cheapest mix of GPUs that serves all requests."""
     from foretune.plan import describe_model
     from foretune.plan.fleet.capacity import instance_types
+    from foretune.plan.fleet.demand import read_requests
     from foretune.plan.fleet.mix import cheapest_fleet, single_fleets
-    from foretune.plan.fleet.requests import read_requests
 
     demands = read_requests(requests)
     described = describe_model(model)

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from foretune.plan import ModelDescription, describe_model, find_system
 from foretune.plan.cost.memory import GIB, MANY_RANKS_BYTES
-from foretune.plan.train.memory import (
+from foretune.plan.train.recipe import Recipe, TrainingLayout, possible_recipes
+from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.training_memory import (
     layer_activations,
     micro_batches_in_flight,
     offloaded_gib,
@@ -16,8 +18,6 @@ from foretune.plan.train.memory import (
     stored_activations,
     training_memory,
 )
-from foretune.plan.train.recipe import Recipe, TrainingLayout, possible_recipes
-from foretune.plan.train.task import TrainingTask
 
 UNFUSED = {"sequence": 2048, "attention": "unfused"}
 

@@ -18,9 +18,6 @@ from foretune.plan.train.exchanges import (
     replica_exchanges,
     stage_exchange,
 )
-from foretune.plan.train.memory import StageParameters
-from foretune.plan.train.operators import micro_batch_operators
-from foretune.plan.train.planner import BACKEND
 from foretune.plan.train.recipe import Recipe, TrainingLayout, possible_recipes
 from foretune.plan.train.step import (
     Calibration,
@@ -31,6 +28,9 @@ from foretune.plan.train.step import (
     predict_steps,
 )
 from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.training_memory import StageParameters
+from foretune.plan.train.training_operators import micro_batch_operators
+from foretune.plan.train.training_planner import BACKEND
 
 H100 = find_system("h100_sxm")
 CLOCKS = StepTimerFactory(None)

@@ -13,15 +13,15 @@ from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import supported
 from foretune.plan.describe.system import System
-from foretune.plan.train.memory import (
+from foretune.plan.train.recipe import Recipe, possible_recipes
+from foretune.plan.train.step import Calibration, predict_steps
+from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.training_memory import (
     USABLE_SHARE,
     TrainingMemory,
     offloaded_gib,
     training_memory,
 )
-from foretune.plan.train.recipe import Recipe, possible_recipes
-from foretune.plan.train.step import Calibration, predict_steps
-from foretune.plan.train.task import TrainingTask
 
 BACKEND = "sglang"
 """Engine whose tables are used: all engines call the same libraries, and its tables reach the most
