@@ -223,7 +223,7 @@ def from_rows(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 def ordered_columns(columns: Iterable[str]) -> list[str]:
     """Return the columns in reading order: run, configuration, then results."""
-    groups = ("kernel", "device", "status", "problem.", "config.", "time_ms")
+    groups = ("kernel", "device", "status", "problem.", "config.", "time_ms", "power_w")
     columns = list(columns)
     rank = {c: i for i, g in enumerate(groups) for c in columns if c == g or _in_group(c, g)}
     return sorted(columns, key=lambda c: rank.get(c, len(groups)))

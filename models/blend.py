@@ -24,8 +24,7 @@ import numpy as np
 
 from foretune.files import read_json
 from foretune.models.interval import ERROR_MODEL_PARAMETERS, MIN_ERROR
-from foretune.models.trees.boosting import BoostingModel
-from foretune.models.trees.joint_model import JointModel
+from foretune.models.trees.boosting import BoostingModel, JointModel
 
 MAX_ERROR = 2.0
 """Errors above this log (a factor of seven) count as equally bad."""

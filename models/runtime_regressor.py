@@ -29,7 +29,7 @@ class RuntimeRegressor(RegressorEstimator):
     ``device.memory_gbps`` describe it.
 
     Args:
-        model: name of a registered model: ``xgboost``, ``random_forest`` or ``ensemble``.
+        model: name of a registered model: ``xgboost`` or ``random_forest``.
         problem: columns that describe the problem; the others are configuration. Intervals are
             calibrated to cover unseen problems. None: all columns, so that each row is a separate
             problem.

@@ -7,6 +7,7 @@ Energy is always power × time, never a third model.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -32,6 +33,7 @@ MIN_ROWS = 5
 """Minimum number of successful runs to learn a target."""
 
 
+@dataclass
 class TargetScale:
     """The scale of a target, and a law of the roofline's parts on that scale.
 
@@ -43,19 +45,11 @@ class TargetScale:
         shares: minimum and maximum share of the board's limit; None without a limit.
     """
 
-    def __init__(
-        self,
-        roofline: CalibratedRoofline | None = None,
-        columns: Sequence[str] = (),
-        typical: Sequence[float] | None = None,
-        limit_w: float | None = None,
-        shares: Sequence[float] | None = None,
-    ) -> None:
-        self.roofline = roofline
-        self.columns = list(columns)
-        self.typical = typical
-        self.limit_w = limit_w
-        self.shares = shares
+    roofline: CalibratedRoofline | None = None
+    columns: Sequence[str] = ()
+    typical: Sequence[float] | None = None
+    limit_w: float | None = None
+    shares: Sequence[float] | None = None
 
     @classmethod
     def fit(

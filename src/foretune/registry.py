@@ -180,7 +180,6 @@ _BUILTIN: dict[str, dict[str, str]] = {
     "models": {
         "xgboost": "foretune.models.trees.boosting:BoostingModel",
         "random_forest": "foretune.models.trees.forest:ForestModel",
-        "ensemble": "foretune.models.trees.ensemble:EnsembleModel",
     },
     "searchers": {
         "random": "foretune.search.simple:RandomSearcher",

@@ -126,7 +126,7 @@ OBJECTIVE = typer.Option(
 MODEL = typer.Option(
     "xgboost",
     "--model",
-    help="Kind of model: xgboost, random_forest or ensemble.",
+    help="Kind of model: xgboost or random_forest.",
     autocompletion=registered_completion("models"),
 )
 SEARCHER_HELP = "surrogate, transfer, policy, tpe, gp, cmaes, random or exhaustive"
