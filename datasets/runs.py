@@ -236,8 +236,7 @@ def _in_group(column: str, group: str) -> bool:
 def open_runs(path: Path) -> tuple[pq.ParquetFile, RunFileMetadata]:
     """Open a run table and return it with its metadata.
 
-    Raises:
-        RunTableError: it is not a run table, or of a newer schema.
+    Raises RunTableError if it is not a run table, or of a newer schema.
     """
     if _is_store(path):
         raise RunTableError(

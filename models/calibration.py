@@ -90,8 +90,7 @@ class Similarity:
     def points(self, rows: Rows, features: CorrectionFeatures) -> tuple[np.ndarray, int]:
         """Return the points of rows, and the number of leading inputs in which times are gradual.
 
-        Raises:
-            PredictorError: ``rows`` lack a setting.
+        Raises PredictorError if ``rows`` lack a setting.
         """
         inputs = _inputs(self.numbers, self.texts, rows, features)
         return self.scaling.points(inputs, inputs.shape[1] - features.detail.shape[1])

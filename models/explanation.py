@@ -88,16 +88,13 @@ def contributions(
 ) -> pd.DataFrame:
     """Return the contribution of each feature to the log of ``target`` over its unit, per row.
 
-    Columns are the features and `BASE`; they sum to the trees' prediction.
+    Columns are the features and `BASE`; they sum to the trees' prediction. Raises PredictorError if
+    the predictor lacks the target or is not an xgboost model, or ``rows`` lack a column.
 
     Args:
         predictor: fitted, with an xgboost model.
         rows: a run table; only problem, configuration and device are read.
         target: one of the predictor's targets.
-
-    Raises:
-        PredictorError: the predictor lacks the target or is not an xgboost model, or ``rows`` lack
-            a column.
     """
     tree = _tree(predictor, target)
     X = predictor.features_.transform(rows)
@@ -122,15 +119,14 @@ def importance(
 ) -> Importance:
     """Return the mean absolute contribution of every feature and feature group.
 
+    Raises PredictorError: see `contributions`.
+
     Args:
         predictor: fitted, with an xgboost model.
         rows: the rows to average over; None: the successful training rows.
         target: one of the predictor's targets.
         samples: maximum number of rows, drawn at random.
         seed: random seed.
-
-    Raises:
-        PredictorError: see `contributions`.
     """
     _tree(predictor, target)
     if rows is None:
@@ -150,8 +146,7 @@ def compare(
 ) -> Comparison:
     """Return why the run in row ``b`` is predicted faster or slower than that in row ``a``.
 
-    Raises:
-        PredictorError: see `contributions`.
+    Raises PredictorError: see `contributions`.
     """
     pair = rows.iloc[[a, b]]
     shares = _by_column(predictor.features_, contributions(predictor, pair, target))

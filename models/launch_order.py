@@ -136,11 +136,7 @@ class LaunchOrder:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read from a file.
-
-        Raises:
-            PredictorError: it is damaged.
-        """
+        """Read from a file; raises PredictorError if it is damaged."""
         with translate_read_errors(path, PredictorError, "is damaged ({}): install Foretune again"):
             read: dict[str, Any] = {
                 n: a if a.ndim else a.item() for n, a in read_arrays(path).items()

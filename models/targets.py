@@ -106,8 +106,7 @@ class TargetScale:
     def log_unit(self, features: FeatureSet, runs: pd.DataFrame | Rows) -> np.ndarray:
         """Return the log of every row's unit, relative to its scale.
 
-        Raises:
-            PredictorError: training knew all rooflines, and one is missing here.
+        Raises PredictorError if training knew all rooflines, and one is missing here.
         """
         if self.roofline is None:
             return np.zeros(len(runs))
@@ -160,8 +159,7 @@ def measured_rows(target: Target, runs: pd.DataFrame, renumber: bool = True) -> 
 def usable_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the successful rows with ``target``.
 
-    Raises:
-        PredictorError: there are fewer than five.
+    Raises PredictorError if there are fewer than five.
     """
     if target not in runs:
         raise PredictorError(f"the runs have no column {target!r}: nothing to learn from")

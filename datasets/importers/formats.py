@@ -53,11 +53,7 @@ FORMATS = {
 
 
 def find_format(name: str) -> Format:
-    """Return the format called ``name``.
-
-    Raises:
-        UnknownName: there is none.
-    """
+    """Return the format called ``name``; raises UnknownName if there is none."""
     if name not in FORMATS:
         raise UnknownName("format", name, FORMATS)
     return FORMATS[name]

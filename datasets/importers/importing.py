@@ -47,10 +47,8 @@ class ImportResult:
 def drop_invalid_rows(rows: pd.DataFrame, skipped: Mapping[str, str] | None = None) -> ImportResult:
     """Drop invalid rows and count them by reason.
 
-    A row with several faults is counted under the first.
-
-    Raises:
-        RunTableError: the rows break the schema in another way, which is a bug of the importer.
+    A row with several faults is counted under the first. Raises RunTableError if the rows break the
+    schema in another way, which is a bug of the importer.
     """
     kept = np.ones(len(rows), dtype=bool)
     rejected = {}

@@ -26,10 +26,8 @@ ONE_OUTPUT = {"num_class": "0", "num_target": "1"}
 def parse_learner(data: bytes) -> Mapping[str, Any]:
     """Return the learner of an XGBoost model in UBJSON, checked to be safe to traverse.
 
-    XGBoost does not check files: a wrong child crashes it, and a cycle never ends.
-
-    Raises:
-        ValueError, LookupError, TypeError, AttributeError: it is damaged, or of another kind.
+    XGBoost does not check files: a wrong child crashes it, and a cycle never ends. Raises
+    ValueError, LookupError, TypeError, AttributeError if it is damaged, or of another kind.
     """
     learner: Mapping[str, Any] = ubjson.read(data)["learner"]
     booster, model_parameters = learner["gradient_booster"], learner["learner_model_param"]

@@ -83,15 +83,14 @@ def verify_operators(
 ) -> OperatorCheck:
     """Measure operators on this machine, largest share of the time first.
 
+    Raises MissingExtra if torch is not installed.
+
     Args:
         operators: operators at per-rank shapes; see `request_operators`.
         timer: predicts them for this machine; see `local_timer`.
         planned: the system of the plan; None: this machine.
         box_s: time limit for starting another operator, in seconds.
         bench: runs the operators; None: one for the timer's device.
-
-    Raises:
-        MissingExtra: torch is not installed.
     """
     bench = bench or OperatorBenchmarker(timer.device)
     unique = _merge_duplicates(operators)

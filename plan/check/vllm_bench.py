@@ -48,8 +48,7 @@ class Benchmark:
     def from_file(cls, path: Path) -> "Benchmark":
         """Read a result file of ``--save-result``.
 
-        Raises:
-            MeasurementError: it cannot be read, lacks a figure, or no request was answered.
+        Raises MeasurementError if it cannot be read, lacks a figure, or no request was answered.
         """
         try:
             result = json.loads(path.read_text(encoding="utf-8"))
@@ -167,8 +166,7 @@ def compare(
 def _server_command(deployment: Deployment) -> list[str]:
     """Return the command of the deployment's server on a free port.
 
-    Raises:
-        UsageError: it needs several servers, or its checkpoint must be made first.
+    Raises UsageError if it needs several servers, or its checkpoint must be made first.
     """
     if deployment.pools:
         raise UsageError("pools need several servers and a proxy: check a plan without --pools")
@@ -189,8 +187,7 @@ def _server_command(deployment: Deployment) -> list[str]:
 def _server(command: Sequence[str], log: Path) -> Iterator[None]:
     """Run a server and its child processes until the block ends.
 
-    Raises:
-        MeasurementError: the server exits, or is not ready in time.
+    Raises MeasurementError if the server exits, or is not ready in time.
     """
     with log.open("wb") as out:
         process = subprocess.Popen(

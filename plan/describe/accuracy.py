@@ -59,8 +59,7 @@ def published_accuracy() -> tuple[AccuracyResult, ...]:
 def read_accuracy(path: str | os.PathLike[str]) -> tuple[AccuracyResult, ...]:
     """Return a user's results: a CSV file with the shipped table's columns.
 
-    Raises:
-        RunTableError: the file cannot be read, lacks a column, or has an invalid row.
+    Raises RunTableError if the file cannot be read, lacks a column, or has an invalid row.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")

@@ -80,14 +80,12 @@ class System:
 def find_system(name: str, prices: Mapping[str, float] | None = None) -> System:
     """Return a system by short name (``h100_sxm``), abbreviation (``h100``) or device name.
 
-    Descriptors come from the shipped table, or from aiconfigurator-core if installed.
+    Descriptors come from the shipped table, or from aiconfigurator-core if installed. Raises
+    UnknownName if the system is unknown; the message suggests similar names.
 
     Args:
         name: the system's name.
         prices: USD per GPU and hour, by system; None takes the shipped ones.
-
-    Raises:
-        UnknownName: the system is unknown; the message suggests similar names.
     """
     known = _shipped()
     short = _short_name(name, known)
@@ -125,8 +123,7 @@ def published_prices() -> dict[str, float]:
 def read_prices(path: str | os.PathLike[str]) -> dict[str, float]:
     """Return a user's prices: a CSV file with columns ``system`` and ``usd_per_gpu_hour``.
 
-    Raises:
-        RunTableError: the file cannot be read, lacks a column, or has an invalid price.
+    Raises RunTableError if the file cannot be read, lacks a column, or has an invalid price.
     """
     try:
         return _parse_prices(Path(path).read_text(encoding="utf-8"), str(path))

@@ -76,6 +76,9 @@ def instance_types(
 ) -> list[InstanceType]:
     """Return the rentable types and their sustained rates, without dominated ones.
 
+    Raises UsageError if a system has no price, or no instance serves one of the demands; the
+    message suggests a fix.
+
     Args:
         model: the model to serve.
         systems: GPU systems to choose from, with prices.
@@ -86,10 +89,6 @@ def instance_types(
         backend: the engine.
         formats: choices of formats; None takes those each GPU supports.
         on_system: called with each system's name before its prediction.
-
-    Raises:
-        UsageError: a system has no price, or no instance serves one of the demands; the message
-            suggests a fix.
     """
     for system in systems:
         if system.price_per_hour is None:

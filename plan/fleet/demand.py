@@ -33,10 +33,8 @@ class Demand:
 def read_requests(path: str | os.PathLike[str]) -> list[Demand]:
     """Return the demands in a CSV or Parquet file with columns ``isl, osl, requests_per_s``.
 
-    Rows of one length are summed; zero rates are dropped.
-
-    Raises:
-        RunTableError: the file cannot be read, lacks a column, or has an invalid row.
+    Rows of one length are summed; zero rates are dropped. Raises RunTableError if the file cannot
+    be read, lacks a column, or has an invalid row.
     """
     table = _read(Path(path))
     missing = [name for name in COLUMNS if name not in table]

@@ -90,13 +90,12 @@ def cheapest_fleet(
 ) -> Fleet:
     """Return the cheapest fleet that serves all requests.
 
+    Raises UsageError if no fleet serves them within the limits; the message gives what would.
+
     Args:
         kinds: rentable types.
         per_s: requests per second of each length, in the order of the types' rates.
         limits: on GPUs and power; None has none.
-
-    Raises:
-        UsageError: no fleet serves them within the limits; the message gives what would.
     """
     limits = limits or Limits()
     unknown = {kind.system for kind in kinds if np.isnan(kind.power_w)}

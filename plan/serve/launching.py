@@ -83,8 +83,7 @@ def launch_commands(deployment: Deployment, replicas: int = 1) -> dict[str, str]
 def launch(deployment: Deployment, engine: str, replicas: int = 1) -> Launch:
     """Return how to start a deployment with an engine.
 
-    Raises:
-        UnknownName: the engine is unknown.
+    Raises UnknownName if the engine is unknown.
     """
     if engine not in LAUNCHERS:
         raise UnknownName("engine", engine, LAUNCHERS)

@@ -192,6 +192,8 @@ def plan(
 ) -> Plan:
     """Predict every deployment of ``model`` on ``gpus`` GPUs.
 
+    Raises UsageError if the model does not fit; the message gives its memory.
+
     Args:
         model: the model to serve.
         system: the GPU system, or several to choose from.
@@ -209,9 +211,6 @@ def plan(
         speculation: how tokens are drafted; None drafts none.
         caches: KV-cache formats to combine with every weight format; empty takes the usual.
         offload: upper limits on weights and prefixes in host memory.
-
-    Raises:
-        UsageError: the model does not fit; the message gives its memory.
     """
     _check_options(pools, rate, speculation, offload, backend, workload)
     requirements = requirements or Requirements()

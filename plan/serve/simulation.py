@@ -76,6 +76,8 @@ def simulate(
 ) -> SimulationResult:
     """Return the latencies of requests sent to ``replicas`` copies of a deployment.
 
+    Raises UsageError if a request does not fit, or a deployment with pools has no rate or trace.
+
     Args:
         deployment: one replica, with its requests in flight.
         replicas: requests are dealt to them in turn.
@@ -85,9 +87,6 @@ def simulate(
         trace: requests to send instead.
         tpot_ms: corrected time per token; steps are scaled so that the simulation agrees. None
             leaves them as predicted.
-
-    Raises:
-        UsageError: a request does not fit, or a deployment with pools has no rate or trace.
     """
     if deployment.pools and rate is None and trace is None:
         raise UsageError("pools are simulated with arriving requests: add --rate or --trace")

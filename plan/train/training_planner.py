@@ -92,6 +92,9 @@ def plan_training(
 ) -> TrainingPlan:
     """Predict every way to train ``model`` on ``gpus`` GPUs of ``system``.
 
+    Raises UsageError if the offload is negative, the GPU lacks the precision, the batch cannot be
+    divided, or the model does not fit; the message suggests a fix.
+
     Args:
         model: the model to train.
         system: the GPUs.
@@ -101,10 +104,6 @@ def plan_training(
         calibration: the software's constants, as in `SOFTWARE`; None takes Megatron-LM's.
         offload: maximum GiB of optimizer states per GPU in host memory. With 0, all are offloaded
             if nothing fits otherwise.
-
-    Raises:
-        UsageError: the offload is negative, the GPU lacks the precision, the batch cannot be
-            divided, or the model does not fit; the message suggests a fix.
     """
     _check_precision(system, task)
     if not 0 <= offload < np.inf:

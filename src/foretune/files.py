@@ -132,11 +132,10 @@ def _check_size(size: int) -> None:
 class Lock:
     """File lock, held until `release` or until the process ends.
 
+    Raises OutputError if another process holds it, or the folder cannot be written.
+
     Args:
         path: file to lock; the lock is a hidden file in the same folder.
-
-    Raises:
-        OutputError: another process holds it, or the folder cannot be written.
     """
 
     def __init__(self, path: Path) -> None:

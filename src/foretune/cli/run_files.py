@@ -26,6 +26,8 @@ def read_files(
 ) -> "pd.DataFrame":
     """Return the rows of ``files``, of one kernel where it is named.
 
+    Raises RunTableError, UsageError if a file cannot be read, or has no such kernel or column.
+
     Args:
         files: run tables; of CSV files, columns whose names are none of a run table's are sizes of
             the problem, or configuration.
@@ -33,9 +35,6 @@ def read_files(
         maps: where columns of CSV files come from: texts ``COLUMN=SOURCE``, see `generic`.
         predictor: a predictor that knows which columns of CSV files are the problem.
         problem: columns that are; without ``predictor``, none means all.
-
-    Raises:
-        RunTableError, UsageError: a file cannot be read, or has no such kernel or column.
     """
     import pandas as pd
 
