@@ -312,12 +312,8 @@ class Calibration:
     ) -> Self:
         """Return the calibration with more runs, besides the earlier ones.
 
-        Args:
-            runs: valid runs of one or more devices.
-            training_runs: the predictor's training runs.
-            targets: the predictor's targets, the first one first.
-            predict_uncorrected: see `PredictUncorrected`.
-            seed: for sampling many rows.
+        ``runs`` are of one or more devices; the first of the predictor's ``targets`` decides about
+        ranges; ``seed`` is for sampling many rows.
 
         Raises:
             PredictorError: a device has fewer than five runs, or its errors are implausibly large.

@@ -31,9 +31,8 @@ def _start(parts: int) -> np.ndarray:
 def _log_share(parameters: np.ndarray, limits: np.ndarray) -> np.ndarray:
     """Return the log of the share of the limit.
 
-    Args:
-        parameters: as in `_start`; scalars or one per row.
-        limits: log of each part's time in ms (rows, parts).
+    ``parameters`` are as in `_start`, scalars or one per row; ``limits`` are the logs of each
+    part's time in ms (rows, parts).
     """
     parts = limits.shape[-1]
     odds, weights = parameters[0], parameters[parts + 3 :]

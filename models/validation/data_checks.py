@@ -100,13 +100,8 @@ def warn_about_data(
 ) -> None:
     """Warn (`DataWarning`) about suspect rows and columns, by row index.
 
-    Raises PredictorError if many values of a target are in another unit than the rest.
-
-    Args:
-        family: cost model of the kernel, or None.
-        runs: valid runs of one kernel.
-        targets: the targets to learn.
-        compiled: whether ``static.…`` columns are used.
+    Raises PredictorError if many values of a target are in another unit than the rest. ``compiled``
+    tells whether ``static.…`` columns are used.
     """
     found = [*_unknown_formats(family, runs), *_unknown_devices(family, runs)]
     for target in targets:

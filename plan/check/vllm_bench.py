@@ -105,10 +105,7 @@ def check_vllm(
 ) -> VllmCheck:
     """Serve one replica of a deployment with this machine's vLLM, and benchmark it.
 
-    Args:
-        deployment: the deployment.
-        predicted: its row of the plan's candidates.
-        progress: receives the steps.
+    ``predicted`` is its row of the plan's candidates.
 
     Raises:
         UsageError: the plan does not fit one server as it is.

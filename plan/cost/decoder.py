@@ -39,14 +39,8 @@ def step_operators(
 ) -> list[Operator]:
     """Return what one rank runs in a step of requests with the same lengths.
 
-    Args:
-        model: the model.
-        layout: ranks of a replica.
-        formats: number formats.
-        batch: requests per attention-DP group.
-        new_tokens: computed per request; 1 in a decode step.
-        context: cached tokens per request.
-        phase: ``prefill`` or ``decode``.
+    ``batch`` counts requests per attention-DP group, ``new_tokens`` those computed per request (1
+    in a decode step), ``context`` cached tokens per request.
     """
     return mixed_operators(model, layout, formats, [Part(batch, new_tokens, context, phase)])
 

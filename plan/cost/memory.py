@@ -70,13 +70,8 @@ def rank_memory(
 ) -> RankMemory:
     """Return the memory of the fullest rank with ``concurrency`` requests at full length.
 
-    Args:
-        model: the model.
-        layout: ranks of a replica.
-        formats: number formats.
-        workload: request lengths.
-        concurrency: requests in flight of one replica; an array returns arrays.
-        offloaded_bytes: bytes of the weights in host memory.
+    An array of ``concurrency`` (of one replica) returns arrays. ``offloaded_bytes`` of the weights
+    are in host memory.
     """
     requests: Any = np.ceil(concurrency / layout.dp)
     tokens: Any = np.maximum(np.minimum(MAX_STEP_TOKENS, requests * workload.isl), requests)

@@ -76,12 +76,8 @@ def recovery(
     """Return the share of quality that a deployment's formats keep; None if unpublished.
 
     It multiplies, over weight and cache formats, the median over results: of this model if there
-    are any, else of all models. Formats that the model was published in lose nothing.
-
-    Args:
-        formats: the deployment's formats.
-        model: the model.
-        results: measured results; None takes the published ones.
+    are any, else of all models. Formats that the model was published in lose nothing. ``results``
+    replace the published ones.
     """
     known = published_accuracy() if results is None else results
     total = 1.0

@@ -160,11 +160,9 @@ def supported(name: str, architecture: str) -> Support:
 
     ``native``: by matrix units or dedicated kernels. ``emulated``: kernels convert to a wider
     format first, which saves memory but costs time. ``no``: there are no kernels. Raises
-    UnknownName if the format is unknown.
-
-    Args:
-        name: a weight format; ``kv:…`` is an unusual cache format.
-        architecture: as in `Device.architecture`: ``sm_90``, ``gfx942``, ``x86_64+avx512``.
+    UnknownName if the format is unknown. A ``name`` of the form ``kv:…`` is an unusual cache
+    format; ``architecture`` is as in `Device.architecture`: ``sm_90``, ``gfx942``,
+    ``x86_64+avx512``.
     """
     if name.startswith("kv:"):
         find_cache_format(name.removeprefix("kv:"))

@@ -81,11 +81,8 @@ def find_system(name: str, prices: Mapping[str, float] | None = None) -> System:
     """Return a system by short name (``h100_sxm``), abbreviation (``h100``) or device name.
 
     Descriptors come from the shipped table, or from aiconfigurator-core if installed. Raises
-    UnknownName if the system is unknown; the message suggests similar names.
-
-    Args:
-        name: the system's name.
-        prices: USD per GPU and hour, by system; None takes the shipped ones.
+    UnknownName if the system is unknown; the message suggests similar names. ``prices`` in USD per
+    GPU and hour replace the shipped ones.
     """
     known = _shipped()
     short = _short_name(name, known)

@@ -59,12 +59,8 @@ class Host:
     ) -> float:
         """Return the duration of a step.
 
-        Args:
-            gpu_ms: GPU time.
-            requests: requests in the step.
-            tokens: prompt tokens in the step.
-            active: admitted requests.
-            launched: layers without a CUDA graph.
+        ``requests`` and prompt ``tokens`` are those in the step, ``active`` counts all admitted
+        requests, ``launched`` the layers without a CUDA graph.
         """
         host_ms = self.step_ms + self.request_ms * requests
         host_ms += self.token_ms * tokens + self.active_ms * active

@@ -77,18 +77,9 @@ def instance_types(
     """Return the rentable types and their sustained rates, without dominated ones.
 
     Raises UsageError if a system has no price, or no instance serves one of the demands; the
-    message suggests a fix.
-
-    Args:
-        model: the model to serve.
-        systems: GPU systems to choose from, with prices.
-        sizes: GPUs per instance to choose from.
-        demands: the requests.
-        timers: operator times.
-        requirements: limits on latency and quality; None has none.
-        backend: the engine.
-        formats: choices of formats; None takes those each GPU supports.
-        on_system: called with each system's name before its prediction.
+    message suggests a fix. ``systems`` need prices; ``sizes`` are GPUs per instance. Without
+    ``formats``, those that each GPU supports are tried. ``on_system`` is called with each system's
+    name before its prediction.
     """
     for system in systems:
         if system.price_per_hour is None:

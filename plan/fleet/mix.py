@@ -91,11 +91,7 @@ def cheapest_fleet(
     """Return the cheapest fleet that serves all requests.
 
     Raises UsageError if no fleet serves them within the limits; the message gives what would.
-
-    Args:
-        kinds: rentable types.
-        per_s: requests per second of each length, in the order of the types' rates.
-        limits: on GPUs and power; None has none.
+    ``per_s`` has the requests per second of each length, in the order of the types' rates.
     """
     limits = limits or Limits()
     unknown = {kind.system for kind in kinds if np.isnan(kind.power_w)}
@@ -119,13 +115,7 @@ def cheapest_fleet(
 def single_fleets(
     kinds: Sequence[InstanceType], per_s: Sequence[float], limits: Limits | None = None
 ) -> dict[str, Fleet]:
-    """Return the cheapest fleet of each system alone; systems that cannot serve are left out.
-
-    Args:
-        kinds: rentable types.
-        per_s: requests per second of each length.
-        limits: on GPUs and power; None has none.
-    """
+    """Return the cheapest fleet of each system alone; systems that cannot serve are left out."""
     rates, found = np.asarray(per_s, dtype=float), {}
     for system in dict.fromkeys(kind.system for kind in kinds):
         fleet = _solve([k for k in kinds if k.system == system], rates, limits or Limits())

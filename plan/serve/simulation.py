@@ -77,16 +77,9 @@ def simulate(
     """Return the latencies of requests sent to ``replicas`` copies of a deployment.
 
     Raises UsageError if a request does not fit, or a deployment with pools has no rate or trace.
-
-    Args:
-        deployment: one replica, with its requests in flight.
-        replicas: requests are dealt to them in turn.
-        timers: operator times.
-        rate: requests per second, arriving at random; None keeps the deployment's requests in
-            flight.
-        trace: requests to send instead.
-        tpot_ms: corrected time per token; steps are scaled so that the simulation agrees. None
-            leaves them as predicted.
+    Requests arrive at random, ``rate`` per second, or as in ``trace``; without both, the
+    deployment's requests stay in flight. Steps are scaled so that the simulation agrees with
+    ``tpot_ms``, the corrected time per token, if given.
     """
     if deployment.pools and rate is None and trace is None:
         raise UsageError("pools are simulated with arriving requests: add --rate or --trace")

@@ -208,15 +208,8 @@ def possible_recipes(
 ) -> list[Recipe]:
     """Return every useful recipe on exactly ``gpus`` GPUs, regardless of memory.
 
-    ZeRO stage 0 is left out if stage 1 is possible, as that costs nothing.
-
-    Args:
-        model: the model to train.
-        task: the work of a step.
-        system: the GPUs.
-        gpus: number of GPUs.
-        offload: whether the host holds and updates optimizer states.
-        host_gib: maximum GiB of them per GPU.
+    ZeRO stage 0 is left out if stage 1 is possible, as that costs nothing. With ``offload``, the
+    host holds and updates optimizer states, at most ``host_gib`` GiB per GPU.
     """
     return [
         recipe

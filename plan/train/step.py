@@ -140,15 +140,8 @@ def predict_steps(
     Columns in milliseconds: ``compute_ms``, ``recompute_ms``, ``communication_ms`` (within the
     passes), ``bubble_ms``, ``replicas_ms`` (exposed exchanges between replicas), ``optimizer_ms``,
     and their sum ``step_ms``. Further: ``bubble`` (a share of the step), ``tokens_per_s_per_gpu``,
-    ``mfu`` and ``hfu`` (relative to the peak rate of the task's precision).
-
-    Args:
-        model: the model to train.
-        system: the GPUs.
-        recipes: possible recipes.
-        task: the work of a step.
-        timer: operator times on ``system``.
-        calibration: None takes that of Megatron-LM.
+    ``mfu`` and ``hfu`` (relative to the peak rate of the task's precision). Without a
+    ``calibration``, Megatron-LM's is used.
     """
     timed = TimedSteps.look_up(model, system, recipes, task, timer)
     table = pd.DataFrame(timed.parts(calibration or SOFTWARE["megatron"]))

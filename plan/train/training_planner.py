@@ -93,17 +93,9 @@ def plan_training(
     """Predict every way to train ``model`` on ``gpus`` GPUs of ``system``.
 
     Raises UsageError if the offload is negative, the GPU lacks the precision, the batch cannot be
-    divided, or the model does not fit; the message suggests a fix.
-
-    Args:
-        model: the model to train.
-        system: the GPUs.
-        gpus: number of GPUs; all are used.
-        task: the work of a step.
-        timers: operator times.
-        calibration: the software's constants, as in `SOFTWARE`; None takes Megatron-LM's.
-        offload: maximum GiB of optimizer states per GPU in host memory. With 0, all are offloaded
-            if nothing fits otherwise.
+    divided, or the model does not fit; the message suggests a fix. ``calibration`` is one of
+    `SOFTWARE`, by default Megatron-LM's. ``offload`` is the maximum GiB of optimizer states per GPU
+    in host memory; with 0, all are offloaded if nothing fits otherwise.
     """
     _check_precision(system, task)
     if not 0 <= offload < np.inf:

@@ -25,12 +25,7 @@ def probability_better(
     """Return the probability that one deployment beats each other when measured (rows).
 
     It is 0.5 for the deployment itself. Cost is quadratic in the rows: pass a few hundred at most.
-
-    Args:
-        correction: trained on measured deployments.
-        rows: from `analytic_times`.
-        index: position of the one deployment.
-        metric: tokens per second and GPU (higher is better), or a latency.
+    ``rows`` come from `analytic_times`; ``index`` is the position of the one deployment.
     """
     value, covariance = log_metric(correction, rows, metric)
     better: np.ndarray = pairwise_better(value, covariance)[index]

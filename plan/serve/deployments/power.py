@@ -42,13 +42,8 @@ def apply_power_cap(
     """Return a GPU's power under a cap, and the slowdown of its work.
 
     The cap lowers the clock until the power is within it, down to `MIN_CLOCK`. The clock-dependent
-    part of the time grows.
-
-    Args:
-        power_w: power without a cap, in watts.
-        cap_w: the cap, in watts.
-        idle_w: power independent of the clock, in watts.
-        sensitivity: clock-dependent share of the time, 0 … 1.
+    part of the time grows. All are in watts: ``idle_w`` does not depend on the clock;
+    ``sensitivity`` is the clock-dependent share of the time, 0 … 1.
     """
     dynamic = max(power_w - idle_w, 0.0)
     power_share = min(max(cap_w - idle_w, 0.0) / max(dynamic, 1e-9), 1.0)

@@ -195,9 +195,7 @@ def _tune_workload(
 def read_calls(path: Path, kernel: str = "") -> "list[Calls]":
     """Read a workload: a CSV file with columns kernel, problem (M=…,N=…) and calls.
 
-    Args:
-        path: CSV file; quote a problem with commas.
-        kernel: for lines that do not name one.
+    Problems with commas are quoted; ``kernel`` is for lines that do not name one.
     """
     from foretune.registry import get_kernel
     from foretune.tune.workload import Calls
