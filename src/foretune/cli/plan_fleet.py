@@ -183,10 +183,9 @@ def _fill_power(
         [_power_row(one, hardware.power_limit_w) for one in found],
     )
     output.say("")
-    uncapped = found[0]
     output.say(
-        f"by the GPUs' power limits: {uncapped.provisioned} servers; by predicted power, without "
-        f"a cap: {uncapped.servers}"
+        f"by the GPUs' power limits: {found[0].provisioned} servers; by predicted power, without "
+        f"a cap: {found[0].servers}"
     )
     more, slower = best_cap.extra_share, max(best_cap.slowdown - 1.0, 0.0)
     output.say(
