@@ -258,11 +258,7 @@ def parameter_importance(
 
 
 def _log_ms_by_value(
-    predictor: Predictor,
-    problem: Problem,
-    space: SearchSpace,
-    device: Device,
-    bases: np.ndarray,
+    predictor: Predictor, problem: Problem, space: SearchSpace, device: Device, bases: np.ndarray
 ) -> dict[str, pd.DataFrame]:
     """Return, per parameter, one row per base and one column per value; NaN if illegal."""
     if not space.parameters:

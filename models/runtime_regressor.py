@@ -5,12 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.utils.validation import (
-    check_array,
-    check_is_fitted,
-    column_or_1d,
-    validate_data,
-)
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
 from foretune.datasets.importers.generic import UNNAMED, run_columns
 from foretune.errors import UsageError

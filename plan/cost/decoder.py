@@ -130,12 +130,7 @@ def _moe(
 
 
 def _communication(
-    model: ModelDescription,
-    layout: Layout,
-    formats: Formats,
-    tokens: int,
-    rows: int,
-    phase: Phase,
+    model: ModelDescription, layout: Layout, formats: Formats, tokens: int, rows: int, phase: Phase
 ) -> Iterator[Operator]:
     """Yield the exchanges: after attention, around MLPs and experts, at both ends, between stages.
 

@@ -101,11 +101,7 @@ def max_requests(
 
 @lru_cache(maxsize=2**16)
 def _max_requests(
-    model: ModelDescription,
-    layout: Layout,
-    formats: Formats,
-    workload: Workload,
-    capacity: float,
+    model: ModelDescription, layout: Layout, formats: Formats, workload: Workload, capacity: float
 ) -> int:
     """Return `max_requests` for ``capacity`` bytes; cached, as all loads of a layout ask."""
 

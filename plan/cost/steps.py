@@ -140,11 +140,7 @@ class StepTimer:
         return self.mixed_operators(step.model, step.layout, step.formats, [part])
 
     def mixed_operators(
-        self,
-        model: ModelDescription,
-        layout: Layout,
-        formats: Formats,
-        parts: Sequence[Part],
+        self, model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part]
     ) -> list[Operator]:
         """Return the operators of one rank, with attention in one piece if measured so."""
         operators = mixed_operators(model, layout, formats, parts)

@@ -21,9 +21,7 @@ GENERATIVE_ARCHITECTURES = ("CausalLM", "ConditionalGeneration", "LMHead")
 """Parts of the names of architectures that generate text."""
 MULTIMODAL_ARCHITECTURE = "ConditionalGeneration"
 """Part of the names of architectures that also read images."""
-UNSUPPORTED_FIELDS = {
-    "encoder_layers": "an encoder",
-}
+UNSUPPORTED_FIELDS = {"encoder_layers": "an encoder"}
 """Field -> unsupported kind of layer."""
 
 UNGATED_FAMILIES = ("gpt_neox", "nemotron", "nemotron_h", "phi", "starcoder2")

@@ -9,12 +9,7 @@ import numpy as np
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, layer_bytes
 from foretune.plan.describe.cache_formats import DEFAULT_CACHE_FORMATS
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import (
-    Formats,
-    checkpoint_formats,
-    find_format,
-    supported,
-)
+from foretune.plan.describe.formats import Formats, checkpoint_formats, find_format, supported
 from foretune.plan.describe.layout import Layout, legal_layouts
 from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System

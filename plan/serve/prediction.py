@@ -121,6 +121,4 @@ def _accuracy(
 def _with_cost(table: pd.DataFrame, candidates: Sequence[Candidate]) -> pd.DataFrame:
     """Return ``table`` with the cost of a million tokens."""
     hourly = np.array([c.deployment.system.price_per_hour for c in candidates], dtype=float)
-    return table.assign(
-        usd_per_million_tokens=hourly * 1e6 / 3600 / table["tokens_per_s_per_gpu"],
-    )
+    return table.assign(usd_per_million_tokens=hourly * 1e6 / 3600 / table["tokens_per_s_per_gpu"])

@@ -25,11 +25,7 @@ from foretune.plan.serve.report_charts import (
     stacked_bars,
 )
 from foretune.plan.serve.requirements import UPPER_LIMITS, Requirements
-from foretune.tune.report.chart import (
-    Bars,
-    Mark,
-    Segment,
-)
+from foretune.tune.report.chart import Bars, Mark, Segment
 from foretune.tune.report.page import (
     counted,
     duration,

@@ -17,10 +17,7 @@ MIN_VARIANCE = 1e-12
 
 
 def probability_better(
-    correction: LatencyPredictor,
-    rows: pd.DataFrame,
-    index: int,
-    metric: Metric = "tokens_per_s",
+    correction: LatencyPredictor, rows: pd.DataFrame, index: int, metric: Metric = "tokens_per_s"
 ) -> np.ndarray:
     """Return the probability that one deployment beats each other when measured (rows).
 

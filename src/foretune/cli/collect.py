@@ -241,12 +241,7 @@ def _choose_operators(
     """Return the operators to measure, and how many were left out by reason."""
     from foretune.collect.torch_operators.collect import distinct
     from foretune.plan import describe_model
-    from foretune.plan.cost.design import (
-        DEFAULT_MODELS,
-        farthest_first,
-        measurable,
-        plan_operators,
-    )
+    from foretune.plan.cost.design import DEFAULT_MODELS, farthest_first, measurable, plan_operators
 
     models = [describe_model(name) for name in ([model] if model else DEFAULT_MODELS)]
     planned = [o for m in models for o in plan_operators(m, degrees, formats, sizes)]

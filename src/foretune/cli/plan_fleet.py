@@ -126,10 +126,7 @@ def _mix(
 def _one_workload(isl: int | None, osl: int | None) -> tuple[int, int]:
     if isl is None or osl is None:
         raise UsageError("give --isl and --osl together")
-    return (
-        options.require_positive_int(isl, "--isl"),
-        options.require_positive_int(osl, "--osl"),
-    )
+    return (options.require_positive_int(isl, "--isl"), options.require_positive_int(osl, "--osl"))
 
 
 def _one_system(systems: str) -> str:

@@ -41,8 +41,7 @@ SEARCHER = typer.Option(
     autocompletion=SEARCHER_COMPLETION,
 )
 PRIOR = typer.Option(
-    [],
-    help=f"Run tables of other devices to learn from (repeatable). {options.PREDICTOR_HELP}.",
+    [], help=f"Run tables of other devices to learn from (repeatable). {options.PREDICTOR_HELP}."
 )
 
 

@@ -61,9 +61,7 @@ PARAM = typer.Option(
     rich_help_panel=KNOB_PANEL,
 )
 RESTRICT = typer.Option(
-    [],
-    help="Rule between knobs: 'tile * threads <= 256' (repeatable).",
-    rich_help_panel=KNOB_PANEL,
+    [], help="Rule between knobs: 'tile * threads <= 256' (repeatable).", rich_help_panel=KNOB_PANEL
 )
 DEFAULT = typer.Option(
     "",
