@@ -114,17 +114,39 @@ class TimedSteps:
     def parts(self, calibration: Calibration) -> list[dict[str, float]]:
         """Return the parts of each recipe's step in milliseconds."""
         return [
-            _step(
-                self.model,
-                self.system,
-                recipe,
-                self.task,
-                self.micro_batches[_micro_batch_key(recipe)],
-                replicas,
-                calibration,
-            )
+            self._step(recipe, replicas, calibration)
             for recipe, replicas in zip(self.recipes, self.replicas, strict=True)
         ]
+
+    def _step(self, recipe: Recipe, replicas: float, calibration: Calibration) -> dict[str, float]:
+        """Return the parts of one step; ``replicas`` are its milliseconds of replica exchanges."""
+        model, system, task = self.model, self.system, self.task
+        times = self.micro_batches[_micro_batch_key(recipe)]
+        layout, count = recipe.layout, recipe.micro_batches(task)
+        share = layers_per_stage(model, layout) / model.layers
+        repeats = {"none": 0.0, "selective": times.recomputed, "full": times.forward}
+        layers = calibration.slowdown * share * (times.forward + times.backward)
+        recompute_ms = calibration.slowdown * share * repeats[recipe.recompute]
+        exchange_ms = share * _exposed_layer_ms(recipe, task, times, calibration)
+        exchange_ms += calibration.exposed * _stage_exchange_ms(model, system, recipe, task)
+        stages = [layers + recompute_ms + exchange_ms] * layout.pp
+        first, last = calibration.slowdown * times.first, calibration.slowdown * times.last
+        stages[0] += first
+        stages[-1] += last
+        pipeline = pipeline_time(stages, count, layout.chunks)
+        busy = count * sum(stages) / layout.pp
+        end_ms = count * (first + last) / layout.pp
+        parts = {
+            "compute_ms": count * layers + end_ms,
+            "recompute_ms": count * recompute_ms,
+            "communication_ms": busy - count * (layers + recompute_ms) - end_ms,
+            "bubble_ms": pipeline.idle,
+            "replicas_ms": _exposed_replica_ms(recipe, replicas, calibration, layers, count),
+            "optimizer_ms": _optimizer_ms(
+                system, recipe, stage_parameters(model, layout, 0), layers * 2 / 3
+            ),
+        }
+        return {**parts, "step_ms": sum(parts.values())}
 
 
 def predict_steps(
@@ -155,43 +177,6 @@ def predict_steps(
         mfu=model_flops(model, task) / peak,
         hfu=executed / peak,
     )
-
-
-def _step(
-    model: ModelDescription,
-    system: System,
-    recipe: Recipe,
-    task: TrainingTask,
-    times: _MicroBatchTimes,
-    replicas: float,
-    calibration: Calibration,
-) -> dict[str, float]:
-    """Return the parts of one step."""
-    layout, count = recipe.layout, recipe.micro_batches(task)
-    share = layers_per_stage(model, layout) / model.layers
-    repeated = {"none": 0.0, "selective": times.recomputed, "full": times.forward}[recipe.recompute]
-    layers = calibration.slowdown * share * (times.forward + times.backward)
-    recompute_ms = calibration.slowdown * share * repeated
-    stage_exchange_ms = calibration.exposed * _stage_exchange_ms(model, system, recipe, task)
-    exchange_ms = share * _exposed_layer_ms(recipe, task, times, calibration) + stage_exchange_ms
-    stages = [layers + recompute_ms + exchange_ms] * layout.pp
-    first, last = calibration.slowdown * times.first, calibration.slowdown * times.last
-    stages[0] += first
-    stages[-1] += last
-    pipeline = pipeline_time(stages, count, layout.chunks)
-    busy = count * sum(stages) / layout.pp
-    end_ms = count * (first + last) / layout.pp
-    parts = {
-        "compute_ms": count * layers + end_ms,
-        "recompute_ms": count * recompute_ms,
-        "communication_ms": busy - count * (layers + recompute_ms) - end_ms,
-        "bubble_ms": pipeline.idle,
-        "replicas_ms": _exposed_replica_ms(recipe, replicas, calibration, layers, count),
-        "optimizer_ms": _optimizer_ms(
-            system, recipe, stage_parameters(model, layout, 0), layers * 2 / 3
-        ),
-    }
-    return {**parts, "step_ms": sum(parts.values())}
 
 
 def _exposed_layer_ms(

@@ -148,7 +148,7 @@ def _show_training(
     output: Output, done: "Training", runs: "pd.DataFrame", splits: list[str]
 ) -> dict[str, Any]:
     """Print the validation; return it for JSON."""
-    from foretune.models.validation.noise import noise_floor
+    from foretune.models.validation.metrics import noise_floor
 
     for name, scores in done.scores.items():
         output.table(f"predicting {name}", METRIC_COLUMNS, metric_rows(scores))
