@@ -191,5 +191,4 @@ def _combine(
     log_weights = np.where(there, -power * log_errors, -np.inf)
     weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
     total = (weights * np.where(there, predictions, 0.0)).sum(axis=1)
-    result: np.ndarray = total / weights.sum(axis=1)
-    return result
+    return total / weights.sum(axis=1)

@@ -66,10 +66,7 @@ class MeasuredProblem:
     @property
     def log_slowdown(self) -> np.ndarray:
         """Log of each time over the best, at most `MAX_LOG_SLOWDOWN`."""
-        log_slowdown: np.ndarray = np.minimum(
-            -np.log(np.maximum(self.relative_speed, 1e-9)), MAX_LOG_SLOWDOWN
-        )
-        return log_slowdown
+        return np.minimum(-np.log(np.maximum(self.relative_speed, 1e-9)), MAX_LOG_SLOWDOWN)
 
 
 @dataclass(frozen=True)
@@ -122,8 +119,7 @@ class LaunchOrder:
         """Return the log of every candidate's expected slow-down."""
         scores, fits = _scores(self.trees, columns), columns.fits
         best_score = scores[fits].min() if fits.any() else scores.min()
-        ratios: np.ndarray = np.interp(scores - best_score, self.scores, self.ratios)
-        return ratios
+        return np.interp(scores - best_score, self.scores, self.ratios)
 
     def save(self, path: Path) -> None:
         """Write one file of arrays."""
@@ -159,8 +155,7 @@ def shipped_order() -> LaunchOrder:
 
 def _scores(trees: TreeArrays, columns: LaunchFeatures) -> np.ndarray:
     """Return a score for each candidate; lower is better."""
-    scores: np.ndarray = columns.analytic_log_time - trees.sums(columns.values)[:, 0]
-    return scores
+    return columns.analytic_log_time - trees.sums(columns.values)[:, 0]
 
 
 def _fit_trees(problems: Sequence[MeasuredProblem]) -> TreeArrays:

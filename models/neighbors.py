@@ -307,8 +307,7 @@ def _hash(column: str, rows: Rows) -> np.ndarray:
 
 def _hashed(column: str, distinct: np.ndarray, codes: np.ndarray) -> np.ndarray:
     hashes = pd.util.hash_array(distinct.astype(object), categorize=False)
-    result: np.ndarray = (hashes * np.uint64(2 * crc32(column.encode()) + 1))[codes]
-    return result
+    return (hashes * np.uint64(2 * crc32(column.encode()) + 1))[codes]
 
 
 @lru_cache(maxsize=4096)

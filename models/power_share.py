@@ -40,8 +40,7 @@ def _log_share(parameters: np.ndarray, limits: np.ndarray) -> np.ndarray:
     busy = sum(np.exp(w + term - log_ms) for w, term in zip(weights, terms[1:], strict=True))
     idle = 1.0 / (1.0 + np.exp(-odds))
     used = busy / (1.0 + busy**_KNEE) ** (1.0 / _KNEE)
-    result: np.ndarray = np.log(idle + (1.0 - idle) * used)
-    return result
+    return np.log(idle + (1.0 - idle) * used)
 
 
 POWER = Law(_start, _log_share)

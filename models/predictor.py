@@ -329,8 +329,7 @@ class Predictor(Estimator):
         for name in parameters:
             if name not in (known := kind().get_params()):
                 raise UnknownName(f"parameter of {self.model}", name, known)
-        regressor: Regressor = kind(**parameters)
-        return regressor
+        return kind(**parameters)
 
     def require_same_kernel(self, runs: pd.DataFrame) -> None:
         """Raise `PredictorError` unless all ``runs`` are of this predictor's kernel."""

@@ -156,5 +156,4 @@ def _fit(
         errors = weights * (law.log_value(parameters, limits) - log_value)
         return np.r_[errors, regularization * (parameters - start)]
 
-    fitted: np.ndarray = least_squares(residuals, start, loss="soft_l1", f_scale=0.1).x
-    return fitted
+    return least_squares(residuals, start, loss="soft_l1", f_scale=0.1).x

@@ -62,5 +62,4 @@ def find_format(name: str) -> Format:
 def load_function(reference: str) -> Callable[..., object]:
     """Import and return ``module:function``."""
     module, _, function = reference.partition(":")
-    found: Callable[..., object] = getattr(importlib.import_module(module), function)
-    return found
+    return getattr(importlib.import_module(module), function)

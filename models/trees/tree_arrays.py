@@ -188,8 +188,7 @@ class Trees:
     def slots(self, features: int) -> np.ndarray:
         """Return ``slot`` for rows with more columns, these trees' columns first."""
         copy, column = np.divmod(self.slot, self.features)
-        slot: np.ndarray = copy * features + column
-        return slot
+        return copy * features + column
 
 
 def _depth(left: np.ndarray, roots: np.ndarray) -> int:

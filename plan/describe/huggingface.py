@@ -107,8 +107,7 @@ def _text_config(config: Fields) -> Fields:
     """Return the part about the text decoder of a multimodal configuration."""
     for part in ("text_config", "llm_config", "language_config"):
         if isinstance(config.get(part), Mapping):
-            found: Fields = config[part]
-            return found
+            return config[part]
     return config
 
 

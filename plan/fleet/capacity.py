@@ -190,8 +190,7 @@ def contenders(rates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
     dominates = (rates[None] >= DOMINANCE_RATIO * rates[:, None]).all(axis=2) & (
         gpus[:, None] == gpus
     )
-    contending: np.ndarray = ~dominates.any(axis=1)
-    return contending
+    return ~dominates.any(axis=1)
 
 
 def _instance_types(
@@ -242,8 +241,7 @@ def _limit_utilization(rows: pd.DataFrame, requirements: Requirements) -> np.nda
     times = np.stack(
         [rows["tpot_ms"] / requirements.tpot_ms, rows["ttft_ms"] / requirements.ttft_ms]
     )
-    utilization: np.ndarray = times.max(axis=0)
-    return utilization
+    return times.max(axis=0)
 
 
 def _unserved_message(

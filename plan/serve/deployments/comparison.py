@@ -25,8 +25,7 @@ def probability_better(
     ``rows`` come from `analytic_times`; ``index`` is the position of the one deployment.
     """
     value, covariance = log_metric(correction, rows, metric)
-    better: np.ndarray = pairwise_better(value, covariance)[index]
-    return better
+    return pairwise_better(value, covariance)[index]
 
 
 def pairwise_better(value: np.ndarray, covariance: np.ndarray) -> np.ndarray:

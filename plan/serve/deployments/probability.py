@@ -109,5 +109,4 @@ def probability_below(values: np.ndarray) -> np.ndarray:
     """Return the probability that an error, in scales of its distribution, is below values."""
     from scipy.special import stdtr
 
-    result: np.ndarray = stdtr(DEGREES_OF_FREEDOM, values)
-    return result
+    return stdtr(DEGREES_OF_FREEDOM, values)

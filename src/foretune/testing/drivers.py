@@ -74,8 +74,7 @@ def _observe(
                 )
             batch = loop.send(measurements)
     except StopIteration as end:
-        result: SearchResult = end.value
-        return result
+        return end.value
 
 
 def _ensure_once(
