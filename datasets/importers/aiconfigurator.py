@@ -136,8 +136,6 @@ REQUIRED_COLUMNS = {
     "scale_matrix": ("m", "k", "quant_dtype"),
 }  # fmt: skip
 """Operation -> columns that its tables must have."""
-
-
 STAGES = ("dispatch", "combine")
 """Exchanges between experts are timed together in one row, which becomes two."""
 _MS = 1e-3  # per microsecond

@@ -23,8 +23,6 @@ from foretune.plan.describe.parts import Indexer, LinearAttention, Mla
 
 _VARIANTS = {"instruct", "chat", "base", "it", "hf", "dynamic", "meta", *FORMAT_OF_SUFFIX}
 """Words in names that describe training or storage, not architecture."""
-
-
 MIN_PUBLISHER_SIMILARITY = 0.85
 """Minimum similarity to correct a misspelled publisher, 0 … 1."""
 

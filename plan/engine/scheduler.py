@@ -7,8 +7,6 @@ from foretune.plan.describe.system import System
 
 CUDA_GRAPH_SIZES = (1, 2, 4, *range(8, 513, 8))
 """Decode batch sizes captured by default (vLLM's ``cudagraph_capture_sizes``)."""
-
-
 HOST_SLOWDOWN = {"gb200": 1.65, "gb300": 1.65}
 """System -> CPU time relative to x86 servers.
 

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from foretune.tune.results import TuneResult
 
 REMEASURE_ADVICE = "measure again on a quiet machine (--wait-quiet)"
-
-
 PROBLEM = typer.Option([], help="Problem to tune (repeatable). Default: problems not trained on.")
 BUDGET = typer.Option(
     "", help=f"Per search: {options.BUDGET_HELP}. Default: the preset's.", show_default=False

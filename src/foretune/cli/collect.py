@@ -22,8 +22,6 @@ MAX_SIZE = 2**20
 MIN_RUNS_IN_BUDGET = 1000
 """An operator is left out if fewer runs of it fit in the time given."""
 OPERATORS_PANEL = "Operators of language models (--operators)"
-
-
 PROBLEMS = typer.Option(
     ["8"], help="Number of random problems, or 'M=64,N=64,K=64;M=…' (repeatable)."
 )

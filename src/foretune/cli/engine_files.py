@@ -29,8 +29,6 @@ TABLE_SUFFIX = "_tuned_gemm"
 LIMIT_S = 180.0
 """Time limit of one measurement; the first one imports vLLM."""
 EXPERT_CONFIG_FOLDER = "sglang/srt/layers/moe/moe_runner/triton_utils"
-
-
 DEVICE = typer.Option(
     "", help="The GPU: h100_sxm, or its name in the driver. With --measure: this machine's."
 )

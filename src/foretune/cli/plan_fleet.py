@@ -22,8 +22,6 @@ NOTES = (
     "requests of different lengths on one instance are assumed to share its time",
 )
 POWER_HEADINGS = ("cap W", "of limit", "servers", "more", "slower", "tokens/s", "mean kW")
-
-
 REQUESTS = typer.Option(None, help="CSV or Parquet file with columns isl, osl and requests_per_s.")
 GPUS_PER_INSTANCE = typer.Option(
     "",

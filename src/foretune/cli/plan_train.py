@@ -20,8 +20,6 @@ NOTES = (
     "formulas over measured operators, checked in benchmarks/plan_training.py",
     "pauses, checkpoints and failures are not counted",
 )
-
-
 TOKENS = typer.Option(0.0, help="Tokens to train on; adds days and cost.", show_default=False)
 FORMATS = typer.Option(
     "bf16/fp32",

@@ -28,8 +28,6 @@ WORK_KEYS = ("flops", "bytes", "blocks")
 MAX_EXPLAINED = 10_000
 """How many rows `evaluate` compares with the training range."""
 DRIFTED_EXIT_CODE = 1
-
-
 TARGET = typer.Option([], help="time_ms or power_w (repeatable). Default: what the runs hold.")
 SIZES = typer.Option(
     "", help="Columns of a CSV file that are the problem; the others are the configuration."

@@ -33,8 +33,6 @@ COLUMNS = (
     "ms",
 )
 """Evaluations to 95 and 99 % of the optimum, repeats that reach 95 %, mean shares, overhead."""
-
-
 SEARCHER = typer.Option(
     ["surrogate", "random"],
     help=f"{options.SEARCHER_HELP} (repeatable).",

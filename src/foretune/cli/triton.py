@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from foretune.collect.compiled import CompileResult
 
 _MATRIX_UNITS = {0: "none", 2: "mma", 3: "wgmma", 5: "tcgen05"}
-
-
 ARG = typer.Option(
     [],
     help="x=fp16* (a pointer, multiple of 16; fp16*2 of 2), n=4096, n=i32 (any multiple of "
