@@ -62,11 +62,8 @@ def _indexer(
     Every rank computes all heads, except that block indexers split heads as keys are. An engine
     fuses a block indexer's projections with those of attention.
     """
-    tokens, kind, layers = (
-        sum(p.tokens for p in parts),
-        table_name(formats.weights),
-        model.indexed_layers,
-    )
+    tokens, kind = sum(p.tokens for p in parts), table_name(formats.weights)
+    layers = model.indexed_layers
     heads = ceil(index.heads / layout.tp) if index.selects_blocks else index.heads
     ranks = model.mla.q_lora_rank if model.mla else model.hidden
     yield gemm("index_query", phase, layers, tokens, heads * index.head_dim, ranks, kind)

@@ -59,10 +59,8 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
     for field, layers in UNSUPPORTED_FIELDS.items():
         if text.get(field):
             raise UsageError(f"{name}: {layers} ({field} in {CONFIG_FILE}) cannot be planned yet")
-    heads, hidden = (
-        _required_int(text, name, "num_attention_heads"),
-        _required_int(text, name, "hidden_size"),
-    )
+    heads = _required_int(text, name, "num_attention_heads")
+    hidden = _required_int(text, name, "hidden_size")
     window, windowed = _windows(text)
     mla = _mla(text, name)
     formats = stored_formats({**text, **config}, quantization or {})

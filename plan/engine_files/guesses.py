@@ -142,10 +142,8 @@ def _layer_lookups(
                 linear = Layer(0, columns, device, EXPERT_DTYPES[BLOCKWISE_FP8], BLOCK_SHAPE, depth)
                 yield linear, operator.name
     if model.is_moe and formats.moe in EXPERT_DTYPES:
-        dtype, block = (
-            EXPERT_DTYPES[formats.moe],
-            BLOCK_SHAPE if formats.moe == BLOCKWISE_FP8 else None,
-        )
+        dtype = EXPERT_DTYPES[formats.moe]
+        block = BLOCK_SHAPE if formats.moe == BLOCKWISE_FP8 else None
         experts = -(-model.experts // layout.moe_ep)
         size = model.moe_intermediate // layout.moe_tp
         if engine == "sglang" and dtype == PACKED_INT4:

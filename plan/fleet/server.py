@@ -84,10 +84,7 @@ class Server:
         """
         idle_w = OperatorPower(system.device, system.name).active_idle_w
         gpus, prefill_share = int(candidate["gpus"]), float(candidate["prefill_share"])
-        prefill_w, decode_w = (
-            float(candidate["prefill_power_w"]),
-            float(candidate["decode_power_w"]),
-        )
+        prefill_w, decode_w = (float(candidate[f"{p}_power_w"]) for p in ("prefill", "decode"))
         working_w = prefill_share * prefill_w + (1.0 - prefill_share) * decode_w
         busy = (candidate["power_w"] - idle_w) / (working_w - idle_w) if working_w > idle_w else 1.0
         busy = min(max(float(busy), 0.0), 1.0)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+import numpy as np
 import pandas as pd
 
 from foretune.device import Device, peak_rate
@@ -13,7 +14,6 @@ from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.system import System
 from foretune.plan.train.exchanges import (
     Exchange,
-    LayerExchanges,
     layer_exchanges,
     replica_exchanges,
     stage_exchange,
@@ -26,7 +26,7 @@ from foretune.plan.train.training_memory import (
     host_bytes,
     stage_parameters,
 )
-from foretune.plan.train.training_operators import MicroBatch, OperatorList, micro_batch_operators
+from foretune.plan.train.training_operators import OperatorList, micro_batch_operators
 
 ADAM_BYTES = 34.0
 """Bytes per parameter that Adam moves: it reads the gradient (twice, first for its norm), weight
@@ -261,22 +261,13 @@ def _micro_batches(
     works: list[OperatorList] = []
     groups: list[tuple[Exchange, ...]] = []
     for recipe in kinds.values():
-        computed = micro_batch_operators(model, recipe, task)
-        exchanged = layer_exchanges(model, recipe, task)
-        works += [getattr(computed, name) for name in MicroBatch.__dataclass_fields__]
-        groups += [getattr(exchanged, name) for name in LayerExchanges.__dataclass_fields__]
-    list_count, group_count = (
-        len(MicroBatch.__dataclass_fields__),
-        len(LayerExchanges.__dataclass_fields__),
-    )
-    ms = timer.times(works)["total"].to_numpy()
-    exchanged_ms = _exchange_times(groups, system, timer)
+        works += vars(micro_batch_operators(model, recipe, task)).values()
+        groups += vars(layer_exchanges(model, recipe, task)).values()
+    computed_ms = timer.times(works)["total"].to_numpy().reshape(len(kinds), -1)
+    exchanged_ms = np.reshape(_exchange_times(groups, system, timer), (len(kinds), -1))
     return {
-        key: _MicroBatchTimes(
-            *ms[list_count * i : list_count * (i + 1)],
-            *exchanged_ms[group_count * i : group_count * (i + 1)],
-        )
-        for i, key in enumerate(kinds)
+        key: _MicroBatchTimes(*computed, *exchanged)
+        for key, computed, exchanged in zip(kinds, computed_ms, exchanged_ms, strict=True)
     }
 
 
