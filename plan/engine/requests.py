@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.importers.files import read_table, require
 from foretune.errors import RunTableError
 
 COLUMNS = ("at_s", "isl", "osl")
@@ -70,15 +71,10 @@ def read_trace(path: str | os.PathLike[str]) -> Requests:
     Columns are ``at_s``, ``isl``, ``osl`` and optionally ``cached``. Raises RunTableError if the
     file cannot be read, lacks a column, or has an invalid row.
     """
-    source = Path(path)
-    try:
-        table = pd.read_parquet(source) if source.suffix == ".parquet" else pd.read_csv(source)
-    except (OSError, ValueError) as e:  # the parsers' errors are ValueErrors
-        raise RunTableError(f"cannot read a trace from {path}: {e}") from e
-    missing = [name for name in COLUMNS if name not in table]
-    if missing or table.empty:
-        lack = f"no column {missing[0]!r}" if missing else "no rows"
-        raise RunTableError(f"{path} has {lack}: it needs {', '.join(COLUMNS)}, a row per request")
+    table = read_table(Path(path), COLUMNS)
+    require(table, COLUMNS, Path(path), "a trace of requests")
+    if table.empty:
+        raise RunTableError(f"{path} has no rows: it needs one per request")
     columns = [*COLUMNS, *([CACHED] if CACHED in table else [])]
     numbers = table[columns].apply(pd.to_numeric, errors="coerce")
     numbers[CACHED] = numbers.get(CACHED, 0)

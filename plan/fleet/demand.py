@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.importers.files import read_table, require
 from foretune.errors import RunTableError
 from foretune.plan.describe.workload import Workload
 
@@ -36,13 +37,8 @@ def read_requests(path: str | os.PathLike[str]) -> list[Demand]:
     Rows of one length are summed; zero rates are dropped. Raises RunTableError if the file cannot
     be read, lacks a column, or has an invalid row.
     """
-    table = _read(Path(path))
-    missing = [name for name in COLUMNS if name not in table]
-    if missing:
-        raise RunTableError(
-            f"{path} has no column {missing[0]!r}: it needs {', '.join(COLUMNS)}, "
-            f"and has {', '.join(map(str, table.columns)) or 'none'}"
-        )
+    table = read_table(Path(path), COLUMNS)
+    require(table, COLUMNS, Path(path), "a table of requests")
     numbers = table[list(COLUMNS)].apply(pd.to_numeric, errors="coerce")
     for i, row in enumerate(numbers.to_dict("records"), 1):
         if error := _row_error(row):
@@ -54,15 +50,6 @@ def read_requests(path: str | os.PathLike[str]) -> list[Demand]:
     if not found:
         raise RunTableError(f"{path} has no requests: add rows of {', '.join(COLUMNS)}")
     return found
-
-
-def _read(path: Path) -> pd.DataFrame:
-    try:
-        return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
-    except pd.errors.EmptyDataError as e:
-        raise RunTableError(f"{path} is empty: add rows of {', '.join(COLUMNS)}") from e
-    except (OSError, ValueError) as e:  # the parsers' errors are ValueErrors
-        raise RunTableError(f"cannot read requests from {path}: {e}") from e
 
 
 def _row_error(row: Mapping[str, float]) -> str:

@@ -49,7 +49,7 @@ def test_for_people(command, capsys, monkeypatch):
 @pytest.mark.parametrize(
     ("more", "code", "message"),
     [
-        (["--requests", "absent.csv"], 1, "cannot read requests from absent.csv"),
+        (["--requests", "absent.csv"], 1, "absent.csv is not a readable table"),
         (["--systems", "h100_sxn"], 2, "did you mean 'h100_sxm'"),
         (["--systems", "h200_sxm"], 2, "h200_sxm has no price"),
         (["--gpus-per-instance", "two"], 2, "--gpus-per-instance two is not of the form 1,2,4,8"),

@@ -24,8 +24,11 @@ def test_lengths_are_added_up_and_idle_ones_left_out(tmp_path, suffix):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "is empty"),
-        ("isl,osl\n1,1\n", "no column 'requests_per_s': it needs isl, osl, requests_per_s"),
+        ("", "is not a readable table .expected columns: isl, osl, requests_per_s"),
+        (
+            "isl,osl\n1,1\n",
+            "column 'requests_per_s' is missing .expected: isl, osl, requests_per_s",
+        ),
         ("isl,osl,requests_per_s\n", "has no requests"),
         ("isl,osl,requests_per_s\n9,9,0\n", "has no requests"),
         ("isl,osl,requests_per_s\n9,9,1\n9,9,-1\n", "row 2: requests_per_s must be a number"),
@@ -34,7 +37,7 @@ def test_lengths_are_added_up_and_idle_ones_left_out(tmp_path, suffix):
         ("isl,osl,requests_per_s\n0,9,1\n", "row 1: isl must be a whole number"),
         ("isl,osl,requests_per_s\n9,1.5,1\n", "row 1: osl must be a whole number"),
         ("isl,osl,requests_per_s\n9,inf,1\n", "row 1: osl must be a whole number"),
-        ('isl,osl,requests_per_s\n"9,9,1\n', "cannot read requests"),
+        ('isl,osl,requests_per_s\n"9,9,1\n', "is not a readable table"),
     ],
 )
 def test_bad_files(tmp_path, text, reason):
@@ -45,8 +48,8 @@ def test_bad_files(tmp_path, text, reason):
 
 
 def test_files_that_are_none(tmp_path):
-    with pytest.raises(RunTableError, match="cannot read requests"):
+    with pytest.raises(RunTableError, match="is not a readable table"):
         read_requests(tmp_path / "absent.csv")
     (tmp_path / "text.parquet").write_text("isl,osl,requests_per_s\n")
-    with pytest.raises(RunTableError, match="cannot read requests"):
+    with pytest.raises(RunTableError, match="is not a readable table"):
         read_requests(tmp_path / "text.parquet")
