@@ -36,9 +36,8 @@ WORK_FEATURES = ("log2_flops", "log2_bytes", "log2_intensity", "log2_roofline_ms
 class CorrectionFeatures:
     """Features of rows besides their settings; NaN is unknown.
 
-    Attributes:
-        gradual: the prediction, each expert's difference, logs of the work (rows, inputs).
-        detail: the other features (rows, inputs).
+    ``gradual`` has the prediction, each expert's difference and logs of the work, ``detail`` the
+    other features (rows, inputs).
     """
 
     gradual: np.ndarray
@@ -287,10 +286,8 @@ PredictUncorrected = Callable[[Target, pd.DataFrame], tuple[np.ndarray, Correcti
 class Calibration:
     """Corrections for the devices that a predictor was calibrated for; empty at first.
 
-    Attributes:
-        runs: all calibration runs.
-        corrections: (target, device) -> correction.
-        ranges: device -> the training range, extended by its runs.
+    ``corrections`` are by target and device, ``ranges`` by device: the training range, extended by
+    its ``runs``.
     """
 
     runs: pd.DataFrame = field(default_factory=pd.DataFrame)

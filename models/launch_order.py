@@ -48,10 +48,8 @@ MIN_SLOPE = 1e-3
 class MeasuredProblem:
     """All candidates of one problem, measured.
 
-    Attributes:
-        kernel: its kernel; kernels are held out as a whole.
-        columns: features of the candidates.
-        time_ms: infinite for failures.
+    Kernels are held out as a whole; ``columns`` are features of the candidates, and ``time_ms`` is
+    infinite for failures.
     """
 
     kernel: str

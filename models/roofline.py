@@ -78,10 +78,7 @@ TIME = Law(_start, _log_ms)
 class CalibratedRoofline:
     """Predicts log(time), or another law's quantity, from logs of the parts' times in ms.
 
-    Attributes:
-        law: the law.
-        common: its parameters over all rows.
-        by_group: group name -> its parameters.
+    The law has ``common`` parameters over all rows, and others ``by_group``.
     """
 
     law: Law = TIME

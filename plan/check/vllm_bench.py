@@ -74,11 +74,8 @@ class Benchmark:
 class VllmCheck:
     """A plan compared with vLLM's benchmark.
 
-    Attributes:
-        command: the server's command line.
-        benchmark: the measured figures.
-        table: one row per figure: ``figure, predicted, low, high, measured, inside`` (the interval;
-            None without an interval).
+    ``command`` is the server's command line. ``table`` has one row per figure: ``figure, predicted,
+    low, high, measured, inside`` (the interval; None without an interval).
     """
 
     command: Sequence[str]

@@ -62,10 +62,8 @@ class HasOperators(Protocol):
 class Step:
     """One step of a deployment in which all requests have the same lengths.
 
-    Attributes:
-        batch: requests per attention-DP group.
-        new_tokens: computed per request.
-        context: cached tokens per request.
+    ``batch`` counts requests per attention-DP group; ``new_tokens`` are computed, and ``context``
+    tokens cached, per request.
     """
 
     model: ModelDescription

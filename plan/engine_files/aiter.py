@@ -73,10 +73,8 @@ TABLE_KINDS = {
 class KernelChoice:
     """The kernel that similar layers' rows vote for.
 
-    Attributes:
-        values: columns that name it.
-        agreement: its share of the votes.
-        nearest: the most similar layer.
+    ``values`` are the columns that name it, ``agreement`` its share of the votes, ``nearest`` the
+    most similar layer.
     """
 
     values: Mapping[str, object]

@@ -51,10 +51,8 @@ _TunedEntry = tuple[Layer, npt.NDArray[np.float64], Configuration]
 class Guess:
     """The configuration that similar layers agree on.
 
-    Attributes:
-        config: for one number of tokens.
-        agreement: weighted share of the voters' parameters that equal it.
-        nearest: the most similar layer.
+    It is for one number of tokens. ``agreement`` is the weighted share of the voters' parameters
+    that equal it, ``nearest`` the most similar layer.
     """
 
     config: Configuration

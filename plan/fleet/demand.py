@@ -19,9 +19,7 @@ COLUMNS = ("isl", "osl", "requests_per_s")
 class Demand:
     """Requests of one length.
 
-    Attributes:
-        workload: the length.
-        per_s: arrivals per second.
+    ``per_s`` arrive per second.
     """
 
     workload: Workload

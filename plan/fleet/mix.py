@@ -26,9 +26,8 @@ MIN_SHARE = 1e-6
 class Limits:
     """Limits of a fleet.
 
-    Attributes:
-        gpus: maximum GPUs by system; other systems are unlimited.
-        power_w: maximum provisioned watts.
+    ``gpus`` has the maximum GPUs by system (others are unlimited), ``power_w`` the maximum
+    provisioned watts.
     """
 
     gpus: Mapping[str, int] = field(default_factory=dict)

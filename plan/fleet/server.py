@@ -33,10 +33,8 @@ class PowerPhase:
 class PowerDraw:
     """A server's power and speed under a cap.
 
-    Attributes:
-        mean_w: mean power, including the host.
-        spread_w: its standard deviation.
-        slowdown: of its work; 1 if the cap costs nothing.
+    ``mean_w`` includes the host, ``spread_w`` is its standard deviation; ``slowdown`` is that of
+    its work, 1 if the cap costs nothing.
     """
 
     mean_w: float

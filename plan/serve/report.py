@@ -192,10 +192,8 @@ class Stack:
 class TimeStack(Stack):
     """Operators of a step as bars, with the expected latency.
 
-    Attributes:
-        longest: the best's longest operator, a row of `operator_breakdown`.
-        operators_ms: total of the best's operators.
-        expected: the best's latency.
+    ``longest`` is the best's longest operator, a row of `operator_breakdown`, ``operators_ms`` the
+    total of its operators, ``expected`` its latency.
     """
 
     longest: pd.Series

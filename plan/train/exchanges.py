@@ -71,9 +71,8 @@ class Exchange:
 class LayerExchanges:
     """Exchanges of one micro-batch in all layers.
 
-    Attributes:
-        tensor_forward, tensor_backward: between tensor-parallel ranks.
-        experts, sequence: tokens to their experts, and keys between pieces, in both passes.
+    ``tensor_…`` are between tensor-parallel ranks; ``experts`` sends tokens to their experts, and
+    ``sequence`` keys between pieces, both in both passes.
     """
 
     tensor_forward: tuple[Exchange, ...]

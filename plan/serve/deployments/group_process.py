@@ -32,9 +32,8 @@ REWEIGHTINGS = 3
 class VarianceComponent:
     """Variance shared by rows that agree in a label.
 
-    Attributes:
-        constant: variance of an offset.
-        slow, fast: variance of functions with long and short length scales.
+    ``constant`` is that of an offset, ``slow`` and ``fast`` those of functions with long and short
+    length scales.
     """
 
     constant: float = 0.0
