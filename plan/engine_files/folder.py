@@ -6,14 +6,13 @@ Later runs with other numbers of tokens extend it.
 
 import json
 import re
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from foretune.errors import OutputError, UsageError
-from foretune.files import atomic_write
+from foretune.files import atomic_write, require_writable
 from foretune.plan.engine_files.guesses import EngineFile, MeasuredEntry
 from foretune.plan.engine_files.layer import Engine, Layer
 from foretune.plan.engine_files.tuned_layers import MANIFEST_NAME
@@ -35,12 +34,7 @@ def check_folder(
     card = read_card(folder / MANIFEST_NAME)
     for path in (_relative_path(layer, engine, triton) for layer in layers):
         refuse_foreign_file(folder, path, card)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as e:
-        raise OutputError(f"cannot write into {folder}: {e.strerror or e}") from e
+    require_writable(folder, "into")
 
 
 def write_files(

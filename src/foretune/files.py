@@ -6,6 +6,7 @@ import io
 import json
 import os
 import stat
+import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +25,16 @@ MAX_BYTES = 2 << 30
 MAX_CELLS = 1 << 30
 """Maximum number of cells of a table; a constant column compresses to almost nothing."""
 StrPath = str | os.PathLike[str]
+
+
+def require_writable(folder: Path, name: str) -> None:
+    """Create ``folder`` if needed; raises OutputError, with this name of it, if it is read-only."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as e:
+        raise OutputError(f"cannot write {name} {folder}: {e.strerror or e}") from e
 
 
 @contextmanager
