@@ -30,15 +30,11 @@ from scipy.stats import lognorm
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
-from foretune.plan.fleet import (
-    Demand,
-    Server,
-    best,
-    cheapest_fleet,
-    instance_types,
-    oversubscriptions,
-    single_fleets,
-)
+from foretune.plan.fleet.budget import best, oversubscriptions
+from foretune.plan.fleet.capacity import instance_types
+from foretune.plan.fleet.demand import Demand
+from foretune.plan.fleet.mix import cheapest_fleet, single_fleets
+from foretune.plan.fleet.server import Server
 
 MODEL = "meta-llama/Llama-2-7b-hf"
 PRICES = {"l4": 0.70, "a10": 1.01, "a100_sxm": 3.67, "h100_sxm": 7.516}

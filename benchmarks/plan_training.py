@@ -46,19 +46,18 @@ from foretune.plan.cost.memory import GIB
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.describe.huggingface import read_config
-from foretune.plan.train import (
+from foretune.plan.train.recipe import RECOMPUTE, Recipe, TrainingLayout
+from foretune.plan.train.step import (
+    EXPOSED,
     SOFTWARE,
     Calibration,
-    Recipe,
-    TrainingLayout,
-    TrainingTask,
-    plan_training,
-    training_memory,
+    TimedSteps,
+    model_flops,
+    peak_flops,
 )
-from foretune.plan.train.memory import USABLE_SHARE
-from foretune.plan.train.planner import BACKEND
-from foretune.plan.train.recipe import RECOMPUTE
-from foretune.plan.train.step import EXPOSED, TimedSteps, model_flops, peak_flops
+from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.training_memory import USABLE_SHARE, training_memory
+from foretune.plan.train.training_planner import BACKEND, plan_training
 
 RUNS = Path(__file__).with_name("training_runs.csv")
 GPT = {

@@ -27,8 +27,7 @@ def journal_path(path: Path) -> Path:
 class Journal:
     """A journal open for appending; opening it removes a partial last line.
 
-    Raises:
-        OutputError: it cannot be written.
+    Raises OutputError if it cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -44,8 +43,7 @@ class Journal:
     def append(self, row: Mapping[str, Any]) -> int:
         """Write a row, sync it to disk, and return its offset.
 
-        Raises:
-            OutputError: the disk is full or gone, or the journal was deleted.
+        Raises OutputError if the disk is full or gone, or the journal was deleted.
         """
         line = json.dumps(row, default=float).encode() + b"\n"
         try:
@@ -82,8 +80,7 @@ class Journal:
 def read_journal(path: Path) -> Iterator[tuple[int, Row]]:
     """Yield the offset and the row of each complete line.
 
-    Raises:
-        RunTableError: a line is damaged; the message names it.
+    Raises RunTableError if a line is damaged; the message names it.
     """
     with translate_read_errors(path, RunTableError, "cannot be read: {}"):
         file = require_regular_file(path).open("rb")

@@ -42,11 +42,7 @@ class RunFile:
         return int(self._file.metadata.num_rows)
 
     def keys(self) -> np.ndarray:
-        """Validate every row and return its key.
-
-        Raises:
-            RunTableError: a row is impossible.
-        """
+        """Validate every row and return its key; raises RunTableError if a row is impossible."""
         keys = [np.zeros(0, dtype=np.uint64)]
         checked = [field.name for field in self.schema if not _is_numbers(field)]
         with translate_read_errors(self.path, RunTableError, "is damaged: {}"):

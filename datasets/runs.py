@@ -241,7 +241,7 @@ def from_rows(rows: list[dict[str, Any]]) -> pd.DataFrame:
 
 def ordered_columns(columns: Iterable[str]) -> list[str]:
     """Return the columns in reading order: run, configuration, then results."""
-    groups = ("kernel", "device", "status", "problem.", "config.", "time_ms")
+    groups = ("kernel", "device", "status", "problem.", "config.", "time_ms", "power_w")
     columns = list(columns)
     rank = {c: i for i, g in enumerate(groups) for c in columns if c == g or _in_group(c, g)}
     return sorted(columns, key=lambda c: rank.get(c, len(groups)))
@@ -254,8 +254,7 @@ def _in_group(column: str, group: str) -> bool:
 def open_runs(path: Path) -> tuple[ParquetFile, RunFileMetadata]:
     """Open a run table and return it with its metadata.
 
-    Raises:
-        RunTableError: it is not a run table, or of a newer schema.
+    Raises RunTableError if it is not a run table, or of a newer schema.
     """
     if _is_store(path):
         raise RunTableError(

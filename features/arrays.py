@@ -99,8 +99,7 @@ class Rows:
         """Return ``make()``, computed once per ``key``."""
         if key not in self._memo:
             self._memo[key] = make()
-        made: T = self._memo[key]
-        return made
+        return self._memo[key]
 
 
 class SingleRow(Rows):

@@ -15,10 +15,7 @@ def family_for(name: str, runs: pd.DataFrame, preferred: Family | None = None) -
     The first of these that finds its columns in ``runs``: ``preferred``, the registered kernel, the
     registered family. Otherwise `UserDefinedCost` if the runs have ``problem.flops`` and
     ``problem.bytes``. A registered kernel without its columns is returned too, so that its own
-    error names them.
-
-    Raises:
-        PredictorError: ``preferred`` has another name.
+    error names them. Raises PredictorError if ``preferred`` has another name.
     """
     if preferred is not None:
         if preferred.name != name:
@@ -62,8 +59,7 @@ def _cost_error(family: Family, runs: pd.DataFrame) -> str:
 def find_family(name: str, kind: str | None, preferred: Family | None = None) -> Family | None:
     """Return the family of kernel ``name`` with class name ``kind``; None if ``kind`` is None.
 
-    Raises:
-        PredictorError: it is not installed.
+    Raises PredictorError if it is not installed.
     """
     if kind is None:
         return None

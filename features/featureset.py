@@ -98,8 +98,7 @@ class FeatureSet(TransformerEstimator):
     def fit(self, runs: pd.DataFrame, y: Any = None) -> Self:
         """Learn which columns vary and which values text columns take.
 
-        Raises:
-            PredictorError: a number is infinite, or a row has negative work.
+        Raises PredictorError if a number is infinite, or a row has negative work.
         """
         self.numbers_: list[str] = []
         self.categories_: dict[str, list[str]] = {}
@@ -130,8 +129,7 @@ class FeatureSet(TransformerEstimator):
     def transform(self, runs: pd.DataFrame) -> pd.DataFrame:
         """Return one float32 row per run, with columns `columns_`.
 
-        Raises:
-            PredictorError: a column of the training runs is missing.
+        Raises PredictorError if a column of the training runs is missing.
         """
         check_is_fitted(self, "columns_")
         matrix = self.matrix(runs)

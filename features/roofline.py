@@ -19,8 +19,7 @@ MIN_MS = 1e-9
 def row_cost(family: Family, rows: pd.DataFrame | Rows) -> Cost:
     """Return the work of every row, as arrays of ``len(rows)``, or as numbers for a `SingleRow`.
 
-    Raises:
-        PredictorError: a column that the cost depends on is missing.
+    Raises PredictorError if a column that the cost depends on is missing.
     """
     known = Rows.from_table(rows)
     return known.memoized(("cost", family.name), lambda: _cost(family, known))

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from foretune.models.training import Training, train_predictor
     from foretune.models.validation.evaluation import evaluate_predictor
     from foretune.models.validation.learning_curve import learning_curve
-    from foretune.models.validation.noise import noise_floor
+    from foretune.models.validation.metrics import noise_floor
 
 __all__ = [
     "Predictor",
@@ -30,7 +30,7 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
         {
             "validation.evaluation": ["evaluate_predictor"],
             "validation.learning_curve": ["learning_curve"],
-            "validation.noise": ["noise_floor"],
+            "validation.metrics": ["noise_floor"],
             "predictor": ["Predictor"],
             "runtime_regressor": ["RuntimeRegressor"],
             "saved.shipped": ["find_pretrained"],

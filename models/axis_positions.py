@@ -102,12 +102,10 @@ class AxisPositions:
 
     @cached_property
     def _total_keys(self) -> np.ndarray:
-        total: np.ndarray = self.shared + self.keys.sum(axis=0, dtype=np.uint64)
-        return total
+        return self.shared + self.keys.sum(axis=0, dtype=np.uint64)
 
     def _group_keys(self, axis: int) -> np.ndarray:
-        rest: np.ndarray = self._total_keys - self.keys[axis]
-        return rest
+        return self._total_keys - self.keys[axis]
 
     def save(self, path: Path, values: np.ndarray) -> None:
         """Write positions and values as arrays."""

@@ -24,8 +24,7 @@ import numpy as np
 
 from foretune.files import read_json
 from foretune.models.interval import ERROR_MODEL_PARAMETERS, MIN_ERROR
-from foretune.models.trees.boosting import BoostingModel
-from foretune.models.trees.joint_model import JointModel
+from foretune.models.trees.boosting import BoostingModel, JointModel
 
 MAX_ERROR = 2.0
 """Errors above this log (a factor of seven) count as equally bad."""
@@ -192,5 +191,4 @@ def _combine(
     log_weights = np.where(there, -power * log_errors, -np.inf)
     weights = np.exp(log_weights - log_weights.max(axis=1, keepdims=True))
     total = (weights * np.where(there, predictions, 0.0)).sum(axis=1)
-    result: np.ndarray = total / weights.sum(axis=1)
-    return result
+    return total / weights.sum(axis=1)

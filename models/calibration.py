@@ -36,9 +36,8 @@ WORK_FEATURES = ("log2_flops", "log2_bytes", "log2_intensity", "log2_roofline_ms
 class CorrectionFeatures:
     """Features of rows besides their settings; NaN is unknown.
 
-    Attributes:
-        gradual: the prediction, each expert's difference, logs of the work (rows, inputs).
-        detail: the other features (rows, inputs).
+    ``gradual`` has the prediction, each expert's difference and logs of the work, ``detail`` the
+    other features (rows, inputs).
     """
 
     gradual: np.ndarray
@@ -90,8 +89,7 @@ class Similarity:
     def points(self, rows: Rows, features: CorrectionFeatures) -> tuple[np.ndarray, int]:
         """Return the points of rows, and the number of leading inputs in which times are gradual.
 
-        Raises:
-            PredictorError: ``rows`` lack a setting.
+        Raises PredictorError if ``rows`` lack a setting.
         """
         inputs = _inputs(self.numbers, self.texts, rows, features)
         return self.scaling.points(inputs, inputs.shape[1] - features.detail.shape[1])
@@ -288,10 +286,8 @@ PredictUncorrected = Callable[[Target, pd.DataFrame], tuple[np.ndarray, Correcti
 class Calibration:
     """Corrections for the devices that a predictor was calibrated for; empty at first.
 
-    Attributes:
-        runs: all calibration runs.
-        corrections: (target, device) -> correction.
-        ranges: device -> the training range, extended by its runs.
+    ``corrections`` are by target and device, ``ranges`` by device: the training range, extended by
+    its ``runs``.
     """
 
     runs: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -313,12 +309,8 @@ class Calibration:
     ) -> Self:
         """Return the calibration with more runs, besides the earlier ones.
 
-        Args:
-            runs: valid runs of one or more devices.
-            training_runs: the predictor's training runs.
-            targets: the predictor's targets, the first one first.
-            predict_uncorrected: see `PredictUncorrected`.
-            seed: for sampling many rows.
+        ``runs`` are of one or more devices; the first of the predictor's ``targets`` decides about
+        ranges; ``seed`` is for sampling many rows.
 
         Raises:
             PredictorError: a device has fewer than five runs, or its errors are implausibly large.

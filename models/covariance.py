@@ -146,8 +146,7 @@ class GroupCovariance(ScaledCovariance):
     scale: Hyperprior
 
     def _unscaled(self, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
-        same_group: np.ndarray = X[:, self.column, None] == X2[:, self.column]
-        return same_group
+        return X[:, self.column, None] == X2[:, self.column]
 
 
 @dataclass(frozen=True)
@@ -162,8 +161,7 @@ class LinearCovariance(ScaledCovariance):
 
     def variance(self, parameters: np.ndarray, X: np.ndarray) -> np.ndarray:
         """Return the scaled squares of the column."""
-        variance: np.ndarray = self._variance(parameters) * X[:, self.column] ** 2
-        return variance
+        return self._variance(parameters) * X[:, self.column] ** 2
 
     def covariance_and_gradient(
         self, parameters: np.ndarray, X: np.ndarray

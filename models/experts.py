@@ -13,8 +13,7 @@ from foretune.files import read_json
 from foretune.models.axis_positions import AxisPositions
 from foretune.models.neighbors import NeighborIndex
 from foretune.models.smooth import SmoothExpert
-from foretune.models.trees.boosting import BoostingModel
-from foretune.models.trees.joint_model import JointModel
+from foretune.models.trees.boosting import BoostingModel, JointModel
 from foretune.models.trees.regressor import Regressor
 
 MODEL_PARAMETERS: dict[str, Any] = {

@@ -88,16 +88,9 @@ def contributions(
 ) -> pd.DataFrame:
     """Return the contribution of each feature to the log of ``target`` over its unit, per row.
 
-    Columns are the features and `BASE`; they sum to the trees' prediction.
-
-    Args:
-        predictor: fitted, with an xgboost model.
-        rows: a run table; only problem, configuration and device are read.
-        target: one of the predictor's targets.
-
-    Raises:
-        PredictorError: the predictor lacks the target or is not an xgboost model, or ``rows`` lack
-            a column.
+    Columns are the features and `BASE`; they sum to the trees' prediction. Raises PredictorError if
+    the predictor lacks the target or is not an xgboost model, or ``rows`` lack a column. Only
+    problem, configuration and device of ``rows`` are read.
     """
     tree = _tree(predictor, target)
     X = predictor.features_.transform(rows)
@@ -122,15 +115,8 @@ def importance(
 ) -> Importance:
     """Return the mean absolute contribution of every feature and feature group.
 
-    Args:
-        predictor: fitted, with an xgboost model.
-        rows: the rows to average over; None: the successful training rows.
-        target: one of the predictor's targets.
-        samples: maximum number of rows, drawn at random.
-        seed: random seed.
-
-    Raises:
-        PredictorError: see `contributions`.
+    Raises PredictorError: see `contributions`. It averages over ``rows``, by default the successful
+    training rows: at most ``samples``, drawn at random.
     """
     _tree(predictor, target)
     if rows is None:
@@ -150,8 +136,7 @@ def compare(
 ) -> Comparison:
     """Return why the run in row ``b`` is predicted faster or slower than that in row ``a``.
 
-    Raises:
-        PredictorError: see `contributions`.
+    Raises PredictorError: see `contributions`.
     """
     pair = rows.iloc[[a, b]]
     shares = _by_column(predictor.features_, contributions(predictor, pair, target))
@@ -252,15 +237,8 @@ def parameter_importance(
 
     Partial dependence (Friedman, Annals of Statistics 29(5), 2001) over random configurations: one
     parameter at a time takes each of its values while the others stay. Illegal combinations are
-    left out.
-
-    Args:
-        predictor: fitted with ``time_ms``.
-        problems: the problems to average over.
-        space_of: the space of each problem.
-        device: the device to predict for.
-        seed: random seed.
-        samples: total number of configurations, shared among the problems.
+    left out. It averages over the ``problems`` on ``device``, with ``samples`` configurations in
+    all; ``predictor`` knows ``time_ms``.
 
     Returns:
         Columns ``parameter``, ``factor`` (slowest over fastest value, geometric means) and ``best``
@@ -280,11 +258,7 @@ def parameter_importance(
 
 
 def _log_ms_by_value(
-    predictor: Predictor,
-    problem: Problem,
-    space: SearchSpace,
-    device: Device,
-    bases: np.ndarray,
+    predictor: Predictor, problem: Problem, space: SearchSpace, device: Device, bases: np.ndarray
 ) -> dict[str, pd.DataFrame]:
     """Return, per parameter, one row per base and one column per value; NaN if illegal."""
     if not space.parameters:

@@ -136,8 +136,7 @@ def inverse_from_cholesky(factor: np.ndarray) -> np.ndarray:
     from scipy.linalg.lapack import dpotri
 
     lower = np.tril(dpotri(factor, lower=True)[0])
-    inverse: np.ndarray = lower + np.tril(lower, -1).T
-    return inverse
+    return lower + np.tril(lower, -1).T
 
 
 PREALLOCATED_ROWS = 64
@@ -228,8 +227,7 @@ class Posterior:
     @property
     def mean(self) -> np.ndarray:
         """Mean of every candidate."""
-        mean: np.ndarray = self.prior + self._whitened @ self._buffer[: len(self.y)]
-        return mean
+        return self.prior + self._whitened @ self._buffer[: len(self.y)]
 
     @property
     def spread(self) -> np.ndarray:
@@ -325,10 +323,7 @@ class Posterior:
             return values
         factor = self._factor[:n, :n]
         values = values.astype(factor.dtype, copy=False)
-        solved: np.ndarray = solve_triangular(
-            factor, values, trans=transposed, lower=True, check_finite=False
-        )
-        return solved
+        return solve_triangular(factor, values, trans=transposed, lower=True, check_finite=False)
 
     def _append_explained(self, rows: np.ndarray) -> None:
         """Add what more measurements explain of the candidates."""

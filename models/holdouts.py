@@ -100,8 +100,7 @@ def _rows_with_largest_values(positions: AxisPositions, rng: np.random.Generator
     values = np.unique(coordinates[~np.isnan(coordinates)])
     if len(values) <= 3:
         return np.zeros(len(coordinates), dtype=bool)
-    largest: np.ndarray = coordinates > values[-1 - max(1, len(values) // 10)]
-    return largest
+    return coordinates > values[-1 - max(1, len(values) // 10)]
 
 
 SAME_SIZE_FACTOR = 1.05

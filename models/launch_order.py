@@ -48,10 +48,8 @@ MIN_SLOPE = 1e-3
 class MeasuredProblem:
     """All candidates of one problem, measured.
 
-    Attributes:
-        kernel: its kernel; kernels are held out as a whole.
-        columns: features of the candidates.
-        time_ms: infinite for failures.
+    Kernels are held out as a whole; ``columns`` are features of the candidates, and ``time_ms`` is
+    infinite for failures.
     """
 
     kernel: str
@@ -66,10 +64,7 @@ class MeasuredProblem:
     @property
     def log_slowdown(self) -> np.ndarray:
         """Log of each time over the best, at most `MAX_LOG_SLOWDOWN`."""
-        log_slowdown: np.ndarray = np.minimum(
-            -np.log(np.maximum(self.relative_speed, 1e-9)), MAX_LOG_SLOWDOWN
-        )
-        return log_slowdown
+        return np.minimum(-np.log(np.maximum(self.relative_speed, 1e-9)), MAX_LOG_SLOWDOWN)
 
 
 @dataclass(frozen=True)
@@ -122,8 +117,7 @@ class LaunchOrder:
         """Return the log of every candidate's expected slow-down."""
         scores, fits = _scores(self.trees, columns), columns.fits
         best_score = scores[fits].min() if fits.any() else scores.min()
-        ratios: np.ndarray = np.interp(scores - best_score, self.scores, self.ratios)
-        return ratios
+        return np.interp(scores - best_score, self.scores, self.ratios)
 
     def save(self, path: Path) -> None:
         """Write one file of arrays."""
@@ -136,11 +130,7 @@ class LaunchOrder:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Read from a file.
-
-        Raises:
-            PredictorError: it is damaged.
-        """
+        """Read from a file; raises PredictorError if it is damaged."""
         with translate_read_errors(path, PredictorError, "is damaged ({}): install Foretune again"):
             read: dict[str, Any] = {
                 n: a if a.ndim else a.item() for n, a in read_arrays(path).items()
@@ -163,8 +153,7 @@ def shipped_order() -> LaunchOrder:
 
 def _scores(trees: TreeArrays, columns: LaunchFeatures) -> np.ndarray:
     """Return a score for each candidate; lower is better."""
-    scores: np.ndarray = columns.analytic_log_time - trees.sums(columns.values)[:, 0]
-    return scores
+    return columns.analytic_log_time - trees.sums(columns.values)[:, 0]
 
 
 def _fit_trees(problems: Sequence[MeasuredProblem]) -> TreeArrays:

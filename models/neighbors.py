@@ -119,6 +119,7 @@ class Axis:
         return values / (self.span / 8.0)
 
 
+@dataclass
 class NeighborIndex:
     """Finds neighbors of rows among measured runs.
 
@@ -128,15 +129,9 @@ class NeighborIndex:
         repeated: sizes that are neither; a row that breaks one has no neighbors.
     """
 
-    def __init__(
-        self,
-        axes: Sequence[Axis],
-        group_columns: Sequence[str],
-        repeated: Sequence[RepeatedSize] = (),
-    ) -> None:
-        self.axes = list(axes)
-        self.group_columns = list(group_columns)
-        self.repeated = list(repeated)
+    axes: list[Axis]
+    group_columns: list[str]
+    repeated: Sequence[RepeatedSize] = ()
 
     @classmethod
     def from_runs(cls, runs: pd.DataFrame) -> Self:
@@ -312,8 +307,7 @@ def _hash(column: str, rows: Rows) -> np.ndarray:
 
 def _hashed(column: str, distinct: np.ndarray, codes: np.ndarray) -> np.ndarray:
     hashes = pd.util.hash_array(distinct.astype(object), categorize=False)
-    result: np.ndarray = (hashes * np.uint64(2 * crc32(column.encode()) + 1))[codes]
-    return result
+    return (hashes * np.uint64(2 * crc32(column.encode()) + 1))[codes]
 
 
 @lru_cache(maxsize=4096)

@@ -31,9 +31,8 @@ def _start(parts: int) -> np.ndarray:
 def _log_share(parameters: np.ndarray, limits: np.ndarray) -> np.ndarray:
     """Return the log of the share of the limit.
 
-    Args:
-        parameters: as in `_start`; scalars or one per row.
-        limits: log of each part's time in ms (rows, parts).
+    ``parameters`` are as in `_start`, scalars or one per row; ``limits`` are the logs of each
+    part's time in ms (rows, parts).
     """
     parts = limits.shape[-1]
     odds, weights = parameters[0], parameters[parts + 3 :]
@@ -41,8 +40,7 @@ def _log_share(parameters: np.ndarray, limits: np.ndarray) -> np.ndarray:
     busy = sum(np.exp(w + term - log_ms) for w, term in zip(weights, terms[1:], strict=True))
     idle = 1.0 / (1.0 + np.exp(-odds))
     used = busy / (1.0 + busy**_KNEE) ** (1.0 / _KNEE)
-    result: np.ndarray = np.log(idle + (1.0 - idle) * used)
-    return result
+    return np.log(idle + (1.0 - idle) * used)
 
 
 POWER = Law(_start, _log_share)

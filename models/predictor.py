@@ -52,7 +52,7 @@ class Predictor(Estimator):
     """Predicts time and power of configurations of one kernel, a scikit-learn estimator.
 
     Args:
-        model: name of a registered model: ``xgboost``, ``random_forest`` or ``ensemble``.
+        model: name of a registered model: ``xgboost`` or ``random_forest``.
         targets: from ``time_ms`` and ``power_w``; None learns those that the runs have.
         seed: random seed.
         kernel: cost model and derived features (`UserDefinedCost` for your own); None uses the
@@ -329,8 +329,7 @@ class Predictor(Estimator):
         for name in parameters:
             if name not in (known := kind().get_params()):
                 raise UnknownName(f"parameter of {self.model}", name, known)
-        regressor: Regressor = kind(**parameters)
-        return regressor
+        return kind(**parameters)
 
     def require_same_kernel(self, runs: pd.DataFrame) -> None:
         """Raise `PredictorError` unless all ``runs`` are of this predictor's kernel."""

@@ -57,12 +57,8 @@ class Repeats:
         """Return the repeats of ``rows`` among ``measured``.
 
         Measurements from another environment or date do not count, because newer ones supersede
-        them.
-
-        Args:
-            rows: a run table without duplicate runs, all with the target.
-            measured: the same table with older measurements.
-            target: the quantity.
+        them. ``rows`` has no duplicate runs, and all of it has the ``target``; ``measured`` adds
+        older measurements.
         """
         measured = measured[(measured["status"] == "ok") & measured[target].notna()]
         if len(measured) == len(rows):

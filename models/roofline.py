@@ -56,9 +56,8 @@ def parts_of_time(
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return the log of the time, and of its terms (overhead and parts), in ms.
 
-    Args:
-        parameters: log overhead_ms, one efficiency per part, log p; scalars or one per row.
-        limits: log of each part's time in ms (rows, parts).
+    Parameters are log overhead_ms, one efficiency per part, and log p, each a scalar or one per
+    row; ``limits`` are the logs of each part's time in ms (rows, parts).
     """
     overhead, *efficiencies, log_p = parameters
     p = np.exp(np.minimum(np.maximum(log_p, -1.5), 2.5))
@@ -79,10 +78,7 @@ TIME = Law(_start, _log_ms)
 class CalibratedRoofline:
     """Predicts log(time), or another law's quantity, from logs of the parts' times in ms.
 
-    Attributes:
-        law: the law.
-        common: its parameters over all rows.
-        by_group: group name -> its parameters.
+    The law has ``common`` parameters over all rows, and others ``by_group``.
     """
 
     law: Law = TIME
@@ -98,11 +94,9 @@ class CalibratedRoofline:
     ) -> Self:
         """Fit to runs.
 
-        Args:
-            limits: log of each part's time in ms (rows, parts).
-            log_value: log of the measured quantity (rows).
-            groups: groups with separate parameters.
-            problems: with few problems, the problem of each row.
+        ``limits`` are logs of each part's time in ms (rows, parts), ``log_value`` that of the
+        measured quantity (rows). ``groups`` have separate parameters; with few problems,
+        ``problems`` has the problem of each row.
         """
         rng = np.random.default_rng(0)
         start = self.law.start(limits.shape[-1])
@@ -159,5 +153,4 @@ def _fit(
         errors = weights * (law.log_value(parameters, limits) - log_value)
         return np.r_[errors, regularization * (parameters - start)]
 
-    fitted: np.ndarray = least_squares(residuals, start, loss="soft_l1", f_scale=0.1).x
-    return fitted
+    return least_squares(residuals, start, loss="soft_l1", f_scale=0.1).x

@@ -5,12 +5,7 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.utils.validation import (
-    check_array,
-    check_is_fitted,
-    column_or_1d,
-    validate_data,
-)
+from sklearn.utils.validation import check_array, check_is_fitted, column_or_1d, validate_data
 
 from foretune.datasets.importers.generic import UNNAMED, run_columns
 from foretune.errors import UsageError
@@ -29,7 +24,7 @@ class RuntimeRegressor(RegressorEstimator):
     ``device.memory_gbps`` describe it.
 
     Args:
-        model: name of a registered model: ``xgboost``, ``random_forest`` or ``ensemble``.
+        model: name of a registered model: ``xgboost`` or ``random_forest``.
         problem: columns that describe the problem; the others are configuration. Intervals are
             calibrated to cover unseen problems. None: all columns, so that each row is a separate
             problem.

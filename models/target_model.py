@@ -266,11 +266,7 @@ class TargetModel:
         )
 
     def _table(
-        self,
-        features: FeatureSet,
-        rows: pd.DataFrame,
-        X: np.ndarray,
-        problems: np.ndarray | None,
+        self, features: FeatureSet, rows: pd.DataFrame, X: np.ndarray, problems: np.ndarray | None
     ) -> Table:
         """Return the rows as experts need them; ``problems`` is None with many problems."""
         log_target = np.log(rows[self.target].to_numpy(dtype=float))

@@ -7,6 +7,7 @@ Energy is always power × time, never a third model.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
@@ -32,6 +33,7 @@ MIN_ROWS = 5
 """Minimum number of successful runs to learn a target."""
 
 
+@dataclass
 class TargetScale:
     """The scale of a target, and a law of the roofline's parts on that scale.
 
@@ -43,19 +45,11 @@ class TargetScale:
         shares: minimum and maximum share of the board's limit; None without a limit.
     """
 
-    def __init__(
-        self,
-        roofline: CalibratedRoofline | None = None,
-        columns: Sequence[str] = (),
-        typical: Sequence[float] | None = None,
-        limit_w: float | None = None,
-        shares: Sequence[float] | None = None,
-    ) -> None:
-        self.roofline = roofline
-        self.columns = list(columns)
-        self.typical = typical
-        self.limit_w = limit_w
-        self.shares = shares
+    roofline: CalibratedRoofline | None = None
+    columns: Sequence[str] = ()
+    typical: Sequence[float] | None = None
+    limit_w: float | None = None
+    shares: Sequence[float] | None = None
 
     @classmethod
     def fit(
@@ -112,8 +106,7 @@ class TargetScale:
     def log_unit(self, features: FeatureSet, runs: pd.DataFrame | Rows) -> np.ndarray:
         """Return the log of every row's unit, relative to its scale.
 
-        Raises:
-            PredictorError: training knew all rooflines, and one is missing here.
+        Raises PredictorError if training knew all rooflines, and one is missing here.
         """
         if self.roofline is None:
             return np.zeros(len(runs))
@@ -166,8 +159,7 @@ def measured_rows(target: Target, runs: pd.DataFrame, renumber: bool = True) -> 
 def usable_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
     """Return the successful rows with ``target``.
 
-    Raises:
-        PredictorError: there are fewer than five.
+    Raises PredictorError if there are fewer than five.
     """
     if target not in runs:
         raise PredictorError(f"the runs have no column {target!r}: nothing to learn from")

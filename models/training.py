@@ -22,9 +22,8 @@ from foretune.models.validation.splits import Split
 class Training:
     """A fitted predictor and its scores.
 
-    Attributes:
-        predictor: fitted on all rows.
-        validation: scores on held-out rows, and those rows.
+    ``predictor`` was fitted on all rows; ``validation`` has scores on held-out rows, and those
+    rows.
     """
 
     predictor: Predictor

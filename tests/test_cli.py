@@ -233,7 +233,7 @@ def test_help_without_arguments(capsys):
             ["train", "runs.parquet", "--out", "p", "--validate", "half"],
             "unknown validation 'half'",
         ),
-        (["train", "runs.parquet", "--out", "p", "--model", "oracle"], "known: ensemble, random_f"),
+        (["train", "runs.parquet", "--out", "p", "--model", "oracle"], "known: random_f"),
         (["campaign", "--report", "nowhere"], "no campaign's folder"),
         (["campaign"], "give a kernel"),
         (["predict", "p"], "give --kernel and --problem"),

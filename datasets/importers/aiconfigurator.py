@@ -136,8 +136,6 @@ REQUIRED_COLUMNS = {
     "scale_matrix": ("m", "k", "quant_dtype"),
 }  # fmt: skip
 """Operation -> columns that its tables must have."""
-
-
 STAGES = ("dispatch", "combine")
 """Exchanges between experts are timed together in one row, which becomes two."""
 _MS = 1e-3  # per microsecond
@@ -177,10 +175,8 @@ def operation_of(path: Path) -> str | None:
 def operation_of_columns(table: pd.DataFrame, path: Path) -> str:
     """Return the operation whose columns ``table`` has.
 
-    Prefill and decode have the same columns; in decode, every step adds one token.
-
-    Raises:
-        WrongFile: no operation fits, or several do.
+    Prefill and decode have the same columns; in decode, every step adds one token. Raises WrongFile
+    if no operation fits, or several do.
     """
     fitting = [op for op, columns in REQUIRED_COLUMNS.items() if set(columns) <= set(table)]
     max_columns = max((len(REQUIRED_COLUMNS[op]) for op in fitting), default=0)
@@ -348,8 +344,7 @@ INSTALLED = "installed"
 def locate(source: str | os.PathLike[str]) -> Path:
     """Return the path of ``source``: a path, ``installed``, or a system (``h200_sxm``).
 
-    Raises:
-        RunTableError: it needs the package, which is not installed.
+    Raises RunTableError if it needs the package, which is not installed.
     """
     path = Path(source)
     if path.exists() or len(path.parts) != 1:

@@ -44,37 +44,15 @@ def _is_text(values: "pd.Series[object]") -> bool:
 
 def concatenated_rows(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Concatenate tables; text stays categorical, missing columns become gaps."""
-    if len(tables) == 1:
-        return tables[0]
-    columns = list(dict.fromkeys(c for t in tables for c in t.columns))
-    stacked = {c: _stack_column(c, tables) for c in columns}
-    return pd.DataFrame(stacked)
-
-
-def _stack_column(column: str, tables: Sequence[pd.DataFrame]) -> "pd.Series[object]":
-    parts = [t.get(column) for t in tables]
-    given = [p for p in parts if p is not None]
-    if all(isinstance(p.dtype, pd.CategoricalDtype) for p in given):
-        names = sorted({n for p in given for n in p.cat.categories})
-        kind = pd.CategoricalDtype(names)
-        codes = [
-            np.full(len(t), -1) if p is None else p.astype(kind).cat.codes.to_numpy()
-            for p, t in zip(parts, tables, strict=True)
-        ]
-        return pd.Series(pd.Categorical.from_codes(np.concatenate(codes), dtype=kind))
-    numeric = all(pd.api.types.is_numeric_dtype(p) for p in given)
-    boolean = any(pd.api.types.is_bool_dtype(p) for p in given)
-    if numeric and not (boolean and len(given) < len(parts)):
-        filled = [
-            np.full(len(t), np.nan) if p is None else p.to_numpy()
-            for p, t in zip(parts, tables, strict=True)
-        ]
-        return pd.Series(np.concatenate(filled))
-    objects = [
-        np.full(len(t), None) if p is None else p.to_numpy(dtype=object, na_value=None)
-        for p, t in zip(parts, tables, strict=True)
-    ]
-    return pd.Series(np.concatenate(objects), dtype=object)
+    names: dict[str, set[str]] = {}
+    for table in tables:
+        for column, values in table.items():
+            if isinstance(values.dtype, pd.CategoricalDtype):
+                names.setdefault(str(column), set()).update(values.cat.categories)
+    kinds = {column: pd.CategoricalDtype(sorted(known)) for column, known in names.items()}
+    same = [t.astype({c: k for c, k in kinds.items() if c in t and t[c].dtype.name == "category"})
+            for t in tables]  # fmt: skip
+    return pd.concat(same, ignore_index=True)
 
 
 def concatenated_text(left: "pd.Series[str]", right: "pd.Series[str]") -> "pd.Series[str]":

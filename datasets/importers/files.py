@@ -29,10 +29,8 @@ def files_of(path: Path, suffixes: Sequence[str]) -> list[Path]:
     """Return ``path``, or all files with these suffixes in the folder ``path``.
 
     Numbers in names sort by value, so version 0.5.9 comes before 0.5.14. The newest version of a
-    configuration is therefore its last row.
-
-    Raises:
-        RunTableError: the path does not exist, or the folder has no such file.
+    configuration is therefore its last row. Raises RunTableError if the path does not exist, or the
+    folder has no such file.
     """
     if path.is_file():
         return [path]
@@ -48,12 +46,11 @@ def files_of(path: Path, suffixes: Sequence[str]) -> list[Path]:
 def read_table(path: Path, expected: Sequence[str] = ()) -> pd.DataFrame:
     """Read a Parquet or CSV table (also ``.csv.gz``); text columns become categories.
 
+    Raises RunTableError if the file is damaged, or is no table.
+
     Args:
         path: the file.
         expected: columns to name in the message if the file is no table.
-
-    Raises:
-        RunTableError: the file is damaged, or is no table.
     """
     columns = f" (expected columns: {', '.join(expected)})" if expected else ""
     with translate_read_errors(path, RunTableError, f"is not a readable table{columns}: {{}}"):
@@ -72,11 +69,7 @@ def read_csv(path: Path) -> pd.DataFrame:
 
 
 def require(table: pd.DataFrame, columns: Iterable[str], path: Path, what: str) -> None:
-    """Check that ``table`` has all ``columns``.
-
-    Raises:
-        WrongFile: it lacks some.
-    """
+    """Check that ``table`` has all ``columns``; raises WrongFile if it lacks some."""
     wanted = list(columns)
     if missing := [c for c in wanted if c not in table]:
         raise WrongFile(
@@ -108,8 +101,7 @@ def read_json(path: Path, keys: Sequence[str], what: str) -> Any:
 def read_text(path: Path, what: str, expected: Sequence[str]) -> str:
     """Read a text file, optionally gzip-compressed.
 
-    Raises:
-        RunTableError: it is damaged or no text; the message names the ``expected`` content.
+    Raises RunTableError if it is damaged or no text; the message names the ``expected`` content.
     """
     message = f"is not {what}: it is not readable text with {', '.join(expected)} ({{}})"
     with translate_read_errors(path, RunTableError, message):
@@ -117,11 +109,7 @@ def read_text(path: Path, what: str, expected: Sequence[str]) -> str:
 
 
 def require_keys(data: Any, keys: Sequence[str], path: Path, what: str) -> None:
-    """Check that ``data`` is a JSON object with all ``keys``.
-
-    Raises:
-        WrongFile: it is not.
-    """
+    """Check that ``data`` is a JSON object with all ``keys``; raises WrongFile if it is not."""
     missing = [k for k in keys if k not in data] if isinstance(data, dict) else list(keys)
     if missing:
         raise WrongFile(

@@ -53,11 +53,7 @@ FORMATS = {
 
 
 def find_format(name: str) -> Format:
-    """Return the format called ``name``.
-
-    Raises:
-        UnknownName: there is none.
-    """
+    """Return the format called ``name``; raises UnknownName if there is none."""
     if name not in FORMATS:
         raise UnknownName("format", name, FORMATS)
     return FORMATS[name]
@@ -66,5 +62,4 @@ def find_format(name: str) -> Format:
 def load_function(reference: str) -> Callable[..., object]:
     """Import and return ``module:function``."""
     module, _, function = reference.partition(":")
-    found: Callable[..., object] = getattr(importlib.import_module(module), function)
-    return found
+    return getattr(importlib.import_module(module), function)

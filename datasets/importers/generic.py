@@ -58,14 +58,13 @@ def run_columns(
 ) -> dict[str, str]:
     """Map arbitrary column names to run-table columns.
 
+    Raises UnknownName if there is no such column.
+
     Args:
         columns: the table's columns; run-table names are kept.
         problem: the columns that describe the problem; others are configuration. If empty, all are
             problem.
         sources: run-table column -> column or expression, for columns that are neither.
-
-    Raises:
-        UnknownName: there is no such column.
     """
     columns = list(columns)
     if missing := [name for name in problem if name not in columns]:

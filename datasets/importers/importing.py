@@ -15,6 +15,7 @@ from foretune.datasets.importers.files import WrongFile, files_of
 from foretune.datasets.importers.formats import Format, Reader, find_format, load_function
 from foretune.datasets.importers.records import is_run_column
 from foretune.datasets.importers.request import Request
+from foretune.datasets.runs import ordered_columns
 from foretune.datasets.schema import validate
 from foretune.errors import RunTableError, UsageError
 from foretune.files import translate_read_errors
@@ -46,10 +47,8 @@ class ImportResult:
 def drop_invalid_rows(rows: pd.DataFrame, skipped: Mapping[str, str] | None = None) -> ImportResult:
     """Drop invalid rows and count them by reason.
 
-    A row with several faults is counted under the first.
-
-    Raises:
-        RunTableError: the rows break the schema in another way, which is a bug of the importer.
+    A row with several faults is counted under the first. Raises RunTableError if the rows break the
+    schema in another way, which is a bug of the importer.
     """
     kept = np.ones(len(rows), dtype=bool)
     rejected = {}
@@ -149,7 +148,8 @@ def import_runs(
         raise RunTableError(_explain_empty_import(files, skipped, request, format))
     names = ", ".join(f.name for f in list(files)[:5])
     with translate_read_errors(names, RunTableError, "do not fit: {}"):
-        return drop_invalid_rows(_ordered(with_specs(concatenated_rows(tables))), skipped)
+        runs = with_specs(concatenated_rows(tables))
+        return drop_invalid_rows(runs[ordered_columns(runs.columns)], skipped)
 
 
 def _files(sources: Iterable[StrPath], chosen: Format) -> dict[Path, bool]:
@@ -178,13 +178,3 @@ def _explain_empty_import(
         return f"none of {len(files)} files is of format {format!r}: {next(iter(skipped.values()))}"
     of_kernel = f" of kernel {request.kernel!r}" if request.kernel else ""
     return f"no row{of_kernel} in {', '.join(f.name for f in list(files)[:5])}: nothing to import"
-
-
-def _ordered(runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the columns in reading order."""
-    groups = ("kernel", "device", "status", "problem.", "config.", "time_ms", "power_w")
-    rank = {
-        c: i for i, g in enumerate(groups) for c in runs.columns
-        if c == g or (g.endswith(".") and c.startswith(g))
-    }  # fmt: skip
-    return runs[sorted(runs.columns, key=lambda c: rank.get(c, len(groups)))]

@@ -116,8 +116,7 @@ def _plain(value: Any) -> Any:
 def parse(path: Path) -> Any:
     """Return the content of a cache file, finished or not.
 
-    Raises:
-        RunTableError: it is damaged.
+    Raises RunTableError if it is damaged.
     """
     text = read_text(path, _WHAT, _KEYS).strip()
     # A stopped tuner leaves a trailing comma or half a line, and no closing braces.

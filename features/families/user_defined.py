@@ -20,6 +20,7 @@ class UserDefinedCost(Family):
     """A family whose cost is given by expressions over problem and configuration columns.
 
     Columns have their short names; a problem column hides a configuration column of the same name.
+    Raises SpaceError if an expression is invalid.
 
     Args:
         name: the kernel's name.
@@ -28,9 +29,6 @@ class UserDefinedCost(Family):
         blocks: launched blocks, e.g. ``-(-M // BLOCK_M) * -(-N // BLOCK_N)``; empty if unknown.
         precision: selects ``device.<precision>_gflops``; empty for that of column ``format`` or
             ``dtype``, else ``fp32``.
-
-    Raises:
-        SpaceError: an expression is invalid.
     """
 
     def __init__(
@@ -47,8 +45,7 @@ class UserDefinedCost(Family):
     ) -> Self | None:
         """Return the family with the given work; None if no work is given.
 
-        Raises:
-            UsageError: only a part of it is given.
+        Raises UsageError if only a part of it is given.
         """
         if bool(flops) != bool(bytes_moved) or (blocks and not flops):
             raise UsageError("work is known by operations and bytes: give both")

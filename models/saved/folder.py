@@ -43,8 +43,7 @@ def require_writable_folder(folder: Path) -> None:
 def atomic_folder(folder: Path, card: dict[str, Any]) -> Iterator[Path]:
     """Yield a folder to write to; on success it becomes ``folder``, with ``card``.
 
-    Raises:
-        OutputError: it cannot be written.
+    Raises OutputError if it cannot be written.
     """
     folder = folder.resolve()
     require_writable_folder(folder)
@@ -66,8 +65,7 @@ def atomic_folder(folder: Path, card: dict[str, Any]) -> Iterator[Path]:
 def read_card(folder: Path) -> dict[str, Any]:
     """Return the card that `atomic_folder` wrote.
 
-    Raises:
-        PredictorError: there is none, or another version wrote it.
+    Raises PredictorError if there is none, or another version wrote it.
     """
     with translate_read_errors(
         folder, PredictorError, "holds no predictor ({}): train one with 'foretune train'"

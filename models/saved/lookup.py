@@ -58,13 +58,8 @@ def find_search_predictor(
 ) -> SearchPredictor | None:
     """Return the predictor named ``source`` for ``request``; None for ``none``.
 
-    Args:
-        source: its name.
-        request: the kernel, device and targets of the search.
-        say: receives the choice among shipped predictors, and any mismatch.
-
-    Raises:
-        PredictorError, TrackingError, UsageError: the named predictor cannot be used.
+    Raises PredictorError, TrackingError, UsageError if the named predictor cannot be used. ``say``
+    receives the choice among shipped predictors, and any mismatch.
     """
     if source is None or (isinstance(source, str) and source == NONE):
         return None

@@ -82,11 +82,7 @@ class Pretrained:
 
 
 def shipped_predictors() -> list[Pretrained]:
-    """Return the cards of all shipped predictors.
-
-    Raises:
-        PredictorError: one is damaged.
-    """
+    """Return the cards of all shipped predictors; raises PredictorError if one is damaged."""
     return list(_cards("*"))
 
 

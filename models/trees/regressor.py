@@ -76,8 +76,7 @@ class Regressor(RegressorEstimator):
 
     def quick(self) -> Self:
         """Return an unfitted model like this one that fits faster and is nearly as accurate."""
-        model: Self = clone(self)
-        return model
+        return clone(self)
 
     @abstractmethod
     def _fit(self, X: np.ndarray, y: np.ndarray) -> None: ...

@@ -26,10 +26,8 @@ ONE_OUTPUT = {"num_class": "0", "num_target": "1"}
 def parse_learner(data: bytes) -> Mapping[str, Any]:
     """Return the learner of an XGBoost model in UBJSON, checked to be safe to traverse.
 
-    XGBoost does not check files: a wrong child crashes it, and a cycle never ends.
-
-    Raises:
-        ValueError, LookupError, TypeError, AttributeError: it is damaged, or of another kind.
+    XGBoost does not check files: a wrong child crashes it, and a cycle never ends. Raises
+    ValueError, LookupError, TypeError, AttributeError if it is damaged, or of another kind.
     """
     learner: Mapping[str, Any] = ubjson.read(data)["learner"]
     booster, model_parameters = learner["gradient_booster"], learner["learner_model_param"]
@@ -190,8 +188,7 @@ class Trees:
     def slots(self, features: int) -> np.ndarray:
         """Return ``slot`` for rows with more columns, these trees' columns first."""
         copy, column = np.divmod(self.slot, self.features)
-        slot: np.ndarray = copy * features + column
-        return slot
+        return copy * features + column
 
 
 def _depth(left: np.ndarray, roots: np.ndarray) -> int:

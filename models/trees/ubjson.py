@@ -22,8 +22,7 @@ _int64 = Struct(">q").unpack_from
 def read(data: bytes) -> Any:
     """Return a document as Python values; typed number arrays become NumPy arrays.
 
-    Raises:
-        ValueError: it is not UBJSON, or incomplete.
+    Raises ValueError if it is not UBJSON, or incomplete.
     """
     reader = _Reader(data)
     try:

@@ -38,10 +38,8 @@ MAX_LISTED_ROWS = 5
 def drop_implausible(family: Family | None, runs: pd.DataFrame) -> pd.DataFrame:
     """Drop the few rows that are faster than their device allows.
 
-    Warns (`DataWarning`) about them, by row index.
-
-    Raises:
-        PredictorError: many are too fast, or most of the long ones are far above the roofline.
+    Warns (`DataWarning`) about them, by row index. Raises PredictorError if many are too fast, or
+    most of the long ones are far above the roofline.
     """
     if "time_ms" not in runs:
         return runs
@@ -102,14 +100,8 @@ def warn_about_data(
 ) -> None:
     """Warn (`DataWarning`) about suspect rows and columns, by row index.
 
-    Args:
-        family: cost model of the kernel, or None.
-        runs: valid runs of one kernel.
-        targets: the targets to learn.
-        compiled: whether ``static.…`` columns are used.
-
-    Raises:
-        PredictorError: many values of a target are in another unit than the rest.
+    Raises PredictorError if many values of a target are in another unit than the rest. ``compiled``
+    tells whether ``static.…`` columns are used.
     """
     found = [*_unknown_formats(family, runs), *_unknown_devices(family, runs)]
     for target in targets:

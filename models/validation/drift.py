@@ -209,8 +209,7 @@ def _log_changes(known: pd.DataFrame, rows: pd.DataFrame, target: Target) -> np.
     match = matching_rows(known, rows)
     repeated = match != NO_MATCH
     before = known[target].to_numpy(float)[match[repeated]]
-    ratio: np.ndarray = np.log(rows[target].to_numpy(float)[repeated] / before)
-    return ratio
+    return np.log(rows[target].to_numpy(float)[repeated] / before)
 
 
 def _percent(fraction: float) -> str:

@@ -29,13 +29,10 @@ def learning_curve(
     """Return the error on held-out groups by number of training runs.
 
     One fold of the grouped split is held out; growing shares of the other rows are used to fit
-    predictors like ``predictor``.
+    predictors like ``predictor``. Raises PredictorError if there is only one group.
 
     Returns:
         One row per share: ``rows`` in training, ``mape``, ``median_ape``, ``coverage90``.
-
-    Raises:
-        PredictorError: there is only one group.
     """
     all_runs = validate(runs).reset_index(drop=True)
     runs = newest_runs(all_runs).reset_index(drop=True)

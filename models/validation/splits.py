@@ -25,13 +25,12 @@ NO_FOLD = -1
 def group_columns(runs: pd.DataFrame, group: str = "problem") -> list[str]:
     """Return the columns that define a group.
 
+    Raises UnknownName if there is no such column.
+
     Args:
         runs: a run table.
         group: ``problem`` (on any device), ``task`` (a problem on one device), ``device``, or
             run-table columns separated by commas, such as ``problem.N,problem.K``.
-
-    Raises:
-        UnknownName: there is no such column.
     """
     problem = columns_of(runs, "problem")
     if group in ("problem", "task"):

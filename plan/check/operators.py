@@ -83,15 +83,9 @@ def verify_operators(
 ) -> OperatorCheck:
     """Measure operators on this machine, largest share of the time first.
 
-    Args:
-        operators: operators at per-rank shapes; see `request_operators`.
-        timer: predicts them for this machine; see `local_timer`.
-        planned: the system of the plan; None: this machine.
-        box_s: time limit for starting another operator, in seconds.
-        bench: runs the operators; None: one for the timer's device.
-
-    Raises:
-        MissingExtra: torch is not installed.
+    Raises MissingExtra if torch is not installed. ``operators`` have the shapes of a rank
+    (`request_operators`), ``timer`` predicts them for this machine (`local_timer`), and ``planned``
+    is the system of the plan. None is started after ``box_s`` seconds. ``bench`` runs them.
     """
     bench = bench or OperatorBenchmarker(timer.device)
     unique = _merge_duplicates(operators)
@@ -144,10 +138,7 @@ def local_timer(
 ) -> OperatorTimer:
     """Return the predictor of operators on a device of this machine.
 
-    Args:
-        device: as from `foretune.collect.local_device`.
-        tables: measured operators; None: rooflines only.
-        backend: the engine.
+    Without ``tables``, times are rooflines.
     """
     return OperatorTimer(device, tables, device.name, backend)
 

@@ -48,8 +48,7 @@ class Benchmark:
     def from_file(cls, path: Path) -> "Benchmark":
         """Read a result file of ``--save-result``.
 
-        Raises:
-            MeasurementError: it cannot be read, lacks a figure, or no request was answered.
+        Raises MeasurementError if it cannot be read, lacks a figure, or no request was answered.
         """
         try:
             result = read_json(path)
@@ -75,11 +74,8 @@ class Benchmark:
 class VllmCheck:
     """A plan compared with vLLM's benchmark.
 
-    Attributes:
-        command: the server's command line.
-        benchmark: the measured figures.
-        table: one row per figure: ``figure, predicted, low, high, measured, inside`` (the interval;
-            None without an interval).
+    ``command`` is the server's command line. ``table`` has one row per figure: ``figure, predicted,
+    low, high, measured, inside`` (the interval; None without an interval).
     """
 
     command: Sequence[str]
@@ -106,10 +102,7 @@ def check_vllm(
 ) -> VllmCheck:
     """Serve one replica of a deployment with this machine's vLLM, and benchmark it.
 
-    Args:
-        deployment: the deployment.
-        predicted: its row of the plan's candidates.
-        progress: receives the steps.
+    ``predicted`` is its row of the plan's candidates.
 
     Raises:
         UsageError: the plan does not fit one server as it is.
@@ -167,8 +160,7 @@ def compare(
 def _server_command(deployment: Deployment) -> list[str]:
     """Return the command of the deployment's server on a free port.
 
-    Raises:
-        UsageError: it needs several servers, or its checkpoint must be made first.
+    Raises UsageError if it needs several servers, or its checkpoint must be made first.
     """
     if deployment.pools:
         raise UsageError("pools need several servers and a proxy: check a plan without --pools")
@@ -189,8 +181,7 @@ def _server_command(deployment: Deployment) -> list[str]:
 def _server(command: Sequence[str], log: Path) -> Iterator[None]:
     """Run a server and its child processes until the block ends.
 
-    Raises:
-        MeasurementError: the server exits, or is not ready in time.
+    Raises MeasurementError if the server exits, or is not ready in time.
     """
     with log.open("wb") as out:
         process = subprocess.Popen(

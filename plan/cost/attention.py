@@ -28,11 +28,7 @@ from foretune.space import Configuration
 
 
 def attention_operators(
-    model: ModelDescription,
-    layout: Layout,
-    formats: Formats,
-    parts: Sequence[Part],
-    phase: Phase,
+    model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part], phase: Phase
 ) -> Iterator[Operator]:
     """Yield the attention operators of all layers, from input to output projections.
 
@@ -66,11 +62,8 @@ def _indexer(
     Every rank computes all heads, except that block indexers split heads as keys are. An engine
     fuses a block indexer's projections with those of attention.
     """
-    tokens, kind, layers = (
-        sum(p.tokens for p in parts),
-        table_name(formats.weights),
-        model.indexed_layers,
-    )
+    tokens, kind = sum(p.tokens for p in parts), table_name(formats.weights)
+    layers = model.indexed_layers
     heads = ceil(index.heads / layout.tp) if index.selects_blocks else index.heads
     ranks = model.mla.q_lora_rank if model.mla else model.hidden
     yield gemm("index_query", phase, layers, tokens, heads * index.head_dim, ranks, kind)
@@ -81,11 +74,7 @@ def _indexer(
 
 
 def _softmax(
-    model: ModelDescription,
-    layout: Layout,
-    formats: Formats,
-    parts: Sequence[Part],
-    phase: Phase,
+    model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part], phase: Phase
 ) -> Iterator[Operator]:
     tokens, kind, tp = sum(p.tokens for p in parts), table_name(formats.weights), layout.tp
     top_k = model.index.top_k if model.index else 0
@@ -208,9 +197,7 @@ def _latent_decode(
 ) -> Operator:
     keys = part.context + part.new_tokens
     problem = Problem(
-        batch=part.batch,
-        kv_len=min(keys, top_k) if top_k else keys,
-        heads=heads * part.new_tokens,
+        batch=part.batch, kv_len=min(keys, top_k) if top_k else keys, heads=heads * part.new_tokens
     )
     config = Configuration(format="bf16", kv_format=formats.kv, tp=tp)
     return Operator("mla_decode", problem, count, "decode", config, "attention")
@@ -277,11 +264,7 @@ SCORE_SHARE = 0.5
 
 
 def compressed_operators(
-    model: ModelDescription,
-    layout: Layout,
-    formats: Formats,
-    parts: Sequence[Part],
-    phase: Phase,
+    model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part], phase: Phase
 ) -> Iterator[Operator]:
     """Yield the attention operators of all layers, and the mixing of residual streams."""
     shape = model.compressed

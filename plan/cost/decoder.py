@@ -22,9 +22,7 @@ from foretune.plan.describe.layout import Layout
 from foretune.problem import Problem
 from foretune.space import Configuration
 
-__all__ = ["DEFAULT_ROUTING", "Operator", "Part", "mixed_operators", "step_operators"]
-
-DEFAULT_ROUTING = "power_law_1.2"
+ROUTING = "power_law_1.2"
 """How measured tables distribute tokens over experts to imitate real routers."""
 EXPERT_KINDS = {2: "plain", 3: "gated"}
 """Matrices of an expert -> its name in tables."""
@@ -38,30 +36,17 @@ def step_operators(
     new_tokens: int,
     context: float,
     phase: Literal["prefill", "decode"],
-    routing: str = DEFAULT_ROUTING,
 ) -> list[Operator]:
     """Return what one rank runs in a step of requests with the same lengths.
 
-    Args:
-        model: the model.
-        layout: ranks of a replica.
-        formats: number formats.
-        batch: requests per attention-DP group.
-        new_tokens: computed per request; 1 in a decode step.
-        context: cached tokens per request.
-        phase: ``prefill`` or ``decode``.
-        routing: distribution of tokens over experts, as in ``problem.distribution``.
+    ``batch`` counts requests per attention-DP group, ``new_tokens`` those computed per request (1
+    in a decode step), ``context`` cached tokens per request.
     """
-    part = Part(batch, new_tokens, context, phase)
-    return mixed_operators(model, layout, formats, [part], routing)
+    return mixed_operators(model, layout, formats, [Part(batch, new_tokens, context, phase)])
 
 
 def mixed_operators(
-    model: ModelDescription,
-    layout: Layout,
-    formats: Formats,
-    parts: Sequence[Part],
-    routing: str = DEFAULT_ROUTING,
+    model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part]
 ) -> list[Operator]:
     """Return what one rank runs in a step with prefill and decode parts.
 
@@ -79,7 +64,7 @@ def mixed_operators(
     operators.append(rowwise("norm", "rms_norm", phase, model.norms, tokens, hidden, tp))
     operators.extend(attention_operators(model, layout, formats, parts, phase))
     operators.extend(_dense(model, layout, formats, tokens, phase))
-    operators.extend(_experts(model, layout, formats, tokens, phase, routing))
+    operators.extend(_experts(model, layout, formats, tokens, phase))
     operators.append(gemm("head", phase, 1, rows, ceil(model.vocab / tp), hidden, "bf16"))
     operators.extend(_communication(model, layout, formats, tokens, rows, phase))
     return operators
@@ -108,12 +93,7 @@ def _dense(
 
 
 def _experts(
-    model: ModelDescription,
-    layout: Layout,
-    formats: Formats,
-    tokens: int,
-    phase: Phase,
-    routing: str,
+    model: ModelDescription, layout: Layout, formats: Formats, tokens: int, phase: Phase
 ) -> Iterator[Operator]:
     if not model.is_moe:
         return
@@ -126,14 +106,14 @@ def _experts(
     yield _moe(
         model.expert_hidden or model.hidden, model.moe_intermediate, model.experts_per_token,
         model.experts, tokens * layout.dp, layout.moe_tp, layout.moe_ep,
-        table_name(formats.moe), routing, layers, phase, model.expert_matrices,
+        table_name(formats.moe), layers, phase, model.expert_matrices,
     )  # fmt: skip
 
 
 @lru_cache(CACHE_SIZE)
 def _moe(
     hidden: int, intermediate: int, top_k: int, experts: int,
-    tokens: int, tp: int, ep: int, kind: str, routing: str, count: int, phase: Phase,
+    tokens: int, tp: int, ep: int, kind: str, count: int, phase: Phase,
     matrices: int,
 ) -> Operator:  # fmt: skip
     """Return the routed experts; tables count the tokens of all ranks and the whole expert."""
@@ -143,19 +123,14 @@ def _moe(
         intermediate=intermediate,
         top_k=top_k,
         experts=experts,
-        distribution=routing,
+        distribution=ROUTING,
     )
     config = Configuration(format=kind, tp=tp, ep=ep, experts=EXPERT_KINDS[matrices])
     return Operator("moe", problem, count, phase, config, "experts")
 
 
 def _communication(
-    model: ModelDescription,
-    layout: Layout,
-    formats: Formats,
-    tokens: int,
-    rows: int,
-    phase: Phase,
+    model: ModelDescription, layout: Layout, formats: Formats, tokens: int, rows: int, phase: Phase
 ) -> Iterator[Operator]:
     """Yield the exchanges: after attention, around MLPs and experts, at both ends, between stages.
 

@@ -36,13 +36,9 @@ def plan_operators(
 ) -> list[Operator]:
     """Return the distinct operators that plans of a model need.
 
-    Raises UsageError if the model cannot be split in any of ``degrees``.
-
-    Args:
-        model: the model to serve.
-        degrees: tensor-parallel degrees; experts are split the same way.
-        kinds: weight formats.
-        tokens: tokens of a step: requests to decode, or tokens of a prompt.
+    Raises UsageError if the model cannot be split in any of ``degrees``. Experts are split as in
+    the tensor-parallel ``degrees``; ``kinds`` are weight formats, ``tokens`` those of a step:
+    requests to decode, or tokens of a prompt.
     """
     found: list[Operator] = []
     layouts = [layout for tp in degrees for layout in _layouts(model, tp)]

@@ -148,8 +148,7 @@ class MeasuredOperators:
         min_ms = MIN_ROOFLINE_SHARE * row_limits_ms(self.family, rows).max(axis=1)
         slow_enough = ~(rows["time_ms"].to_numpy(dtype=float) < min_ms)
         enough = pd.Series(slow_enough).groupby(rows["key"].to_numpy()).transform("sum") >= MIN_ROWS
-        possible: np.ndarray = slow_enough | ~enough.to_numpy()
-        return possible
+        return slow_enough | ~enough.to_numpy()
 
     def predictor_name(self, key: str) -> str:
         """Return the name of the predictor of formats ``key``."""

@@ -66,22 +66,15 @@ def rank_memory(
     formats: Formats,
     workload: Workload,
     concurrency: Any,
-    step_tokens: int = MAX_STEP_TOKENS,
     offloaded_bytes: float = 0.0,
 ) -> RankMemory:
     """Return the memory of the fullest rank with ``concurrency`` requests at full length.
 
-    Args:
-        model: the model.
-        layout: ranks of a replica.
-        formats: number formats.
-        workload: request lengths.
-        concurrency: requests in flight of one replica; an array returns arrays.
-        step_tokens: maximum tokens per step and attention-DP group.
-        offloaded_bytes: bytes of the weights in host memory.
+    An array of ``concurrency`` (of one replica) returns arrays. ``offloaded_bytes`` of the weights
+    are in host memory.
     """
     requests: Any = np.ceil(concurrency / layout.dp)
-    tokens: Any = np.maximum(np.minimum(step_tokens, requests * workload.isl), requests)
+    tokens: Any = np.maximum(np.minimum(MAX_STEP_TOKENS, requests * workload.isl), requests)
     return RankMemory(
         weights=weight_bytes(model, layout, formats) - offloaded_bytes,
         kv_cache=requests * request_bytes(model, layout, formats, workload.last_context),
@@ -90,55 +83,30 @@ def rank_memory(
     )
 
 
-def fits(
-    model: ModelDescription,
-    layout: Layout,
-    formats: Formats,
-    workload: Workload,
-    concurrency: int,
-    system: System,
-    usable: float = USABLE_SHARE,
-    step_tokens: int = MAX_STEP_TOKENS,
-) -> bool:
-    """Return whether `rank_memory` fits in the share ``usable`` of a GPU's memory."""
-    needed = rank_memory(model, layout, formats, workload, concurrency, step_tokens)
-    return needed.total <= usable * system.memory_gib * GIB
-
-
 def max_requests(
     model: ModelDescription,
     layout: Layout,
     formats: Formats,
     workload: Workload,
     system: System,
-    usable: float = USABLE_SHARE,
-    step_tokens: int = MAX_STEP_TOKENS,
     offloaded_bytes: float = 0.0,
 ) -> int:
     """Return how many requests of one replica fit in memory; 0 if the model does not.
 
     ``offloaded_bytes`` of each rank's weights are in host memory.
     """
-    capacity = usable * system.memory_gib * GIB + offloaded_bytes
-    return _max_requests(model, layout, formats, workload, capacity, step_tokens)
+    capacity = USABLE_SHARE * system.memory_gib * GIB + offloaded_bytes
+    return _max_requests(model, layout, formats, workload, capacity)
 
 
 @lru_cache(maxsize=2**16)
 def _max_requests(
-    model: ModelDescription,
-    layout: Layout,
-    formats: Formats,
-    workload: Workload,
-    capacity: float,
-    step_tokens: int,
+    model: ModelDescription, layout: Layout, formats: Formats, workload: Workload, capacity: float
 ) -> int:
     """Return `max_requests` for ``capacity`` bytes; cached, as all loads of a layout ask."""
 
     def fit(each: int) -> bool:
-        requests = each * layout.dp
-        return (
-            rank_memory(model, layout, formats, workload, requests, step_tokens).total <= capacity
-        )
+        return rank_memory(model, layout, formats, workload, each * layout.dp).total <= capacity
 
     rest = capacity - weight_bytes(model, layout, formats)
     too_many = int(rest // request_bytes(model, layout, formats, workload.last_context)) + 1

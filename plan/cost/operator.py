@@ -46,11 +46,7 @@ class Operator:
 class Part:
     """Requests of one attention-DP group with the same lengths in a step.
 
-    Attributes:
-        batch: number of requests.
-        new_tokens: computed per request.
-        context: cached tokens per request.
-        phase: ``prefill`` or ``decode``.
+    ``new_tokens`` are computed, and ``context`` tokens cached, per request.
     """
 
     batch: int

@@ -57,9 +57,7 @@ INITIAL_VALUES = ((0.8, 0.8, 0.6, 0.8), (0.3, 0.5, 0.3, 0.5), (1.0, 0.5, 0.1, 1.
 class PowerModel:
     """Power of one kernel's operators beyond active idle, as a share of the board's limit.
 
-    Attributes:
-        compute, memory: added at the peak rate of compute and of memory.
-        compute_exponent, memory_exponent: exponents of the utilization.
+    ``compute`` and ``memory`` are added at their peak rates; the utilization has exponents.
     """
 
     compute: float

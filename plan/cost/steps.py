@@ -62,10 +62,8 @@ class HasOperators(Protocol):
 class Step:
     """One step of a deployment in which all requests have the same lengths.
 
-    Attributes:
-        batch: requests per attention-DP group.
-        new_tokens: computed per request.
-        context: cached tokens per request.
+    ``batch`` counts requests per attention-DP group; ``new_tokens`` are computed, and ``context``
+    tokens cached, per request.
     """
 
     model: ModelDescription
@@ -88,12 +86,10 @@ class Step:
 class _OperatorEstimates:
     """Times and powers of the operators looked up so far, one entry each.
 
-    ``width`` is half the 90 % interval of log ``ms``; ``metered`` tells whether power was measured
-    on this system; ``bound_ms`` is the roofline time.
+    ``metered`` tells whether power was measured on this system; ``bound_ms`` is the roofline time.
     """
 
     ms: np.ndarray
-    width: np.ndarray
     extrapolated: np.ndarray
     compute_bound: np.ndarray
     watts: np.ndarray
@@ -106,14 +102,13 @@ class _OperatorEstimates:
         """Return these estimates and those of the operators of ``table``."""
         times = timer.times(table, fastest_format=True)
         modeled = power.watts(table, times.ms)
-        width = np.log(times.high / times.ms)
         extrapolated = np.isin(times.source, SOURCES[2:])
         metered = np.isfinite(times.watts)
         clipped = np.clip(times.watts, power.active_idle_w, power.limit_w)
         watts = np.where(metered, clipped, modeled.watts)
         measured = modeled.measured | metered
         new = _OperatorEstimates(
-            times.ms, width, extrapolated, modeled.compute_bound, watts, measured, times.bound_ms
+            times.ms, extrapolated, modeled.compute_bound, watts, measured, times.bound_ms
         )
         return _OperatorEstimates(
             *(np.r_[getattr(self, f.name), getattr(new, f.name)] for f in fields(self))
@@ -143,11 +138,7 @@ class StepTimer:
         return self.mixed_operators(step.model, step.layout, step.formats, [part])
 
     def mixed_operators(
-        self,
-        model: ModelDescription,
-        layout: Layout,
-        formats: Formats,
-        parts: Sequence[Part],
+        self, model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part]
     ) -> list[Operator]:
         """Return the operators of one rank, with attention in one piece if measured so."""
         operators = mixed_operators(model, layout, formats, parts)
@@ -165,11 +156,10 @@ class StepTimer:
     def times(self, steps: Sequence[HasOperators]) -> pd.DataFrame:
         """Return milliseconds and energy per step, one row each.
 
-        Columns: those of `PARTS`; ``total``; ``width``, half the 90 % interval of log ``total``
-        with fully correlated errors; ``guessed``, the share of ``total`` that is extrapolated;
-        ``compute_bound``, a share of ``total``; ``bound``, the roofline milliseconds; ``energy_mj``
-        of one rank's GPU, NaN without a known power limit; ``energy_guessed``, the share of energy
-        whose power was not measured on this system.
+        Columns: those of `PARTS`; ``total``; ``guessed``, the share of ``total`` that is
+        extrapolated; ``compute_bound``, a share of ``total``; ``bound``, the roofline milliseconds;
+        ``energy_mj`` of one rank's GPU, NaN without a known power limit; ``energy_guessed``, the
+        share of energy whose power was not measured on this system.
         """
         operators = [self.operators(step) for step in steps]
         indices = self._lookup_indices([op for ops in operators for op in ops])
@@ -189,7 +179,6 @@ class StepTimer:
         safe, spent = np.maximum(total, 1e-9), np.maximum(energy, 1e-9)
         return pd.DataFrame(table, columns=list(PARTS)).assign(
             total=total,
-            width=summed(ms * estimates.width[indices]) / safe,
             guessed=summed(ms * estimates.extrapolated[indices]) / safe,
             compute_bound=summed(ms * estimates.compute_bound[indices]) / safe,
             bound=summed(count * estimates.bound_ms[indices]),

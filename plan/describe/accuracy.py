@@ -59,8 +59,7 @@ def published_accuracy() -> tuple[AccuracyResult, ...]:
 def read_accuracy(path: str | os.PathLike[str]) -> tuple[AccuracyResult, ...]:
     """Return a user's results: a CSV file with the shipped table's columns.
 
-    Raises:
-        RunTableError: the file cannot be read, lacks a column, or has an invalid row.
+    Raises RunTableError if the file cannot be read, lacks a column, or has an invalid row.
     """
     with translate_read_errors(path, RunTableError, "is no readable table of accuracies: {}"):
         return _parse(read_bytes(path).decode("utf-8-sig"), str(path))
@@ -74,12 +73,8 @@ def recovery(
     """Return the share of quality that a deployment's formats keep; None if unpublished.
 
     It multiplies, over weight and cache formats, the median over results: of this model if there
-    are any, else of all models. Formats that the model was published in lose nothing.
-
-    Args:
-        formats: the deployment's formats.
-        model: the model.
-        results: measured results; None takes the published ones.
+    are any, else of all models. Formats that the model was published in lose nothing. ``results``
+    replace the published ones.
     """
     known = published_accuracy() if results is None else results
     total = 1.0

@@ -21,12 +21,8 @@ from foretune.plan.describe.huggingface import (
 )
 from foretune.plan.describe.parts import Indexer, LinearAttention, Mla
 
-__all__ = ["ModelDescription", "describe_model", "known_models"]
-
 _VARIANTS = {"instruct", "chat", "base", "it", "hf", "dynamic", "meta", *FORMAT_OF_SUFFIX}
 """Words in names that describe training or storage, not architecture."""
-
-
 MIN_PUBLISHER_SIMILARITY = 0.85
 """Minimum similarity to correct a misspelled publisher, 0 … 1."""
 

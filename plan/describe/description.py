@@ -25,6 +25,8 @@ GATED_MATRICES = 3
 class ModelDescription:
     """A transformer that generates text.
 
+    Raises ProblemError if the sizes are inconsistent.
+
     Attributes:
         name: as on model hubs.
         layers: decoder layers.
@@ -63,9 +65,6 @@ class ModelDescription:
         compressed: shape of DeepSeek-V4's attention, if used.
         drafting_layers: layers that draft tokens (multi-token prediction); not counted elsewhere.
         draft_model: a smaller model loaded to draft tokens.
-
-    Raises:
-        ProblemError: the sizes are inconsistent.
     """
 
     name: str

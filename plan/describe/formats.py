@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Literal
 
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import UnknownName
 from foretune.plan.describe.cache_formats import find_cache_format, support_key
 from foretune.plan.describe.description import ModelDescription
 
@@ -75,40 +75,32 @@ TABLE_NAMES = {"mxfp4": "w4a16_mxfp4"}
 
 @dataclass(frozen=True)
 class Formats:
-    """The formats of one deployment.
+    """The formats of one deployment; raises UnknownName if one is unknown.
 
     Attributes:
         weights: of attention's and dense projections; embeddings, routers, norms and the output
             projection stay in bf16, as in published checkpoints.
-        activations: multiplied with weights; empty means those of the weight format.
         kv: cache format, as in `foretune.plan.describe.cache_formats`.
         moe: of routed experts; empty means that of the weights.
-
-    Raises:
-        UnknownName: a format is unknown.
-        UsageError: no kernel multiplies these weights with these activations.
     """
 
     weights: str = "bf16"
-    activations: str = ""
     kv: str = "bf16"
     moe: str = ""
 
     def __post_init__(self) -> None:
-        weights = find_format(self.weights)
-        moe = find_format(self.moe or self.weights)
+        find_format(self.weights)
         find_cache_format(self.kv)
-        if self.activations not in ("", weights.activations):
-            raise UsageError(
-                f"weights in {weights.name} are multiplied with {weights.activations}, "
-                f"not {self.activations}: choose another format of weights"
-            )
-        for field, value in (("activations", weights.activations), ("moe", moe.name)):
-            object.__setattr__(self, field, value)
+        object.__setattr__(self, "moe", find_format(self.moe or self.weights).name)
 
     def __str__(self) -> str:
         experts = f"+{self.moe} experts" if self.moe != self.weights else ""
         return f"{self.weights}{experts}, {self.kv} cache"
+
+    @property
+    def activations(self) -> str:
+        """Format of the activations multiplied with the weights."""
+        return FORMATS[self.weights].activations
 
     @property
     def attention(self) -> str:
@@ -159,14 +151,10 @@ def supported(name: str, architecture: str) -> Support:
     """Return how a device supports a format.
 
     ``native``: by matrix units or dedicated kernels. ``emulated``: kernels convert to a wider
-    format first, which saves memory but costs time. ``no``: there are no kernels.
-
-    Args:
-        name: a weight format; ``kv:…`` is an unusual cache format.
-        architecture: as in `Device.architecture`: ``sm_90``, ``gfx942``, ``x86_64+avx512``.
-
-    Raises:
-        UnknownName: the format is unknown.
+    format first, which saves memory but costs time. ``no``: there are no kernels. Raises
+    UnknownName if the format is unknown. A ``name`` of the form ``kv:…`` is an unusual cache
+    format; ``architecture`` is as in `Device.architecture`: ``sm_90``, ``gfx942``,
+    ``x86_64+avx512``.
     """
     if name.startswith("kv:"):
         find_cache_format(name.removeprefix("kv:"))

@@ -21,9 +21,7 @@ GENERATIVE_ARCHITECTURES = ("CausalLM", "ConditionalGeneration", "LMHead")
 """Parts of the names of architectures that generate text."""
 MULTIMODAL_ARCHITECTURE = "ConditionalGeneration"
 """Part of the names of architectures that also read images."""
-UNSUPPORTED_FIELDS = {
-    "encoder_layers": "an encoder",
-}
+UNSUPPORTED_FIELDS = {"encoder_layers": "an encoder"}
 """Field -> unsupported kind of layer."""
 
 UNGATED_FAMILIES = ("gpt_neox", "nemotron", "nemotron_h", "phi", "starcoder2")
@@ -66,10 +64,8 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
     for field, layers in UNSUPPORTED_FIELDS.items():
         if text.get(field):
             raise UsageError(f"{name}: {layers} ({field} in {CONFIG_FILE}) cannot be planned yet")
-    heads, hidden = (
-        _required_int(text, name, "num_attention_heads"),
-        _required_int(text, name, "hidden_size"),
-    )
+    heads = _required_int(text, name, "num_attention_heads")
+    hidden = _required_int(text, name, "hidden_size")
     window, windowed = _windows(text)
     mla = _mla(text, name)
     formats = stored_formats({**text, **config}, quantization)
@@ -114,8 +110,7 @@ def _text_config(config: Fields) -> Fields:
     """Return the part about the text decoder of a multimodal configuration."""
     for part in ("text_config", "llm_config", "language_config"):
         if isinstance(config.get(part), Mapping):
-            found: Fields = config[part]
-            return found
+            return config[part]
     return config
 
 

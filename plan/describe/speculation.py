@@ -12,14 +12,13 @@ from foretune.plan.describe.layout import Layout, illegal_because
 class Speculation:
     """How tokens are drafted.
 
+    Raises UsageError if a number is out of range.
+
     Attributes:
         drafted: tokens drafted one after the other, per request and step.
         acceptance: probability that a drafted token is accepted, given that those before were. It
             depends on model, draft and text, and must be measured.
         draft: the draft model; None uses the model's own layers.
-
-    Raises:
-        UsageError: a number is out of range.
     """
 
     drafted: int
@@ -52,8 +51,7 @@ class Speculation:
     def drafter(self, model: ModelDescription) -> ModelDescription:
         """Return the model that drafts.
 
-        Raises:
-            UsageError: ``model`` has no layers for drafting.
+        Raises UsageError if ``model`` has no layers for drafting.
         """
         if self.draft:
             return self.draft

@@ -81,14 +81,9 @@ class System:
 def find_system(name: str, prices: Mapping[str, float] | None = None) -> System:
     """Return a system by short name (``h100_sxm``), abbreviation (``h100``) or device name.
 
-    Descriptors come from the shipped table, or from aiconfigurator-core if installed.
-
-    Args:
-        name: the system's name.
-        prices: USD per GPU and hour, by system; None takes the shipped ones.
-
-    Raises:
-        UnknownName: the system is unknown; the message suggests similar names.
+    Descriptors come from the shipped table, or from aiconfigurator-core if installed. Raises
+    UnknownName if the system is unknown; the message suggests similar names. ``prices`` in USD per
+    GPU and hour replace the shipped ones.
     """
     known = _shipped()
     short = _short_name(name, known)
@@ -126,8 +121,7 @@ def published_prices() -> dict[str, float]:
 def read_prices(path: str | os.PathLike[str]) -> dict[str, float]:
     """Return a user's prices: a CSV file with columns ``system`` and ``usd_per_gpu_hour``.
 
-    Raises:
-        RunTableError: the file cannot be read, lacks a column, or has an invalid price.
+    Raises RunTableError if the file cannot be read, lacks a column, or has an invalid price.
     """
     with translate_read_errors(path, RunTableError, "is no readable table of prices: {}"):
         return _parse_prices(read_bytes(path).decode("utf-8-sig"), str(path))

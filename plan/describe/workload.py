@@ -9,13 +9,12 @@ from foretune.errors import ProblemError, UsageError
 class Workload:
     """Requests of one length.
 
+    Raises ProblemError if a length is out of range.
+
     Attributes:
         isl: input tokens per request, including ``prefix``.
         osl: output tokens per request.
         prefix: input tokens already cached.
-
-    Raises:
-        ProblemError: a length is out of range.
     """
 
     isl: int
@@ -51,12 +50,11 @@ class Workload:
 class Offload:
     """Data in host memory while a deployment serves, in GiB per GPU.
 
+    Raises UsageError if a value is negative or not finite.
+
     Attributes:
         weights_gib: maximum of a GPU's layer weights; they are read in every step.
         cache_gib: cache of prefixes, fetched when a request needs them.
-
-    Raises:
-        UsageError: a value is negative or not finite.
     """
 
     weights_gib: float = 0.0

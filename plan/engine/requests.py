@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.importers.files import read_table
+from foretune.datasets.importers.files import read_table, require
 from foretune.errors import RunTableError
 from foretune.files import translate_read_errors
 
@@ -75,10 +75,9 @@ def read_trace(path: str | os.PathLike[str]) -> Requests:
     file cannot be read, lacks a column, or has an invalid row.
     """
     table = read_table(Path(path), COLUMNS)
-    missing = [name for name in COLUMNS if name not in table]
-    if missing or table.empty:
-        lack = f"no column {missing[0]!r}" if missing else "no rows"
-        raise RunTableError(f"{path} has {lack}: it needs {', '.join(COLUMNS)}, a row per request")
+    require(table, COLUMNS, Path(path), "a trace of requests")
+    if table.empty:
+        raise RunTableError(f"{path} has no rows: it needs one per request")
     columns = [*COLUMNS, *([CACHED] if CACHED in table else [])]
     with translate_read_errors(path, RunTableError, "is damaged: {}"):
         numbers = table[columns].apply(pd.to_numeric, errors="coerce")

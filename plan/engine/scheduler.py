@@ -7,8 +7,6 @@ from foretune.plan.describe.system import System
 
 CUDA_GRAPH_SIZES = (1, 2, 4, *range(8, 513, 8))
 """Decode batch sizes captured by default (vLLM's ``cudagraph_capture_sizes``)."""
-
-
 HOST_SLOWDOWN = {"gb200": 1.65, "gb300": 1.65}
 """System -> CPU time relative to x86 servers.
 
@@ -59,12 +57,8 @@ class Host:
     ) -> float:
         """Return the duration of a step.
 
-        Args:
-            gpu_ms: GPU time.
-            requests: requests in the step.
-            tokens: prompt tokens in the step.
-            active: admitted requests.
-            launched: layers without a CUDA graph.
+        ``requests`` and prompt ``tokens`` are those in the step, ``active`` counts all admitted
+        requests, ``launched`` the layers without a CUDA graph.
         """
         host_ms = self.step_ms + self.request_ms * requests
         host_ms += self.token_ms * tokens + self.active_ms * active

@@ -180,12 +180,7 @@ class _Engine:
         )  # fmt: skip
 
     def _read_prompt(
-        self,
-        batch: _Batch,
-        request: int,
-        before: int,
-        budget: int,
-        prompts: list[tuple[int, int]],
+        self, batch: _Batch, request: int, before: int, budget: int, prompts: list[tuple[int, int]]
     ) -> int:
         """Prefill as much of a prompt as the budget allows; return the number of tokens."""
         new = max(min(self._isl[request] - before, budget), 0)

@@ -26,8 +26,6 @@ from foretune.plan.engine_files.tuned_layers import (
 from foretune.problem import Problem
 from foretune.values import Value
 
-__all__ = ["TABLE_KINDS", "KernelChoice", "TableKind", "TunedTable"]
-
 CATEGORY_COLUMNS = (
     "q_dtype_w", "act_type", "dtype", "q_dtype_a", "q_type", "use_g1u1", "doweight_stage1",
 )  # fmt: skip
@@ -76,10 +74,8 @@ TABLE_KINDS = {
 class KernelChoice:
     """The kernel that similar layers' rows vote for.
 
-    Attributes:
-        values: columns that name it.
-        agreement: its share of the votes.
-        nearest: the most similar layer.
+    ``values`` are the columns that name it, ``agreement`` its share of the votes, ``nearest`` the
+    most similar layer.
     """
 
     values: Mapping[str, object]

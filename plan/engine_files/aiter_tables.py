@@ -20,8 +20,6 @@ from foretune.plan.engine_files.folder import read_card, refuse_foreign_file
 from foretune.plan.engine_files.tuned_layers import MANIFEST_NAME
 from foretune.problem import Problem
 
-__all__ = ["TableLayer", "fill_tables", "layers_in_tables", "read_tables", "write_tables"]
-
 LINEAR_TABLES = {
     "fp8_block": ("a8w8_blockscale_tuned_gemm", "a8w8_blockscale_bpreshuffle_tuned_gemm"),
     "fp8": ("a8w8_bpreshuffle_tuned_gemm",),

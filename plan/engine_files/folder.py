@@ -6,21 +6,18 @@ Later runs with other numbers of tokens extend it.
 
 import json
 import re
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from foretune.errors import OutputError, UsageError
-from foretune.files import atomic_write, read_json
+from foretune.files import atomic_write, read_json, require_writable
 from foretune.plan.engine_files.guesses import EngineFile, MeasuredEntry
 from foretune.plan.engine_files.layer import Engine, Layer
 from foretune.plan.engine_files.tuned_layers import MANIFEST_NAME
 from foretune.plan.engine_files.vllm import TunedLayer, write_layer
 from foretune.space import Configuration
-
-__all__ = ["LINEAR_FOLDER", "check_folder", "write_files"]
 
 LINEAR_FOLDER = "linear"
 """Folder for files that engines read only from their own package."""
@@ -37,12 +34,7 @@ def check_folder(
     card = read_card(folder / MANIFEST_NAME)
     for path in (_relative_path(layer, engine, triton) for layer in layers):
         refuse_foreign_file(folder, path, card)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as e:
-        raise OutputError(f"cannot write into {folder}: {e.strerror or e}") from e
+    require_writable(folder, "into")
 
 
 def write_files(
@@ -93,6 +85,7 @@ def _relative_path(layer: Layer, engine: Engine, triton: str) -> Path:
 
 
 def refuse_foreign_file(folder: Path, path: Path, card: dict[str, Any]) -> None:
+    """Raise OutputError if the folder has a file at ``path`` that is not on the card."""
     if (folder / path).exists() and path.as_posix() not in card:
         raise OutputError(
             f"{folder / path} was not written by Foretune: choose another --out folder"

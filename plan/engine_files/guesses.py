@@ -19,8 +19,6 @@ from foretune.plan.engine_files.layer import Engine, Layer
 from foretune.plan.engine_files.tuned_layers import Guess, TunedLayerIndex
 from foretune.space import Configuration
 
-__all__ = ["EngineFile", "MeasuredEntry", "engine_files", "tuned_file_layers"]
-
 TOKEN_COUNTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
 """Numbers of tokens in most tuned files."""
 BLOCKWISE_FP8 = "fp8_block"
@@ -144,10 +142,8 @@ def _layer_lookups(
                 linear = Layer(0, columns, device, EXPERT_DTYPES[BLOCKWISE_FP8], BLOCK_SHAPE, depth)
                 yield linear, operator.name
     if model.is_moe and formats.moe in EXPERT_DTYPES:
-        dtype, block = (
-            EXPERT_DTYPES[formats.moe],
-            BLOCK_SHAPE if formats.moe == BLOCKWISE_FP8 else None,
-        )
+        dtype = EXPERT_DTYPES[formats.moe]
+        block = BLOCK_SHAPE if formats.moe == BLOCKWISE_FP8 else None
         experts = -(-model.experts // layout.moe_ep)
         size = model.moe_intermediate // layout.moe_tp
         if engine == "sglang" and dtype == PACKED_INT4:

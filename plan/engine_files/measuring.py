@@ -12,26 +12,14 @@ from foretune.collect.runner import Runner
 from foretune.errors import MeasurementError, ProblemError
 from foretune.measurement import Status
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.engine_files.guesses import (
-    BLOCK_SHAPE,
-    TOKEN_COUNTS,
-    EngineFile,
-    MeasuredEntry,
-)
+from foretune.plan.engine_files.guesses import BLOCK_SHAPE, TOKEN_COUNTS, EngineFile, MeasuredEntry
 from foretune.plan.engine_files.layer import Layer
 from foretune.plan.engine_files.tuned_layers import Guess
-from foretune.plan.engine_files.vllm_kernels import (
-    FP8_BLOCK,
-    VllmExperts,
-    VllmLayer,
-    VllmLinear,
-)
+from foretune.plan.engine_files.vllm_kernels import FP8_BLOCK, VllmExperts, VllmLayer, VllmLinear
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.tuner import tune_problem
-
-__all__ = ["measure_file", "problem_of"]
 
 DEFAULT_BUDGET = 16
 """Configurations measured per number of tokens."""

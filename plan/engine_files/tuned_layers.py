@@ -22,8 +22,6 @@ from foretune.plan.engine_files.layer import Layer
 from foretune.plan.engine_files.vllm import OPTIONAL, REQUIRED, TunedLayer, read_layer
 from foretune.space import Configuration
 
-__all__ = ["MANIFEST_NAME", "PARAMETERS", "Guess", "TunedLayerIndex", "architecture_of"]
-
 PARAMETERS = (*REQUIRED, "num_stages")
 """Parameters that are voted on."""
 MAX_NEIGHBORS = 15
@@ -53,10 +51,8 @@ _TunedEntry = tuple[Layer, npt.NDArray[np.float64], Configuration]
 class Guess:
     """The configuration that similar layers agree on.
 
-    Attributes:
-        config: for one number of tokens.
-        agreement: weighted share of the voters' parameters that equal it.
-        nearest: the most similar layer.
+    It is for one number of tokens. ``agreement`` is the weighted share of the voters' parameters
+    that equal it, ``nearest`` the most similar layer.
     """
 
     config: Configuration

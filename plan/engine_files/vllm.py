@@ -69,10 +69,8 @@ class ParameterNames:
 class TunedLayer:
     """Content of one file: a layer and its configurations by number of tokens.
 
-    Attributes:
-        layer: the layer in its name.
-        configs: number of tokens -> configuration.
-        triton: the Triton version it was tuned with; empty if unknown.
+    ``configs`` are by number of tokens; ``triton`` is the version it was tuned with, empty if
+    unknown.
     """
 
     layer: Layer

@@ -211,8 +211,7 @@ class VllmExperts(VllmLayer):
     ) -> AbstractContextManager[None]:  # fmt: skip
         """Return vLLM's ``override_config``."""
         chosen = self.default(problem) if config is None else config
-        context: AbstractContextManager[None] = _vllm("fused_moe").override_config(dict(chosen))
-        return context
+        return _vllm("fused_moe").override_config(dict(chosen))
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return 6·N·K FLOPs per token and expert; weights of used experts move once."""

@@ -55,14 +55,13 @@ def oversubscriptions(
 ) -> list[Oversubscription]:
     """Return the servers in a budget at every cap, highest cap first.
 
+    Raises UsageError if not even one server fits.
+
     Args:
         server: the kind of server.
         budget_w: power budget of the site.
         shares: caps as shares of the board's limit.
         overload_share: share of the time in which the budget may be exceeded, 0 … 0.5.
-
-    Raises:
-        UsageError: not even one server fits.
     """
     found = []
     for share in shares:

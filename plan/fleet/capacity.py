@@ -17,12 +17,11 @@ from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
-from foretune.plan.fleet.requests import Demand
+from foretune.plan.fleet.demand import Demand
 from foretune.plan.fleet.server import HOST_W
 from foretune.plan.serve.candidates import Candidate, candidate_deployments, one_pool_candidates
 from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.deployments.arrivals import LoadCurve
-from foretune.plan.serve.deployments.correction import LatencyPredictor
 from foretune.plan.serve.prediction import predict
 from foretune.plan.serve.requirements import Requirements
 
@@ -73,26 +72,14 @@ def instance_types(
     requirements: Requirements | None = None,
     backend: str = "vllm",
     formats: Sequence[Formats] | None = None,
-    correction: LatencyPredictor | None = None,
     on_system: Callable[[str], None] = lambda name: None,
 ) -> list[InstanceType]:
     """Return the rentable types and their sustained rates, without dominated ones.
 
-    Args:
-        model: the model to serve.
-        systems: GPU systems to choose from, with prices.
-        sizes: GPUs per instance to choose from.
-        demands: the requests.
-        timers: operator times.
-        requirements: limits on latency and quality; None has none.
-        backend: the engine.
-        formats: choices of formats; None takes those each GPU supports.
-        correction: trained on measured deployments; None predicts by formulas.
-        on_system: called with each system's name before its prediction.
-
-    Raises:
-        UsageError: a system has no price, or no instance serves one of the demands; the message
-            suggests a fix.
+    Raises UsageError if a system has no price, or no instance serves one of the demands; the
+    message suggests a fix. ``systems`` need prices; ``sizes`` are GPUs per instance. Without
+    ``formats``, those that each GPU supports are tried. ``on_system`` is called with each system's
+    name before its prediction.
     """
     for system in systems:
         if system.price_per_hour is None:
@@ -104,7 +91,7 @@ def instance_types(
         on_system(system.name)
         replicas = _Replicas.generate(model, system, sizes, demands, backend, formats, requirements)
         if replicas.labels:
-            table = replicas.predictions(timers, correction)
+            table = replicas.predictions(timers)
             rates, in_flight = _sustained_rates(table, replicas.setups, demands, requirements)
             tables.append(table)
             found += _instance_types(system, sizes, replicas.setups, rates, in_flight)
@@ -157,9 +144,9 @@ class _Replicas:
                     labels += [(setup, i)] * len(here)
         return cls(list(setups), candidates, labels)
 
-    def predictions(self, timers: StepTimers, correction: LatencyPredictor | None) -> pd.DataFrame:
+    def predictions(self, timers: StepTimers) -> pd.DataFrame:
         """Return the columns of `predict`, plus ``way`` (the setup) and ``demand``."""
-        table = predict(self.candidates, timers, correction)
+        table = predict(self.candidates, timers)
         return table.assign(**dict(zip(("way", "demand"), np.array(self.labels).T, strict=True)))
 
 
@@ -203,8 +190,7 @@ def contenders(rates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
     dominates = (rates[None] >= DOMINANCE_RATIO * rates[:, None]).all(axis=2) & (
         gpus[:, None] == gpus
     )
-    contending: np.ndarray = ~dominates.any(axis=1)
-    return contending
+    return ~dominates.any(axis=1)
 
 
 def _instance_types(
@@ -255,8 +241,7 @@ def _limit_utilization(rows: pd.DataFrame, requirements: Requirements) -> np.nda
     times = np.stack(
         [rows["tpot_ms"] / requirements.tpot_ms, rows["ttft_ms"] / requirements.ttft_ms]
     )
-    utilization: np.ndarray = times.max(axis=0)
-    return utilization
+    return times.max(axis=0)
 
 
 def _unserved_message(

@@ -26,9 +26,8 @@ MIN_SHARE = 1e-6
 class Limits:
     """Limits of a fleet.
 
-    Attributes:
-        gpus: maximum GPUs by system; other systems are unlimited.
-        power_w: maximum provisioned watts.
+    ``gpus`` has the maximum GPUs by system (others are unlimited), ``power_w`` the maximum
+    provisioned watts.
     """
 
     gpus: Mapping[str, int] = field(default_factory=dict)
@@ -90,13 +89,8 @@ def cheapest_fleet(
 ) -> Fleet:
     """Return the cheapest fleet that serves all requests.
 
-    Args:
-        kinds: rentable types.
-        per_s: requests per second of each length, in the order of the types' rates.
-        limits: on GPUs and power; None has none.
-
-    Raises:
-        UsageError: no fleet serves them within the limits; the message gives what would.
+    Raises UsageError if no fleet serves them within the limits; the message gives what would.
+    ``per_s`` has the requests per second of each length, in the order of the types' rates.
     """
     limits = limits or Limits()
     unknown = {kind.system for kind in kinds if np.isnan(kind.power_w)}
@@ -120,13 +114,7 @@ def cheapest_fleet(
 def single_fleets(
     kinds: Sequence[InstanceType], per_s: Sequence[float], limits: Limits | None = None
 ) -> dict[str, Fleet]:
-    """Return the cheapest fleet of each system alone; systems that cannot serve are left out.
-
-    Args:
-        kinds: rentable types.
-        per_s: requests per second of each length.
-        limits: on GPUs and power; None has none.
-    """
+    """Return the cheapest fleet of each system alone; systems that cannot serve are left out."""
     rates, found = np.asarray(per_s, dtype=float), {}
     for system in dict.fromkeys(kind.system for kind in kinds):
         fleet = _solve([k for k in kinds if k.system == system], rates, limits or Limits())

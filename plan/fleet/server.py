@@ -33,10 +33,8 @@ class PowerPhase:
 class PowerDraw:
     """A server's power and speed under a cap.
 
-    Attributes:
-        mean_w: mean power, including the host.
-        spread_w: its standard deviation.
-        slowdown: of its work; 1 if the cap costs nothing.
+    ``mean_w`` includes the host, ``spread_w`` is its standard deviation; ``slowdown`` is that of
+    its work, 1 if the cap costs nothing.
     """
 
     mean_w: float
@@ -84,18 +82,15 @@ class Server:
         """
         idle_w = OperatorPower(system.device, system.name).active_idle_w
         gpus, prefill_share = int(candidate["gpus"]), float(candidate["prefill_share"])
-        prefill_w, decode_w = (
-            float(candidate["prefill_power_w"]),
-            float(candidate["decode_power_w"]),
-        )
+        prefill_w, decode_w = (float(candidate[f"{p}_power_w"]) for p in ("prefill", "decode"))
         working_w = prefill_share * prefill_w + (1.0 - prefill_share) * decode_w
         busy = (candidate["power_w"] - idle_w) / (working_w - idle_w) if working_w > idle_w else 1.0
         busy = min(max(float(busy), 0.0), 1.0)
         return cls(
             gpus=gpus,
             phases=(
-                PowerPhase(busy * prefill_share, prefill_w, float(clock_sensitivity(1.0))),
-                PowerPhase(busy * (1.0 - prefill_share), decode_w, float(clock_sensitivity(0.0))),
+                PowerPhase(busy * prefill_share, prefill_w, clock_sensitivity(1.0)),
+                PowerPhase(busy * (1.0 - prefill_share), decode_w, clock_sensitivity(0.0)),
                 PowerPhase(1.0 - busy, idle_w, 0.0),
             ),
             idle_w=idle_w,

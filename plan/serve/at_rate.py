@@ -24,13 +24,8 @@ def load_curve(loads: pd.DataFrame, osl: int, requirements: Requirements) -> Loa
 def at_rate(table: pd.DataFrame, rate: float, osl: int, requirements: Requirements) -> pd.DataFrame:
     """Return one row per deployment and number of replicas that sustain a request rate.
 
-    Raises UsageError if none does.
-
-    Args:
-        table: deployments at all loads, from `foretune.plan.serve.prediction.predict`.
-        rate: requests per second of all replicas.
-        osl: tokens of an answer.
-        requirements: latency limits.
+    Raises UsageError if none does. ``table`` has deployments at all loads, from
+    `foretune.plan.serve.prediction.predict`; ``rate`` is in requests per second of all replicas.
     """
     rows = [
         row

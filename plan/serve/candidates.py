@@ -6,15 +6,10 @@ from math import ceil
 
 import numpy as np
 
-from foretune.plan.cost.memory import GIB, USABLE_SHARE, layer_bytes, rank_memory
+from foretune.plan.cost.memory import GIB, USABLE_SHARE, layer_bytes
 from foretune.plan.describe.cache_formats import DEFAULT_CACHE_FORMATS
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import (
-    Formats,
-    checkpoint_formats,
-    find_format,
-    supported,
-)
+from foretune.plan.describe.formats import Formats, checkpoint_formats, find_format, supported
 from foretune.plan.describe.layout import Layout, legal_layouts
 from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
@@ -131,8 +126,7 @@ def _offload_sizes(replica: Deployment, max_gib: float) -> list[float]:
         return [0.0]
     d, max_size = replica, float(ceil(max_gib))
     total = ceil(sum(layer_bytes(d.model, d.layout, d.formats)) / GIB)
-    held = rank_memory(d.loaded_model, d.layout, d.formats, d.workload, d.layout.dp)
-    min_size = ceil(held.gib - USABLE_SHARE * d.system.memory_gib)
+    min_size = ceil(d.memory(d.layout.dp).gib - USABLE_SHARE * d.system.memory_gib)
     sizes = {min(float(ceil(max_size * share)), total) for share in (0.25, 0.5, 1.0)}
     return [
         0.0,

@@ -13,7 +13,7 @@ from math import ceil
 from typing import Any
 
 from foretune.errors import UnknownName
-from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, rank_memory
+from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE
 from foretune.plan.describe.formats import checkpoint_formats
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
@@ -83,8 +83,7 @@ def launch_commands(deployment: Deployment, replicas: int = 1) -> dict[str, str]
 def launch(deployment: Deployment, engine: str, replicas: int = 1) -> Launch:
     """Return how to start a deployment with an engine.
 
-    Raises:
-        UnknownName: the engine is unknown.
+    Raises UnknownName if the engine is unknown.
     """
     if engine not in LAUNCHERS:
         raise UnknownName("engine", engine, LAUNCHERS)
@@ -352,17 +351,9 @@ def _yaml(options: Mapping[str, Any]) -> str:
 
 def _static_share(deployment: Deployment, layout: Layout, requests: float) -> float:
     """Return the share of GPU memory left for weights and cache after activations."""
-    d = deployment
-    held = rank_memory(
-        d.loaded_model,
-        layout,
-        d.formats,
-        d.workload,
-        requests,
-        offloaded_bytes=d.offloaded_weight_bytes,
-    )
+    held = deployment.memory(requests, layout)
     overhead = held.activations + held.communication
-    return USABLE_SHARE - overhead / (d.system.memory_gib * GIB)
+    return USABLE_SHARE - overhead / (deployment.system.memory_gib * GIB)
 
 
 def _pool_servers(deployment: Deployment) -> Iterator[tuple[Layout, float, int, str]]:

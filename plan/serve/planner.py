@@ -1,6 +1,6 @@
 """Predicts every deployment of a model on the given GPUs and ranks them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -36,80 +36,6 @@ from foretune.plan.serve.launching import unsupported_system
 from foretune.plan.serve.prediction import predict
 from foretune.plan.serve.requirements import GOALS, Requirements
 from foretune.search.pareto import pareto_front
-
-MAX_EXHAUSTIVE = 200_000
-"""With more candidates than this, NSGA-II searches instead of predicting all."""
-POPULATION_SIZE = 100
-GENERATIONS = 20
-SEED = 0
-
-Evaluate = Callable[[Sequence[Candidate]], pd.DataFrame]
-
-
-def search_candidates(
-    candidates: Sequence[Candidate], requirements: Requirements, evaluate: Evaluate
-) -> tuple[list[Candidate], pd.DataFrame]:
-    """Return the candidates that NSGA-II visited, and their predictions.
-
-    A trial draws formats and layout; all loads of that pair are predicted. Each generation is one
-    batch. The objectives are the goal within its limits and the time per token.
-    """
-    import optuna
-
-    loads: dict[tuple[str, str], list[int]] = {}
-    for i, candidate in enumerate(candidates):
-        loads.setdefault(_search_key(candidate), []).append(i)
-    formats, layouts = (sorted({key[i] for key in loads}) for i in (0, 1))
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    sampler = optuna.samplers.NSGAIISampler(population_size=POPULATION_SIZE, seed=SEED)
-    study = optuna.create_study(directions=["maximize", "minimize"], sampler=sampler)
-    seen: dict[tuple[str, str], list[float]] = {}
-    order: list[int] = []
-    tables: list[pd.DataFrame] = []
-    for _ in range(GENERATIONS):
-        drawn = []
-        for _ in range(POPULATION_SIZE):
-            trial = study.ask()
-            key = (
-                trial.suggest_categorical("formats", formats),
-                trial.suggest_categorical("layout", layouts),
-            )
-            if key in loads:
-                drawn.append((trial, key))
-            else:
-                study.tell(trial, state=optuna.trial.TrialState.FAIL)
-        new = [key for key in dict.fromkeys(key for _, key in drawn) if key not in seen]
-        if new:
-            numbers = [i for key in new for i in loads[key]]
-            table = evaluate([candidates[i] for i in numbers])
-            ends = np.cumsum([len(loads[key]) for key in new])
-            parts = np.split(np.arange(len(table)), ends[:-1])
-            seen |= {
-                k: _objective_values(table.iloc[p], requirements)
-                for k, p in zip(new, parts, strict=True)
-            }
-            order += numbers
-            tables.append(table)
-        for trial, key in drawn:
-            study.tell(trial, seen[key])
-    return [candidates[i] for i in order], pd.concat(tables, ignore_index=True)
-
-
-def _objective_values(table: pd.DataFrame, requirements: Requirements) -> list[float]:
-    """Return a deployment's best score for the goal and its shortest time per token."""
-    feasible = table[requirements.feasible(table)]
-    score = requirements.front_score(feasible).max() if len(feasible) else -np.inf
-    return [float(np.clip(score, -1e12, 1e12)), float(table["tpot_ms"].min())]
-
-
-def _search_key(candidate: Candidate) -> tuple[str, str]:
-    """Return a candidate's formats, and everything else except its load."""
-    deployment, pools = candidate.deployment, candidate.deployment.pools
-    layout = f"{deployment.system.name} {deployment.layout} {pools.prefill if pools else ''}"
-    if deployment.offload:
-        layout += f" {deployment.offload.weights_gib}"
-    return str(deployment.formats), layout
-
 
 MAX_EXTRAPOLATED_SHARE = 0.5
 """Share of step time outside the measured range above which a candidate counts as extrapolated.
@@ -266,6 +192,8 @@ def plan(
 ) -> Plan:
     """Predict every deployment of ``model`` on ``gpus`` GPUs.
 
+    Raises UsageError if the model does not fit; the message gives its memory.
+
     Args:
         model: the model to serve.
         system: the GPU system, or several to choose from.
@@ -283,14 +211,8 @@ def plan(
         speculation: how tokens are drafted; None drafts none.
         caches: KV-cache formats to combine with every weight format; empty takes the usual.
         offload: upper limits on weights and prefixes in host memory.
-
-    Raises:
-        UsageError: the model does not fit; the message gives its memory.
     """
-    if pools:
-        _check_pools(rate, speculation, offload)
-    if offload:
-        _check_offload(offload, backend, workload)
+    _check_options(pools, rate, speculation, offload, backend, workload)
     requirements = requirements or Requirements()
     systems = [system] if isinstance(system, System) else list(system)
     candidates, refused = _candidates(
@@ -299,12 +221,7 @@ def plan(
     )  # fmt: skip
     if not candidates:
         raise UsageError("; ".join(refused.values()))
-    if len(candidates) > MAX_EXHAUSTIVE:
-        candidates, table = search_candidates(
-            candidates, requirements, lambda batch: predict(batch, timers, correction, accuracy)
-        )
-    else:
-        table = predict(candidates, timers, correction, accuracy)
+    table = predict(candidates, timers, correction, accuracy)
     table = _with_ranking(table, rate, workload.osl, requirements, correction)
     result = Plan(table, [c.deployment for c in candidates], requirements, refused)
     if correction is None:
@@ -370,18 +287,21 @@ def _candidates(
     return candidates, excluded
 
 
-def _check_pools(rate: float | None, speculation: Speculation | None, offload: Offload) -> None:
-    """Check that the plan's options allow separate prefill workers."""
-    if rate is not None:
+def _check_options(
+    pools: bool,
+    rate: float | None,
+    speculation: Speculation | None,
+    offload: Offload,
+    backend: str,
+    workload: Workload,
+) -> None:
+    """Check that options go together, and that the engine supports offloading."""
+    if pools and rate is not None:
         raise UsageError("pools are sized for one load: leave out --pools or --rate")
-    if speculation is not None:
+    if pools and speculation is not None:
         raise UsageError("pools cannot draft tokens: leave out --pools or --speculative")
-    if offload:
+    if pools and offload:
         raise UsageError("pools cannot be planned with offloading: leave out --pools or --offload")
-
-
-def _check_offload(offload: Offload, backend: str, workload: Workload) -> None:
-    """Check that the engine and the plan's options support offloading."""
     if reason := unsupported_offload(offload, backend):
         raise UsageError(reason)
     if offload.cache_gib and not workload.prefix:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from foretune.plan.cost.memory import GIB, rank_memory
+from foretune.plan.cost.memory import GIB
 from foretune.plan.cost.steps import PARTS
 from foretune.plan.describe.accuracy import AccuracyResult, recovery
 from foretune.plan.describe.formats import Formats, checkpoint_formats
@@ -87,17 +87,8 @@ def _memory_gib(candidates: Sequence[Candidate]) -> np.ndarray:
         same_memory.setdefault((d.model, d.layout, d.formats, d.workload, d.offload), []).append(i)
     found = np.empty(len(candidates))
     for index in same_memory.values():
-        d = candidates[index[0]].deployment
         requests = np.array([candidates[i].deployment.requests_per_worker for i in index])
-        memory = rank_memory(
-            d.loaded_model,
-            d.layout,
-            d.formats,
-            d.workload,
-            requests,
-            offloaded_bytes=d.offloaded_weight_bytes,
-        )
-        found[index] = memory.gib
+        found[index] = candidates[index[0]].deployment.memory(requests).gib
     return found
 
 
@@ -130,6 +121,4 @@ def _accuracy(
 def _with_cost(table: pd.DataFrame, candidates: Sequence[Candidate]) -> pd.DataFrame:
     """Return ``table`` with the cost of a million tokens."""
     hourly = np.array([c.deployment.system.price_per_hour for c in candidates], dtype=float)
-    return table.assign(
-        usd_per_million_tokens=hourly * 1e6 / 3600 / table["tokens_per_s_per_gpu"],
-    )
+    return table.assign(usd_per_million_tokens=hourly * 1e6 / 3600 / table["tokens_per_s_per_gpu"])

@@ -25,11 +25,7 @@ from foretune.plan.serve.report_charts import (
     stacked_bars,
 )
 from foretune.plan.serve.requirements import UPPER_LIMITS, Requirements
-from foretune.tune.report.chart import (
-    Bars,
-    Mark,
-    Segment,
-)
+from foretune.tune.report.chart import Bars, Mark, Segment
 from foretune.tune.report.page import (
     counted,
     duration,
@@ -196,10 +192,8 @@ class Stack:
 class TimeStack(Stack):
     """Operators of a step as bars, with the expected latency.
 
-    Attributes:
-        longest: the best's longest operator, a row of `operator_breakdown`.
-        operators_ms: total of the best's operators.
-        expected: the best's latency.
+    ``longest`` is the best's longest operator, a row of `operator_breakdown`, ``operators_ms`` the
+    total of its operators, ``expected`` its latency.
     """
 
     longest: pd.Series

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from foretune.plan.cost.memory import GIB, rank_memory
+from foretune.plan.cost.memory import GIB
 from foretune.plan.cost.operator import Operator
 from foretune.plan.cost.steps import PARTS
 from foretune.plan.serve.deployments.analytic import StepTimers, decode_step, prompt_step
@@ -67,15 +67,7 @@ def operator_breakdown(
 
 def memory_breakdown(deployment: Deployment) -> dict[str, float]:
     """Return the GiB of the fullest GPU by use; with pools, of the fullest decode worker."""
-    d = deployment
-    held = rank_memory(
-        d.loaded_model,
-        d.layout,
-        d.formats,
-        d.workload,
-        d.requests_per_worker,
-        offloaded_bytes=d.offloaded_weight_bytes,
-    )
+    held = deployment.memory(deployment.requests_per_worker)
     parts = {
         "weights": held.weights,
         "KV cache": held.kv_cache,

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pandas as pd
 
 from foretune.errors import OutputError, TrackingError
 from foretune.plan.serve.deployments.analytic import StepTimers
+from foretune.plan.serve.deployments.correction import package_versions
 from foretune.plan.serve.explanation import describe_candidate, notes, sentences
 from foretune.plan.serve.planner import Plan
 from foretune.plan.serve.report import Question, write_plan_report
@@ -25,8 +25,6 @@ CANDIDATES_FILE, PLAN_FILE, REPORT_FILE, COMMANDS_FILE = (
     "candidates.parquet", "plan.json", "report.html", "commands.txt",
 )  # fmt: skip
 """Files of a plan's folder; the last is written only with commands."""
-PACKAGES = ("foretune", "aiconfigurator-core", "aisimulate")
-"""Packages whose versions determine a plan: the code and the measured operators."""
 MAX_NAME_LENGTH = 80
 """Maximum length of a folder name before its number."""
 
@@ -188,17 +186,9 @@ def _question_json(plan: Plan, question: Question) -> dict[str, Any]:
         **{f"limit.{name}": v for name, v in limits.items() if math.isfinite(v)},
         "tables": question.tables,
         "corrected": question.corrected,
-        **_versions(),
+        **{f"version.{name}": number for name, number in package_versions().items()},
     }
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[f"version.{package}"] = version(package)
-    return found
 
 
 def _new_folder(out: Path, question: Question) -> Path:

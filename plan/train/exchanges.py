@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from foretune.plan.cost.operator import Operator, collective
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.system import System
-from foretune.plan.train.memory import StageParameters
 from foretune.plan.train.recipe import Recipe
 from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.training_memory import StageParameters
 
 BF16_BYTES = 2.0
 """Bytes of an activation or a weight."""
@@ -71,9 +71,8 @@ class Exchange:
 class LayerExchanges:
     """Exchanges of one micro-batch in all layers.
 
-    Attributes:
-        tensor_forward, tensor_backward: between tensor-parallel ranks.
-        experts, sequence: tokens to their experts, and keys between pieces, in both passes.
+    ``tensor_…`` are between tensor-parallel ranks; ``experts`` sends tokens to their experts, and
+    ``sequence`` keys between pieces, both in both passes.
     """
 
     tensor_forward: tuple[Exchange, ...]

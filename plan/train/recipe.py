@@ -100,15 +100,6 @@ def layers_per_stage(model: ModelDescription, layout: TrainingLayout) -> int:
     return layout.chunks * -(-model.layers // (layout.pp * layout.chunks))
 
 
-def impossible_because(
-    model: ModelDescription, recipe: Recipe, task: TrainingTask, system: System
-) -> str | None:
-    """Return why a model cannot be trained with a recipe, regardless of memory; None if it can."""
-    return layout_impossible_because(model, recipe.layout, task, system) or (
-        trade_impossible_because(recipe, task)
-    )
-
-
 def layout_impossible_because(
     model: ModelDescription, layout: TrainingLayout, task: TrainingTask, system: System
 ) -> str | None:
@@ -217,15 +208,8 @@ def possible_recipes(
 ) -> list[Recipe]:
     """Return every useful recipe on exactly ``gpus`` GPUs, regardless of memory.
 
-    ZeRO stage 0 is left out if stage 1 is possible, as that costs nothing.
-
-    Args:
-        model: the model to train.
-        task: the work of a step.
-        system: the GPUs.
-        gpus: number of GPUs.
-        offload: whether the host holds and updates optimizer states.
-        host_gib: maximum GiB of them per GPU.
+    ZeRO stage 0 is left out if stage 1 is possible, as that costs nothing. With ``offload``, the
+    host holds and updates optimizer states, at most ``host_gib`` GiB per GPU.
     """
     return [
         recipe

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+import numpy as np
 import pandas as pd
 
 from foretune.device import Device, peak_rate
@@ -13,20 +14,19 @@ from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.system import System
 from foretune.plan.train.exchanges import (
     Exchange,
-    LayerExchanges,
     layer_exchanges,
     replica_exchanges,
     stage_exchange,
 )
-from foretune.plan.train.memory import (
+from foretune.plan.train.recipe import Recipe, Recompute, layers_per_stage
+from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.training_memory import (
     OPTIMIZER_BYTES,
     StageParameters,
     host_bytes,
     stage_parameters,
 )
-from foretune.plan.train.operators import MicroBatch, OperatorList, micro_batch_operators
-from foretune.plan.train.recipe import Recipe, Recompute, layers_per_stage
-from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.training_operators import OperatorList, micro_batch_operators
 
 ADAM_BYTES = 34.0
 """Bytes per parameter that Adam moves: it reads the gradient (twice, first for its norm), weight
@@ -114,17 +114,39 @@ class TimedSteps:
     def parts(self, calibration: Calibration) -> list[dict[str, float]]:
         """Return the parts of each recipe's step in milliseconds."""
         return [
-            _step(
-                self.model,
-                self.system,
-                recipe,
-                self.task,
-                self.micro_batches[_micro_batch_key(recipe)],
-                replicas,
-                calibration,
-            )
+            self._step(recipe, replicas, calibration)
             for recipe, replicas in zip(self.recipes, self.replicas, strict=True)
         ]
+
+    def _step(self, recipe: Recipe, replicas: float, calibration: Calibration) -> dict[str, float]:
+        """Return the parts of one step; ``replicas`` are its milliseconds of replica exchanges."""
+        model, system, task = self.model, self.system, self.task
+        times = self.micro_batches[_micro_batch_key(recipe)]
+        layout, count = recipe.layout, recipe.micro_batches(task)
+        share = layers_per_stage(model, layout) / model.layers
+        repeats = {"none": 0.0, "selective": times.recomputed, "full": times.forward}
+        layers = calibration.slowdown * share * (times.forward + times.backward)
+        recompute_ms = calibration.slowdown * share * repeats[recipe.recompute]
+        exchange_ms = share * _exposed_layer_ms(recipe, task, times, calibration)
+        exchange_ms += calibration.exposed * _stage_exchange_ms(model, system, recipe, task)
+        stages = [layers + recompute_ms + exchange_ms] * layout.pp
+        first, last = calibration.slowdown * times.first, calibration.slowdown * times.last
+        stages[0] += first
+        stages[-1] += last
+        pipeline = pipeline_time(stages, count, layout.chunks)
+        busy = count * sum(stages) / layout.pp
+        end_ms = count * (first + last) / layout.pp
+        parts = {
+            "compute_ms": count * layers + end_ms,
+            "recompute_ms": count * recompute_ms,
+            "communication_ms": busy - count * (layers + recompute_ms) - end_ms,
+            "bubble_ms": pipeline.idle,
+            "replicas_ms": _exposed_replica_ms(recipe, replicas, calibration, layers, count),
+            "optimizer_ms": _optimizer_ms(
+                system, recipe, stage_parameters(model, layout, 0), layers * 2 / 3
+            ),
+        }
+        return {**parts, "step_ms": sum(parts.values())}
 
 
 def predict_steps(
@@ -140,15 +162,8 @@ def predict_steps(
     Columns in milliseconds: ``compute_ms``, ``recompute_ms``, ``communication_ms`` (within the
     passes), ``bubble_ms``, ``replicas_ms`` (exposed exchanges between replicas), ``optimizer_ms``,
     and their sum ``step_ms``. Further: ``bubble`` (a share of the step), ``tokens_per_s_per_gpu``,
-    ``mfu`` and ``hfu`` (relative to the peak rate of the task's precision).
-
-    Args:
-        model: the model to train.
-        system: the GPUs.
-        recipes: possible recipes.
-        task: the work of a step.
-        timer: operator times on ``system``.
-        calibration: None takes that of Megatron-LM.
+    ``mfu`` and ``hfu`` (relative to the peak rate of the task's precision). Without a
+    ``calibration``, Megatron-LM's is used.
     """
     timed = TimedSteps.look_up(model, system, recipes, task, timer)
     table = pd.DataFrame(timed.parts(calibration or SOFTWARE["megatron"]))
@@ -162,43 +177,6 @@ def predict_steps(
         mfu=model_flops(model, task) / peak,
         hfu=executed / peak,
     )
-
-
-def _step(
-    model: ModelDescription,
-    system: System,
-    recipe: Recipe,
-    task: TrainingTask,
-    times: _MicroBatchTimes,
-    replicas: float,
-    calibration: Calibration,
-) -> dict[str, float]:
-    """Return the parts of one step."""
-    layout, count = recipe.layout, recipe.micro_batches(task)
-    share = layers_per_stage(model, layout) / model.layers
-    repeated = {"none": 0.0, "selective": times.recomputed, "full": times.forward}[recipe.recompute]
-    layers = calibration.slowdown * share * (times.forward + times.backward)
-    recompute_ms = calibration.slowdown * share * repeated
-    stage_exchange_ms = calibration.exposed * _stage_exchange_ms(model, system, recipe, task)
-    exchange_ms = share * _exposed_layer_ms(recipe, task, times, calibration) + stage_exchange_ms
-    stages = [layers + recompute_ms + exchange_ms] * layout.pp
-    first, last = calibration.slowdown * times.first, calibration.slowdown * times.last
-    stages[0] += first
-    stages[-1] += last
-    pipeline = pipeline_time(stages, count, layout.chunks)
-    busy = count * sum(stages) / layout.pp
-    end_ms = count * (first + last) / layout.pp
-    parts = {
-        "compute_ms": count * layers + end_ms,
-        "recompute_ms": count * recompute_ms,
-        "communication_ms": busy - count * (layers + recompute_ms) - end_ms,
-        "bubble_ms": pipeline.idle,
-        "replicas_ms": _exposed_replica_ms(recipe, replicas, calibration, layers, count),
-        "optimizer_ms": _optimizer_ms(
-            system, recipe, stage_parameters(model, layout, 0), layers * 2 / 3
-        ),
-    }
-    return {**parts, "step_ms": sum(parts.values())}
 
 
 def _exposed_layer_ms(
@@ -283,22 +261,13 @@ def _micro_batches(
     works: list[OperatorList] = []
     groups: list[tuple[Exchange, ...]] = []
     for recipe in kinds.values():
-        computed = micro_batch_operators(model, recipe, task)
-        exchanged = layer_exchanges(model, recipe, task)
-        works += [getattr(computed, name) for name in MicroBatch.__dataclass_fields__]
-        groups += [getattr(exchanged, name) for name in LayerExchanges.__dataclass_fields__]
-    list_count, group_count = (
-        len(MicroBatch.__dataclass_fields__),
-        len(LayerExchanges.__dataclass_fields__),
-    )
-    ms = timer.times(works)["total"].to_numpy()
-    exchanged_ms = _exchange_times(groups, system, timer)
+        works += vars(micro_batch_operators(model, recipe, task)).values()
+        groups += vars(layer_exchanges(model, recipe, task)).values()
+    computed_ms = timer.times(works)["total"].to_numpy().reshape(len(kinds), -1)
+    exchanged_ms = np.reshape(_exchange_times(groups, system, timer), (len(kinds), -1))
     return {
-        key: _MicroBatchTimes(
-            *ms[list_count * i : list_count * (i + 1)],
-            *exchanged_ms[group_count * i : group_count * (i + 1)],
-        )
-        for i, key in enumerate(kinds)
+        key: _MicroBatchTimes(*computed, *exchanged)
+        for key, computed, exchanged in zip(kinds, computed_ms, exchanged_ms, strict=True)
     }
 
 

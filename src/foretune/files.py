@@ -7,6 +7,7 @@ import json
 import os
 import re
 import stat
+import tempfile
 import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,16 @@ MAX_COLUMNS = 4096
 """Maximum number of columns of a table."""
 _LONG_INTEGER = re.compile(r"\d{19}")
 StrPath = str | os.PathLike[str]
+
+
+def require_writable(folder: Path, name: str) -> None:
+    """Create ``folder`` if needed; raises OutputError, with this name of it, if it is read-only."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as e:
+        raise OutputError(f"cannot write {name} {folder}: {e.strerror or e}") from e
 
 
 @contextmanager
@@ -148,11 +159,10 @@ def require_cells(cells: int, columns: int, size: int = MAX_CELLS) -> None:
 class Lock:
     """File lock, held until `release` or until the process ends.
 
+    Raises OutputError if another process holds it, or the folder cannot be written.
+
     Args:
         path: file to lock; the lock is a hidden file in the same folder.
-
-    Raises:
-        OutputError: another process holds it, or the folder cannot be written.
     """
 
     def __init__(self, path: Path) -> None:

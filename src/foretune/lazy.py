@@ -12,9 +12,7 @@ def lazy_exports(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a package's ``__getattr__`` and ``__dir__`` (PEP 562).
 
-    Args:
-        package: name of the package.
-        names_by_module: its public names, by the module within it that defines them.
+    ``names_by_module`` has its public names by the module within it that defines them.
     """
     module_of = {
         name: f"{package}.{home}" for home, names in names_by_module.items() for name in names

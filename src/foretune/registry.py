@@ -83,8 +83,7 @@ def _as_kernel(obj: Any, location: str) -> Kernel:
                 f"{location} has no inputs to make its arguments: decorate it with "
                 f"{TUNABLE_EXAMPLE}"
             )
-        made: Kernel = obj.kernel()
-        return made
+        return obj.kernel()
     if type(obj).__module__.partition(".")[0] in ("triton", "foretune"):
         raise UsageError(
             f"{location} is a Triton kernel, which is tuned when it is called: decorate it with "
@@ -180,7 +179,6 @@ _BUILTIN: dict[str, dict[str, str]] = {
     "models": {
         "xgboost": "foretune.models.trees.boosting:BoostingModel",
         "random_forest": "foretune.models.trees.forest:ForestModel",
-        "ensemble": "foretune.models.trees.ensemble:EnsembleModel",
     },
     "searchers": {
         "random": "foretune.search.simple:RandomSearcher",

@@ -16,14 +16,12 @@ class Restriction:
 
     It is an expression over parameters, e.g. ``"BLOCK_M * BLOCK_N <= 4096"``, or a function whose
     arguments are parameters. Expressions are a subset of Python (see `Expression`), so a space read
-    from a file cannot run code.
+    from a file cannot run code. Raises SpaceError if the rule is invalid, or uses a name that is
+    not a parameter.
 
     Args:
         rule: the expression or function.
         names: the space's parameters.
-
-    Raises:
-        SpaceError: the rule is invalid, or uses a name that is not a parameter.
     """
 
     def __init__(self, rule: str | Callable[..., bool], names: set[str]) -> None:

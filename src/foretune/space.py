@@ -310,10 +310,8 @@ class SearchSpace:
 class ListedSpace(SearchSpace):
     """The configurations of a list, in its order; they need not have the same parameters.
 
-    Missing parameters have the value `ABSENT`; duplicates count once.
-
-    Raises:
-        SpaceError: the list is empty.
+    Missing parameters have the value `ABSENT`; duplicates count once. Raises SpaceError if the list
+    is empty.
     """
 
     def __init__(self, configs: Iterable[Configuration]) -> None:

@@ -17,9 +17,7 @@ class FrozenParameters(Mapping[str, Value]):
 
     Two are equal if they have the same names and values in any order; ``1``, ``1.0`` and ``True``
     are equal, as in Python. Equal ones have the same ``id`` on every machine and in every process.
-
-    Raises:
-        UsageError: a value is neither number, boolean nor string, or not a number (NaN).
+    Raises UsageError if a value is neither number, boolean nor string, or not a number (NaN).
     """
 
     __slots__ = ("_hash", "_items")
@@ -65,8 +63,7 @@ class FrozenParameters(Mapping[str, Value]):
     def parse(cls, text: str) -> Self:
         """Parse ``NAME=VALUE,NAME=VALUE``; values become int, float or bool if they look like it.
 
-        Raises:
-            UsageError: a part has no ``=`` or a name occurs twice.
+        Raises UsageError if a part has no ``=`` or a name occurs twice.
         """
         values: dict[str, Value] = {}
         for part in filter(None, (p.strip() for p in text.split(","))):

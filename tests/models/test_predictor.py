@@ -16,7 +16,6 @@ from foretune.models import Predictor, train_predictor
 from foretune.space import Configuration, SearchSpace
 
 MODELS = ["xgboost", "random_forest"]
-EVERY = [*MODELS, "ensemble"]
 FEW = {"xgboost": {"rounds": 40, "rate": 0.2}, "random_forest": {"trees": 20}}
 """Parameters for tests in which it does not matter how good a model is."""
 
@@ -26,7 +25,7 @@ def runs(toy_measurements, toy_device):
     return from_measurements(toy_measurements, toy_device)
 
 
-@pytest.fixture(scope="module", params=EVERY)
+@pytest.fixture(scope="module", params=MODELS)
 def predictor(request, runs):
     return Predictor(request.param).fit(runs)
 

@@ -7,10 +7,13 @@ import sys
 def test_the_arithmetic_imports_nothing_heavy():
     code = (
         "import sys; from foretune.plan import Formats, Layout, Workload, describe_model; "
-        "from foretune.plan import find_system, fits, step_operators; "
+        "from foretune.plan import find_system; "
+        "from foretune.plan.cost.decoder import step_operators; "
+        "from foretune.plan.cost.memory import max_requests; "
         "model = describe_model('Qwen/Qwen3-32B'); system = find_system('h200_sxm');"
         "step_operators(model, Layout(4), Formats('fp8'), 8, 1, 100, 'decode');"
-        "fits(model, Layout(4), Formats(), Workload(100, 100), 8, system); print(*sys.modules)"
+        "max_requests(model, Layout(4), Formats(), Workload(100, 100), system); "
+        "print(*sys.modules)"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"torch", "triton", "mlflow", "optuna", "xgboost", "sklearn", "pandas", "numba", "ray"}

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from foretune.plan.cost.host_link import exposed_fetch_ms, prefix_ms, step_ms
+from foretune.plan.cost.host_link import exposed_fetch_ms
 from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, weight_bytes
 from foretune.plan.cost.power import OperatorPower
 from foretune.plan.cost.steps import PARTS, SpeculativeStep, Step, StepTimer
@@ -63,7 +63,6 @@ def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.
         prefill_bound=rows["full.bound"] / prompts,
         energy_guessed=decode["energy_guessed"],
         guessed=decode["guessed"],
-        width=decode["width"],
         share_host=0.0,
         fetch=0.0,
         **shares,
@@ -78,22 +77,14 @@ def _with_offload(rows: pd.DataFrame, deployments: Sequence[Deployment]) -> pd.D
     """
 
     def weight_wait_ms(tokens: Callable[[Deployment], float]) -> np.ndarray:
-        return np.array([
-            step_ms(d.system, d.model, d.layout, d.formats, d.offload.weights_gib, tokens(d),
-                    d.backend)
-            for d in deployments
-        ])  # fmt: skip
+        return np.array([d.weight_wait_ms(tokens(d)) for d in deployments])
 
     accepted_tokens = np.array([d.accepted_tokens for d in deployments])
     decode = weight_wait_ms(lambda d: _requests_per_step(d) * (1 + d.drafted)) / accepted_tokens
     prompts = np.array([_prompts_per_step(d) * _prefill_layout(d).pp for d in deployments])
     full = weight_wait_ms(lambda d: _prompts_per_step(d) * d.workload.new_tokens) / prompts
     prompt = rows["prompt"] + weight_wait_ms(lambda d: d.workload.new_tokens)
-    fetch = np.array([
-        prefix_ms(d.system, d.model, d.layout, d.formats, d.workload.prefix)
-        if d.offload.cache_gib else 0.0
-        for d in deployments
-    ])  # fmt: skip
+    fetch = np.array([d.prefix_fetch_ms for d in deployments])
     total, prefill = rows["decode"] + decode, rows["prefill"] + full
     shares = {f"share_{part}": rows[f"share_{part}"] * rows["decode"] / total for part in PARTS}
     # Prefill is limited by the link if prefixes load more slowly than prompts are computed.
@@ -178,7 +169,6 @@ def _load_independent_columns(deployment: Deployment) -> dict[str, object]:
         "most": deployment.max_batch,
         "isl": float(workload.isl),
         "osl": float(workload.osl),
-        "layers": float(model.layers),
         "gpus": float(deployment.gpus),
         "tp": float(layout.tp),
         "pp": float(layout.pp),

@@ -27,10 +27,8 @@ BISECTIONS = 14
 class LoadPoint:
     """A replica at a request rate.
 
-    Attributes:
-        in_flight: mean requests in flight.
-        ttft_ms, tpot_ms: means over requests.
-        goodput_share: share of requests that meet both latency limits.
+    ``in_flight`` and both latencies are means; ``goodput_share`` of the requests meet both latency
+    limits.
     """
 
     in_flight: float

@@ -17,24 +17,15 @@ MIN_VARIANCE = 1e-12
 
 
 def probability_better(
-    correction: LatencyPredictor,
-    rows: pd.DataFrame,
-    index: int,
-    metric: Metric = "tokens_per_s",
+    correction: LatencyPredictor, rows: pd.DataFrame, index: int, metric: Metric = "tokens_per_s"
 ) -> np.ndarray:
     """Return the probability that one deployment beats each other when measured (rows).
 
     It is 0.5 for the deployment itself. Cost is quadratic in the rows: pass a few hundred at most.
-
-    Args:
-        correction: trained on measured deployments.
-        rows: from `analytic_times`.
-        index: position of the one deployment.
-        metric: tokens per second and GPU (higher is better), or a latency.
+    ``rows`` come from `analytic_times`; ``index`` is the position of the one deployment.
     """
     value, covariance = log_metric(correction, rows, metric)
-    better: np.ndarray = pairwise_better(value, covariance)[index]
-    return better
+    return pairwise_better(value, covariance)[index]
 
 
 def pairwise_better(value: np.ndarray, covariance: np.ndarray) -> np.ndarray:

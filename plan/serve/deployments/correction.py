@@ -8,7 +8,9 @@ conformal: from held-out models for unknown models, from held-out configurations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Self
 
 import numpy as np
@@ -16,21 +18,27 @@ import pandas as pd
 
 from foretune.errors import PredictorError
 from foretune.files import atomic_write, read_json, translate_read_errors
-from foretune.plan.serve.deployments.correction_features import correction_features
+from foretune.plan.serve.deployments.deployment import ENGINES
 from foretune.plan.serve.deployments.group_process import (
+    COMPONENTS,
+    NOISE,
     GroupedGaussianProcess,
     group_coordinates,
     group_labels,
 )
-from foretune.plan.serve.deployments.origin import Origin
 from foretune.plan.serve.deployments.probability import (
     DEFAULT_MIN_PROBABILITY,
     T_QUANTILE_95,
     calibration_choices,
     required_probability,
 )
-from foretune.plan.serve.deployments.serving import ServingModel
-from foretune.plan.serve.deployments.variance_components import COMPONENTS, NOISE
+from foretune.plan.serve.deployments.serving import (
+    ServingModel,
+    memory_wait_ms,
+    prefill_load,
+    prompts_per_token,
+)
+from foretune.version import __version__
 
 TARGETS = ("tpot_ms", "ttft_ms")
 COVERAGE = 0.9
@@ -53,6 +61,26 @@ BOOSTER_WEIGHTS = {"tpot_ms": 0.4}
 is more accurate."""
 INNER_FOLDS = 5
 FILE_FORMAT = 2
+PACKAGES = ("aiconfigurator-core", "aisimulate", "xgboost", "xgboost-cpu")
+"""Packages that determine a correction: measured operators and boosted trees."""
+
+
+def package_versions() -> dict[str, str]:
+    """Return the versions of Foretune and of those `PACKAGES` that are installed."""
+    versions = {"foretune": __version__}
+    for name in PACKAGES:
+        with suppress(PackageNotFoundError):
+            versions[name] = version(name)
+    return versions
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Name of a correction's training table, number of its rows, and package versions."""
+
+    file: str = ""
+    rows: int = 0
+    versions: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -92,7 +120,7 @@ class LatencyPredictor:
         """
         rows, measured = rows.reset_index(drop=True), measured.reset_index(drop=True)
         self.fit_mean(rows, measured, groups)
-        self.origin = Origin.current(file, len(rows))
+        self.origin = Origin(file, len(rows), package_versions())
         for seen, split in ((False, rows["model"].to_numpy(dtype=str)), (True, groups)):
             predicted, spread = _predict_held_out(rows, measured, groups, _folds(np.asarray(split)))
             for target in TARGETS:
@@ -202,7 +230,7 @@ class LatencyPredictor:
         ]
         return {
             "format": FILE_FORMAT,
-            "origin": self.origin.to_json(),
+            "origin": asdict(self.origin),
             "known": sorted(self.known_models),
             "sure": self.min_probability,
             "widths": widths,
@@ -275,3 +303,40 @@ def _folds(groups: np.ndarray) -> np.ndarray:
         fold_of[names[i]] = smallest = int(np.argmin(filled))
         filled[smallest] += sizes[i]
     return np.array([fold_of[group] for group in groups])
+
+
+def correction_features(rows: pd.DataFrame, analytic: pd.DataFrame) -> pd.DataFrame:
+    """Return model-independent features of deployments.
+
+    ``rows`` come from `analytic_times`; ``analytic`` has the formulas' ``tpot_ms`` and ``ttft_ms``.
+    """
+    tpot, ttft = analytic["tpot_ms"].to_numpy(), analytic["ttft_ms"].to_numpy()
+    logs = {
+        "running": rows["running"], "concurrency": rows["concurrency"], "isl": rows["isl"],
+        "osl": rows["osl"], "tp": rows["tp"], "dp": rows["dp"], "moe_tp": rows["moe_tp"],
+        "moe_ep": rows["moe_ep"], "tpot": tpot, "ttft": ttft, "prefill": rows["prefill"],
+        "prompt": rows["prompt"], "burst": rows["running"] * rows["prefill"],
+        "slot": rows["osl"] * tpot / rows["running"], "full": rows["batch"] / rows["most"],
+        "growth": rows["decode"] / rows["alone"], "bandwidth": rows["bandwidth"],
+    }  # fmt: skip
+    plain = {
+        "share_projections": rows["share_projections"],
+        "share_attention": rows["share_attention"],
+        "share_experts": rows["share_experts"],
+        "share_communication": rows["share_communication"],
+        "share_rest": rows["share_rest"],
+        "prompts": prompts_per_token(rows) * rows["prefill"] / tpot,
+        "prefill_load": prefill_load(rows, tpot),
+        "waits": memory_wait_ms(rows, tpot) / ttft,
+        "weights_share": rows["weights_share"],
+        "weight_bits": rows["weight_bits"],
+        "is_moe": rows["is_moe"],
+        "is_latent": rows["is_latent"],
+        "apart": rows["apart"],
+        "speculative": rows["speculative"],
+        "burst_load": (rows["load"] == "burst").astype(float),
+    }
+    engines = {f"is_{name}": (rows["backend"] == name).astype(float) for name in ENGINES}
+    table = {name: np.log(np.asarray(v, dtype=float)) for name, v in logs.items()}
+    table |= {name: np.asarray(v, dtype=float) for name, v in (plain | engines).items()}
+    return pd.DataFrame(table, index=rows.index)

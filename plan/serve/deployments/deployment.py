@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
+from typing import Any, Literal
 
-from foretune.plan.cost.host_link import offloaded_bytes
-from foretune.plan.cost.memory import max_requests
+from foretune.plan.cost.host_link import offloaded_bytes, prefix_ms, step_ms
+from foretune.plan.cost.memory import RankMemory, max_requests, rank_memory
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
@@ -129,6 +129,30 @@ class Deployment:
             self.loaded_model, self.layout, self.formats, self.workload, self.system,
             offloaded_bytes=self.offloaded_weight_bytes,
         )  # fmt: skip
+
+    def memory(self, requests: Any, layout: Layout | None = None) -> RankMemory:
+        """Return the memory of a worker's fullest rank, see `rank_memory`.
+
+        ``requests`` are in flight; ``layout`` is that of another pool.
+        """
+        return rank_memory(
+            self.loaded_model, layout or self.layout, self.formats, self.workload, requests,
+            offloaded_bytes=self.offloaded_weight_bytes,
+        )  # fmt: skip
+
+    def weight_wait_ms(self, tokens: float) -> float:
+        """Return how long a step of ``tokens`` waits for weights in host memory, in all stages."""
+        return step_ms(
+            self.system, self.model, self.layout, self.formats, self.offload.weights_gib, tokens,
+            self.backend,
+        )  # fmt: skip
+
+    @property
+    def prefix_fetch_ms(self) -> float:
+        """Milliseconds to fetch a request's prefix from host memory; 0 if it is not there."""
+        if not self.offload.cache_gib:
+            return 0.0
+        return prefix_ms(self.system, self.model, self.layout, self.formats, self.workload.prefix)
 
     @cached_property
     def max_batch(self) -> float:

@@ -19,9 +19,8 @@ from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.cost.trained_cache import TrainedPredictorCache
 from foretune.plan.serve.deployments.analytic import analytic_times
-from foretune.plan.serve.deployments.correction import LatencyPredictor
+from foretune.plan.serve.deployments.correction import LatencyPredictor, package_versions
 from foretune.plan.serve.deployments.measured import read_measured_deployments
-from foretune.plan.serve.deployments.origin import Origin
 
 PUBLISHED = "published"
 """Names the deployments that come with aiconfigurator-core."""
@@ -83,7 +82,7 @@ def _fingerprint(path: Path) -> str:
     digest = hashlib.sha256(path.read_bytes())
     tables = find_tables()
     inputs = {
-        **Origin.current("", 0).to_json(),
+        "versions": package_versions(),
         "code": packages_hash(*CODE_PACKAGES),
         "tables": [str(folder) for folder in tables.folders] if tables else [],
     }

@@ -56,10 +56,8 @@ class NonnegativeFit:
 
         New groups get the pooled coefficients; before fitting, all get the prior.
         """
-        pooled, by_group = (
-            (self.prior, {}) if self.pooled is None else (self.pooled, self.by_group or {})
-        )
-        coefficients = np.array([by_group.get(str(name), pooled) for name in groups])
+        pooled = self.prior if self.pooled is None else self.pooled
+        coefficients = np.array([(self.by_group or {}).get(str(n), pooled) for n in groups])
         total: np.ndarray = (terms * coefficients.reshape(terms.shape)).sum(axis=1) + offset
         return np.maximum(total, MIN_TIME)
 

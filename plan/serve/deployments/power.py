@@ -4,8 +4,6 @@ Energy is power times time. While its operators run, a GPU draws their power. In
 it is partly active and partly idle but awake.
 """
 
-from typing import overload
-
 import numpy as np
 import pandas as pd
 
@@ -38,56 +36,27 @@ and 26 % (same source).
 """
 
 
-@overload
 def apply_power_cap(
     power_w: float, cap_w: float, idle_w: float, sensitivity: float
-) -> tuple[float, float]: ...
-
-
-@overload
-def apply_power_cap(
-    power_w: np.ndarray,
-    cap_w: float | np.ndarray,
-    idle_w: float | np.ndarray,
-    sensitivity: float | np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]: ...
-
-
-def apply_power_cap(
-    power_w: float | np.ndarray,
-    cap_w: float | np.ndarray,
-    idle_w: float | np.ndarray,
-    sensitivity: float | np.ndarray,
-) -> tuple[float | np.ndarray, float | np.ndarray]:
+) -> tuple[float, float]:
     """Return a GPU's power under a cap, and the slowdown of its work.
 
     The cap lowers the clock until the power is within it, down to `MIN_CLOCK`. The clock-dependent
-    part of the time grows.
-
-    Args:
-        power_w: power without a cap, in watts.
-        cap_w: the cap, in watts.
-        idle_w: power independent of the clock, in watts.
-        sensitivity: clock-dependent share of the time, 0 … 1.
+    part of the time grows. All are in watts: ``idle_w`` does not depend on the clock;
+    ``sensitivity`` is the clock-dependent share of the time, 0 … 1.
     """
-    dynamic = np.maximum(np.subtract(power_w, idle_w), 0.0)
-    headroom = np.clip(np.subtract(cap_w, idle_w), 0.0, None)
-    power_share = np.clip(np.divide(headroom, np.maximum(dynamic, 1e-9)), 0.0, 1.0)
+    dynamic = max(power_w - idle_w, 0.0)
+    power_share = min(max(cap_w - idle_w, 0.0) / max(dynamic, 1e-9), 1.0)
     knee = VOLTAGE_FLOOR ** (1.0 / VOLTAGE_EXPONENT)
-    power_share = np.maximum(power_share, MIN_CLOCK * VOLTAGE_FLOOR / knee)
-    clock = np.where(
-        power_share >= VOLTAGE_FLOOR,
-        power_share ** (1.0 / VOLTAGE_EXPONENT),
-        knee * power_share / VOLTAGE_FLOOR,
-    )
+    power_share = max(power_share, MIN_CLOCK * VOLTAGE_FLOOR / knee)
+    clock = knee * power_share / VOLTAGE_FLOOR
+    if power_share >= VOLTAGE_FLOOR:
+        clock = power_share ** (1.0 / VOLTAGE_EXPONENT)
     drawn = power_w - dynamic * (1.0 - power_share)
-    slowdown = 1.0 - sensitivity + sensitivity / clock
-    if np.ndim(slowdown) or np.ndim(drawn):
-        return drawn, slowdown
-    return float(drawn), float(slowdown)
+    return drawn, 1.0 - sensitivity + sensitivity / clock
 
 
-def clock_sensitivity(compute_bound: float | np.ndarray) -> float | np.ndarray:
+def clock_sensitivity(compute_bound: float) -> float:
     """Return the clock-dependent share of a step's time from its compute-bound share."""
     return MEMORY_SENSITIVITY + (1.0 - MEMORY_SENSITIVITY) * compute_bound
 

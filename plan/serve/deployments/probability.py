@@ -49,12 +49,7 @@ def choose(
 ) -> int:
     """Return the position of the fastest deployment that is likely enough to meet its limits.
 
-    If none is, return the most likely one.
-
-    Args:
-        tokens_per_s: predicted tokens per second and GPU.
-        probability: of meeting all limits.
-        min_probability: minimum probability.
+    If none is, return the most likely one. ``probability`` is that of meeting all limits.
     """
     sufficient = probability >= min_probability
     if not sufficient.any():
@@ -114,5 +109,4 @@ def probability_below(values: np.ndarray) -> np.ndarray:
     """Return the probability that an error, in scales of its distribution, is below values."""
     from scipy.special import stdtr
 
-    result: np.ndarray = stdtr(DEGREES_OF_FREEDOM, values)
-    return result
+    return stdtr(DEGREES_OF_FREEDOM, values)

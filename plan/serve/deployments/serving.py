@@ -86,22 +86,19 @@ class ServingModel:
 def tokens_per_s(concurrency: np.ndarray, osl: np.ndarray, latencies: pd.DataFrame) -> np.ndarray:
     """Return generated tokens per second with ``concurrency`` requests in flight."""
     request_ms = latencies["ttft_ms"] + latencies["tpot_ms"] * np.maximum(osl - 1, 0)
-    result: np.ndarray = np.asarray(1e3 * concurrency * osl / request_ms)
-    return result
+    return np.asarray(1e3 * concurrency * osl / request_ms)
 
 
 def prompts_per_token(rows: pd.DataFrame) -> np.ndarray:
     """Return how many other prompts a rank prefills per step; 0 with a prefill pool."""
     others = np.minimum((rows["running"] - 1.0).clip(0.0) / rows["osl"], rows["step_prompts"])
-    result: np.ndarray = np.asarray(others * (1.0 - rows["apart"]))
-    return result
+    return np.asarray(others * (1.0 - rows["apart"]))
 
 
 def memory_wait_ms(rows: pd.DataFrame, tpot_ms: np.ndarray) -> np.ndarray:
     """Return how long a request waits for free cache memory."""
     excess = np.maximum(rows["batch"] / rows["most"] - 1.0, 0.0)
-    result: np.ndarray = np.asarray(excess * rows["osl"] * tpot_ms)
-    return result
+    return np.asarray(excess * rows["osl"] * tpot_ms)
 
 
 def _max_wait_ms(rows: pd.DataFrame) -> np.ndarray:
@@ -114,17 +111,13 @@ def _max_wait_ms(rows: pd.DataFrame) -> np.ndarray:
     others = (
         (rows["running"] - 1.0).clip(0.0) * rows["prefill"] / _prefill_group_ratio(rows, demand)
     )
-    result: np.ndarray = np.asarray(
-        2.0 * (OVERHEAD_MS + rows["prompt"] + steps * rows["decode"] + others)
-    )
-    return result
+    return np.asarray(2.0 * (OVERHEAD_MS + rows["prompt"] + steps * rows["decode"] + others))
 
 
 def prefill_load(rows: pd.DataFrame, tpot_ms: np.ndarray) -> np.ndarray:
     """Return the utilization of the prefill groups (0 … 1)."""
     demand = rows["running"] / rows["osl"] * rows["prefill"] / tpot_ms
-    result: np.ndarray = np.asarray(np.clip(demand / _prefill_group_ratio(rows, demand), 0.0, 1.0))
-    return result
+    return np.asarray(np.clip(demand / _prefill_group_ratio(rows, demand), 0.0, 1.0))
 
 
 def apply_prefill_limit(rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFrame:

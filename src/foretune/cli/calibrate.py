@@ -25,8 +25,7 @@ def calibrate(
     kernel: str = options.ONLY_KERNEL,
     map_: list[str] = options.MAP,
     choose: int | None = typer.Option(
-        None,
-        help="Choose this many runs to measure there, instead: 64 is a good number.",
+        None, help="Choose this many runs to measure there, instead: 64 is a good number."
     ),
     device: str = typer.Option(
         None,

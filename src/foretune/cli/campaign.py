@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 SETTLE_ADVICE = "--wait-quiet SECONDS waits for a quiet machine before the comparison"
 
-
 PROBLEM = typer.Option([], help="Problem to tune (repeatable). Default: problems not trained on.")
 BUDGET = typer.Option(
     "", help=f"Per search: {options.BUDGET_HELP}. Default: the preset's.", show_default=False

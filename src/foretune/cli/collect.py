@@ -22,8 +22,6 @@ MAX_SIZE = 2**20
 MIN_RUNS_IN_BUDGET = 1000
 """An operator is left out if fewer runs of it fit in the time given."""
 OPERATORS_PANEL = "Operators of language models (--operators)"
-
-
 PROBLEMS = typer.Option(
     ["8"], help="Number of random problems, or 'M=64,N=64,K=64;M=…' (repeatable)."
 )
@@ -241,12 +239,7 @@ def _choose_operators(
     """Return the operators to measure, and how many were left out by reason."""
     from foretune.collect.torch_operators.collect import distinct
     from foretune.plan import describe_model
-    from foretune.plan.cost.design import (
-        DEFAULT_MODELS,
-        farthest_first,
-        measurable,
-        plan_operators,
-    )
+    from foretune.plan.cost.design import DEFAULT_MODELS, farthest_first, measurable, plan_operators
 
     models = [describe_model(name) for name in ([model] if model else DEFAULT_MODELS)]
     planned = [o for m in models for o in plan_operators(m, degrees, formats, sizes)]

@@ -29,8 +29,6 @@ TABLE_SUFFIX = "_tuned_gemm"
 LIMIT_S = 180.0
 """Time limit of one measurement; the first one imports vLLM."""
 EXPERT_CONFIG_FOLDER = "sglang/srt/layers/moe/moe_runner/triton_utils"
-
-
 DEVICE = typer.Option(
     "", help="The GPU: h100_sxm, or its name in the driver. With --measure: this machine's."
 )
@@ -80,7 +78,6 @@ def engine_config(
     from foretune.plan.engine_files.folder import write_files
     from foretune.plan.engine_files.guesses import tuned_file_layers
     from foretune.plan.engine_files.layer import Engine
-    from foretune.plan.engine_files.measuring import DEFAULT_BUDGET
 
     if engine not in (*get_args(Engine), AITER):
         raise UnknownName("engine with tuned files", engine, (*get_args(Engine), AITER))
@@ -103,10 +100,7 @@ def engine_config(
     if layers:
         files, skipped = _guess_files(layers, tuned or _installed_folder(engine), also)
         if measure:
-            count = options.require_positive_int(
-                DEFAULT_BUDGET if budget is None else budget, "--budget"
-            )
-            files = _measure_missing(files, described, out, _parse_token_counts(tokens), count)
+            files = _measure_missing(files, described, out, _parse_token_counts(tokens), budget)
         _show(output, f"{described.name} on {ranks}, {gpu_name}", files)
         _say_limits(output, gpu_name, skipped)
     else:
@@ -192,14 +186,19 @@ def _local_gpu_name(engine: "Engine", device: str, out: Path | None, ep: int) ->
 
 
 def _measure_missing(
-    files: list["EngineFile"], model: "ModelDescription", out: Path, tokens: list[int], budget: int
+    files: list["EngineFile"],
+    model: "ModelDescription",
+    out: Path,
+    tokens: list[int],
+    budget: int | None,
 ) -> list["EngineFile"]:
     """Measure the missing files; each is written as soon as it is done."""
     from foretune.collect import IsolatedRunner, local_device
     from foretune.console import progress_bar
     from foretune.plan.engine_files.folder import check_folder, write_files
-    from foretune.plan.engine_files.measuring import measure_file
+    from foretune.plan.engine_files.measuring import DEFAULT_BUDGET, measure_file
 
+    count = options.require_positive_int(DEFAULT_BUDGET if budget is None else budget, "--budget")
     missing = [file for file in files if file.status != "there"]
     check_folder(out, [file.layer for file in missing], "vllm")
     done = [file for file in files if file.status == "there"]
@@ -207,7 +206,7 @@ def _measure_missing(
     with runner, progress_bar(notes=True) as progress:
         for file in missing:
             done.append(
-                measure_file(file, model, runner, tokens=tokens, budget=budget, progress=progress)
+                measure_file(file, model, runner, tokens=tokens, budget=count, progress=progress)
             )
             write_files(out, done[-1:], "vllm")
     return done

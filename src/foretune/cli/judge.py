@@ -24,8 +24,7 @@ def judge(
         ..., help="Arguments of --inputs: 'N=1024,M=64'. Give several (repeatable)."
     ),
     inputs: str = typer.Option(
-        "",
-        help="FILE.py:NAME that makes the arguments. Default: 'inputs' in the reference's file.",
+        "", help="FILE.py:NAME that makes the arguments. Default: 'inputs' in the reference's file."
     ),
     beside: list[str] = typer.Option(
         [], help="Another rival: 'blas=FILE.py:NAME'. The fastest counts (repeatable)."

@@ -126,7 +126,7 @@ OBJECTIVE = typer.Option(
 MODEL = typer.Option(
     "xgboost",
     "--model",
-    help="Kind of model: xgboost, random_forest or ensemble.",
+    help="Kind of model: xgboost or random_forest.",
     autocompletion=registered_completion("models"),
 )
 SEARCHER_HELP = "surrogate, transfer, policy, tpe, gp, cmaes, random or exhaustive"
@@ -292,10 +292,8 @@ def device_for(predictor: "Predictor", name: str | None) -> "Device":
 def reject_options(context: typer.Context, names: Sequence[str], message: str) -> None:
     """Raise UsageError if any of the named options was given on the command line.
 
-    Args:
-        context: the command's.
-        names: parameters of the command.
-        message: starts the error, like "a kernel does not take".
+    ``names`` are parameters of the command; ``message`` starts the error, like "a kernel does not
+    take".
     """
     flags = {parameter.name: parameter.opts[0] for parameter in context.command.params}
     for name in names:

@@ -13,17 +13,15 @@ from foretune.errors import UsageError
 
 if TYPE_CHECKING:
     from foretune.plan import Requirements, System
-    from foretune.plan.fleet import Demand, Fleet, Limits, Oversubscription
+    from foretune.plan.fleet.budget import Oversubscription
+    from foretune.plan.fleet.demand import Demand
+    from foretune.plan.fleet.mix import Fleet, Limits
 
 NOTES = (
     "rates are predicted for Poisson arrivals: nine in ten requests are within the limits",
     "requests of different lengths on one instance are assumed to share its time",
 )
 POWER_HEADINGS = ("cap W", "of limit", "servers", "more", "slower", "tokens/s", "mean kW")
-HOST_W = 412.5
-"""Watts per GPU for the rest of a server."""
-
-
 REQUESTS = typer.Option(None, help="CSV or Parquet file with columns isl, osl and requests_per_s.")
 GPUS_PER_INSTANCE = typer.Option(
     "",
@@ -61,7 +59,7 @@ def fleet(
     the limits suggest. A cap slows each server and fits even more.
     """
     from foretune.plan import find_system
-    from foretune.plan.fleet import Limits
+    from foretune.plan.fleet.mix import Limits
 
     output = Output(options.root_options(context).as_json)
     plan_options.check_engine(backend)
@@ -98,7 +96,9 @@ def _mix(
 ) -> None:
     """Find the cheapest mix of GPUs that serves all requests."""
     from foretune.plan import describe_model
-    from foretune.plan.fleet import cheapest_fleet, instance_types, read_requests, single_fleets
+    from foretune.plan.fleet.capacity import instance_types
+    from foretune.plan.fleet.demand import read_requests
+    from foretune.plan.fleet.mix import cheapest_fleet, single_fleets
 
     demands = read_requests(requests)
     described = describe_model(model)
@@ -124,10 +124,7 @@ def _mix(
 def _one_workload(isl: int | None, osl: int | None) -> tuple[int, int]:
     if isl is None or osl is None:
         raise UsageError("give --isl and --osl together")
-    return (
-        options.require_positive_int(isl, "--isl"),
-        options.require_positive_int(osl, "--osl"),
-    )
+    return (options.require_positive_int(isl, "--isl"), options.require_positive_int(osl, "--osl"))
 
 
 def _one_system(systems: str) -> str:
@@ -155,7 +152,8 @@ def _fill_power(
 ) -> None:
     """Find how many servers of the best deployment share a power budget, and under which cap."""
     from foretune.plan import Workload, describe_model, find_system, plan
-    from foretune.plan.fleet import Server, best, oversubscriptions
+    from foretune.plan.fleet.budget import best, oversubscriptions
+    from foretune.plan.fleet.server import Server
 
     if power_kw is None:
         raise UsageError("--isl and --osl need --power-kw: add it")
@@ -168,7 +166,7 @@ def _fill_power(
         described, hardware, gpus, Workload(*workload), clocks, requirements, backend
     )
     chosen = deployment_plan.best
-    server = Server.from_candidate(chosen, hardware, HOST_W)
+    server = Server.from_candidate(chosen, hardware)
     found = oversubscriptions(server, 1e3 * power_kw)
     slowest = min(
         requirements.tpot_ms / chosen["tpot_ms"], requirements.ttft_ms / chosen["ttft_ms"]
@@ -180,10 +178,9 @@ def _fill_power(
         [_power_row(one, hardware.power_limit_w) for one in found],
     )
     output.say("")
-    uncapped = found[0]
     output.say(
-        f"by the GPUs' power limits: {uncapped.provisioned} servers; by predicted power, without "
-        f"a cap: {uncapped.servers}"
+        f"by the GPUs' power limits: {found[0].provisioned} servers; by predicted power, without "
+        f"a cap: {found[0].servers}"
     )
     more, slower = best_cap.extra_share, max(best_cap.slowdown - 1.0, 0.0)
     output.say(

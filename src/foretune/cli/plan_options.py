@@ -75,8 +75,7 @@ def read_prices(path: Path | None) -> dict[str, float]:
 def load_operator_clocks(folder: Path | None) -> "tuple[StepTimerFactory, OperatorTables | None]":
     """Return timers of measured operators, and their tables; without tables, rooflines.
 
-    Args:
-        folder: the user's operators; None takes the installed tables.
+    ``folder`` has the user's operators; None takes the installed tables.
     """
     from foretune.plan.cost.steps import StepTimerFactory
     from foretune.plan.cost.tables import find_tables

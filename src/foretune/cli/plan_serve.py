@@ -40,8 +40,6 @@ MAX_WIDTH = 80
 SEPARATOR_WIDTH = 2
 """Characters between columns."""
 CHECKS_PANEL = "Checks and results"
-
-
 SYSTEM = typer.Option(
     None, help="h100_sxm; several, joined by commas; local (this machine); or all (slow)."
 )

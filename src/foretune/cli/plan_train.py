@@ -13,15 +13,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from foretune.plan import System
-    from foretune.plan.train import TrainingPlan
+    from foretune.plan.train.training_planner import TrainingPlan
 
 HEADINGS = ("layout", "micro", "ZeRO", "recompute", "step s", "MFU", "bubble", "GiB", "tok/s/GPU")
 NOTES = (
     "formulas over measured operators, checked in benchmarks/plan_training.py",
     "pauses, checkpoints and failures are not counted",
 )
-
-
 TOKENS = typer.Option(0.0, help="Tokens to train on; adds days and cost.", show_default=False)
 FORMATS = typer.Option(
     "bf16/fp32",
@@ -59,7 +57,9 @@ def train(
 ) -> None:
     """Predict every way to train a model on the given GPUs, and show the fastest."""
     from foretune.plan import describe_model, find_system
-    from foretune.plan.train import SOFTWARE, TrainingTask, plan_training
+    from foretune.plan.train.step import SOFTWARE
+    from foretune.plan.train.task import TrainingTask
+    from foretune.plan.train.training_planner import plan_training
 
     for name, value in (
         ("--gpus", gpus), ("--batch", batch), ("--sequence", sequence), ("--top", top)
@@ -136,7 +136,7 @@ def _unmeasured(system: str, measured: list[str] | None) -> list[str]:
 
 
 def _sentences(training_plan: "TrainingPlan", tokens: float) -> list[str]:
-    from foretune.plan.train.planner import STEP_PARTS
+    from foretune.plan.train.training_planner import STEP_PARTS
 
     best, limit = training_plan.best, training_plan.limited_by
     parts = ", ".join(

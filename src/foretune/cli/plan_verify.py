@@ -65,8 +65,7 @@ def verify_vllm(
 ) -> dict[str, Any]:
     """Serve the plan with vLLM on this machine, compare its benchmark; return it for JSON."""
     from foretune.collect.devices import local_gpus
-    from foretune.plan.check import check_vllm
-    from foretune.plan.check.vllm_bench import require_vllm
+    from foretune.plan.check.vllm_bench import check_vllm, require_vllm
 
     require_vllm()
     names = {gpu.name for gpu in local_gpus()}

@@ -236,11 +236,7 @@ def _runnable_kernel(predictor: "Predictor") -> "Kernel | None":
 
 
 def _read_config(
-    predictor: "Predictor",
-    kernel: "Kernel | None",
-    problem: Problem,
-    device: "Device",
-    text: str,
+    predictor: "Predictor", kernel: "Kernel | None", problem: Problem, device: "Device", text: str
 ) -> Configuration:
     """Parse a configuration; missing parameters come from the default."""
     from foretune.datasets.schema import columns_of

@@ -28,8 +28,6 @@ WORK_KEYS = ("flops", "bytes", "blocks")
 MAX_EXPLAINED = 10_000
 """How many rows `evaluate` compares with the training range."""
 DRIFTED_EXIT_CODE = 1
-
-
 TARGET = typer.Option([], help="time_ms or power_w (repeatable). Default: what the runs hold.")
 SIZES = typer.Option(
     "", help="Columns of a CSV file that are the problem; the others are the configuration."
@@ -148,7 +146,7 @@ def _show_training(
     output: Output, done: "Training", runs: "pd.DataFrame", splits: list[str]
 ) -> dict[str, Any]:
     """Print the validation; return it for JSON."""
-    from foretune.models.validation.noise import noise_floor
+    from foretune.models.validation.metrics import noise_floor
 
     for name, scores in done.scores.items():
         output.table(f"predicting {name}", METRIC_COLUMNS, metric_rows(scores))

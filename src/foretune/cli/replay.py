@@ -33,16 +33,13 @@ COLUMNS = (
     "ms",
 )
 """Evaluations to 95 and 99 % of the optimum, repeats that reach 95 %, mean shares, overhead."""
-
-
 SEARCHER = typer.Option(
     ["surrogate", "random"],
     help=f"{options.SEARCHER_HELP} (repeatable).",
     autocompletion=SEARCHER_COMPLETION,
 )
 PRIOR = typer.Option(
-    [],
-    help=f"Run tables of other devices to learn from (repeatable). {options.PREDICTOR_HELP}.",
+    [], help=f"Run tables of other devices to learn from (repeatable). {options.PREDICTOR_HELP}."
 )
 
 

@@ -26,16 +26,10 @@ def read_files(
 ) -> "pd.DataFrame":
     """Return the rows of ``files``, of one kernel where it is named.
 
-    Args:
-        files: run tables; of CSV files, columns whose names are none of a run table's are sizes of
-            the problem, or configuration.
-        kernel: which, where a file holds several; what to call it where a CSV file does not say.
-        maps: where columns of CSV files come from: texts ``COLUMN=SOURCE``, see `generic`.
-        predictor: a predictor that knows which columns of CSV files are the problem.
-        problem: columns that are; without ``predictor``, none means all.
-
-    Raises:
-        RunTableError, UsageError: a file cannot be read, or has no such kernel or column.
+    Raises RunTableError, UsageError if a file cannot be read, or has no such kernel or column. Of
+    CSV files, columns with other names than a run table's are sizes of the problem (all, or those
+    in ``problem``, or those that the ``predictor`` knows) or configuration; ``maps`` has texts
+    ``COLUMN=SOURCE``, see `generic`. ``kernel`` chooses one, or names that of a CSV file.
     """
     import pandas as pd
 

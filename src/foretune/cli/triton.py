@@ -1,6 +1,5 @@
 """``foretune inspect`` and ``warm-up``: compile Triton kernels without a GPU, tune them early."""
 
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,14 +9,13 @@ import typer
 from foretune.cli import options
 from foretune.cli.output import Output, format_config
 from foretune.console import progress_bar
-from foretune.errors import OutputError, UsageError
+from foretune.errors import UsageError
+from foretune.files import require_writable
 
 if TYPE_CHECKING:
     from foretune.collect.compiled import CompileResult
 
 _MATRIX_UNITS = {0: "none", 2: "mma", 3: "wgmma", 5: "tcgen05"}
-
-
 ARG = typer.Option(
     [],
     help="x=fp16* (a pointer, multiple of 16; fp16*2 of 2), n=4096, n=i32 (any multiple of "
@@ -54,7 +52,7 @@ def inspect(
     if cache_dir is not None:
         if ttgir:
             raise UsageError("--cache-dir keeps whole compilations: leave --ttgir out")
-        _check_writable(cache_dir)
+        require_writable(cache_dir, "--cache-dir")
     tier = "ttgir" if ttgir else "full"
     outcomes = _compile(kernel, arg, config, target, time_limit, tier, cache_dir)
     rows = [[_format_config(o.config), *_cells(o)] for o in outcomes if o.static]
@@ -85,16 +83,6 @@ def inspect(
     )
     if built < len(outcomes):
         raise typer.Exit(1)
-
-
-def _check_writable(folder: Path) -> None:
-    """Raise OutputError before compiling if the folder cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as e:
-        raise OutputError(f"cannot write --cache-dir {folder}: {e.strerror or e}") from e
 
 
 def _compile(

@@ -63,9 +63,7 @@ PARAM = typer.Option(
     rich_help_panel=KNOB_PANEL,
 )
 RESTRICT = typer.Option(
-    [],
-    help="Rule between knobs: 'tile * threads <= 256' (repeatable).",
-    rich_help_panel=KNOB_PANEL,
+    [], help="Rule between knobs: 'tile * threads <= 256' (repeatable).", rich_help_panel=KNOB_PANEL
 )
 DEFAULT = typer.Option(
     "",
@@ -124,14 +122,12 @@ def tune(
     output = Output(root.as_json)
     search = SearchOptions(options.parse_budget(budget), objective, limit, searcher, root)
     if workload is not None:
-        _reject_for_workload(context)
-        _tune_workload(workload, kernel, search, (device, runner, ray_address), output)
+        _tune_workload(context, workload, kernel, search, (device, runner, ray_address), output)
         return
     _check_exports(export)
     program = context.meta.get(PROGRAM_KEY)
     if program is None and not kernel.endswith(tune_program.SOURCE_SUFFIXES):
-        wrapped = tune_program.WRAPPED_OPTIONS
-        options.reject_options(context, wrapped, "a kernel does not take")
+        options.reject_options(context, tune_program.WRAPPED_OPTIONS, "a kernel does not take")
         where = (device, runner, ray_address)
         _tune_kernel(kernel, problem, search, predictor, runs, export, where, output)
         return
@@ -154,13 +150,8 @@ def _tune_wrapped(
     return tune_program.tune_command(program, search, context.params)
 
 
-def _reject_for_workload(context: typer.Context) -> None:
-    other = ("problem", "searcher", "predictor", "runs", "export")
-    names = (*tune_program.WRAPPED_OPTIONS, *other)
-    options.reject_options(context, names, "a workload does not take")
-
-
 def _tune_workload(
+    context: typer.Context,
     path: Path,
     kernel: str,
     search: SearchOptions,
@@ -170,6 +161,8 @@ def _tune_workload(
     """Run ``tune --workload`` and print the result; ``where``: device, runner, Ray address."""
     from foretune.tune.workload import tune_workload
 
+    unused = ("problem", "searcher", "predictor", "runs", "export", *tune_program.WRAPPED_OPTIONS)
+    options.reject_options(context, unused, "a workload does not take")
     stop, root = search.budget, search.root
     if stop.budget == "auto" or stop.regret is not None or len(search.objective) > 1:
         raise UsageError("a workload takes a number or seconds as --budget, and one --objective")
@@ -197,9 +190,7 @@ def _tune_workload(
 def read_calls(path: Path, kernel: str = "") -> "list[Calls]":
     """Read a workload: a CSV file with columns kernel, problem (M=…,N=…) and calls.
 
-    Args:
-        path: CSV file; quote a problem with commas.
-        kernel: for lines that do not name one.
+    Problems with commas are quoted; ``kernel`` is for lines that do not name one.
     """
     from foretune.registry import get_kernel
     from foretune.tune.workload import Calls

@@ -22,13 +22,12 @@ Driver = Callable[[SearchLoop[Configuration], Measure], SearchResult]
 def check_loop_driver(drive: Driver) -> None:
     """Drive searches one by one and three at a time, with failures and until nothing is left.
 
+    Raises ContractViolation if a configuration is not measured exactly once, a measurement is not
+    sent exactly once, the loop is not driven to its end, or its result is not returned.
+
     Args:
         drive: gets a `foretune.search.search` loop and a function that measures one configuration;
             drives the loop to its end and returns the loop's result.
-
-    Raises:
-        ContractViolation: a configuration is not measured exactly once, a measurement is not sent
-            exactly once, the loop is not driven to its end, or its result is not returned.
     """
     for space, budget, parallel in ((SMALL, 9, 1), (SMALL, 11, 3), (TINY, 99, 2), (SMALL, 0, 1)):
         started: list[Configuration] = []
@@ -75,8 +74,7 @@ def _observe(
                 )
             batch = loop.send(measurements)
     except StopIteration as end:
-        result: SearchResult = end.value
-        return result
+        return end.value
 
 
 def _ensure_once(

@@ -24,6 +24,8 @@ def check_kernel(
 ) -> None:
     """Build and launch configurations of a kernel, and check all its methods.
 
+    Raises ContractViolation if the kernel violates the contract of `Kernel`.
+
     Args:
         kernel: the kernel.
         problems: by default two training problems. Small ones with odd sizes, which no tile
@@ -32,9 +34,6 @@ def check_kernel(
         seed: seed of random choices.
         may_fail: whether configurations other than the default may raise errors, for example if
             a compiler runs out of registers. None may be wrong.
-
-    Raises:
-        ContractViolation: the kernel violates the contract of `Kernel`.
     """
     _check_identity(kernel)
     chosen = [kernel.problem(values) for values in problems] or kernel.training_problems(2, seed)

@@ -26,13 +26,12 @@ FATAL = {"hangs": Status.TIMEOUT, "dies": Status.RUNTIME_ERROR}
 def check_runner(runner: Runner, isolates: bool = True) -> None:
     """Measure configurations that work, err, raise, hang and die.
 
+    Raises ContractViolation if the runner violates the contract of `Runner`.
+
     Args:
         runner: runs on a CPU; it is closed at the end. Give it a short time limit: the check
             waits that long for a hang.
         isolates: whether configurations may hang or die; False for a runner in this process.
-
-    Raises:
-        ContractViolation: the runner violates the contract of `Runner`.
     """
     kernel = MisbehavingKernel()
     works = kernel.default(kernel.problem(n=100))

@@ -100,11 +100,10 @@ def propose(
 def check_searcher(kind: Kind) -> None:
     """Search spaces of 1 to 156 configurations, some of which fail, with and without a prior.
 
+    Raises ContractViolation if the searcher violates the contract of `Searcher`.
+
     Args:
         kind: a registered name, or a `Searcher` class.
-
-    Raises:
-        ContractViolation: the searcher violates the contract of `Searcher`.
     """
     for guided in (False, True):
         _check_proposals(kind, guided)

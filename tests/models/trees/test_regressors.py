@@ -7,13 +7,12 @@ import pytest
 
 from foretune.errors import MissingExtra
 from foretune.models.trees.boosting import BoostingModel
-from foretune.models.trees.ensemble import EnsembleModel
 from foretune.models.trees.forest import ForestModel
 from foretune.models.trees.regressor import ROWS_PER_THREAD, Regressor, parallel_map, threads_for
 from foretune.registry import load, registered
 from foretune.testing import check_regressor
 
-MODELS = [BoostingModel(rounds=30), ForestModel(trees=10), EnsembleModel()]
+MODELS = [BoostingModel(rounds=30), ForestModel(trees=10)]
 
 
 @pytest.fixture(params=MODELS, ids=lambda m: type(m).__name__)
@@ -32,7 +31,7 @@ def test_every_registered_model_is_tested():
     tested = {type(m) for m in MODELS}
     assert {load("models", name) for name in registered("models")} >= tested
     assert all(issubclass(load("models", name), Regressor) for name in registered("models"))
-    assert {load("models", name) for name in ("xgboost", "random_forest", "ensemble")} == tested
+    assert {load("models", name) for name in ("xgboost", "random_forest")} == tested
 
 
 def test_the_contract(model):
@@ -47,18 +46,6 @@ def test_the_seed_decides(model):
     )
     np.testing.assert_array_equal(one, same)
     assert (one != other).any()
-
-
-@pytest.mark.parametrize("share", [0.0, 0.25, 1.0])
-def test_an_ensemble_is_a_mean(share, tmp_path):
-    X, y = data()
-    fitted = EnsembleModel(share).fit(X, y)
-    parts = BoostingModel().fit(X, y).predict(X), ForestModel().fit(X, y).predict(X)
-    expected = share * parts[0] + (1 - share) * parts[1]
-    np.testing.assert_allclose(fitted.predict(X), expected)
-    fitted.save(tmp_path / "e.ensemble")
-    loaded = EnsembleModel.load(tmp_path / "e.ensemble")
-    np.testing.assert_array_equal(loaded.predict(X), fitted.predict(X))
 
 
 def test_a_probability():

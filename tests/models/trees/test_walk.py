@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from foretune.models.trees.boosting import MAX_ARRAY_ROWS, BoostingModel
+from foretune.models.trees.boosting import MAX_ARRAY_ROWS, BoostingModel, JointModel
 from foretune.models.trees.forest import ForestModel
-from foretune.models.trees.joint_model import JointModel
 from foretune.models.trees.tree_arrays import TreeArrays, Trees
 
 

@@ -12,20 +12,15 @@ from foretune.datasets.importers.request import Request
 from foretune.device import find_device
 from foretune.features.families.gemm import Gemm
 from foretune.features.families.moe import Moe
-from foretune.plan import (
-    Formats,
-    Layout,
-    Part,
-    describe_model,
-    legal_layouts,
-    mixed_operators,
-    step_operators,
-)
+from foretune.plan import Formats, Layout, describe_model
 from foretune.plan.cost.attention_families import Mamba2
+from foretune.plan.cost.decoder import mixed_operators, step_operators
 from foretune.plan.cost.memory import request_bytes
+from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import operator_table
 from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.describe.catalog import _shipped
+from foretune.plan.describe.layout import legal_layouts
 from foretune.plan.describe.parts import CompressedAttention, Heads, Indexer, LinearAttention
 
 

@@ -3,20 +3,12 @@
 import pytest
 
 from foretune.device import known_devices
-from foretune.errors import RunTableError, UnknownName, UsageError
+from foretune.errors import RunTableError, UnknownName
 from foretune.features.families import formats as families
-from foretune.plan import (
-    FORMATS,
-    Formats,
-    checkpoint_formats,
-    describe_model,
-    published_accuracy,
-    read_accuracy,
-    recovery,
-    supported,
-)
+from foretune.plan import Formats, checkpoint_formats, describe_model, read_accuracy
+from foretune.plan.describe.accuracy import published_accuracy, recovery
 from foretune.plan.describe.cache_formats import CACHE_FORMATS
-from foretune.plan.describe.formats import table_name
+from foretune.plan.describe.formats import FORMATS, supported, table_name
 
 
 def test_bytes_include_scales():
@@ -39,9 +31,7 @@ def test_a_deployment_has_consistent_formats():
     assert Formats("int4_wo").activations == "bf16"
     assert Formats("bf16", moe="mxfp4", kv="fp8").attention == "bf16"
     assert Formats("fp8", kv="fp8").attention == "fp8"
-    assert Formats("fp8") == Formats("fp8", "fp8", "bf16", "fp8")
-    with pytest.raises(UsageError, match="are multiplied with bf16"):
-        Formats("int4_wo", activations="fp8")
+    assert Formats("fp8") == Formats("fp8", "bf16", "fp8")
     with pytest.raises(UnknownName, match="did you mean 'int4_wo'"):
         Formats("int4_w")
     with pytest.raises(UnknownName, match="format of the cache"):

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.plan import Formats, Layout, describe_model, illegal_because, legal_layouts
+from foretune.plan import Formats, Layout, describe_model
 from foretune.plan.cost.memory import stage_layer_range
-from foretune.plan.describe.layout import UNEVEN_EXPERTS_ABOVE
+from foretune.plan.describe.layout import UNEVEN_EXPERTS_ABOVE, illegal_because, legal_layouts
 
 MODELS = ("meta-llama/Meta-Llama-3.1-70B", "deepseek-ai/DeepSeek-V3", "Qwen/Qwen3-235B-A22B",
           "Qwen/Qwen3.5-397B-A17B", "openai/gpt-oss-120b")  # fmt: skip

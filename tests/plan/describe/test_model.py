@@ -6,8 +6,9 @@ from dataclasses import replace
 import pytest
 
 from foretune.errors import MissingExtra, ProblemError, UnknownName, UsageError
-from foretune.plan import ModelDescription, describe_model, known_models
+from foretune.plan import ModelDescription, describe_model
 from foretune.plan.describe import catalog as model
+from foretune.plan.describe.catalog import known_models
 from foretune.plan.describe.huggingface import read_config
 
 PUBLISHED = {  # billions: total, and those a token is multiplied with

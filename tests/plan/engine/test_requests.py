@@ -25,7 +25,7 @@ def test_parquet_and_cached_tokens(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("at_s,isl\n1,2\n", "no column 'osl'"),
+        ("at_s,isl\n1,2\n", "column 'osl' is missing"),
         ("at_s,isl,osl\n", "no rows"),
         ("at_s,isl,osl\n-1,5,5\n", "row 1"),
         ("at_s,isl,osl\n1,5,5\n1,5.5,5\n", "row 2"),

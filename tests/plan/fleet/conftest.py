@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from foretune.plan import Formats, Layout
-from foretune.plan.fleet import InstanceType
+from foretune.plan.fleet.capacity import InstanceType
 
 
 @pytest.fixture

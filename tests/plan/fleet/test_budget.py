@@ -8,8 +8,8 @@ from scipy.stats import norm
 from foretune.errors import UsageError
 from foretune.plan import find_system
 from foretune.plan.cost.power import OperatorPower
-from foretune.plan.fleet import PowerPhase, Server, oversubscriptions
-from foretune.plan.fleet.budget import best
+from foretune.plan.fleet.budget import best, oversubscriptions
+from foretune.plan.fleet.server import PowerPhase, Server
 from foretune.plan.serve.deployments.power import apply_power_cap
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from foretune.errors import RunTableError
 from foretune.plan import Workload
-from foretune.plan.fleet import Demand, read_requests
+from foretune.plan.fleet.demand import Demand, read_requests
 
 TABLE = pd.DataFrame(
     {"isl": [128, 2048, 128, 64], "osl": [32, 256, 32, 8], "requests_per_s": [1.5, 0.5, 2.5, 0.0]}
@@ -25,7 +25,10 @@ def test_lengths_are_added_up_and_idle_ones_left_out(tmp_path, suffix):
     ("text", "reason"),
     [
         ("", "is not a readable table"),
-        ("isl,osl\n1,1\n", "no column 'requests_per_s': it needs isl, osl, requests_per_s"),
+        (
+            "isl,osl\n1,1\n",
+            "column 'requests_per_s' is missing .expected: isl, osl, requests_per_s",
+        ),
         ("isl,osl,requests_per_s\n", "has no requests"),
         ("isl,osl,requests_per_s\n9,9,0\n", "has no requests"),
         ("isl,osl,requests_per_s\n9,9,1\n9,9,-1\n", "row 2: requests_per_s must be a number"),

@@ -189,22 +189,6 @@ def test_a_step_up_is_faster_and_a_runner_up_is_another():
     assert made.runner_up["tokens_per_s_per_gpu"] <= best["tokens_per_s_per_gpu"]
 
 
-def test_too_many_candidates_are_searched(monkeypatch):
-    from foretune.plan.serve import planner
-    from foretune.plan.serve import planner as searching
-
-    whole = planned()
-    monkeypatch.setattr(planner, "MAX_EXHAUSTIVE", 100)
-    monkeypatch.setattr(searching, "POPULATION_SIZE", 12)
-    monkeypatch.setattr(searching, "GENERATIONS", 6)
-    some = planned()
-    assert len(some.deployments) == len(some.candidates) < len(whole.candidates)
-    assert some.best["tokens_per_s_per_gpu"] >= 0.8 * whole.best["tokens_per_s_per_gpu"]
-    assert some.best["keeps"]
-    row = some.best
-    assert some.deployment(row).layout.tp == row["tp"]
-
-
 def test_the_command_answers_in_json(capsys, monkeypatch, tmp_path):
     from foretune.plan.cost import tables as operator_tables
 

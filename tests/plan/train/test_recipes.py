@@ -6,17 +6,23 @@ import pytest
 
 from foretune.errors import ProblemError, UnknownName
 from foretune.plan import describe_model, find_system
-from foretune.plan.train import (
+from foretune.plan.train.recipe import (
     Recipe,
     TrainingLayout,
-    TrainingTask,
-    impossible_because,
+    layers_per_stage,
+    layout_impossible_because,
     possible_recipes,
+    trade_impossible_because,
 )
-from foretune.plan.train.recipe import layers_per_stage
+from foretune.plan.train.task import TrainingTask
 
 H100 = find_system("h100_sxm")
 TASK = TrainingTask(32, 64)
+
+
+def impossible_because(model, recipe, task, system):
+    layout = layout_impossible_because(model, recipe.layout, task, system)
+    return layout or trade_impossible_because(recipe, task)
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,16 @@ from hypothesis import strategies as st
 
 from foretune.plan import ModelDescription, describe_model, find_system
 from foretune.plan.cost.memory import GIB, MANY_RANKS_BYTES
-from foretune.plan.train import Recipe, TrainingLayout, TrainingTask, training_memory
-from foretune.plan.train.memory import (
+from foretune.plan.train.recipe import Recipe, TrainingLayout, possible_recipes
+from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.training_memory import (
     layer_activations,
     micro_batches_in_flight,
     offloaded_gib,
     stage_parameters,
     stored_activations,
+    training_memory,
 )
-from foretune.plan.train.recipe import possible_recipes
 
 UNFUSED = {"sequence": 2048, "attention": "unfused"}
 

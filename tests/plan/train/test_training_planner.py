@@ -8,9 +8,9 @@ import pytest
 from foretune.errors import UsageError
 from foretune.plan import describe_model, find_system
 from foretune.plan.cost.steps import StepTimerFactory
-from foretune.plan.train import TrainingTask, plan_training
-from foretune.plan.train.memory import USABLE_SHARE
-from foretune.plan.train.planner import STEP_PARTS
+from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.training_memory import USABLE_SHARE
+from foretune.plan.train.training_planner import STEP_PARTS, plan_training
 
 MODEL, H100 = "Qwen/Qwen3-32B", find_system("h100_sxm")
 TASK = TrainingTask(128, 4096)

@@ -11,14 +11,6 @@ from foretune.plan import describe_model, find_system
 from foretune.plan.cost.memory import GIB
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import OperatorTables, default_folders
-from foretune.plan.train import (
-    Calibration,
-    Recipe,
-    TrainingLayout,
-    TrainingTask,
-    possible_recipes,
-    predict_steps,
-)
 from foretune.plan.train.exchanges import (
     HOP_MS,
     Exchange,
@@ -26,10 +18,19 @@ from foretune.plan.train.exchanges import (
     replica_exchanges,
     stage_exchange,
 )
-from foretune.plan.train.memory import StageParameters
-from foretune.plan.train.operators import micro_batch_operators
-from foretune.plan.train.planner import BACKEND
-from foretune.plan.train.step import _optimizer_ms, hardware_flops, model_flops, pipeline_time
+from foretune.plan.train.recipe import Recipe, TrainingLayout, possible_recipes
+from foretune.plan.train.step import (
+    Calibration,
+    _optimizer_ms,
+    hardware_flops,
+    model_flops,
+    pipeline_time,
+    predict_steps,
+)
+from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.training_memory import StageParameters
+from foretune.plan.train.training_operators import micro_batch_operators
+from foretune.plan.train.training_planner import BACKEND
 
 H100 = find_system("h100_sxm")
 CLOCKS = StepTimerFactory(None)

@@ -1,6 +1,5 @@
 """Power of deployments and of GPUs under caps: power times time, and nothing else."""
 
-import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
@@ -129,14 +128,6 @@ def test_a_lower_cap_is_never_faster_and_never_draws_more(power, caps, idle, sen
     assert low[1] >= high[1] - 1e-9
     assert low[0] <= power
     assert high[1] >= 1.0
-
-
-def test_arrays_are_answered_entry_by_entry():
-    caps = np.array([500.0, 316.0])
-    drawn, slowdown = apply_power_cap(np.array([400.0, 400.0]), caps, 100.0, 1.0)
-    each = [apply_power_cap(400.0, float(cap), 100.0, 1.0) for cap in caps]
-    assert drawn.tolist() == pytest.approx([d for d, _ in each])
-    assert slowdown.tolist() == pytest.approx([s for _, s in each])
 
 
 def test_what_waits_for_memory_hardly_goes_by_the_clock():

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.importers.files import read_table
+from foretune.datasets.importers.files import read_table, require
 from foretune.errors import RunTableError
 from foretune.files import translate_read_errors
 from foretune.plan.describe.workload import Workload
@@ -21,9 +21,7 @@ COLUMNS = ("isl", "osl", "requests_per_s")
 class Demand:
     """Requests of one length.
 
-    Attributes:
-        workload: the length.
-        per_s: arrivals per second.
+    ``per_s`` arrive per second.
     """
 
     workload: Workload
@@ -36,18 +34,11 @@ class Demand:
 def read_requests(path: str | os.PathLike[str]) -> list[Demand]:
     """Return the demands in a CSV or Parquet file with columns ``isl, osl, requests_per_s``.
 
-    Rows of one length are summed; zero rates are dropped.
-
-    Raises:
-        RunTableError: the file cannot be read, lacks a column, or has an invalid row.
+    Rows of one length are summed; zero rates are dropped. Raises RunTableError if the file cannot
+    be read, lacks a column, or has an invalid row.
     """
     table = read_table(Path(path), COLUMNS)
-    missing = [name for name in COLUMNS if name not in table]
-    if missing:
-        raise RunTableError(
-            f"{path} has no column {missing[0]!r}: it needs {', '.join(COLUMNS)}, "
-            f"and has {', '.join(map(str, table.columns)) or 'none'}"
-        )
+    require(table, COLUMNS, Path(path), "a table of requests")
     with translate_read_errors(path, RunTableError, "is damaged: {}"):
         numbers = table[list(COLUMNS)].apply(pd.to_numeric, errors="coerce")
     for i, row in enumerate(numbers.to_dict("records"), 1):

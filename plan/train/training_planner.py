@@ -13,15 +13,15 @@ from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import supported
 from foretune.plan.describe.system import System
-from foretune.plan.train.memory import (
+from foretune.plan.train.recipe import Recipe, possible_recipes
+from foretune.plan.train.step import Calibration, predict_steps
+from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.training_memory import (
     USABLE_SHARE,
     TrainingMemory,
     offloaded_gib,
     training_memory,
 )
-from foretune.plan.train.recipe import Recipe, possible_recipes
-from foretune.plan.train.step import Calibration, predict_steps
-from foretune.plan.train.task import TrainingTask
 
 BACKEND = "sglang"
 """Engine whose tables are used: all engines call the same libraries, and its tables reach the most
@@ -92,19 +92,10 @@ def plan_training(
 ) -> TrainingPlan:
     """Predict every way to train ``model`` on ``gpus`` GPUs of ``system``.
 
-    Args:
-        model: the model to train.
-        system: the GPUs.
-        gpus: number of GPUs; all are used.
-        task: the work of a step.
-        timers: operator times.
-        calibration: the software's constants, as in `SOFTWARE`; None takes Megatron-LM's.
-        offload: maximum GiB of optimizer states per GPU in host memory. With 0, all are offloaded
-            if nothing fits otherwise.
-
-    Raises:
-        UsageError: the offload is negative, the GPU lacks the precision, the batch cannot be
-            divided, or the model does not fit; the message suggests a fix.
+    Raises UsageError if the offload is negative, the GPU lacks the precision, the batch cannot be
+    divided, or the model does not fit; the message suggests a fix. ``calibration`` is one of
+    `SOFTWARE`, by default Megatron-LM's. ``offload`` is the maximum GiB of optimizer states per GPU
+    in host memory; with 0, all are offloaded if nothing fits otherwise.
     """
     _check_precision(system, task)
     if not 0 <= offload < np.inf:

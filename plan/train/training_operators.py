@@ -57,11 +57,8 @@ class OperatorList:
 class MicroBatch:
     """Operators of one rank for one micro-batch in all layers.
 
-    Attributes:
-        forward, backward: operators of the layers.
-        recomputed: repeated by selective recomputation.
-        first: the embedding, both passes.
-        last: the output projection and the loss, both passes.
+    ``recomputed`` is repeated by selective recomputation; ``first`` is the embedding, ``last`` the
+    output projection and the loss, each in both passes.
     """
 
     forward: OperatorList
