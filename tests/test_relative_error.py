@@ -46,6 +46,12 @@ def test_what_is_left_of_terms_that_cancel_does_not_count(dtype):
     assert relative_error(np.eye(1, 5000, dtype=dtype)[0], noisy) < 1e-6
 
 
+def test_an_inverse_may_be_computed_in_another_way():
+    a = RNG.random((300, 300)) + 9 * np.eye(300)
+    inverse = np.linalg.inv(a)
+    assert relative_error(a @ inverse, inverse @ a) < 1e-9
+
+
 def test_zeros_are_compared_with_the_size_of_the_others():
     right = np.where(NORMAL > 1.5, NORMAL, 0.0)
     assert relative_error(right + 1e-9, right) < 1e-8

@@ -100,7 +100,10 @@ class Kernel(Family):
 
     @abstractmethod
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
-        """Compile ``config``, do all one-time work, and return the timed call."""
+        """Compile ``config``, do all one-time work, and return the timed call.
+
+        The call must leave the inputs as they are, except for arrays that it returns.
+        """
 
     @abstractmethod
     def reference(self, inputs: Inputs) -> Any:

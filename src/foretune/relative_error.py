@@ -15,9 +15,9 @@ SAMPLED = 1 << 16
 """Elements from which the usual size of a reference is estimated."""
 NORMAL_MEDIAN = 0.6745
 """Median of the absolute values of a standard normal distribution."""
-NOISE_ROUNDINGS = 4.0
-"""Elements below this many roundings of the largest one count as zero: they are what is left of
-terms that cancel."""
+NOISE_EXPONENT = 0.8
+"""Elements below ``rounding error ** 0.8`` of the largest one count as zero: they are what is left
+of terms that cancel. This is 3e-6 of it in single precision, and 3e-13 in double precision."""
 _CHUNK = 1 << 17
 """Elements compared at a time: they fit into a cache."""
 _PLAIN_MODULES = ("builtins", "numpy", "torch")
@@ -120,7 +120,7 @@ def usual_size(sample: npt.NDArray[Any], largest: float, precision: float) -> fl
         largest: the largest absolute value of all, which limits the result.
         precision: relative rounding error of the coarser of two number formats.
     """
-    counted = sample[sample > NOISE_ROUNDINGS * precision * largest]
+    counted = sample[sample > precision**NOISE_EXPONENT * largest]
     median = float(np.median(counted)) if counted.size else largest
     return max(min(median / NORMAL_MEDIAN, largest), 1e-300)
 

@@ -64,6 +64,18 @@ class CannotBuild(Kernel):
         return super().build(problem, config, inputs)
 
 
+class ChangesItsInputs(Kernel):
+    def build(self, problem, config, inputs):
+        launch = super().build(problem, config, inputs)
+
+        def change():
+            output = launch().copy()
+            inputs["x"] += 1e-9
+            return output
+
+        return change
+
+
 class IgnoresTheSeed(Kernel):
     def make_inputs(self, problem, seed=0):
         return super().make_inputs(problem, 1)
@@ -96,6 +108,7 @@ def test_a_kernel_that_keeps_its_contract():
         (OutsideItsSpace, "default of .* is not in the space"),
         (ForgetsTheRest, "is off by inf"),
         (CannotBuild, "block=3.* raises RuntimeError: out of registers"),
+        (ChangesItsInputs, "block=.* changes its inputs"),
         (IgnoresTheSeed, "make_inputs is the same for every seed"),
         (CostOfScalars, "cost.flops of .* by itself and"),
         (ManyTrainingProblems, "training_problems repeat"),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from foretune.collect.state_guard import fingerprints, has_changed
 from foretune.kernel import Inputs, Kernel
 from foretune.problem import Problem
 from foretune.space import Configuration
@@ -102,12 +103,14 @@ def _check_launch(kernel: Kernel, row: Row, inputs: Inputs, expected: Any, fatal
     where = f"{config} on {problem}"
     limit = kernel.error_limit(problem, config)
     ensure(0 < limit < 1, f"error_limit of {where} is {limit}")
+    arrays = fingerprints(inputs)
     try:
         launch = kernel.build(problem, config, inputs)
         output = launch()
         kernel.invalidate_output(output)
         invalidated_error = kernel.relative_error(output, expected)
-        error = kernel.relative_error(launch(), expected)
+        output = launch()
+        error = kernel.relative_error(output, expected)
     except Exception as e:
         if fatal:
             raise ContractViolation(f"{where} raises {type(e).__name__}: {e}") from e
@@ -118,6 +121,7 @@ def _check_launch(kernel: Kernel, row: Row, inputs: Inputs, expected: Any, fatal
         f"invalidate_output leaves the output of {where} correct",
     )
     ensure(error <= limit, f"{where} is off by {error:.3g}, more than {limit:.3g}")
+    ensure(not has_changed(arrays, output), f"{where} changes its inputs")
 
 
 def _sample_configs(

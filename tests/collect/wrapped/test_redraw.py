@@ -115,6 +115,15 @@ def test_a_matrix_that_must_be_positive_definite_is_scaled():
     assert 0.5 <= new[0, 0] / a[0, 0] < 1
 
 
+def test_nothing_runs_where_nothing_is_drawn():
+    def never(x, n, b=1):
+        raise AssertionError("it ran")
+
+    x = np.arange(5)
+    assert made(never, (x, 3))[0] is x
+    assert made(never, lambda seed=0: (np.full(3, float(seed)), 3))[0].sum() == 3
+
+
 def test_what_accepts_no_other_values_keeps_its_own():
     x = np.linspace(1.0, 2.0, 30)
 
