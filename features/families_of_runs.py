@@ -26,7 +26,7 @@ def family_for(name: str, runs: pd.DataFrame, preferred: Family | None = None) -
         load(group, name)() for group in ("kernels", "families") if name in registered(group)
     ]
     for family in candidates:
-        if _fits_runs(family, runs):
+        if not _cost_error(family, runs):
             return family
     if {f"problem.{FLOPS}", f"problem.{BYTES}"} <= set(runs.columns):
         return UserDefinedCost(name, FLOPS, BYTES)
@@ -39,10 +39,6 @@ def explain_missing_roofline(name: str, runs: pd.DataFrame) -> str:
         return ""
     reason = _cost_error(load("families", name)(), runs)
     return reason and f"{name} is known by its sizes, and {reason}"
-
-
-def _fits_runs(family: Family, runs: pd.DataFrame) -> bool:
-    return not _cost_error(family, runs)
 
 
 def _cost_error(family: Family, runs: pd.DataFrame) -> str:

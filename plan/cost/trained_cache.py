@@ -49,7 +49,8 @@ class TrainingSet:
         digest = hashlib.sha256(packages_hash(foretune.features, foretune.models).encode())
         digest.update(repr(list(self.runs)).encode())
         digest.update(pd.util.hash_pandas_object(self.runs, index=False).to_numpy().tobytes())
-        return f"{_file_name(self.name)}-{digest.hexdigest()[:16]}"
+        name = re.sub(r"[^\w.-]+", "_", self.name)
+        return f"{name}-{digest.hexdigest()[:16]}"
 
 
 class TrainedPredictorCache:
@@ -114,7 +115,3 @@ def _remove_older(folder: Path) -> None:
     ]
     for old in sorted(same, key=lambda path: path.stat().st_mtime)[:-MAX_PREDICTORS]:
         shutil.rmtree(old, ignore_errors=True)
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^\w.-]+", "_", name)

@@ -84,7 +84,8 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
         "windowed_layers": windowed,
         "mlp_matrices": matrices,
         "expert_matrices": matrices,
-        "gated_attention": bool(text.get("attn_output_gate")) or _is_qwen3_next(text),
+        "gated_attention": bool(text.get("attn_output_gate"))
+        or str(text.get("model_type", "")).startswith("qwen3_next"),
         "linear": _linear(text, name),
         "index": _index(text),
         "weight_format": formats.weights,
@@ -230,10 +231,6 @@ def _tied(text: Fields, config: Fields) -> bool:
 
 def _is_llama4(text: Fields) -> bool:
     return str(text.get("model_type", "")).startswith("llama4")
-
-
-def _is_qwen3_next(text: Fields) -> bool:
-    return str(text.get("model_type", "")).startswith("qwen3_next")
 
 
 def _positive_int(text: Fields, *names: str) -> int:

@@ -48,8 +48,9 @@ def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
         f"{CONFIG_DIRECTORY}/{word}" if word in launched.files else word
         for word in launched.commands[0]
     ]
-    mounts, volumes = [{"name": "shm", "mountPath": "/dev/shm"}], [_shared_memory_volume()]
-    items: list[dict[str, Any]] = []
+    mounts, items = [{"name": "shm", "mountPath": "/dev/shm"}], []
+    # tensors shared between ranks: the default is 64 MiB
+    volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
     if launched.files:
         items.append(config_map(name, launched.files))
         mounts.append({"name": "files", "mountPath": CONFIG_DIRECTORY})
@@ -87,11 +88,6 @@ def _object(
     annotations = {"annotations": notes} if notes else {}
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name} | annotations,
             **content}  # fmt: skip
-
-
-def _shared_memory_volume() -> dict[str, Any]:
-    """Return the volume for tensors shared between ranks; the default is 64 MiB."""
-    return {"name": "shm", "emptyDir": {"medium": "Memory"}}
 
 
 def object_name(model: str, engine: str, max_length: int = MAX_NAME_LENGTH) -> str:

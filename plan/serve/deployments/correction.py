@@ -236,7 +236,10 @@ class LatencyPredictor:
             "widths": widths,
             "serving": self.serving.to_json(),
             "processes": {target: p.to_json() for target, p in self.processes.items()},
-            "boosters": {target: _booster_json(b) for target, b in self.boosters.items()},
+            "boosters": {
+                target: json.loads(booster.get_booster().save_raw("json"))
+                for target, booster in self.boosters.items()
+            },
         }
 
     @classmethod
@@ -252,11 +255,6 @@ class LatencyPredictor:
             min_probability=data["sure"],
             origin=Origin(**data["origin"]),
         )
-
-
-def _booster_json(booster: Any) -> Any:
-    """Return the booster in XGBoost's JSON format."""
-    return json.loads(booster.get_booster().save_raw("json"))
 
 
 def _booster_from_json(data: Any) -> Any:
