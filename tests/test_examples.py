@@ -19,7 +19,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize(("name", "size"), [("gemm", "50"), ("attention", "70")])
+@pytest.mark.parametrize(
+    ("name", "size"), [("gemm", "50"), pytest.param("attention", "70", marks=pytest.mark.extended)]
+)
 def test_an_example_finds_a_configuration_and_the_right_result(name, size, tmp_path):
     device, header, row = example(name, size, tmp_path)
     assert device == "interpreted on the CPU"
