@@ -442,6 +442,7 @@ with ReplayDriver(times).active():
         self, device, tensors, tmp_path, monkeypatch
     ):
         monkeypatch.setattr(stalled, "POLL_S", -1.0)  # to wait for others is an error here
+
         def times(launch):
             launch.arguments["y"].fill_(2.0 if launch.config["BLOCK"] == 256 else 1.0)
             return by_problem(launch)
