@@ -19,7 +19,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-@pytest.mark.parametrize(("name", "size"), [("gemm", "50"), ("attention", "70")])
+@pytest.mark.parametrize(
+    ("name", "size"), [("gemm", "50"), pytest.param("attention", "70", marks=pytest.mark.extended)]
+)
 def test_an_example_finds_a_configuration_and_the_right_result(name, size, tmp_path):
     device, header, row = example(name, size, tmp_path)
     assert device == "interpreted on the CPU"
@@ -31,7 +33,7 @@ def test_an_example_finds_a_configuration_and_the_right_result(name, size, tmp_p
     assert again.split()[1].startswith("0/"), "the store remembers, and nothing is measured"
 
 
-@pytest.mark.parametrize("name", ["gemm", "attention"])
+@pytest.mark.parametrize("name", ["gemm", pytest.param("attention", marks=pytest.mark.extended)])
 def test_an_example_says_how_it_is_used(name, tmp_path):
     assert example(name, "--help", tmp_path)[0].startswith(f"usage: {name}.py [-h]")
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -73,7 +74,10 @@ def imports_of(path: Path) -> set[str]:
     return found & MODULES.keys()
 
 
-IMPORTS = {name: imports_of(path) - {name} for name, path in MODULES.items()}
+@cache  # not while tests are collected: it takes seconds
+def imports() -> dict[str, set[str]]:
+    """Return the modules that each module imports."""
+    return {name: imports_of(path) - {name} for name, path in MODULES.items()}
 
 
 def part_of(module: str) -> str:
@@ -85,7 +89,7 @@ def part_of(module: str) -> str:
 def test_imports_point_one_way(name):
     later = {*PACKAGES[PACKAGES.index(name) + 1 :], "testing", "cli"}
     for module in (m for m in MODULES if part_of(m) == name):
-        wrong = {m for m in IMPORTS[module] if part_of(m) in later}
+        wrong = {m for m in imports()[module] if part_of(m) in later}
         assert not wrong, f"{module} imports {wrong}"
 
 
@@ -93,22 +97,22 @@ def test_nouns_import_no_package():
     for module in MODULES:
         if part_of(module) in {*PACKAGES, "testing", "cli", "", "__main__"}:
             continue  # the last two name every home, and are the command
-        wrong = {m for m in IMPORTS[module] if part_of(m) in {*PACKAGES, "testing", "cli"}}
+        wrong = {m for m in imports()[module] if part_of(m) in {*PACKAGES, "testing", "cli"}}
         assert not wrong, f"{module} imports {wrong}"
 
 
 def test_what_checks_implementations_does_not_import_the_command_line():
     for module in (m for m in MODULES if part_of(m) == "testing"):
-        assert "cli" not in map(part_of, IMPORTS[module])
+        assert "cli" not in map(part_of, imports()[module])
 
 
 def test_no_module_imports_the_root():
     """It names every public home for users: whoever imports it inside waits for all of them."""
-    assert [m for m, imported in IMPORTS.items() if "foretune" in imported] == []
+    assert [m for m, imported in imports().items() if "foretune" in imported] == []
 
 
 def test_no_modules_import_each_other():
-    assert cycles(IMPORTS) == []
+    assert cycles(imports()) == []
 
 
 def test_a_cycle_is_found():
