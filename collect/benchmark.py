@@ -86,6 +86,8 @@ class Benchmarker:
         prepared = self.prepared(kernel, problem)
         state, judges, self._output = own_state(kernel), judges_of(kernel), None
         measured = self._measure(kernel, problem, config, incumbent_ms, timer, prepared)
+        if self.device_lost:  # its memory cannot be read
+            return measured
         replaced = self._replaced(kernel, judges)
         changed = has_changed(prepared.arrays, self._output)
         self.has_traces |= changed or own_state(kernel) != state

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from foretune.collect.timing import CPU_TIMER
 from foretune.collect.wrapped.values import as_numpy, is_array, is_tensor, leaves
 from foretune.kernel import Kernel
 
@@ -50,6 +51,9 @@ class FunctionGuard:
             for name in [n for n, value in known.items() if now.get(n) is not value]:
                 setattr(owner, name, known[name])
                 replaced.append(f"{owner.__name__}.{name}")
+        for name in list(vars(CPU_TIMER)):
+            delattr(CPU_TIMER, name)
+            replaced.append(f"CPU_TIMER.{name}")
         return replaced
 
 

@@ -165,9 +165,11 @@ def fragile(monkeypatch):
     return fragile_kernel.Fragile()
 
 
-def test_a_launch_that_takes_the_device_along_costs_one_row(fragile, monkeypatch):
+def test_a_launch_that_takes_the_device_along_costs_one_row(fragile, monkeypatch, tmp_path):
+    """The process exchanges its timer when it starts: a kernel that did so would be refused."""
+    (tmp_path / "sitecustomize.py").write_text("import fragile_kernel\n")
     toy = str(Path(__file__).parents[1] / "toy")
-    path = os.pathsep.join([toy, *filter(None, [os.environ.get("PYTHONPATH")])])
+    path = os.pathsep.join([str(tmp_path), toy, *filter(None, [os.environ.get("PYTHONPATH")])])
     monkeypatch.setenv("PYTHONPATH", path)
     configs = [config(), config("no run"), config("no build"), config()]
     with IsolatedRunner(DEVICE, TIMING, limit_s=20) as runner:

@@ -36,6 +36,12 @@ def test_replaced_functions_are_restored(owner, name):
     assert vars(owner)[name] is known
 
 
+def test_the_timer_gets_no_methods_of_its_own():
+    timing.CPU_TIMER.sample_ms = lambda launch, batch: 1e-6
+    assert FunctionGuard().restore() == ["CPU_TIMER.sample_ms"]
+    assert timing.CPU_TIMER.sample_ms(lambda: time.sleep(1e-3), 1) >= 1
+
+
 def test_a_configuration_that_replaces_the_checker_is_wrong_and_its_neighbor_is_not():
     class Patches(Toy):
         def build(self, problem, config, inputs):
