@@ -392,6 +392,8 @@ DECODERS = {
     "predictor, forest": Decoder(_predictor("random_forest"), _read_predictor),
     "trees, boosted": Decoder(_trees("BoostingModel"), _read_trees("BoostingModel")),
     "trees, forest": Decoder(_trees("ForestModel"), _read_trees("ForestModel")),
+    "trace of requests": _csv("t.csv", "at_s,isl,osl\n0,8,4\n1.5,16,2\n", _trace),
+    "rates of requests": _csv("r.csv", "isl,osl,requests_per_s\n512,64,1.5\n8,4,2\n", _demand),
     "policy": Decoder(_policy, _read_policy),
     "exported store": Decoder(_store, _read_store, all_rows=True),
     "campaign": Decoder(_campaign, _read_campaign),
@@ -406,8 +408,6 @@ DECODERS = {
         "format,method,model,benchmark,baseline,quantized,better,source\n"
         "fp8,x,Llama-3.1-8B,GSM8K,73.7,73.4,higher,s\n", _accuracy,
     ),
-    "trace of requests": _csv("t.csv", "at_s,isl,osl\n0,8,4\n1.5,16,2\n", _trace),
-    "rates of requests": _csv("r.csv", "isl,osl,requests_per_s\n512,64,1.5\n8,4,2\n", _demand),
 }  # fmt: skip
 """Decoder -> what it reads."""
 
