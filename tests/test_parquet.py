@@ -44,14 +44,14 @@ def test_damaged_footers_are_read_or_refused(path):
     data = path.read_bytes()
     size = int.from_bytes(data[-8:-4], "little")
     body, footer, refused = data[: -8 - size], data[-8 - size : -8], 0
-    for seed in range(3000):
+    for seed in range(500):
         new = spoil_bytes(footer, random.Random(seed))
         path.write_bytes(body + new + struct.pack("<I", len(new)) + b"PAR1")
         try:
             list(column_sizes(path))
         except ValueError:
             refused += 1
-    assert 0 < refused < 3000
+    assert 0 < refused < 500
 
 
 def test_lists_of_a_length_that_cannot_be(path):

@@ -437,8 +437,7 @@ def fuzz(
 ) -> Tally:  # fmt: skip
     """Read up to ``inputs`` spoiled samples in the empty ``folder``; ``note`` hears of each."""
     decoder = DECODERS[name]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         decoder.write(folder)
         sample = {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
         spoilers = {p: make_spoiler(p.name, data) for p, data in sample.items()}
@@ -473,10 +472,9 @@ def _read_one(decoder: Decoder, folder: Path, number: int, whole: int, tally: Ta
     except BaseException as e:
         tally.unexpected.append((number, f"{type(e).__name__}: {e}"[:200]))
     else:
+        tally.accepted += rows >= whole
         if rows < whole:
             tally.unexpected.append((number, f"{rows} of {whole} rows, without a word"))
-        else:
-            tally.accepted += 1
     finally:
         signal.alarm(0)
 
