@@ -41,7 +41,7 @@ FAST = ("exported store", "campaign", "recorded calls", "vLLM's tuned file", "vL
 @pytest.mark.parametrize("name", DECODERS)
 def test_spoiled_files_are_read_or_refused(tmp_path, name):
     """A few of the inputs of `benchmarks/fuzz.py`."""
-    inputs = SLOW.get(name, 500 if name in FAST else 12)
+    inputs = SLOW.get(name, 200 if name in FAST else 10)
     tally = fuzz(name, tmp_path, inputs, seed=1)
     assert tally.unexpected == []
     assert tally.inputs == inputs

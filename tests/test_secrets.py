@@ -14,6 +14,7 @@ from foretune.datasets import RunLog
 from foretune.errors import ForetuneWarning, StoreError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.redaction import redact, redact_command
+from foretune.tune import doctor
 from foretune.tune.campaign.folder import open_folder
 from foretune.tune.functions import tuning
 from foretune.tune.store.store import Store
@@ -124,6 +125,15 @@ def test_unexpected_errors_and_tracebacks_are_hidden(monkeypatch, capsys):
     printed = capsys.readouterr().err
     assert "unexpected ZeroDivisionError: https://ann:***@host" in printed
     assert "Traceback" in printed
+    assert "hunter22" not in printed
+
+
+def test_addresses_that_commands_print(monkeypatch, capsys):
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "https://ann:hunter22@host")
+    assert doctor._mlflow().note == "https://ann:***@host"
+    assert main(["store", "--store", "postgresql+nodriver://ann:hunter22@host/d"]) == 1
+    printed = "".join(capsys.readouterr())
+    assert "nodriver" in printed
     assert "hunter22" not in printed
 
 

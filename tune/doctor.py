@@ -8,6 +8,7 @@ from foretune.collect import local_devices
 from foretune.collect.power import explain_missing_meter, find_meter
 from foretune.collect.versions import versions
 from foretune.errors import ForetuneError
+from foretune.redaction import redact
 from foretune.registry import TRITON_PREFIX, get_kernel, registered
 
 EXTRAS = {
@@ -54,7 +55,10 @@ def _mlflow() -> Finding:
         note = "tracks campaigns: pip install '.[track]' in the checkout"
         return Finding("MLflow", False, note)
     uri = os.environ.get("MLFLOW_TRACKING_URI")
-    note = uri or "sqlite:///mlflow.db in the working directory; set MLFLOW_TRACKING_URI to change"
+    note = (
+        redact(uri or "")
+        or "sqlite:///mlflow.db in the working directory; set MLFLOW_TRACKING_URI to change"
+    )
     return Finding("MLflow", True, note)
 
 

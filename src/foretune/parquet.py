@@ -5,13 +5,13 @@ that fills the memory. Limits are on what is decoded: cells, columns, and the le
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from foretune.files import StrPath, require_cells, require_regular_file, require_size
+from foretune.parquet_footer import column_sizes
 
 
 class ParquetFile:
@@ -27,13 +27,14 @@ class ParquetFile:
     """
 
     def __init__(self, path: StrPath, dictionaries: bool = False) -> None:
-        self._size = require_regular_file(path).stat().st_size
+        self._path = require_regular_file(path)
+        self._size = self._path.stat().st_size
         self.metadata = pq.read_metadata(path)
         self.schema = pq.read_schema(path)
         self._check()
         texts = [field.name for field in self.schema if _is_text(field.type)]
         self._texts = [] if dictionaries else texts
-        self._file = pq.ParquetFile(Path(path), read_dictionary=texts)
+        self._file = pq.ParquetFile(self._path, read_dictionary=texts)
 
     @property
     def row_group_sizes(self) -> list[int]:
@@ -57,13 +58,11 @@ class ParquetFile:
         for field in self.schema:
             if not _is_plain(field.type):
                 raise ValueError(f"column {field.name!r} holds {field.type}: leave it out")
-        cells, size, count = 0, 0, self.metadata.num_columns
-        for i in range(self.metadata.num_row_groups):
-            chunks = [self.metadata.row_group(i).column(j) for j in range(count)]
-            cells += sum(max(chunk.num_values, 0) for chunk in chunks)  # those in lists, too
-            size += sum(max(chunk.total_uncompressed_size, 0) for chunk in chunks)
-        require_size(size, self._size)
-        require_cells(max(cells, self.metadata.num_rows * count), count, self._size)
+        sizes = list(column_sizes(self._path))
+        require_size(sum(max(size, 0) for _, size in sizes), self._size)
+        cells = sum(max(values, 0) for values, _ in sizes)  # those in lists, too
+        columns = self.metadata.num_columns
+        require_cells(max(cells, self.metadata.num_rows * columns), columns, self._size)
 
     def _decode(self, table: pa.Table) -> pa.Table:
         """Return the table with plain texts, unless their letters are too many."""

@@ -392,6 +392,8 @@ DECODERS = {
     "predictor, forest": Decoder(_predictor("random_forest"), _read_predictor),
     "trees, boosted": Decoder(_trees("BoostingModel"), _read_trees("BoostingModel")),
     "trees, forest": Decoder(_trees("ForestModel"), _read_trees("ForestModel")),
+    "trace of requests": _csv("t.csv", "at_s,isl,osl\n0,8,4\n1.5,16,2\n", _trace),
+    "rates of requests": _csv("r.csv", "isl,osl,requests_per_s\n512,64,1.5\n8,4,2\n", _demand),
     "policy": Decoder(_policy, _read_policy),
     "exported store": Decoder(_store, _read_store, all_rows=True),
     "campaign": Decoder(_campaign, _read_campaign),
@@ -406,8 +408,6 @@ DECODERS = {
         "format,method,model,benchmark,baseline,quantized,better,source\n"
         "fp8,x,Llama-3.1-8B,GSM8K,73.7,73.4,higher,s\n", _accuracy,
     ),
-    "trace of requests": _csv("t.csv", "at_s,isl,osl\n0,8,4\n1.5,16,2\n", _trace),
-    "rates of requests": _csv("r.csv", "isl,osl,requests_per_s\n512,64,1.5\n8,4,2\n", _demand),
 }  # fmt: skip
 """Decoder -> what it reads."""
 
@@ -437,8 +437,7 @@ def fuzz(
 ) -> Tally:  # fmt: skip
     """Read up to ``inputs`` spoiled samples in the empty ``folder``; ``note`` hears of each."""
     decoder = DECODERS[name]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         decoder.write(folder)
         sample = {p: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
         spoilers = {p: make_spoiler(p.name, data) for p, data in sample.items()}
@@ -473,10 +472,9 @@ def _read_one(decoder: Decoder, folder: Path, number: int, whole: int, tally: Ta
     except BaseException as e:
         tally.unexpected.append((number, f"{type(e).__name__}: {e}"[:200]))
     else:
+        tally.accepted += rows >= whole
         if rows < whole:
             tally.unexpected.append((number, f"{rows} of {whole} rows, without a word"))
-        else:
-            tally.accepted += 1
     finally:
         signal.alarm(0)
 

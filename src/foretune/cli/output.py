@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 
 from foretune.console import print_table
+from foretune.redaction import redact
 
 
 class Output:
@@ -21,7 +22,7 @@ class Output:
 
     def say(self, text: str) -> None:
         """Print a line."""
-        self.console.print(text, markup=False, soft_wrap=True)
+        self.console.print(redact(text), markup=False, soft_wrap=True)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print a table, numeric columns flush right."""
