@@ -44,7 +44,7 @@ def test_campaign_champion_new_process_tune_verify_export(
     Path("mlflow.db").write_bytes(template.read_bytes())
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
-    done = run_campaign(Toy(), FakeRunner(), SMALL)
+    done = run_campaign(Toy(), FakeRunner(), SMALL, validate="quick")
     client = mlflow.MlflowClient(uri)
     version = client.get_model_version_by_alias("foretune-toy", "champion")
     assert version.run_id == done.mlflow_run_id

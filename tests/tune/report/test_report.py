@@ -444,8 +444,7 @@ def test_a_failed_write_keeps_the_old_report(tmp_path, monkeypatch):
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [1280, 500])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (500, True)])
 def test_a_browser_draws_the_page(tmp_path, browser, width, dark):
     some = [[Rate("default", 10.0, 2.0, 0.25, "fp32")], [Rate("tuned", 20.0, 4.0, 0.5, "fp32")]]
     data = report_data([result(failed=True), result(64)], runs=run_table(power=True), rates=some)
