@@ -37,10 +37,15 @@ SLOW = {"vidur": 4, "predictor, boosted": 4, "predictor, forest": 4, "policy": 2
 FAST = ("exported store", "campaign", "recorded calls", "vLLM's tuned file", "vLLM's benchmark",
         "model's configuration", "prices", "accuracies")  # fmt: skip
 
+NEEDED = {"policy": ("torch", "gymnasium"), "recorded calls": ("torch", "triton")}
+"""Decoders -> optional packages that they import."""
+
 
 @pytest.mark.parametrize("name", DECODERS)
 def test_spoiled_files_are_read_or_refused(tmp_path, name):
     """A few of the inputs of `benchmarks/fuzz.py`."""
+    for package in NEEDED.get(name, ()):
+        pytest.importorskip(package)
     inputs = SLOW.get(name, 200 if name in FAST else 10)
     tally = fuzz(name, tmp_path, inputs, seed=1)
     assert tally.unexpected == []
