@@ -1,6 +1,7 @@
 """Builds, checks and times configurations in this process, and measures their power."""
 
 import math
+import os
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from foretune.collect.comparison import InterleavedComparison, Rounds
+from foretune.collect.kernels.numba_codegen import BUILD_FOLDER
 from foretune.collect.power import find_meter, measure_power
 from foretune.collect.state_guard import (
     FunctionGuard,
@@ -53,7 +55,15 @@ class Benchmarker:
 
     source = "foretune"
 
-    def __init__(self, device: Device, timing: Timing | None = None, power: bool = True) -> None:
+    def __init__(
+        self,
+        device: Device,
+        timing: Timing | None = None,
+        power: bool = True,
+        build_folder: str = "",
+    ) -> None:
+        if build_folder:
+            os.environ.setdefault(BUILD_FOLDER, build_folder)
         self.device = device
         self.timing = timing or Timing()
         self.meter = find_meter(device.kind, device.index) if power else None

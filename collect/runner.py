@@ -1,6 +1,9 @@
 """Runners: measure configurations in this process or in an isolated one."""
 
 import math
+import shutil
+import tempfile
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -171,8 +174,10 @@ class IsolatedRunner(Runner):
     ) -> None:
         self.device = device
         self.limit_s = limit_s
+        builds = tempfile.mkdtemp(prefix="foretune-")  # what one process compiled, others load
+        weakref.finalize(self, shutil.rmtree, builds, ignore_errors=True)
         self._worker = WorkerProcess(
-            partial(Benchmarker, device, timing, power),
+            partial(Benchmarker, device, timing, power, builds),
             ("the kernel", "measure with InProcessRunner"),
         )
 

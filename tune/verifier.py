@@ -24,7 +24,7 @@ from foretune.tune.results import Comparison, NoiseEstimate
 
 ERROR = 0.005
 """One-sided error of a verification: the share of equals that seem to win."""
-LOOKS = {3: 0.1, 5: 0.4, 8: 0.3, 12: 0.2}
+LOOKS = {5: 0.5, 8: 0.3, 12: 0.2}
 """Numbers of processes after which the evidence is looked at, and their shares of `ERROR`."""
 METERED_LOOKS = {9: 1.0}
 """The same for objectives that need power: each process runs everything once."""

@@ -1,14 +1,19 @@
 """Compiles generated source with Numba, and runs it in a thread pool."""
 
+import hashlib
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache, lru_cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from foretune.device import available_cores
 from foretune.lazy import require
+
+BUILD_FOLDER = "FORETUNE_BUILD_FOLDER"
+"""Environment variable: the folder of compiled code that the processes of a runner share."""
 
 
 def function_source(name: str, arguments: str, body: list[str]) -> str:
@@ -21,7 +26,7 @@ def compile_function(source: str, name: str, **functions: Any) -> Any:
 
     The names of `foretune.collect.kernels.simd` and ``functions`` (already compiled) are in its
     scope. Numba compiles for concrete argument types at the first call. Results are cached by
-    source and functions.
+    source and functions, and in `BUILD_FOLDER` if it is set.
 
     Raises:
         MissingExtra: Numba is not installed.
@@ -35,10 +40,27 @@ def _compile_function(source: str, name: str, functions: tuple[tuple[str, Any], 
     from foretune.collect.kernels import simd
 
     scope = {**vars(simd), **dict(functions)}
-    exec(source, scope)
+    file = _shared_file(source, functions)
+    exec(compile(source, file, "exec"), scope)
     return numba.njit(
-        scope[name], nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy"
-    )
+        scope[name], nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy",
+        cache=bool(file),
+    )  # fmt: skip
+
+
+def _shared_file(source: str, functions: tuple[tuple[str, Any], ...]) -> str:
+    """Return a file of this source, beside which Numba keeps the code; empty without a folder."""
+    if BUILD_FOLDER not in os.environ:
+        return ""
+    given = [
+        f"{name} {value.py_func.__code__.co_filename if hasattr(value, 'py_func') else repr(value)}"
+        for name, value in functions
+    ]
+    digest = hashlib.sha256("\n".join([source, *given]).encode()).hexdigest()[:32]
+    file = Path(os.environ[BUILD_FOLDER], f"{digest}.py")
+    if not file.exists():
+        file.write_text(source, encoding="utf-8")
+    return str(file)
 
 
 def thread_counts() -> tuple[int, ...]:

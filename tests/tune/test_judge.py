@@ -208,7 +208,7 @@ def test_the_candidate_is_compared_with_its_best_rival(clock):
     assert [c.name for c in verdict.against] == ["tuned", "reference"]
     assert verdict.candidate.ratio == pytest.approx(0.5)
     assert verdict.candidate.verdict == "no_win"
-    assert (verdict.processes, verdict.rounds) == (3, 3 * module.MIN_ROUNDS)
+    assert (verdict.processes, verdict.rounds) == (5, 5 * module.MIN_ROUNDS)
 
 
 def test_what_hangs_is_refused(clock):

@@ -1,0 +1,46 @@
+"""Compiled code that the processes of a runner share."""
+
+import pytest
+
+from foretune.collect.kernels import numba_codegen as module
+from foretune.collect.kernels.numba_codegen import BUILD_FOLDER, compile_function, function_source
+
+pytest.importorskip("numba")
+
+
+@pytest.fixture
+def new_process(monkeypatch, tmp_path):
+    """Return a function that forgets what this process compiled."""
+    monkeypatch.setenv(BUILD_FOLDER, str(tmp_path))
+    module._compile_function.cache_clear()
+    yield module._compile_function.cache_clear
+    module._compile_function.cache_clear()
+
+
+def compiled(factor, **functions):
+    inner = compile_function(function_source("inner", "x", [f"return {factor} * x"]), "inner")
+    source = function_source("outer", "x", ["return inner(x) + 1.0"])
+    return compile_function(source, "outer", inner=inner, **functions)
+
+
+def test_another_process_loads_what_one_compiled(new_process):
+    assert compiled(2.0)(3.0) == 7.0
+    new_process()
+    again = compiled(2.0)
+    assert again(3.0) == 7.0
+    assert sum(again.stats.cache_hits.values()) == 1
+    assert not again.stats.cache_misses
+
+
+def test_other_functions_in_scope_are_other_code(new_process):
+    assert compiled(2.0)(3.0) == 7.0
+    new_process()
+    assert compiled(5.0)(3.0) == 16.0
+
+
+def test_without_a_folder_nothing_is_written(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv(BUILD_FOLDER, raising=False)
+    module._compile_function.cache_clear()
+    assert compiled(2.0)(3.0) == 7.0
+    assert not list(tmp_path.iterdir())
