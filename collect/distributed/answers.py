@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from foretune import errors
+from foretune.collect.comparison import Rounds
 from foretune.collect.machine_load import MachineLoad
 from foretune.datasets.runs import to_measurement, to_row
 from foretune.device import Device
@@ -15,7 +16,7 @@ from foretune.errors import ForetuneError, MeasurementError
 from foretune.files import parse_json
 from foretune.measurement import Measurement
 
-Answer = Device | MachineLoad | list[Measurement] | dict[str, np.ndarray] | ForetuneError | None
+Answer = Device | MachineLoad | list[Measurement] | Rounds | ForetuneError | None
 
 
 def encode(answer: Answer) -> bytes:
@@ -28,8 +29,9 @@ def encode(answer: Answer) -> bytes:
         return _json("device", {**asdict(answer), "specs": dict(answer.specs)})
     if isinstance(answer, MachineLoad):
         return _json("load", asdict(answer))
-    if isinstance(answer, dict):
-        return _json("times", {name: times.tolist() for name, times in answer.items()})
+    if isinstance(answer, Rounds):
+        times = {key: values.tolist() for key, values in answer.time_ms.items()}
+        return _json("rounds", [times, dict(answer.failures)])
     return _json("measurements", [{**to_row(m), _COST: m.cost_s} for m in answer])
 
 
@@ -68,11 +70,19 @@ def _measurements(rows: list[dict[str, Any]]) -> list[Measurement]:
     return found
 
 
+def _rounds(content: list[dict[str, Any]]) -> Rounds:
+    times, failures = content
+    return Rounds(
+        {key: np.array(values, dtype=float) for key, values in times.items()},
+        {key: str(reason) for key, reason in failures.items()},
+    )
+
+
 _DECODERS: dict[str, Callable[[Any], Answer]] = {
     "nothing": lambda content: None,
     "error": _error,
     "device": lambda content: Device(**content),
     "load": lambda content: MachineLoad(**content),
-    "times": lambda content: {n: np.array(t, dtype=float) for n, t in content.items()},
+    "rounds": _rounds,
     "measurements": _measurements,
 }

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from toy_kernel import DEVICE, Toy, config
 
+from foretune.collect.comparison import Rounds
 from foretune.collect.distributed.answers import decode, encode
 from foretune.collect.machine_load import MachineLoad
 from foretune.errors import ForetuneError, MeasurementError, UnknownName, UsageError
@@ -33,11 +34,13 @@ def test_measurements():
     assert (failed.status, failed.error, failed.config) == (Status.TIMEOUT, "hangs", FAILED.config)
 
 
-def test_times():
-    (name, times), *rest = decode(encode({"a": np.array([1.0, np.nan]), "b": np.zeros(0)})).items()
-    assert name == "a"
-    np.testing.assert_array_equal(times, [1.0, np.nan])
-    assert rest[0][1].dtype == float
+def test_rounds():
+    given = Rounds({"a": np.array([1.0, np.nan]), "b": np.zeros(0)}, {"c": "it hangs"})
+    again = decode(encode(given))
+    assert list(again.time_ms) == ["a", "b"]
+    np.testing.assert_array_equal(again.time_ms["a"], [1.0, np.nan])
+    assert again.time_ms["b"].dtype == float
+    assert again.failures == {"c": "it hangs"}
 
 
 @pytest.mark.parametrize("error", [UsageError("no"), UnknownName("kernel", "x", ["y"])])
@@ -62,7 +65,7 @@ def test_errors_of_other_kinds():
     [
         pickle.dumps(print), b"", b"[]", b"{}", b'{"kind": "code", "content": 1}',
         b'{"kind": "measurements", "content": [{}]}', b'{"kind": "device", "content": {"x": 1}}',
-        b'{"kind": "times", "content": {"a": ["x"]}}',
+        b'{"kind": "rounds", "content": [{"a": ["x"]}, {}]}',
     ],
 )  # fmt: skip
 def test_what_is_no_answer(content):
