@@ -10,7 +10,9 @@ again. "Busy" means three other processes that compute all the time. "Biased" mu
 launch of a session by a random factor with a deviation of 1 %, as the place of its memory may do.
 
 Prints, by time of a launch: wins among A/A comparisons, the share of gains that were found, and
-seconds and processes of real verifications of one candidate (3 % less work).
+seconds and processes of real verifications of one candidate (3 % less work). Then what the parts
+gain: by how much equal launches of a process differ, by several statistics of its rounds; and a
+busy machine's 50 ms by wall time and by CPU time.
 """
 
 import argparse
@@ -31,7 +33,7 @@ from foretune.collect import IsolatedRunner, local_device
 from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
 from foretune.collect.wrapped.function import FunctionKernel
 from foretune.tune.results import Comparison
-from foretune.tune.verifier import QUANTILE, gather
+from foretune.tune.verifier import gather
 
 BLOCK = 4096
 GAINS = (0.0, 0.01, 0.03, 0.1, 0.3)
@@ -39,6 +41,8 @@ TWINS = 4
 SESSION_S = 0.5
 BIAS = 0.01
 BUSY_PROCESSES = 3
+STATISTICS = {"minimum": 0.0, "10 %": 0.1, "25 %": 0.25, "median": 0.5}
+GROUPS = 20
 
 
 def roots(x, out, total, gain=0.0, twin=0):
@@ -94,7 +98,7 @@ class Cell:
         space = kernel.space(self.problem)
         self.default = kernel.default(self.problem)
         self.candidates = [c for c in space if c != self.default and (c["gain"] or c["twin"])]
-        self.sessions: list[dict[str, float]] = []
+        self.sessions: list[dict[str, dict[str, float]]] = []
         self.seconds: list[float] = []
         self.processes: list[int] = []
 
@@ -110,7 +114,10 @@ class Cell:
                 if rounds.failures:
                     raise RuntimeError(f"a contender failed: {rounds.failures}")
                 self.sessions.append(
-                    {key: float(np.nanquantile(t, QUANTILE)) for key, t in rounds.time_ms.items()}
+                    {
+                        key: {name: float(np.nanquantile(t, q)) for name, q in STATISTICS.items()}
+                        for key, t in rounds.time_ms.items()
+                    }
                 )
             three = next(c for c in self.candidates if c["gain"] == 0.03)
 
@@ -137,7 +144,10 @@ class Cell:
             wanted = (self.default.id, DEFAULT_REPEATED, config.id)
             factors = np.exp(rng.normal(0, BIAS, len(wanted)) * biased)
             return Rounds(
-                {k: np.array([recorded[k] * f]) for k, f in zip(wanted, factors, strict=True)}
+                {
+                    key: np.array([recorded[key]["10 %"] * factor])
+                    for key, factor in zip(wanted, factors, strict=True)
+                }
             )
 
         try:
@@ -145,6 +155,16 @@ class Cell:
                 found += gather(session, self.default.id, {config.id: config}, 0)[1]
         except (StopIteration, RuntimeError):  # the sessions are used up
             return found
+
+    def deviations(self) -> dict[str, float]:
+        """Return how equal launches of a process differ, in per cent, by each statistic."""
+        equal = [c.id for c in self.candidates if not c["gain"]]
+        equal += [self.default.id, DEFAULT_REPEATED]
+        found = {}
+        for name in STATISTICS:
+            logs = np.log([[session[key][name] for key in equal] for session in self.sessions])
+            found[name] = 100 * float(np.sqrt(logs.var(axis=1, ddof=1).mean()))
+        return found
 
     def row(self, biased: bool = False) -> dict[str, Any]:
         """Return the line of the table."""
@@ -160,7 +180,29 @@ class Cell:
             row[f"{gain:.0%}"] = [sum(v.wins for v in found), len(found)]
             if not gain:
                 row["equal"] = [sum(v.verdict == "no_win" for v in found), len(found)]
-        return row | {"seconds": self.seconds, "processes": self.processes}
+        return row | {
+            "seconds": self.seconds, "processes": self.processes, "deviations": self.deviations()
+        }  # fmt: skip
+
+
+def clocks(kernel: FunctionKernel) -> dict[str, float]:
+    """Return by how much groups of five launches of 50 ms differ on a busy machine, in per cent.
+
+    By the 10 % quantile of each group's wall times and CPU times.
+    """
+    x, out, total = *inputs()[:2], int(problem_of(kernel, 50.0)["total"])
+    found: dict[str, list[float]] = {"wall time": [], "CPU time": []}
+    with other_load(BUSY_PROCESSES):
+        for _ in range(GROUPS):
+            walls, cpus = [], []
+            for _ in range(5):
+                wall, cpu = time.perf_counter(), time.thread_time()
+                roots(x, out, total)
+                walls.append(time.perf_counter() - wall)
+                cpus.append(time.thread_time() - cpu)
+            for name, times in (("wall time", walls), ("CPU time", cpus)):
+                found[name].append(float(np.log(np.quantile(times, 0.1))))
+    return {name: 100 * float(np.std(logs, ddof=1)) for name, logs in found.items()}
 
 
 def main() -> None:
@@ -199,6 +241,11 @@ def main() -> None:
             f"{np.median(processes):g}" if processes else "–",
         ])  # fmt: skip
     print(markdown(columns, lines))
+    plain = [row for row in rows if "biased" not in row["launch"]]
+    print(markdown(["launch", *STATISTICS],
+                   [[r["launch"], *(f"{r['deviations'][s]:.2f}" for s in STATISTICS)]
+                    for r in plain]))  # fmt: skip
+    print("50 ms, busy: " + ", ".join(f"{n} {d:.2f} %" for n, d in clocks(kernel).items()) + "\n")
     false, equal = np.sum([row["0%"] for row in rows], axis=0)
     print(f"False wins: {false} of {equal} comparisons of equals.")
 
