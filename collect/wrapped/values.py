@@ -96,7 +96,7 @@ def assign_all(targets: Any, values: Any) -> bool:
     if not (same_number and all(_has_same_layout(*pair) for pair in pairs)):
         return False
     for target, value in pairs:
-        if is_array(target):
+        if is_array(target) and target is not value:
             assign(target, value)
     return True
 
