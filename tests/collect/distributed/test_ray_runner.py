@@ -38,17 +38,18 @@ def cpu():
 
 @pytest.fixture(scope="module")
 def cluster(cpu):
-    """A head and another node, with one device each."""
+    """A head, and two nodes with one device each."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         patch.setenv("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
         Cluster = pytest.importorskip("ray.cluster_utils").Cluster
 
-        node = {"num_cpus": 1, "resources": resource_counts([cpu]), "include_dashboard": False,
-                "object_store_memory": 80 * 2**20}  # fmt: skip
+        node = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 80 * 2**20}
         cluster = Cluster()
         cluster.add_node(**node, _system_config=HEALTH)
-        cluster.second = cluster.add_node(**node)
+        cluster.with_devices = [
+            cluster.add_node(**node, resources=resource_counts([cpu])) for _ in range(2)
+        ]
         yield cluster
         cluster.shutdown()
 
@@ -83,13 +84,17 @@ def test_other_code_is_refused(runner, monkeypatch):
 
 def test_the_table_is_that_of_one_machine_whoever_is_lost(runner, cluster, cpu, tmp_path):
     """A worker is killed while it works, and then a whole node."""
+    import ray
+
     kernel = Toy()
     configs = [config(work=work, skew=skew) for work in (1, 2, 4) for skew in (1, 2)]
     plan = {kernel.problem(n=n): list(configs) for n in (20, 40)}
     plan[kernel.problem(n=20)] += [config("wrong"), config("die"), config("no build")]
     with IsolatedRunner(cpu, TIMING, LIMIT_S) as here:
         alone = table(kernel, plan, here, tmp_path / "alone.parquet")
-    kills = {2: kill_a_worker_soon, 7: lambda: cluster.remove_node(cluster.second, False)}
+    mine = ray._private.worker.global_worker.node.raylet_socket_name  # of this process: it stays
+    other = next(n for n in cluster.with_devices if n.raylet_socket_name != mine)
+    kills = {2: kill_a_worker_soon, 7: lambda: cluster.remove_node(other, False)}
     with pytest.warns(ForetuneWarning, match="a worker was lost, its work goes to another"):
         shared = table(kernel, plan, runner, tmp_path / "shared.parquet", Killing(kills))
     assert_frame_equal(alone, shared)

@@ -128,7 +128,8 @@ class TestCalls:
     @given(
         st.recursive(
             st.one_of(
-                st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False), st.text(),
+                st.none(), st.booleans(), st.integers(-(2**63), 2**63 - 1),
+                st.floats(allow_nan=False), st.text(),
                 st.sampled_from([tl.float16, tl.int64]),
                 st.builds(
                     Tensor, st.sampled_from(["float16", "int8"]),
