@@ -1,5 +1,6 @@
 """Helpers for columns of large tables: constants, renamed text, concatenation."""
 
+import warnings
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -52,7 +53,9 @@ def concatenated_rows(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
     kinds = {column: pd.CategoricalDtype(sorted(known)) for column, known in names.items()}
     same = [t.astype({c: k for c, k in kinds.items() if c in t and t[c].dtype.name == "category"})
             for t in tables]  # fmt: skip
-    return pd.concat(same, ignore_index=True)
+    with warnings.catch_warnings():  # pandas 2.3 warns of columns without values; none gets lost
+        warnings.simplefilter("ignore", FutureWarning)
+        return pd.concat(same, ignore_index=True)
 
 
 def concatenated_text(left: "pd.Series[str]", right: "pd.Series[str]") -> "pd.Series[str]":
