@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from foretune.collect.timing import Timer, sample_ms
+from foretune.collect.timing import CPU_TIMER, Timer, sample_ms
 from foretune.collect.wrapped.values import assign_all, copy_arrays
 from foretune.errors import ForetuneError
 from foretune.kernel import Inputs, Kernel, Launch, SelfTimedLaunch, WrongResult
@@ -59,8 +59,9 @@ class _RecordingTimer(Timer):
 
     Attributes:
         returned: the returned value.
-        cpu_ms: CPU time; NaN unless the call ran in this thread only and waited for nothing. Its
-            time is then what it would take if no other process were given the CPU.
+        cpu_ms: CPU time; NaN unless the host's clock timed the call, which ran in this thread only
+            and waited for nothing. Its time is then what it would take if no other process were
+            given the CPU.
     """
 
     def __init__(self, timer: Timer) -> None:
@@ -72,6 +73,8 @@ class _RecordingTimer(Timer):
         def recorded() -> None:
             self.returned = launch()
 
+        if self._timer is not CPU_TIMER:  # a device works while the host waits
+            return self._timer.sample_ms(recorded, batch_size)
         waits, total, start = _waits(), time.process_time_ns(), time.thread_time_ns()
         sample_ms = self._timer.sample_ms(recorded, batch_size)
         thread_ns, total_ns = time.thread_time_ns() - start, time.process_time_ns() - total
@@ -260,6 +263,7 @@ class InterleavedComparison:
         inputs.load(inputs.new)
         if isinstance(launch, SelfTimedLaunch):
             launch.reset()
+        self._timer.returned, self._timer.cpu_ms = None, math.nan  # own clocks leave them so
         times.append(sample_ms(launch, 1, self._timer))
         cpu_times.append(self._timer.cpu_ms)
         contender.slow = times[-1] > SLOW_MS

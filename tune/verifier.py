@@ -29,7 +29,7 @@ LOOKS = {5: 0.5, 8: 0.3, 12: 0.2}
 METERED_LOOKS = {9: 1.0}
 """The same for objectives that need power: each process runs everything once."""
 QUANTILE = 0.1
-"""Quantile of a process's rounds. Under load it varies half as much as the median."""
+"""Quantile of a process's rounds: equal launches differ less by it than by the median."""
 NOISE_SHARE = 0.75
 """Variance of a candidate's ratio to the mean of two defaults, over that of their own ratio: 1.5
 launches' variances over 2."""

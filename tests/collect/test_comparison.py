@@ -1,12 +1,15 @@
 """Interleaved rounds: their order, their inputs, and who is left out."""
 
+import time
+
 import numpy as np
 import pytest
 from toy_kernel import DEVICE, Toy, config
 
-from foretune.collect import InProcessRunner
+from foretune.collect import InProcessRunner, benchmark
 from foretune.collect import comparison as module
 from foretune.collect.comparison import DEFAULT_REPEATED, MIN_ROUNDS
+from foretune.collect.timing import Timer, sample_ms
 from foretune.collect.wrapped.function import FunctionKernel
 from foretune.kernel import WrongResult
 
@@ -234,3 +237,46 @@ def test_the_arguments_of_a_function_are_replaced_where_it_reads_them():
     rounds = compare(kernel, *configs, problem=kernel.problem())
     assert rounds.failures == {}
     assert len(seen) > MIN_ROUNDS
+
+
+class Spinning(Doubling):
+    """Takes more than `SLOW_MS` of this thread's CPU time."""
+
+    def build(self, problem, config, inputs):
+        honest = super().build(problem, config, inputs)
+
+        def launch():
+            end = time.thread_time() + 2 * module.SLOW_MS * 1e-3
+            while time.thread_time() < end:
+                pass
+            return honest()
+
+        return launch
+
+
+class DoublingClock(Timer):
+    """A device's: says twice the time that passed."""
+
+    def sample_ms(self, launch, batch_size):
+        return 2 * super().sample_ms(launch, batch_size)
+
+
+def test_a_devices_clock_counts_however_busy_the_host_is(monkeypatch):
+    monkeypatch.setattr(benchmark, "timer_for", lambda *_: DoublingClock())
+    times = compare(Spinning()).time_ms[FAST.id]
+    assert times.min() > 3.9 * module.SLOW_MS
+
+
+def test_the_hosts_time_of_slow_launches_is_cpu_time(monkeypatch):
+    monkeypatch.setattr(module, "_waits", lambda: 0)
+    walls = []
+
+    class Recorder(Spinning):
+        def relative_error(self, output, expected):
+            return 0.0
+
+    monkeypatch.setattr(
+        module, "sample_ms", lambda *given: walls.append(sample_ms(*given)) or 1e3 * walls[-1]
+    )
+    times = compare(Recorder()).time_ms[FAST.id]
+    assert times.max() < 1e3 * min(walls), "not what the host's clock was made to say"
