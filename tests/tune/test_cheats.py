@@ -1,7 +1,6 @@
 """No cheat becomes a verified win: wrong outputs, impossible times, attacks and memories."""
 
 import re
-from pathlib import Path
 
 import cheating_functions as cheats
 import numpy as np
@@ -145,8 +144,8 @@ def test_what_is_refused_wins_nothing(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NEEDS_FRESH_INPUTS)
-def test_what_is_fast_until_its_arguments_change_wins_nothing(name, monkeypatch):
-    monkeypatch.setenv("TMPDIR", str(Path.cwd()))
+def test_what_is_fast_until_its_arguments_change_wins_nothing(name, monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     best = tune(name, monkeypatch)
     assert not best.verified
     assert best.config == {"cheats": False}
