@@ -54,9 +54,9 @@ def cluster(cpu):
         cluster.shutdown()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def runner(cluster, cpu):
-    """All tests share it: a worker takes seconds to start."""
+    """Each test has its own: some close it, or lose a node whose end is seen later."""
     with RayRunner(Toy(), cpu.name.lower(), TIMING, LIMIT_S, address=cluster.address) as runner:
         yield runner
 
@@ -101,7 +101,7 @@ def test_the_table_is_that_of_one_machine_whoever_is_lost(runner, cluster, cpu, 
 
 
 def test_the_contract(runner):
-    check_runner(runner)  # the last test: it closes the runner
+    check_runner(runner)
 
 
 LOCAL = """
