@@ -1,15 +1,15 @@
 """Image convolutions: channels, strides, padding, dilation, groups, three directions."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from foretune.family import Cost, Family, Quantity
 from foretune.features.families import formats
-from foretune.features.families.tiles import product_features
+from foretune.features.families.tiles import map_texts, product_features
 from foretune.features.geometry import alignment, cache_features
 
 WINOGRAD = ((2, 3), (3, 2), (4, 3))
@@ -150,7 +150,7 @@ class _Sizes:
     def product(self, direction: Any) -> tuple[Any, Any, Any]:
         """Return M, N and K of the equivalent matrix product of one group."""
         rows, channels = self.out_channels / self.groups, self.in_channels / self.groups
-        way = _map_texts(direction, _direction_code)
+        way = map_texts(direction, _direction_code)
         pick = [np.equal(way, BACKWARD_DATA), np.equal(way, BACKWARD_WEIGHTS)]
         out, image = self.batch * self.out_pixels, self.batch * self.in_pixels
         m = np.where(pick[0], channels, rows)
@@ -169,16 +169,10 @@ def _direction_code(name: str) -> float:
 def _solver(name: Any) -> dict[str, Quantity]:
     """Return one indicator per algorithm in MIOpen's solver names."""
     return {
-        f"solver_{part.partition('|')[0]}": _map_texts(
-            name, lambda text, part=part: float(any(p in text.lower() for p in part.split("|")))
-        )
+        f"solver_{part.partition('|')[0]}": map_texts(name, partial(_has_any, part.split("|")))
         for part in SOLVERS
     }
 
 
-def _map_texts(texts: Any, number: Any) -> Quantity:
-    """Return a number per text, computed once per distinct text."""
-    if isinstance(texts, str):
-        return np.float64(number(texts))
-    distinct, codes = np.unique(np.asarray(texts, dtype=str), return_inverse=True)
-    return np.array([number(text) for text in distinct.tolist()], dtype=float)[codes]
+def _has_any(parts: Sequence[str], name: str) -> float:
+    return float(any(part in name.lower() for part in parts))

@@ -5,9 +5,15 @@ from typing import Any
 
 import numpy as np
 
+from foretune.device import roofline_terms_ms
 from foretune.family import Cost, Family, Quantity
 from foretune.features.families import formats
-from foretune.features.families.tiles import product_features
+from foretune.features.families.tiles import (
+    product_features,
+    tile_features,
+    tile_of,
+    wave_rounding,
+)
 from foretune.features.geometry import cache_features
 
 
@@ -19,8 +25,8 @@ class Gemm(Family):
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return 2·M·N·K operations; A, B in their format and C in at least 16 bits, moved once."""
-        m, n, k = problem["M"], problem["N"], problem["K"]
-        batch = problem.get("batch", 1.0)
+        problem = self._product(problem)
+        m, n, k, batch = _sizes(problem)
         kind = _format(problem, config)
         a, b = formats.activation_bytes(kind), formats.weight_bytes(kind)
         return Cost(
@@ -33,8 +39,8 @@ class Gemm(Family):
         self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
     ) -> dict[str, Quantity]:
         """Return matrix sizes, and waves and padding per tile shape."""
-        m, n, k = problem["M"], problem["N"], problem["K"]
-        batch = problem.get("batch", 1.0)
+        problem = self._product(problem)
+        m, n, k, batch = _sizes(problem)
         weights = formats.weight_bytes(_format(problem, config)) * batch * n * k
         return {
             "log2_a": np.log2(1.0 * m * k),
@@ -42,7 +48,22 @@ class Gemm(Family):
             "log2_c": np.log2(1.0 * m * n),
             **cache_features("weights", weights, device),
             **product_features(m, n, batch, device),
+            **tile_features(tile_of(config), m, n, k, batch, device),
         }
+
+    def launch_parts_ms(
+        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
+    ) -> dict[str, Quantity]:
+        """Return operations in whole waves of whole tiles, and memory time, if the tile is told."""
+        if not (tile := tile_of(config)):
+            return {}
+        compute, memory = roofline_terms_ms(self.cost(problem, config), device)
+        m, n, _, batch = _sizes(self._product(problem))
+        return {"operations": compute * wave_rounding(tile, m, n, batch, device), "memory": memory}
+
+    def _product(self, problem: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the sizes of one product; ``batch`` is their number."""
+        return problem
 
 
 class BatchedGemm(Gemm):
@@ -52,27 +73,22 @@ class BatchedGemm(Gemm):
 
 
 class GroupedGemm(Gemm):
-    """Columns: problem.M (rows of all groups together), N, K, groups; format or dtype."""
+    """Columns: problem.M (rows of all groups together), N, K, groups; format or dtype.
+
+    The groups share the rows evenly; features are those of one group, waves those of all.
+    """
 
     name = "grouped_gemm"
 
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return the work of ``groups`` products that share the rows evenly."""
-        return super().cost(_single_group(problem), config)
-
-    def derived(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
-        """Return `Gemm`'s features of one group, and the wave count of all groups."""
-        return super().derived(_single_group(problem), config, device)
+    def _product(self, problem: Mapping[str, Any]) -> Mapping[str, Any]:
+        groups = np.maximum(np.minimum(problem["groups"], problem["M"]), 1.0)
+        sizes = {name: problem[name] for name in ("N", "K")}
+        kind = {"dtype": problem["dtype"]} if "dtype" in problem else {}
+        return {**sizes, **kind, "M": problem["M"] / groups, "batch": groups}
 
 
-def _single_group(problem: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the sizes of one group's product; ``batch`` is the number of groups with rows."""
-    groups = np.maximum(np.minimum(problem["groups"], problem["M"]), 1.0)
-    sizes = {name: problem[name] for name in ("N", "K")}
-    kind = {"dtype": problem["dtype"]} if "dtype" in problem else {}
-    return {**sizes, **kind, "M": problem["M"] / groups, "batch": groups}
+def _sizes(problem: Mapping[str, Any]) -> tuple[Any, Any, Any, Any]:
+    return problem["M"], problem["N"], problem["K"], problem.get("batch", 1.0)
 
 
 def _format(problem: Mapping[str, Any], config: Mapping[str, Any]) -> Any:

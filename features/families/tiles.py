@@ -1,6 +1,8 @@
 """Tiles and waves: how evenly output tiles fill a device's multiprocessors."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -34,6 +36,96 @@ def wave_features(name: str, tiles: Quantity, device: Mapping[str, Any]) -> dict
 def padding(size: Quantity, tile: Quantity) -> Quantity:
     """Return the unpadded share of a tiled dimension; 1 if ``tile`` divides it."""
     return size / (np.ceil(size / tile) * tile)
+
+
+_STEMS = ("block", "tile", "b", "t", "blocksize", "tilesize", "ctatile", "threadblock", "wg")
+"""What stands before or after the axis in names of tile sizes, case and underscores aside."""
+_NAMED_TILE = re.compile(r"(?<!\d)(\d{2,3})x(\d{2,3})(?!\d)")
+"""The tile in the name of a kernel, as in ``ampere_sgemm_128x64_tn``."""
+
+
+@lru_cache(maxsize=256)
+def _tile_columns(names: Collection[str]) -> tuple[str, dict[str, str]]:
+    """Return the column of kernel names ("" if none), and axis -> column of its tile size."""
+    plain = {name.lower().replace("_", ""): name for name in names}
+    kernel = next((plain[n] for n in ("kernel", "kernelname") if n in plain), "")
+    found = {}
+    for axis in "mnk":
+        spellings = [w for stem in _STEMS for w in (stem + axis, axis + stem)]
+        if (column := next((plain[w] for w in spellings if w in plain), None)) is not None:
+            found[axis] = column
+    return kernel, found
+
+
+def tile_of(config: Mapping[str, Any]) -> dict[str, Quantity]:
+    """Return the sizes of the tile that ran, by axis (``m``, ``n`` and maybe ``k``).
+
+    They come from the name of the kernel, else from columns such as ``BLOCK_M``, ``tile_m`` or
+    ``BM``. Empty if the configuration does not tell both ``m`` and ``n``; NaN where a row does not.
+    """
+    kernel, columns = _tile_columns(tuple(config))
+    if kernel and _is_text(config[kernel]):
+        m, n = (map_texts(config[kernel], _edge_of(i)) for i in (1, 2))
+        if not np.isnan(m).all():
+            return {"m": m, "n": n}
+    sizes = {axis: config[c] for axis, c in columns.items() if not _is_text(config[c])}
+    if not {"m", "n"} <= sizes.keys():
+        return {}
+    return {axis: np.where(np.greater(v, 0), v, np.nan)[()] for axis, v in sizes.items()}
+
+
+def _is_text(values: Any) -> bool:
+    return isinstance(values, str) or getattr(values, "dtype", np.dtype(float)).kind == "U"
+
+
+def _edge_of(group: int) -> Callable[[str], float]:
+    def edge(name: str) -> float:
+        found = _NAMED_TILE.search(name)
+        return float(found.group(group)) if found else np.nan
+
+    return edge
+
+
+def map_texts(texts: Any, number: Callable[[str], float]) -> Quantity:
+    """Return a number per text, computed once per distinct text."""
+    if isinstance(texts, str):
+        return np.float64(number(texts))
+    distinct, codes = np.unique(np.asarray(texts, dtype=str), return_inverse=True)
+    return np.array([number(text) for text in distinct.tolist()], dtype=float)[codes]
+
+
+def tile_features(
+    tile: Mapping[str, Quantity],
+    m: Quantity,
+    n: Quantity,
+    k: Quantity,
+    batch: Quantity,
+    device: Mapping[str, Any],
+) -> dict[str, Quantity]:
+    """Return waves, padding and shape of the ``tile`` that ran; nothing if it is unknown."""
+    if not tile:
+        return {}
+    features = {
+        **wave_features("tile", batch * np.ceil(m / tile["m"]) * np.ceil(n / tile["n"]), device),
+        "padding_tile": padding(m, tile["m"]) * padding(n, tile["n"]),
+        "log2_tile": np.log2(tile["m"] * tile["n"]),
+        "tile_aspect": np.log2(tile["m"] / tile["n"]),
+    }
+    return features | ({"padding_tile_k": padding(k, tile["k"])} if "k" in tile else {})
+
+
+def wave_rounding(
+    tile: Mapping[str, Quantity],
+    m: Quantity,
+    n: Quantity,
+    batch: Quantity,
+    device: Mapping[str, Any],
+) -> Quantity:
+    """Return the time of whole tiles in whole waves over that of the operations alone."""
+    blocks = batch * np.ceil(m / tile["m"]) * np.ceil(n / tile["n"])
+    waves = blocks / cores_of(device)
+    rounded = np.ceil(waves) / waves / (padding(m, tile["m"]) * padding(n, tile["n"]))
+    return nan_to(rounded, 1.0)
 
 
 def product_features(
