@@ -79,7 +79,7 @@ ONE_SIDED_PENALTY = 2.0
 SMALL_GAP = 0.05
 UINT64_MASK = 2**64 - 1
 AXIS_FEATURES = ("value", "below", "above", "step_below", "step_above")
-NO_NEIGHBORS, MAX_NEIGHBOR_CLASS = -1, 3
+MAX_TWO_SIDED_AXES = 3
 
 
 @dataclass(frozen=True)
@@ -198,26 +198,18 @@ class NeighborIndex:
 
     @property
     def columns(self) -> list[str]:
-        """The columns of `neighbor_features`, except ``bend``."""
+        """The columns of `neighbor_features`."""
         named = [f"{axis.column}.{part}" for axis in self.axes for part in AXIS_FEATURES]
         return [*named, "interpolation", "trust"]
 
-    def neighbor_class(self, neighbors: np.ndarray) -> np.ndarray:
-        """Return the number of axes with neighbors on both sides, at most `MAX_NEIGHBOR_CLASS`.
-
-        `NO_NEIGHBORS` if there are none on the row's device, on either side: the device may be new.
-        """
+    def two_sided_axes(self, neighbors: np.ndarray) -> np.ndarray:
+        """Return the number of axes with neighbors on both sides, at most `MAX_TWO_SIDED_AXES`."""
+        step, count = len(AXIS_FEATURES), len(self.axes)
         below, above = (
-            np.isfinite(
-                neighbors[:, i : i + len(AXIS_FEATURES) * len(self.axes) : len(AXIS_FEATURES)]
-            )
-            for i in (1, 2)
+            np.isfinite(neighbors[:, AXIS_FEATURES.index(side) : step * count : step])
+            for side in ("below", "above")
         )
-        size_axes = [i for i, axis in enumerate(self.axes) if axis.column != DEVICE_AXIS]
-        isolated = ~(below | above)[:, size_axes].any(axis=1)
-        return np.where(
-            isolated, NO_NEIGHBORS, np.minimum((below & above).sum(axis=1), MAX_NEIGHBOR_CLASS)
-        )
+        return np.asarray(np.minimum((below & above).sum(axis=1), MAX_TWO_SIDED_AXES))
 
     def measure_axes(self, positions: AxisPositions, values: np.ndarray) -> None:
         """Measure how well interpolation along each axis predicts each row from the others."""
@@ -239,25 +231,21 @@ class NeighborIndex:
         values: np.ndarray,
         wanted: AxisPositions | AxisPosition,
         one_sided: np.ndarray | None = None,
-        log_units: tuple[np.ndarray, np.ndarray] | None = None,
     ) -> np.ndarray:
         """Return the neighbor features of ``wanted`` among ``known`` (float32, `columns`).
 
         Per axis: the interpolated value, the neighbors' values (all three less ``interpolation``)
         and the steps to them; NaN if there are none. Then ``interpolation``, the mean of the axes'
-        values weighted by distance and axis error, and ``trust``, the log of the weights' sum. With
-        ``log_units``, a column ``bend`` precedes these two: the error of interpolating the unit in
-        the same way.
+        values weighted by distance and axis error, and ``trust``, the log of the weights' sum.
 
         Args:
             known: positions of measured runs.
             values: their values.
             wanted: positions of the rows; a run at the same position is not a neighbor.
             one_sided: rows for which upper neighbors are ignored.
-            log_units: log of the unit of ``known`` and of ``wanted``.
         """
         axis_features: list[tuple[Any, ...]] = []
-        total, unit_total, weights = (np.zeros(wanted.shape) for _ in range(3))
+        total, weights = np.zeros(wanted.shape), np.zeros(wanted.shape)
         for i, axis in enumerate(self.axes):
             below, step_below, above, step_above = known.adjacent(i, values, wanted)
             if one_sided is not None:
@@ -269,19 +257,10 @@ class NeighborIndex:
             weight = nan_to(np.power(axis.error * (gap + SMALL_GAP), -2.0), 0.0)
             total, weights = total + weight * nan_to(value, 0.0), weights + weight
             axis_features.append((value, below, above, step_below, step_above))
-            if log_units is not None:
-                below, _, above, _ = known.adjacent(i, log_units[0], wanted)
-                if one_sided is not None:
-                    above = np.where(one_sided, np.nan, above)
-                unit = _interpolate(below, above, step_below / step)
-                unit_total = unit_total + weight * nan_to(unit, 0.0)
         weights = np.where(weights > 0.0, weights, np.nan)
         base = total / weights
         cells = [[v - base, b - base, a - base, *steps] for v, b, a, *steps in axis_features]
-        curvature = (
-            [] if log_units is None else [unit_total / weights - log_units[1].reshape(wanted.shape)]
-        )
-        table = np.array([*chain(*cells), *curvature, base, np.log(weights)], dtype=np.float32)
+        table = np.array([*chain(*cells), base, np.log(weights)], dtype=np.float32)
         return table.reshape(len(table), -1).T
 
 

@@ -14,7 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
 from foretune.datasets import newest_runs, read_runs, write_runs
-from foretune.datasets.runs import configurations_of, problems_of
+from foretune.datasets.runs import configurations_of
 from foretune.datasets.schema import columns_of, validate
 from foretune.device import Device
 from foretune.errors import PredictorError, UnknownName
@@ -27,6 +27,7 @@ from foretune.features.featureset import Estimator
 from foretune.files import translate_read_errors
 from foretune.models.calibration import Calibration, CorrectionFeatures, choose_rows
 from foretune.models.chunks import predict_in_chunks
+from foretune.models.holdouts import exact_problems
 from foretune.models.repeats import Repeats
 from foretune.models.saved.folder import RUNS_FILE, atomic_folder, read_card, require_regular_files
 from foretune.models.target_model import TargetModel, share_positions
@@ -123,7 +124,7 @@ class Predictor(Estimator):
         share_positions(self.targets_.values())
         self.training_ = {
             "rows": len(runs),
-            "problems": len(set(problems_of(runs))),
+            "problems": int(exact_problems(runs).max(initial=-1)) + 1,
             "devices": sorted(map(str, runs["device"].unique())),
         }
         return self

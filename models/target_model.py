@@ -1,9 +1,8 @@
 """The model of one target: experts, their weights, and the interval.
 
-Rows are held out in every way in which a row can be new. The predictions of the experts (`Experts`)
-for them train the weights (`Blend`); the errors of the blend train the interval
-(`ConformalInterval`). Without neighbors (randomly drawn configurations), the experts are trees and
-a smooth model.
+Rows are held out in every way in which a row can be new. What the experts (`Experts`) predict for
+them gives the weights (`Stack`); the errors of the weighted mean give the interval
+(`ConformalInterval`).
 """
 
 import json
@@ -19,14 +18,7 @@ from foretune.features import FeatureSet
 from foretune.features.arrays import Rows, SingleRow
 from foretune.files import read_json
 from foretune.models.axis_positions import AxisPositions
-from foretune.models.blend import Blend
-from foretune.models.experts import (
-    Experts,
-    RegressorFactory,
-    Table,
-    gating_features,
-    scale_free_features,
-)
+from foretune.models.experts import INTERPOLATION, Experts, RegressorFactory, Table
 from foretune.models.holdouts import (
     distinct_problems,
     exact_problems,
@@ -35,9 +27,10 @@ from foretune.models.holdouts import (
     mixed_holdouts,
 )
 from foretune.models.interval import ConformalInterval
-from foretune.models.neighbors import NO_NEIGHBORS, Axis, NeighborIndex, RepeatedSize
+from foretune.models.neighbors import Axis, NeighborIndex, RepeatedSize
 from foretune.models.repeats import Repeats
 from foretune.models.smooth import SmoothExpert
+from foretune.models.stack import Stack
 from foretune.models.targets import Target, TargetScale
 from foretune.models.training_range import TrainingRange
 from foretune.models.trees.regressor import Regressor
@@ -58,8 +51,11 @@ PROBLEM_FOLDS = 6
 """Number of folds if there are few problems."""
 MIN_NEIGHBOR_ROWS = 200
 """Minimum rows for neighbors to be used."""
-MIN_SMOOTH_ROWS, MAX_SMOOTH_ROWS = 40, 3000
-"""Table sizes with a smooth expert."""
+MIN_SMOOTH_ROWS = 40
+"""Minimum rows of a smooth expert."""
+NEW_DEVICE = -1
+"""The kind of rows whose device was not known; other kinds count axes with neighbors."""
+NEIGHBORS_FILE = "neighbors.npz"
 
 
 @dataclass(frozen=True)
@@ -70,14 +66,14 @@ class _Trials:
         Z: gating features (rows, features).
         predictions: (rows, experts).
         rows: indices in the table.
-        neighbor_class: see `NeighborIndex.neighbor_class`.
+        kind: see `_kinds`.
         number: the trial of each row.
     """
 
     Z: np.ndarray
     predictions: np.ndarray
     rows: np.ndarray
-    neighbor_class: np.ndarray
+    kind: np.ndarray
     number: np.ndarray
 
     @classmethod
@@ -87,7 +83,7 @@ class _Trials:
             Z=np.concatenate([t.Z for t in trials]),
             predictions=np.concatenate([t.predictions for t in trials]),
             rows=np.concatenate([t.rows for t in trials]),
-            neighbor_class=np.concatenate([t.neighbor_class for t in trials]),
+            kind=np.concatenate([t.kind for t in trials]),
             number=np.repeat(np.arange(len(trials)), [len(t.rows) for t in trials]),
         )
 
@@ -97,31 +93,27 @@ class TargetModel:
 
     Attributes:
         scale: the scale on which the target is learned.
-        experts, interval: the parts.
-        blend: the weights of the experts; None if there is one expert.
+        experts, stack, interval: the parts.
         neighbor_index: None if neighbors are not used.
         positions, values: measured runs and their target values; set with neighbors.
-        log_units: log of the unit of each measured run; None without a unit.
+        devices: the training devices.
         reach: column -> how far outside the range rows were held out.
-        training_devices: the devices, if too few to hold one out; None otherwise, and with few
-            problems.
     """
 
     scale: TargetScale
     experts: Experts
+    stack: Stack
     interval: ConformalInterval
     positions: AxisPositions
     values: np.ndarray
+    devices: list[str]
     reach: dict[str, float]
 
     def __init__(self, target: Target, make_regressor: RegressorFactory, seed: int = 0) -> None:
         self.target = target
         self.make_regressor = make_regressor
         self.seed = seed
-        self.blend: Blend | None = None
         self.neighbor_index: NeighborIndex | None = None
-        self.log_units: np.ndarray | None = None
-        self.training_devices: list[str] | None = None
 
     def fit(
         self,
@@ -135,74 +127,76 @@ class TargetModel:
         The interval covers any of the ``repeats``, the other measurements of the same rows.
         """
         rng = np.random.default_rng(self.seed)
+        self.devices = sorted(rows["device"].astype(str).unique())
         problems = distinct_problems(rows)
         few_problems = has_few_problems(problems, exact_problems(rows))
         full_table = self._table(features, rows, X, problems if few_problems else None)
         sampled = _sample(np.arange(len(rows)), MAX_ROWS, rng)
         table, rows = full_table.subset(sampled), rows.iloc[sampled].reset_index(drop=True)
-        without_neighbors = few_problems or not _has_neighbors(table)
+        if few_problems or not _has_neighbors(table):
+            smooth = self._smooth_expert(table, rng)
+        else:
+            smooth, self.neighbor_index = None, full_table.neighbor_index
+            self.positions, self.values = full_table.positions, full_table.y
         if few_problems:
             held_out = _problems_held_out(problems[sampled], rng) + _devices_held_out(rows, rng)
         else:
-            held_out = self._holdouts(table, rows, without_neighbors, rng)
-            known = sorted(rows["device"].astype(str).unique())
-            self.training_devices = known if len(known) < MIN_DEVICES else None
-        smooth = None
-        if MIN_SMOOTH_ROWS <= len(rows) <= MAX_SMOOTH_ROWS:
-            smooth = SmoothExpert.fit_hyperparameters(table.columns, table.X, table.y, rng)
+            held_out = self._holdouts(table, rows, rng)
         trials = _Trials.concatenated(
-            [self._trial(table, out, without_neighbors, smooth, rng) for out in held_out]
+            [self._trial(table, rows, out, smooth, rng) for out in held_out]
         )
-        outside, truth = self._octaves_outside(rows, held_out, trials), table.y[trials.rows]
+        everything = np.arange(len(rows))
+        self.experts = self._fit_experts(
+            self.make_regressor, table, everything, everything, smooth, rng
+        )
+        truth = table.y[trials.rows]
         scored_problems = problems[sampled][trials.rows] if few_problems else None
-        predicted = self._fit_blend(trials, truth, scored_problems)
-        self._fit_experts(table, full_table, without_neighbors, smooth, rng)
-        errors = truth - predicted
+        errors = truth - self._stack(trials, truth, scored_problems)
         if repeats is not None:
             errors += repeats.draw(sampled[trials.rows], np.random.default_rng(self.seed))
-        Z = _disagreement(trials.predictions, predicted) if few_problems else trials.Z
+        outside = self._octaves_outside(rows, held_out, trials)
+        Z = _disagreement(trials.predictions) if few_problems else trials.Z
         self.interval = ConformalInterval.fit(
-            Z, errors, trials.number, outside, trials.neighbor_class, self.seed, scored_problems
+            Z, errors, trials.number, outside, trials.kind, self.seed, scored_problems
         )
         return self
 
-    def _fit_blend(
+    def _smooth_expert(self, table: Table, rng: np.random.Generator) -> SmoothExpert | None:
+        if len(table.y) < MIN_SMOOTH_ROWS:
+            return None
+        return SmoothExpert.fit_hyperparameters(table.columns, table.X, table.y, rng)
+
+    def _stack(
         self, trials: "_Trials", truth: np.ndarray, problems: np.ndarray | None
     ) -> np.ndarray:
-        """Fit the blend, unless there is one expert; return its values of the held-out rows."""
-        if trials.predictions.shape[1] == 1:
-            return trials.predictions[:, 0]
-        if problems is not None:
-            self.blend, predicted = Blend.fit_by_problem(
-                trials.predictions, truth, trials.number, problems
+        """Fit the weights; return each trial's values with weights from the others."""
+        Z, predictions, new_device = trials.Z, trials.predictions, trials.kind == NEW_DEVICE
+
+        def fitted(rows: np.ndarray) -> Stack:
+            numbers = None if problems is None else problems[rows]
+            return Stack.fit(
+                Z[rows], predictions[rows], truth[rows], new_device[rows], numbers, self.seed
             )
-        else:
-            new_device = trials.neighbor_class == NO_NEIGHBORS
-            self.blend, predicted = Blend.fit(
-                trials.Z, trials.predictions, truth, trials.number, new_device, self.seed
-            )
-        return predicted
+
+        everything = np.ones(len(truth), dtype=bool)
+        self.stack, value = fitted(everything), np.empty(len(truth))
+        for name in np.unique(trials.number):
+            out = trials.number == name
+            stack = self.stack if out.all() else fitted(~out)
+            value[out] = stack.combine(Z[out], predictions[out], new_device[out])
+        return value
 
     def _fit_experts(
         self,
+        make_regressor: RegressorFactory,
         table: Table,
-        full_table: Table,
-        without_neighbors: bool,
+        rows: np.ndarray,
+        known: np.ndarray,
         smooth: SmoothExpert | None,
         rng: np.random.Generator,
-    ) -> None:
-        rows = np.arange(len(table.y))
-        if without_neighbors:
-            self.experts = Experts.fit_without_neighbors(
-                self.make_regressor, table, rows, smooth, rng
-            )
-            return
-        self.experts = Experts.fit_with_neighbors(
-            self.make_regressor, table, rows, rows, smooth, rng
-        )
-        self.neighbor_index = full_table.neighbor_index
-        self.positions, self.values = full_table.positions, full_table.y
-        self.log_units = full_table.log_unit if full_table.has_unit else None
+    ) -> Experts:
+        neighbors_from = None if self.neighbor_index is None else known
+        return Experts.fit(make_regressor, table, rows, neighbors_from, smooth, rng)
 
     def predict(
         self,
@@ -225,45 +219,36 @@ class TargetModel:
             beyond: the same, less `reach`.
         """
         rows = Rows.from_table(rows)
-        log_unit = self.scale.log_unit(features, rows)
-        neighbors = self._neighbor_features(rows, log_unit)
-        predictions = self.experts.predict(X, neighbors, log_unit)
-        Z = gating_features(X, neighbors, predictions)
-        neighbor_class = _neighbor_class(self.neighbor_index, neighbors, len(X))
-        log_value = predictions[:, 0]
-        if self.blend is not None:
-            log_value = self.blend.predict(
-                Z, predictions, neighbor_class == NO_NEIGHBORS, self._is_unseen_device(rows)
-            )
-        differences = predictions - log_value[:, None]
-        if neighbors is None and self.scale.roofline:  # with neighbors, the unit is an expert
-            differences = np.column_stack([differences, -log_value])
+        neighbors = self._neighbor_features(rows)
+        predictions, new_device = self.experts.predict(X, neighbors), self._is_new_device(rows)
+        Z = _error_features(X, neighbors, predictions)
+        log_value = self.stack.combine(Z, predictions, new_device)
+        kind = self._kinds(neighbors, new_device)
         if self.interval.median_error is not None:
-            Z = _disagreement(predictions, log_value)
-        width = self.interval.half_width(Z, outside, beyond, neighbor_class)
-        return log_value + log_unit + self.scale.log_scale(rows), width, differences
+            Z = _disagreement(predictions)
+        width = self.interval.half_width(Z, outside, beyond, kind)
+        log_unit = self.scale.log_unit(features, rows) + self.scale.log_scale(rows)
+        return log_value + log_unit, width, predictions - log_value[:, None]
 
-    def _is_unseen_device(self, rows: Rows) -> np.ndarray:
-        """Return which rows are of a new device, if no device was held out."""
-        if self.training_devices is None or "device" not in rows:
+    def _kinds(self, neighbors: np.ndarray | None, new_device: np.ndarray) -> np.ndarray:
+        """Return the kind of each row: `NEW_DEVICE`, or its axes with neighbors on both sides."""
+        axes: np.ndarray | int = 0
+        if neighbors is not None and self.neighbor_index is not None:
+            axes = self.neighbor_index.two_sided_axes(neighbors)
+        return np.where(new_device, NEW_DEVICE, axes)
+
+    def _is_new_device(self, rows: Rows) -> np.ndarray:
+        if "device" not in rows:
             return np.zeros(len(rows), dtype=bool)
         names, codes = rows.distinct("device")
-        return ~np.isin(names, self.training_devices)[codes]
+        return ~np.isin(names, self.devices)[codes]
 
-    def _neighbor_features(self, rows: Rows, log_unit: np.ndarray) -> np.ndarray | None:
+    def _neighbor_features(self, rows: Rows) -> np.ndarray | None:
         """Return the neighbor features of rows; None without neighbors."""
-        if self.neighbor_index is None:
+        if (index := self.neighbor_index) is None:
             return None
-        neighbor_index = self.neighbor_index
-        wanted = (
-            neighbor_index.locate_one(rows)
-            if isinstance(rows, SingleRow)
-            else neighbor_index.locate(rows)
-        )
-        log_units = None if self.log_units is None else (self.log_units, log_unit)
-        return neighbor_index.neighbor_features(
-            self.positions, self.values, wanted, log_units=log_units
-        )
+        wanted = index.locate_one(rows) if isinstance(rows, SingleRow) else index.locate(rows)
+        return index.neighbor_features(self.positions, self.values, wanted)
 
     def _table(
         self, features: FeatureSet, rows: pd.DataFrame, X: np.ndarray, problems: np.ndarray | None
@@ -276,26 +261,22 @@ class TargetModel:
         neighbor_index = NeighborIndex.from_runs(rows)
         positions = neighbor_index.locate(rows)
         neighbor_index.measure_axes(positions, log_target - log_unit)
-        kinds = holdout_kinds(neighbor_index.axes)
-        columns = features.columns_ or ()
-        scale_free = None if problems is None else scale_free_features(columns, X, problems)
         return Table(
-            columns,
+            features.columns_ or (),
             X,
             log_target - log_unit,
-            log_unit,
+            self.scale.roofline is not None,
             neighbor_index,
             positions,
-            kinds,
-            scale_free,
+            holdout_kinds(neighbor_index.axes),
         )
 
     def _holdouts(
-        self, table: Table, rows: pd.DataFrame, without_neighbors: bool, rng: np.random.Generator
+        self, table: Table, rows: pd.DataFrame, rng: np.random.Generator
     ) -> list[np.ndarray]:
         """Return masks of the rows to hold out together."""
         count = MORE_HOLDOUTS if len(rows) <= SMALL_TABLE_ROWS else HOLDOUTS
-        if not without_neighbors:
+        if self.neighbor_index is not None:
             mixed = mixed_holdouts(table.positions, table.kinds, count, rng)
             return [*mixed, *_devices_held_out(rows, rng)]
         folds = fold_of_rows(rows, "grouped", self.seed, "task", count)
@@ -307,8 +288,8 @@ class TargetModel:
     def _trial(
         self,
         table: Table,
+        rows: pd.DataFrame,
         out: np.ndarray,
-        without_neighbors: bool,
         smooth: SmoothExpert | None,
         rng: np.random.Generator,
     ) -> "_Trials":
@@ -316,21 +297,15 @@ class TargetModel:
         known = np.flatnonzero(~out)
         sampled = _sample(known, MAX_TRIAL_ROWS, rng)
         wanted = _sample(np.flatnonzero(out), MAX_SCORED_ROWS, rng)
-        X, log_unit = table.X[wanted], table.log_unit[wanted]
-        neighbors = None
-        if without_neighbors:
-            experts = Experts.fit_without_neighbors(
-                self._quick_regressor, table, sampled, smooth, rng, True
-            )
-        else:
-            experts = Experts.fit_with_neighbors(
-                self._quick_regressor, table, known, sampled, smooth, rng
-            )
+        experts = self._fit_experts(self._quick_regressor, table, sampled, known, smooth, rng)
+        X, neighbors = table.X[wanted], None
+        if self.neighbor_index is not None:
             neighbors = table.neighbor_features(known, wanted)
-        predictions = experts.predict(X, neighbors, log_unit)
-        neighbor_class = _neighbor_class(table.neighbor_index, neighbors, len(wanted))
-        Z = gating_features(X, neighbors, predictions)
-        return _Trials(Z, predictions, wanted, neighbor_class, np.zeros(len(wanted), dtype=int))
+        predictions = experts.predict(X, neighbors)
+        device = pd.factorize(rows["device"])[0]
+        kind = self._kinds(neighbors, ~np.isin(device[wanted], device[known]))
+        Z = _error_features(X, neighbors, predictions)
+        return _Trials(Z, predictions, wanted, kind, np.zeros(len(wanted), dtype=int))
 
     def _octaves_outside(
         self, rows: pd.DataFrame, held_out: list[np.ndarray], trials: "_Trials"
@@ -354,22 +329,20 @@ class TargetModel:
         folder.mkdir()
         self.experts.save(folder)
         self.interval.save(folder, "spread")
+        self.stack.save(folder)
         card: dict[str, Any] = {
-            "unit": self.scale.to_json(),
+            "scale": self.scale.to_json(),
             "reach": self.reach,
+            "devices": self.devices,
             "experts": self.experts.parts,
-            "opinions": None if self.blend is None else len(self.blend.models),
-            "neighbours": None,
-        } | ({} if self.training_devices is None else {"devices": self.training_devices})
-        if self.blend is not None:
-            self.blend.save(folder)
-        if self.neighbor_index is not None:
-            values = [self.values] if self.log_units is None else [self.values, self.log_units]
-            self.positions.save(folder / "neighbours.npz", np.array(values))
-            card["neighbours"] = {
-                "axes": [vars(axis) for axis in self.neighbor_index.axes],
-                "series": self.neighbor_index.group_columns,
-                "repeated": [vars(size) for size in self.neighbor_index.repeated],
+            "neighbors": None,
+        }
+        if (index := self.neighbor_index) is not None:
+            self.positions.save(folder / NEIGHBORS_FILE, self.values)
+            card["neighbors"] = {
+                "axes": [vars(axis) for axis in index.axes],
+                "series": index.group_columns,
+                "repeated": [vars(size) for size in index.repeated],
             }
         (folder / "target.json").write_text(json.dumps(card, indent=1), encoding="utf-8")
 
@@ -378,25 +351,21 @@ class TargetModel:
         """Read from ``folder``."""
         model = cls(target, make_regressor)
         card = read_json(folder / "target.json")
-        model.scale = TargetScale.from_json(card["unit"], target)
-        model.reach = dict(card["reach"])
-        model.training_devices = card.get("devices")
-        saved_neighbors = card["neighbours"]
-        model.experts = Experts.load(folder, type(make_regressor()), card["experts"])
+        model.scale = TargetScale.from_json(card["scale"], target)
+        model.reach, model.devices = dict(card["reach"]), list(card["devices"])
+        model.experts = Experts.load(
+            folder, type(make_regressor()), card["experts"], model.scale.roofline is not None
+        )
+        model.stack = Stack.load(folder)
         model.interval = ConformalInterval.load(folder, "spread")
-        if saved_neighbors is not None:
-            axes = [Axis(**axis) for axis in saved_neighbors["axes"]]
+        if (saved := card["neighbors"]) is not None:
             repeated = [
                 RepeatedSize(size["column"], tuple(size["factors"]), size["ratio"])
-                for size in saved_neighbors["repeated"]
+                for size in saved["repeated"]
             ]
-            model.neighbor_index = NeighborIndex(axes, saved_neighbors["series"], repeated)
-            model.positions, (model.values, *log_units) = AxisPositions.load(
-                folder / "neighbours.npz"
-            )
-            model.log_units = log_units[0] if log_units else None
-        if card["opinions"] is not None:
-            model.blend = Blend.load(folder, card["opinions"])
+            axes = [Axis(**axis) for axis in saved["axes"]]
+            model.neighbor_index = NeighborIndex(axes, saved["series"], repeated)
+            model.positions, model.values = AxisPositions.load(folder / NEIGHBORS_FILE)
         return model
 
 
@@ -414,9 +383,21 @@ def share_positions(models: Iterable[TargetModel]) -> None:
             different.append(model.positions)
 
 
-def _disagreement(predictions: np.ndarray, value: np.ndarray) -> np.ndarray:
-    """Return the mean distance of the experts from the value (rows, 1)."""
-    return np.nanmean(np.abs(predictions - value[:, None]), axis=1, keepdims=True)
+def _error_features(
+    X: np.ndarray, neighbors: np.ndarray | None, predictions: np.ndarray
+) -> np.ndarray:
+    """Return what tells rows with large errors from others (float32).
+
+    The neighbor features, or without neighbors the features, and the differences between experts.
+    """
+    seen = X if neighbors is None else np.delete(neighbors, INTERPOLATION, axis=1)
+    parts = [seen, predictions[:, 1:] - predictions[:, :1]]
+    return np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
+
+
+def _disagreement(predictions: np.ndarray) -> np.ndarray:
+    """Return the mean distance of the experts from their mean (rows, 1)."""
+    return np.abs(predictions - predictions.mean(axis=1, keepdims=True)).mean(axis=1, keepdims=True)
 
 
 def _problems_held_out(problems: np.ndarray, rng: np.random.Generator) -> list[np.ndarray]:
@@ -441,17 +422,6 @@ def _has_neighbors(table: Table) -> bool:
         return False
     neighbors = table.neighbor_index.neighbor_features(table.positions, table.y, table.positions)
     return bool(np.isfinite(neighbors[:, -1]).mean() >= MIN_NEIGHBOR_SHARE)
-
-
-def _neighbor_class(
-    neighbor_index: NeighborIndex | None, neighbors: np.ndarray | None, rows: int
-) -> np.ndarray:
-    """Return the neighbor class of rows; all 0 without neighbors."""
-    return (
-        np.zeros(rows, dtype=int)
-        if neighbor_index is None or neighbors is None
-        else neighbor_index.neighbor_class(neighbors)
-    )
 
 
 def _sample(rows: np.ndarray, max_rows: int, rng: np.random.Generator) -> np.ndarray:
