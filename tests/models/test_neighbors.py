@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from foretune.features.arrays import Rows, SingleRow
 from foretune.models.axis_positions import AxisPositions
-from foretune.models.neighbors import MAX_AXES, NO_NEIGHBORS, NeighborIndex
+from foretune.models.neighbors import MAX_AXES, NeighborIndex
 
 AXES = ["problem.M", "problem.x"]
 SIZES = [1.0, 2.0, 3.0, 8.0, 64.0, None]
@@ -149,27 +149,6 @@ def test_neighbours_above_can_be_ignored(powers):
     assert below[-2] == values[1]
 
 
-def test_what_the_unit_does_between_neighbours_is_seen(powers):
-    """A unit that bends, under values of any kind: only its own bend counts."""
-    around, places, values = powers
-    sizes = np.array([3.0, 48.0, 200.0])
-    asked = around.locate(line(sizes))
-    plain = around.neighbor_features(places, values, asked)
-    look = around.neighbor_features(
-        places, values, asked, log_units=(np.arange(8.0) ** 2, np.log2(sizes) ** 2)
-    )
-    np.testing.assert_array_equal(np.delete(look, -3, axis=1), plain)
-    share = np.log2(sizes[:2]) % 1
-    bend = [*(share * (1 - share)), 49 - np.log2(200) ** 2]  # a square lies below its chords
-    np.testing.assert_allclose(look[:, -3], bend, rtol=1e-4)
-    both = np.array([False, True])
-    below = around.neighbor_features(
-        places, values, asked[[0, 0]], both, (np.arange(8.0) ** 2, np.zeros(2))
-    )
-    assert below[1, -3] == 1.0
-    assert below[0, -3] > 1.0
-
-
 def test_an_unseen_series_has_no_neighbours():
     runs = line(np.tile(2.0 ** np.arange(4), 2), **{"config.mode": ["a"] * 4 + ["b"] * 4})
     around = NeighborIndex.from_runs(runs)
@@ -251,7 +230,6 @@ def test_the_same_work_on_another_device_is_a_neighbour():
     seen = dict(zip(around.columns, look[0], strict=True))
     assert seen["device.memory_gbps.step_below"] == seen["device.memory_gbps.step_above"] == 2
     assert np.isnan(seen["problem.N.below"])  # none of this device's runs is known
-    assert (around.neighbor_class(look) == NO_NEIGHBORS).all()
 
 
 def test_a_device_as_fast_as_a_known_one_is_another():
@@ -261,7 +239,6 @@ def test_a_device_as_fast_as_a_known_one_is_another():
     look = around.neighbor_features(
         around.locate(runs), np.arange(len(runs)) * 1.0, around.locate(twin)
     )
-    assert (around.neighbor_class(look) == NO_NEIGHBORS).all()
     seen = pd.DataFrame(look[:, : len(around.columns)], columns=around.columns)
     assert seen["device.memory_gbps.step_below"].tolist() == [4.0] * 4  # to the slow one
 
@@ -272,7 +249,7 @@ def test_a_device_of_unknown_speed_has_no_neighbours():
     nameless = on_devices({"new": 0.0}).drop(columns="device.memory_gbps")
     for wanted in (around.locate(nameless), around.locate_one(SingleRow.read(nameless.iloc[:1]))):
         look = around.neighbor_features(around.locate(runs), np.arange(len(runs)) * 1.0, wanted)
-        assert (around.neighbor_class(np.atleast_2d(look)) == NO_NEIGHBORS).all()
+        assert np.isnan(np.atleast_2d(look)[:, -2]).all()
 
 
 @pytest.mark.parametrize(
@@ -403,7 +380,7 @@ def test_company_is_along_how_many_axes_there_are_neighbours_on_both_sides():
     )
     around = NeighborIndex.from_runs(grid)
     cases = {(2, 2, 2, 2): 3, (2, 2, 1, 4): 2, (1, 2, 1, 4): 1, (1, 1, 4, 4): 0,
-             (3, 2, 2, 2): 1, (3, 3, 2, 2): NO_NEIGHBORS, (8, 2, 2, 2): 0}  # fmt: skip
+             (3, 2, 2, 2): 1, (3, 3, 2, 2): 0, (8, 2, 2, 2): 0}  # fmt: skip
     wanted = pd.DataFrame(list(cases), columns=columns).assign(device="d")
     look = around.neighbor_features(around.locate(grid), np.zeros(len(grid)), around.locate(wanted))
-    assert around.neighbor_class(look).tolist() == list(cases.values())
+    assert around.two_sided_axes(look).tolist() == list(cases.values())

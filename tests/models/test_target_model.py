@@ -99,52 +99,32 @@ def test_neighbours_are_used_where_there_are_any(on_grid, off_grid):
     assert fit(few)[0].neighbor_index is None
 
 
-def test_few_rows_have_a_smooth_expert_and_many_have_none(off_grid, monkeypatch):
+def test_without_neighbours_a_smooth_expert_helps(off_grid, monkeypatch):
     runs = scattered()
     assert off_grid[0].experts.smooth is not None
     truth = np.log(scattered(400).tail(100)["time_ms"])
-    blended = np.abs(predict(off_grid, scattered(400).tail(100))[0] - truth).mean()
-    for name, value in (("MIN_SMOOTH_ROWS", len(runs) + 1), ("MAX_SMOOTH_ROWS", len(runs) - 1)):
-        with monkeypatch.context() as patch:
-            patch.setattr(f"foretune.models.target_model.{name}", value)
-            alone = fit(runs)
-            assert alone[0].experts.smooth is None
-            assert alone[0].blend is None
-            assert blended < np.abs(predict(alone, scattered(400).tail(100))[0] - truth).mean()
+    stacked = np.abs(predict(off_grid, scattered(400).tail(100))[0] - truth).mean()
+    monkeypatch.setattr("foretune.models.target_model.MIN_SMOOTH_ROWS", len(runs) + 1)
+    alone = fit(runs)
+    assert alone[0].experts.smooth is None
+    assert stacked < np.abs(predict(alone, scattered(400).tail(100))[0] - truth).mean()
 
 
-def test_where_no_row_sees_a_neighbour_that_expert_has_no_opinion(on_grid, tmp_path):
-    experts = dataclasses.replace(on_grid[0].experts, corrected=None)
-    features = experts.tree.n_features_in_
-    X, look = np.zeros((3, features)), np.full((3, 4), np.nan, dtype=np.float32)
-    opinions = experts.predict(X, look, np.zeros(3))
-    assert opinions.shape == (3, 4)
-    assert np.isfinite(opinions[:, [0, 3]]).all()
-    assert np.isnan(opinions[:, 1]).all()
-    experts.save(tmp_path)
-    again = Experts.load(tmp_path, type(experts.tree), experts.parts)
-    np.testing.assert_array_equal(again.predict(X, look, np.zeros(3)), opinions)
-
-
-def test_what_needs_a_unit_is_there_only_with_one(with_unit, on_grid):
-    """Without one, learning the target itself would be ``tree`` again."""
-    model, features = with_unit
-    assert model.experts.parts == ["tree", "direct", "corrected"]
-    assert on_grid[0].experts.parts == ["tree", "corrected"]
-    assert on_grid[0].log_units is None
-    assert len(np.unique(model.log_units)) > len(SIZES)
-    seen = model.experts.corrected.n_features_in_
-    assert seen == len(features.columns_) + len(model.neighbor_index.columns) + 1
-
-
-def test_a_unit_comes_back_from_disk_too(with_unit, tmp_path, between):
-    model, features = with_unit
-    rows = products(between)
-    model.save(tmp_path / "time_ms")
-    loaded = TargetModel.load(tmp_path / "time_ms", "time_ms", make)
-    np.testing.assert_array_equal(loaded.log_units, model.log_units)
-    before, after = (predict((m, features), rows)[0] for m in (model, loaded))
-    np.testing.assert_array_equal(after, before)
+def test_rows_without_neighbours_repeat_the_trees(on_grid, with_unit, tmp_path):
+    for (model, features), opinions in ((on_grid, 3), (with_unit, 4)):
+        experts = model.experts
+        X = np.zeros((3, len(features.columns_)), dtype=np.float32)
+        look = np.full((3, len(model.neighbor_index.columns)), np.nan, dtype=np.float32)
+        said = experts.predict(X, look)
+        assert said.shape == (3, opinions)
+        assert (said[:, :3] == said[:, :1]).all()
+        if opinions == 4:  # of the unit itself
+            assert (said[:, 3] == 0).all()
+    alone = dataclasses.replace(on_grid[0].experts, corrected=None)
+    alone.save(tmp_path)
+    again = Experts.load(tmp_path, type(alone.tree), alone.parts, has_unit=False)
+    X, look = X[:, : alone.tree.n_features_in_], look
+    np.testing.assert_array_equal(again.predict(X, look), alone.predict(X, look))
 
 
 def test_with_neighbours_a_smooth_law_is_met_far_better_than_by_trees(on_grid):
@@ -163,7 +143,7 @@ def test_with_neighbours_a_smooth_law_is_met_far_better_than_by_trees(on_grid):
 def test_rows_without_neighbours_are_predicted_by_the_tree(on_grid, between):
     model, features = on_grid
     log_value, width, differences = predict(on_grid, between)
-    assert differences.shape == (len(between), 4)
+    assert differences.shape == (len(between), 3)
     X = features.transform(between).to_numpy()
     assert np.isfinite(log_value).all()
     assert (width > 0).all()
@@ -188,8 +168,8 @@ def test_it_comes_back_from_disk_the_same(fixture, request, tmp_path, between):
 
 @pytest.mark.parametrize(
     "part",
-    ["tree.ubj.gz", "corrected.ubj.gz", "blend0.ubj.gz", "blend2.ubj.gz", "blend.json",
-     "spread.json", "neighbours.npz", "target.json"],
+    ["tree.ubj.gz", "corrected.ubj.gz", "error0.ubj.gz", "error2.ubj.gz", "stack.json",
+     "spread.json", "neighbors.npz", "target.json"],
 )  # fmt: skip
 def test_a_part_that_is_missing_is_noticed(on_grid, tmp_path, part):
     on_grid[0].save(tmp_path / "time_ms")
@@ -284,8 +264,9 @@ def test_with_few_problems_a_law_holds_on_others(problems, tmp_path):
     runs, others = tiled(problems), tiled(40, seed=1)
     predictor = Predictor(parameters=QUICK).fit(runs)
     model = predictor.targets_["time_ms"]
-    assert model.experts.scale_free is not None
+    assert model.experts.smooth is not None
     assert model.neighbor_index is None
+    assert model.stack.models == []
     said = predictor.predict(others)
     error = np.abs(said["time_ms"] / others["time_ms"] - 1)
     assert error.mean() < 0.15
