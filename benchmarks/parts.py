@@ -3,8 +3,8 @@
     python benchmarks/parts.py DATA --out parts.jsonl [--only spaces,moe] [--task TEXT] [--draw 1]
     python benchmarks/parts.py DATA --out parts.jsonl --table
 
-Every line of ``--out`` is one part left out of one task of ``predictor_tasks.py``, trained and
-tested at full size; what is in the file already is not run again, so that a run can be interrupted.
+Every line of ``--out`` is one part left out of one task of ``predictor_tasks.py``, trained on at
+most ``--rows`` rows; what is in the file is not run again, so that a run can be interrupted.
 ``--table`` prints what is in it. Nothing in the package knows of this: parts are left out by
 replacing what brings them in. Boosted models that two variants have in common are trained once.
 """
@@ -22,24 +22,25 @@ from unittest.mock import patch
 
 import numpy as np
 from machine import heading, markdown
-from predictor_tasks import GROUPS, Task
+from predictor_tasks import GROUPS, Task, thinned
 
 from foretune.collect import local_device
 from foretune.features import featureset
 from foretune.features.featureset import FeatureSet
 from foretune.models import (
     Predictor,
-    blend,
     experts,
     holdouts,
     interval,
     neighbors,
     roofline,
+    stack,
     target_model,
 )
 from foretune.models.experts import Experts
 from foretune.models.interval import ConformalInterval
 from foretune.models.smooth import SmoothExpert
+from foretune.models.stack import Stack
 from foretune.models.target_model import TargetModel
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.validation.metrics import score
@@ -52,47 +53,39 @@ WHOLE = "the whole"
 
 
 def without_opinion(name: str) -> list[Change]:
-    """Return what silences one opinion wherever another one speaks."""
+    """Return what leaves one opinion out."""
     plain = Experts.predict
 
-    def opinions(
-        self: Experts, X: np.ndarray, look: np.ndarray | None, log_unit: np.ndarray
-    ) -> np.ndarray:
-        said = plain(self, X, look, log_unit)
-        names = names_of(self, look)
-        if name not in names or len(names) == 1:
-            return said
-        rest = np.delete(said, names.index(name), axis=1)
-        silent = ~np.isfinite(rest).any(axis=1)
-        rest[silent, 0] = said[silent, names.index(name)]
-        return rest
+    def opinions(self: Experts, X: np.ndarray, look: np.ndarray | None) -> np.ndarray:
+        said, names = plain(self, X, look), names_of(self, look)
+        return np.delete(said, names.index(name), axis=1) if name in names[1:] else said
 
     return [(Experts, "predict", opinions)]
 
 
 def names_of(model: Experts, look: np.ndarray | None) -> list[str]:
-    """Return the names of the columns of `Experts.opinions`."""
-    smooth = ["smooth"] if model.smooth is not None else []
-    if look is None:
-        return [*model.parts, *smooth]
-    if model.direct is None:
-        return ["tree", "corrected", "interpolation", *smooth]
-    return ["tree", "direct", "corrected", "interpolation", "straight", "unit", *smooth]
+    """Return the names of the columns of `Experts.predict`."""
+    if look is None or model.corrected is None:
+        names = ["tree", "smooth"] if model.smooth is not None else ["tree"]
+    else:
+        names = ["tree", "corrected", "interpolation"]
+    return [*names, "unit"] if model.has_unit else names
 
 
-class Median:
-    """Stands in for a `Blend`: the median of the opinions."""
+def trees_alone() -> list[Change]:
+    """Return what leaves all opinions out but the trees'."""
+    plain = Experts.predict
+    return [(Experts, "predict", lambda self, X, look: plain(self, X, look)[:, :1])]
 
-    models: tuple[BoostingModel, ...] = ()
 
-    @classmethod
-    def fit(cls, Z: np.ndarray, opinions: np.ndarray, *rest: Any) -> tuple["Median", np.ndarray]:
-        """Learn nothing."""
-        return cls(), np.nanmedian(opinions, axis=1)
+def with_equal_weights() -> list[Change]:
+    """Return what gives all opinions the same weight."""
+    return [(Stack, "combine", lambda self, Z, said, new: said.mean(axis=1))]
 
-    def predict(self, Z: np.ndarray, opinions: np.ndarray, new: np.ndarray) -> np.ndarray:
-        """Return the medians."""
-        return np.asarray(np.nanmedian(opinions, axis=1))
+
+def with_fixed_weights() -> list[Change]:
+    """Return what gives an opinion the same weight everywhere."""
+    return [(stack, "MIN_ROWS", NEVER)]
 
 
 def without_features(*named: Callable[[str], bool]) -> list[Change]:
@@ -168,47 +161,6 @@ def without_repeats() -> list[Change]:
     return [(TargetModel, "fit", fit)]
 
 
-def without_bend() -> list[Change]:
-    """Return what leaves the bend of the unit out of what models see of neighbors."""
-    seen_by = neighbors.NeighborIndex.neighbor_features
-
-    def look(self: Any, *arguments: Any, **named: Any) -> np.ndarray:
-        found = seen_by(self, *arguments, **named)
-        if found.shape[1] > len(self.columns):
-            found = found.copy()
-            found[:, -3] = np.nan
-        return found
-
-    return [
-        *without_opinion("straight"),
-        (neighbors.NeighborIndex, "neighbor_features", look),
-    ]
-
-
-def with_a_second_view() -> list[Change]:
-    """Return what shows each row to ``corrected`` twice, each time with other neighbors missing.
-
-    It was a part until this table said that it gains less than 2 %, for twice the rows to learn.
-    """
-    plain = Experts.fit_with_neighbors.__func__  # type: ignore[attr-defined]
-
-    def fit_all(
-        cls: type[Experts], make: Any, table: Any, known: Any, rows: Any, smooth: Any, rng: Any
-    ) -> Experts:
-        found: Experts = plain(cls, make, table, known, rows, smooth, rng)
-        X, y = [], []
-        for _ in range(2):
-            look = experts._held_out_neighbors(table, known, rows, rng)
-            seen = np.isfinite(look[:, -2])
-            X.append(np.hstack([table.X[rows[seen]], look[seen]]))
-            y.append(table.y[rows[seen]] - look[seen, -2])
-        if any(map(len, y)):
-            found.corrected = make().fit(np.vstack(X), np.concatenate(y))
-        return found
-
-    return [(Experts, "fit_with_neighbors", classmethod(fit_all))]
-
-
 def singles_and_all(axes: Any) -> list[tuple[int, ...]]:
     """Return the plain kinds of novelty: a size, all sizes of the problem, everything."""
     every = tuple(range(len(axes)))
@@ -236,18 +188,13 @@ COST = ("log2_flops", "log2_bytes", "log2_intensity", "bytes_of_cache")
 
 PARTS: Mapping[str, Callable[[], list[Change]]] = {
     WHOLE: list,
-    "opinion: tree": lambda: without_opinion("tree"),
-    "opinion: direct": lambda: without_opinion("direct"),
+    "all but the trees": trees_alone,
     "opinion: corrected": lambda: without_opinion("corrected"),
     "opinion: interpolation": lambda: without_opinion("interpolation"),
-    "opinion: interpolation of the target itself": lambda: without_opinion("straight"),
     "opinion: the unit": lambda: without_opinion("unit"),
     "opinion: smooth": lambda: without_opinion("smooth"),
-    "blend: learned weights (else the median)": lambda: [(target_model, "Blend", Median)],
-    "blend: gentle power for new devices": lambda: [
-        (blend, "_smallest_good_power", lambda errors, trials: max(errors))
-    ],
-    "blend: a power that is chosen (else 2)": lambda: [(blend, "POWERS", (2.0,))],
+    "stack: weights (else equal)": with_equal_weights,
+    "stack: weights by features (else one each)": with_fixed_weights,
     "interval: modelled errors (else one factor)": lambda: [(interval, "MIN_ROWS", NEVER)],
     "interval: factors by company": without_company,
     "interval: octaves outside as an input": without_outside,
@@ -265,7 +212,6 @@ PARTS: Mapping[str, Callable[[], list[Change]]] = {
     ],
     "hold-outs: all sizes but one": lambda: [(target_model, "holdout_kinds", singles_and_all)],
     "corrected: views from one side": lambda: [(experts, "ONE_SIDED_SHARE", 0.0)],
-    "neighbors: bend of the unit": without_bend,
     "neighbors: how well each axis does": lambda: [
         (neighbors.NeighborIndex, "measure_axes", lambda self, places, values: None)
     ],
@@ -279,14 +225,14 @@ PARTS: Mapping[str, Callable[[], list[Change]]] = {
     "features: caches": lambda: without_features(lambda name: name.endswith("_of_cache")),
     "features: geometry": lambda: [(featureset, "launch_geometry", lambda *columns: {})],
     "features: derived by the family": is_derived,
-    "(with a second view for corrected)": with_a_second_view,
 }
 ONLY_OF: Mapping[str, tuple[str, ...]] = dict.fromkeys(
     ("devices", "installed"),
-    (WHOLE, "opinion", "blend", "interval", "hold-outs: whole", "neighbors: dev", "features: c"),
+    (WHOLE, "all but", "opinion", "stack", "interval", "hold-outs: whole", "neighbors: dev",
+     "features: c"),
 ) | {
     "spaces": (
-        WHOLE, "opinion: tree", "opinion: smooth", "blend: learned", "blend: a power",
+        WHOLE, "all but", "opinion: smooth", "stack",
         "interval: modelled", "interval: octaves", "hold-outs: six", "features: a",
         "features: g", "features: d",
     )
@@ -322,7 +268,7 @@ class Memory:
 
             card = json.dumps(model.get_params(), sort_keys=True).encode()
             booster, model.name_ = self.of(trained, card, X, y)
-            model._keep(booster)
+            model._set_booster(booster)
 
         def predict(model: Any, X: np.ndarray) -> np.ndarray:
             said: np.ndarray
@@ -447,6 +393,7 @@ def main() -> None:
     parser.add_argument("--task", default="", help="tasks with this text in their name")
     parser.add_argument("--part", default="", help="parts with one of these texts, by commas")
     parser.add_argument("--draw", type=int, default=0, help="which values are held out")
+    parser.add_argument("--rows", type=int, default=20_000, help="most rows to learn from")
     parser.add_argument("--table", action="store_true", help="print what is there")
     options = parser.parse_args()
     if options.table:
@@ -458,7 +405,7 @@ def main() -> None:
         if group in wanted:
             for task in tasks(options.data, options.draw):
                 if options.task in task.name:
-                    run(task, group, options.draw, options)
+                    run(thinned(task, options.rows), group, options.draw, options)
 
 
 if __name__ == "__main__":

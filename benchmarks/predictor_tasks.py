@@ -5,15 +5,18 @@ Another ``draw`` holds out other values, where values are drawn.
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from neusight import convert
 
 from foretune.datasets import import_runs, read_runs
 from foretune.datasets.devices import with_specs
 from foretune.datasets.importers.aiconfigurator import installed_tables
+from foretune.datasets.schema import columns_of
+from foretune.device import canonical_name
 from foretune.models.validation.splits import group_numbers
 
 H100, RTX, B60 = (
@@ -40,6 +43,7 @@ RANDOM = (
     ("generation_attention", "attention decode, H100,", "time_ms"),
     ("power_h200_gemm", "power, GEMM, H200,", "power_w"),
 )
+ELEMENTWISE = ("add", "mul", "gelu", "relu", "div", "pow", "tanh")
 MODEL = ["problem.hidden", "problem.intermediate", "problem.top_k", "problem.experts"]
 
 
@@ -53,6 +57,17 @@ class Task:
     target: str = "time_ms"
     few: Mapping[int, int] = field(default_factory=dict)
     """How many runs of a new device to calibrate with -> in how many draws."""
+
+
+def thinned(task: Task, rows: int, seed: int = 0) -> Task:
+    """Return the task with at most ``rows`` to learn from and half as many to test, drawn."""
+    rng = np.random.default_rng(seed)
+    parts = []
+    for which, most in ((~task.test, rows), (task.test, rows // 2)):
+        part = np.flatnonzero(which)
+        parts.append(rng.choice(part, most, replace=False) if len(part) > most else part)
+    some = np.sort(np.concatenate(parts))
+    return replace(task, runs=without_unused_texts(task.runs.iloc[some]), test=task.test[some])
 
 
 def held_out(runs: pd.DataFrame, columns: list[str], seed: int = 0) -> np.ndarray:
@@ -313,6 +328,58 @@ def libraries(data: Path, draw: int = 0) -> Iterator[Task]:
     yield Task("aiter GEMM (n, k)", runs, out)
 
 
+def neusight(data: Path, draw: int = 0) -> Iterator[Task]:
+    """Operators of NeuSight's training set: shapes held out on three known GPUs, then one GPU.
+
+    Also products with more operations than three quarters of the others: the law must carry them.
+    """
+    for names in (("linear",), ("bmm",), ELEMENTWISE, ("softmax",), ("ln",)):
+        runs = convert([data / "neusight" / f"{name}.parquet" for name in names]).runs
+        runs = runs.drop(columns=columns_of(runs, "static"))
+        sizes = [c for c in columns_of(runs, "problem") if c != "problem.op"]
+        what = names[0] if len(names) == 1 else "elementwise"
+        yield Task(f"NeuSight {what}, shapes", runs, held_out(runs, sizes, draw))
+        if what == "linear":
+            work = runs[["problem.M", "problem.N", "problem.K"]].prod(axis=1)
+            far = (work > work.quantile(0.75)).to_numpy()
+            yield Task("NeuSight linear, the largest quarter", runs, far)
+        there = (runs["device"] == "Tesla T4").to_numpy()
+        yield Task(f"NeuSight {what}, device T4 (from P100, A100)", runs, there)
+
+
+def gpperf(data: Path, draw: int = 0) -> Iterator[Task]:
+    """GPPerf's sweep of CUTLASS on an RTX 4070: a quarter of 18 shapes held out."""
+    sweep = pd.read_parquet(data / "gpperf" / "sweep.parquet").reset_index(drop=True)
+    runs = pd.DataFrame({
+        "kernel": "gemm", "device": canonical_name("NVIDIA GeForce RTX 4070"), "status": "ok",
+        "problem.M": sweep["m"], "problem.N": sweep["n"], "problem.K": sweep["k"],
+        "config.format": "fp32", "config.kernel": sweep["kernel"],
+        "config.layout": sweep["Layout"], "config.stages": sweep["stages"],
+        "config.alpha": sweep["alpha"], "config.beta": sweep["beta"],
+        "time_ms": sweep["runtime"],
+    })  # fmt: skip
+    runs = with_specs(runs)
+    shape = group_numbers(runs, "problem")
+    for seed in range(draw, draw + 3):
+        order = np.random.default_rng(seed).permutation(int(shape.max()) + 1)
+        out = order[: round(0.25 * len(order))]
+        yield Task(f"GPPerf's sweep, shapes (draw {seed + 1})", runs, np.isin(shape, out))
+    out = np.random.default_rng(draw).random(len(runs)) < SHARE
+    yield Task("GPPerf's sweep, random rows", runs, out)
+
+
+def beyond(data: Path, draw: int = 0) -> Iterator[Task]:
+    """Products with more rows than any known one: 2, 4 and 6 octaves."""
+    runs = operators(data, "gemm", device=H100, backend="trtllm")
+    m = runs["problem.M"]
+    for octaves in (2, 4, 6):
+        top = m.max() / 2.0**octaves
+        some = (m <= top) | (m > m.max() / 2)
+        part = without_unused_texts(runs[some])
+        far = (part["problem.M"] > m.max() / 2).to_numpy()
+        yield Task(f"GEMM, M beyond by {octaves} octaves, H100", part, far)
+
+
 GROUPS: dict[str, Callable[[Path, int], Iterator[Task]]] = {
     "gemm": gemm,
     "devices": devices,
@@ -330,4 +397,7 @@ GROUPS: dict[str, Callable[[Path, int], Iterator[Task]]] = {
     "random": random_rows,
     "few": few_problems,
     "libraries": libraries,
+    "neusight": neusight,
+    "gpperf": gpperf,
+    "beyond": beyond,
 }
