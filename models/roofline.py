@@ -4,7 +4,7 @@ The plain roofline is a bound: short kernels take a fixed launch time longer, an
 only a share of the peak. One efficiency per limit corrects this, and p controls how far limits
 overlap::
 
-    t = (overhead**p + (a * compute)**p + (b * memory)**p) ** (1/p)
+    t = overhead + ((a * compute)**p + (b * memory)**p) ** (1/p)
 
 Launches known in more detail have more terms (whole waves, caches, latency). Text-valued
 configurations (format, backend, implementation) with enough runs have separate parameters; all
@@ -60,11 +60,11 @@ def parts_of_time(
     row; ``limits`` are the logs of each part's time in ms (rows, parts).
     """
     overhead, *efficiencies, log_p = parameters
-    p = np.exp(np.minimum(np.maximum(log_p, -1.5), 2.5))
-    terms = [overhead, *(a + limits[..., i] for i, a in enumerate(efficiencies))]
+    p = np.exp(np.minimum(np.maximum(log_p, 0.0), 2.5))
+    terms = [a + limits[..., i] for i, a in enumerate(efficiencies)]
     largest = reduce(np.maximum, terms)
-    total = sum(np.exp(p * (term - largest)) for term in terms)
-    return largest + np.log(total) / p, terms
+    work = largest + np.log(sum(np.exp(p * (term - largest)) for term in terms)) / p
+    return np.logaddexp(overhead, work), [overhead, *terms]
 
 
 def _log_ms(parameters: np.ndarray, limits: np.ndarray) -> np.ndarray:

@@ -45,7 +45,7 @@ MAX_TRIAL_ROWS, MAX_SCORED_ROWS = 20_000, 5_000
 """Maximum training rows and scored rows of a hold-out trial."""
 MIN_NEIGHBOR_SHARE = 0.5
 """Minimum share of rows with neighbors for neighbors to be used."""
-MIN_DEVICES, MAX_HELD_OUT_DEVICES = 3, 4
+MIN_DEVICES, MAX_HELD_OUT_DEVICES = 2, 4
 """Minimum devices to hold some out, and how many are held out, one at a time."""
 PROBLEM_FOLDS = 6
 """Number of folds if there are few problems."""
