@@ -21,7 +21,7 @@ from foretune.collect.cpu import (
     measure_cpu,
     vector_bits,
 )
-from foretune.device import Device, available_cores, find_device, find_device_or_none
+from foretune.device import Device, available_cores, canonical_name, find_device_or_none
 from foretune.errors import MissingExtra, OutputError, UnknownName
 from foretune.files import atomic_write, read_json
 from foretune.lazy import require
@@ -101,16 +101,13 @@ def _first_slice(nvml: Any, board: Any) -> Any:
 
 def _nvidia_gpu(nvml: Any, handle: Any, index: int) -> Device:
     name = str(nvml.nvmlDeviceGetName(handle))
-    try:
-        known = find_device(name)
-    except UnknownName:
-        known = Device(name, "gpu")
     capability = _query(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
     units = _query(nvml, "nvmlDeviceGetNumGpuCores", handle)
     slice_attributes = (
         _query(nvml, "nvmlDeviceGetAttributes", handle) if is_mig_slice(nvml, handle) else None
     )
     memory = _query(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    known = _known_gpu(name, memory.total / 2**30 if memory else 0.0)
     limit_mw = _query(nvml, "nvmlDeviceGetPowerManagementLimit", handle)
     clock_mhz = _query(nvml, "nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM)
     reported = {
@@ -134,6 +131,12 @@ def _nvidia_gpu(nvml: Any, handle: Any, index: int) -> Device:
         source="; ".join(filter(None, ["NVIDIA driver", known.source])),
         index=index,
     )
+
+
+def _known_gpu(name: str, memory_gib: float) -> Device:
+    """Return the known device of a driver's name, which may leave out the size of the memory."""
+    sized = find_device_or_none(f"{name} {memory_gib:.0f}GB")
+    return sized or find_device_or_none(name) or Device(name, "gpu")
 
 
 def _query(nvml: Any, function: str, *args: Any) -> Any:
@@ -170,13 +173,13 @@ def amd_gpus(torch: Any = None) -> list[Device]:
 
 def _amd_gpu(torch: Any, index: int) -> Device:
     properties = torch.cuda.get_device_properties(index)
-    known = find_device_or_none(properties.name) or Device(properties.name, "gpu")
     reported = {
         "cores": float(properties.multi_processor_count),
         "memory_gib": properties.total_memory / 2**30,
     }
+    known = _known_gpu(properties.name, reported["memory_gib"])
     return Device(
-        name=known.name,
+        name=canonical_name(properties.name),
         kind="gpu",
         architecture=properties.gcnArchName.partition(":")[0],
         specs={**known.specs, **reported},
@@ -228,12 +231,9 @@ def local_device(name: str | None = None, measure: bool = True) -> Device:
 
 
 def _is_same_device(name: str, driver_name: str) -> bool:
-    if name.lower() == driver_name.lower():
-        return True
-    try:
-        return find_device(name).name == driver_name
-    except UnknownName:
-        return False
+    known = find_device_or_none(name)
+    same_known = known is not None and known is find_device_or_none(driver_name)
+    return same_known or name.lower() == driver_name.lower()
 
 
 def local_cpu(measure: bool = True) -> Device:
