@@ -3,6 +3,7 @@
 import csv
 import lzma
 import os
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -105,6 +106,32 @@ def available_cores() -> int:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # not on macOS and Windows
         return os.cpu_count() or 1
+
+
+GENERIC_GPU = Device(
+    "generic GPU",
+    "gpu",
+    specs={"cores": 100, "clock_mhz": 1500, "fp64_gflops": 1e4, "fp32_gflops": 2e4,
+           "fp16_gflops": 2e5, "memory_gbps": 1000, "l1_kib": 128, "l2_kib": 32768},
+    source="generic: round figures of a GPU in a data center",
+)  # fmt: skip
+GENERIC_CPU = Device(
+    "generic CPU",
+    "cpu",
+    specs={"cores": 16, "clock_mhz": 3000, "fp64_gflops": 500, "fp32_gflops": 1000,
+           "memory_gbps": 50, "l1_kib": 32, "l2_kib": 1024, "l3_kib": 32768},
+    source="generic: round figures of a CPU",
+)  # fmt: skip
+_CPU_NAME = re.compile(
+    r"\b(cpu|processor|xeon|epyc|ryzen|threadripper|opteron|pentium|celeron|graviton\d?|neoverse"
+    r"|cortex|apple|x86_64|aarch64|arm64)\b|\bcore(\(tm\)| i\d)",
+    re.IGNORECASE,
+)
+
+
+def generic_device(name: str) -> Device:
+    """Return what stands in for an unknown device: `GENERIC_CPU` if it is called like a CPU."""
+    return GENERIC_CPU if _CPU_NAME.search(name) else GENERIC_GPU
 
 
 @cache

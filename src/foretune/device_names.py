@@ -13,7 +13,7 @@ BRANDS = {
 _SAME_WORD = {"laptop": "mobile", "notebook": "mobile", "ati": "amd"}
 _FILLERS = {
     "graphics", "gpu", "generation", "with", "design", "edition", "workstation", "oam", "compute",
-    "engine", "hbm2", "hbm2e", "hbm3", "hbm3e",
+    "engine", "tensor", "core", "hbm2", "hbm2e", "hbm3", "hbm3e",
 }  # fmt: skip
 _FORM = re.compile(r"pcie|sxm|\d+gb")
 _REWRITES = tuple(

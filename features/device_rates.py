@@ -1,0 +1,61 @@
+"""Rates of devices that a run table does not describe."""
+
+import warnings
+
+import numpy as np
+
+from foretune.datasets.importers.generic import UNNAMED
+from foretune.device import SPECS, find_device_or_none, generic_device
+from foretune.errors import DataWarning
+from foretune.family import Family
+from foretune.features.arrays import Rows, SingleRow
+from foretune.features.families.user_defined import UserDefinedCost
+
+RATES = ("device.memory_gbps", *(f"device.{s}" for s in SPECS if s.endswith("_gflops")))
+
+
+def with_rates(family: Family | None, rows: Rows) -> Rows:
+    """Return ``rows`` with a rate for every device; without a family, unchanged.
+
+    A row without any rate gets the specs of the known device of its name, else those of a generic
+    CPU or GPU, and a `DataWarning` says so. Values that a row has are kept. A user's own cost on
+    devices without a name stays on the plain scale.
+    """
+    if family is None or "device" not in rows:
+        return rows
+    may_be_unnamed = isinstance(family, UserDefinedCost)
+    unknown = rows.memoized(("unknown", may_be_unnamed), lambda: _unknown(rows, may_be_unnamed))
+    if not unknown.any():
+        return rows
+    return rows.memoized(("with rates", may_be_unnamed), lambda: _fill(rows, unknown))
+
+
+def _unknown(rows: Rows, may_be_unnamed: bool) -> np.ndarray:
+    """Return which rows have no rate."""
+    unknown = np.ones(() if isinstance(rows, SingleRow) else len(rows), dtype=bool)
+    for column in RATES:
+        if column in rows and unknown.any():
+            unknown = unknown & np.isnan(rows[column])
+    if may_be_unnamed and unknown.any():
+        unknown = unknown & ~np.asarray(rows.text_masks("device", [UNNAMED])[0])
+    return unknown
+
+
+def _fill(rows: Rows, unknown: np.ndarray) -> Rows:
+    names, codes = rows.distinct("device")
+    present = sorted({str(names[code]) for code in codes[np.atleast_1d(unknown)]})
+    devices = {name: find_device_or_none(name) or generic_device(name) for name in present}
+    position = 0 if isinstance(rows, SingleRow) else codes
+    columns = {}
+    for spec in SPECS:
+        values = [devices[n].specs.get(spec, np.nan) if n in devices else np.nan for n in names]
+        known = rows[column] if (column := f"device.{spec}") in rows else np.nan
+        filled = np.where(unknown & np.isnan(known), np.array(values)[position], known)
+        if not np.isnan(filled).all():
+            columns[column] = filled[()]
+    for name, device in devices.items():
+        if device.name.startswith("generic"):
+            rates = " and ".join(f"device.{spec}" for spec in ("fp32_gflops", "memory_gbps"))
+            text = f"the rates of {name!r} are unknown, it counts as a {device.name}: give {rates}"
+            warnings.warn(text, DataWarning, stacklevel=2)
+    return rows.with_columns(columns)
