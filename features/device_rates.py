@@ -1,6 +1,7 @@
 """Rates of devices that a run table does not describe."""
 
 import warnings
+from typing import Any
 
 import numpy as np
 
@@ -30,12 +31,15 @@ def with_rates(family: Family | None, rows: Rows) -> Rows:
     return rows.memoized(("with rates", may_be_unnamed), lambda: _fill(rows, unknown))
 
 
-def _unknown(rows: Rows, may_be_unnamed: bool) -> np.ndarray:
+def _unknown(rows: Rows, may_be_unnamed: bool) -> Any:
     """Return which rows have no rate."""
-    unknown = np.ones(() if isinstance(rows, SingleRow) else len(rows), dtype=bool)
-    for column in RATES:
-        if column in rows and unknown.any():
-            unknown = unknown & np.isnan(rows[column])
+    unknown: Any
+    if isinstance(rows, SingleRow):
+        unknown = np.bool_(not any(c in rows and rows[c] == rows[c] for c in RATES))
+    else:
+        unknown = np.ones(len(rows), dtype=bool)
+        for column in filter(rows.__contains__, RATES):
+            unknown &= np.isnan(rows[column])
     if may_be_unnamed and unknown.any():
         unknown = unknown & ~np.asarray(rows.text_masks("device", [UNNAMED])[0])
     return unknown
