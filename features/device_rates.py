@@ -6,7 +6,13 @@ from typing import Any
 import numpy as np
 
 from foretune.datasets.importers.generic import UNNAMED
-from foretune.device import SPECS, find_device_or_none, generic_device
+from foretune.device import (
+    GENERIC_CPU,
+    GENERIC_GPU,
+    SPECS,
+    find_device_or_none,
+    generic_device,
+)
 from foretune.errors import DataWarning
 from foretune.family import Family
 from foretune.features.arrays import Rows, SingleRow
@@ -58,8 +64,9 @@ def _fill(rows: Rows, unknown: np.ndarray) -> Rows:
         if not np.isnan(filled).all():
             columns[column] = filled[()]
     for name, device in devices.items():
-        if device.name.startswith("generic"):
-            rates = " and ".join(f"device.{spec}" for spec in ("fp32_gflops", "memory_gbps"))
+        if device in (GENERIC_CPU, GENERIC_GPU):
+            asked = ("fp32_gflops", "fp16_gflops", "memory_gbps")
+            rates = ", ".join(f"device.{spec}" for spec in asked if spec in device.specs)
             text = f"the rates of {name!r} are unknown, it counts as a {device.name}: give {rates}"
             warnings.warn(text, DataWarning, stacklevel=2)
     return rows.with_columns(columns)

@@ -292,7 +292,7 @@ def test_an_unknown_device_has_the_roofline_of_a_generic_one(matmul, toy_runs):
     cpu = {f"device.{spec}": float(v) for spec, v in GENERIC_CPU.specs.items()}
     generic = FeatureSet(matmul).fit(bare.assign(**cpu))
     expected = generic.transform(bare.assign(**cpu))
-    with pytest.warns(DataWarning, match="give device.fp32_gflops and device.memory_gbps"):
+    with pytest.warns(DataWarning, match="give device.fp32_gflops, device.memory_gbps"):
         features = FeatureSet(matmul).fit(bare)
     assert features.roofline_known_
     with pytest.warns(DataWarning, match="'Toy CPU' are unknown, it counts as a generic CPU"):
