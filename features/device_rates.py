@@ -1,6 +1,7 @@
 """Rates of devices that a run table does not describe."""
 
 import warnings
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -68,5 +69,10 @@ def _fill(rows: Rows, unknown: np.ndarray) -> Rows:
             asked = ("fp32_gflops", "fp16_gflops", "memory_gbps")
             rates = ", ".join(f"device.{spec}" for spec in asked if spec in device.specs)
             text = f"the rates of {name!r} are unknown, it counts as a {device.name}: give {rates}"
-            warnings.warn(text, DataWarning, stacklevel=2)
+            _warn_once(text)
     return rows.with_columns(columns)
+
+
+@cache  # Python's own record of warnings is lost whenever some are silenced
+def _warn_once(text: str) -> None:
+    warnings.warn(text, DataWarning, stacklevel=2)
