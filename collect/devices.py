@@ -5,9 +5,12 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import platformdirs
 import psutil
@@ -21,10 +24,14 @@ from foretune.collect.cpu import (
     measure_cpu,
     vector_bits,
 )
-from foretune.device import Device, available_cores, find_device, find_device_or_none
+from foretune.collect.gpu_handles import is_mig_slice, query, visible_gpus
+from foretune.collect.machine_load import LoadMonitor, MachineLoad
+from foretune.device import Device, available_cores, canonical_name, find_device_or_none
 from foretune.errors import MissingExtra, OutputError, UnknownName
 from foretune.files import atomic_write, read_json
 from foretune.lazy import require
+
+T = TypeVar("T")
 
 # Single-precision units of one multiprocessor, by compute capability (CUDA C++ Programming Guide,
 # "Compute Capabilities"); the driver counts units, not multiprocessors. 128 for all newer ones.
@@ -55,64 +62,17 @@ def nvidia_gpus(nvml: Any = None) -> list[Device]:
         nvml.nvmlShutdown()
 
 
-def visible_gpus(nvml: Any) -> list[Any]:
-    """Return NVML's handles of the GPUs that ``CUDA_VISIBLE_DEVICES`` leaves to this process.
-
-    Numbers in that variable are read as NVML's numbers, which follow the PCI address. CUDA's order
-    differs only between unequal GPUs, unless ``CUDA_DEVICE_ORDER=PCI_BUS_ID`` is set. A GPU split
-    by MIG appears as one slice: the one that the variable names, or the first.
-    """
-    boards = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(nvml.nvmlDeviceGetCount())]
-    handles = [_first_slice(nvml, board) for board in boards]
-    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if chosen is None:
-        return handles
-    visible = []
-    for entry in map(str.strip, chosen.split(",")):
-        if entry.startswith("MIG-"):
-            named = _query(nvml, "nvmlDeviceGetHandleByUUID", entry)
-            visible += [named] if named is not None else []
-            continue
-        matches = [
-            handle
-            for i, handle in enumerate(handles)
-            if entry == str(i)
-            or (entry.startswith("GPU-") and nvml.nvmlDeviceGetUUID(boards[i]).startswith(entry))
-        ]
-        if not matches:  # as in CUDA, nothing after an invalid entry counts
-            break
-        visible += matches[:1]
-    return visible
-
-
-def is_mig_slice(nvml: Any, handle: Any) -> bool:
-    """Return whether a handle is of a MIG slice."""
-    return bool(_query(nvml, "nvmlDeviceIsMigDeviceHandle", handle))
-
-
-def _first_slice(nvml: Any, board: Any) -> Any:
-    """Return the first MIG slice of a split GPU, and any other GPU unchanged."""
-    mode = _query(nvml, "nvmlDeviceGetMigMode", board)
-    first = (
-        _query(nvml, "nvmlDeviceGetMigDeviceHandleByIndex", board, 0) if mode and mode[0] else None
-    )
-    return board if first is None else first
-
-
 def _nvidia_gpu(nvml: Any, handle: Any, index: int) -> Device:
     name = str(nvml.nvmlDeviceGetName(handle))
-    try:
-        known = find_device(name)
-    except UnknownName:
-        known = Device(name, "gpu")
-    capability = _query(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
-    units = _query(nvml, "nvmlDeviceGetNumGpuCores", handle)
+    capability = query(nvml, "nvmlDeviceGetCudaComputeCapability", handle)
+    units = query(nvml, "nvmlDeviceGetNumGpuCores", handle)
     slice_attributes = (
-        _query(nvml, "nvmlDeviceGetAttributes", handle) if is_mig_slice(nvml, handle) else None
+        query(nvml, "nvmlDeviceGetAttributes", handle) if is_mig_slice(nvml, handle) else None
     )
-    memory = _query(nvml, "nvmlDeviceGetMemoryInfo", handle)
-    limit_mw = _query(nvml, "nvmlDeviceGetPowerManagementLimit", handle)
-    clock_mhz = _query(nvml, "nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM)
+    memory = query(nvml, "nvmlDeviceGetMemoryInfo", handle)
+    known = _known_gpu(name, memory.total / 2**30 if memory else 0.0)
+    limit_mw = query(nvml, "nvmlDeviceGetPowerManagementLimit", handle)
+    clock_mhz = query(nvml, "nvmlDeviceGetMaxClockInfo", handle, nvml.NVML_CLOCK_SM)
     reported = {
         "cores": slice_attributes.multiprocessorCount
         if slice_attributes
@@ -136,12 +96,10 @@ def _nvidia_gpu(nvml: Any, handle: Any, index: int) -> Device:
     )
 
 
-def _query(nvml: Any, function: str, *args: Any) -> Any:
-    """Return the driver's answer; None if this driver or board does not support the query."""
-    try:
-        return getattr(nvml, function)(*args)
-    except (AttributeError, nvml.NVMLError):
-        return None
+def _known_gpu(name: str, memory_gib: float) -> Device:
+    """Return the known device of a driver's name, which may leave out the size of the memory."""
+    sized = find_device_or_none(f"{name} {memory_gib:.0f}GB")
+    return sized or find_device_or_none(name) or Device(name, "gpu")
 
 
 DRIVER = "/dev/kfd"
@@ -170,13 +128,13 @@ def amd_gpus(torch: Any = None) -> list[Device]:
 
 def _amd_gpu(torch: Any, index: int) -> Device:
     properties = torch.cuda.get_device_properties(index)
-    known = find_device_or_none(properties.name) or Device(properties.name, "gpu")
     reported = {
         "cores": float(properties.multi_processor_count),
         "memory_gib": properties.total_memory / 2**30,
     }
+    known = _known_gpu(properties.name, reported["memory_gib"])
     return Device(
-        name=known.name,
+        name=canonical_name(properties.name),
         kind="gpu",
         architecture=properties.gcnArchName.partition(":")[0],
         specs={**known.specs, **reported},
@@ -190,10 +148,21 @@ def local_gpus() -> list[Device]:
     return nvidia_gpus() or amd_gpus()
 
 
-PROBE_VERSION = 1
+PROBE_VERSION = 2
 """Increased when the probe changes, so that older cached rates are measured again."""
+QUIET_CHECK_S = 0.2
+"""Duration of the check whether a machine that was busy during the probe is quiet now."""
 
-_memo: dict[Path, dict[str, float]] = {}  # for machines whose cache cannot be written
+
+@dataclass(frozen=True)
+class Probe:
+    """Measured rates of this CPU by spec, and what disturbed the measurement ("": nothing)."""
+
+    specs: dict[str, float]
+    disturbance: str
+
+
+_memo: dict[Path, Probe] = {}  # for machines whose cache cannot be written
 
 
 def local_devices() -> list[Device]:
@@ -228,12 +197,9 @@ def local_device(name: str | None = None, measure: bool = True) -> Device:
 
 
 def _is_same_device(name: str, driver_name: str) -> bool:
-    if name.lower() == driver_name.lower():
-        return True
-    try:
-        return find_device(name).name == driver_name
-    except UnknownName:
-        return False
+    known = find_device_or_none(name)
+    same_known = known is not None and known is find_device_or_none(driver_name)
+    return same_known or name.lower() == driver_name.lower()
 
 
 def local_cpu(measure: bool = True) -> Device:
@@ -248,8 +214,10 @@ def local_cpu(measure: bool = True) -> Device:
     specs = {"cores": float(available_cores()), "clock_mhz": clock_mhz(), **cache_sizes()}
     specs |= {"memory_gib": memory_gib, "vector_bits": vector_bits(features)}
     try:
-        specs |= probe_cpu(measure=measure)
-        source = f"operating system; rates measured (probe {PROBE_VERSION})"
+        probe = probe_cpu(measure=measure)
+        specs |= probe.specs if probe else {}
+        busy = f" while {probe.disturbance}" if probe and probe.disturbance else ""
+        source = f"operating system; rates measured (probe {PROBE_VERSION}){busy}"
     except MissingExtra:
         source = "operating system; rates not measured: pip install '.[cpu]'"
     return Device(
@@ -261,16 +229,17 @@ def local_cpu(measure: bool = True) -> Device:
     )
 
 
-def probe_cpu(refresh: bool = False, measure: bool = True) -> dict[str, float]:
+def probe_cpu(refresh: bool = False, measure: bool = True) -> Probe | None:
     """Return the measured ``memory_gbps``, ``fp32_gflops`` and ``fp64_gflops`` of this CPU.
 
     Measuring takes a few seconds, most of them compilation. The result is cached as JSON in the
     user's cache directory (or in ``FORETUNE_CACHE``) for this CPU, number of cores and probe
-    version. If the cache is damaged or cannot be written, the probe runs again.
+    version. If the cache is damaged or cannot be written, the probe runs again. Rates measured on a
+    busy machine are measured again by the first process that finds it quiet; the higher ones stay.
 
     Args:
-        refresh: ignore a cached result.
-        measure: if false and nothing is cached, return an empty dictionary.
+        refresh: measure again now.
+        measure: if false and nothing is cached, return None.
 
     Raises:
         MissingExtra: Numba is not installed.
@@ -284,14 +253,36 @@ def probe_cpu(refresh: bool = False, measure: bool = True) -> dict[str, float]:
     }
     digest = hashlib.sha256(json.dumps(machine, sort_keys=True).encode()).hexdigest()[:16]
     path = cache_directory() / f"cpu-{digest}.json"
-    cached = None if refresh else _memo.get(path) or _read(path)
-    if not cached and not measure:
-        return {}
-    if not cached:
-        cached = measure_cpu()
-        _write(path, {"machine": machine, "specs": cached})
-    _memo[path] = cached
-    return dict(cached)
+    found = _memo.get(path) or _read(path)
+    if measure and (refresh or not found or (path not in _memo and _can_improve(found))):
+        found = _measure(found)
+        _write(path, {"machine": machine, **asdict(found)})
+    if found:
+        _memo[path] = found
+    return found
+
+
+def _can_improve(probe: Probe) -> bool:
+    """Return whether the machine was busy and is quiet now."""
+    if not probe.disturbance:
+        return False
+    return not _watched(partial(time.sleep, QUIET_CHECK_S))[1].disturbance
+
+
+def _measure(before: Probe | None) -> Probe:
+    """Measure the rates; of those measured before, the higher ones stay."""
+    specs, load = _watched(measure_cpu)
+    if before is None:
+        return Probe(specs, MachineLoad(load.other_load, load.steal).disturbance)
+    # The machine was quiet just now: what the host takes away during the probe, it always takes.
+    disturbance = before.disturbance and MachineLoad(load.other_load).disturbance
+    return Probe({s: max(rate, before.specs[s]) for s, rate in specs.items()}, disturbance)
+
+
+def _watched(work: Callable[[], T]) -> "tuple[T, MachineLoad]":
+    with LoadMonitor(Device("", "cpu")) as monitor:
+        result = work()
+    return result, monitor.load
 
 
 def cache_directory() -> Path:
@@ -302,13 +293,14 @@ def cache_directory() -> Path:
     return folder
 
 
-def _read(path: Path) -> dict[str, float] | None:
+def _read(path: Path) -> Probe | None:
     try:
-        specs = read_json(path)["specs"]
-        found = {spec: float(specs[spec]) for spec in _MEASURED}
+        content = read_json(path)
+        specs = {spec: float(content["specs"][spec]) for spec in _MEASURED}
+        found = Probe(specs, str(content["disturbance"]))
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return found if all(0 < value < math.inf for value in found.values()) else None
+    return found if all(0 < value < math.inf for value in specs.values()) else None
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import psutil
 
-from foretune.collect.devices import visible_gpus
+from foretune.collect.gpu_handles import visible_gpus
 from foretune.device import Device
 from foretune.errors import MissingExtra
 from foretune.lazy import require

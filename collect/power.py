@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.devices import is_mig_slice, visible_gpus
+from foretune.collect.gpu_handles import is_mig_slice, visible_gpus
 from foretune.errors import ForetuneError, MissingExtra
 from foretune.lazy import require
 from foretune.registry import load, registered

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from foretune.device import SPECS, Device, find_device_or_none
+from foretune.device import SPECS, Device, find_device_or_none, generic_device
 
 
 def with_specs(runs: pd.DataFrame) -> pd.DataFrame:
@@ -39,7 +39,7 @@ def with_specs_of(runs: pd.DataFrame, device: Device | None) -> pd.DataFrame:
 def device_of(runs: pd.DataFrame) -> Device:
     """Return the one device of ``runs``, its specs completed from the spec table.
 
-    A device missing from the spec table is a CPU if it has ``vector_bits``, else a GPU.
+    An unknown device is a CPU if it has ``vector_bits`` or is called like one, else a GPU.
     """
     name = str(runs["device"].iloc[0])
     known = find_device_or_none(name)
@@ -48,4 +48,5 @@ def device_of(runs: pd.DataFrame) -> Device:
     specs = {c.removeprefix("device."): float(v) for c, v in row.items()}
     if known:
         return Device(name, known.kind, known.architecture, specs, known.source)
-    return Device(name, "cpu" if "vector_bits" in specs else "gpu", specs=specs, source="run table")
+    kind = "cpu" if "vector_bits" in specs else generic_device(name).kind
+    return Device(name, kind, specs=specs, source="run table")

@@ -95,6 +95,14 @@ class Rows:
         rest._memo = {}
         return rest
 
+    def with_columns(self, columns: Mapping[str, Any]) -> "Rows":
+        """Return the same rows with more columns, or others in place of some."""
+        more = copy.copy(self)
+        more.columns = (*self.columns, *(c for c in columns if c not in self.columns))
+        more._arrays = {**self._arrays, **columns}
+        more._memo = {}
+        return more
+
     def memoized(self, key: Hashable, make: Callable[[], T]) -> T:
         """Return ``make()``, computed once per ``key``."""
         if key not in self._memo:

@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
-from foretune.datasets.schema import columns_of
 from foretune.errors import PredictorError
 from foretune.family import Family, Quantity
-from foretune.features.arrays import Rows, SingleRow, as_array, short_names
+from foretune.features.arrays import Rows, SingleRow, short_names
+from foretune.features.device_rates import with_rates
 from foretune.features.geometry import CACHE_SUFFIX, alignment, cache_features, launch_geometry
 from foretune.features.roofline import as_number, columns_for, row_cost, row_roofline_ms
 
@@ -103,15 +103,15 @@ class FeatureSet(TransformerEstimator):
         self.numbers_: list[str] = []
         self.categories_: dict[str, list[str]] = {}
         groups = (*GROUPS, "static") if self.compiled else GROUPS
-        for column in [c for g in groups for c in columns_of(runs, g)]:
-            values = as_array(runs[column])
+        rows = with_rates(self.family, Rows(runs))
+        for column in [c for g in groups for c in short_names(rows.columns, g).values()]:
+            values = rows[column]
             if values.dtype.kind == "U":
                 self.categories_[column] = sorted(set(values.tolist()) - {""})
             else:
                 self.numbers_.append(column)
         self.columns_: list[str] | None = None
-        self.specs_ = columns_of(runs, "device")
-        rows = Rows(runs)
+        self.specs_ = list(short_names(rows.columns, "device").values())
         self.roofline_known_ = bool(np.isfinite(row_roofline_ms(self.family, rows)).any())
         table = self._table(rows)
         self._check_finite(table)
@@ -157,8 +157,9 @@ class FeatureSet(TransformerEstimator):
             matrix[infinite] = np.nan  # unknown, e.g. log2 of a size of 0
         return matrix
 
-    def without_unknown_specs(self, rows: Rows) -> Rows:
-        """Drop device columns unseen in training."""
+    def described(self, rows: Rows) -> Rows:
+        """Return ``rows`` `with_rates`, without device columns unseen in training."""
+        rows = with_rates(self.family, rows)
         return rows.without(set(short_names(rows.columns, "device").values()) - set(self.specs_))
 
     def get_feature_names_out(self, input_features: Any = None) -> np.ndarray:
@@ -182,6 +183,7 @@ class FeatureSet(TransformerEstimator):
 
     def _table(self, rows: Rows) -> dict[str, Quantity]:
         """Return every feature, as an array or as one number for all rows."""
+        rows = self.described(rows)
         needed, available = [*self.numbers_, *self.categories_], frozenset(rows.columns)
         if absent := [
             c for c in needed if c not in available and not c.startswith(OPTIONAL_PREFIX)
@@ -192,7 +194,6 @@ class FeatureSet(TransformerEstimator):
             raise PredictorError(
                 f"the runs lack column {absent[0]!r}, which the predictor uses{how}"
             )
-        rows = self.without_unknown_specs(rows)
         table: dict[str, Quantity] = dict.fromkeys(self.numbers_, np.nan)
         table |= {c: rows[c] for c in self.numbers_ if c in available}
         if texts := [c for c, v in table.items() if hasattr(v, "dtype") and _is_text(v)]:

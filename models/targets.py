@@ -73,7 +73,7 @@ class TargetScale:
             scale.shares = MIN_SHARE * float(seen.min()), max(MAX_SHARE, float(seen.max()))
         if not features.roofline_known_:
             return scale
-        parts = np.log(row_parts_ms(features.family, runs))
+        parts = np.log(row_parts_ms(features.family, features.described(Rows(runs))))
         known = np.isfinite(parts).all(axis=-1)
         if not known.any():
             return scale
@@ -110,7 +110,7 @@ class TargetScale:
         """
         if self.roofline is None:
             return np.zeros(len(runs))
-        runs = features.without_unknown_specs(Rows.from_table(runs))
+        runs = features.described(Rows.from_table(runs))
         parts = np.log(row_parts_ms(features.family, runs))
         known = np.isfinite(parts).all(axis=-1)
         if self.typical is not None:
@@ -118,8 +118,8 @@ class TargetScale:
         elif not known.all():
             row = int(np.flatnonzero(~known)[0])
             raise PredictorError(
-                f"row {row} lacks its device's peak rates (device.fp32_gflops, device.memory_gbps)"
-                " or a size: the predictor was trained with them"
+                f"row {row} lacks a size, or its device a name and its rates (device.fp32_gflops, "
+                "device.memory_gbps): the predictor was trained with them"
             )
         return self.roofline.log_value(parts, groups_of(runs, self.columns))
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import foretune.collect
 import foretune.tune.doctor
 from foretune.cli import main
 from foretune.collect import IsolatedRunner, Timing, machine_load
+from foretune.collect.devices import Probe
 from foretune.datasets import read_runs, write_runs
 from foretune.models import Predictor
 from foretune.tune.campaign.preset import PRESETS, Preset
@@ -177,6 +179,18 @@ def test_doctor_and_devices(capsys, monkeypatch):
     assert here["devices"][0]["specs"]["cores"] >= 1
     checks = here["checks"]
     assert {"versions", "kernel toy", "power meter (cpu)", "MLflow"} <= {c["what"] for c in checks}
+
+
+def test_doctor_probes_again(capsys, monkeypatch):
+    probes = {False: Probe({"memory_gbps": 12.5}, "busy"), True: Probe({"memory_gbps": 38.0}, "")}
+    monkeypatch.setattr(
+        "foretune.collect.devices.probe_cpu", lambda refresh=False, measure=True: probes[refresh]
+    )
+    assert main(["doctor", "--probe"]) == 0
+    assert re.search(r"memory_gbps\W+12\.5\W+38\.0", capsys.readouterr().out)
+    now = run_json(capsys, "doctor", "--probe")
+    assert now["before"] == {"specs": {"memory_gbps": 12.5}, "disturbance": "busy"}
+    assert now["now"]["specs"] == {"memory_gbps": 38.0}
 
 
 def test_extras_are_printed_as_they_are_typed(capsys, monkeypatch):

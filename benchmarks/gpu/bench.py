@@ -12,7 +12,8 @@ from compiling import Compiled, compile_in_process, compiled_ahead, processes
 from stage import Job
 
 from foretune.collect.benchmark import Benchmarker, PreparedInputs
-from foretune.collect.devices import local_gpus, visible_gpus
+from foretune.collect.devices import local_gpus
+from foretune.collect.gpu_handles import visible_gpus
 from foretune.collect.timing import Timing
 from foretune.device import Device, find_device_or_none
 from foretune.kernel import Inputs, Kernel, Launch

@@ -11,7 +11,8 @@ from foretune.datasets.schema import columns_of
 from foretune.errors import DataWarning, PredictorError
 from foretune.family import Family
 from foretune.features import row_roofline_ms
-from foretune.features.arrays import as_array
+from foretune.features.arrays import Rows, as_array
+from foretune.features.device_rates import with_rates
 from foretune.features.families.formats import FORMATS
 from foretune.kernel import Kernel
 from foretune.models.holdouts import (
@@ -103,7 +104,7 @@ def warn_about_data(
     Raises PredictorError if many values of a target are in another unit than the rest. ``compiled``
     tells whether ``static.…`` columns are used.
     """
-    found = [*_unknown_formats(family, runs), *_unknown_devices(family, runs)]
+    found = [*_unknown_formats(family, runs), *_without_roofline(family, runs)]
     for target in targets:
         rows = measured_rows(target, runs, renumber=False)
         if len(rows) >= MIN_ROWS:
@@ -134,14 +135,10 @@ def _unknown_formats(family: Family | None, runs: pd.DataFrame) -> Iterator[str]
             yield f"{column}={name} is an unknown format: {format_rows(rows)} count as 16 bits"
 
 
-def _unknown_devices(family: Family | None, runs: pd.DataFrame) -> Iterator[str]:
-    unknown = np.isnan(row_roofline_ms(family, runs))
+def _without_roofline(family: Family | None, runs: pd.DataFrame) -> Iterator[str]:
+    unknown = np.isnan(row_roofline_ms(family, with_rates(family, Rows(runs))))
     if unknown.any() and not unknown.all():
-        devices = ", ".join(sorted(map(str, runs["device"][unknown].unique())))
-        yield (
-            f"{format_rows(runs.index[unknown])} have no roofline: add the peak rates of {devices} "
-            "(device.fp32_gflops, device.memory_gbps), and every size"
-        )
+        yield f"{format_rows(runs.index[unknown])} have no roofline: they lack a size"
 
 
 def _mixed_units(family: Family | None, rows: pd.DataFrame, target: Target) -> Iterator[str]:

@@ -36,12 +36,10 @@ MANIFEST_NAME = "foretune.json"
 """Name of the card next to guessed files, which have no vote."""
 ARCHITECTURES = {
     "NVIDIA H100": "sm_90", "NVIDIA H20": "sm_90", "NVIDIA H20-3e": "sm_90",
-    "NVIDIA H800": "sm_90", "NVIDIA A800-SXM4-80GB": "sm_80", "NVIDIA L20": "sm_89",
-    "NVIDIA L40": "sm_89", "AMD Instinct MI308X": "gfx942", "AMD Instinct MI325 OAM": "gfx942",
-    "AMD Instinct MI350 OAM": "gfx950", "AMD Instinct MI350X": "gfx950",
-    "AMD Instinct MI355 OAM": "gfx950",
+    "NVIDIA H800": "sm_90", "AMD Instinct MI308X": "gfx942", "AMD Instinct MI325 OAM": "gfx942",
+    "AMD Instinct MI350 OAM": "gfx950", "AMD Instinct MI355 OAM": "gfx950",
 }  # fmt: skip
-"""Architectures of GPUs in file names that the spec table lacks."""
+"""Architectures of GPUs in file names that the tables lack, or have in several forms."""
 Group = tuple[bool, str, tuple[int, int] | None, str]
 """Whether experts, quantization, its blocks, the architecture."""
 _TunedEntry = tuple[Layer, npt.NDArray[np.float64], Configuration]
@@ -143,8 +141,10 @@ class TunedLayerIndex:
 
 def architecture_of(device: str) -> str | None:
     """Return the architecture of a GPU by its driver's name; None if unknown."""
+    if device in ARCHITECTURES:
+        return ARCHITECTURES[device]
     known = find_device_or_none(device)
-    return known.architecture if known else ARCHITECTURES.get(device)
+    return known.architecture if known else None
 
 
 def _paths(folder: Path) -> list[Path]:

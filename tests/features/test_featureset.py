@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from foretune.device import Device
-from foretune.errors import PredictorError
+from foretune.device import GENERIC_CPU, Device
+from foretune.errors import DataWarning, PredictorError
 from foretune.features import (
     FeatureSet,
     candidate_rows,
@@ -16,9 +16,11 @@ from foretune.features import (
     rows_of,
     text_columns,
 )
-from foretune.features.arrays import as_array, groups_of
+from foretune.features.arrays import Rows, SingleRow, as_array, groups_of
+from foretune.features.device_rates import with_rates
 from foretune.features.families.collectives import AllGather
 from foretune.features.families.gemm import Gemm
+from foretune.features.families.user_defined import UserDefinedCost
 from foretune.problem import Problem
 from foretune.space import Configuration, SearchSpace
 
@@ -284,11 +286,41 @@ def test_costs_and_rooflines_are_per_row(matmul, toy_runs, toy_device):
     assert roofline[i] == pytest.approx(float(toy_device.roofline_ms(expected)))
 
 
-def test_the_roofline_of_an_unknown_device_is_not_known(matmul, toy_runs):
+def test_an_unknown_device_has_the_roofline_of_a_generic_one(matmul, toy_runs):
     bare = toy_runs.drop(columns=[c for c in toy_runs if c.startswith("device.")])
     assert np.isnan(row_roofline_ms(matmul, bare)).all()
-    assert not FeatureSet(matmul).fit(bare).roofline_known_
-    assert FeatureSet(matmul).fit(toy_runs).roofline_known_
+    cpu = {f"device.{spec}": float(v) for spec, v in GENERIC_CPU.specs.items()}
+    generic = FeatureSet(matmul).fit(bare.assign(**cpu))
+    expected = generic.transform(bare.assign(**cpu))
+    with pytest.warns(DataWarning, match="give device.fp32_gflops, device.memory_gbps"):
+        features = FeatureSet(matmul).fit(bare)
+    assert features.roofline_known_
+    pd.testing.assert_frame_equal(features.transform(bare), expected)  # said only once
+    one = features.matrix(SingleRow.read(bare.iloc[[5]]))
+    np.testing.assert_array_equal(one, expected.iloc[[5]])
+
+
+def test_a_known_name_brings_its_rates():
+    runs = pd.DataFrame({"problem.M": [64, 128], "problem.N": 64, "problem.K": 64,
+                         "config.format": "fp32"})  # fmt: skip
+    bare = runs.assign(kernel="gemm", status="ok", device=["rtx 4070", "NVIDIA H200"])
+    told = with_rates(Gemm(), Rows(bare))
+    assert told["device.memory_gbps"].tolist() == [504.2, 4800.0]
+    partly = with_rates(Gemm(), Rows(bare.assign(**{"device.memory_gbps": [100.0, np.nan]})))
+    assert partly["device.memory_gbps"].tolist() == [100.0, 4800.0]
+
+
+def test_tables_of_anything_stay_as_they_are():
+    work = UserDefinedCost("unnamed", "n", "n")
+    runs = raw(**{"problem.n": [1.0, 2.0]}).assign(kernel="unnamed", device="unnamed")
+    for family in (None, work):
+        rows = Rows(runs)
+        assert with_rates(family, rows) is rows
+    with pytest.warns(DataWarning, match="'mine' are unknown"):
+        assert "device.memory_gbps" in with_rates(work, Rows(runs.assign(device="mine")))
+
+
+def test_the_roofline_of_half_known_devices(matmul, toy_runs):
     half = toy_runs.assign(**{"device.fp32_gflops": np.nan})
     expected = row_cost(matmul, toy_runs).bytes_moved / (toy_runs["device.memory_gbps"] * 1e6)
     np.testing.assert_allclose(row_roofline_ms(matmul, half), expected)
@@ -362,7 +394,8 @@ def test_text_has_empty_strings_in_gaps(column, expected):
 def on_two_devices(**columns):
     """One matrix product of which half the weights fit into one device's cache."""
     sizes = {f"problem.{s}": [256.0, 4096.0] for s in "MNK"}
-    return raw(**sizes, **columns).assign(kernel="gemm", **{"config.format": "bf16"})
+    fixed = {"config.format": "bf16", "device.memory_gbps": 1000.0}
+    return raw(**sizes, **columns).assign(kernel="gemm", **fixed)
 
 
 def test_working_sets_are_compared_with_caches_where_these_differ():

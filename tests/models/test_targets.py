@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from foretune.datasets.devices import with_specs
-from foretune.errors import PredictorError
+from foretune.device import GENERIC_CPU
+from foretune.errors import DataWarning, PredictorError
 from foretune.features import FeatureSet, row_limits_ms
 from foretune.features.families.gemm import Gemm
 from foretune.models.targets import TargetScale, present_targets, usable_rows
@@ -68,12 +69,25 @@ def test_a_unit_comes_back_from_json_the_same(matmul, ok, target):
     assert unit.log_unit(features, ok.iloc[:0]).shape == (0,)
 
 
-def test_rates_that_training_knew_must_be_there(matmul, ok):
+def test_a_row_without_rates_counts_as_a_generic_device(matmul, ok):
     unit, features = unit_of("time_ms", matmul, ok)
-    bare = ok.copy()
-    bare.loc[3, ["device.fp32_gflops", "device.memory_gbps"]] = np.nan
-    with pytest.raises(PredictorError, match="row 3 lacks its device's peak rates"):
-        unit.log_unit(features, bare)
+    bare, generic = ok.copy(), ok.copy()
+    bare.loc[3, [c for c in ok if c.startswith("device.")]] = np.nan
+    for spec, value in GENERIC_CPU.specs.items():  # it is called "Toy CPU"
+        if f"device.{spec}" in ok:
+            generic.loc[3, f"device.{spec}"] = value
+    with pytest.warns(DataWarning, match="'Toy CPU' are unknown, it counts as a generic CPU"):
+        found = unit.log_unit(features, bare)
+    np.testing.assert_array_equal(found, unit.log_unit(features, generic))
+    assert found[3] != unit.log_unit(features, ok)[3]
+
+
+def test_sizes_that_training_knew_must_be_there():
+    runs = gemms({"bf16": 0.8})
+    unit, features = unit_of("time_ms", Gemm(), runs)
+    runs.loc[3, "problem.M"] = np.nan
+    with pytest.raises(PredictorError, match="row 3 lacks a size"):
+        unit.log_unit(features, runs)
 
 
 def test_no_board_draws_more_than_its_limit(ok):
