@@ -92,8 +92,8 @@ def tune_problem(
     Raises:
         MeterUnavailable: objective or limits need power, which this machine cannot measure.
         MeasurementError: no configuration runs, not even the default, or none within the limits.
-        PredictorError, TrackingError: there is no such predictor, it is of another kernel or has
-            not learned power.
+        PredictorError, TrackingError: there is no such predictor, it is of another kernel, has not
+            learned power or says nothing of the space.
         UsageError: measurements lack the column of a limit, or ``regret`` needs another searcher.
     """
     job = TuningJob(
@@ -285,7 +285,7 @@ def make_step(
     """Return a measurement as a step of a search, with the prediction of ``guide``."""
     predicted = {}
     if guide is not None:
-        row = guide.predictor.predict_one(m.problem, m.config, device)
+        row = guide.predict_one(m.problem, m.config, device)
         predicted = {"predicted_ms": row["time_ms"]}
         if guide.has_valid_interval(device):
             predicted |= {"low_ms": row["time_ms_low"], "high_ms": row["time_ms_high"]}

@@ -19,6 +19,7 @@ from foretune.errors import ProblemError, UnknownName, UsageError
 from foretune.files import translate_read_errors
 from foretune.kernel import Kernel
 from foretune.models import Predictor, Training, train_predictor
+from foretune.models.saved.guides import SpacePredictor
 from foretune.models.saved.lookup import PredictorSource
 from foretune.models.saved.search_predictor import SearchPredictor
 from foretune.models.validation.evaluation import VALIDATION_LEVELS, ValidationLevel
@@ -84,8 +85,8 @@ def run_campaign(
         regret: at which a search is over; likewise.
         seconds: wall time of each search at most; likewise.
         predictor: goes on from this one, an object or a name (`foretune.models.saved.lookup`): it
-            says from the first what is worth profiling, and its runs are learned from, too, save
-            those of problems to tune.
+            says from the first what is worth profiling, and a `Predictor`'s runs are learned from,
+            too, save those of problems to tune.
         out: campaigns are kept in folders ``KERNEL-NNN`` under it.
         observers: told about results; registered names (``report``, ``mlflow``) or objects.
         tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
@@ -215,6 +216,7 @@ def _profile_and_train(
     plan = plan_configurations(kernel, problems, preset.random_configs, seed)
     collect_runs(kernel, plan, cache, runner, progress)
     if "guided" not in folder.state:
+        first: SpacePredictor
         if guide is None:
             first = Predictor(model, ("time_ms",), seed, kernel).fit(
                 _select_problems(problems, log.runs())
@@ -228,7 +230,7 @@ def _profile_and_train(
     collect_runs(kernel, guided, cache, runner, progress, "profiling promising configurations of")
     progress.start("training the predictor", 1)
     rows = _select_problems(problems, log.runs())
-    if guide is not None:
+    if guide is not None and isinstance(guide.predictor, Predictor):
         before = guide.predictor.measured_runs()
         others = [p not in unseen for p in problems_of(before)]
         rows = pd.concat([before[others], rows], ignore_index=True)
@@ -246,7 +248,7 @@ def _select_problems(problems: Iterable[Problem], runs: pd.DataFrame) -> pd.Data
 
 
 def _promising_configs(
-    job: TuningJob, problems: list[Problem], n: int, predictor: Predictor, log: RunLog
+    job: TuningJob, problems: list[Problem], n: int, predictor: SpacePredictor, log: RunLog
 ) -> dict[Problem, list[Configuration]]:
     """Return per problem the ``n`` unmeasured configurations predicted best, of a random pool.
 
