@@ -94,12 +94,13 @@ def run_search(
     if parallel < 1:
         raise UsageError(f"{parallel} measurements at the same time: give 1 or more")
     stopping = make_stopping(budget, regret, seconds)
-    if not isinstance(searcher, Searcher):
+    if isinstance(searcher, Searcher):
+        if predictor is not None:
+            raise UsageError("a searcher has its prior from its start: name it, or give its class")
+    else:
         prior = _make_prior(predictor, Problem(problem), space, device, objective)
-        kind, searcher = (
-            searcher,
-            make_searcher(searcher, space, objective, seed, prior, Problem(problem), device),
-        )
+        kind = searcher
+        searcher = make_searcher(kind, space, objective, seed, prior, Problem(problem), device)
         if regret is not None or budget == "auto":
             require_regret_estimate(searcher, searcher_name(kind))
     done = {m.config for m in known}
