@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -132,7 +133,11 @@ def mlflow_guide(mlflow: Any, folder: str, name: str) -> GuideModel:
     model = mlflow.pyfunc.load_model(folder)
     schema = model.metadata.get_input_schema()
     if schema is None or not schema.has_input_names():
-        return _of_tables(name, model.predict)
+        estimator = model
+        with suppress(NotImplementedError):  # not every kind of model has it
+            raw = model.get_raw_model()
+            estimator = raw if hasattr(raw, "n_features_in_") else model
+        return _of_tables(name, lambda table: _estimate(estimator, table))
     kinds = {c.name: c.type.to_pandas() for c in schema.inputs if hasattr(c.type, "to_pandas")}
 
     def predict(table: "pd.DataFrame") -> Any:

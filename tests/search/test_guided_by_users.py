@@ -3,11 +3,11 @@
 import numpy as np
 import optuna
 import pytest
-import toy_space
+import toy_models
 from hypothesis import given
 from hypothesis import strategies as st
 from optuna.distributions import CategoricalDistribution
-from toy_space import BEST, PROBLEM, SPACE, TIMES
+from toy_models import BEST, PROBLEM, SPACE, TIMES
 
 import foretune as ft
 from foretune.errors import PredictorError, UsageError
@@ -19,11 +19,11 @@ from foretune.search.prior import ANY_DEVICE, predict_runs, prior_from_predictor
 from foretune.space import SearchSpace
 
 GUIDES = {
-    "forest": toy_space.forest,
-    "pipeline": toy_space.pipeline,
-    "regressor": toy_space.regressor,
-    "table": lambda: toy_space.by_table,
-    "configuration": lambda: toy_space.by_configuration,
+    "forest": toy_models.forest,
+    "pipeline": toy_models.pipeline,
+    "regressor": toy_models.regressor,
+    "table": lambda: toy_models.by_table,
+    "configuration": lambda: toy_models.by_configuration,
 }
 SEARCHERS = ("surrogate", "transfer", "tpe", "random")
 
@@ -90,15 +90,15 @@ class TestWaysIn:
 
     def test_run_search(self):
         guided = ft.run_search(
-            "surrogate", SPACE, toy_space.time_ms, budget=1, predictor=toy_space.pipeline(),
+            "surrogate", SPACE, toy_models.time_ms, budget=1, predictor=toy_models.pipeline(),
             problem=PROBLEM,
         )  # fmt: skip
         assert guided.best == BEST
         with pytest.raises(PredictorError, match="no M among block_m"):
-            ft.run_search("surrogate", SPACE, toy_space.time_ms, predictor=toy_space.pipeline())
+            ft.run_search("surrogate", SPACE, toy_models.time_ms, predictor=toy_models.pipeline())
         with pytest.raises(UsageError, match="name it, or give its class"):
             ft.run_search(
-                make_searcher("random", SPACE), SPACE, toy_space.time_ms, predictor="guess.onnx"
+                make_searcher("random", SPACE), SPACE, toy_models.time_ms, predictor="guess.onnx"
             )
 
     def test_run_search_with_a_predictor(self, toy_runs, toy_device, matmul):
@@ -116,13 +116,13 @@ class TestWaysIn:
     def test_an_optuna_study(self):
         space = {n: CategoricalDistribution(v) for n, v in SPACE.parameters.items()}
         sampler = SurrogateSampler(
-            seed=0, predictor=toy_space.pipeline(), problem=PROBLEM, search_space=space
+            seed=0, predictor=toy_models.pipeline(), problem=PROBLEM, search_space=space
         )
         study = optuna.create_study(sampler=sampler)
 
         def objective(trial):
             config = {n: trial.suggest_categorical(n, d.choices) for n, d in space.items()}
-            return toy_space.time_ms(config)
+            return toy_models.time_ms(config)
 
         study.optimize(objective, n_trials=2)
         assert study.best_params == BEST

@@ -5,11 +5,11 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
-import toy_space
+import toy_models
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import LinearRegression
 from toy_kernel import DEVICE
-from toy_space import PROBLEM, SPACE
+from toy_models import PROBLEM, SPACE
 
 from foretune.errors import MissingExtra, PredictorError, TrackingError, UsageError
 from foretune.models import Predictor
@@ -35,14 +35,14 @@ def table_of(space=SPACE, problem=PROBLEM):
 
 class TestEstimators:
     def test_a_pipeline_gets_its_columns_by_name(self):
-        model = toy_space.pipeline()
+        model = toy_models.pipeline()
         expected = model.predict(table_of()[list(model.feature_names_in_)])
         assert np.array_equal(predict(model)["time_ms"], expected)
         some = np.array([5, 3, 200])
         assert np.array_equal(predict(model, indices=some)["time_ms"], expected[some])
 
     def test_indicators_are_filled(self):
-        model = toy_space.forest()
+        model = toy_models.forest()
         assert list(model.feature_names_in_)[:2] == ["layout_row", "layout_col"]
         columns = pd.get_dummies(table_of())[list(model.feature_names_in_)]
         assert np.array_equal(predict(model)["time_ms"], model.predict(columns))
@@ -83,7 +83,7 @@ class TestEstimators:
             predict(model)
 
     def test_an_interval_of_a_regressor_is_taken(self):
-        model = toy_space.regressor()
+        model = toy_models.regressor()
         table, X = predict(model), table_of()
         assert np.array_equal(table["time_ms"], model.predict(X))
         interval = table[["time_ms_low", "time_ms_high"]]
@@ -92,7 +92,7 @@ class TestEstimators:
         assert prior_of(model).log_spread == pytest.approx(spread)
 
     def test_without_an_interval_the_spread_is_the_stated_one(self):
-        table, prior = predict(toy_space.by_table), prior_of(toy_space.by_table)
+        table, prior = predict(toy_models.by_table), prior_of(toy_models.by_table)
         assert prior.log_spread == pytest.approx(DEFAULT_LOG_SPREAD)
         assert prior.foreign  # so that measurements correct it
         ratio = table["time_ms_high"] / table["time_ms"]
@@ -125,9 +125,9 @@ class TestFunctions:
     def test_an_object_that_predicts_spaces(self):
         class Own:
             def predict_space(self, problem, space, device, indices=None):
-                return pd.DataFrame({"time_ms": toy_space.TIMES, "p_valid": 0.9})
+                return pd.DataFrame({"time_ms": toy_models.TIMES, "p_valid": 0.9})
 
-        assert np.array_equal(predict(Own())["time_ms"], toy_space.TIMES)
+        assert np.array_equal(predict(Own())["time_ms"], toy_models.TIMES)
 
     def test_a_limit_counts_by_the_interval(self):
         prior = prior_of(lambda rows: rows["block_m"] * 1.0, limits=[Limit("time_ms", 32.0)])
@@ -159,7 +159,7 @@ class TestRefusals:
         assert "\n" not in str(error.value)
 
     def test_missing_columns_are_named(self):
-        table, times = toy_space.training_rows()
+        table, times = toy_models.training_rows()
         X = table[["block_m"]].assign(stages=1, block_m_log=1.0, threads_x=1)
         with pytest.raises(
             PredictorError, match="no stages, threads_x, block_m_log among M, block"
@@ -181,9 +181,9 @@ class TestRefusals:
             prior_of(lambda rows: np.ones(len(rows)))
 
     def test_power_is_needed_for_energy_only(self):
-        assert prior_of(toy_space.by_table, objective=Objective.TIME)
+        assert prior_of(toy_models.by_table, objective=Objective.TIME)
         with pytest.raises(PredictorError, match="has not learned power"):
-            prior_of(toy_space.by_table, objective=Objective.ENERGY)
+            prior_of(toy_models.by_table, objective=Objective.ENERGY)
         prior = prior_of(
             lambda rows: {"time_ms": rows["block_m"], "power_w": 2.0 * rows["unroll"]},
             objective=Objective.ENERGY,
@@ -205,7 +205,7 @@ class TestNames:
     @pytest.fixture
     def file(self, tmp_path, monkeypatch):
         (tmp_path / "own_models.py").write_text(
-            "import toy_space\nmodel = toy_space.pipeline()\n"
+            "import toy_models\nmodel = toy_models.pipeline()\n"
             "def guess(config):\n    return config['block_m']\nfive = 5\n"
         )
         monkeypatch.setattr(sys, "path", [*sys.path])
@@ -261,7 +261,7 @@ class TestMlflow:
     def test_a_model_of_scikit_learn(self, mlflow):
         from mlflow.models import infer_signature
 
-        model = toy_space.forest()
+        model = toy_models.forest()
         columns = pd.get_dummies(table_of())[list(model.feature_names_in_)]
         own = columns.astype({"M": float})  # as whoever logs it likes
         run = self.log(mlflow, model, signature=infer_signature(own), serialization_format="pickle")
@@ -270,7 +270,16 @@ class TestMlflow:
             table = guide.predict_space(PROBLEM, SPACE, DEVICE)
             assert np.array_equal(table["time_ms"], model.predict(columns))
 
-    def test_a_function_without_a_signature(self, mlflow):
+    def test_a_pipeline_without_a_signature(self, mlflow):
+        model = toy_models.pipeline()
+        self.log(mlflow, model, serialization_format="pickle")
+        table = read_guide("models:/mine/1").predict_space(PROBLEM, SPACE, DEVICE)
+        expected = model.predict(table_of()[list(model.feature_names_in_)])
+        assert np.array_equal(table["time_ms"], expected)
+
+    def test_a_function_without_a_signature(self, mlflow, monkeypatch):
+        validation = "mlflow.pyfunc.utils.data_validation"
+        monkeypatch.setattr(f"{validation}.color_warning", lambda *_, **__: None)
         self.log(mlflow, lambda model_input: model_input["block_m"] * 1.0)
         table = read_guide("models:/mine/1").predict_space(PROBLEM, SPACE, DEVICE)
         assert list(table["time_ms"]) == [c["block_m"] for c in SPACE]
@@ -298,7 +307,7 @@ class TestOnnx:
     def test_one_input_per_column(self, convert):
         from skl2onnx.common.data_types import FloatTensorType, StringTensorType
 
-        model = toy_space.pipeline()
+        model = toy_models.pipeline()
         text, number = StringTensorType([None, 1]), FloatTensorType([None, 1])
         types = [(n, text if n == "layout" else number) for n in model.feature_names_in_]
         table = convert(model, types).predict_space(PROBLEM, SPACE, DEVICE)
@@ -326,4 +335,4 @@ class TestOnnx:
 def test_a_predictor_stays_what_it_is(toy_runs):
     predictor = Predictor(parameters={"rounds": 5}).fit(toy_runs)
     assert make_guide(predictor) is predictor
-    assert make_guide(guide := make_guide(toy_space.by_table)) is guide
+    assert make_guide(guide := make_guide(toy_models.by_table)) is guide
