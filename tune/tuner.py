@@ -68,9 +68,9 @@ def tune_problem(
         kernel: the kernel.
         problem: the problem.
         runner: measures; tunes for its device.
-        predictor: gives the prior: an object or a name (`foretune.models.saved.lookup`); by default
-            none. A predictor of another device or other code is checked and corrected by
-            measurements.
+        predictor: gives the prior: any model or a name (`foretune.models.saved.lookup`); by default
+            none. A predictor of another device or other code, or a model of yours, is checked and
+            corrected by measurements.
         budget: number of new measurements of the search, before verification. ``"auto"`` stops at
             ``regret``, or when one more measurement gains too little. The default is 10, or no
             limit if ``seconds`` is given.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from foretune.models.saved.guides import SpacePredictor
 
 PredictorSource: TypeAlias = "SpacePredictor | Callable[..., Any] | Any | None"
-"""A model (`make_guide`), or a name as a text or path; see this module."""
+"""A model (`make_guide`) or a name, as a text or path."""
 AUTO, NONE = "auto", "none"
 MLFLOW_PREFIXES = ("models:/", "runs:/")
 PICKLES = (".joblib", ".pkl", ".pickle")
