@@ -55,7 +55,7 @@ def prior_from_predictor(
     predicted = predictor.predict_space(problem, space, device, indices)
     log_mean, p_valid = _log_mean_and_validity(predicted, objective)
     for limit in limits:
-        p_valid = p_valid * limit.probability(predicted)
+        p_valid = np.nan_to_num(p_valid * limit.probability(predicted))
     if isinstance(predictor, GuideModel) and indices is None:
         predictor.require_opinion(log_mean)
 

@@ -23,6 +23,7 @@ DEFAULT_LOG_SPREAD = 0.5
 """Log spread of predictions without an interval: a factor of 1.6. Measurements correct it."""
 PER_CONFIGURATION = "config"
 """Name of the first parameter of a function that predicts one configuration."""
+BY_TABLE = f": name its first parameter {PER_CONFIGURATION} if it takes one configuration"
 ONNX_TYPES: dict[str, Any] = {
     "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(int64)": np.int64,
     "tensor(int32)": np.int32, "tensor(bool)": np.bool_, "tensor(string)": object,
@@ -58,10 +59,12 @@ class GuideModel:
     Attributes:
         name: its name, for messages.
         model: predicts a problem's configurations; see `SpacePredictor.predict_space`.
+        hint: what to do if it fails.
     """
 
     name: str
     model: Callable[["Problem", "SearchSpace", "Device", np.ndarray | None], Any]
+    hint: str = ""
 
     def __str__(self) -> str:
         return self.name
@@ -84,7 +87,7 @@ class GuideModel:
         except ForetuneError as e:
             raise PredictorError(f"{self.name} cannot predict this space: {e}") from e
         except Exception as e:  # any error of users' code
-            reason = describe_error(e)
+            reason = describe_error(e) + self.hint
             raise PredictorError(f"{self.name} cannot predict this space: {reason}") from e
 
     def require_opinion(self, log_mean: np.ndarray) -> None:
@@ -122,7 +125,9 @@ def make_guide(model: Any, name: str = "") -> "Predictor | GuideModel":
     if hasattr(model, "predict"):
         return _of_tables(name, lambda table: _estimate(model, table))
     if callable(model):
-        return _of_tables(name, _each(model) if _is_per_configuration(model) else model)
+        if _is_per_configuration(model):
+            return _of_tables(name, _each(model))
+        return _of_tables(name, model, BY_TABLE)
     raise UsageError(
         f"predictor is {model!r}: give a Predictor, a fitted scikit-learn estimator or a function"
     )
@@ -212,8 +217,8 @@ def log_spread_of(predicted: "pd.DataFrame") -> float:
     return spread if 0 < spread < np.inf else DEFAULT_LOG_SPREAD
 
 
-def _of_tables(name: str, predict: Callable[["pd.DataFrame"], Any]) -> GuideModel:
-    return GuideModel(name, lambda *which: predict(_parameter_table(*which)))
+def _of_tables(name: str, predict: Callable[["pd.DataFrame"], Any], hint: str = "") -> GuideModel:
+    return GuideModel(name, lambda *which: predict(_parameter_table(*which)), hint)
 
 
 def _parameter_table(

@@ -86,14 +86,24 @@ def test_power_is_needed_for_energy(monkeypatch):
     assert step.config == min(space, key=lambda c: power_w(c) * time_ms(PROBLEM, c))
 
 
+def profile(runner, predictor, out):
+    preset = Preset(2, 6, 2, 1, 2, 0.01, 0.1)
+    how = {"out": out, "observers": (), "validate": "none"}
+    run_campaign(KERNEL, runner, preset, predictor=predictor, **how)
+
+
 def test_a_model_says_what_is_worth_profiling(tmp_path):
     runner = FakeRunner()
-    preset = Preset(2, 6, 2, 1, 2, 0.01, 0.1)
-    run_campaign(
-        KERNEL, runner, preset, predictor=guess, out=tmp_path, observers=(), validate="none"
-    )
+    profile(runner, guess, tmp_path)
     profiled = [c for p, c in runner.measured[:16]]
     assert all(c["behaviour"] == "ok" and c["work"] * c["skew"] <= 4 for c in profiled[12:])
+
+
+def test_an_interrupted_campaign_goes_on_with_the_same_function(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        profile(FakeRunner(interrupt_after=14), lambda config: guess(config), tmp_path)
+    profile(FakeRunner(), lambda config: guess(config), tmp_path)  # as another process would
+    assert len([*tmp_path.glob("toy-*")]) == 1
 
 
 def test_a_forest_guides_a_function(monkeypatch):

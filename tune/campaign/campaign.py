@@ -3,6 +3,7 @@
 Every result is on disk at once, so an interrupted campaign can be continued.
 """
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -116,6 +117,8 @@ def run_campaign(
     if validate not in VALIDATION_LEVELS:
         raise UnknownName("extent of validation", validate, VALIDATION_LEVELS)
     guide = job.find_predictor(predictor)
+    # not an object's: a function's text differs from process to process
+    named = f"{predictor}: " if isinstance(predictor, str | os.PathLike) else ""
     known, unseen = _problems(kernel, preset, problems, seed)
     request = {
         "kernel": kernel.name,
@@ -129,7 +132,7 @@ def run_campaign(
         "stopping": asdict(stopping),
         "validate": validate,
         "seed": seed,
-        "predictor": "" if guide is None else redact(f"{predictor}: {guide}"),
+        "predictor": "" if guide is None else redact(named + str(guide)),
     }
     watching = make_observers(observers, tracking_uri, progress)
     progress.say(f"preparing {out}")

@@ -136,6 +136,19 @@ class TestFunctions:
         assert probability[8] > 0.99
         assert probability[256] < 0.01
 
+    def test_what_is_not_expected_to_run_stays_within_no_limit(self):
+        def guess(config):
+            return np.nan if config["unroll"] == 1 else config["block_m"]
+
+        prior = prior_of(guess, limits=[Limit("time_ms", 1e9)])
+        assert [p > 0 for p in prior.p_valid] == [c["unroll"] > 1 for c in SPACE]
+
+    def test_a_function_of_one_configuration_by_another_name_gets_a_hint(self):
+        with pytest.raises(
+            PredictorError, match=r"Series is ambiguous.*: name its first .* config"
+        ):
+            predict(lambda c: 2.0 if c["unroll"] > 1 else 1.0)
+
 
 class TestRefusals:
     @pytest.mark.parametrize(
