@@ -15,6 +15,7 @@ from foretune.datasets import RunLog
 from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
+from foretune.models.saved.guides import GuideModel
 from foretune.models.saved.search_predictor import SearchPredictor
 from foretune.objective import ConstrainedObjective, Limit, Objective, violated_limits
 from foretune.problem import Problem
@@ -282,10 +283,10 @@ def make_step(
     device: Device,
     known: bool = False,
 ) -> SearchStep:
-    """Return a measurement as a step of a search, with the prediction of ``guide``."""
+    """Return a measurement as a step of a search, with what a `Predictor` as guide predicts."""
     predicted = {}
-    if guide is not None:
-        row = guide.predict_one(m.problem, m.config, device)
+    if guide is not None and not isinstance(guide.predictor, GuideModel):  # its unit is unknown
+        row = guide.predictor.predict_one(m.problem, m.config, device)
         predicted = {"predicted_ms": row["time_ms"]}
         if guide.has_valid_interval(device):
             predicted |= {"low_ms": row["time_ms_low"], "high_ms": row["time_ms_high"]}

@@ -84,10 +84,9 @@ class GuideModel:
         try:
             predicted = self.model(problem, space, device, indices)
             return _complete_table(predicted, len(space) if indices is None else len(indices))
-        except ForetuneError as e:
-            raise PredictorError(f"{self.name} cannot predict this space: {e}") from e
         except Exception as e:  # any error of users' code
-            reason = describe_error(e) + self.hint
+            known = isinstance(e, ForetuneError)
+            reason = str(e) if known else describe_error(e) + self.hint
             raise PredictorError(f"{self.name} cannot predict this space: {reason}") from e
 
     def require_opinion(self, log_mean: np.ndarray) -> None:

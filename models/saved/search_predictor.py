@@ -11,18 +11,13 @@ from foretune.models.saved.guides import (
     log_spread_of,
     make_guide,
 )
-from foretune.space import ListedSpace
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import pandas as pd
 
     from foretune.device import Device
     from foretune.models.predictor import Predictor
     from foretune.models.targets import Target
-    from foretune.problem import Problem
-    from foretune.space import Configuration
 
 
 @dataclass(frozen=True)
@@ -100,14 +95,6 @@ class SearchPredictor:
         if isinstance(self.predictor, GuideModel):
             return self
         return replace(self, predictor=self.predictor.calibrate(runs))
-
-    def predict_one(
-        self, problem: "Problem", config: "Configuration", device: "Device"
-    ) -> "Mapping[str, float]":
-        """Return what is predicted of one configuration, by column."""
-        if not isinstance(self.predictor, GuideModel):
-            return self.predictor.predict_one(problem, config, device)
-        return self.predictor.predict_space(problem, ListedSpace([config]), device).iloc[0]
 
     def log_spread(self, device: "Device", predicted: "pd.DataFrame | None" = None) -> float:
         """Return the standard deviation of log errors.

@@ -58,16 +58,8 @@ def tune(predictor, runner=None, **how):
 def test_a_function_guides_the_tuner(searcher):
     result = tune(guess, budget=2, searcher=searcher)
     assert result.trace[0].config == BEST
-    assert result.trace[0].predicted_ms == pytest.approx(guess(BEST))
-    assert np.isnan(result.trace[0].low_ms)  # whether an interval holds here is not known
+    assert np.isnan(result.trace[0].predicted_ms)  # these might be seconds, and they are
     assert tune(None, budget=2, searcher=searcher, store=False).trace[0].config != BEST
-
-
-def test_a_prediction_that_it_does_not_run_is_kept():
-    result = tune(guess, budget=60)
-    failed = [step for step in result.trace if step.config["behaviour"] != "ok"]
-    assert len(failed) > 5
-    assert all(np.isnan(step.predicted_ms) for step in failed)
 
 
 def test_power_is_needed_for_energy(monkeypatch):
