@@ -57,7 +57,7 @@ def prior_from_predictor(
     for limit in limits:
         p_valid = np.nan_to_num(p_valid * limit.probability(predicted))
     if isinstance(predictor, GuideModel) and indices is None:
-        predictor.require_opinion(log_mean)
+        predictor.require_variation(log_mean)
 
     def log_mean_of(measurements: Sequence[Measurement]) -> np.ndarray:
         return predict_runs(

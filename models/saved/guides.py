@@ -89,7 +89,7 @@ class GuideModel:
             reason = str(e) if known else describe_error(e) + self.hint
             raise PredictorError(f"{self.name} cannot predict this space: {reason}") from e
 
-    def require_opinion(self, log_mean: np.ndarray) -> None:
+    def require_variation(self, log_mean: np.ndarray) -> None:
         """Raise `PredictorError` if it predicts the same for the whole space."""
         if len(log_mean) > 1 and np.ptp(log_mean) == 0:
             raise PredictorError(
@@ -234,9 +234,7 @@ def _parameter_table(
     rows = rows.astype(dict.fromkeys(texts, str))
     taken = ["device", *problem, *space.names]
     bare = {f"problem.{n}": n for n in problem} | {f"config.{n}": n for n in space.names}
-    rows = rows.rename(columns={c: n for c, n in bare.items() if taken.count(n) == 1})
-    own = [c for c in rows if c != "device" and not c.startswith("device.")]
-    return rows[[*own, *(c for c in rows if c not in own)]]
+    return rows.rename(columns={c: n for c, n in bare.items() if taken.count(n) == 1})
 
 
 def _matrix(table: "pd.DataFrame", width: Any) -> np.ndarray:
@@ -304,7 +302,8 @@ def _complete_table(predicted: Any, rows: int) -> "pd.DataFrame":
                 else table[target] * np.exp(sign * 1.645 * DEFAULT_LOG_SPREAD)
             )  # fmt: skip
     valid = _numbers(predicted, "p_valid", rows) if "p_valid" in predicted else np.ones(rows)
-    table["p_valid"] = np.where(table[targets].notna().all(axis=1), np.clip(valid, 0, 1), 0.0)
+    runs = table[targets].notna().all(axis=1)
+    table["p_valid"] = np.where(runs, np.clip(np.nan_to_num(valid), 0, 1), 0.0)
     return table
 
 

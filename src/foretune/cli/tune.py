@@ -120,9 +120,8 @@ def tune(
     """
     root = options.root_options(context)
     output = Output(root.as_json)
-    search = SearchOptions(
-        options.parse_budget(budget), objective, limit, searcher, root, predictor
-    )
+    stop = options.parse_budget(budget)
+    search = SearchOptions(stop, objective, limit, searcher, root, predictor)
     if workload is not None:
         _tune_workload(context, workload, kernel, search, (device, runner, ray_address), output)
         return
@@ -130,8 +129,7 @@ def tune(
     program = context.meta.get(PROGRAM_KEY)
     if program is None and not kernel.endswith(tune_program.SOURCE_SUFFIXES):
         options.reject_options(context, tune_program.WRAPPED_OPTIONS, "a kernel does not take")
-        where = (device, runner, ray_address)
-        _tune_kernel(kernel, problem, search, runs, export, where, output)
+        _tune_kernel(kernel, problem, search, runs, export, (device, runner, ray_address), output)
         return
     _show_winner(output, _tune_wrapped(context, program, kernel, search), export)
 
