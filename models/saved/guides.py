@@ -203,8 +203,8 @@ def select_columns(table: "pd.DataFrame", names: Sequence[str]) -> "pd.DataFrame
     missing += [name for c, listed in indicators.items() if c not in matched for name in listed]
     if missing:
         raise PredictorError(
-            f"there is no {', '.join(missing)} among {', '.join(table)}: name its columns so, or "
-            "give a function that computes them"
+            f"there is no {', '.join(missing)} among {', '.join(_parameters(table))}: name its "
+            "columns so, or give a function that computes them"
         )
     return pd.DataFrame(found, index=table.index)
 
@@ -237,9 +237,13 @@ def _parameter_table(
     return rows.rename(columns={c: n for c, n in bare.items() if taken.count(n) == 1})
 
 
+def _parameters(table: "pd.DataFrame") -> list[str]:
+    return [c for c in table if c != "device" and not c.startswith("device.")]
+
+
 def _matrix(table: "pd.DataFrame", width: Any) -> np.ndarray:
     """Return the parameters of problem and configuration as a matrix, in the space's order."""
-    columns = [c for c in table if c != "device" and not c.startswith("device.")]
+    columns = _parameters(table)
     if isinstance(width, int) and width != len(columns):
         raise PredictorError(
             f"it takes {width} columns without names, and there are {len(columns)} "

@@ -175,7 +175,7 @@ class TestRefusals:
         table, times = toy_models.training_rows()
         X = table[["block_m"]].assign(stages=1, block_m_log=1.0, threads_x=1)
         with pytest.raises(
-            PredictorError, match="no stages, threads_x, block_m_log among device, M"
+            PredictorError, match="no stages, threads_x, block_m_log among M, block"
         ):
             prior_of(RandomForestRegressor(2).fit(X, times))
 
