@@ -12,7 +12,9 @@ With ``--prior leave-device-out`` a predictor learns from the same kernel's tabl
 devices, and its predictions are the prior; spaces without such tables are left out. ``upside-down``
 and ``shuffled`` spoil them: what does a misleading prior cost? ``all`` runs every searcher alone,
 with the predictor and with the shuffled prior, and prints what each needs to 95 % as a multiple of
-what it needs alone (geometric mean over spaces; below 1 is better).
+what it needs alone (geometric mean over spaces; below 1 is better). ``models`` does the same with
+three models that learned from ``--share`` of the other devices' rows, drawn at random: Foretune's
+predictor, scikit-learn's random forest of log times, and `RuntimeRegressor`.
 
 Resumable: what is in ``--out`` is not searched again. Empty it after changing a searcher.
 """
@@ -27,6 +29,8 @@ import numpy as np
 import pandas as pd
 from machine import heading, markdown
 from peers import find_searcher
+from sklearn.compose import TransformedTargetRegressor
+from sklearn.ensemble import RandomForestRegressor
 from spaces import complete_spaces
 
 from foretune.cli.output import Output
@@ -35,7 +39,9 @@ from foretune.console import progress_bar
 from foretune.datasets import read_runs
 from foretune.errors import PredictorError
 from foretune.files import atomic_write
+from foretune.models import Predictor, RuntimeRegressor
 from foretune.progress import Progress
+from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.curves import draw_curves
 from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.replay.replay import ReplayResult, replay
@@ -65,11 +71,11 @@ PRIORS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "shuffled": lambda log_mean: np.random.default_rng(0).permutation(log_mean),
 }
 """What is done to the logarithms that a predictor of the other devices predicts."""
-COMPARED = (None, "leave-device-out", "shuffled")
-COMPARED_COLUMNS = [
-    "searcher", "alone", "predictor", "shuffled", "predictor / alone", "shuffled / alone",
-    "f10 alone", "f10 predictor", "f10 shuffled",
-]  # fmt: skip
+COMPARED = {
+    "all": ("alone", "leave-device-out", "shuffled"),
+    "models": ("alone", "Predictor", "RandomForest", "RuntimeRegressor"),
+}
+"""What ``--prior`` compares."""
 
 
 def main() -> None:
@@ -87,7 +93,7 @@ def main() -> None:
     if runs is not None:
         spaces = [space for space in spaces if has_prior(runs, space)]
         output.say(f"prior: {options.prior}")
-    if options.prior == "all":
+    if options.prior in COMPARED:
         compare_priors(spaces, names, runs, options, output)
         return
     results: list[ReplayResult] = []
@@ -95,7 +101,7 @@ def main() -> None:
     with progress_bar() as progress:
         progress.start("replaying", len(spaces) * len(names))
         for space in spaces:
-            found = search(space, names, runs, options, options.prior, progress)
+            found = search(space, names, runs, options, options.prior or "alone", progress)
             results += found
             scores += [score_replay(space, result) for result in found]
     summaries = [summarize([s for s in scores if s.searcher == name]) for name in names]
@@ -126,11 +132,12 @@ def compare_priors(
     options: argparse.Namespace,
     output: Output,
 ) -> None:
-    """Print what every searcher needs to 95 % alone, with a predictor and with a shuffled one."""
+    """Print what every searcher needs to 95 % alone and with each of several priors."""
+    compared = COMPARED[options.prior]
     summaries: dict[str, list[Summary]] = {name: [] for name in names}
     with progress_bar() as progress:
-        progress.start("replaying", len(spaces) * len(names) * len(COMPARED))
-        for prior in COMPARED:
+        progress.start("replaying", len(spaces) * len(names) * len(compared))
+        for prior in compared:
             found = [
                 [
                     score_replay(space, r)
@@ -144,11 +151,15 @@ def compare_priors(
     lines, ratios = [], {}
     for name, (alone, *guided) in summaries.items():
         times = [s.evals_to_95 / alone.evals_to_95 for s in guided]
-        ratios[name] = dict(zip(COMPARED[1:], times, strict=True))
+        ratios[name] = dict(zip(compared[1:], times, strict=True))
         cells = [f"{s.evals_to_95:.1f}" for s in (alone, *guided)]
+        more = [f"{s.evals_to_99:.1f}" for s in (alone, *guided)]
         shares = [f"{s.fraction_at[EVALUATION_POINTS[1]]:.3f}" for s in (alone, *guided)]
-        lines.append([name, *cells, *(f"{t:.2f}" for t in times), *shares])
-    output.say(markdown(COMPARED_COLUMNS, lines))
+        lines.append([name, *cells, *more, *(f"{t:.2f}" for t in times), *shares])
+    columns = [f"{to} {prior}" for to in ("95 %", "99 %") for prior in compared]
+    columns += [f"{prior} / alone" for prior in compared[1:]]
+    columns += [f"f10 {prior}" for prior in compared]
+    output.say(markdown(["searcher", *columns], lines))
     output.result(
         {
             "spaces": [space.name for space in spaces],
@@ -168,7 +179,8 @@ def arguments() -> argparse.Namespace:
         default="",
         help="tables with one of these texts, separated by commas, in their name",
     )
-    parser.add_argument("--prior", choices=(*PRIORS, "all"))
+    parser.add_argument("--prior", choices=(*PRIORS, *COMPARED))
+    parser.add_argument("--share", type=float, default=0.05, help="of the rows, with models")
     parser.add_argument("--budget", type=int, default=200, help="evaluations per repeat")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
@@ -204,20 +216,20 @@ def search(
     names: list[str],
     runs: pd.DataFrame | None,
     options: argparse.Namespace,
-    spoilt: str | None,
+    spoilt: str,
     progress: Progress,
 ) -> list[ReplayResult]:
     """Return one replay per searcher, from ``--out`` where it is there already."""
     prior: Prior | None = None
     results = []
     for name in names:
-        how = f"{options.budget}x{options.repeats}-{options.seed}-{spoilt or 'alone'}"
+        how = f"{options.budget}x{options.repeats}-{options.seed}-{spoilt}"
         path = options.out / f"{space.name}--{name}--{how}.npz".replace("/", "_")
         if path.exists():
             stored = np.load(path)
             result = ReplayResult(space.name, name, stored["curves"], stored["overhead_ms"])
         else:
-            if runs is not None and spoilt is not None and prior is None:
+            if runs is not None and spoilt != "alone" and prior is None:
                 prior = prior_of_others(runs, space, options, spoilt)
             kind, seed = find_searcher(name), options.seed
             found = replay(space, kind, options.budget, options.repeats, seed, prior, options.jobs)
@@ -232,6 +244,8 @@ def prior_of_others(
     runs: pd.DataFrame, space: RecordedSpace, options: argparse.Namespace, spoilt: str
 ) -> Prior:
     """Return the prior from other devices, spoilt if that is wanted; kept in ``--out``."""
+    if spoilt not in PRIORS:
+        return prior_of_model(runs_on_other_devices(runs, space), space, options, spoilt)
     path = options.out / f"{space.name}--prior-{options.seed}.npz".replace("/", "_")
     if path.exists():
         stored = np.load(path)
@@ -240,6 +254,26 @@ def prior_of_others(
         prior, _ = prior_from_other_devices(runs, space, options.seed)
         keep(path, log_mean=prior.log_mean, log_spread=prior.log_spread, p_valid=prior.p_valid)
     return replace(prior, log_mean=PRIORS[spoilt](prior.log_mean))
+
+
+def prior_of_model(
+    rows: pd.DataFrame, space: RecordedSpace, options: argparse.Namespace, kind: str
+) -> Prior:
+    """Return the prior of a model that learned from ``--share`` of ``rows``."""
+    rows = rows.sample(frac=options.share, random_state=options.seed)
+    if kind == "Predictor":
+        model = Predictor(seed=options.seed).fit(rows)
+    else:
+        rows = rows[rows["status"] == "ok"].dropna(axis=1)
+        named = [c for c in rows if c.startswith(("problem.", "config."))]
+        X, y = pd.get_dummies(rows[named]), rows["time_ms"]
+        forest = RandomForestRegressor(random_state=options.seed)
+        model = (
+            TransformedTargetRegressor(forest, func=np.log, inverse_func=np.exp).fit(X, y)
+            if kind == "RandomForest"
+            else RuntimeRegressor(seed=options.seed).fit(rows[["device", *named]], y)
+        )
+    return prior_from_predictor(model, space.problem, space.space, space.device)
 
 
 def keep(path: Path, **arrays: object) -> None:

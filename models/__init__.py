@@ -7,6 +7,7 @@ from foretune.lazy import lazy_exports
 if TYPE_CHECKING:
     from foretune.models.predictor import Predictor
     from foretune.models.runtime_regressor import RuntimeRegressor
+    from foretune.models.saved.guides import SpacePredictor
     from foretune.models.saved.shipped import find_pretrained
     from foretune.models.training import Training, train_predictor
     from foretune.models.validation.evaluation import evaluate_predictor
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Predictor",
     "RuntimeRegressor",
+    "SpacePredictor",
     "Training",
     "evaluate_predictor",
     "find_pretrained",
@@ -33,6 +35,7 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
             "validation.metrics": ["noise_floor"],
             "predictor": ["Predictor"],
             "runtime_regressor": ["RuntimeRegressor"],
+            "saved.guides": ["SpacePredictor"],
             "saved.shipped": ["find_pretrained"],
             "training": ["Training", "train_predictor"],
         },

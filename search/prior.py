@@ -1,6 +1,7 @@
 """Turns a predictor into a prior over one search space."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -11,20 +12,26 @@ from foretune.errors import PredictorError, RunTableError
 from foretune.features.candidates import rows_of
 from foretune.measurement import Measurement
 from foretune.models import Predictor
+from foretune.models.saved.guides import GuideModel
 from foretune.models.saved.search_predictor import SearchPredictor
 from foretune.models.targets import MIN_ROWS
 from foretune.objective import Limit, Objective
 from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns
 from foretune.search.searcher import Prior
-from foretune.space import SearchSpace
+from foretune.space import Configuration, ListedSpace, SearchSpace
 
+if TYPE_CHECKING:
+    from foretune.models.saved.lookup import PredictorSource
+
+ANY_DEVICE = Device("any", "cpu")
+"""The device of models that are asked without one."""
 CORRECTION_COUNTS = tuple(round(MIN_ROWS * 1.6**i) for i in range(12))
 """Numbers of successful measurements after which a predictor from elsewhere is corrected."""
 
 
 def prior_from_predictor(
-    guide: SearchPredictor | Predictor,
+    guide: "SearchPredictor | PredictorSource",
     problem: Problem,
     space: SearchSpace,
     device: Device,
@@ -34,33 +41,30 @@ def prior_from_predictor(
 ) -> Prior:
     """Return the prior of all (or the given) configurations of ``space``.
 
+    ``guide`` may be any model (`foretune.models.saved.guides.make_guide`).
+
     The probability to run includes the probability of staying within ``limits``.
 
     Raises:
         PredictorError: it lacks a target that ``objective`` needs, or a column that it learned
-            from.
+            from; or a user's model fails, or says nothing of the space.
     """
-    if isinstance(guide, Predictor):
+    if not isinstance(guide, SearchPredictor):
         guide = SearchPredictor.for_device(guide, device)
     predictor = guide.predictor
-    if objective.needs_power and "power_w" not in predictor.targets_:
-        raise PredictorError(
-            f"the predictor has not learned power, which objective {objective.value!r} needs: "
-            "train it on runs with power_w, or tune without --predictor"
-        )
-    if "time_ms" not in predictor.targets_:
-        raise PredictorError("the predictor has not learned time: train it with --target time_ms")
     predicted = predictor.predict_space(problem, space, device, indices)
     log_mean, p_valid = _log_mean_and_validity(predicted, objective)
     for limit in limits:
-        p_valid = p_valid * limit.probability(predicted)
-    spread = predictor.log_spread(device=device.name)
+        p_valid = np.nan_to_num(p_valid * limit.probability(predicted))
+    if isinstance(predictor, GuideModel) and indices is None:
+        predictor.require_variation(log_mean)
 
     def log_mean_of(measurements: Sequence[Measurement]) -> np.ndarray:
         return predict_runs(
             predictor, KernelRuns.from_measurements(measurements), device, objective
         )[0]
 
+    spread = guide.log_spread(device, predicted)
     return Prior(log_mean, spread, p_valid, bool(guide.mismatch), log_mean_of)
 
 
@@ -82,7 +86,10 @@ def correct_predictor(
 
 
 def predict_runs(
-    predictor: Predictor, rows: KernelRuns, device: Device, objective: Objective = Objective.TIME
+    predictor: Predictor | GuideModel,
+    rows: KernelRuns,
+    device: Device,
+    objective: Objective = Objective.TIME,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return predicted log objectives and probabilities to run of some rows.
 
@@ -92,11 +99,17 @@ def predict_runs(
     parts, order = list[pd.DataFrame](), list[int]()
     for problem, numbers in rows.by_problem().items():
         configs = [rows.configs[i] for i in numbers]
-        parts.append(rows_of(predictor.kernel_name_, problem, configs, device))
+        if isinstance(predictor, GuideModel):
+            space = ListedSpace(map(Configuration, configs))
+            which = np.array([space.index(c) for c in configs])
+            parts.append(predictor.predict_space(problem, space, device, which))
+        else:
+            parts.append(rows_of(predictor.kernel_name_, problem, configs, device))
         order += numbers
-    predicted = _log_mean_and_validity(
-        predictor.predict(pd.concat(parts, ignore_index=True)), objective
-    )
+    table = pd.concat(parts, ignore_index=True)
+    if not isinstance(predictor, GuideModel):
+        table = predictor.predict(table)
+    predicted = _log_mean_and_validity(table, objective)
     log_mean, p_valid = np.empty((2, len(rows)))
     log_mean[order], p_valid[order] = predicted
     return log_mean, p_valid
@@ -105,6 +118,16 @@ def predict_runs(
 def _log_mean_and_validity(
     predicted: pd.DataFrame, objective: Objective
 ) -> tuple[np.ndarray, np.ndarray]:
+    """Return log objectives and probabilities to run; where unknown, the worst that is known."""
+    if objective.needs_power and "power_w" not in predicted:
+        raise PredictorError(
+            f"the predictor has not learned power, which objective {objective.value!r} needs: "
+            "train it on runs with power_w, or tune without --predictor"
+        )
+    if "time_ms" not in predicted:
+        raise PredictorError("the predictor has not learned time: train it with --target time_ms")
     power_w = predicted["power_w"].to_numpy() if "power_w" in predicted else np.nan
-    value = objective.compute(predicted["time_ms"].to_numpy(), power_w)
-    return np.log(value), predicted["p_valid"].to_numpy()
+    log_mean = np.log(objective.compute(predicted["time_ms"].to_numpy(), power_w))
+    if np.isnan(log_mean).all():
+        raise PredictorError("the predictor predicts that nothing runs: tune without it")
+    return np.nan_to_num(log_mean, nan=np.nanmax(log_mean)), predicted["p_valid"].to_numpy()

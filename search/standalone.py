@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from foretune.device import Device
 from foretune.errors import ForetuneError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.objective import Objective, Scalarization
@@ -14,12 +15,13 @@ from foretune.problem import Problem
 from foretune.search.drivers import run, run_parallel
 from foretune.search.factory import make_searcher, require_regret_estimate, searcher_name
 from foretune.search.loop import SearchResult, search
-from foretune.search.searcher import Searcher
+from foretune.search.searcher import Prior, Searcher
 from foretune.search.stopping import make_stopping
 from foretune.space import Configuration, SearchSpace
 from foretune.values import Value
 
 if TYPE_CHECKING:
+    from foretune.models.saved.lookup import PredictorSource
     from foretune.search.factory import SearcherKind
 
 
@@ -51,6 +53,9 @@ def run_search(
     known: Sequence[Measurement] = (),
     first: Sequence[Mapping[str, Any]] = (),
     parallel: int = 1,
+    predictor: "PredictorSource" = None,
+    problem: Mapping[str, Value] = {},
+    device: Device | None = None,
 ) -> SearchOutcome:
     """Minimize what ``measure`` returns over a search space.
 
@@ -73,8 +78,13 @@ def run_search(
         known: earlier measurements; they are not repeated and do not count.
         first: configurations to measure first, for example the default.
         parallel: maximum number of measurements at the same time; above 1, each in a thread.
+        predictor: guides the search: a `Predictor`, a fitted scikit-learn estimator, a function, or
+            a name (`foretune.models.saved.lookup`).
+        problem: the problem that is tuned, for ``predictor``.
+        device: the device that is tuned for, likewise.
 
     Raises:
+        PredictorError: ``predictor`` cannot predict the space.
         UsageError: an argument is invalid, or ``measure`` returns zero or a negative number.
         SpaceError: a configuration in ``first`` or ``known`` is not in the space.
         UnknownName: there is no searcher of this name.
@@ -84,8 +94,13 @@ def run_search(
     if parallel < 1:
         raise UsageError(f"{parallel} measurements at the same time: give 1 or more")
     stopping = make_stopping(budget, regret, seconds)
-    if not isinstance(searcher, Searcher):
-        kind, searcher = searcher, make_searcher(searcher, space, objective, seed)
+    if isinstance(searcher, Searcher):
+        if predictor is not None:
+            raise UsageError("a searcher has its prior from its start: name it, or give its class")
+    else:
+        prior = _make_prior(predictor, Problem(problem), space, device, objective)
+        kind = searcher
+        searcher = make_searcher(kind, space, objective, seed, prior, Problem(problem), device)
         if regret is not None or budget == "auto":
             require_regret_estimate(searcher, searcher_name(kind))
     done = {m.config for m in known}
@@ -111,6 +126,22 @@ def run_search(
     best = searcher.best()
     value = math.inf if best is None else searcher.observed[space.index(best)]
     return SearchOutcome(result.measured, result.reason, result.regret, best, value, tuple(trace))
+
+
+def _make_prior(
+    predictor: "PredictorSource",
+    problem: Problem,
+    space: SearchSpace,
+    device: Device | None,
+    objective: Scalarization,
+) -> Prior | None:
+    if predictor is None:
+        return None
+    from foretune.models.saved.lookup import read_guide
+    from foretune.search.prior import ANY_DEVICE, prior_from_predictor
+
+    base = objective if isinstance(objective, Objective) else Objective.TIME
+    return prior_from_predictor(read_guide(predictor), problem, space, device or ANY_DEVICE, base)
 
 
 def _measure(

@@ -143,6 +143,7 @@ INSTALL = {
     "constraint": "python-constraint2",
     "yaml": "pyyaml",
     "ray": "'.[ray]'",
+    "onnxruntime": "'.[onnx]'",
 }
 """What pip installs to bring a module."""
 

@@ -1,6 +1,7 @@
 """``foretune replay``: what it prints, what its JSON holds, what it refuses."""
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -82,6 +83,14 @@ def test_a_prior_is_learned_from_other_devices_alone(capsys):
     assert guided["fraction_at"]["5"] > alone["fraction_at"]["5"]
     says = fails(capsys, 1, *arguments, "--prior", "a.parquet")
     assert "no prior for a: the runs given hold none of toy on a device other than Toy GPU" in says
+
+
+def test_a_users_model_may_be_the_prior(capsys, place, monkeypatch):
+    (place / "own_prior.py").write_text("def guess(config):\n    return 100 - config['x']\n")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    arguments = ("a.parquet", "--searcher", "exhaustive", "--repeats", "1", "--budget", "3")
+    (guided,) = run_json(capsys, *arguments, "--prior", "own_prior.py:guess")["results"]
+    assert guided["prior_devices"] == ["own_prior.py:guess"]
 
 
 def test_for_people(capsys):

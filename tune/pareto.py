@@ -185,7 +185,7 @@ def tune_pareto(
         kernel: the kernel.
         problem: the problem.
         runner: measures; tunes for its device.
-        predictor: gives the prior: an object or a name (`foretune.models.saved.lookup`); by default
+        predictor: gives the prior: any model or a name (`foretune.models.saved.lookup`); by default
             none.
         budget: number of new measurements of the search, before verification. The default is 10, or
             no limit if ``seconds`` is given.

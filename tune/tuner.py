@@ -15,6 +15,7 @@ from foretune.datasets import RunLog
 from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
+from foretune.models.saved.guides import GuideModel
 from foretune.models.saved.search_predictor import SearchPredictor
 from foretune.objective import ConstrainedObjective, Limit, Objective, violated_limits
 from foretune.problem import Problem
@@ -68,9 +69,9 @@ def tune_problem(
         kernel: the kernel.
         problem: the problem.
         runner: measures; tunes for its device.
-        predictor: gives the prior: an object or a name (`foretune.models.saved.lookup`); by default
-            none. A predictor of another device or other code is checked and corrected by
-            measurements.
+        predictor: gives the prior: any model or a name (`foretune.models.saved.lookup`); by default
+            none. A predictor of another device or other code, or a model of yours, is checked and
+            corrected by measurements.
         budget: number of new measurements of the search, before verification. ``"auto"`` stops at
             ``regret``, or when one more measurement gains too little. The default is 10, or no
             limit if ``seconds`` is given.
@@ -92,8 +93,8 @@ def tune_problem(
     Raises:
         MeterUnavailable: objective or limits need power, which this machine cannot measure.
         MeasurementError: no configuration runs, not even the default, or none within the limits.
-        PredictorError, TrackingError: there is no such predictor, it is of another kernel or has
-            not learned power.
+        PredictorError, TrackingError: there is no such predictor, it is of another kernel, has not
+            learned power or says nothing of the space.
         UsageError: measurements lack the column of a limit, or ``regret`` needs another searcher.
     """
     job = TuningJob(
@@ -282,9 +283,9 @@ def make_step(
     device: Device,
     known: bool = False,
 ) -> SearchStep:
-    """Return a measurement as a step of a search, with the prediction of ``guide``."""
+    """Return a measurement as a step of a search, with what a `Predictor` as guide predicts."""
     predicted = {}
-    if guide is not None:
+    if guide is not None and not isinstance(guide.predictor, GuideModel):  # its unit is unknown
         row = guide.predictor.predict_one(m.problem, m.config, device)
         predicted = {"predicted_ms": row["time_ms"]}
         if guide.has_valid_interval(device):

@@ -1,8 +1,11 @@
 """Finds the predictor that a user names.
 
-- a `Predictor`;
+- a `Predictor`, or a model of the user's (`foretune.models.saved.guides.make_guide`);
 - a folder that holds one, or whose subfolder does (a campaign's);
-- ``models:/NAME@ALIAS``, ``models:/NAME/VERSION`` or ``runs:/ID``: one logged to MLflow;
+- ``models:/NAME@ALIAS``, ``models:/NAME/VERSION`` or ``runs:/ID``: one logged to MLflow, or any
+  other model there;
+- ``FILE.py:NAME`` or ``MODULE:NAME``: a fitted model or a function in a file;
+- ``FILE.onnx``;
 - ``"auto"``: the one shipped with Foretune;
 - ``"none"`` or None: none.
 """
@@ -11,19 +14,24 @@ import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from foretune.errors import ForetuneError, ForetuneWarning, PredictorError, UsageError
 from foretune.models.saved.folder import CARD
+from foretune.models.saved.guides import GuideModel, make_guide, mlflow_guide, onnx_guide
 from foretune.models.saved.search_predictor import PredictorRequest, SearchPredictor
 from foretune.models.saved.shipped import NotShipped, find_pretrained
+from foretune.registry import is_code_location, object_at
 
 if TYPE_CHECKING:
     from foretune.models.predictor import Predictor
+    from foretune.models.saved.guides import SpacePredictor
 
-PredictorSource: TypeAlias = "Predictor | str | os.PathLike[str] | None"
+PredictorSource: TypeAlias = "SpacePredictor | Callable[..., Any] | Any | None"
+"""A model (`make_guide`) or a name, as a text or path."""
 AUTO, NONE = "auto", "none"
 MLFLOW_PREFIXES = ("models:/", "runs:/")
+PICKLES = (".joblib", ".pkl", ".pickle")
 MAX_FOLDER_DEPTH = 3
 """Levels below a folder that are searched; an MLflow model has its predictor two levels below."""
 SOURCE_KINDS = "folder of one or of a campaign, models:/NAME@ALIAS or runs:/ID"
@@ -53,6 +61,41 @@ def read_predictor(source: PredictorSource) -> "Predictor":
         return Predictor.load(_predictor_folder(folder))
 
 
+def read_guide(source: PredictorSource) -> "Predictor | GuideModel":
+    """Return the predictor or the user's model that ``source`` is, or that it names.
+
+    Raises:
+        UsageError: it is no model, or names a file that cannot be read as one.
+        PredictorError, TrackingError: see `read_predictor`.
+    """
+    if source is None or not isinstance(source, (str, os.PathLike)):
+        return make_guide(source)
+    name = str(source)
+    if name.endswith(PICKLES):
+        raise UsageError(
+            f"{name} would run code when it is loaded: load it in a file of yours, model = "
+            f"joblib.load({name!r}), and name that: FILE.py:model"
+        )
+    if name.endswith(".onnx"):
+        return onnx_guide(name)
+    if name.startswith(MLFLOW_PREFIXES):
+        return _read_from_mlflow(name)
+    if is_code_location(name) and not Path(name).is_dir():
+        return make_guide(object_at(name), name)
+    return read_predictor(source)
+
+
+def _read_from_mlflow(name: str) -> "Predictor | GuideModel":
+    from foretune.models.predictor import Predictor
+    from foretune.models.saved.mlflow_source import connect, downloaded_model
+
+    with downloaded_model(name) as folder:
+        saved = _predictor_folder(folder)
+        if (saved / CARD).exists():
+            return Predictor.load(saved)
+        return mlflow_guide(connect(), str(folder), name)
+
+
 def find_search_predictor(
     source: PredictorSource, request: PredictorRequest, say: Callable[[str], None]
 ) -> SearchPredictor | None:
@@ -66,7 +109,7 @@ def find_search_predictor(
     if isinstance(source, str) and source == AUTO:
         found = _shipped(request, say)
     else:
-        found = SearchPredictor.for_device(read_predictor(source), request.device)
+        found = SearchPredictor.for_device(read_guide(source), request.device)
         request.check(found.predictor)
     if found is not None and found.mismatch:
         say(f"measurements check and correct the predictor: {found.mismatch}")

@@ -1,10 +1,16 @@
-"""The predictor of a search, and whether its training data match the device and kernel."""
+"""What guides a search, and whether its training data match the device and kernel."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from foretune.device import canonical_name
 from foretune.errors import PredictorError
+from foretune.models.saved.guides import (
+    DEFAULT_LOG_SPREAD,
+    GuideModel,
+    log_spread_of,
+    make_guide,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,8 +32,13 @@ class PredictorRequest:
     device: "Device"
     targets: "tuple[Target, ...]" = ("time_ms",)
 
-    def check(self, predictor: "Predictor") -> None:
-        """Raise `PredictorError` if ``predictor`` is of another kernel or lacks a target."""
+    def check(self, predictor: "Predictor | GuideModel") -> None:
+        """Raise `PredictorError` if ``predictor`` is of another kernel or lacks a target.
+
+        A user's model shows that only when it predicts.
+        """
+        if isinstance(predictor, GuideModel):
+            return
         require_kernel(predictor, self.kernel)
         if missing := [t for t in self.targets if t not in predictor.targets_]:
             raise PredictorError(
@@ -41,27 +52,33 @@ class SearchPredictor:
     """A predictor that guides a search.
 
     Attributes:
-        predictor: the predictor.
+        predictor: the predictor, or a user's model.
         mismatch: how its training differs (device or kernel code); empty if it does not. With a
-            mismatch, measurements check the predictor and correct its intervals.
+            mismatch, as for every user's model, measurements check the predictor and correct it.
         shipped: whether it is shipped with Foretune, so not named by the user.
     """
 
-    predictor: "Predictor"
+    predictor: "Predictor | GuideModel"
     mismatch: str = ""
     shipped: bool = False
 
     def __str__(self) -> str:
+        if isinstance(self.predictor, GuideModel):
+            return str(self.predictor)
         runs = self.predictor.runs_
         devices = ", ".join(sorted(set(runs["device"].astype(str))))
         return f"trained on {len(runs)} runs of {devices}"
 
     @classmethod
-    def for_device(cls, predictor: "Predictor", device: "Device") -> Self:
-        """Return the guide for ``device``, with a mismatch if it has no runs there.
+    def for_device(cls, model: Any, device: "Device") -> Self:
+        """Return a model (`make_guide`) as guide for ``device``.
 
-        The kernel's code is assumed to match.
+        It has a mismatch if it has no runs there, or is a user's. The kernel's code is assumed to
+        match.
         """
+        predictor = make_guide(model)
+        if isinstance(predictor, GuideModel):
+            return cls(predictor, f"{predictor} is your own model")
         names = sorted(set(predictor.measured_runs()["device"].astype(str)))
         if canonical_name(device.name) in map(canonical_name, names):
             return cls(predictor)
@@ -69,11 +86,24 @@ class SearchPredictor:
 
     def has_valid_interval(self, device: "Device") -> bool:
         """Whether its intervals hold on ``device``: it was trained or calibrated there."""
+        if isinstance(self.predictor, GuideModel):
+            return False
         return not self.mismatch or device.name in self.predictor.calibration_.devices
 
     def calibrated(self, runs: "pd.DataFrame") -> Self:
-        """Return the guide with its predictor calibrated with ``runs``."""
+        """Return the guide with its predictor calibrated with ``runs``; a user's model as it is."""
+        if isinstance(self.predictor, GuideModel):
+            return self
         return replace(self, predictor=self.predictor.calibrate(runs))
+
+    def log_spread(self, device: "Device", predicted: "pd.DataFrame | None" = None) -> float:
+        """Return the standard deviation of log errors.
+
+        A user's model has only the intervals in the table ``predicted``.
+        """
+        if isinstance(self.predictor, GuideModel):
+            return DEFAULT_LOG_SPREAD if predicted is None else log_spread_of(predicted)
+        return self.predictor.log_spread(device=device.name)
 
 
 def require_kernel(predictor: "Predictor", kernel: str) -> None:

@@ -7,12 +7,13 @@ import numpy as np
 
 from foretune.device import Device
 from foretune.errors import UsageError
-from foretune.models.saved.lookup import PredictorSource, read_predictor
+from foretune.models import Predictor
+from foretune.models.saved.lookup import PredictorSource, read_guide
 from foretune.models.saved.search_predictor import SearchPredictor
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns
-from foretune.search.prior import predict_runs
+from foretune.search.prior import ANY_DEVICE, predict_runs
 from foretune.space import Configuration
 from foretune.values import Value
 
@@ -24,9 +25,9 @@ class PredictorPrior:
     """Predicts log values of a problem's configurations, each once.
 
     Args:
-        named: the predictor (`foretune.models.saved.lookup`).
+        named: the predictor or any model (`foretune.models.saved.lookup`).
         problem: the problem that is tuned.
-        device: the device; None is the predictor's only training device.
+        device: the device; None is the predictor's only training device, or none in particular.
         objective: the value that the study minimizes.
 
     Raises:
@@ -43,13 +44,16 @@ class PredictorPrior:
     ) -> None:
         if problem is None:
             raise UsageError("a predictor needs the problem: give problem={'M': …, 'N': …}")
-        self._predictor = read_predictor(named)
+        model = read_guide(named)
         self._problem, self._objective = Problem(problem), objective
-        self._device = device or self._predictor.device()
+        if device is None:
+            device = model.device() if isinstance(model, Predictor) else ANY_DEVICE
+        guide = SearchPredictor.for_device(model, device)
+        self._predictor, self._device = guide.predictor, device
         self._known: dict[Configuration, tuple[float, float]] = {}
-        self.foreign = bool(SearchPredictor.for_device(self._predictor, self._device).mismatch)
+        self.foreign = bool(guide.mismatch)
         """Whether it comes from another device, which the sampler checks early."""
-        self.spread = self._predictor.log_spread(device=self._device.name)
+        self.spread = guide.log_spread(device)
         """Standard deviation of its log errors."""
 
     def predict(self, params: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:

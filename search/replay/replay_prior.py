@@ -6,6 +6,7 @@ from foretune.datasets.runs import problems_of
 from foretune.device import canonical_name
 from foretune.errors import PredictorError
 from foretune.models import Predictor
+from foretune.models.saved.guides import GuideModel
 from foretune.models.saved.search_predictor import require_kernel
 from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.recorded import RecordedSpace
@@ -32,12 +33,14 @@ def runs_on_other_devices(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.Dat
     return rows.reset_index(drop=True)
 
 
-def check_prior_source(source: Predictor | pd.DataFrame | None, recorded: RecordedSpace) -> None:
+def check_prior_source(
+    source: Predictor | GuideModel | pd.DataFrame | None, recorded: RecordedSpace
+) -> None:
     """Raise if `prior_from_source` cannot return a fair prior of ``recorded``.
 
     Raises:
         PredictorError: there are no runs of other devices, or the predictor is of another kernel or
-            was trained on the space itself.
+            was trained on the space itself, which a user's model does not show.
     """
     if isinstance(source, pd.DataFrame):
         runs_on_other_devices(source, recorded)
@@ -53,12 +56,12 @@ def check_prior_source(source: Predictor | pd.DataFrame | None, recorded: Record
 
 
 def prior_from_source(
-    source: Predictor | pd.DataFrame | None, recorded: RecordedSpace, seed: int = 0
+    source: Predictor | GuideModel | pd.DataFrame | None, recorded: RecordedSpace, seed: int = 0
 ) -> tuple[Prior | None, list[str]]:
-    """Return the prior of a predictor, or of one trained on runs of other devices.
+    """Return the prior of a model, or of a predictor trained on runs of other devices.
 
     Returns:
-        the prior, None without a source; and its training devices.
+        the prior, None without a source; and its training devices, or a user's model's name.
 
     Raises:
         PredictorError: see `check_prior_source`; or there are too few runs.
@@ -70,6 +73,8 @@ def prior_from_source(
     prior = prior_from_predictor(
         source, recorded.problem, recorded.space, recorded.device, recorded.objective
     )
+    if isinstance(source, GuideModel):
+        return prior, [str(source)]
     return prior, sorted(set(source.measured_runs()["device"].astype(str)))
 
 

@@ -3,6 +3,7 @@
 Every result is on disk at once, so an interrupted campaign can be continued.
 """
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from foretune.errors import ProblemError, UnknownName, UsageError
 from foretune.files import translate_read_errors
 from foretune.kernel import Kernel
 from foretune.models import Predictor, Training, train_predictor
+from foretune.models.saved.guides import SpacePredictor
 from foretune.models.saved.lookup import PredictorSource
 from foretune.models.saved.search_predictor import SearchPredictor
 from foretune.models.validation.evaluation import VALIDATION_LEVELS, ValidationLevel
@@ -84,8 +86,8 @@ def run_campaign(
         regret: at which a search is over; likewise.
         seconds: wall time of each search at most; likewise.
         predictor: goes on from this one, an object or a name (`foretune.models.saved.lookup`): it
-            says from the first what is worth profiling, and its runs are learned from, too, save
-            those of problems to tune.
+            says from the first what is worth profiling, and a `Predictor`'s runs are learned from,
+            too, save those of problems to tune.
         out: campaigns are kept in folders ``KERNEL-NNN`` under it.
         observers: told about results; registered names (``report``, ``mlflow``) or objects.
         tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
@@ -115,6 +117,8 @@ def run_campaign(
     if validate not in VALIDATION_LEVELS:
         raise UnknownName("extent of validation", validate, VALIDATION_LEVELS)
     guide = job.find_predictor(predictor)
+    # not an object's: a function's text differs from process to process
+    named = f"{predictor}: " if isinstance(predictor, str | os.PathLike) else ""
     known, unseen = _problems(kernel, preset, problems, seed)
     request = {
         "kernel": kernel.name,
@@ -128,7 +132,7 @@ def run_campaign(
         "stopping": asdict(stopping),
         "validate": validate,
         "seed": seed,
-        "predictor": "" if guide is None else redact(f"{predictor}: {guide}"),
+        "predictor": "" if guide is None else redact(named + str(guide)),
     }
     watching = make_observers(observers, tracking_uri, progress)
     progress.say(f"preparing {out}")
@@ -215,6 +219,7 @@ def _profile_and_train(
     plan = plan_configurations(kernel, problems, preset.random_configs, seed)
     collect_runs(kernel, plan, cache, runner, progress)
     if "guided" not in folder.state:
+        first: SpacePredictor
         if guide is None:
             first = Predictor(model, ("time_ms",), seed, kernel).fit(
                 _select_problems(problems, log.runs())
@@ -228,7 +233,7 @@ def _profile_and_train(
     collect_runs(kernel, guided, cache, runner, progress, "profiling promising configurations of")
     progress.start("training the predictor", 1)
     rows = _select_problems(problems, log.runs())
-    if guide is not None:
+    if guide is not None and isinstance(guide.predictor, Predictor):
         before = guide.predictor.measured_runs()
         others = [p not in unseen for p in problems_of(before)]
         rows = pd.concat([before[others], rows], ignore_index=True)
@@ -246,7 +251,7 @@ def _select_problems(problems: Iterable[Problem], runs: pd.DataFrame) -> pd.Data
 
 
 def _promising_configs(
-    job: TuningJob, problems: list[Problem], n: int, predictor: Predictor, log: RunLog
+    job: TuningJob, problems: list[Problem], n: int, predictor: SpacePredictor, log: RunLog
 ) -> dict[Problem, list[Configuration]]:
     """Return per problem the ``n`` unmeasured configurations predicted best, of a random pool.
 

@@ -23,7 +23,8 @@ class SearchOptions(TypedDict, total=False):
         seconds: maximum wall time, instead of ``budget`` or with it; builds count.
         limits: configurations that violate one never win.
         searcher: a registered name, a `Searcher` class, or an Optuna sampler.
-        predictor: gives the prior; none by default.
+        predictor: gives the prior: any model or a name (`foretune.models.saved.lookup`); none by
+            default.
         store: shares measurements and choices; None is the user's own, False none.
         isolated: run configurations in another process, which may hang or crash; the default.
         limit_s: maximum seconds of one configuration, 60 by default.

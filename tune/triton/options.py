@@ -31,9 +31,9 @@ class Options:
             per mode.
         objective: the quantity to minimize; energy needs a power meter.
         regret: expected regret below which measuring stops, e.g. 0.03 for 3 %.
-        predictor: a trained predictor of this kernel, or its name (`foretune.models.saved.lookup`);
-            an error if it cannot be used. ``"auto"`` takes the one shipped with Foretune, if any,
-            and logs which. None uses no predictor.
+        predictor: a trained predictor of this kernel, any model, or a name
+            (`foretune.models.saved.lookup`); an error if it cannot be used. ``"auto"`` takes the
+            one shipped with Foretune, if any, and logs which. None uses no predictor.
         store: path or SQLAlchemy URL of the tuning store; None for the user's own, False for none.
         shipped: a file of tuned results that came with a library (``foretune store --export``).
         check: maximum relative difference from the first configuration's output; None does not

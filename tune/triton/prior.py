@@ -155,7 +155,7 @@ class PriorFactory:
         if (predicted := self._predict(rows)) is not None:
             assert self._guide is not None
             # the spread is smaller on devices that the predictor was trained on
-            spread = self._guide.predictor.log_spread(device=self._device.name)
+            spread = self._guide.log_spread(self._device)
             return Prior(
                 predicted[0], spread, predicted[1], bool(self._guide.mismatch), self._log_mean_of
             )

@@ -106,7 +106,9 @@ KERNEL = typer.Argument(
 ONLY_KERNEL = typer.Option(None, help="Use only this kernel, if the files hold several.")
 PREDICTOR_HELP = "Predictor: a folder (also a campaign's), models:/NAME@ALIAS or runs:/ID"
 PREDICTOR_OPTION = typer.Option(
-    "auto", "--predictor", help=f"{PREDICTOR_HELP}; auto: the shipped one; none."
+    "auto",
+    "--predictor",
+    help=f"{PREDICTOR_HELP}; your own model: FILE.py:NAME, FILE.onnx; auto: the shipped one; none.",
 )
 PREDICTOR = typer.Argument(help=f"{PREDICTOR_HELP}.")
 RUNS = typer.Argument(help="Run tables (Parquet, or CSV with any columns).")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from foretune.models import Predictor
+    from foretune.models.saved.guides import GuideModel
     from foretune.search.replay.scores import Scores, Summary
 
 SHOWN_EVALUATIONS = (10, 50, 200)
@@ -116,9 +117,9 @@ def _show_all(output: Output, scored: "list[tuple[list[Scores], list[str]]]") ->
     output.result({"results": results, "summary": [s.to_json() for s in summaries]})
 
 
-def _read_prior(names: list[str]) -> "Predictor | pd.DataFrame | None":
-    """Return the predictor or the runs of ``--prior``; None without it."""
-    from foretune.models.saved.lookup import NONE, read_predictor
+def _read_prior(names: list[str]) -> "Predictor | GuideModel | pd.DataFrame | None":
+    """Return the model or the runs of ``--prior``; None without it."""
+    from foretune.models.saved.lookup import NONE, read_guide
 
     names = [name for name in names if name != NONE]
     tables = [Path(name) for name in names if name.endswith(".parquet")]
@@ -126,7 +127,7 @@ def _read_prior(names: list[str]) -> "Predictor | pd.DataFrame | None":
         raise UsageError("--prior takes run tables or one predictor: give either")
     if tables:
         return read_files(tables, None)
-    return read_predictor(names[0]) if names else None
+    return read_guide(names[0]) if names else None
 
 
 def _show(output: Output, scores: "Sequence[Scores]", sources: list[str]) -> None:

@@ -120,7 +120,8 @@ def tune(
     """
     root = options.root_options(context)
     output = Output(root.as_json)
-    search = SearchOptions(options.parse_budget(budget), objective, limit, searcher, root)
+    stop = options.parse_budget(budget)
+    search = SearchOptions(stop, objective, limit, searcher, root, predictor)
     if workload is not None:
         _tune_workload(context, workload, kernel, search, (device, runner, ray_address), output)
         return
@@ -128,8 +129,7 @@ def tune(
     program = context.meta.get(PROGRAM_KEY)
     if program is None and not kernel.endswith(tune_program.SOURCE_SUFFIXES):
         options.reject_options(context, tune_program.WRAPPED_OPTIONS, "a kernel does not take")
-        where = (device, runner, ray_address)
-        _tune_kernel(kernel, problem, search, predictor, runs, export, where, output)
+        _tune_kernel(kernel, problem, search, runs, export, (device, runner, ray_address), output)
         return
     _show_winner(output, _tune_wrapped(context, program, kernel, search), export)
 
@@ -139,7 +139,7 @@ def _tune_wrapped(
 ) -> "Best":
     """Tune a program or a source file."""
     what = "a program" if program is not None else "a source"
-    unused = ("problem", "predictor", "runs", "device", "runner", "ray_address")
+    unused = ("problem", "runs", "device", "runner", "ray_address")
     options.reject_options(context, unused, f"{what} does not take")
     if program is None:
         options.reject_options(context, tune_program.PROGRAM_OPTIONS, "a source does not take")
@@ -224,14 +224,13 @@ def _tune_kernel(
     kernel: str,
     problem: str,
     search: SearchOptions,
-    predictor: str,
     runs: Path | None,
     export: list[Path],
     where: tuple[str, str, str | None],
     output: Output,
 ) -> None:
     from foretune.datasets import RunLog
-    from foretune.models.saved.lookup import AUTO, NONE, read_predictor
+    from foretune.models.saved.lookup import AUTO, NONE, read_guide
     from foretune.registry import get_kernel, load
     from foretune.tune import tune_pareto, tune_problem
     from foretune.tune.functions.result import Best
@@ -245,7 +244,8 @@ def _tune_kernel(
     limits = [Limit.parse(text) for text in search.limit]
     wanted = options.read_problem(chosen, problem)
     load("searchers", search.searcher)
-    trained = predictor if predictor in (AUTO, NONE) else read_predictor(predictor)
+    predictor = search.predictor
+    guide = predictor if predictor in (AUTO, NONE) else read_guide(predictor)
     stop, root = search.budget, search.root
     count = _front_budget(search, export) if len(objectives) > 1 else None
     with (
@@ -255,13 +255,13 @@ def _tune_kernel(
     ):
         if len(objectives) > 1:
             front = tune_pareto(
-                chosen, wanted, active_runner, trained, budget=count, seconds=stop.seconds,
+                chosen, wanted, active_runner, guide, budget=count, seconds=stop.seconds,
                 objectives=objectives, limits=limits, searcher=search.searcher, seed=root.seed,
                 store=root.store, log=log, patience_s=root.patience_s, progress=progress,
             )  # fmt: skip
         else:
             result = tune_problem(
-                chosen, wanted, active_runner, trained, budget=stop.budget, regret=stop.regret,
+                chosen, wanted, active_runner, guide, budget=stop.budget, regret=stop.regret,
                 seconds=stop.seconds, objective=objectives[0], limits=limits,
                 searcher=search.searcher, seed=root.seed, store=root.store, log=log,
                 patience_s=root.patience_s, progress=progress,

@@ -68,9 +68,11 @@ class SearchOptions:
     limit: list[str]
     searcher: str
     root: options.RootOptions
+    predictor: str
 
     def to_kwargs(self) -> dict[str, Any]:
         """Return the options as `tune_program` and `tune_kernel` take them."""
+        from foretune.models.saved.lookup import AUTO, NONE, read_guide
         from foretune.registry import load
 
         if len(self.objective) > 1:
@@ -81,6 +83,8 @@ class SearchOptions:
             "store": self.root.store, "seed": self.root.seed, "patience_s": self.root.patience_s,
             **self.budget.to_kwargs(),
         }  # fmt: skip
+        if self.predictor not in (AUTO, NONE):  # none is shipped for a user's program
+            given["predictor"] = read_guide(self.predictor)
         return {name: value for name, value in given.items() if value is not None}
 
 
