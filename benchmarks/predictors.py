@@ -45,7 +45,8 @@ def main() -> None:
     print(f"model: {arguments.model}; figures in %: mean / median / 95th percentile of |error|")
     print("| held out | train / test rows | Foretune | 90 % interval holds; width | "
           "calibrated roofline | interpolation | nearest | 6-deep forest | "
-          "XGBoost, raw columns | XGBoost, our features; fit, s | fit, s | over plain |")  # fmt: skip
+          "XGBoost, raw columns | XGBoost, our features; fit, s | fit, s | "
+          "over plain |")  # fmt: skip
     print("|---" * 12 + "|")
     for group, tasks in GROUPS.items():
         if group in wanted:

@@ -112,9 +112,10 @@ class Experts:
         return experts
 
     def predict(self, X: np.ndarray, neighbors: np.ndarray | None) -> np.ndarray:
-        """Return the opinion of each expert (rows, experts); rows without neighbors repeat the trees.
+        """Return the opinion of each expert (rows, experts).
 
-        The order is trees, second expert, interpolation, unit, as far as there are such.
+        The order is trees, second expert, interpolation, unit, as far as there are such. Rows
+        without neighbors repeat the trees.
         """
         if neighbors is None or self.corrected is None:
             tree = self._joint_model.predict(X)[:, 0]
