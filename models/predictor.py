@@ -90,13 +90,12 @@ class Predictor(Estimator):
     def fit(self, runs: pd.DataFrame, y: Any = None) -> Self:
         """Fit to a run table of one kernel.
 
-        Warns (`DataWarning`) about suspect rows, and drops the few that are faster than any device
-        allows.
+        Warns (`DataWarning`) about suspect rows. Drops the few that are faster than any device
+        allows, and power that was sampled on an idle board.
 
         Raises:
             RunTableError: a row is impossible.
-            PredictorError: there are several kernels, too few successful runs, or many rows that
-                are impossible or in another unit.
+            PredictorError: there are several kernels, or too few successful runs.
         """
         runs = validate(runs).reset_index(drop=True)
         self.kernel_name_ = require_single_kernel(runs)
