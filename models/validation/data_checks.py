@@ -189,14 +189,9 @@ def _mixed_units(family: Family | None, rows: pd.DataFrame, target: Target) -> I
         if np.isfinite(roofline).sum() > len(y) / 2:
             explained = roofline
     deviations = np.nan_to_num(y - explained - np.nanmedian(y - explained))
-    outliers = _outliers(_neighbor_deviations(X, deviations, sampled, sampled))
-    if not outliers.any():
-        outliers = _outliers(deviations)
-    elif len(y) > len(sampled):
-        outliers = _outliers(_neighbor_deviations(X, deviations, sampled, np.arange(len(y))))
-    else:
-        outliers = outliers[np.argsort(sampled)]
-    if outliers.any():
+    if _outliers(_neighbor_deviations(X, deviations, sampled, sampled)).any():
+        deviations = _neighbor_deviations(X, deviations, sampled, np.arange(len(y)))
+    if (outliers := _outliers(deviations)).any():
         yield (
             f"{target} of {format_rows(rows.index[outliers])} is about 1000 times off similar "
             "runs: are they in another unit?"
