@@ -112,6 +112,8 @@ NEIGHBORS = 9
 """Neighbors whose median estimates a row; outvotes wrong ones."""
 OTHER_UNIT_FACTORS, GAP_FACTORS = (300.0, 3000.0), (30.0, 300.0)
 """Factors between units 1000 apart, and a gap that no unit leads to."""
+FAR_FACTOR = 10.0
+"""Factor that rows in another unit are off at least, before neighbors are asked."""
 MIN_OUTLIERS = 3
 MAX_CATEGORIES = 20
 """Texts of a column that are told apart."""
@@ -190,7 +192,9 @@ def _mixed_units(family: Family | None, rows: pd.DataFrame, target: Target) -> I
             explained = roofline
     deviations = np.nan_to_num(y - explained - np.nanmedian(y - explained))
     if _outliers(_neighbor_deviations(X, deviations, sampled, sampled)).any():
-        deviations = _neighbor_deviations(X, deviations, sampled, np.arange(len(y)))
+        far = np.flatnonzero(np.abs(deviations) > np.log(FAR_FACTOR))
+        near, deviations = deviations, np.zeros(len(y))
+        deviations[far] = _neighbor_deviations(X, near, sampled, far)
     if (outliers := _outliers(deviations)).any():
         yield (
             f"{target} of {format_rows(rows.index[outliers])} is about 1000 times off similar "
