@@ -179,8 +179,8 @@ def _unknown_devices(family: Family | None, runs: pd.DataFrame) -> Iterator[str]
 def _mixed_units(family: Family | None, rows: pd.DataFrame, target: Target) -> Iterator[str]:
     """Yield the rows about 1000 times off similar rows, if few or none are in between.
 
-    Similar rows are neighbors; if whole groups of rows are in another unit, all rows. What sizes
-    explain is removed first, because neighbors may be far away in a table of few problems.
+    What sizes explain is removed first, because neighbors may be far away in a table of few
+    problems. Similar rows are then all rows or, if these scatter, the neighbors.
     """
     y, X = np.log(rows[target].to_numpy(float)), _standardized_columns(rows)
     sampled = np.random.default_rng(0).permutation(len(y))[:MAX_ROWS]
@@ -191,11 +191,15 @@ def _mixed_units(family: Family | None, rows: pd.DataFrame, target: Target) -> I
         if np.isfinite(roofline).sum() > len(y) / 2:
             explained = roofline
     deviations = np.nan_to_num(y - explained - np.nanmedian(y - explained))
-    if _outliers(_neighbor_deviations(X, deviations, sampled, sampled)).any():
-        far = np.flatnonzero(np.abs(deviations) > np.log(FAR_FACTOR))
-        near, deviations = deviations, np.zeros(len(y))
-        deviations[far] = _neighbor_deviations(X, near, sampled, far)
-    if (outliers := _outliers(deviations)).any():
+    outliers = _outliers(deviations)
+    if (
+        not outliers.any()
+        and _outliers(_neighbor_deviations(X, deviations, sampled, sampled)).any()
+    ):
+        far, near = np.flatnonzero(np.abs(deviations) > np.log(FAR_FACTOR)), np.zeros(len(y))
+        near[far] = _neighbor_deviations(X, deviations, sampled, far)
+        outliers = _outliers(near)
+    if outliers.any():
         yield (
             f"{target} of {format_rows(rows.index[outliers])} is about 1000 times off similar "
             "runs: are they in another unit?"
