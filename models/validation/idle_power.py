@@ -17,6 +17,8 @@ MAX_LOWEST_SHARE = 0.4
 """If the lowest power is a larger share of the limit, no row may be of an idle board."""
 BUSY_SHARE = 0.2
 """Minimum share of the roofline's rate that no idle board reaches."""
+SHORT_MS = 0.03
+"""Shorter launches leave the board idle in between, as long as it takes to start the next."""
 OVERHEAD_MS, EFFICIENCY = 0.05, 0.5
 """Assumed of rows without a time: the launch, and the share of the roofline's rate."""
 
@@ -35,7 +37,8 @@ def is_idle_power(family: Family | None, metered: pd.DataFrame) -> np.ndarray:
     if (column := f"device.{POWER_LIMIT}") in metered:
         limit = metered[column].fillna(limit)
     idle = (power_w <= lowest + IDLE_SHARE * (limit - lowest)) & (lowest < MAX_LOWEST_SHARE * limit)
-    return np.asarray(idle & (_busy_share(family, metered) > BUSY_SHARE))
+    short = metered["time_ms"].astype(float) < SHORT_MS
+    return np.asarray(idle & ~short & (_busy_share(family, metered) > BUSY_SHARE))
 
 
 def _busy_share(family: Family, rows: pd.DataFrame) -> np.ndarray:

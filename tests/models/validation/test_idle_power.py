@@ -92,9 +92,11 @@ def test_a_table_of_power_alone_loses_the_rows():
     assert kept["power_w"].notna().all()
 
 
-def test_where_no_work_or_no_idle_power_is_known_all_is_believed(toy_runs, matmul):
+def test_what_may_be_idle_or_is_not_known_is_believed(toy_runs, matmul):
     runs, _ = late(metered())
     assert not is_idle_power(None, runs).any()
+    short = runs.assign(time_ms=runs["time_ms"] * 0.029 / runs["time_ms"].max())
+    assert not is_idle_power(family_for("gemm", short), short).any()
     hot = runs[runs["power_w"] > 400]
     assert not is_idle_power(family_for("gemm", hot), hot).any()
     ok = toy_runs[toy_runs["status"] == "ok"]
