@@ -28,6 +28,7 @@ from foretune.files import translate_read_errors
 from foretune.models.calibration import Calibration, CorrectionFeatures, choose_rows
 from foretune.models.chunks import predict_in_chunks
 from foretune.models.holdouts import exact_problems
+from foretune.models.objectives import product_interval
 from foretune.models.repeats import Repeats
 from foretune.models.saved.folder import RUNS_FILE, atomic_folder, read_card, require_regular_files
 from foretune.models.target_model import TargetModel, share_positions
@@ -91,13 +92,12 @@ class Predictor(Estimator):
     def fit(self, runs: pd.DataFrame, y: Any = None) -> Self:
         """Fit to a run table of one kernel.
 
-        Warns (`DataWarning`) about suspect rows, and drops the few that are faster than any device
-        allows.
+        Warns (`DataWarning`) about suspect rows. Drops the few that are faster than any device
+        allows, and power that was sampled on an idle board.
 
         Raises:
             RunTableError: a row is impossible.
-            PredictorError: there are several kernels, too few successful runs, or many rows that
-                are impossible or in another unit.
+            PredictorError: there are several kernels, or too few successful runs.
         """
         runs = validate(runs).reset_index(drop=True)
         self.kernel_name_ = require_single_kernel(runs)
@@ -132,9 +132,9 @@ class Predictor(Estimator):
     def predict(self, runs: pd.DataFrame) -> pd.DataFrame:
         """Return time, its 90 % interval, validity and, if learned, power of each row.
 
-        Columns: ``<target>``, ``<target>_low``, ``<target>_high`` per target, ``energy_mj`` (power
-        × time) with power, ``p_valid``, and ``outside``: the distance from the training range in
-        octaves (`explain_outside` names the columns).
+        Columns: ``<target>``, ``<target>_low``, ``<target>_high`` per target, the same of
+        ``energy_mj`` (power × time) with power, ``p_valid``, and ``outside``: the distance from
+        the training range in octaves (`explain_outside` names the columns).
 
         Raises:
             PredictorError: the rows are of another kernel, or lack a training column.
@@ -354,7 +354,7 @@ class Predictor(Estimator):
         X = self.features_.matrix(rows)
         calibration, known = self.calibration_, self.range_
         outside = calibration.octaves_outside(rows, known)
-        cells: dict[str, np.ndarray] = {}
+        logs: dict[str, np.ndarray] = {}
         for target, model in self.targets_.items():
             beyond = outside
             if outside.any():
@@ -368,11 +368,11 @@ class Predictor(Estimator):
             log_values = np.array([log_value, log_value - width, log_value + width])
             if (log_range := model.scale.log_range(rows)) is not None:
                 log_values = np.clip(log_values, *log_range)
-            names = (target, f"{target}_low", f"{target}_high")
-            cells |= dict(zip(names, np.exp(log_values), strict=True))
-        if "power_w" in cells and "time_ms" in cells:
-            cells["energy_mj"] = cells["power_w"] * cells["time_ms"]
-        return np.array([*cells.values(), self.validity_.probability(X), outside])
+            logs[target] = log_values
+        if len(logs) == len(TARGETS):
+            logs["energy_mj"] = product_interval(*logs.values())
+        cells = np.exp(np.concatenate([*logs.values()]))
+        return np.array([*cells, self.validity_.probability(X), outside])
 
     def _table(self, cells: np.ndarray, index: pd.Index | None = None) -> pd.DataFrame:
         return pd.DataFrame(
@@ -466,9 +466,9 @@ class Predictor(Estimator):
 @cache
 def _prediction_columns(targets: tuple[Target, ...]) -> list[str]:
     """Return the column names of a prediction."""
-    names = [f"{t}{part}" for t in targets for part in ("", "_low", "_high")]
-    energy = ["energy_mj"] if {"power_w", "time_ms"} <= set(targets) else []
-    return [*names, *energy, "p_valid", "outside"]
+    known = [*targets, *(["energy_mj"] if len(targets) == len(TARGETS) else [])]
+    names = [f"{name}{part}" for name in known for part in ("", "_low", "_high")]
+    return [*names, "p_valid", "outside"]
 
 
 @cache

@@ -29,6 +29,8 @@ MIN_SHARE, MAX_SHARE = 0.5, 1.05
 No board draws less than half the smallest observed share (idle), or more than its limit plus meter
 error.
 """
+MAX_UNKNOWN = 2.0
+"""Maximum power, as a multiple of the largest observed, if no board's limit is known."""
 MIN_ROWS = 5
 """Minimum number of successful runs to learn a target."""
 
@@ -43,6 +45,7 @@ class TargetScale:
         typical: log of each part's time for rows with unknown rooflines; None if training knew all.
         limit_w: default board limit in W; None if the scale is one millisecond.
         shares: minimum and maximum share of the board's limit; None without a limit.
+        knows_limits: whether training had a board with a known limit.
     """
 
     roofline: CalibratedRoofline | None = None
@@ -50,6 +53,7 @@ class TargetScale:
     typical: Sequence[float] | None = None
     limit_w: float | None = None
     shares: Sequence[float] | None = None
+    knows_limits: bool = True
 
     @classmethod
     def fit(
@@ -70,7 +74,9 @@ class TargetScale:
         measured = log_target - scale.log_scale(runs)
         if target == "power_w":
             seen = np.exp(measured)
-            scale.shares = MIN_SHARE * float(seen.min()), max(MAX_SHARE, float(seen.max()))
+            scale.knows_limits = bool(np.isfinite(_limits_w(Rows(runs), np.nan)).any())
+            largest = MAX_SHARE if scale.knows_limits else MAX_UNKNOWN
+            scale.shares = MIN_SHARE * float(seen.min()), max(largest, float(seen.max()))
         if not features.roofline_known_:
             return scale
         parts = np.log(row_parts_ms(features.family, features.described(Rows(runs))))
@@ -95,11 +101,12 @@ class TargetScale:
     def log_range(self, runs: pd.DataFrame | Rows) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the log of every row's minimum and maximum; None if the target has no limits.
 
-        Both are infinite for boards with unknown limits.
+        Both are infinite for boards with unknown limits, unless training knew none either.
         """
-        if self.shares is None:
+        if self.shares is None or self.limit_w is None:
             return None
-        limits = np.log(_limits_w(Rows.from_table(runs), np.nan))
+        unknown = np.nan if self.knows_limits else self.limit_w
+        limits = np.log(_limits_w(Rows.from_table(runs), unknown))
         low, high = (limits + np.log(share) for share in self.shares)
         return np.nan_to_num(low, nan=-np.inf), np.nan_to_num(high, nan=np.inf)
 
@@ -125,8 +132,10 @@ class TargetScale:
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for `from_json`."""
-        fields = {name: getattr(self, name) for name in ("columns", "typical", "limit_w", "shares")}
-        return fields | {"roofline": self.roofline and self.roofline.to_json()}
+        names = ("columns", "typical", "limit_w", "shares", "knows_limits")
+        return {name: getattr(self, name) for name in names} | {
+            "roofline": self.roofline and self.roofline.to_json()
+        }
 
     @classmethod
     def from_json(cls, data: dict[str, Any], target: Target) -> Self:

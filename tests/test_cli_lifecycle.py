@@ -299,6 +299,44 @@ def test_why_there_is_no_roofline(capsys):
     assert len(run_json(capsys, *predict, "M=64,N=64")["configs"]) == 1
 
 
+def test_configurations_are_ranked_by_an_objective(capsys):
+    runs = read_runs("old.parquet")
+    watts = (40.0 + runs["config.work"] % 7).where(runs["status"] == "ok")
+    write_runs("metered.parquet", runs.assign(power_w=watts))
+    assert main(["train", "metered.parquet", *FIT_ONLY, "--out", "p"]) == 0
+    capsys.readouterr()
+    predict = ("predict", "p", "--kernel", "toy", "--problem", "n=30", "--top", "1000")
+    values = {
+        "time": lambda c: c["time_ms"],
+        "power": lambda c: c["power_w"],
+        "energy": lambda c: c["energy_mj"],
+        "edp": lambda c: c["energy_mj"] * c["time_ms"],
+    }
+    for objective, value in values.items():
+        found = run_json(capsys, *predict, "--objective", objective)
+        assert found["objective"] == objective
+        ranked = [c["value"] for c in found["configs"]]
+        assert ranked == sorted(ranked)
+        assert ranked == pytest.approx([value(c) for c in found["configs"]])
+        for c in found["configs"]:
+            assert c["low"] < c["value"] < c["high"]
+            assert c["energy_mj_low"] < c["energy_mj"] < c["energy_mj_high"]
+    assert main([*predict, "--objective", "edp"]) == 0
+    assert "mJ·ms" in capsys.readouterr().out
+    assert "unknown objective 'joules'" in fails(capsys, 2, *predict, "--objective", "joules")
+    said = fails(capsys, 2, "predict", "p", "--explain", "--objective", "power")
+    assert "leave it or --explain out" in said
+
+
+def test_an_objective_that_was_not_learned_says_what_to_do(capsys):
+    said = fails(
+        capsys, 1, "predict", "predictor", "--kernel", "toy", "--problem", "n=30",
+        "--objective", "energy",
+    )  # fmt: skip
+    assert "has not learned power" in said
+    assert "train it on runs with power_w" in said
+
+
 def test_a_predictor_of_power_alone(capsys):
     watts = read_runs("old.parquet").assign(time_ms=np.nan, power_w=50.0)
     watts.loc[watts["status"] != "ok", "power_w"] = np.nan

@@ -1,4 +1,7 @@
-"""Checks runs before training: warns about suspect rows and drops impossible ones."""
+"""Checks runs before training: warns about suspect rows, and leaves out what cannot be.
+
+No table is refused: a few impossible rows are left out, and of many it is asked what they are.
+"""
 
 import warnings
 from collections.abc import Iterable, Iterator
@@ -8,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import columns_of
-from foretune.errors import DataWarning, PredictorError
+from foretune.errors import DataWarning
 from foretune.family import Family
 from foretune.features import row_roofline_ms
 from foretune.features.arrays import Rows, as_array
@@ -23,48 +26,78 @@ from foretune.models.holdouts import (
     exact_problems,
 )
 from foretune.models.targets import Target, measured_rows
+from foretune.models.validation.idle_power import is_idle_power
 
 TOO_FAST = 30.0
 """Minimum factor below the roofline that is impossible: caches give at most ten."""
 MAX_DROPPED_SHARE = 0.05
-"""Maximum share of impossible rows that are dropped; with more, the table is rejected."""
+"""Maximum share of impossible rows that are dropped; more are kept, and asked about."""
 TOO_SLOW = 500.0
 """If half of all runs are this factor above the roofline, the unit is off by 1000."""
 LONG_MS = 1.0
 """Minimum roofline time of checked runs; shorter ones are mostly overhead."""
 MAX_LISTED_ROWS = 5
 """Rows named in a message."""
+ASK = "are these milliseconds, and is this the device?"
+MIN_ROWS = 20
+"""Minimum rows to show a pattern."""
 
 
 def drop_implausible(family: Family | None, runs: pd.DataFrame) -> pd.DataFrame:
-    """Drop the few rows that are faster than their device allows.
+    """Drop the few rows that are faster than their device allows, and the power of idle boards.
 
-    Warns (`DataWarning`) about them, by row index. Raises PredictorError if many are too fast, or
-    most of the long ones are far above the roofline.
+    Warns (`DataWarning`) about them, by row index. Rows remain if many are too fast, or most of
+    the long ones are far above the roofline; then the warning asks for their unit.
     """
-    if "time_ms" not in runs:
-        return runs
-    timed = runs[(runs["status"] == "ok") & runs["time_ms"].notna()]
+    for check in (_drop_impossible_times, _drop_idle_power):
+        runs, found = check(family, runs)
+        for text in found:
+            warnings.warn(text, DataWarning, stacklevel=3)
+    return runs
+
+
+def _drop_impossible_times(
+    family: Family | None, runs: pd.DataFrame
+) -> tuple[pd.DataFrame, list[str]]:
+    """Drop times below the roofline, if few; ask about the unit otherwise."""
+    timed = measured_rows("time_ms", runs, renumber=False)
     if timed.empty:
-        return runs
+        return runs, []
     time_ms, roofline_ms = timed["time_ms"].to_numpy(float), row_roofline_ms(family, timed)
     ratio = time_ms / np.where(np.isfinite(roofline_ms), roofline_ms, np.nan)
     implausible = timed.index[ratio < 1.0 / TOO_FAST]
+    many = len(implausible) >= MAX_DROPPED_SHARE * len(ratio)
+    found = []
     if len(implausible):
-        found = (
+        found.append(
             f"{format_rows(implausible)} of {len(ratio):,} runs: over {TOO_FAST:.0f} times faster "
-            f"than their device allows ({timed['time_ms'][implausible[0]]:g} ms is the first)"
+            f"than their device allows ({runs['time_ms'][implausible[0]]:g} ms is the first): "
+            + (ASK if many else "left out")
         )
-        if len(implausible) >= MAX_DROPPED_SHARE * len(ratio):
-            raise PredictorError(f"{found}: are these milliseconds, and is this the device?")
-        warnings.warn(f"{found}: left out", DataWarning, stacklevel=3)
     long_ratio = ratio[roofline_ms > LONG_MS]
     if len(long_ratio) >= 5 and np.median(long_ratio) > TOO_SLOW:
-        raise PredictorError(
-            f"half of the long runs are over {TOO_SLOW:.0f} times slower than their roofline: "
-            "are these milliseconds, and is this the device?"
+        found.append(
+            f"half of the long runs are over {TOO_SLOW:.0f} times slower than their roofline: {ASK}"
         )
-    return runs.drop(index=implausible)
+    return runs if many else runs.drop(index=implausible), found
+
+
+def _drop_idle_power(family: Family | None, runs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Empty the power of rows at idle; if few others remain, that of all rows."""
+    metered = measured_rows("power_w", runs, renumber=False)
+    idle = metered.index[is_idle_power(family, metered)]
+    if not len(idle):
+        return runs, []
+    others = len(metered) - len(idle)
+    emptied = runs.index.isin(idle) | (others < MIN_ROWS)
+    columns = [c for c in ("power_w", "energy_mj") if c in runs]
+    kept = runs.assign(**{c: runs[c].mask(emptied) for c in columns})
+    return kept[~emptied | runs["time_ms"].notna() | (runs["status"] != "ok")], [
+        f"power_w of {format_rows(idle)} ({len(idle):,} of {len(metered):,}) is that of an idle "
+        f"board ({runs['power_w'][idle[0]]:g} W is the first) at work: was it sampled after the "
+        "kernel? Left out"
+        + (f", and power is not learned: {others} other rows are too few" * (others < MIN_ROWS))
+    ]
 
 
 def format_rows(rows: "pd.Index | np.ndarray") -> str:
@@ -74,17 +107,17 @@ def format_rows(rows: "pd.Index | np.ndarray") -> str:
     return f"row{'s' if len(rows) > 1 else ''} {first}{more}"
 
 
-MIN_ROWS = 20
-"""Minimum rows to show a pattern."""
 MAX_ROWS = 2000
 """Rows sampled from a table."""
 NEIGHBORS = 9
 """Neighbors whose median estimates a row; outvotes wrong ones."""
 OTHER_UNIT_FACTORS, GAP_FACTORS = (300.0, 3000.0), (30.0, 300.0)
 """Factors between units 1000 apart, and a gap that no unit leads to."""
+FAR_FACTOR = 10.0
+"""Factor that rows in another unit are off at least, before neighbors are asked."""
 MIN_OUTLIERS = 3
-MAX_MIXED_SHARE = 0.01
-"""Maximum share of rows in another unit; with more, the table is rejected."""
+MAX_CATEGORIES = 20
+"""Texts of a column that are told apart."""
 OVERHEAD_MS = 0.006
 """Overhead of a launch, relevant for the smallest work."""
 LEAK_ERROR = 2e-3
@@ -101,8 +134,7 @@ def warn_about_data(
 ) -> None:
     """Warn (`DataWarning`) about suspect rows and columns, by row index.
 
-    Raises PredictorError if many values of a target are in another unit than the rest. ``compiled``
-    tells whether ``static.…`` columns are used.
+    ``compiled`` tells whether ``static.…`` columns are used.
     """
     found = [*_unknown_formats(family, runs), *_without_roofline(family, runs)]
     for target in targets:
@@ -144,30 +176,31 @@ def _without_roofline(family: Family | None, runs: pd.DataFrame) -> Iterator[str
 def _mixed_units(family: Family | None, rows: pd.DataFrame, target: Target) -> Iterator[str]:
     """Yield the rows about 1000 times off similar rows, if few or none are in between.
 
-    Similar rows are neighbors. If whole groups of rows are in another unit, all rows are compared
-    by their ratio to the roofline.
+    What sizes explain is removed first, because neighbors may be far away in a table of few
+    problems. Similar rows are then all rows or, if these scatter, the neighbors.
     """
-    y = np.log(rows[target].to_numpy(float))
+    y, X = np.log(rows[target].to_numpy(float)), _standardized_columns(rows)
     sampled = np.random.default_rng(0).permutation(len(y))[:MAX_ROWS]
-    X = _standardized_columns(rows)
-    outliers = _outliers(_neighbor_deviations(X, y, sampled, sampled))
-    if outliers.any() and len(y) > len(sampled):
-        outliers = _outliers(_neighbor_deviations(X, y, sampled, np.arange(len(y))))
-    elif outliers.any():
-        outliers = outliers[np.argsort(sampled)]
-    elif target == "time_ms":
-        roofline_ms = row_roofline_ms(family, rows)
-        if np.isfinite(roofline_ms).sum() > len(y) / 2:
-            ratio = y - np.log(roofline_ms + OVERHEAD_MS)
-            outliers = _outliers(ratio - np.nanmedian(ratio))
+    terms = np.column_stack([np.ones(len(y)), X])
+    explained = terms @ np.linalg.lstsq(terms[sampled], y[sampled], rcond=None)[0]
+    if target == "time_ms":
+        roofline = np.log(row_roofline_ms(family, rows) + OVERHEAD_MS)
+        if np.isfinite(roofline).sum() > len(y) / 2:
+            explained = roofline
+    deviations = np.nan_to_num(y - explained - np.nanmedian(y - explained))
+    outliers = _outliers(deviations)
+    if (
+        not outliers.any()
+        and _outliers(_neighbor_deviations(X, deviations, sampled, sampled)).any()
+    ):
+        far, near = np.flatnonzero(np.abs(deviations) > np.log(FAR_FACTOR)), np.zeros(len(y))
+        near[far] = _neighbor_deviations(X, deviations, sampled, far)
+        outliers = _outliers(near)
     if outliers.any():
-        text = (
+        yield (
             f"{target} of {format_rows(rows.index[outliers])} is about 1000 times off similar "
             "runs: are they in another unit?"
         )
-        if outliers.mean() > MAX_MIXED_SHARE:
-            raise PredictorError(text)
-        yield text
 
 
 def _outliers(deviations: np.ndarray) -> np.ndarray:
@@ -202,7 +235,7 @@ def _standardized_columns(rows: pd.DataFrame) -> np.ndarray:
         values = as_array(rows[column])
         if _is_text(values):
             codes = pd.factorize(values)[0]
-            columns += [2.0 * (codes == code) for code in range(codes.max() + 1)]
+            columns += [2.0 * (codes == c) for c in range(min(codes.max() + 1, MAX_CATEGORIES))]
         elif np.ptp(values := np.nan_to_num(values)) > 0:
             values = np.log2(values) if (values > 0).all() else values
             columns.append((values - values.mean()) / (values.std() or 1.0))

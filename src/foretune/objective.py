@@ -112,22 +112,15 @@ class Limit:
 
         ``predicted`` holds the columns of `Predictor.predict`; without the limited one, the
         probability is 1. Errors of the logarithm are taken as normal: the 90 % interval is 1.645
-        standard deviations to each side. Energy is time × power, with independent errors.
+        standard deviations to each side.
         """
         from scipy.special import ndtr
 
-        factors = ("time_ms", "power_w") if self.column == "energy_mj" else (self.column,)
-        value, variance = np.ones(len(predicted["p_valid"])), 0.0
-        for factor in factors:
-            if factor not in predicted:
-                return np.ones_like(value)
-            predicted_value = np.asarray(predicted[factor])
-            value = value * predicted_value
-            variance = (
-                variance + (np.log(predicted[f"{factor}_high"] / predicted_value) / 1.645) ** 2
-            )
-        distance = np.log(self.maximum / value) / np.sqrt(np.maximum(variance, 1e-12))
-        return np.asarray(ndtr(distance))
+        if self.column not in predicted:
+            return np.ones(len(predicted["p_valid"]))
+        value = np.asarray(predicted[self.column])
+        spread = np.log(predicted[f"{self.column}_high"] / value) / 1.645
+        return np.asarray(ndtr(np.log(self.maximum / value) / np.maximum(spread, 1e-6)))
 
 
 @dataclass(frozen=True)

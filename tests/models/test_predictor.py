@@ -46,13 +46,13 @@ def test_what_it_says_about_a_row(predictor, runs):
     predicted = predictor.predict(runs)
     assert list(predicted) == [
         "time_ms", "time_ms_low", "time_ms_high", "power_w", "power_w_low", "power_w_high",
-        "energy_mj", "p_valid", "outside",
+        "energy_mj", "energy_mj_low", "energy_mj_high", "p_valid", "outside",
     ]  # fmt: skip
     assert len(predicted) == len(runs)
     assert (predicted["outside"] == 0).all()
     assert (predicted.dtypes == np.float64).all()
     assert np.isfinite(predicted).all(axis=None)
-    for target in ("time_ms", "power_w"):
+    for target in ("time_ms", "power_w", "energy_mj"):
         assert (predicted[f"{target}_low"] < predicted[target]).all()
         assert (predicted[target] < predicted[f"{target}_high"]).all()
     np.testing.assert_allclose(predicted["energy_mj"], predicted["power_w"] * predicted["time_ms"])

@@ -99,6 +99,10 @@ def test_no_board_draws_more_than_its_limit(ok):
     assert np.exp(least) == pytest.approx(0.5 * ok["power_w"].min())
     assert np.isinf(unit.log_range(runs.drop(columns="device.power_limit_w"))).all()
     assert unit_of("time_ms", None, runs)[0].log_range(runs) is None
+    bare = runs.drop(columns="device.power_limit_w")
+    least, most = unit_of("power_w", None, bare)[0].log_range(bare)
+    assert np.exp(least) == pytest.approx(0.5 * ok["power_w"].min())
+    assert np.exp(most) == pytest.approx(2 * ok["power_w"].max())
 
 
 def gemms(formats, n=60):

@@ -125,6 +125,12 @@ OBJECTIVE = typer.Option(
     help="What to minimize: time, energy or edp (energy × delay).",
     autocompletion=_choice_completion("time", "energy", "edp"),
 )
+RANKED_BY = typer.Option(
+    None,
+    "--objective",
+    help="What to rank by: time, power, energy or edp (energy × delay). Default: time, if learned.",
+    autocompletion=_choice_completion("time", "power", "energy", "edp"),
+)
 MODEL = typer.Option(
     "xgboost",
     "--model",

@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from foretune.models.targets import Target
     from foretune.space import SearchSpace
 
-UNITS = {"time_ms": "ms", "power_w": "W"}
+COLUMNS = {"time": "time_ms", "power": "power_w", "energy": "energy_mj"}
+UNITS = {
+    **{"time": "ms", "power": "W", "energy": "mJ", "edp": "mJ·ms"},
+    **{"time_ms": "ms", "power_w": "W", "energy_mj": "mJ"},
+}
+MEASURED = tuple(f"{name}{end}" for name in COLUMNS.values() for end in ("", "_low", "_high"))
 MAX_FEATURES_SHOWN = 15
 
 
@@ -39,6 +44,7 @@ def predict(
         [], help="With --explain: NAME=VALUE,…, default or best. Give two: why is B faster than A?"
     ),
     device: str | None = options.TRAINED_DEVICE,
+    objective: str | None = options.RANKED_BY,
 ) -> None:
     """Rank the configurations of a problem without running anything.
 
@@ -51,6 +57,8 @@ def predict(
     options.require_positive_int(top, "--top")
     if config and not explain:
         raise UsageError("--config needs --explain: add it")
+    if objective and explain:
+        raise UsageError("--objective is for rankings: leave it or --explain out")
     if not explain and not (kernel and problem):
         raise UsageError("give --kernel and --problem: foretune predict FOLDER --kernel matmul "
                          "--problem M=…,N=…,K=…")  # fmt: skip
@@ -60,7 +68,8 @@ def predict(
     if kernel:
         require_kernel(loaded, kernel)
     if not explain:
-        _show_ranking(output, loaded, problem, options.device_for(loaded, device), top)
+        by = objective or _primary_target(loaded).partition("_")[0]
+        _show_ranking(output, loaded, problem, options.device_for(loaded, device), top, by)
     elif problem:
         _compare(output, loaded, problem, config, device)
     else:
@@ -68,39 +77,39 @@ def predict(
 
 
 def _show_ranking(
-    output: Output, loaded: "Predictor", problem: str, hardware: "Device", top: int
+    output: Output, loaded: "Predictor", problem: str, hardware: "Device", top: int, by: str
 ) -> None:
     import numpy as np
 
     from foretune.features import rows_of
+    from foretune.models.objectives import predicted_objective
 
     kernel = loaded.kernel_name_
     wanted, configs, predicted = _candidates(loaded, problem, hardware)
-    primary = _primary_target(loaded)
-    best = np.argsort(predicted[primary].to_numpy(), kind="stable")[:top].tolist()
+    ranked = predicted_objective(predicted, by)
+    best = np.argsort(ranked["value"].to_numpy(), kind="stable")[:top].tolist()
     rows = rows_of(kernel, wanted, [configs[i] for i in best], hardware)
     reasons = loaded.explain_outside(rows).groupby("row")
+    names = [name for name in MEASURED if name in predicted]
     entries = [
         {
             "config": dict(configs[i]),
-            "time_ms": row.get("time_ms"),
-            "low": row[f"{primary}_low"],
-            "high": row[f"{primary}_high"],
-            "power_w": row.get("power_w"),
-            "p_valid": row["p_valid"],
+            **{name: predicted[name].iloc[i] if name in predicted else None for name in MEASURED},
+            **ranked.iloc[i],
+            "p_valid": predicted["p_valid"].iloc[i],
             "outside": [
                 f"{line.column}={line.value}: {line.reason}"
                 for line in (reasons.get_group(k).itertuples() if k in reasons.groups else ())
             ],
         }
-        for k, (i, row) in enumerate((i, predicted.iloc[i]) for i in best)
+        for k, i in enumerate(best)
     ]
-    watts = [] if primary == "power_w" or "power_w" not in predicted else ["power_w"]
+    others = [n for n in ("time_ms", "power_w", "energy_mj") if n in names and n != COLUMNS.get(by)]
     cells = [
         [
-            f"{e[primary]:.3g}",
+            f"{e['value']:.3g}",
             f"{e['low']:.3g}–{e['high']:.3g}",
-            *(f"{e[name]:.3g}" for name in watts),
+            *(f"{e[name]:.3g}" for name in others),
             f"{e['p_valid']:.2f}",
             format_config(e["config"]),
         ]
@@ -108,12 +117,17 @@ def _show_ranking(
     ]
     output.table(
         f"{kernel} {wanted}: {len(predicted):,} configurations predicted",
-        (UNITS[primary], "90 % interval", *(UNITS[n] for n in watts), "valid", "configuration"),
+        (UNITS[by], "90 % interval", *(UNITS[n] for n in others), "valid", "configuration"),
         cells,
     )
     for reason in dict.fromkeys(r for e in entries for r in e["outside"]):
         output.say(f"outside the training range: {reason}")
-    output.result({"problem": dict(wanted), "configurations": len(predicted), "configs": entries})
+    output.result(
+        {
+            "problem": dict(wanted), "configurations": len(predicted), "objective": by,
+            "configs": entries,
+        }
+    )  # fmt: skip
 
 
 def _primary_target(predictor: "Predictor") -> "Target":
