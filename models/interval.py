@@ -19,10 +19,15 @@ from foretune.files import read_json
 from foretune.models.trees.boosting import BoostingModel
 
 CONFIDENCE = 0.9
+NEW_DEVICE = -1
+"""The kind of rows whose device was not known; other kinds count axes with neighbors."""
 MIN_ROWS = 200
-MIN_CLASS_ROWS = 100
+MIN_KIND_ROWS = 100
 MIN_ERROR = 1e-3
 """Errors are clipped from below at 0.1 %."""
+BEYOND_GROWTH = 0.3
+"""Growth of the half-width per octave beyond where rows were held out; chosen on products with more
+rows than were known."""
 GROWTH_PER_OCTAVE = 0.05
 """Growth of the half-width per octave outside the range of few problems."""
 TAIL_INDEX = 2.0
@@ -49,7 +54,7 @@ class ConformalInterval:
         factor: multiplies the modeled error to cover 90 % of held-out rows.
         model: predicts the log of the error's size; None with few held-out rows.
         median_half_width: over held-out rows.
-        factors: neighbor class -> its factor, if it had enough held-out rows.
+        factors: kind of row -> its factor, if it had enough held-out rows.
         median_error: error of held-out rows, with few problems.
     """
 
@@ -66,7 +71,7 @@ class ConformalInterval:
         errors: np.ndarray,
         holdouts: np.ndarray,
         octaves_outside: np.ndarray,
-        neighbor_class: np.ndarray,
+        kind: np.ndarray,
         seed: int = 0,
         problems: np.ndarray | None = None,
     ) -> Self:
@@ -77,7 +82,7 @@ class ConformalInterval:
             errors: log of truth over prediction.
             holdouts: the hold-out of each row; the factor is found across them.
             octaves_outside: distance of each row from its trial's training range.
-            neighbor_class: see `NeighborIndex.neighbor_class`.
+            kind: `NEW_DEVICE`, or the axes with neighbors on both sides.
             seed: random seed.
             problems: with few problems, the problem of each row. ``X`` is then the disagreement of
                 experts (rows, 1), and the half-width grows with it by a rule instead of a model.
@@ -99,11 +104,15 @@ class ConformalInterval:
             modeled[out] = _error_model(seed).fit(X[~out], size[~out]).predict(X[out])
         misses = np.abs(errors) / np.exp(modeled)
         factor = conformal_quantile(misses)
-        classes, rows = np.unique(neighbor_class, return_counts=True)
-        factors = {
-            int(c): conformal_quantile(misses[neighbor_class == c])
-            for c in classes[rows >= MIN_CLASS_ROWS]
-        }
+        kinds, rows = np.unique(kind, return_counts=True)
+        factors = {}
+        for c in map(int, kinds[rows >= MIN_KIND_ROWS]):
+            of = kind == c
+            factors[c] = conformal_quantile(misses[of])
+            if c == NEW_DEVICE:  # a new device may be worse than all that were held out
+                factors[c] = conformal_quantile_by_problem(
+                    np.abs(errors[of]), holdouts[of], np.exp(modeled[of])
+                )
         median_half_width = factor * float(np.exp(np.median(modeled)))
         return cls(factor, _error_model(seed).fit(X, size), median_half_width, factors)
 
@@ -112,7 +121,7 @@ class ConformalInterval:
         X: np.ndarray,
         octaves_outside: np.ndarray,
         octaves_beyond: np.ndarray,
-        neighbor_class: np.ndarray,
+        kind: np.ndarray,
     ) -> np.ndarray:
         """Return the half-width of each row.
 
@@ -120,7 +129,7 @@ class ConformalInterval:
             X: as in training.
             octaves_outside: distance from the training range.
             octaves_beyond: distance from where rows were held out.
-            neighbor_class: as in training.
+            kind: as in training.
         """
         if self.median_error is not None:
             half: np.ndarray = self.factor * (self.median_error + X[:, 0])
@@ -131,8 +140,10 @@ class ConformalInterval:
         modeled = np.exp(self.model.predict(_with_octaves(X, octaves_outside)))
         factor = np.full(len(X), self.factor)
         for number, class_factor in self.factors.items():
-            factor[neighbor_class == number] = class_factor
-        return factor * (1.0 + octaves_beyond) * modeled
+            factor[kind == number] = class_factor
+        # That a device is new is in its factor; that its specs are, too, makes it no newer.
+        beyond = np.where(kind == NEW_DEVICE, np.minimum(octaves_beyond, 1.0), octaves_beyond)
+        return factor * (1.0 + BEYOND_GROWTH * beyond) * modeled
 
     def save(self, folder: Path, name: str) -> None:
         """Write to ``folder``."""

@@ -26,7 +26,7 @@ from foretune.models.holdouts import (
     holdout_kinds,
     mixed_holdouts,
 )
-from foretune.models.interval import ConformalInterval
+from foretune.models.interval import NEW_DEVICE, ConformalInterval
 from foretune.models.neighbors import Axis, NeighborIndex, RepeatedSize
 from foretune.models.repeats import Repeats
 from foretune.models.smooth import SmoothExpert
@@ -51,10 +51,8 @@ PROBLEM_FOLDS = 6
 """Number of folds if there are few problems."""
 MIN_NEIGHBOR_ROWS = 200
 """Minimum rows for neighbors to be used."""
-MIN_SMOOTH_ROWS = 40
-"""Minimum rows of a smooth expert."""
-NEW_DEVICE = -1
-"""The kind of rows whose device was not known; other kinds count axes with neighbors."""
+MIN_SMOOTH_ROWS, MAX_SMOOTH_ROWS = 40, 3000
+"""Table sizes with a smooth expert."""
 NEIGHBORS_FILE = "neighbors.npz"
 
 
@@ -162,7 +160,7 @@ class TargetModel:
         return self
 
     def _smooth_expert(self, table: Table, rng: np.random.Generator) -> SmoothExpert | None:
-        if len(table.y) < MIN_SMOOTH_ROWS:
+        if not MIN_SMOOTH_ROWS <= len(table.y) <= MAX_SMOOTH_ROWS:
             return None
         return SmoothExpert.fit_hyperparameters(table.columns, table.X, table.y, rng)
 
