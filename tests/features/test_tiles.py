@@ -79,6 +79,7 @@ def test_features_of_a_table_have_them():
 
     runs = pd.DataFrame(
         {"kernel": "gemm", "device": "x", "problem.M": [100.0, 9000.0], "problem.N": 640.0,
-         "problem.K": 64.0, "config.BM": [16.0, 64.0], "config.BN": 32.0}
+         "problem.K": 64.0, "config.BM": [16.0, 64.0], "config.BN": 32.0,
+         **{f"device.{name}": rate for name, rate in DEVICE.items()}}
     )  # fmt: skip
     assert {"waves_tile", "padding_tile"} <= set(FeatureSet(Gemm()).fit(runs).columns_)

@@ -75,7 +75,7 @@ def test_power_there_tells_nothing_of_time(predictor):
         both.assign(power_w=100.0 + both["problem.M"] / 100)
     )
     there = products(THERE, 30, 7)
-    calibrated = watts.calibrate(there.assign(power_w=90.0, time_ms=np.nan))
+    calibrated = watts.calibrate(there.assign(power_w=300.0, time_ms=np.nan))
     assert calibrated.calibration_.devices == [THERE]
     assert (calibrated.predict(there)["outside"] > 0).all()
 

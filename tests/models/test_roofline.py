@@ -16,8 +16,8 @@ def limits(n, seed=0):
 
 def law(at, overhead_ms, compute, memory, power):
     """``compute`` and ``memory`` are shares of the peak that are reached."""
-    terms = [np.full(len(at), overhead_ms), np.exp(at[:, 0]) / compute, np.exp(at[:, 1]) / memory]
-    return np.log(sum(t**power for t in terms)) / power
+    terms = np.exp(at[:, 0]) / compute, np.exp(at[:, 1]) / memory
+    return np.log(overhead_ms + sum(t**power for t in terms) ** (1.0 / power))
 
 
 def one_group(n):
