@@ -1,8 +1,9 @@
 """How fast is Foretune itself? Import, enumeration, prediction, a proposal.
 
-python benchmarks/speed.py [samplers]
+python benchmarks/speed.py [samplers | rows]
 
-With ``samplers`` it says only what a trial of an Optuna study costs.
+With ``samplers`` it says only what a trial of an Optuna study costs, with ``rows`` only what
+predictions of many rows cost.
 """
 
 import itertools
@@ -13,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from unittest.mock import patch
 
@@ -49,6 +50,9 @@ def main() -> None:
     print(heading("Speed of Foretune itself", device))
     if "samplers" in sys.argv[1:]:
         print(markdown(["sampler", *(f"ms at {n} trials" for n in TRIALS)], samplers()))
+        return
+    if "rows" in sys.argv[1:]:
+        print(markdown(["what", "seconds (min–max)", "ratio"], many_rows()))
         return
     rows = [
         ["import foretune (whole process)", timed(lambda: python("import foretune")), ""],
@@ -196,6 +200,28 @@ def operators() -> list[list[str]]:
         rows.append([f"predict one row, {name}, fast path", *one_by_one(predictor, singly, H100)])
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return [*rows, ["most memory at any time, training included", f"{most:.2f} GiB", ""]]
+
+
+def many_rows() -> list[list[str]]:
+    """Predict many rows of two targets, by compiled trees and by XGBoost in turn."""
+    rng = np.random.default_rng(1)
+    drawn = np.column_stack([rng.integers(1, 16384, (MILLION, 3)), np.arange(MILLION) % 3])
+    runs = products(drawn)
+    predictor = Predictor().fit(runs[:20_000])
+    rows = []
+    for n, repeats in ((100_000, 3), (MILLION, 2)):
+        seconds: dict[str, list[float]] = {"compiled": [], "XGBoost": []}
+        for i in range(2 * repeats):
+            name = "XGBoost" if i % 2 else "compiled"
+            with by_xgboost() if i % 2 else nullcontext():
+                started = time.perf_counter()
+                predictor.predict(runs[:n])
+                seconds[name].append(time.perf_counter() - started)
+        ratio = float(np.median(seconds["XGBoost"]) / np.median(seconds["compiled"]))
+        for name, each in seconds.items():
+            shown = f"{np.median(each):.2f} ({min(each):.2f}–{max(each):.2f})"
+            rows.append([f"predict {n:,}, 3 quantities, {name}", shown, f"{ratio:.2f}"])
+    return rows
 
 
 def one_by_one(
