@@ -238,11 +238,8 @@ class NeighborIndex:
         and the steps to them; NaN if there are none. Then ``interpolation``, the mean of the axes'
         values weighted by distance and axis error, and ``trust``, the log of the weights' sum.
 
-        Args:
-            known: positions of measured runs.
-            values: their values.
-            wanted: positions of the rows; a run at the same position is not a neighbor.
-            one_sided: rows for which upper neighbors are ignored.
+        A run at the position of a row is not its neighbor; rows ``one_sided`` ignore upper
+        neighbors.
         """
         axis_features: list[tuple[Any, ...]] = []
         total, weights = np.zeros(wanted.shape), np.zeros(wanted.shape)

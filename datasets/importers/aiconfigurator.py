@@ -142,12 +142,7 @@ _MS = 1e-3  # per microsecond
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:
-    """Return the rows of one table.
-
-    Raises:
-        WrongFile: it is not a table of AIConfigurator, or its operation is unknown.
-        RunTableError: it is damaged.
-    """
+    """Return the rows of one table."""
     op = operation_of(path)
     if op is not None and request.kernel and KERNELS.get(op, op) not in ("", request.kernel):
         return pd.DataFrame()

@@ -56,12 +56,7 @@ class UserDefinedCost(Family):
         return {**self.texts, "precision": self.precision}
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Evaluate the expressions.
-
-        Raises:
-            KeyError: a column that they use is missing.
-            PredictorError: an expression cannot be evaluated, e.g. it computes with text.
-        """
+        """Evaluate the expressions."""
         kind = config.get("format", problem.get("dtype", "fp32"))
         return Cost(
             flops=self._value("flops", problem, config),

@@ -47,9 +47,6 @@ class Regressor(RegressorEstimator):
     `Predictor.predict` splits large tables among threads. Several models may be fitted in threads
     at the same time, so no random state may be global. Subclasses implement `_fit`, `_predict`,
     `save` and `load`. Their constructor arguments are hyperparameters and ``seed``.
-
-    Attributes:
-        suffix: suffix of the saved file.
     """
 
     suffix: str

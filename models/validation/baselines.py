@@ -21,12 +21,7 @@ MAX_NEIGHBOR_ROWS = 20_000
 
 
 class Baseline(RegressorEstimator):
-    """Predicts one target of a run table without a learned model.
-
-    Args:
-        target: ``time_ms`` or ``power_w``.
-        family: cost model, or None.
-    """
+    """Predicts one target of a run table without a learned model."""
 
     def __init__(self, target: Target = "time_ms", family: Family | None = None) -> None:
         self.target = target

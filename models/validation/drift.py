@@ -81,11 +81,9 @@ class Drift:
 def check_drift(predictor: Predictor, fresh: pd.DataFrame) -> dict[Target, Drift]:
     """Return the comparison for every target that ``fresh`` has.
 
-    Args:
-        predictor: fitted.
-        fresh: a run table measured after training. More problems detect smaller drift. Use random
-            configurations, or ones measured before: configurations chosen because they are
-            predicted fast are slower than predicted, even without drift.
+    ``fresh`` is a run table measured after training. More problems detect smaller drift. Use random
+    configurations, or ones measured before: configurations chosen because they are predicted fast
+    are slower than predicted, even without drift.
 
     Raises:
         RunTableError: a row is impossible.

@@ -33,9 +33,7 @@ def absolute_location(location: str) -> str:
 def kernel_at(location: str) -> Kernel:
     """Return the kernel at ``FILE.py:NAME`` or ``MODULE:NAME``: a class, an instance or a function.
 
-    Raises:
-        UsageError: there is no such file, module or name, or it is not a kernel.
-        ForetuneError: importing its code fails.
+    Raises UsageError if there is none, and ForetuneError if importing its code fails.
     """
     source, colon, name = location.rpartition(":")
     if not colon:
@@ -53,9 +51,7 @@ def kernel_at(location: str) -> Kernel:
 def object_at(location: str) -> Any:
     """Return the object at ``FILE.py:NAME`` or ``MODULE:NAME``.
 
-    Raises:
-        UsageError: there is no such file, module or name.
-        ForetuneError: importing its code fails.
+    Raises UsageError if there is none, and ForetuneError if importing its code fails.
     """
     source, colon, name = location.rpartition(":")
     if not colon:
