@@ -1,9 +1,8 @@
 """How fast is Foretune itself? Import, enumeration, prediction, a proposal.
 
-python benchmarks/speed.py [samplers | rows]
+python benchmarks/speed.py [samplers]
 
-With ``samplers`` it says only what a trial of an Optuna study costs, with ``rows`` only what
-predictions of many rows cost.
+With ``samplers`` it says only what a trial of an Optuna study costs.
 """
 
 import itertools
@@ -14,9 +13,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import partial
-from unittest.mock import patch
 
 import numpy as np
 import optuna
@@ -29,7 +27,6 @@ from foretune.device import Device, available_cores, find_device
 from foretune.features import candidate_rows, family_for, row_roofline_ms
 from foretune.measurement import Measurement, Status
 from foretune.models import Predictor
-from foretune.models.trees import boosting
 from foretune.problem import Problem
 from foretune.registry import get_kernel
 from foretune.search import Prior, Searcher, SurrogateSampler, make_searcher
@@ -50,9 +47,6 @@ def main() -> None:
     print(heading("Speed of Foretune itself", device))
     if "samplers" in sys.argv[1:]:
         print(markdown(["sampler", *(f"ms at {n} trials" for n in TRIALS)], samplers()))
-        return
-    if "rows" in sys.argv[1:]:
-        print(markdown(["what", "seconds (min–max)", "ratio"], many_rows()))
         return
     rows = [
         ["import foretune (whole process)", timed(lambda: python("import foretune")), ""],
@@ -188,10 +182,9 @@ def operators() -> list[list[str]]:
         predictor = Predictor(parameters=parameters).fit(train)
         seconds = time.perf_counter() - started
         rows.append([f"train {len(train):,} rows, 2 targets, {name}", f"{seconds:.1f} s", ""])
-        what = f"predict {len(million):,}, 3 quantities, {name}"
-        rows.append([what, *once(partial(predictor.predict, million))])
-        with by_xgboost():
-            rows.append([f"{what}, by XGBoost", *once(partial(predictor.predict, million))])
+        for runs in (million[:TRAINED], million):
+            what = f"predict {len(runs):,}, 3 quantities, {name}"
+            rows.append([what, *once(partial(predictor.predict, runs))])
         rows.append(
             [f"predict one row, {name}", timed(partial(predictor.predict, million[:1])), ""]
         )
@@ -202,33 +195,11 @@ def operators() -> list[list[str]]:
     return [*rows, ["most memory at any time, training included", f"{most:.2f} GiB", ""]]
 
 
-def many_rows() -> list[list[str]]:
-    """Predict many rows of two targets, by compiled trees and by XGBoost in turn."""
-    rng = np.random.default_rng(1)
-    drawn = np.column_stack([rng.integers(1, 16384, (MILLION, 3)), np.arange(MILLION) % 3])
-    runs = products(drawn)
-    predictor = Predictor().fit(runs[:20_000])
-    rows = []
-    for n, repeats in ((100_000, 3), (MILLION, 2)):
-        seconds: dict[str, list[float]] = {"compiled": [], "XGBoost": []}
-        for i in range(2 * repeats):
-            name = "XGBoost" if i % 2 else "compiled"
-            with by_xgboost() if i % 2 else nullcontext():
-                started = time.perf_counter()
-                predictor.predict(runs[:n])
-                seconds[name].append(time.perf_counter() - started)
-        ratio = float(np.median(seconds["XGBoost"]) / np.median(seconds["compiled"]))
-        for name, each in seconds.items():
-            shown = f"{np.median(each):.2f} ({min(each):.2f}–{max(each):.2f})"
-            rows.append([f"predict {n:,}, 3 quantities, {name}", shown, f"{ratio:.2f}"])
-    return rows
-
-
 def one_by_one(
     predictor: Predictor, asked: Sequence[tuple[Problem, Configuration]], device: Device
 ) -> tuple[str, str]:
     """Return how long one of many different rows takes, each by itself, and the rows per second."""
-    predictor.predict_one(*asked[0], device)  # loads compiled code
+    predictor.predict_one(*asked[0], device)  # the first call is slower
     seconds = []
     for problem, config in asked:
         started = time.perf_counter()
@@ -243,13 +214,6 @@ def once(predict: Callable[[], pd.DataFrame]) -> tuple[str, str]:
     rows = len(predict())
     seconds = time.perf_counter() - started
     return f"{seconds:.1f} s", f"{rows / seconds:,.0f} per second"
-
-
-@contextmanager
-def by_xgboost() -> Iterator[None]:
-    """Let XGBoost walk through its trees itself, as where Numba is not installed."""
-    with patch.object(boosting, "MIN_COMPILED_ROWS", math.inf):
-        yield
 
 
 def products(sizes_and_formats: np.ndarray) -> pd.DataFrame:

@@ -160,8 +160,6 @@ def _fit_trees(problems: Sequence[MeasuredProblem]) -> TreeArrays:
     """Fit the ranking trees; all kernels have equal weight."""
     xgboost = require("xgboost", "learn", "a predictor of boosted trees")
 
-    from foretune.models.trees.tree_arrays import Trees
-
     kernels, number, counts = np.unique(
         [p.kernel for p in problems], return_inverse=True, return_counts=True
     )
@@ -172,9 +170,9 @@ def _fit_trees(problems: Sequence[MeasuredProblem]) -> TreeArrays:
         weight=len(problems) / len(kernels) / counts[number],
         base_margin=-np.concatenate([p.columns.analytic_log_time for p in problems]),
     )
-    trees = Trees.from_booster(xgboost.train(LAMBDAMART_PARAMETERS, data, ROUNDS))
+    trees = TreeArrays.from_booster(xgboost.train(LAMBDAMART_PARAMETERS, data, ROUNDS))
     assert trees is not None
-    return TreeArrays.from_trees([trees])
+    return trees
 
 
 def _fit_curve(

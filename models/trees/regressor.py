@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from foretune.device import available_cores
-from foretune.features.featureset import RegressorEstimator
+from foretune.features.featureset import Estimator, RegressorMixin
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -40,7 +40,7 @@ def parallel_map(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-class Regressor(RegressorEstimator):
+class Regressor(RegressorMixin, Estimator):
     """Predicts ``y`` from the rows of ``X``: a scikit-learn regressor, registered under ``models``.
 
     Features are float32, NaN if unknown. Fitting uses several threads, prediction one;
