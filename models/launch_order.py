@@ -72,7 +72,6 @@ class LaunchOrder:
     """Predicts slow-downs relative to the best candidate.
 
     Attributes:
-        trees: the ranking model.
         scores, ratios: knots of the curve from relative scores to log slow-downs.
         spread: standard deviation of the log errors, for which the expected loss of the best of the
             first `FIRST_TRIALS` equals the observed loss.

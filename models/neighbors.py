@@ -90,7 +90,6 @@ class Axis:
     models of every search space tried.
 
     Attributes:
-        column: its name.
         octaves: whether it is measured in octaves, else in eighths of ``span``.
         span: range of the training values.
         error: typical interpolation error along it, at a gap of one.
@@ -124,7 +123,6 @@ class NeighborIndex:
     """Finds neighbors of rows among measured runs.
 
     Attributes:
-        axes: the columns along which there are neighbors.
         group_columns: columns in which neighbors agree, besides the axes.
         repeated: sizes that are neither; a row that breaks one has no neighbors.
     """

@@ -23,7 +23,6 @@ class UserDefinedCost(Family):
     Raises SpaceError if an expression is invalid.
 
     Args:
-        name: the kernel's name.
         flops: operations per launch, e.g. ``2 * M * N * K``.
         bytes_moved: bytes moved per launch, e.g. ``2 * (M * K + K * N + M * N)``.
         blocks: launched blocks, e.g. ``-(-M // BLOCK_M) * -(-N // BLOCK_N)``; empty if unknown.

@@ -52,7 +52,6 @@ class SearchPredictor:
     """A predictor that guides a search.
 
     Attributes:
-        predictor: the predictor, or a user's model.
         mismatch: how its training differs (device or kernel code); empty if it does not. With a
             mismatch, as for every user's model, measurements check the predictor and correct it.
         shipped: whether it is shipped with Foretune, so not named by the user.

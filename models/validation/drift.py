@@ -41,11 +41,9 @@ class Drift:
     """Comparison of fresh measurements with the hold-outs. Shares and changes are fractions.
 
     Attributes:
-        target: the target.
         rows, problems: number of fresh ones.
         coverage: share of measurements in their 90 % interval.
         min_coverage: minimum coverage that is not significant.
-        median_error: median absolute error.
         expected_error: the median error expected from the spread of the hold-outs, or of these
             rows' intervals if larger.
         bias: median of measured over predicted, less 1.

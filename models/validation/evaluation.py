@@ -40,7 +40,6 @@ class Validation:
         held_out: target -> the grouped split's rows: ``problem, truth, prediction, low, high``.
         seen_problem_share: target -> share of the random split's test rows whose problem is in
             training too.
-        level: the validation level.
     """
 
     scores: dict[str, Scores] = field(default_factory=dict)
