@@ -100,19 +100,9 @@ FORMAT_COLUMNS = ("gemm_dtype", "moe_dtype", "attn_dtype", "mla_dtype", "bmm_dty
            "quant_type", "nccl_dtype", "allreduce_dtype", "comm_dtype")  # fmt: skip
 """Columns that hold the number format of the operation."""
 
-LABEL_COLUMNS = (
-    "framework",
-    "version",
-    "device",
-    "op_name",
-    "system",
-    "backend",
-    "backend_version",
-    "beam_width",
-    "message_size",
-    "ar_backend",
-    "implementation",
-)
+LABEL_COLUMNS = ("framework", "version", "device", "op_name", "system", "backend",
+                 "backend_version", "beam_width", "message_size", "ar_backend",
+                 "implementation")  # fmt: skip
 """Columns that state the origin or are read by name; not copied."""
 
 MEASURED_COLUMNS = ("latency", "avg_ms", "power", "power_limit")

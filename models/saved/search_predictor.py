@@ -5,12 +5,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from foretune.device import canonical_name
 from foretune.errors import PredictorError
-from foretune.models.saved.guides import (
-    DEFAULT_LOG_SPREAD,
-    GuideModel,
-    log_spread_of,
-    make_guide,
-)
+from foretune.models.saved.guides import DEFAULT_LOG_SPREAD, GuideModel, log_spread_of, make_guide
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -192,15 +192,10 @@ _BUILTIN: dict[str, dict[str, str]] = {
     },
 }
 
-_SINGULAR = {
-    "kernels": "kernel",
-    "families": "family",
-    "meters": "meter",
-    "models": "model",
-    "searchers": "searcher",
-    "observers": "observer",
-}
-"""Singular of each group, for messages."""
+
+def _singular(group: str) -> str:
+    """Return the name of one of a group, for messages."""
+    return "family" if group == "families" else group.removesuffix("s")
 
 
 @cache
@@ -214,7 +209,7 @@ def registered(group: str) -> dict[str, str]:
         existing = found.setdefault(point.name, point.value)
         if existing != point.value:
             warnings.warn(
-                f"{_SINGULAR[group]} {point.name!r} is {existing}: {point.value} is ignored until "
+                f"{_singular(group)} {point.name!r} is {existing}: {point.value} is ignored until "
                 "its package registers it under another name",
                 ForetuneWarning,
                 stacklevel=2,
@@ -231,8 +226,8 @@ def load(group: str, name: str) -> Any:
         ForetuneError: it cannot be imported.
     """
     if name not in registered(group):
-        raise UnknownName(_SINGULAR[group], name, registered(group))
-    what = f"{_SINGULAR[group]} {name!r}"
+        raise UnknownName(_singular(group), name, registered(group))
+    what = f"{_singular(group)} {name!r}"
     module, _, attribute = registered(group)[name].partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)
