@@ -15,7 +15,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from unittest.mock import patch
 
 import numpy as np
 import optuna
@@ -28,7 +27,6 @@ from foretune.device import Device, available_cores, find_device
 from foretune.features import candidate_rows, family_for, row_roofline_ms
 from foretune.measurement import Measurement, Status
 from foretune.models import Predictor
-from foretune.models.trees import boosting
 from foretune.problem import Problem
 from foretune.registry import get_kernel
 from foretune.search import Prior, Searcher, SurrogateSampler, make_searcher
@@ -184,10 +182,9 @@ def operators() -> list[list[str]]:
         predictor = Predictor(parameters=parameters).fit(train)
         seconds = time.perf_counter() - started
         rows.append([f"train {len(train):,} rows, 2 targets, {name}", f"{seconds:.1f} s", ""])
-        what = f"predict {len(million):,}, 3 quantities, {name}"
-        rows.append([what, *once(partial(predictor.predict, million))])
-        with by_xgboost():
-            rows.append([f"{what}, by XGBoost", *once(partial(predictor.predict, million))])
+        for runs in (million[:TRAINED], million):
+            what = f"predict {len(runs):,}, 3 quantities, {name}"
+            rows.append([what, *once(partial(predictor.predict, runs))])
         rows.append(
             [f"predict one row, {name}", timed(partial(predictor.predict, million[:1])), ""]
         )
@@ -202,7 +199,7 @@ def one_by_one(
     predictor: Predictor, asked: Sequence[tuple[Problem, Configuration]], device: Device
 ) -> tuple[str, str]:
     """Return how long one of many different rows takes, each by itself, and the rows per second."""
-    predictor.predict_one(*asked[0], device)  # loads compiled code
+    predictor.predict_one(*asked[0], device)  # the first call is slower
     seconds = []
     for problem, config in asked:
         started = time.perf_counter()
@@ -217,13 +214,6 @@ def once(predict: Callable[[], pd.DataFrame]) -> tuple[str, str]:
     rows = len(predict())
     seconds = time.perf_counter() - started
     return f"{seconds:.1f} s", f"{rows / seconds:,.0f} per second"
-
-
-@contextmanager
-def by_xgboost() -> Iterator[None]:
-    """Let XGBoost walk through its trees itself, as where Numba is not installed."""
-    with patch.object(boosting, "MIN_COMPILED_ROWS", math.inf):
-        yield
 
 
 def products(sizes_and_formats: np.ndarray) -> pd.DataFrame:

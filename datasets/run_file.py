@@ -88,10 +88,6 @@ def extend(path: Path, runs: pd.DataFrame, journal_digest: str) -> None:
     """Append ``runs`` to the run table at ``path``, atomically.
 
     ``journal_digest`` identifies the journal that the rows come from.
-
-    Raises:
-        RunTableError: the new rows are incompatible with the old ones.
-        OutputError: the file cannot be written.
     """
     new, mixed = to_arrow(runs, path)
     parts: list[tuple[Iterator[pa.Table], set[str]]] = [(iter([new]), mixed)]

@@ -104,11 +104,7 @@ def write_runs(path: str | os.PathLike[str], runs: pd.DataFrame) -> None:
 
 
 def to_arrow(runs: pd.DataFrame, path: Path) -> tuple[pa.Table, set[str]]:
-    """Return the run table as an Arrow table, and the columns that were encoded as JSON.
-
-    Raises:
-        RunTableError: Arrow cannot represent the values.
-    """
+    """Return the run table as an Arrow table, and the columns that were encoded as JSON."""
     mixed = {c for c in runs.columns if c.startswith(PLAIN_GROUPS) and _is_mixed(runs[c])}
     plain = runs.assign(**{c: runs[c].map(json.dumps, na_action="ignore") for c in mixed})
     try:

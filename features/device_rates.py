@@ -7,13 +7,7 @@ from typing import Any
 import numpy as np
 
 from foretune.datasets.importers.generic import UNNAMED
-from foretune.device import (
-    GENERIC_CPU,
-    GENERIC_GPU,
-    SPECS,
-    find_device_or_none,
-    generic_device,
-)
+from foretune.device import GENERIC_CPU, GENERIC_GPU, SPECS, find_device_or_none, generic_device
 from foretune.errors import DataWarning
 from foretune.family import Family
 from foretune.features.arrays import Rows, SingleRow

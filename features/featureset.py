@@ -29,28 +29,22 @@ if TYPE_CHECKING:
 
         def __sklearn_tags__(self) -> Any: ...
 
-    class RegressorEstimator(Estimator):
-        """Has a ``score``: scikit-learn's ``RegressorMixin`` with it."""
+    class RegressorMixin:
+        """Types of scikit-learn's own."""
 
         def score(self, X: Any, y: Any) -> float:
             """Return R² of the predictions for ``X``."""
 
-    class TransformerEstimator(Estimator):
-        """Fits and transforms in one: scikit-learn's ``TransformerMixin`` with it."""
+    class TransformerMixin:
+        """Types of scikit-learn's own."""
 
         def fit_transform(self, X: Any, y: Any = None) -> Any:
             """Fit, then transform."""
 
 else:
     from sklearn.base import BaseEstimator as Estimator
-    from sklearn.base import RegressorMixin, TransformerMixin
-
-    class RegressorEstimator(RegressorMixin, Estimator):
-        """A regressor with scikit-learn's own methods."""
-
-    class TransformerEstimator(TransformerMixin, Estimator):
-        """A transformer with scikit-learn's own methods."""
-
+    from sklearn.base import RegressorMixin as RegressorMixin
+    from sklearn.base import TransformerMixin
 
 FEATURES_VERSION = 6
 """Incremented when the same rows give other columns or values; stored with every predictor."""
@@ -64,7 +58,7 @@ OPTIONAL_PREFIX = "device."
 """Prefix of columns that may be missing at prediction time."""
 
 
-class FeatureSet(TransformerEstimator):
+class FeatureSet(TransformerMixin, Estimator):
     """Turns runs of one kernel into numbers.
 
     Columns, in order:

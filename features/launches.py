@@ -35,16 +35,8 @@ ASYNC_ARCHITECTURES = ("sm_90", "sm_100")
 """Architectures whose matrix units read shared memory asynchronously."""
 MAX_LOG_RATIO = 3.0
 """Clip of the log ratio to the fastest candidate."""
-RELATIVE_COLUMNS = (
-    "area",
-    "sums",
-    "shared",
-    "flight",
-    "waves",
-    "useful",
-    "intensity",
-    "warps_there",
-)
+RELATIVE_COLUMNS = ("area", "sums", "shared", "flight", "waves", "useful", "intensity",
+                    "warps_there")  # fmt: skip
 """Columns repeated relative to the median of the problem's candidates."""
 
 

@@ -22,9 +22,6 @@ class AxisPositions:
     keys: np.ndarray
     shared: np.ndarray
     _line_cache: dict[int, "_Line"] = field(default_factory=dict, repr=False, compare=False)
-    _adjacent_cache: "dict[_Line, _Adjacent]" = field(
-        default_factory=dict, repr=False, compare=False
-    )
     _parent: "tuple[AxisPositions, np.ndarray] | None" = field(
         default=None, repr=False, compare=False
     )
@@ -73,13 +70,8 @@ class AxisPositions:
     def adjacent_on_line(
         self, line: "_Line", row_coordinates: np.ndarray, axis: int
     ) -> "_Adjacent":
-        """Return the runs on ``line`` adjacent to these rows (cached)."""
-        if (known := self._adjacent_cache.get(line)) is not None:
-            return known
-        found = line.adjacent(self._group_keys(axis), self.coordinates[axis], row_coordinates)
-        if line is not self._line_cache.get(axis):  # a line's own rows are seldom asked for again
-            self._adjacent_cache[line] = found
-        return found
+        """Return the runs on ``line`` adjacent to these rows."""
+        return line.adjacent(self._group_keys(axis), self.coordinates[axis], row_coordinates)
 
     def _line(self, axis: int) -> "_Line":
         """Return all rows sorted by series, then along ``axis``."""

@@ -19,7 +19,5 @@ def predict_in_chunks(rows: int, predict: Callable[[slice], np.ndarray]) -> np.n
     parts, threads = list(map(slice, [0, *ends[:-1]], ends)), min(available_cores(), chunks)
     if chunks == 1:
         return predict(parts[0])
-    if threads == 1:
-        return np.hstack(list(map(predict, parts)))
     with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
         return np.hstack(list(pool.map(predict, parts)))

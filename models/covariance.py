@@ -25,10 +25,7 @@ MeanFunction = Callable[[np.ndarray], np.ndarray | float]
 class Hyperprior:
     """Log-normal prior of a variance, a standard deviation or a length.
 
-    Attributes:
-        median: its median.
-        width: standard deviation of its logarithm; 0 fixes it at the median.
-        low, high: hard bounds.
+    ``width`` is the standard deviation of the logarithm; 0 fixes the median.
     """
 
     median: float
@@ -181,11 +178,8 @@ class LinearCovariance(ScaledCovariance):
 class MaternCovariance(CovarianceTerm):
     """A smooth function of some columns: Matérn, with one length per column.
 
-    Attributes:
-        inputs: the columns.
-        scale: the variance.
-        length: prior of each length for one input (`Hyperprior.for_inputs`).
-        smoothness: 1.5 or 2.5, for functions differentiable once or twice.
+    ``length`` is the prior of each length for one input; ``smoothness`` is 1.5 or 2.5, for
+    functions differentiable once or twice.
     """
 
     inputs: slice

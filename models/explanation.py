@@ -63,7 +63,6 @@ class Comparison:
     """Why run B is predicted faster or slower than run A.
 
     Attributes:
-        target: the compared target.
         factors: columns ``feature``, ``group``, ``a``, ``b`` (its value in either run) and
             ``factor`` (its effect on B's target relative to A's), the largest first. The line
             `UNIT` is the ratio of the units and has no values.

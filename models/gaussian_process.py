@@ -27,10 +27,7 @@ INVALID_LOSS = 1e12
 class GaussianProcess:
     """A zero-mean process over points, the rows of a matrix.
 
-    Attributes:
-        terms: the terms of the covariance.
-        noise_prior: prior of the noise variance.
-        parameters: logs of the terms' parameters in order, then of the noise variance.
+    ``parameters`` are the logs of the terms' parameters in order, then of the noise variance.
     """
 
     terms: Sequence[CovarianceTerm]

@@ -72,7 +72,6 @@ class LaunchOrder:
     """Predicts slow-downs relative to the best candidate.
 
     Attributes:
-        trees: the ranking model.
         scores, ratios: knots of the curve from relative scores to log slow-downs.
         spread: standard deviation of the log errors, for which the expected loss of the best of the
             first `FIRST_TRIALS` equals the observed loss.
@@ -160,8 +159,6 @@ def _fit_trees(problems: Sequence[MeasuredProblem]) -> TreeArrays:
     """Fit the ranking trees; all kernels have equal weight."""
     xgboost = require("xgboost", "learn", "a predictor of boosted trees")
 
-    from foretune.models.trees.tree_arrays import Trees
-
     kernels, number, counts = np.unique(
         [p.kernel for p in problems], return_inverse=True, return_counts=True
     )
@@ -172,9 +169,9 @@ def _fit_trees(problems: Sequence[MeasuredProblem]) -> TreeArrays:
         weight=len(problems) / len(kernels) / counts[number],
         base_margin=-np.concatenate([p.columns.analytic_log_time for p in problems]),
     )
-    trees = Trees.from_booster(xgboost.train(LAMBDAMART_PARAMETERS, data, ROUNDS))
+    trees = TreeArrays.from_booster(xgboost.train(LAMBDAMART_PARAMETERS, data, ROUNDS))
     assert trees is not None
-    return TreeArrays.from_trees([trees])
+    return trees
 
 
 def _fit_curve(

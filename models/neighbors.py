@@ -90,7 +90,6 @@ class Axis:
     models of every search space tried.
 
     Attributes:
-        column: its name.
         octaves: whether it is measured in octaves, else in eighths of ``span``.
         span: range of the training values.
         error: typical interpolation error along it, at a gap of one.
@@ -124,7 +123,6 @@ class NeighborIndex:
     """Finds neighbors of rows among measured runs.
 
     Attributes:
-        axes: the columns along which there are neighbors.
         group_columns: columns in which neighbors agree, besides the axes.
         repeated: sizes that are neither; a row that breaks one has no neighbors.
     """
@@ -238,11 +236,8 @@ class NeighborIndex:
         and the steps to them; NaN if there are none. Then ``interpolation``, the mean of the axes'
         values weighted by distance and axis error, and ``trust``, the log of the weights' sum.
 
-        Args:
-            known: positions of measured runs.
-            values: their values.
-            wanted: positions of the rows; a run at the same position is not a neighbor.
-            one_sided: rows for which upper neighbors are ignored.
+        A run at the position of a row is not its neighbor; rows ``one_sided`` ignore upper
+        neighbors.
         """
         axis_features: list[tuple[Any, ...]] = []
         total, weights = np.zeros(wanted.shape), np.zeros(wanted.shape)

@@ -19,10 +19,6 @@ def predicted_objective(predicted: pd.DataFrame, objective: str) -> pd.DataFrame
 
     ``predicted`` is from `Predictor.predict` or `Predictor.predict_space`. Errors of time and
     power are taken as independent.
-
-    Raises:
-        UnknownName: there is no such objective.
-        PredictorError: the predictor has not learned what it needs.
     """
     if objective not in EXPONENTS:
         raise UnknownName("objective", objective, EXPONENTS)

@@ -158,9 +158,6 @@ class Predictor(Estimator):
     ) -> dict[str, float]:
         """Return `predict` for one configuration as column -> value, faster than from a table.
 
-        The first call loads compiled code if Numba is installed. On a new machine, it also compiles
-        it, which takes seconds.
-
         Raises:
             PredictorError: a training column is missing, or a number is too large.
         """

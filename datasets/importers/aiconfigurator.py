@@ -100,19 +100,9 @@ FORMAT_COLUMNS = ("gemm_dtype", "moe_dtype", "attn_dtype", "mla_dtype", "bmm_dty
            "quant_type", "nccl_dtype", "allreduce_dtype", "comm_dtype")  # fmt: skip
 """Columns that hold the number format of the operation."""
 
-LABEL_COLUMNS = (
-    "framework",
-    "version",
-    "device",
-    "op_name",
-    "system",
-    "backend",
-    "backend_version",
-    "beam_width",
-    "message_size",
-    "ar_backend",
-    "implementation",
-)
+LABEL_COLUMNS = ("framework", "version", "device", "op_name", "system", "backend",
+                 "backend_version", "beam_width", "message_size", "ar_backend",
+                 "implementation")  # fmt: skip
 """Columns that state the origin or are read by name; not copied."""
 
 MEASURED_COLUMNS = ("latency", "avg_ms", "power", "power_limit")
@@ -142,12 +132,7 @@ _MS = 1e-3  # per microsecond
 
 
 def read(path: Path, request: Request) -> pd.DataFrame:
-    """Return the rows of one table.
-
-    Raises:
-        WrongFile: it is not a table of AIConfigurator, or its operation is unknown.
-        RunTableError: it is damaged.
-    """
+    """Return the rows of one table."""
     op = operation_of(path)
     if op is not None and request.kernel and KERNELS.get(op, op) not in ("", request.kernel):
         return pd.DataFrame()

@@ -46,11 +46,8 @@ def files_of(path: Path, suffixes: Sequence[str]) -> list[Path]:
 def read_table(path: Path, expected: Sequence[str] = ()) -> pd.DataFrame:
     """Read a Parquet or CSV table (also ``.csv.gz``); text columns become categories.
 
-    Raises RunTableError if the file is damaged, or is no table.
-
-    Args:
-        path: the file.
-        expected: columns to name in the message if the file is no table.
+    Raises RunTableError if the file is damaged, or is no table. ``expected`` are columns to name in
+    the message if the file is no table.
     """
     columns = f" (expected columns: {', '.join(expected)})" if expected else ""
     with translate_read_errors(path, RunTableError, f"is not a readable table{columns}: {{}}"):
@@ -84,12 +81,7 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
 
 
 def read_json(path: Path, keys: Sequence[str], what: str) -> Any:
-    """Read a JSON object that has ``keys``, optionally gzip-compressed.
-
-    Raises:
-        WrongFile: it lacks one of them.
-        RunTableError: it is damaged, or no JSON.
-    """
+    """Read a JSON object that has ``keys``, optionally gzip-compressed."""
     text = read_text(path, what, keys)
     expected = f"is not {what}: it is not readable JSON with {', '.join(keys)} ({{}})"
     with translate_read_errors(path, RunTableError, expected):

@@ -27,11 +27,6 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     """Return the mapped rows of a table.
 
     Rows without a status are ``ok``; the time of failed rows is dropped.
-
-    Raises:
-        RunTableError: the table is damaged.
-        UsageError: the mapping names an unknown column, or the time, kernel, device, or problem and
-            configuration have no source.
     """
     table = read_table(path)
     sources = {c: c for c in table.columns if is_run_column(c)} | dict(request.mapping)

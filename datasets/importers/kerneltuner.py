@@ -42,10 +42,6 @@ def read(path: Path, request: Request) -> pd.DataFrame:
 
     Parameters with one value become part of the problem, like the problem size. The time is the
     mean of the repeats. User-defined metrics are not imported.
-
-    Raises:
-        WrongFile: it is not a cache of Kernel Tuner.
-        RunTableError: it is damaged.
     """
     data = parse(path)
     require_keys(data, _KEYS, path, _WHAT)

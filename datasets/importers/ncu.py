@@ -68,11 +68,6 @@ def read(path: Path, request: Request) -> pd.DataFrame:
 
     Counters are in base units: bytes, nanoseconds, hertz. The profiler does not know the problem;
     add constants such as ``problem.M`` to the import.
-
-    Raises:
-        WrongFile: it holds no CSV of Nsight Compute.
-        RunTableError: it is damaged.
-        UsageError: the device is missing.
     """
     lines = list(_lines(path))
     header, body = lines[0], lines[1:]

@@ -51,11 +51,6 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     """Return one row per result.
 
     The time is the measurement called ``time``, else the median of the runtimes.
-
-    Raises:
-        WrongFile: it is not a T4 file.
-        RunTableError: it is damaged.
-        UsageError: the kernel or the device is neither in the file nor given.
     """
     data = read_json(path, ("results",), _WHAT)
     about = data.get("metadata", {})

@@ -30,11 +30,6 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     Entries of the key become ``problem.key_0``, ``problem.key_1``, …, unless renamed with ``--map
     problem.M=key_0``. Triton writes an infinite time for a configuration that it could not compile
     or launch; it becomes a compile error.
-
-    Raises:
-        WrongFile: it is not an autotuning cache of Triton.
-        RunTableError: it is damaged.
-        UsageError: the device is missing, or the mapping names an entry that the key lacks.
     """
     data = read_json(path, ("key", "configs_timings"), "an autotuning cache of Triton")
     common = {

@@ -123,10 +123,6 @@ def read(path: Path, request: Request) -> pd.DataFrame:
 
     Copies between layers of an attention profile (``attn_*_reshape``, ``attn_kv_cache_save``) are
     not imported.
-
-    Raises:
-        WrongFile: it is not a profile of Vidur.
-        RunTableError: it is damaged, or its device is unknown.
     """
     table = read_table(path, MODEL_COLUMNS)
     table.columns = [c.removeprefix("time_stats.") for c in table.columns]

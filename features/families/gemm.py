@@ -8,12 +8,7 @@ import numpy as np
 from foretune.device import roofline_terms_ms
 from foretune.family import Cost, Family, Quantity
 from foretune.features.families import formats
-from foretune.features.families.tiles import (
-    product_features,
-    tile_features,
-    tile_of,
-    wave_rounding,
-)
+from foretune.features.families.tiles import product_features, tile_features, tile_of, wave_rounding
 from foretune.features.geometry import cache_features
 
 

@@ -23,7 +23,6 @@ class UserDefinedCost(Family):
     Raises SpaceError if an expression is invalid.
 
     Args:
-        name: the kernel's name.
         flops: operations per launch, e.g. ``2 * M * N * K``.
         bytes_moved: bytes moved per launch, e.g. ``2 * (M * K + K * N + M * N)``.
         blocks: launched blocks, e.g. ``-(-M // BLOCK_M) * -(-N // BLOCK_N)``; empty if unknown.
@@ -56,12 +55,7 @@ class UserDefinedCost(Family):
         return {**self.texts, "precision": self.precision}
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Evaluate the expressions.
-
-        Raises:
-            KeyError: a column that they use is missing.
-            PredictorError: an expression cannot be evaluated, e.g. it computes with text.
-        """
+        """Evaluate the expressions."""
         kind = config.get("format", problem.get("dtype", "fp32"))
         return Cost(
             flops=self._value("flops", problem, config),

@@ -56,10 +56,7 @@ class SpacePredictor(Protocol):
 class GuideModel:
     """A user's model as a `SpacePredictor` that returns all columns, checked.
 
-    Attributes:
-        name: its name, for messages.
-        model: predicts a problem's configurations; see `SpacePredictor.predict_space`.
-        hint: what to do if it fails.
+    ``hint`` tells what to do if the model fails.
     """
 
     name: str
@@ -76,11 +73,7 @@ class GuideModel:
         device: "Device",
         indices: np.ndarray | None = None,
     ) -> "pd.DataFrame":
-        """Return the completed table; see `SpacePredictor.predict_space`.
-
-        Raises:
-            PredictorError: the model fails, or returns something else.
-        """
+        """Return the completed table; see `SpacePredictor.predict_space`."""
         try:
             predicted = self.model(problem, space, device, indices)
             return _complete_table(predicted, len(space) if indices is None else len(indices))
@@ -101,16 +94,11 @@ class GuideModel:
 def make_guide(model: Any, name: str = "") -> "Predictor | GuideModel":
     """Return ``model`` as a `SpacePredictor`; a `Predictor` as it is.
 
-    Args:
-        model: an object with ``predict_space``; one with ``predict``, such as a scikit-learn
-            estimator or pipeline; or a function. A function whose first parameter is named
-            ``config`` is called once per configuration, with a dictionary of its parameters and of
-            the problem's. Any other is called once, with a table of them. Both return milliseconds,
-            or the columns of `SpacePredictor` by name.
-        name: its name, for messages.
-
-    Raises:
-        UsageError: it is none of these.
+    It is an object with ``predict_space``; one with ``predict``, such as a scikit-learn estimator
+    or pipeline; or a function. A function whose first parameter is named ``config`` is called once
+    per configuration, with a dictionary of its parameters and of the problem's. Any other is called
+    once, with a table of them. Both return milliseconds, or the columns of `SpacePredictor` by
+    name.
     """
     from foretune.models.predictor import Predictor
 
@@ -176,11 +164,7 @@ def onnx_guide(path: str) -> GuideModel:
 
 
 def select_columns(table: "pd.DataFrame", names: Sequence[str]) -> "pd.DataFrame":
-    """Return the columns ``names``, with or without their group, and indicators such as layout_row.
-
-    Raises:
-        PredictorError: the table has no such column.
-    """
+    """Return columns by name, with or without their group, and indicators such as layout_row."""
     import pandas as pd
 
     found, missing = dict[str, Any](), list[str]()

@@ -40,10 +40,8 @@ SOURCE_KINDS = "folder of one or of a campaign, models:/NAME@ALIAS or runs:/ID"
 def read_predictor(source: PredictorSource) -> "Predictor":
     """Return the predictor named ``source``.
 
-    Raises:
-        UsageError: it is ``auto`` or none, which need a kernel.
-        PredictorError: there is none, there are several, or another version wrote it.
-        TrackingError: MLflow does not have it.
+    Raises UsageError for ``auto`` and none, which need a kernel; PredictorError if there is not
+    exactly one of this version; TrackingError if MLflow does not have it.
     """
     from foretune.models.predictor import Predictor
 
@@ -64,9 +62,7 @@ def read_predictor(source: PredictorSource) -> "Predictor":
 def read_guide(source: PredictorSource) -> "Predictor | GuideModel":
     """Return the predictor or the user's model that ``source`` is, or that it names.
 
-    Raises:
-        UsageError: it is no model, or names a file that cannot be read as one.
-        PredictorError, TrackingError: see `read_predictor`.
+    Raises UsageError if it is no model; else see `read_predictor`.
     """
     if source is None or not isinstance(source, (str, os.PathLike)):
         return make_guide(source)

@@ -26,9 +26,6 @@ def connect(uri: str | None = None) -> Any:
     """Return MLflow's module with its tracking URI set.
 
     None keeps the process' URI, else uses ``MLFLOW_TRACKING_URI``, else `DEFAULT_URI`.
-
-    Raises:
-        TrackingError: MLflow is not installed.
     """
     for name, value in _MLFLOW_DEFAULTS.items():
         os.environ.setdefault(name, value)
@@ -49,8 +46,7 @@ def connect(uri: str | None = None) -> Any:
 def downloaded_model(name: str) -> Iterator[Path]:
     """Yield a folder with the model named ``models:/…`` or ``runs:/…``.
 
-    Raises:
-        TrackingError: MLflow does not have it, or cannot be reached.
+    Raises TrackingError if MLflow does not have it, or cannot be reached.
     """
     mlflow = connect()
     if name.startswith("runs:/") and "/" not in name.removeprefix("runs:/").rstrip("/"):

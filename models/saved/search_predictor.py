@@ -5,12 +5,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from foretune.device import canonical_name
 from foretune.errors import PredictorError
-from foretune.models.saved.guides import (
-    DEFAULT_LOG_SPREAD,
-    GuideModel,
-    log_spread_of,
-    make_guide,
-)
+from foretune.models.saved.guides import DEFAULT_LOG_SPREAD, GuideModel, log_spread_of, make_guide
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +47,6 @@ class SearchPredictor:
     """A predictor that guides a search.
 
     Attributes:
-        predictor: the predictor, or a user's model.
         mismatch: how its training differs (device or kernel code); empty if it does not. With a
             mismatch, as for every user's model, measurements check the predictor and correct it.
         shipped: whether it is shipped with Foretune, so not named by the user.

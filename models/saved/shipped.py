@@ -37,10 +37,7 @@ class Pretrained:
     """Description of a shipped predictor.
 
     Attributes:
-        kernel: its name.
         source: source hash of the measured code.
-        device: its name.
-        architecture: the device's.
         specs: the device's, by the names in `foretune.device.SPECS`.
         table: the shipped table it was trained on.
         provisional: why it is provisional; empty if it is not.

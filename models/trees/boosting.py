@@ -2,54 +2,22 @@
 
 import gzip
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import numpy as np
 
 from foretune.files import read_bytes
 from foretune.lazy import require
 from foretune.models.trees.regressor import Regressor, threads_for
-from foretune.models.trees.tree_arrays import TreeArrays, Trees, parse_learner
+from foretune.models.trees.tree_arrays import TreeArrays, parse_learner
 from foretune.models.trees.ubjson import zeroed
-
-if TYPE_CHECKING:
-    from foretune.models.trees.compiled_trees import CompiledTrees
 
 MAX_ARRAY_ROWS = 4
 """Up to this many rows use the tree arrays: calling XGBoost takes longer."""
-MIN_COMPILED_ROWS = 16_384
-"""From this many rows, compiled trees take a fifth of XGBoost's time, if Numba is installed."""
 UNUSED_NODE_FIELDS = ("base_weights", "loss_changes")
 """Node fields that neither prediction nor Shapley values read."""
-
-
-@dataclass(eq=False)
-class TreeForms:
-    """A booster's trees in forms that are fast for few and for many rows, built on use."""
-
-    booster: Any
-
-    @cached_property
-    def trees(self) -> Trees | None:
-        """The trees as arrays; None if they are not supported."""
-        return Trees.from_booster(self.booster)
-
-    @cached_property
-    def arrays(self) -> TreeArrays | None:
-        """For few rows."""
-        return None if self.trees is None else TreeArrays.from_trees([self.trees])
-
-    @cached_property
-    def compiled(self) -> "CompiledTrees | None":
-        """For many rows; None also if Numba is missing or the trees are too deep."""
-        try:
-            from foretune.models.trees.compiled_trees import CompiledTrees
-        except ImportError:
-            return None
-        return None if self.trees is None else CompiledTrees.from_trees(self.trees)
 
 
 class BoostingModel(Regressor):
@@ -113,13 +81,16 @@ class BoostingModel(Regressor):
         """Set the booster to predict in one thread, because callers split the rows."""
         self.booster_: Any = booster
         self.booster_.set_param({"nthread": 1})
-        self.forms_ = TreeForms(booster)
+        self.__dict__.pop("arrays", None)
+
+    @cached_property
+    def arrays(self) -> TreeArrays | None:
+        """The trees as arrays, for few rows; None if they are not supported."""
+        return TreeArrays.from_booster(self.booster_)
 
     def _predict(self, X: np.ndarray) -> np.ndarray:
-        if len(X) <= MAX_ARRAY_ROWS and (arrays := self.forms_.arrays) is not None:
+        if len(X) <= MAX_ARRAY_ROWS and (arrays := self.arrays) is not None:
             return arrays.predict(X)[:, 0]
-        if len(X) >= MIN_COMPILED_ROWS and (compiled := self.forms_.compiled) is not None:
-            return compiled.predict(X)
         prediction: np.ndarray = self.booster_.inplace_predict(X, validate_features=False)
         return prediction.astype(np.float64)
 
@@ -136,7 +107,7 @@ class BoostingModel(Regressor):
         model, data = cls(), read_bytes(path)
         learner = parse_learner(data)  # first, because XGBoost does not check files
         model._set_booster(xgboost.Booster(model_file=bytearray(data)))
-        model.forms_.trees = Trees.from_learner(learner)
+        model.arrays = TreeArrays.from_learner(learner)
         model.n_features_in_ = model.booster_.num_features()
         return model
 
@@ -159,8 +130,8 @@ class JointModel:
     @cached_property
     def arrays(self) -> TreeArrays | None:
         """The trees of all models; None if a model has none, or their objectives differ."""
-        trees = [m.forms_.trees if isinstance(m, BoostingModel) else None for m in self.models]
-        known = [t for t in trees if t is not None]
-        if len(known) < len(trees) or len({t.logistic for t in known}) != 1:
+        arrays = [m.arrays if isinstance(m, BoostingModel) else None for m in self.models]
+        known = [a for a in arrays if a is not None]
+        if len(known) < len(arrays) or len({a.logistic for a in known}) != 1:
             return None
-        return TreeArrays.from_trees(known)
+        return TreeArrays.join(known)

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from foretune.device import available_cores
-from foretune.features.featureset import RegressorEstimator
+from foretune.features.featureset import Estimator, RegressorMixin
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -40,16 +40,13 @@ def parallel_map(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-class Regressor(RegressorEstimator):
+class Regressor(RegressorMixin, Estimator):
     """Predicts ``y`` from the rows of ``X``: a scikit-learn regressor, registered under ``models``.
 
     Features are float32, NaN if unknown. Fitting uses several threads, prediction one;
     `Predictor.predict` splits large tables among threads. Several models may be fitted in threads
     at the same time, so no random state may be global. Subclasses implement `_fit`, `_predict`,
     `save` and `load`. Their constructor arguments are hyperparameters and ``seed``.
-
-    Attributes:
-        suffix: suffix of the saved file.
     """
 
     suffix: str

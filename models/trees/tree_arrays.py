@@ -117,12 +117,22 @@ def require_trees(
     raise ValueError(f"a tree is more than {MAX_DEPTH} levels deep")
 
 
-@dataclass(frozen=True)
-class Trees:
-    """The nodes of all trees, concatenated; a leaf is its own left child.
+def _depth(left: np.ndarray, roots: np.ndarray) -> int:
+    depth, level = 0, roots
+    while len(level := level[left[level] != level]):
+        level = np.concatenate([left[level], left[level] + 1])
+        depth += 1
+    return depth
+
+
+@dataclass(eq=False)
+class TreeArrays:
+    """The nodes of all trees of some models, concatenated; a leaf is its own left child.
 
     A row is duplicated: missing values are infinite in the first copy (go right) and minus infinite
     in the second (go left). Each node reads the copy that matches its default direction.
+
+    A model's base value is its first tree, a single leaf.
 
     Attributes:
         left: child for values below ``bound``; the right child is the next node.
@@ -130,10 +140,10 @@ class Trees:
         bound: values below go left; infinite in a leaf.
         leaf: value of a leaf.
         roots: first node of each tree.
-        depth: maximum depth.
-        features: number of columns of a row.
-        base: initial value of the sum.
-        logistic: whether the result is a probability.
+        first: first tree of each model, then the number of trees.
+        depth: maximum depth of each model.
+        features: maximum number of columns over the models.
+        logistic: whether the results are probabilities.
     """
 
     left: np.ndarray
@@ -141,9 +151,9 @@ class Trees:
     bound: np.ndarray
     leaf: np.ndarray
     roots: np.ndarray
-    depth: int
+    first: np.ndarray
+    depth: np.ndarray
     features: int
-    base: float
     logistic: bool
 
     @classmethod
@@ -168,70 +178,41 @@ class Trees:
         inner, columns = left >= 0, int(learner["learner_model_param"]["num_feature"])
         if objective not in OBJECTIVES or (right[inner] != left[inner] + 1).any():
             return None
-        roots = np.cumsum(sizes) - sizes
-        first = np.repeat(roots, sizes)
-        left = np.where(inner, left + first, np.arange(len(left)))
+        roots = np.cumsum([0, 1, *sizes])[:-1]
+        left = np.where(inner, left + np.repeat(roots[1:], sizes), np.arange(1, len(left) + 1))
+        left = np.append(0, left)
         base = float(learner["learner_model_param"]["base_score"].strip("[]"))
-        logistic = objective == "binary:logistic"
+        if logistic := objective == "binary:logistic":
+            base = float(np.log(base / (1.0 - base)))
         return cls(
             left=left,
-            slot=np.where(inner, column + columns * default, 2 * columns),
-            bound=np.where(inner, bound, np.inf).astype(np.float32),
-            leaf=np.where(inner, 0.0, bound).astype(np.float32),
+            slot=np.append(2 * columns, np.where(inner, column + columns * default, 2 * columns)),
+            bound=np.append(np.inf, np.where(inner, bound, np.inf)).astype(np.float32),
+            leaf=np.append(base, np.where(inner, 0.0, bound)).astype(np.float32),
             roots=roots,
-            depth=_depth(left, roots),
+            first=np.array([0, len(roots)]),
+            depth=np.array([_depth(left, roots)]),
             features=columns,
-            base=float(np.log(base / (1.0 - base))) if logistic else base,
             logistic=logistic,
         )
 
-    def slots(self, features: int) -> np.ndarray:
-        """Return ``slot`` for rows with more columns, these trees' columns first."""
-        copy, column = np.divmod(self.slot, self.features)
-        return copy * features + column
-
-
-def _depth(left: np.ndarray, roots: np.ndarray) -> int:
-    depth, level = 0, roots
-    while len(level := level[left[level] != level]):
-        level = np.concatenate([left[level], left[level] + 1])
-        depth += 1
-    return depth
-
-
-@dataclass(eq=False)
-class TreeArrays:
-    """The nodes of all trees of some models, concatenated as in `Trees`.
-
-    A model's base value is its first tree, a single leaf. ``first`` is the first tree of each
-    model, then the number of trees; ``depth`` is the maximum per model; ``features`` is the maximum
-    number of columns over the models.
-    """
-
-    left: np.ndarray
-    slot: np.ndarray
-    bound: np.ndarray
-    leaf: np.ndarray
-    roots: np.ndarray
-    first: np.ndarray
-    depth: np.ndarray
-    features: int
-    logistic: bool
-
     @classmethod
-    def from_trees(cls, models: Sequence[Trees]) -> Self:
+    def join(cls, models: Sequence[Self]) -> Self:
         """Return the trees of models with the same objective."""
         features = max(trees.features for trees in models)
-        starts = np.cumsum([0, *(len(trees.left) + 1 for trees in models)])
-        pairs = list(zip(starts.tolist(), models, strict=False))
+        nodes, trees = (
+            np.cumsum([0, *sizes])
+            for sizes in ([len(m.left) for m in models], [len(m.roots) for m in models])
+        )
+        slots = (np.divmod(m.slot, m.features) for m in models)
         return cls(
-            left=np.concatenate([np.r_[s, t.left + (s + 1)] for s, t in pairs]),
-            slot=np.concatenate([np.r_[2 * features, t.slots(features)] for t in models]),
-            bound=np.concatenate([np.r_[np.float32(np.inf), t.bound] for t in models]),
-            leaf=np.concatenate([np.r_[np.float32(t.base), t.leaf] for t in models]),
-            roots=np.concatenate([np.r_[s, t.roots + (s + 1)] for s, t in pairs]),
-            first=np.cumsum([0, *(len(t.roots) + 1 for t in models)]),
-            depth=np.array([t.depth for t in models]),
+            left=np.concatenate([m.left + n for m, n in zip(models, nodes, strict=False)]),
+            slot=np.concatenate([copy * features + column for copy, column in slots]),
+            bound=np.concatenate([m.bound for m in models]),
+            leaf=np.concatenate([m.leaf for m in models]),
+            roots=np.concatenate([m.roots + n for m, n in zip(models, nodes, strict=False)]),
+            first=trees,
+            depth=np.concatenate([m.depth for m in models]),
             features=features,
             logistic=models[0].logistic,
         )

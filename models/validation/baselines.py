@@ -12,7 +12,7 @@ import pandas as pd
 
 from foretune.family import Family
 from foretune.features import FeatureSet, row_roofline_ms
-from foretune.features.featureset import RegressorEstimator
+from foretune.features.featureset import Estimator, RegressorMixin
 from foretune.models.neighbors import NeighborIndex
 from foretune.models.targets import Target, TargetScale
 from foretune.models.validation.splits import group_columns
@@ -20,13 +20,8 @@ from foretune.models.validation.splits import group_columns
 MAX_NEIGHBOR_ROWS = 20_000
 
 
-class Baseline(RegressorEstimator):
-    """Predicts one target of a run table without a learned model.
-
-    Args:
-        target: ``time_ms`` or ``power_w``.
-        family: cost model, or None.
-    """
+class Baseline(RegressorMixin, Estimator):
+    """Predicts one target of a run table without a learned model."""
 
     def __init__(self, target: Target = "time_ms", family: Family | None = None) -> None:
         self.target = target

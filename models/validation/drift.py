@@ -41,11 +41,9 @@ class Drift:
     """Comparison of fresh measurements with the hold-outs. Shares and changes are fractions.
 
     Attributes:
-        target: the target.
         rows, problems: number of fresh ones.
         coverage: share of measurements in their 90 % interval.
         min_coverage: minimum coverage that is not significant.
-        median_error: median absolute error.
         expected_error: the median error expected from the spread of the hold-outs, or of these
             rows' intervals if larger.
         bias: median of measured over predicted, less 1.
@@ -81,11 +79,9 @@ class Drift:
 def check_drift(predictor: Predictor, fresh: pd.DataFrame) -> dict[Target, Drift]:
     """Return the comparison for every target that ``fresh`` has.
 
-    Args:
-        predictor: fitted.
-        fresh: a run table measured after training. More problems detect smaller drift. Use random
-            configurations, or ones measured before: configurations chosen because they are
-            predicted fast are slower than predicted, even without drift.
+    ``fresh`` is a run table measured after training. More problems detect smaller drift. Use random
+    configurations, or ones measured before: configurations chosen because they are predicted fast
+    are slower than predicted, even without drift.
 
     Raises:
         RunTableError: a row is impossible.

@@ -40,7 +40,6 @@ class Validation:
         held_out: target -> the grouped split's rows: ``problem, truth, prediction, low, high``.
         seen_problem_share: target -> share of the random split's test rows whose problem is in
             training too.
-        level: the validation level.
     """
 
     scores: dict[str, Scores] = field(default_factory=dict)
@@ -68,15 +67,9 @@ def cross_validate(
 
     Every fold fits a new predictor, intervals included, on all measurements of the other folds.
     ``predictor`` must be fitted and is not changed. Splits that the runs do not allow are left out.
-    Raises UnknownName if there is no such level.
-
-    Args:
-        predictor: the predictor to imitate.
-        runs: the rows to split.
-        group: what the grouped split holds out together.
-        splits: None: all but ``time``; for ``quick`` the first that is possible, by problem if it
-            is.
-        level: every fold, one fold, or nothing.
+    Raises UnknownName if there is no such level. ``group`` is what the grouped split holds out
+    together. Without ``splits``, all but ``time`` are used; for ``quick`` the first that is
+    possible, by problem if it is.
     """
     if level not in VALIDATION_LEVELS:
         raise UnknownName("validation level", level, VALIDATION_LEVELS)

@@ -27,10 +27,8 @@ def group_columns(runs: pd.DataFrame, group: str = "problem") -> list[str]:
 
     Raises UnknownName if there is no such column.
 
-    Args:
-        runs: a run table.
-        group: ``problem`` (on any device), ``task`` (a problem on one device), ``device``, or
-            run-table columns separated by commas, such as ``problem.N,problem.K``.
+    ``group`` is ``problem`` (on any device), ``task`` (a problem on one device), ``device``, or
+    run-table columns separated by commas, such as ``problem.N,problem.K``.
     """
     problem = columns_of(runs, "problem")
     if group in ("problem", "task"):

@@ -68,9 +68,6 @@ def source_hash_of_function(function: Any) -> str:
 
     The hash covers the user's functions, classes and modules that it names, and the plain values it
     captures. Other changes to its script do not matter.
-
-    Args:
-        function: a function, a class or a callable object.
     """
     found: dict[int, str] = {}
     _collect_object(function, found)

@@ -32,10 +32,7 @@ def print_table(
 def progress_bar(notes: bool = False) -> Iterator[ProgressSeam]:
     """Show progress on stderr: a bar on a terminal, a line per stage elsewhere.
 
-    A nested bar is shown below the outer ones.
-
-    Args:
-        notes: without a terminal, also print a line per note.
+    A nested bar is shown below the outer ones. ``notes`` are printed without a terminal, too.
     """
     if not sys.stderr.isatty():
         yield _Lines(notes)

@@ -160,9 +160,6 @@ class Lock:
     """File lock, held until `release` or until the process ends.
 
     Raises OutputError if another process holds it, or the folder cannot be written.
-
-    Args:
-        path: file to lock; the lock is a hidden file in the same folder.
     """
 
     def __init__(self, path: Path) -> None:
@@ -202,11 +199,8 @@ def atomic_write(
 ) -> Iterator[Path]:
     """Yield a temporary path, which becomes ``path`` on success.
 
-    Args:
-        path: file to write.
-        error: raised if the file cannot be written.
-        what: describes the file in the message.
-        private: whether a new file is its owner's alone; one that exists keeps its permissions.
+    Raises ``error`` if it cannot be written. A ``private`` new file is its owner's alone; one that
+    exists keeps its permissions.
     """
     path = Path(path)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")

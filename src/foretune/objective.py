@@ -7,7 +7,6 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from foretune.errors import UnknownName, UsageError
 from foretune.measurement import Measurement

@@ -17,10 +17,6 @@ from foretune.parquet_footer import column_sizes
 class ParquetFile:
     """An open table.
 
-    Args:
-        path: the file.
-        dictionaries: whether texts stay dictionary-encoded.
-
     Raises:
         OSError, ValueError: it is none, too large, or holds columns that are neither numbers,
             texts, times nor lists of them.

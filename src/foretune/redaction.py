@@ -37,9 +37,7 @@ _SHELL_OPTION = re.compile(r"[-/]\w*c")
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """Return ``text`` with ``***`` in place of what is secret.
 
-    Args:
-        text: any text.
-        secrets: known secrets, besides those in environment variables.
+    ``secrets`` are known ones besides those in environment variables.
     """
     variables = [os.environ[name] for name in os.environ if _is_variable(name)]
     for secret in sorted({*secrets, *variables}, key=len, reverse=True):

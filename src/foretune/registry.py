@@ -33,9 +33,7 @@ def absolute_location(location: str) -> str:
 def kernel_at(location: str) -> Kernel:
     """Return the kernel at ``FILE.py:NAME`` or ``MODULE:NAME``: a class, an instance or a function.
 
-    Raises:
-        UsageError: there is no such file, module or name, or it is not a kernel.
-        ForetuneError: importing its code fails.
+    Raises UsageError if there is none, and ForetuneError if importing its code fails.
     """
     source, colon, name = location.rpartition(":")
     if not colon:
@@ -53,9 +51,7 @@ def kernel_at(location: str) -> Kernel:
 def object_at(location: str) -> Any:
     """Return the object at ``FILE.py:NAME`` or ``MODULE:NAME``.
 
-    Raises:
-        UsageError: there is no such file, module or name.
-        ForetuneError: importing its code fails.
+    Raises UsageError if there is none, and ForetuneError if importing its code fails.
     """
     source, colon, name = location.rpartition(":")
     if not colon:
@@ -196,15 +192,10 @@ _BUILTIN: dict[str, dict[str, str]] = {
     },
 }
 
-_SINGULAR = {
-    "kernels": "kernel",
-    "families": "family",
-    "meters": "meter",
-    "models": "model",
-    "searchers": "searcher",
-    "observers": "observer",
-}
-"""Singular of each group, for messages."""
+
+def _singular(group: str) -> str:
+    """Return the name of one of a group, for messages."""
+    return "family" if group == "families" else group.removesuffix("s")
 
 
 @cache
@@ -218,7 +209,7 @@ def registered(group: str) -> dict[str, str]:
         existing = found.setdefault(point.name, point.value)
         if existing != point.value:
             warnings.warn(
-                f"{_SINGULAR[group]} {point.name!r} is {existing}: {point.value} is ignored until "
+                f"{_singular(group)} {point.name!r} is {existing}: {point.value} is ignored until "
                 "its package registers it under another name",
                 ForetuneWarning,
                 stacklevel=2,
@@ -235,8 +226,8 @@ def load(group: str, name: str) -> Any:
         ForetuneError: it cannot be imported.
     """
     if name not in registered(group):
-        raise UnknownName(_SINGULAR[group], name, registered(group))
-    what = f"{_SINGULAR[group]} {name!r}"
+        raise UnknownName(_singular(group), name, registered(group))
+    what = f"{_singular(group)} {name!r}"
     module, _, attribute = registered(group)[name].partition(":")
     try:
         return getattr(importlib.import_module(module), attribute)

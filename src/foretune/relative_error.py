@@ -82,10 +82,7 @@ def combine(parts: Iterable[tuple[float, float]], number: int) -> float:
 def tensor_errors(output: Any, expected: Any, size: float) -> tuple[float, float]:
     """Return the sum of squares of the elements' errors, and the largest one, of torch's tensors.
 
-    Args:
-        output: a tensor in double precision; anything else may be out of its range.
-        expected: one of the same shape, on the same device.
-        size: see `tensor_size`.
+    ``output`` is in double precision, because anything else may be out of its range.
     """
     if not expected.numel():
         return 0.0, 0.0
@@ -113,12 +110,8 @@ def tensor_size(output: Any, expected: Any) -> float:
 def usual_size(sample: npt.NDArray[Any], largest: float, precision: float) -> float:
     """Return the standard deviation of normal numbers of the same median absolute value.
 
-    Values that are zero or rounding noise do not count.
-
-    Args:
-        sample: absolute values.
-        largest: the largest absolute value of all, which limits the result.
-        precision: relative rounding error of the coarser of two number formats.
+    Values that are zero or rounding noise do not count. ``largest`` limits the result;
+    ``precision`` is the relative rounding error of the coarser of two number formats.
     """
     counted = sample[sample > precision**NOISE_EXPONENT * largest]
     median = float(np.median(counted)) if counted.size else largest

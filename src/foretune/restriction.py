@@ -18,10 +18,6 @@ class Restriction:
     arguments are parameters. Expressions are a subset of Python (see `Expression`), so a space read
     from a file cannot run code. Raises SpaceError if the rule is invalid, or uses a name that is
     not a parameter.
-
-    Args:
-        rule: the expression or function.
-        names: the space's parameters.
     """
 
     def __init__(self, rule: str | Callable[..., bool], names: set[str]) -> None:

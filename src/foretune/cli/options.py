@@ -39,7 +39,6 @@ class RootOptions:
     """Options of every command, accepted anywhere on the line.
 
     Attributes:
-        as_json: print one JSON object on stdout.
         given_seed: None if ``--seed`` was not given.
         store_name: path or URL of the store; ``none`` disables it, None is the default store.
         patience_s: how long to wait for a quiet machine before measurements that are compared.

@@ -5,7 +5,7 @@ import pytest
 
 from foretune.models.trees import tree_arrays
 from foretune.models.trees.boosting import BoostingModel
-from foretune.models.trees.tree_arrays import Trees
+from foretune.models.trees.tree_arrays import TreeArrays
 
 
 @pytest.fixture
@@ -29,8 +29,8 @@ def changed(monkeypatch, part, change):
 
 
 def test_every_node_has_a_place(booster):
-    trees = Trees.from_booster(booster)
-    assert trees.depth <= 3
+    trees = TreeArrays.from_booster(booster)
+    assert trees.depth.max() <= 3
     assert trees.features == 3
     assert (np.diff(trees.roots) > 0).all()
     assert len(trees.left) == len(trees.slot) == len(trees.bound) == len(trees.leaf)
@@ -49,7 +49,7 @@ def test_every_node_has_a_place(booster):
 )
 def test_what_is_no_tree_of_ours_is_left_to_xgboost(booster, monkeypatch, part, number):
     changed(monkeypatch, part, lambda values: values.__setitem__(0, number))
-    assert Trees.from_booster(booster) is None
+    assert TreeArrays.from_booster(booster) is None
 
 
 def test_a_linear_booster_is_left_to_xgboost():
@@ -57,4 +57,4 @@ def test_a_linear_booster_is_left_to_xgboost():
 
     X = np.arange(20, dtype=np.float32).reshape(-1, 1)
     data = xgboost.DMatrix(X, X[:, 0])
-    assert Trees.from_booster(xgboost.train({"booster": "gblinear"}, data, 2)) is None
+    assert TreeArrays.from_booster(xgboost.train({"booster": "gblinear"}, data, 2)) is None

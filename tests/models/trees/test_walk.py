@@ -5,7 +5,7 @@ import pytest
 
 from foretune.models.trees.boosting import MAX_ARRAY_ROWS, BoostingModel, JointModel
 from foretune.models.trees.forest import ForestModel
-from foretune.models.trees.tree_arrays import TreeArrays, Trees
+from foretune.models.trees.tree_arrays import TreeArrays
 
 
 def data(n=400, seed=0, columns=5):
@@ -16,16 +16,16 @@ def data(n=400, seed=0, columns=5):
 
 
 def walked(model, X):
-    return TreeArrays.from_trees([Trees.from_booster(model.booster_)]).predict(X)[:, 0]
+    return TreeArrays.from_booster(model.booster_).predict(X)[:, 0]
 
 
 @pytest.mark.parametrize("parameters", [{}, {"depth": 3, "rounds": 80}, {"depth": 1, "rounds": 1}])
 def test_they_add_up_to_the_same(parameters):
     X, y = data()
     model = BoostingModel(**parameters).fit(X, y)
-    trees = Trees.from_booster(model.booster_)
-    assert len(trees.roots) == model.rounds
-    assert trees.depth <= model.depth
+    trees = TreeArrays.from_booster(model.booster_)
+    assert len(trees.roots) == model.rounds + 1  # the base value
+    assert trees.depth.max() <= model.depth
     asked = np.vstack([X, data(100, seed=1)[0], np.full((1, 5), np.nan, dtype=np.float32)])
     expected = model.booster_.inplace_predict(asked)
     np.testing.assert_array_equal(walked(model, asked), expected)
@@ -33,9 +33,7 @@ def test_they_add_up_to_the_same(parameters):
 
 def test_many_rows_at_once_add_up_to_the_same():
     X, y = data()
-    walk = TreeArrays.from_trees(
-        [Trees.from_booster(BoostingModel(rounds=20, seed=s).fit(X, y).booster_) for s in (0, 1)]
-    )
+    walk = JointModel([BoostingModel(rounds=20, seed=s).fit(X, y) for s in (0, 1)]).arrays
     asked = np.nan_to_num(data(50, seed=1)[0])
     np.testing.assert_allclose(walk.sums(asked), walk.predict(asked), rtol=1e-5)
 
@@ -43,7 +41,7 @@ def test_many_rows_at_once_add_up_to_the_same():
 def test_values_at_the_bounds():
     X, y = data()
     model = BoostingModel(rounds=20).fit(X, y)
-    trees = Trees.from_booster(model.booster_)
+    trees = TreeArrays.from_booster(model.booster_)
     bounds = trees.bound[np.isfinite(trees.bound)]
     asked = np.repeat(bounds[:200, None], 5, axis=1)
     expected = model.booster_.inplace_predict(asked)
@@ -60,14 +58,14 @@ def test_probabilities():
 def test_trees_without_a_split():
     X, _ = data()
     model = BoostingModel(rounds=5).fit(X, np.full(len(X), 3.5))
-    assert Trees.from_booster(model.booster_).depth == 0
+    assert TreeArrays.from_booster(model.booster_).depth.max() == 0
     np.testing.assert_array_equal(model.predict(X[:1]), model.predict(X)[:1])
 
 
 def test_an_objective_that_is_not_known_is_left_to_xgboost():
     X, y = data()
     model = BoostingModel(objective="reg:gamma", rounds=10).fit(X, np.abs(y) + 1.0)
-    assert Trees.from_booster(model.booster_) is None
+    assert TreeArrays.from_booster(model.booster_) is None
     np.testing.assert_array_equal(model.predict(X[:2]), model.predict(X)[:2])
     assert JointModel([model]).arrays is None
 
