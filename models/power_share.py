@@ -3,7 +3,7 @@
 An awake board draws a share of its limit. Each active unit adds to it, until the limit throttles
 the clock. With the roofline's parts (`CalibratedRoofline`) as shares of the time::
 
-    busy = Σ weight_i * part_i / t,   t = (overhead**p + Σ part_i**p) ** (1/p)
+    busy = Σ weight_i * part_i / t,   t = overhead + (Σ part_i**p) ** (1/p)
     power / limit = idle + (1 - idle) * busy / (1 + busy**4) ** (1/4)
 
 A short kernel is mostly overhead, and its board nearly idle. On a faster device the same kernel is
@@ -14,8 +14,8 @@ import numpy as np
 
 from foretune.models.roofline import Law, parts_of_time
 
-_IDLE, _OVERHEAD, _EFFICIENCY, _POWER, _WEIGHT = -1.4, np.log(0.02), 0.2, 0.5, -0.3
-"""Start of the fit: 20 % idle; log of 20 µs, of 1 / 80 %, of p = 1.6; weight 0.75."""
+_IDLE, _OVERHEAD, _EFFICIENCY, _OVERLAP, _WEIGHT = -1.4, np.log(0.02), 0.2, -0.5, -0.3
+"""Start of the fit: 20 % idle; log of 20 µs, of 1 / 80 %, of p - 1 = 0.6; weight 0.75."""
 _KNEE = 4.0
 """Sharpness of the throttling."""
 
@@ -23,9 +23,9 @@ _KNEE = 4.0
 def _start(parts: int) -> np.ndarray:
     """Return the start of the fit.
 
-    Log odds of idle, log overhead_ms, one efficiency per part, log p, one log weight per part.
+    Log odds of idle, log overhead_ms, one efficiency per part, log(p - 1), one log weight per part.
     """
-    return np.array([_IDLE, _OVERHEAD, *[_EFFICIENCY] * parts, _POWER, *[_WEIGHT] * parts])
+    return np.array([_IDLE, _OVERHEAD, *[_EFFICIENCY] * parts, _OVERLAP, *[_WEIGHT] * parts])
 
 
 def _log_share(parameters: np.ndarray, limits: np.ndarray) -> np.ndarray:

@@ -32,12 +32,12 @@ def test_it_finds_what_made_the_times(truth):
     at = limits(2000)
     noise = np.random.default_rng(1).normal(0, 0.02, len(at))
     fitted = CalibratedRoofline().fit(at, law(at, *truth) + noise, one_group(len(at)))
-    log_overhead, a, b, log_p = fitted.by_group["all"]
+    log_overhead, a, b, overlap = fitted.by_group["all"]
     overhead, compute, memory, power = truth
     assert np.exp(log_overhead) == pytest.approx(overhead, rel=0.1)
     assert np.exp(-a) == pytest.approx(compute, rel=0.03)
     assert np.exp(-b) == pytest.approx(memory, rel=0.03)
-    assert np.exp(log_p) == pytest.approx(power, rel=0.15)
+    assert 1.0 + np.exp(overlap) == pytest.approx(power, rel=0.15)
     new = limits(200, seed=9)
     np.testing.assert_allclose(fitted.log_value(new, one_group(200)), law(new, *truth), atol=0.05)
 
