@@ -8,7 +8,6 @@ else latency (of dependent operations, loads, launches) is not hidden.
 """
 
 import re
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -18,9 +17,7 @@ from foretune.family import Family
 from foretune.features import row_limits_ms
 from foretune.features.arrays import Rows
 from foretune.features.roofline import part_names
-
-if TYPE_CHECKING:
-    from foretune.models.predictor import Predictor
+from foretune.models.predictor import Predictor
 
 KINDS = ("memory", "compute", "latency", "occupancy")
 SHARES = ("memory", "compute", "occupancy")
@@ -73,21 +70,19 @@ def roofline_shares(family: Family | None, runs: pd.DataFrame) -> pd.DataFrame:
     return _from_parts(("compute", "memory"), ratio, runs.index)
 
 
-def bottlenecks(predictor: "Predictor", rows: pd.DataFrame) -> pd.DataFrame:
+def bottlenecks(predictor: Predictor, rows: pd.DataFrame) -> pd.DataFrame:
     """Return what limits ``rows``: `SHARES`, ``bottleneck`` (of `KINDS`; "" if unknown).
 
     Shares are counted where the rows have counters. Elsewhere they are the parts of the calibrated
-    roofline over the measured time, or the predicted one if there is none.
+    roofline over the measured time, or over the predicted one without a column ``time_ms``.
     """
-    counted = counted_shares(rows)
-    scale = predictor.targets_["time_ms"].scale
-    if scale.roofline is not None:
-        time_ms = predictor.predict(rows)["time_ms"]
-        if "time_ms" in rows:
-            time_ms = rows["time_ms"].astype(float).fillna(time_ms)
-        features = predictor.features_
+    counted, model = counted_shares(rows), predictor.targets_.get("time_ms")
+    if model is not None and model.scale.roofline is not None:
+        features, timed = predictor.features_, "time_ms" in rows
+        time_ms = rows["time_ms"] if timed else predictor.predict(rows)["time_ms"]
         names = part_names(features.family, features.described(Rows(rows)))
-        terms = scale.log_terms(features, rows) - np.log(time_ms.to_numpy())[:, None]
+        terms = model.scale.log_terms(features, rows)
+        terms -= np.log(time_ms.to_numpy(float))[:, None]
         computed = _from_parts(names, np.exp(terms), rows.index)
         known = counted[["memory", "compute"]].notna().any(axis=1)
         counted = counted.where(known, computed)

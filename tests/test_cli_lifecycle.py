@@ -108,6 +108,19 @@ def test_why_the_best_is_faster_than_the_default(capsys):
     assert "product, which the trees predict" in out
 
 
+def test_counters_are_learned_if_asked_for(capsys):
+    runs = read_runs("old.parquet")
+    counter = {"counter.dram__bytes_read.sum": 1.0 + np.arange(len(runs)) % 7}
+    write_runs("counted.parquet", runs.assign(**counter))
+    arguments = ["train", "counted.parquet", "--out", "counted", *FIT_ONLY]
+    assert main([*arguments, "--extra-columns", "counter"]) == 0
+    loaded = Predictor.load("counted")
+    assert "counter.dram__bytes_read.sum" in loaded.features_.columns_
+    capsys.readouterr()
+    wanted = ["predict", "counted", "--kernel", "toy", "--problem", "n=50"]
+    assert "without --extra-columns counter" in fails(capsys, 1, *wanted)
+
+
 def test_what_lies_outside_the_training_range_is_said(capsys):
     arguments = [
         "predict",

@@ -176,8 +176,7 @@ def _parse_problem(predictor: "Predictor", text: str) -> Problem:
 
 
 def _show_importance(output: Output, predictor: "Predictor") -> None:
-    import pandas as pd
-
+    from foretune.models.bottleneck import bottlenecks
     from foretune.models.explanation import FEATURE_GROUPS, importance
     from foretune.models.targets import measured_rows
 
@@ -194,8 +193,8 @@ def _show_importance(output: Output, predictor: "Predictor") -> None:
     rows = [[g["group"], FEATURE_GROUPS[g["group"]], f"{g['factor']:.3f}×"] for g in groups]
     output.say("")
     output.table("by group", ("group", "content", "typical effect"), rows)
-    limited = pd.Series(_bottlenecks(predictor, measured_rows("time_ms", predictor.runs_)))
-    shares = limited[limited != ""].value_counts(normalize=True).to_dict()
+    limits = bottlenecks(predictor, measured_rows("time_ms", predictor.runs_))["bottleneck"]
+    shares = limits[limits != ""].value_counts(normalize=True).to_dict()
     if shares:
         rows = [[kind, f"{share:.0%}"] for kind, share in shares.items()]
         output.say("")
@@ -209,15 +208,6 @@ def _show_importance(output: Output, predictor: "Predictor") -> None:
     )  # fmt: skip
 
 
-def _bottlenecks(predictor: "Predictor", rows: "pd.DataFrame") -> list[str]:
-    """Return what limits each row; "" if unknown."""
-    from foretune.models.bottleneck import bottlenecks
-
-    if "time_ms" not in predictor.targets_:
-        return [""] * len(rows)
-    return [str(name) for name in bottlenecks(predictor, rows)["bottleneck"]]
-
-
 def _compare(
     output: Output,
     predictor: "Predictor",
@@ -226,6 +216,7 @@ def _compare(
     device_name: str | None,
 ) -> None:
     from foretune.features import rows_of
+    from foretune.models.bottleneck import bottlenecks
     from foretune.models.explanation import compare
 
     target = _primary_target(predictor)
@@ -240,7 +231,7 @@ def _compare(
     _show_comparison(output, comparison, problem, a, b)
     for line in predictor.explain_outside(rows).to_dict("records"):
         output.say(f"{'AB'[line['row']]}: {line['column']}={line['value']} {line['reason']}")
-    limits = _bottlenecks(predictor, rows)
+    limits = bottlenecks(predictor, rows)["bottleneck"].tolist()
     for letter, name in zip("AB", limits, strict=True):
         if name:
             output.say(f"{letter} is limited by {name}")
