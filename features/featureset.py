@@ -1,13 +1,13 @@
 """The feature set: a transformer from runs to float columns."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
 from sklearn.utils.validation import check_is_fitted
 
-from foretune.errors import PredictorError
+from foretune.errors import PredictorError, UnknownName
 from foretune.family import Family, Quantity
 from foretune.features.arrays import Rows, SingleRow, short_names
 from foretune.features.device_rates import with_rates
@@ -49,7 +49,9 @@ else:
 FEATURES_VERSION = 6
 """Incremented when the same rows give other columns or values; stored with every predictor."""
 
-GROUPS, COMPILED = ("problem", "config", "device"), "static"
+GROUPS = ("problem", "config", "device")
+EXTRA_GROUPS = {"static": "compiled code", "counter": "profiler counters"}
+"""Column groups that are known only later, and what they hold."""
 CACHES = frozenset({"device.l2_kib", "device.l3_kib"})
 FITTED_STATE = {
     "columns": list, "numbers": list, "categories": dict, "specs": list, "roofline_known": bool,
@@ -64,7 +66,7 @@ class FeatureSet(TransformerMixin, Estimator):
     Columns, in order:
 
     - the numbers of problem, configuration and device, one indicator per value of each text column,
-      and with ``compiled`` the ``static.…`` columns of the compiled code;
+      and the columns of the ``extra_columns`` (`EXTRA_GROUPS`);
     - ``alignment.<name>``: log2 of the largest power of two that divides a size of the problem;
     - launch geometry (`launch_geometry`);
     - the family's `derived` quantities and its cost: log2 of flops, bytes, intensity and roofline
@@ -75,7 +77,7 @@ class FeatureSet(TransformerMixin, Estimator):
 
     Args:
         family: cost model and derived quantities; optional.
-        compiled: use the ``static.…`` columns too; they are then required for prediction.
+        extra_columns: names of `EXTRA_GROUPS` to use too; they are then required for prediction.
 
     Attributes:
         columns_: names of the float columns, in order.
@@ -85,20 +87,26 @@ class FeatureSet(TransformerMixin, Estimator):
         roofline_known_: whether any training row had a roofline time.
     """
 
-    def __init__(self, family: Family | None = None, compiled: bool = False) -> None:
+    def __init__(self, family: Family | None = None, extra_columns: Sequence[str] = ()) -> None:
         self.family = family
-        self.compiled = compiled
+        self.extra_columns = extra_columns
 
     def fit(self, runs: pd.DataFrame, y: Any = None) -> Self:
         """Learn which columns vary and which values text columns take.
 
-        Raises PredictorError if a number is infinite, or a row has negative work.
+        Raises PredictorError if a number is infinite, or a row has negative work, and UnknownName
+        if there is no such group of columns.
         """
+        if unknown := [name for name in self.extra_columns if name not in EXTRA_GROUPS]:
+            raise UnknownName("group of columns", unknown[0], EXTRA_GROUPS)
         self.numbers_: list[str] = []
         self.categories_: dict[str, list[str]] = {}
-        groups = (*GROUPS, "static") if self.compiled else GROUPS
         rows = with_rates(self.family, Rows(runs))
-        for column in [c for g in groups for c in short_names(rows.columns, g).values()]:
+        for column in [
+            c
+            for group in (*GROUPS, *self.extra_columns)
+            for c in short_names(rows.columns, group).values()
+        ]:
             values = rows[column]
             if values.dtype.kind == "U":
                 self.categories_[column] = sorted(set(values.tolist()) - {""})
@@ -167,10 +175,13 @@ class FeatureSet(TransformerMixin, Estimator):
 
     @classmethod
     def from_json(
-        cls, data: Mapping[str, Any], family: Family | None = None, compiled: bool = False
+        cls,
+        data: Mapping[str, Any],
+        family: Family | None = None,
+        extra_columns: Sequence[str] = (),
     ) -> Self:
         """Return the feature set that `to_json` wrote; other keys are ignored."""
-        features = cls(family, compiled)
+        features = cls(family, extra_columns)
         for name, kind in FITTED_STATE.items():
             setattr(features, f"{name}_", kind(data[name]))
         return features
@@ -183,8 +194,11 @@ class FeatureSet(TransformerMixin, Estimator):
             c for c in needed if c not in available and not c.startswith(OPTIONAL_PREFIX)
         ]:
             how = ""
-            if absent[0].startswith(f"{COMPILED}."):
-                how = ": only compiled code has it; train without --compiled to predict candidates"
+            if (group := absent[0].partition(".")[0]) in EXTRA_GROUPS:
+                how = (
+                    f": candidates have no {EXTRA_GROUPS[group]}; to predict them, train without "
+                    f"--extra-columns {group}"
+                )
             raise PredictorError(
                 f"the runs lack column {absent[0]!r}, which the predictor uses{how}"
             )

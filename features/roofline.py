@@ -96,14 +96,22 @@ def _limits_ms(family: Family, rows: Rows) -> np.ndarray:
     return limits
 
 
-def _parts_ms(family: Family, rows: Rows, limits: np.ndarray) -> np.ndarray:
+def part_names(family: Family | None, rows: Rows) -> tuple[str, ...]:
+    """Return the names of the columns of `row_parts_ms`."""
+    return tuple(_launch_parts(family, rows) if family else ()) or ("compute", "memory")
+
+
+def _launch_parts(family: Family, rows: Rows) -> dict[str, Any]:
     columns = (columns_for(family, rows, group) for group in ("problem", "config", "device"))
     with np.errstate(divide="ignore", invalid="ignore"):
         try:
-            parts = family.launch_parts_ms(*columns)
+            return family.launch_parts_ms(*columns)
         except KeyError as e:
             raise PredictorError(f"the runs lack {e}, which kernel {family.name!r} has") from e
-    if not parts:
+
+
+def _parts_ms(family: Family, rows: Rows, limits: np.ndarray) -> np.ndarray:
+    if not (parts := _launch_parts(family, rows)):
         return limits
     if isinstance(rows, SingleRow):
         found = np.array([as_number(part) for part in parts.values()])

@@ -12,6 +12,7 @@ from foretune.device import Device
 from foretune.errors import PredictorError
 from foretune.features import FeatureSet
 from foretune.features.arrays import Columns, as_array
+from foretune.features.featureset import EXTRA_GROUPS
 from foretune.features.geometry import launch_geometry
 from foretune.lazy import require
 from foretune.models.predictor import Predictor
@@ -34,7 +35,7 @@ FEATURE_GROUPS = {
     "device": "device",
     "alignment": "alignment of sizes",
     "geometry": "launch geometry",
-    "static": "compiled code",
+    **EXTRA_GROUPS,
     "analytic": "cost and derived quantities",
 }
 """Groups of features and their names in reports."""

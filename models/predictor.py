@@ -2,7 +2,7 @@
 
 import copy
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self
@@ -59,7 +59,8 @@ class Predictor(Estimator):
         seed: random seed.
         kernel: cost model and derived features (`UserDefinedCost` for your own); None uses the
             registered kernel or family of that name, if there is one.
-        compiled: learn from ``static.…`` columns too.
+        extra_columns: column groups to learn from too: ``static`` (compiled code) and ``counter``
+            (profiler counters, e.g. of another device). Asked rows need them.
         parameters: model parameters that replace the defaults.
 
     Attributes:
@@ -79,14 +80,14 @@ class Predictor(Estimator):
         targets: tuple[Target, ...] | None = None,
         seed: int = 0,
         kernel: Family | None = None,
-        compiled: bool = False,
+        extra_columns: Sequence[str] = (),
         parameters: Mapping[str, Any] | None = None,
     ) -> None:
         self.model = model
         self.targets = targets
         self.seed = seed
         self.kernel = kernel
-        self.compiled = compiled
+        self.extra_columns = extra_columns
         self.parameters = parameters
 
     def fit(self, runs: pd.DataFrame, y: Any = None) -> Self:
@@ -106,8 +107,8 @@ class Predictor(Estimator):
         newest = newest_runs(kept)
         wanted = self._targets_to_learn(newest)
         self.runs_, runs = kept.reset_index(drop=True), newest.reset_index(drop=True)
-        self.features_ = FeatureSet(family, self.compiled).fit(runs)
-        warn_about_data(family, newest, wanted, self.compiled)
+        self.features_ = FeatureSet(family, self.extra_columns).fit(runs)
+        warn_about_data(family, newest, wanted, self.extra_columns)
         self.validity_ = ValidityModel.fit(self.features_, runs, self.seed)
         self.calibration_ = Calibration()
 
@@ -393,7 +394,7 @@ class Predictor(Estimator):
             else None,
             "model": self.model,
             "seed": self.seed,
-            "compiled": self.compiled,
+            "extra_columns": list(self.extra_columns),
             "parameters": dict(self.parameters or {}),
             **features.to_json(),
             "targets": list(self.targets_),
@@ -432,7 +433,7 @@ class Predictor(Estimator):
                 kernel = UserDefinedCost(card["kernel"], **card["work"])
             predictor = cls(
                 card["model"], tuple(card["targets"]), card["seed"], kernel,
-                card["compiled"], card["parameters"] or None,
+                tuple(card["extra_columns"]), card["parameters"] or None,
             )  # fmt: skip
             predictor._restore(folder, card)
             predictor._table(
@@ -450,7 +451,7 @@ class Predictor(Estimator):
             raise PredictorError(
                 f"the code of {found.name} has changed since {folder} was trained: train it again"
             )
-        self.features_ = FeatureSet.from_json(card, found, self.compiled)
+        self.features_ = FeatureSet.from_json(card, found, self.extra_columns)
         self.targets_ = {
             target: TargetModel.load(folder / target, target, self.make_regressor)
             for target in card["targets"]

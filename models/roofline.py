@@ -118,9 +118,15 @@ class CalibratedRoofline:
 
     def log_value(self, limits: np.ndarray, groups: Groups) -> np.ndarray:
         """Return the log of each row's calibrated time in ms, or of the law's quantity."""
+        return self.law.log_value(self._parameters(groups), limits)
+
+    def log_terms(self, limits: np.ndarray, groups: Groups) -> np.ndarray:
+        """Return the logs of each part's calibrated time in ms (rows, parts), for `TIME`."""
+        return np.stack(parts_of_time(self._parameters(groups), limits)[1][1:], axis=-1)
+
+    def _parameters(self, groups: Groups) -> np.ndarray:
         by_group = [self.by_group.get(name, self.common) for name in groups.names]
-        parameters = np.array(by_group).reshape(len(by_group), len(self.common))
-        return self.law.log_value(parameters[groups.codes].T, limits)
+        return np.array(by_group).reshape(len(by_group), len(self.common))[groups.codes].T
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for `from_json`."""

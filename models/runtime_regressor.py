@@ -74,7 +74,7 @@ class RuntimeRegressor(RegressorMixin, Estimator):
             raise UsageError("y must be positive: drop or fix the rows with y <= 0")
         runs = self._rows(X).assign(time_ms=np.asarray(y, dtype=float))
         work = UserDefinedCost.from_expressions(UNNAMED, self.flops, self.bytes_moved, self.blocks)
-        predictor = Predictor(self.model, ("time_ms",), self.seed, work, False, self.parameters)
+        predictor = Predictor(self.model, ("time_ms",), self.seed, work, parameters=self.parameters)
         self.predictor_ = predictor.fit(runs)
         return self
 

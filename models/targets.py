@@ -15,7 +15,7 @@ import pandas as pd
 
 from foretune.errors import PredictorError
 from foretune.features import FeatureSet, row_parts_ms, text_columns
-from foretune.features.arrays import Rows, groups_of
+from foretune.features.arrays import Groups, Rows, groups_of
 from foretune.models.power_share import POWER
 from foretune.models.roofline import TIME, CalibratedRoofline, Law
 
@@ -117,6 +117,17 @@ class TargetScale:
         """
         if self.roofline is None:
             return np.zeros(len(runs))
+        return self.roofline.log_value(*self._log_parts(features, runs))
+
+    def log_terms(self, features: FeatureSet, runs: pd.DataFrame) -> np.ndarray:
+        """Return the logs of the calibrated parts of the time in ms; needs a roofline."""
+        assert self.roofline is not None
+        return self.roofline.log_terms(*self._log_parts(features, runs))
+
+    def _log_parts(
+        self, features: FeatureSet, runs: pd.DataFrame | Rows
+    ) -> tuple[np.ndarray, Groups]:
+        """Return the logs of the parts' times, and the group of every row."""
         runs = features.described(Rows.from_table(runs))
         parts = np.log(row_parts_ms(features.family, runs))
         known = np.isfinite(parts).all(axis=-1)
@@ -128,7 +139,7 @@ class TargetScale:
                 f"row {row} lacks a size, or its device a name and its rates (device.fp32_gflops, "
                 "device.memory_gbps): the predictor was trained with them"
             )
-        return self.roofline.log_value(parts, groups_of(runs, self.columns))
+        return parts, groups_of(runs, self.columns)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values for `from_json`."""

@@ -50,7 +50,7 @@ def train_predictor(
     seed: int = 0,
     kernel: Family | None = None,
     splits: Sequence[Split] | None = None,
-    compiled: bool = False,
+    extra_columns: Sequence[str] = (),
     parameters: Mapping[str, Any] | None = None,
     validate: ValidationLevel = "quick",
 ) -> Training:
@@ -65,7 +65,7 @@ def train_predictor(
         seed: random seed.
         kernel: cost model and derived features.
         splits: validation splits; None: see `cross_validate`.
-        compiled: learn from ``static.…`` columns too.
+        extra_columns: column groups to learn from too.
         parameters: model parameters.
         validate: ``quick`` holds out one fold, for one more fit; ``full`` every fold of every
             split; ``none`` nothing.
@@ -74,5 +74,5 @@ def train_predictor(
         RunTableError, PredictorError: see `Predictor.fit`.
         UnknownName: there is no such validation level.
     """
-    predictor = Predictor(model, targets, seed, kernel, compiled, parameters).fit(runs)
+    predictor = Predictor(model, targets, seed, kernel, extra_columns, parameters).fit(runs)
     return Training(predictor, cross_validate(predictor, predictor.runs_, group, splits, validate))

@@ -15,6 +15,7 @@ from foretune.cli import main
 from foretune.collect import plan_configurations
 from foretune.datasets import from_measurements, read_runs, write_runs
 from foretune.models import Predictor
+from foretune.models.bottleneck import KINDS
 
 FIT_ONLY = ("--validate", "none")
 A, B = "work=8,skew=2,order=ba,behaviour=ok", "work=1,skew=2,order=ba,behaviour=ok"
@@ -63,6 +64,7 @@ def test_what_predictions_rest_on(capsys):
     assert said["features"][0]["group"] == "config"
     assert said["groups"][0]["group"] == "config"
     assert said["groups"][0]["factor"] > 1.5
+    assert sum(said["bottlenecks"].values()) == pytest.approx(1)
 
 
 def test_what_predictions_rest_on_for_people(capsys):
@@ -70,6 +72,7 @@ def test_what_predictions_rest_on_for_people(capsys):
     out = capsys.readouterr().out
     assert "what predicted time_ms rests on" in out
     assert "sizes of the problem" in out
+    assert "what limits the training runs" in out
 
 
 def test_why_b_is_faster_than_a(capsys):
@@ -91,6 +94,7 @@ def test_why_b_is_faster_than_a(capsys):
     assert said["predicted_ratio"] == pytest.approx(1 / 8, rel=0.5)
     assert said["problem"] == {"n": 50, "dtype": "fp32"}
     assert said["device"] == "Toy CPU"
+    assert set(said["bottleneck"].values()) <= set(KINDS)
 
 
 def test_why_the_best_is_faster_than_the_default(capsys):
@@ -102,6 +106,19 @@ def test_why_the_best_is_faster_than_the_default(capsys):
     out = capsys.readouterr().out
     assert "A: work=4\nB: work=16" in out
     assert "product, which the trees predict" in out
+
+
+def test_counters_are_learned_if_asked_for(capsys):
+    runs = read_runs("old.parquet")
+    counter = {"counter.dram__bytes_read.sum": 1.0 + np.arange(len(runs)) % 7}
+    write_runs("counted.parquet", runs.assign(**counter))
+    arguments = ["train", "counted.parquet", "--out", "counted", *FIT_ONLY]
+    assert main([*arguments, "--extra-columns", "counter"]) == 0
+    loaded = Predictor.load("counted")
+    assert "counter.dram__bytes_read.sum" in loaded.features_.columns_
+    capsys.readouterr()
+    wanted = ["predict", "counted", "--kernel", "toy", "--problem", "n=50"]
+    assert "without --extra-columns counter" in fails(capsys, 1, *wanted)
 
 
 def test_what_lies_outside_the_training_range_is_said(capsys):

@@ -16,7 +16,7 @@ from foretune.features import FEATURES_VERSION
 from foretune.files import read_json, require_regular_file, translate_read_errors
 from foretune.models.targets import TARGETS
 
-FORMAT_VERSION = 9
+FORMAT_VERSION = 10
 CARD, RUNS_FILE = "predictor.json", "runs.parquet"
 FILE_PATTERNS = (
     CARD,

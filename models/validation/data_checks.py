@@ -4,7 +4,7 @@ No table is refused: a few impossible rows are left out, and of many it is asked
 """
 
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
@@ -130,17 +130,17 @@ FORMAT_SUFFIXES = (".format", "kv_format", ".dtype", "mat1_dtype", "mat2_dtype")
 
 
 def warn_about_data(
-    family: Family | None, runs: pd.DataFrame, targets: Iterable[Target], compiled: bool = False
+    family: Family | None, runs: pd.DataFrame, targets: Iterable[Target], extra: Sequence[str] = ()
 ) -> None:
     """Warn (`DataWarning`) about suspect rows and columns, by row index.
 
-    ``compiled`` tells whether ``static.…`` columns are used.
+    ``extra`` are the further column groups that are used.
     """
     found = [*_unknown_formats(family, runs), *_without_roofline(family, runs)]
     for target in targets:
         rows = measured_rows(target, runs, renumber=False)
         if len(rows) >= MIN_ROWS:
-            found += [*_mixed_units(family, rows, target), *_leaks(rows, target, compiled)]
+            found += [*_mixed_units(family, rows, target), *_leaks(rows, target, extra)]
     found += _near_duplicates(runs)
     for text in found:
         warnings.warn(text, DataWarning, stacklevel=3)
@@ -242,18 +242,14 @@ def _standardized_columns(rows: pd.DataFrame) -> np.ndarray:
     return np.column_stack(columns).astype(np.float32)
 
 
-def _leaks(rows: pd.DataFrame, target: Target, compiled: bool) -> Iterator[str]:
+def _leaks(rows: pd.DataFrame, target: Target, extra: Sequence[str]) -> Iterator[str]:
     """Yield the columns that predict the target too closely, so are probably computed from it.
 
     They have nearly as many distinct values, and the target is a smooth function of them, or a
     product of powers of them and of sizes.
     """
     y = np.log(rows[target].to_numpy(float))
-    numbers = {
-        c: as_array(rows[c])
-        for group in (*GROUPS, *(["static"] if compiled else []))
-        for c in columns_of(rows, group)
-    }
+    numbers = {c: as_array(rows[c]) for group in (*GROUPS, *extra) for c in columns_of(rows, group)}
     numbers = {c: v for c, v in numbers.items() if not _is_text(v) and np.isfinite(v).all()}
     min_distinct = 0.5 * len(np.unique(y))
     suspects = {

@@ -6,7 +6,7 @@ import pytest
 from sklearn.base import clone
 
 from foretune.device import GENERIC_CPU, Device
-from foretune.errors import DataWarning, PredictorError
+from foretune.errors import DataWarning, PredictorError, UnknownName
 from foretune.features import (
     FeatureSet,
     candidate_rows,
@@ -181,13 +181,20 @@ def test_launch_geometry_is_a_feature():
     assert X["fill_blocks"].tolist() == pytest.approx([16 / 128, 4 / 128, 8 / 128])
 
 
-def test_what_the_compiled_code_shows_if_asked_for():
-    runs = raw(**{"config.x": [1, 2, 3], "static.registers": [32.0, 64.0, 96.0]})
+@pytest.mark.parametrize("group", ["static", "counter"])
+def test_what_compiled_code_and_counters_show_if_asked_for(group):
+    runs = raw(**{"config.x": [1, 2, 3], f"{group}.value": [32.0, 64.0, 96.0]})
     assert FeatureSet().fit(runs).columns_ == ["config.x"]
-    compiled = FeatureSet(compiled=True).fit(runs)
-    assert compiled.columns_ == ["config.x", "static.registers"]
-    with pytest.raises(PredictorError, match=r"lack column 'static.registers'.*--compiled"):
-        compiled.transform(runs.drop(columns="static.registers"))  # not compiled yet
+    features = FeatureSet(extra_columns=(group,)).fit(runs)
+    assert features.columns_ == ["config.x", f"{group}.value"]
+    lacking = rf"lack column '{group}.value'.*--extra-columns {group}"
+    with pytest.raises(PredictorError, match=lacking):  # not compiled, or not run, yet
+        features.transform(runs.drop(columns=f"{group}.value"))
+
+
+def test_no_such_group_of_columns():
+    with pytest.raises(UnknownName, match="did you mean 'counter'"):
+        FeatureSet(extra_columns=("counters",)).fit(raw(**{"config.x": [1, 2, 3]}))
 
 
 @pytest.mark.parametrize("column", ["problem.n", "config.x"])

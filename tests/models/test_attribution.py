@@ -145,7 +145,7 @@ def test_groups_of_features():
             "time_ms": rng.uniform(1, 2, 60),
         }
     )  # fmt: skip
-    features = Predictor(compiled=True).fit(runs).features_
+    features = Predictor(extra_columns=("static",)).fit(runs).features_
     groups = feature_groups(features, runs)
     assert groups["problem.size_0"] == "problem"
     assert groups["config.tile_size_x"] == "config"

@@ -194,7 +194,7 @@ class Tracker:
             "model": predictor.model,
             "targets": ", ".join(predictor.targets_),
             "seed": predictor.seed,
-            "compiled": predictor.compiled,
+            "extra_columns": ", ".join(predictor.extra_columns),
             "validate": training.validation.level,
             **predictor.training_,
             **model_params,

@@ -38,7 +38,7 @@ def predict(
     problem: str = typer.Option("", help="M=…,N=…,…", show_default=False),
     top: int = typer.Option(10, help="How many of the best to show."),
     explain: bool = typer.Option(
-        False, "--explain", help="Show feature importance, or compare two --config."
+        False, "--explain", help="Show bottleneck and feature importance, or compare two --config."
     ),
     config: list[str] = typer.Option(
         [], help="With --explain: NAME=VALUE,…, default or best. Give two: why is B faster than A?"
@@ -48,7 +48,8 @@ def predict(
 ) -> None:
     """Rank the configurations of a problem without running anything.
 
-    With --explain, show what predictions rest on, or why one configuration is predicted faster.
+    With --explain, show what limits the runs and what predictions rest on, or why one configuration
+    is predicted faster and what limits either.
     Contributions are exact (TreeSHAP); this needs a predictor of model xgboost.
     """
     from foretune.models.saved.lookup import read_predictor
@@ -175,7 +176,9 @@ def _parse_problem(predictor: "Predictor", text: str) -> Problem:
 
 
 def _show_importance(output: Output, predictor: "Predictor") -> None:
+    from foretune.models.bottleneck import bottlenecks
     from foretune.models.explanation import FEATURE_GROUPS, importance
+    from foretune.models.targets import measured_rows
 
     target = _primary_target(predictor)
     found: Importance = importance(predictor, target=target)
@@ -190,8 +193,19 @@ def _show_importance(output: Output, predictor: "Predictor") -> None:
     rows = [[g["group"], FEATURE_GROUPS[g["group"]], f"{g['factor']:.3f}×"] for g in groups]
     output.say("")
     output.table("by group", ("group", "content", "typical effect"), rows)
+    limits = bottlenecks(predictor, measured_rows("time_ms", predictor.runs_))["bottleneck"]
+    shares = limits[limits != ""].value_counts(normalize=True).to_dict()
+    if shares:
+        rows = [[kind, f"{share:.0%}"] for kind, share in shares.items()]
+        output.say("")
+        output.table("what limits the training runs", ("bottleneck", "runs"), rows)
     features = found.features.to_dict("records")
-    output.result({"target": target, "rows": found.rows, "features": features, "groups": groups})
+    output.result(
+        {
+            "target": target, "rows": found.rows, "features": features, "groups": groups,
+            "bottlenecks": shares,
+        }
+    )  # fmt: skip
 
 
 def _compare(
@@ -202,6 +216,7 @@ def _compare(
     device_name: str | None,
 ) -> None:
     from foretune.features import rows_of
+    from foretune.models.bottleneck import bottlenecks
     from foretune.models.explanation import compare
 
     target = _primary_target(predictor)
@@ -216,8 +231,13 @@ def _compare(
     _show_comparison(output, comparison, problem, a, b)
     for line in predictor.explain_outside(rows).to_dict("records"):
         output.say(f"{'AB'[line['row']]}: {line['column']}={line['value']} {line['reason']}")
+    limits = bottlenecks(predictor, rows)["bottleneck"].tolist()
+    for letter, name in zip("AB", limits, strict=True):
+        if name:
+            output.say(f"{letter} is limited by {name}")
     output.result(
         {
+            "bottleneck": dict(zip("ab", limits, strict=True)),
             "target": target, "problem": dict(problem), "a": dict(a), "b": dict(b),
             "device": device.name, "predicted_ratio": comparison.predicted,
             "tree_ratio": comparison.tree, "factors": comparison.factors.to_dict("records"),

@@ -40,8 +40,8 @@ VALIDATE = typer.Option(
     help="none, quick (hold out a fifth, once) or full (every fold); or what to hold out: "
     "random, grouped, device, time, joined by commas; curve adds the learning curve.",
 )
-COMPILED = typer.Option(
-    False, "--compiled", help="Also learn from static.… columns (compiled code)."
+EXTRA_COLUMNS = typer.Option(
+    [], help="Also learn from static (compiled code) or counter (profiler) columns (repeatable)."
 )
 WORK = typer.Option(
     [],
@@ -60,7 +60,7 @@ def train(
     sizes: str = SIZES,
     group: str = GROUP,
     validate: str = VALIDATE,
-    compiled: bool = COMPILED,
+    extra_columns: list[str] = EXTRA_COLUMNS,
     work: list[str] = WORK,
     kernel: str = options.ONLY_KERNEL,
     resume: str = RESUME,
@@ -87,7 +87,8 @@ def train(
     expressions = _parse_work(work)
     runs = read_files(files, kernel, map_, problem=problem)
     cost = UserDefinedCost.from_expressions(require_single_kernel(runs), *expressions)
-    template = Predictor(model, tuple(target) or None, root.seed, cost, compiled)  # type: ignore[arg-type]
+    extra = tuple(extra_columns)
+    template = Predictor(model, tuple(target) or None, root.seed, cost, extra)  # type: ignore[arg-type]
     if resume is not None:
         _check_resume(context)
         template = read_predictor(resume)
@@ -97,8 +98,8 @@ def train(
     with _mlflow_logger(mlflow, template.model, runs) as log:
         done = train_predictor(
             runs, template.model, template.targets, group, template.seed, template.kernel,
-            splits=splits or None, compiled=template.compiled, parameters=template.parameters,
-            validate=level,
+            splits=splits or None, extra_columns=template.extra_columns,
+            parameters=template.parameters, validate=level,
         )  # fmt: skip
         done.predictor.save(out)
         log(done, out)
@@ -137,7 +138,7 @@ def _parse_work(texts: list[str]) -> list[str]:
 
 def _check_resume(context: typer.Context) -> None:
     keeps = "--resume keeps the predictor's"
-    options.reject_options(context, ("model", "target", "compiled", "work"), keeps)
+    options.reject_options(context, ("model", "target", "extra_columns", "work"), keeps)
     if options.root_options(context).given_seed is not None:
         raise UsageError(f"{keeps} seed: leave --seed out")
 
