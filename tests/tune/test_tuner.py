@@ -162,8 +162,8 @@ def test_without_a_win_the_default_stays():
     assert result.library is None
 
 
-def test_what_is_not_certain_is_not_verified_and_measured_again_next_time():
-    store = Store(":memory:")
+def test_what_is_not_certain_is_not_verified_and_measured_again_next_time(tmp_path):
+    store = Store(tmp_path / "store.db")
     result = tune_problem(KERNEL, PROBLEM, FlatRunner(noise=0.5), budget=5, store=store)
     assert result.verdict == "inconclusive"
     assert result.winner is result.baseline
