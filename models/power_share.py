@@ -14,7 +14,7 @@ import numpy as np
 
 from foretune.models.roofline import Law, parts_of_time
 
-_IDLE, _OVERHEAD, _EFFICIENCY, _OVERLAP, _WEIGHT = -1.4, np.log(0.02), 0.2, -0.17, -0.3
+_IDLE, _OVERHEAD, _EFFICIENCY, _OVERLAP, _WEIGHT = -1.4, np.log(0.02), 0.2, 0.8, -0.3
 """Start of the fit: 20 % idle; log of 20 µs, of 1 / 80 %, p = 1.6; weight 0.75."""
 _KNEE = 4.0
 """Sharpness of the throttling."""
@@ -23,7 +23,7 @@ _KNEE = 4.0
 def _start(parts: int) -> np.ndarray:
     """Return the start of the fit.
 
-    Log odds of idle, log overhead_ms, one efficiency per part, overlap, one log weight per part.
+    Log odds of idle, log overhead_ms, one efficiency per part, root of p - 1, one log weight per part.
     """
     return np.array([_IDLE, _OVERHEAD, *[_EFFICIENCY] * parts, _OVERLAP, *[_WEIGHT] * parts])
 

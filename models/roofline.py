@@ -25,8 +25,10 @@ MIN_ROWS = 30
 MIN_DISTINCT_WORK = 12
 """Minimum number of distinct amounts of work needed to separate the terms."""
 MAX_ROWS = 3000
-_OVERHEAD, _EFFICIENCY, _OVERLAP = np.log(0.006), 0.2, -0.17
-"""Start of the fit: log of 6 µs, of 1 / 80 %, and p = 1.6 (see `parts_of_time`)."""
+MAX_OVERLAP = 12.0
+"""Maximum of p - 1; the larger limit alone counts there."""
+_OVERHEAD, _EFFICIENCY, _OVERLAP = np.log(0.006), 0.2, 0.8
+"""Start of the fit: log of 6 µs, of 1 / 80 %, and of p = 1.6."""
 _REGULARIZATION = 0.005
 """Strength of the pull towards the start, which decides what the runs do not."""
 _ROWS_OF_PROBLEM, _PROBLEM_REGULARIZATION = 6.0, 0.8
@@ -56,11 +58,11 @@ def parts_of_time(
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return the log of the time, and of its terms (overhead and parts), in ms.
 
-    Parameters are log overhead_ms, one efficiency per part, and the overlap, each a scalar or one
+    Parameters are log overhead_ms, one efficiency per part, and the root of p - 1, each a scalar or one
     per row; ``limits`` are the logs of each part's time in ms (rows, parts).
     """
     overhead, *efficiencies, overlap = parameters
-    p = 1.0 + np.exp(3.0 * np.minimum(np.maximum(overlap, -1.3), 0.8))
+    p = 1.0 + np.minimum(np.square(overlap), MAX_OVERLAP)
     terms = [a + limits[..., i] for i, a in enumerate(efficiencies)]
     largest = reduce(np.maximum, terms)
     work = largest + np.log(sum(np.exp(p * (term - largest)) for term in terms)) / p

@@ -37,7 +37,7 @@ def test_it_finds_what_made_the_times(truth):
     assert np.exp(log_overhead) == pytest.approx(overhead, rel=0.1)
     assert np.exp(-a) == pytest.approx(compute, rel=0.03)
     assert np.exp(-b) == pytest.approx(memory, rel=0.03)
-    assert 1.0 + np.exp(3.0 * overlap) == pytest.approx(power, rel=0.15)
+    assert 1.0 + overlap**2 == pytest.approx(power, rel=0.15)
     new = limits(200, seed=9)
     np.testing.assert_allclose(fitted.log_value(new, one_group(200)), law(new, *truth), atol=0.05)
 
