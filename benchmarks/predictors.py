@@ -23,6 +23,7 @@ from sklearn.ensemble import RandomForestRegressor
 
 from foretune.collect import local_device
 from foretune.features import row_roofline_ms
+from foretune.features.arrays import Rows
 from foretune.models import Predictor
 from foretune.models.validation.baselines import BASELINES
 from foretune.models.validation.metrics import score
@@ -203,7 +204,8 @@ def on_roofline(
     train, features = train.iloc[few], predictor.features_
     units = [np.zeros(len(rows)) for rows in (train, test)]
     if target == "time_ms" and features.roofline_known_:
-        units = [np.log(row_roofline_ms(features.family, rows) + 0.004) for rows in (train, test)]
+        described = [features.described(Rows(rows)) for rows in (train, test)]
+        units = [np.log(row_roofline_ms(features.family, rows) + 0.004) for rows in described]
     if target == "power_w":
         units = [np.log(rows["device.power_limit_w"].to_numpy(float)) for rows in (train, test)]
     learner = model()
