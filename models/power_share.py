@@ -23,7 +23,8 @@ _KNEE = 4.0
 def _start(parts: int) -> np.ndarray:
     """Return the start of the fit.
 
-    Log odds of idle, log overhead_ms, one efficiency per part, root of p - 1, one log weight per part.
+    Log odds of idle, log overhead_ms, one efficiency per part, root of p - 1, and one log weight
+    per part.
     """
     return np.array([_IDLE, _OVERHEAD, *[_EFFICIENCY] * parts, _OVERLAP, *[_WEIGHT] * parts])
 

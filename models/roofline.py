@@ -58,8 +58,8 @@ def parts_of_time(
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """Return the log of the time, and of its terms (overhead and parts), in ms.
 
-    Parameters are log overhead_ms, one efficiency per part, and the root of p - 1, each a scalar or one
-    per row; ``limits`` are the logs of each part's time in ms (rows, parts).
+    Parameters are log overhead_ms, one efficiency per part, and the root of p - 1, each a scalar
+    or one per row; ``limits`` are the logs of each part's time in ms (rows, parts).
     """
     overhead, *efficiencies, overlap = parameters
     p = 1.0 + np.minimum(np.square(overlap), MAX_OVERLAP)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -100,6 +100,9 @@ class SmoothExpert:
             data["order"], int(data["first"]), data["octaves"], Scaling.from_arrays(data),
             float(data["mean"]), posterior_from_arrays(data),
         )  # fmt: skip
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_mean_function"}
 
     @cached_property
     def _value_range(self) -> tuple[float, float]:

@@ -1,6 +1,7 @@
 """The predictor: learns the toy law, says how sure it is, and comes back from disk the same."""
 
 import math
+import pickle
 
 import numpy as np
 import pandas as pd
@@ -114,6 +115,11 @@ def test_it_beats_the_calibrated_roofline_on_problems_held_out(runs, model):
     assert metrics == training.scores["time_ms"]["grouped"][model]
     assert metrics["top1_regret"] < 0.2
     assert 0.8 <= metrics["coverage90"] <= 1.0
+
+
+def test_it_can_be_pickled_after_it_predicted(predictor, runs):
+    expected = predictor.predict(runs)
+    pd.testing.assert_frame_equal(pickle.loads(pickle.dumps(predictor)).predict(runs), expected)
 
 
 def test_the_same_seed_gives_the_same_predictor(predictor, runs):
