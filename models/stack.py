@@ -69,7 +69,7 @@ class Stack:
         if problems is not None:
             row_weight = 1.0 / np.bincount(problems)[problems]
             return cls(_convex_weights(errors, row_weight), [])
-        some = new_device if new_device.sum() >= MIN_ROWS else known
+        some = new_device if new_device.sum() >= MIN_ROWS or not known.any() else known
         fixed = _convex_weights(errors[some], np.ones(some.sum()))
         if not new_device.any():  # what held on the known devices may be wrong on a new one
             fixed = (fixed + 1.0 / len(fixed)) / 2.0

@@ -22,6 +22,7 @@ from foretune.errors import OutputError, PredictorError
 from foretune.family import Family
 from foretune.models import Predictor
 from foretune.models.trees.regressor import parallel_map
+from foretune.models.validation.data_checks import silence_warnings
 from foretune.progress import SILENT, Progress
 
 ShowProgress = Callable[[], AbstractContextManager[Progress]]
@@ -93,7 +94,8 @@ class TrainedPredictorCache:
         rows = sum(len(training_set.runs) for training_set in training_sets)
         with self._show_progress() as progress:
             progress.start(f"training on {rows:,} measured operators (once)", len(training_sets))
-            trained = parallel_map(train, range(len(training_sets)))
+            with silence_warnings():  # the tables are not the user's
+                trained = parallel_map(train, range(len(training_sets)))
             progress.say(f"operator predictors saved in {self._folder}")
         return trained
 

@@ -75,6 +75,11 @@ def test_where_no_device_was_held_out_every_expert_has_a_say(stack):
     np.testing.assert_allclose(there, opinions @ stack.fixed)
 
 
+def test_a_few_rows_of_new_devices_are_better_than_none():
+    Z, opinions, truth = argument(20, 7)
+    assert Stack.fit(Z, opinions, truth, ~none_of(Z)).fixed.sum() == pytest.approx(1.0)
+
+
 def test_an_expert_that_is_mostly_exact_and_sometimes_far_off_is_not_the_best():
     rng = np.random.default_rng(9)
     Z, truth = rng.uniform(0, 1, (1500, 2)).astype(np.float32), rng.normal(0, 1, 1500)
