@@ -114,7 +114,7 @@ class Task:
 TASKS = {
     "few problems of matmul": Task(lambda: shipped("matmul"), 0.275, 0.4, (0.85, 1.0), 1.5),
     "few problems of softmax": Task(lambda: shipped("softmax"), 0.24, 0.45, (0.85, 1.0), 1.1),
-    "layers at batch sizes": Task(layers, 0.0055, 0.22, (0.8, 0.99), 0.012),
+    "layers at batch sizes": Task(layers, 0.0043, 0.17, (0.8, 0.99), 0.012),
     "scattered tiles": Task(scattered, 0.105, 0.3, (0.77, 0.97), 0.2),
 }
 
