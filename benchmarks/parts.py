@@ -65,7 +65,7 @@ def without_opinion(name: str) -> list[Change]:
 
 def names_of(model: Experts, look: np.ndarray | None) -> list[str]:
     """Return the names of the columns of `Experts.predict`."""
-    if look is None or model.corrected is None:
+    if look is None:
         names = ["tree", "smooth"] if model.smooth is not None else ["tree"]
     else:
         names = ["tree", "corrected", "interpolation"]

@@ -117,14 +117,15 @@ class Experts:
         The order is trees, second expert, interpolation, unit, as far as there are such. Rows
         without neighbors repeat the trees.
         """
-        if neighbors is None or self.corrected is None:
+        if neighbors is None:
             tree = self._joint_model.predict(X)[:, 0]
             columns = [tree] if self.smooth is None else [tree, self.smooth.predict(X)]
         else:
-            outputs = self._joint_model.predict(np.concatenate([X, neighbors], axis=1))
+            seen = X if self.corrected is None else np.concatenate([X, neighbors], axis=1)
+            outputs = self._joint_model.predict(seen)
             tree, base = outputs[:, 0], neighbors[:, INTERPOLATION].astype(np.float64)
-            known = np.isfinite(base)
-            columns = [tree, *(np.where(known, v, tree) for v in (outputs[:, 1] + base, base))]
+            corrected = base if self.corrected is None else outputs[:, 1] + base
+            columns = [tree, *(np.where(np.isnan(base), tree, v) for v in (corrected, base))]
         if self.has_unit:
             columns.append(np.zeros(len(X)))
         return np.array(columns).T

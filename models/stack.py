@@ -27,6 +27,7 @@ MIN_ROWS = 100
 MAX_ERROR = 2.0
 """Errors above this log (a factor of seven) count as equally bad."""
 POWER = 4.0
+"""Power of the inverse expected error."""
 PRIOR_ROWS = 2.0
 """Strength of the pull towards equal weights, in rows (with few problems, in problems)."""
 STEPS = 30

@@ -61,7 +61,7 @@ class _Trials:
     """Held-out rows and what experts that did not see them predict.
 
     Attributes:
-        Z: gating features (rows, features).
+        Z: see `_error_features` (rows, features).
         predictions: (rows, experts).
         rows: indices in the table.
         kind: see `_kinds`.
@@ -206,8 +206,7 @@ class TargetModel:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return, per row, the log of the target, its interval's half-width and expert differences.
 
-        The differences are each expert's log less the blended log (rows, experts); NaN if it has
-        none.
+        The differences are each expert's log less the weighted log (rows, experts).
 
         Args:
             features: the fitted feature set.

@@ -120,10 +120,12 @@ def test_rows_without_neighbours_repeat_the_trees(on_grid, with_unit, tmp_path):
         assert (said[:, :3] == said[:, :1]).all()
         if opinions == 4:  # of the unit itself
             assert (said[:, 3] == 0).all()
+    # without a corrected expert, the interpolation stands for it: all trials have the same opinions
     alone = dataclasses.replace(on_grid[0].experts, corrected=None)
     alone.save(tmp_path)
     again = Experts.load(tmp_path, type(alone.tree), alone.parts, has_unit=False)
-    X, look = X[:, : alone.tree.n_features_in_], look
+    X, look[:, -2] = X[:, : alone.tree.n_features_in_], 7.0
+    assert (alone.predict(X, look)[:, 1:] == 7.0).all()
     np.testing.assert_array_equal(again.predict(X, look), alone.predict(X, look))
 
 
