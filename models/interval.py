@@ -141,7 +141,7 @@ class ConformalInterval:
         factor = np.full(len(X), self.factor)
         for number, class_factor in self.factors.items():
             factor[kind == number] = class_factor
-        # That a device is new is in its factor; that its specs are, too, makes it no newer.
+        # The factor covers that a device is new; its specs must not widen the interval again.
         beyond = np.where(kind == NEW_DEVICE, np.minimum(octaves_beyond, 1.0), octaves_beyond)
         return factor * (1.0 + BEYOND_GROWTH * beyond) * modeled
 

@@ -39,7 +39,7 @@ def padding(size: Quantity, tile: Quantity) -> Quantity:
 
 
 _STEMS = ("block", "tile", "b", "t", "blocksize", "tilesize", "ctatile", "threadblock", "wg")
-"""What stands before or after the axis in names of tile sizes, case and underscores aside."""
+"""Words before or after the axis in names of tile sizes, ignoring case and underscores."""
 _NAMED_TILE = re.compile(r"(?<!\d)(\d{2,3})x(\d{2,3})(?!\d)")
 """The tile in the name of a kernel, as in ``ampere_sgemm_128x64_tn``."""
 

@@ -1,4 +1,4 @@
-"""Anybody's own model as the guide of a search: estimators, functions, models in MLflow or ONNX."""
+"""Users' own models as guides of a search: estimators, functions, models in MLflow or ONNX."""
 
 import inspect
 from collections.abc import Callable, Sequence

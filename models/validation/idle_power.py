@@ -1,4 +1,4 @@
-"""Finds power that was sampled while the board was idle, though the row says it computed.
+"""Finds power that was sampled while the board was idle, though the kernel kept it busy.
 
 Power near the lowest of the device is explained by little work. It is not if the kernel reached a
 good share of the roofline: then it was sampled after the kernel had ended.
