@@ -50,7 +50,12 @@ def main() -> None:
     library = options.table.with_name(f"{options.table.stem}__library.parquet")
     runs, routines = pd.read_parquet(options.table), pd.read_parquet(library)
     device = str(runs["device"].iloc[0])
-    others = [r.learned for path in options.learn_from for r in read(path, LEARNED)]
+    others = [
+        r.learned
+        for path in options.learn_from
+        for some in read(path, LEARNED).values()
+        for r in some
+    ]
     order = LaunchOrder.fit(others)
     prior.shipped_order = lambda: order
     rows = []

@@ -35,20 +35,22 @@ def main(argv: list[str] | None = None) -> None:
     }
     problems = []
     for path in options.tables:
-        found = recorded_tables.read(path, options.problems)
+        tables = recorded_tables.read(path, options.problems)
+        found = [r for some in tables.values() for r in some if r.is_product]
         problems += [r.learned for r in found]
-        sources = pd.read_parquet(path, columns=["source"])["source"]
+        kernel = str(found[0].kernel)
+        rows = pd.read_parquet(path, columns=["kernel", "source"])
+        sources = rows["source"][rows["kernel"] == kernel]
         card["tables"] |= {path.name: {  # type: ignore[operator]
             "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
             "source": sorted({text.split()[0] for text in sources}),
-            "kernel": found[0].kernel,
+            "kernel": kernel,
             "device": found[0].call.device.name,
             "problems": len(found),
             "dtypes": dict(Counter(r.dtype for r in found)),
         }}  # fmt: skip
     order = LaunchOrder.fit(problems)
     order.save(options.out)
-    card["spread"] = round(order.spread, 4)
     text = json.dumps(card, indent=1)
     options.out.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
     print(text)

@@ -36,7 +36,6 @@ from foretune.measurement import Measurement
 from foretune.models.launch_order import LaunchOrder
 from foretune.search.encoding import nearest_first
 from foretune.search.loop import Batch
-from foretune.search.multitask import Fits
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
 from foretune.tune.triton.call_cache import CallCaches, known_runs
@@ -90,13 +89,13 @@ class Replayed:
 
     def __init__(self, order: LaunchOrder | None, runs: Iterable[Measurement] = ()) -> None:
         self._order = order
+        self._priors: PriorFactory | None = None
         self.runs = list(runs)
-        self.fits: Fits = {}
 
     def copy(self) -> "Replayed":
         """Return one that knows as much, and learns on its own."""
         other = Replayed(self._order, self.runs)
-        other.fits = dict(self.fits)
+        other._priors = self._priors
         return other
 
     def choose(self, problem: Recorded, budgets: Sequence[int] = BUDGETS) -> dict[str, Chosen]:
@@ -104,9 +103,11 @@ class Replayed:
         call, options = problem.call, Options(store=False)
         cache = CallCaches(options).cache_of(call)
         cache.append(*self.runs)
-        priors = PriorFactory(call.kernel, call.source, call.device, options, self._order)
+        self._priors = self._priors or PriorFactory(
+            call.kernel, call.source, call.device, options, self._order
+        )
         spending = Options(store=False, budget=len(problem.configs))
-        tuning = CallTuner(call, problem.configs, spending, cache, priors, self.fits)
+        tuning = CallTuner(call, problem.configs, spending, cache, self._priors)
         automatic = Stopping(None, options.regret)
         found: dict[str, Chosen] = {}
         loop = tuning.start_search()
@@ -153,15 +154,17 @@ def main(argv: list[str] | None = None) -> None:
     anew = options.leave_kernel_out or options.leave_device_out or options.leave_dtype_out
     known: list[Recorded] = []
     for path in dict.fromkeys([*options.tables, *options.learn_from] if anew else []):
-        known += recorded_tables.read(path, LEARN, seed=1000)
+        for some in recorded_tables.read(path, LEARN, seed=1000).values():
+            known += some
     tables = {}
     for path in options.tables:
-        some = recorded_tables.read(path, options.problems + 4 * max(AFTER), options.seed)
-        order = learned(known, some[0], options) if anew else None
-        tables[path.stem] = judge(some, order, options)
-        print(f"{path.stem} is judged", file=sys.stderr)
-    found = {"prior": "learned anew" if anew else "shipped", "tables": tables}
-    print(json.dumps(found) if options.json else text_of(found))
+        found = recorded_tables.read(path, options.problems + 4 * max(AFTER), options.seed)
+        for name, some in found.items():
+            order = learned(known, some[0], options) if anew else None
+            tables[name] = judge(some, order, options)
+            print(f"{name} is judged", file=sys.stderr)
+    result = {"prior": "learned anew" if anew else "shipped", "tables": tables}
+    print(json.dumps(result) if options.json else text_of(result))
 
 
 def learned(
@@ -174,7 +177,8 @@ def learned(
     """
     left = [
         r.learned for r in known
-        if not (options.leave_kernel_out and r.kernel == judged.kernel)
+        if r.is_product
+        and not (options.leave_kernel_out and r.kernel == judged.kernel)
         and not (options.leave_device_out and r.call.device.name == judged.call.device.name)
         and r.dtype != options.leave_dtype_out
     ]  # fmt: skip

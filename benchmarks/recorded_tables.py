@@ -2,11 +2,15 @@
 
 A row of such a table says sizes, types and strides, a configuration, and its time. Here it becomes
 what a decorator sees: arguments, a grid, a list of configurations. Known are the products and the
-attention that PyTorch's Inductor makes from Triton templates.
+attention that PyTorch's Inductor makes from Triton templates, products with every tile, and a
+softmax of rows. Of the last two, whole tables are cut into lists as authors write them: at a fixed
+tile, with one knob of the tile, or some configurations at random.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import itertools
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,9 +29,30 @@ from foretune.models.launch_order import MeasuredProblem
 from foretune.space import Configuration
 from foretune.tune.triton.kernel_source import source_hash
 from foretune.tune.triton.problem_key import Call, problem_from_arguments
+from foretune.tune.triton.shapes import ShapeLaw, shape_law
 from foretune.tune.triton.tiles import tile_launches
 
-BYTES = {"float32": 4}
+LAWS: dict[Any, ShapeLaw | None] = {}
+"""What the code of a kernel showed, by kernel, constants and list."""
+
+
+@triton.jit
+def tiled_product(
+    A, B, C, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
+    TALL: tl.constexpr, WIDE: tl.constexpr, DEEP: tl.constexpr,
+):  # fmt: skip
+    """Multiply; what its parameters mean can only be read from the code."""
+    across = tl.cdiv(N, WIDE)
+    rows = (tl.program_id(0) // across) * TALL + tl.arange(0, TALL)
+    columns = (tl.program_id(0) % across) * WIDE + tl.arange(0, WIDE)
+    sums = tl.zeros((TALL, WIDE), dtype=tl.float32)
+    for start in range(0, K, DEEP):
+        depth = start + tl.arange(0, DEEP)
+        a = tl.load(A + rows[:, None] * stride_am + depth[None, :] * stride_ak)
+        b = tl.load(B + depth[:, None] * stride_bk + columns[None, :] * stride_bn)
+        sums = tl.dot(a, b.to(a.dtype), sums)
+    at = C + rows[:, None] * stride_cm + columns[None, :] * stride_cn
+    tl.store(at, sums.to(C.dtype.element_ty))
 
 
 @triton.jit
@@ -35,7 +60,11 @@ def mm(
     A, B, C, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
     ALLOW_TF32: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Stand for a product; launches are replayed, so this is nothing but its arguments."""
+    """Multiply, with parameters as Inductor names them."""
+    tiled_product(
+        A, B, C, M, N, K, stride_am, stride_ak, stride_bk, stride_bn, stride_cm, stride_cn,
+        BLOCK_M, BLOCK_N, BLOCK_K,
+    )  # fmt: skip
 
 
 @triton.jit
@@ -44,6 +73,15 @@ def flex_attention(
     QK_HEAD_DIM: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Stand for attention under a mask of blocks: how many are visited is data, no argument."""
+
+
+@triton.jit
+def softmax_rows(OUT, IN, columns, stride, WIDTH: tl.constexpr):
+    """Compute the softmax of a row per block."""
+    at = tl.arange(0, WIDTH)
+    x = tl.load(IN + tl.program_id(0) * stride + at, mask=at < columns, other=-float("inf"))
+    e = tl.exp(x - tl.max(x, axis=0))
+    tl.store(OUT + tl.program_id(0) * stride + at, e / tl.sum(e, axis=0), mask=at < columns)
 
 
 @dataclass(frozen=True)
@@ -75,29 +113,49 @@ class Recorded:
         """Return the share of the best speed that a configuration keeps."""
         return float(self.time_ms.min() / self._times[config])
 
+    @property
+    def is_product(self) -> bool:
+        """Whether blocks multiply tiles."""
+        return self.call.function is not softmax_rows
+
     @cached_property
     def learned(self) -> MeasuredProblem:
         """The same as `foretune.models.launch_order` learns from it."""
-        launches = tile_launches(self.call, self.configs)
+        launches = tile_launches(self.call, self.configs, self._law)
         assert launches is not None
         columns = launch_features(launches, self.call.device)
         return MeasuredProblem(self.kernel, columns, self.time_ms)
+
+    @property
+    def _law(self) -> ShapeLaw | None:
+        constants = tuple(self.call.arguments.get(name) for name in TILE_KNOBS)
+        key = self.kernel, constants, self.configs
+        if key not in LAWS:
+            LAWS[key] = shape_law(self.call, self.configs)
+        return LAWS[key]
 
     @cached_property
     def _times(self) -> dict[Configuration, float]:
         return dict(zip(self.configs, self.time_ms.tolist(), strict=True))
 
 
-def read(path: Path, problems: int | None = None, seed: int = 0) -> list[Recorded]:
-    """Return the problems of a table, or so many of them, drawn at random.
+def read(path: Path, problems: int | None = None, seed: int = 0) -> dict[str, list[Recorded]]:
+    """Return the problems of a table, or so many of them, drawn at random, by its name.
+
+    A table of whole spaces (column ``problem_id``) gives several: lists of every kind.
 
     Raises:
         UnknownName: a kernel, or device, of which it is not known how it is called.
     """
     rows = pd.read_parquet(path).drop(columns=["time_ms_samples", "source"], errors="ignore")
+    rng = np.random.default_rng(seed)
+    if "problem_id" in rows:
+        lists = _lists_by_kind(rows)
+        return {name: [some[i] for i in rng.permutation(len(some))[:problems]]
+                for name, some in lists.items()}  # fmt: skip
     names = [n for n in rows if n.startswith("problem.")]
     group = rows.groupby(["kernel", "device", *names], dropna=False, sort=False).ngroup()
-    some = np.random.default_rng(seed).permutation(int(group.max()) + 1)[:problems]
+    some = rng.permutation(int(group.max()) + 1)[:problems]
     found = []
     for number in some:
         mine = rows[group == number].drop_duplicates(
@@ -105,7 +163,92 @@ def read(path: Path, problems: int | None = None, seed: int = 0) -> list[Recorde
         )
         if (mine["status"] == "ok").any():
             found.append(_recorded(mine))
+    return {path.stem: found}
+
+
+def _lists_by_kind(rows: pd.DataFrame) -> dict[str, list[Recorded]]:
+    """Return the lists cut from whole spaces; problem and configuration are JSON in each row."""
+    found: dict[str, list[Recorded]] = {}
+    for problem, mine in rows[rows["kernel"] == "rl_triton_mm"].groupby("problem"):
+        sizes = json.loads(str(problem))
+        times = {
+            tuple(json.loads(c)[n] for n in PRODUCT_KNOBS): t if s == "ok" and t == t else np.inf
+            for c, t, s in zip(mine["config"], mine["time_ms"], mine["status"], strict=True)
+        }
+        for kind, fixed, some in _lists(times):
+            found.setdefault(kind, []).append(_tiled_product(sizes, fixed, some))
+    softmax = rows[rows["kernel"] == "dtas_softmax"]
+    for (count, width), mine in softmax.groupby(["rows", "cols"]):
+        warps = [json.loads(c)["threads"] // 32 for c in mine["config"]]
+        listed = dict(zip(warps, mine["time_ms"], strict=True))
+        one = _softmax(int(count), int(width), listed)
+        found.setdefault("rows", []).append(one)
     return found
+
+
+PRODUCT_KNOBS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps", "num_stages")
+TILE_KNOBS = ("TALL", "WIDE", "DEEP")
+WARPS, STAGES, EDGES = (2, 4, 8), (2, 3, 4, 5, 6), (32, 64, 128, 256)
+LISTED, LISTS = 24, 60
+"""Configurations of a random list, and such lists of a problem."""
+
+Times = dict[tuple[int, ...], float]
+"""Time by the values of `PRODUCT_KNOBS`; infinite where it failed."""
+
+
+def _lists(times: Times) -> Iterator[tuple[str, Mapping[str, int], Times]]:
+    """Yield the kind of a list, the parameters that it does not vary, and its times."""
+    small = sorted(key for key in times if max(key[:3]) <= max(EDGES))
+    tiles = sorted({key[:3] for key in small})
+    listed = [("fixed tile", dict(zip(TILE_KNOBS, tile, strict=True)),
+               [(*tile, w, s) for w in WARPS for s in STAGES]) for tile in tiles]  # fmt: skip
+    for i, name in enumerate(TILE_KNOBS):
+        for others in sorted({tile[:i] + tile[i + 1 :] for tile in tiles}):
+            names = [n for n in TILE_KNOBS if n != name]
+            keys = [(*others[:i], edge, *others[i:], w, s)
+                    for edge, w, s in itertools.product(EDGES, WARPS, STAGES[:-1])]  # fmt: skip
+            listed.append(("one tile knob", dict(zip(names, others, strict=True)), keys))
+    rng = np.random.default_rng(0)
+    listed += [("all knobs", {}, [small[i] for i in rng.choice(len(small), LISTED, replace=False)])
+               for _ in range(LISTS)]  # fmt: skip
+    for kind, fixed, keys in listed:
+        some = {key: times[key] for key in keys if key in times}
+        if sum(np.isfinite(t) for t in some.values()) >= 4:
+            yield kind, fixed, some
+
+
+def _tiled_product(sizes: Mapping[str, Any], fixed: Mapping[str, int], times: Times) -> Recorded:
+    m, n, k = (int(sizes[s]) for s in "MNK")
+    arguments = {
+        "A": Tensor("float16", (m, k)), "B": Tensor("float16", (k, n)),
+        "C": Tensor("float16", (m, n)), "M": m, "N": n, "K": k, "stride_am": k, "stride_ak": 1,
+        "stride_bk": n, "stride_bn": 1, "stride_cm": n, "stride_cn": 1, **fixed,
+    }  # fmt: skip
+
+    def grid(meta: Mapping[str, Any]) -> tuple[int, ...]:
+        return (triton.cdiv(m, meta["TALL"]) * triton.cdiv(n, meta["WIDE"]),)
+
+    names = (*TILE_KNOBS, "num_warps", "num_stages")
+    varied = [i for i, name in enumerate(names) if name not in fixed]
+    configs = tuple(Configuration({names[i]: key[i] for i in varied}) for key in times)
+    device = find_device("NVIDIA A100-SXM4-40GB")
+    call = _call(tiled_product, ["M", "N", "K"], arguments, device, grid, list(configs[0]))
+    call = replace(call, function=tiled_product)
+    return Recorded("rl_triton_mm", "float16", call, configs, np.array(list(times.values())))
+
+
+def _softmax(count: int, width: int, times: Mapping[int, float]) -> Recorded:
+    arguments = {
+        "OUT": Tensor("float16", (count, width)), "IN": Tensor("float16", (count, width)),
+        "columns": width, "stride": width, "WIDTH": triton.next_power_of_2(width),
+    }  # fmt: skip
+    configs = tuple(Configuration(num_warps=warps) for warps in sorted(times))
+    device = find_device("NVIDIA GeForce RTX 3090")
+    call = _call(softmax_rows, ["columns"], arguments, device, (count,), ["num_warps"])
+    call = replace(call, function=softmax_rows)
+    return Recorded(
+        "dtas_softmax", "float16", call, configs, np.array([times[c["num_warps"]] for c in configs])
+    )
 
 
 def _recorded(rows: pd.DataFrame) -> Recorded:

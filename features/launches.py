@@ -24,6 +24,8 @@ SMALL_TILE, SMALL_TILE_EXPONENT = 32.0 * 32.0, 0.3
 """Tile whose operations take 2^0.3 times as long as a large one's, and that exponent."""
 PREFERRED_ELEMENTS_PER_THREAD, SPILLING_ELEMENTS_PER_THREAD, SPILL_COST = 64.0, 160.0, 0.7
 """Fastest number of sums per thread, where registers spill, and the log-time cost per octave."""
+MAX_ELEMENTS_PER_THREAD = 512.0
+"""Sums per thread from which nothing ran on an A100, whatever the spills."""
 MIN_ASYNC_ROWS, SYNC_RATE_SHARE = 64.0, 0.62
 """Minimum tile rows for asynchronous matrix units, and the rate share without them.
 
@@ -92,7 +94,7 @@ class LaunchFeatures:
     Attributes:
         values: shape (candidates, `NAMES`), float32.
         analytic_log_time: log of the analytic time over the fastest, at most `MAX_LOG_RATIO`.
-        fits: whether the steps in flight fit a block's shared memory.
+        fits: whether the steps in flight fit a block's shared memory, and the sums its registers.
     """
 
     values: np.ndarray
@@ -107,7 +109,7 @@ def launch_features(launches: Sequence[TileLaunch], device: Device) -> LaunchFea
     x = dict(zip(names, table.T, strict=True))
     asynchronous, limit = _shared_memory(device)
     buffers = _buffers(x, asynchronous)
-    fits = ~(buffers > limit)
+    fits = ~(buffers > limit) & (x["sums"] < MAX_ELEMENTS_PER_THREAD * 32.0 * x["warps"])
     tiled = TiledLaunch(
         x["tiles"], x["steps"], x["flops"], x["step_bytes"], x["sums"], x["warps"], x["stages"],
         x["moved_bytes"], _dtypes(x),

@@ -234,6 +234,11 @@ class Posterior:
         )
         return self.scale * np.sqrt(variance + self._noise)
 
+    @property
+    def squared_errors(self) -> float:
+        """Sum of the squared errors of the values, each relative to what the process expects."""
+        return float(self._whitened @ self._whitened)
+
     def covariance(self, numbers: np.ndarray) -> np.ndarray:
         """Return the covariances of the candidates at indices ``numbers``."""
         points, explained = self.candidates[numbers], self._buffer[: len(self), numbers]

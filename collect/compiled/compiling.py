@@ -111,22 +111,38 @@ def compile_ttgir(specialized: SpecializedKernel) -> Ttgir:
     """
     source, options = specialized.source, specialized.options
     backend = make_backend(specialized.target.triton_target)
-    context = ir.context()
-    ir.load_dialects(context)
-    backend.load_dialects(context)
-    module = source.make_ir(
-        specialized.target.triton_target,
-        options,
-        backend.get_codegen_implementation(options),
-        backend.get_module_map(),
-        context,
-    )
+    module = _first_module(specialized, backend)
     stages: dict[str, Any] = {}
     backend.add_stages(stages, options, source.language)
     metadata: dict[str, Any] = {}
     for stage in ("ttir", "ttgir"):
         module = stages[stage](module, metadata)
     return Ttgir(str(module), _allocate_shared(module, specialized))
+
+
+def first_code(specialized: SpecializedKernel) -> str:
+    """Return the code before any optimization (TTIR), as Triton prints it: some 20 ms.
+
+    Raises:
+        Exception: Triton's error for code that does not compile.
+    """
+    backend = make_backend(specialized.target.triton_target)
+    return str(_first_module(specialized, backend))
+
+
+def _first_module(specialized: SpecializedKernel, backend: Any) -> Any:
+    context = ir.context()
+    ir.load_dialects(context)
+    backend.load_dialects(context)
+    module = specialized.source.make_ir(
+        specialized.target.triton_target,
+        specialized.options,
+        backend.get_codegen_implementation(specialized.options),
+        backend.get_module_map(),
+        context,
+    )
+    module.context = context  # a module does not keep its context alive
+    return module
 
 
 def _allocate_shared(module: Any, specialized: SpecializedKernel) -> int | None:

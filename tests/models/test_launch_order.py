@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,18 +57,9 @@ def test_its_ratios_are_those_of_times(order):
     assert max(expected) <= MAX_LOG_SLOWDOWN + 0.1
 
 
-def test_the_spread_grows_with_noise(order):
-    rng = np.random.default_rng(0)
-    noisy = [
-        replace(p, time_ms=p.time_ms * np.exp(0.3 * rng.standard_normal(len(p.time_ms))))
-        for p in (*problems("a", 40, 0), *problems("b", 40, 1))
-    ]
-    assert LaunchOrder.fit(noisy).spread > 2 * order.spread
-
-
 def test_one_kernel_is_enough_to_learn_from():
     pytest.importorskip("xgboost")
-    assert LaunchOrder.fit(problems("a", 30, 0)).spread > 0
+    assert np.diff(LaunchOrder.fit(problems("a", 30, 0)).ratios).min() > 0
 
 
 def test_saved_it_says_the_same(order, tmp_path):
@@ -77,7 +67,6 @@ def test_saved_it_says_the_same(order, tmp_path):
     again = LaunchOrder.load(tmp_path / "order.npz")
     (p,) = problems("c", 1, 4)
     np.testing.assert_array_equal(again.log_ratios(p.columns), order.log_ratios(p.columns))
-    assert again.spread == order.spread
 
 
 def test_the_shipped_one_is_small_and_says_what_it_learned_from():
@@ -85,7 +74,6 @@ def test_the_shipped_one_is_small_and_says_what_it_learned_from():
     assert SHIPPED.stat().st_size < 2e6
     for table in card["tables"].values():
         assert {"kernel", "device", "problems", "dtypes", "sha256"} <= set(table)
-    assert card["spread"] == pytest.approx(shipped_order().spread, abs=1e-3)
     # curves rise: what is ordered stays ordered
     assert (np.diff(shipped_order().ratios) > 0).all()
 

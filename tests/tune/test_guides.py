@@ -118,11 +118,13 @@ def test_a_function_guides_a_decorated_kernel():
     pytest.importorskip("triton")
     from foretune.tune.triton.options import Options
     from foretune.tune.triton.prior import PriorFactory
+    from foretune.tune.triton.problem_key import Call
 
     blocks = (16, 64, 256)
     rows = KernelRuns([Problem(n=9)] * 3, [Configuration(BLOCK=b) for b in blocks], [{}] * 3)
     options = Options(predictor=lambda config: config["n"] / config["BLOCK"])
-    prior = PriorFactory("copy", "0" * 16, DEVICE, options).make_prior(rows)
+    call = Call("copy", "0" * 16, Problem(n=9), {}, DEVICE, None)
+    prior = PriorFactory("copy", "0" * 16, DEVICE, options).make_prior(call, rows)
     assert np.allclose(np.exp(prior.log_mean), [9 / b for b in blocks])
     assert prior.foreign
 

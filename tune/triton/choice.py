@@ -14,12 +14,11 @@ import triton
 from foretune.collect.power import explain_missing_meter, find_meter
 from foretune.device import Device
 from foretune.errors import ForetuneWarning
-from foretune.features.launches import TileLaunch
 from foretune.measurement import Measurement, Status
 from foretune.objective import Objective
 from foretune.search.encoding import KernelRuns
 from foretune.search.loop import SearchLoop, search
-from foretune.search.multitask import Fits, TransferSearcher
+from foretune.search.ordered import OrderedSearcher
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration, ListedSpace
 from foretune.tune.store import Choice
@@ -31,7 +30,6 @@ from foretune.tune.triton.kernel import to_configuration
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import EXPECTED_LOG_RATIO, PriorFactory
 from foretune.tune.triton.problem_key import Call
-from foretune.tune.triton.tiles import tile_launches
 
 
 class CallTuner:
@@ -44,7 +42,6 @@ class CallTuner:
         options: Options,
         cache: MeasurementCache,
         priors: PriorFactory,
-        fits: Fits,
     ) -> None:
         self.call = call
         self.space = ListedSpace(configs)
@@ -53,14 +50,14 @@ class CallTuner:
         self.claimed_by_others: list[Configuration] = []
         """Candidates of the search that other processes are measuring."""
         self._options, self.cache = options, cache
-        self._priors, self._fits = priors, fits
+        self._priors = priors
         self._previous_choice: Choice | None = None
         self._unrecorded: list[Measurement] = []
         self._asked: set[Configuration] = set()
-        self._searcher: TransferSearcher | None = None
+        self._searcher: OrderedSearcher | None = None
         self._searcher_is_current = False
         self._expected_log_ratios: dict[Configuration, float] = {}
-        """Expected log time of each candidate over the fastest, by the launch order."""
+        """Expected log time of each candidate over the fastest, by the order."""
 
     def sufficient_choice(self) -> Choice | None:
         """Return the stored choice if it meets the options and no measurement refutes it."""
@@ -81,7 +78,7 @@ class CallTuner:
         return choice if sure or spent else None
 
     @property
-    def searcher(self) -> TransferSearcher:
+    def searcher(self) -> OrderedSearcher:
         """The underlying searcher, which has every known measurement."""
         if self._searcher is None or not self._searcher_is_current:
             other_measurements = [m for m in self._runs if not self._is_candidate(m)]
@@ -254,10 +251,6 @@ class CallTuner:
         return list(self.space)
 
     @cached_property
-    def _launches(self) -> list[TileLaunch] | None:
-        return tile_launches(self.call, self._candidates)
-
-    @cached_property
     def _stopping(self) -> Stopping:
         if self._measures_all:
             return Stopping()
@@ -314,17 +307,17 @@ class CallTuner:
         self.cache.append(*measurements)
         self._invalidate_runs()
 
-    def _make_searcher(self, other_measurements: Sequence[Measurement]) -> TransferSearcher:
+    def _make_searcher(self, other_measurements: Sequence[Measurement]) -> OrderedSearcher:
         statics = [self._static_features(c) for c in self._candidates]
         rows = KernelRuns([self.call.problem] * len(self._candidates), self._candidates, statics)
-        prior = self._priors.make_prior(rows, self._launches)
-        if self._launches is not None:
+        prior = self._priors.make_prior(self.call, rows)
+        if prior is not None and not self._priors.predicts:
             self._expected_log_ratios = dict(
                 zip(self._candidates, prior.log_mean.tolist(), strict=True)
             )
-        return TransferSearcher(
+        return OrderedSearcher(
             self.space, self._options.parsed_objective, 0, prior, self.call.problem,
-            self.call.device, other_measurements, statics=statics, fits=self._fits,
+            self.call.device, other_measurements, statics=statics,
         )  # fmt: skip
 
     def _static_features(self, config: Configuration) -> dict[str, float]:
@@ -344,7 +337,7 @@ class CallTunerFactory:
         self.caches = CallCaches(options)
         self.lock = threading.RLock()
         """Held while choosing or recording, never while launching or compiling."""
-        self._per_device: dict[str, tuple[Options, PriorFactory, Fits]] = {}
+        self._per_device: dict[str, tuple[Options, PriorFactory]] = {}
 
     def make_tuner(self, call: Call, candidates: Sequence[Configuration]) -> CallTuner:
         """Return the tuner of a call."""
@@ -352,9 +345,9 @@ class CallTunerFactory:
         if device.name not in self._per_device:
             options = _with_measurable_objective(self.options, device)
             priors = PriorFactory(call.kernel, call.source, device, options)
-            self._per_device[device.name] = options, priors, {}
-        options, priors, fits = self._per_device[device.name]
-        return CallTuner(call, candidates, options, self.caches.cache_of(call), priors, fits)
+            self._per_device[device.name] = options, priors
+        options, priors = self._per_device[device.name]
+        return CallTuner(call, candidates, options, self.caches.cache_of(call), priors)
 
 
 def _with_measurable_objective(options: Options, device: Device) -> Options:

@@ -1,113 +1,46 @@
-"""Prior of a call: predictor, launch order, analytic estimate."""
+"""Prior of a call: a predictor, else an order for the kind of kernel that its code shows."""
 
 import logging
-import re
+import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from foretune.device import Device
 from foretune.errors import ForetuneError, ForetuneWarning
-from foretune.features.launches import TileLaunch, launch_features
+from foretune.features.launches import launch_features
 from foretune.measurement import Measurement
-from foretune.models.launch_order import LaunchOrder, shipped_order
+from foretune.models.launch_order import SPREAD, LaunchOrder, shipped_order
 from foretune.models.saved.search_predictor import PredictorRequest, SearchPredictor
 from foretune.search.encoding import KernelRuns
 from foretune.search.searcher import Prior
+from foretune.space import Configuration
 from foretune.tune.triton.options import Options
-from foretune.values import FrozenParameters
-
-LOG_TIME_SPREAD = 0.5
-"""Standard deviation of the estimate's error in log time: a factor of 1.6."""
-BALANCE_OPS_PER_BYTE = 64.0
-"""Operations per byte of 16-bit operands above which matrix units decide, not loads."""
-PREFERRED_ELEMENTS_PER_THREAD = {"tile": 64.0, "row": 16.0}
-"""Elements per thread that run best: accumulators of matrix tiles, elements of rows."""
-SPILLING_ELEMENTS_PER_THREAD = 256.0
-"""Elements per thread that no longer fit 255 registers."""
-
-MAX_GRID_CORRELATION = -0.5
-"""Correlation of programs with tiles, both logarithms, below which a grid covers the problem."""
-MAX_LOG_PADDING = np.log(64.0)
-
-_TILE = re.compile(r"^(?:BLOCK|TILE|B)(?:_?SIZE)?_?([A-Z0-9]*)$", re.IGNORECASE)
-
-
-def estimate(rows: KernelRuns, specs: Mapping[str, float]) -> np.ndarray:
-    """Return the log time of each run of a kernel, up to a constant per problem.
-
-    It uses ``cores`` of the device's ``specs``.
-    """
-    result = np.zeros(len(rows))
-    waves = rows.waves(specs)
-    known = np.isfinite(waves) & (waves > 0)
-    result[known] += np.log(np.ceil(waves[known]) / waves[known])
-    edges = [tile_edges(c) for c in rows.configs]
-    for numbers in rows.by_problem().values():
-        result[numbers] += _padding_penalty(rows.programs[numbers], [edges[i] for i in numbers])
-    for i, warps in enumerate(rows.warps):
-        result[i] += _tile_factor(edges[i], 32.0 * warps)
-    return result
-
-
-def _padding_penalty(programs: np.ndarray, edges: Sequence[Mapping[str, float]]) -> np.ndarray:
-    """Return the log of the area that all tiles cover, relative to the smallest such area.
-
-    It is 0 if the number of programs does not depend on the tile: persistent kernels.
-    """
-    area = np.array([e.get("M", 1.0) * e.get("N", 1.0) * e.get("", 1.0) for e in edges])
-    nothing = np.zeros(len(area))
-    if not (programs > 0).all() or np.ptp(area) == 0 or np.ptp(programs) == 0:
-        return nothing
-    if np.corrcoef(np.log(programs), np.log(area))[0, 1] > MAX_GRID_CORRELATION:
-        return nothing
-    covered = np.log(programs * area)
-    return np.minimum(covered - covered.min(), MAX_LOG_PADDING)
-
-
-def _tile_factor(edges: Mapping[str, float], threads: float) -> float:
-    if not edges:
-        return 0.0
-    if "M" in edges and "N" in edges:
-        m, n = edges["M"], edges["N"]
-        return _memory_stall_penalty(m * n / (m + n)) + _occupancy_penalty(m * n / threads, "tile")
-    return _occupancy_penalty(float(np.prod(list(edges.values()))) / threads, "row")
-
-
-def _memory_stall_penalty(intensity: float) -> float:
-    """Return the log slow-down by memory stalls, given operations per byte."""
-    return float(np.logaddexp(0.0, 2 * np.log(BALANCE_OPS_PER_BYTE / intensity)) / 2)
-
-
-def _occupancy_penalty(elements: float, kind: str) -> float:
-    """Return the log slow-down by too few or too many elements per thread."""
-    octaves = np.log2(elements / PREFERRED_ELEMENTS_PER_THREAD[kind])
-    spilled = max(float(np.log2(elements / SPILLING_ELEMENTS_PER_THREAD)), 0.0)
-    return float(0.02 * octaves**2 + 0.7 * spilled)
-
-
-def tile_edges(config: FrozenParameters) -> dict[str, float]:
-    """Return the edges of a configuration's tile by the last letter of their names."""
-    edges: dict[str, float] = {}
-    for name, value in config.items():
-        found = _TILE.match(name)
-        if found and isinstance(value, int) and value > 0:
-            edges[found[1].upper()] = float(value)
-    return edges
-
+from foretune.tune.triton.problem_key import (
+    Call,
+    is_constant,
+    triton_parameters,
+    undecorated_kernel,
+)
+from foretune.tune.triton.shapes import ShapeLaw, shape_law
+from foretune.tune.triton.tiles import tile_launches
 
 EXPECTED_LOG_RATIO = "expected_log_ratio"
-"""Key in `Measurement.static`: log time over the fastest candidate's, by the launch order. It is
-stored because it cannot be computed later without the call."""
-ORDER_SPREAD_SHARE = 0.5
-"""Share of the launch order's error used as prior spread; the searcher's process adds the rest."""
+"""Key in `Measurement.static`: log time over the fastest candidate's, by the order. It is stored
+because it cannot be computed later without the call."""
 UNFIT_PROBABILITY = 0.02
 """Probability that a configuration runs although a rule says it exceeds shared memory."""
+ROW_ELEMENTS_PER_THREAD = 16.0
+"""Elements per thread that run best in kernels without a product of tiles."""
+ROW_COST_PER_OCTAVE, ROW_SPREAD = 0.1, 0.2
+"""Log slow-down per octave off that number, and the error of this rule: those of a softmax on an
+RTX 3090."""
 
 
 class PriorFactory:
-    """Makes priors from a predictor, else from the launch order, else from the analytic estimate.
+    """Makes priors: from a predictor, from the launch order of products of tiles, or from a rule.
 
     Args:
         kernel: name of the function.
@@ -131,6 +64,7 @@ class PriorFactory:
         self._device, self._order = device, order
         self._objective = options.parsed_objective
         self._guide: SearchPredictor | None = None
+        self._laws: dict[Any, ShapeLaw | None] = {}
         if options.predictor is not None:
             from foretune.models.saved.lookup import find_search_predictor
 
@@ -147,11 +81,8 @@ class PriorFactory:
         """Whether priors come from a predictor."""
         return self._guide is not None
 
-    def make_prior(self, rows: KernelRuns, launches: Sequence[TileLaunch] | None = None) -> Prior:
-        """Return the prior of one problem's candidates.
-
-        ``launches`` are their tile launches (`tile_launches`); None if unknown.
-        """
+    def make_prior(self, call: Call, rows: KernelRuns) -> Prior | None:
+        """Return the prior of a call's candidates; None for a kernel of which nothing is known."""
         if (predicted := self._predict(rows)) is not None:
             assert self._guide is not None
             # the spread is smaller on devices that the predictor was trained on
@@ -159,30 +90,35 @@ class PriorFactory:
             return Prior(
                 predicted[0], spread, predicted[1], bool(self._guide.mismatch), self._log_mean_of
             )
-        if launches is None:
-            valid = np.ones(len(rows))
-            return Prior(
-                self._estimate(rows), LOG_TIME_SPREAD, valid, log_mean_of=self._log_mean_of
-            )
-        columns, order = launch_features(launches, self._device), self._order or shipped_order()
-        fits = np.where(columns.fits, 1.0, UNFIT_PROBABILITY)
-        spread = ORDER_SPREAD_SHARE * order.spread
-        return Prior(order.log_ratios(columns), spread, fits, log_mean_of=self._log_mean_of)
+        law = self._law(call, rows.configs)
+        launches = tile_launches(call, rows.configs, law)
+        if launches is not None:
+            columns, order = launch_features(launches, self._device), self._order or shipped_order()
+            fits = np.where(columns.fits, 1.0, UNFIT_PROBABILITY)
+            return Prior(order.log_ratios(columns), SPREAD, fits, log_mean_of=self._log_mean_of)
+        if law is None:
+            return None
+        return Prior(
+            row_log_ratios(law, rows), ROW_SPREAD, np.ones(len(rows)), log_mean_of=self._log_mean_of
+        )
+
+    def _law(self, call: Call, configs: Sequence[Configuration]) -> ShapeLaw | None:
+        constants = [
+            (name, repr(call.arguments.get(name)))
+            for name, parameter in triton_parameters(undecorated_kernel(call.function)).items()
+            if is_constant(parameter)
+        ]
+        key = (call.source, *constants, *configs)
+        if key not in self._laws:
+            self._laws[key] = shape_law(call, configs)
+        return self._laws[key]
 
     def _log_mean_of(self, measurements: Sequence[Measurement]) -> np.ndarray:
         """Return the prior log mean of measurements of any problem."""
         rows = KernelRuns.from_measurements(measurements)
         if (predicted := self._predict(rows)) is not None:
             return predicted[0]
-        log_mean = self._estimate(rows)
-        for numbers in rows.by_problem().values():
-            then = [rows.statics[i].get(EXPECTED_LOG_RATIO, np.nan) for i in numbers]
-            if np.isfinite(then).all():
-                log_mean[numbers] = then
-        return log_mean
-
-    def _estimate(self, rows: KernelRuns) -> np.ndarray:
-        return estimate(rows, self._device.specs)
+        return np.array([known.get(EXPECTED_LOG_RATIO, 0.0) for known in rows.statics])
 
     def _predict(self, rows: KernelRuns) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the predictor's log objective and probability to run; None without one."""
@@ -199,3 +135,14 @@ class PriorFactory:
             message = f"the shipped predictor is not used: {e}"
             warnings.warn(message, ForetuneWarning, stacklevel=2)
             return None
+
+
+def row_log_ratios(law: ShapeLaw, rows: KernelRuns) -> np.ndarray:
+    """Return the log slow-down of each candidate of a kernel without products.
+
+    Few elements per thread leave a thread idle while it waits for memory, many spill registers.
+    """
+    elements = np.array([law.sizes(config)[0] for config in rows.configs])
+    octaves = np.log2(elements / (32.0 * rows.warps) / ROW_ELEMENTS_PER_THREAD)
+    cost = ROW_COST_PER_OCTAVE * np.abs(octaves)
+    return cost - cost.min(initial=math.inf)

@@ -188,6 +188,7 @@ class Call:
         device: the device.
         grid: a tuple, or a function of the arguments.
         knobs: names of the tuned parameters.
+        function: the kernel below the tuner; None if it cannot be compiled here.
     """
 
     kernel: str
@@ -197,6 +198,7 @@ class Call:
     device: Device
     grid: tuple[int, ...] | Callable[[dict[str, Any]], tuple[int, ...]] | None
     knobs: tuple[str, ...] = ()
+    function: Any = None
 
     @cached_property
     def subject(self) -> Subject:

@@ -71,7 +71,7 @@ class StalledCallDriver:
     def tuner(self) -> CallTuner:
         """The searcher of the call; use it under `lock`."""
         call = self.kernel.call(self.args, self.kwargs)
-        call = replace(call, knobs=tuple(self._configurations[-1]))
+        call = replace(call, knobs=tuple(self._configurations[-1]), function=self.kernel.fn)
         if self._ignore_known:
             self._tuner_factory.caches.cache_of(call).forget(call.problem)
         return self._tuner_factory.make_tuner(call, self._configurations)

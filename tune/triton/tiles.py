@@ -1,4 +1,4 @@
-"""Derives the tiles of a call's candidates, for any argument names.
+"""Derives the tiles of a call's candidates, whatever its arguments are called.
 
 Tile edges are recognized by name (``BLOCK_M``, ``BLOCK_SIZE_N``, ``BK``), else by the grid. The
 grid is evaluated with an edge of 1 and with an unbounded edge. If the number of programs differs,
@@ -7,14 +7,14 @@ the edge divides the output, and the ratio is the output's size. Otherwise the b
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from foretune.features.launches import TileLaunch
 from foretune.space import Configuration
-from foretune.tune.triton.prior import tile_edges
 from foretune.tune.triton.problem_key import Call
-from foretune.values import FrozenParameters
+from foretune.tune.triton.shapes import ShapeLaw
 
 UNBOUNDED_EDGE = 2**30
 MIN_EDGE = 8
@@ -23,15 +23,24 @@ DEFAULT_DEPTH, DEFAULT_HEAD_WIDTH = 1024.0, 64.0
 """Inner size of a product and width of an attention head, if unknown."""
 NON_SIZE_WORDS = {"STRIDE", "BLOCK", "GROUP", "SPLIT", "TOP", "NUM"}
 """Words in the names of arguments that are no sizes."""
+_TILE = re.compile(r"^(?:BLOCK|TILE|B)(?:_?SIZE)?_?([A-Z0-9]*)$", re.IGNORECASE)
 DATA_BITS = {"float64": 64, "float32": 32, "float16": 16, "bfloat16": 16, "int8": 8, "uint8": 8}
 """Element types of operands; longer integers are indices."""
 
 
-def tile_launches(call: Call, configs: Sequence[Configuration]) -> list[TileLaunch] | None:
-    """Return the launch of every candidate; None if the tiles are not recognized."""
+def tile_launches(
+    call: Call, configs: Sequence[Configuration], law: ShapeLaw | None = None
+) -> list[TileLaunch] | None:
+    """Return the launch of every candidate; None if no product of tiles is recognized.
+
+    ``law`` is what the kernel's code shows: without a product in it there is none, and where names
+    and grid do not tell the tiles, it does.
+    """
     operands = [t for t in _tensors(call.arguments) if _bits(t)]
-    found = _TileEdges(call, configs, operands)
-    if found.m is None or found.n is None or not operands:
+    if not operands or (law is not None and not law.shapes.products):
+        return None
+    tiles = _tiles_by_name(call, configs, operands) or _tiles_by_code(call, law)
+    if tiles is None:
         return None
     a, b = operands[0], operands[min(1, len(operands) - 1)]
     exact = float(_bits(a) == 32 and _is_exact(call.arguments))
@@ -39,22 +48,22 @@ def tile_launches(call: Call, configs: Sequence[Configuration]) -> list[TileLaun
     width = _head_width(call.arguments, a)
     launches = []
     for config in configs:
-        m, n = float(config[found.m]), float(config[found.n])
+        m, n, depth = tiles.edges(config)
         byte_a, byte_b = _bits(a) / 8, _bits(b) / 8
-        if found.is_attention:  # loops over keys and values
+        if tiles.is_attention:  # loops over keys and values
             k, size_k = width, width
-            steps = math.ceil(found.size_n / n) if found.size_n else 1.0
+            steps = math.ceil(tiles.size_n / n) if tiles.size_n else 1.0
             flops, step_bytes = 4.0 * m * n * k, 2.0 * byte_b * n * k
             sums, kept = m * (n + k), byte_a * m * k
         else:
-            k = float(config[found.k]) if found.k else width
-            size_k = found.size_k or _shared_size(a, b, found) or DEFAULT_DEPTH
+            k = depth or width
+            size_k = tiles.size_k or _shared_size(a, b, tiles) or DEFAULT_DEPTH
             steps = math.ceil(size_k / k / float(config.get("SPLIT_K", 1)))
             flops, step_bytes = 2.0 * m * n * k, k * (byte_a * m + byte_b * n)
             sums, kept = m * n, 0.0
         launches.append(TileLaunch(
-            tiles=found.tiles(config), tile_m=m, tile_n=n, tile_k=k,
-            size_m=found.size_m or m, size_n=found.size_n or n, size_k=size_k, steps=steps,
+            tiles=tiles.count(call, config), tile_m=m, tile_n=n, tile_k=k,
+            size_m=tiles.size_m or m, size_n=tiles.size_n or n, size_k=size_k, steps=steps,
             flops=flops, step_bytes=step_bytes, kept_bytes=kept, sums=sums,
             moved_bytes=max(moved, 1.0), warps=float(config.get("num_warps", 4)),
             stages=float(config.get("num_stages", 3)), bits_a=_bits(a), bits_b=_bits(b),
@@ -64,47 +73,81 @@ def tile_launches(call: Call, configs: Sequence[Configuration]) -> list[TileLaun
     return launches
 
 
-class _TileEdges:
-    """The parameters that are edges of a tile, and the sizes that they divide.
+@dataclass(frozen=True)
+class _Tiles:
+    """The tiles of a call.
 
     Attributes:
-        m, n: parameters of the accumulator's edges; None if the tile is not recognized.
-        k: parameter of a step's depth; None if there is none.
-        is_attention: whether a block loops over n, as attention does, instead of k.
-        size_m, size_n, size_k: the divided sizes; 0 if unknown.
+        edges: returns rows, columns and depth of a configuration's tile; depth 0 if unknown.
+        size_m, size_n, size_k: the sizes that they divide; 0 if unknown.
+        is_attention: whether a block loops over columns, as attention does, instead of the depth.
     """
 
-    def __init__(
-        self, call: Call, configs: Sequence[Configuration], operands: Sequence[Any]
-    ) -> None:
-        self._call = call
-        divided = {
-            name: _divided_size(call, configs[0], name) for name in _edge_candidates(configs)
-        }
-        over_grid = [name for name, size in divided.items() if size > 1]
-        letters = {_edge_letter(name): name for name in divided}
-        if not {"M", "N"} <= letters.keys() and len(over_grid) == 2:
-            inside = [name for name in divided if name not in over_grid]
-            letters = dict(zip("MN", over_grid, strict=True))
-            letters |= {"K": inside[0]} if len(inside) == 1 else {}
-        self.m, self.n, self.k = (letters.get(letter) for letter in "MNK")
-        along = self.m in over_grid and self.n not in over_grid
-        heads = sum(len(t.shape) > 2 for t in operands) >= 3  # queries, keys and values
-        self.is_attention = self.k is None and along and heads
-        self.size_m, self.size_n, self.size_k = (
-            _named_size(call.arguments, letter) or divided.get(knob or "", 0.0)
-            for letter, knob in zip("MNK", (self.m, self.n, self.k), strict=True)
-        )
-        across = (self.size_m,) if self.is_attention else (self.size_m, self.size_n)
-        if (self.k is None and not self.is_attention) or not all(across):
-            self.m = None
+    edges: Callable[[Configuration], tuple[float, float, float]]
+    size_m: float
+    size_n: float
+    size_k: float
+    is_attention: bool
 
-    def tiles(self, config: FrozenParameters) -> float:
+    def count(self, call: Call, config: Configuration) -> float:
         """Return the number of tiles; persistent programs compute several."""
-        across = [(self.size_m, self.m)] + ([] if self.is_attention else [(self.size_n, self.n)])
-        tiles = math.prod(math.ceil(size / float(config[knob])) for size, knob in across)  # type: ignore[index,arg-type]
-        programs = self._call.programs(config)
+        m, n, _ = self.edges(config)
+        across = [(self.size_m, m)] + ([] if self.is_attention else [(self.size_n, n)])
+        tiles = math.prod(math.ceil(size / edge) for size, edge in across if size)
+        programs = call.programs(config)
         return max(float(tiles), programs) if programs == programs else float(tiles)
+
+
+def _tiles_by_name(
+    call: Call, configs: Sequence[Configuration], operands: Sequence[Any]
+) -> _Tiles | None:
+    """Return the tiles that parameter names and grid tell; None if they do not."""
+    divided = {name: _divided_size(call, configs[0], name) for name in _edge_candidates(configs)}
+    over_grid = [name for name, size in divided.items() if size > 1]
+    letters = {_edge_letter(name): name for name in divided}
+    if not {"M", "N"} <= letters.keys() and len(over_grid) == 2:
+        inside = [name for name in divided if name not in over_grid]
+        letters = dict(zip("MN", over_grid, strict=True))
+        letters |= {"K": inside[0]} if len(inside) == 1 else {}
+    m, n, k = (letters.get(letter) for letter in "MNK")
+    if m is None or n is None:
+        return None
+    along = m in over_grid and n not in over_grid
+    heads = sum(len(t.shape) > 2 for t in operands) >= 3  # queries, keys and values
+    is_attention = k is None and along and heads
+    size_m, size_n, size_k = (
+        _named_size(call.arguments, letter) or divided.get(knob or "", 0.0)
+        for letter, knob in zip("MNK", (m, n, k), strict=True)
+    )
+    if (k is None and not is_attention) or not size_m or not (size_n or is_attention):
+        return None
+
+    def edges(config: Configuration) -> tuple[float, float, float]:
+        return float(config[m]), float(config[n]), float(config[k]) if k else 0.0
+
+    return _Tiles(edges, size_m, size_n, size_k, is_attention)
+
+
+def _tiles_by_code(call: Call, law: ShapeLaw | None) -> _Tiles | None:
+    """Return the tiles of the code's products; None if there is no code."""
+    if law is None:
+        return None
+    products = law.shapes.products
+    # scores of queries and keys, then scores times values
+    is_attention = len(products) > 1 and products[0][1] == products[1][2]
+    largest = 0 if is_attention else max(range(len(products)), key=lambda i: math.prod(products[i]))
+    at = 1 + 3 * largest
+
+    def edges(config: Configuration) -> tuple[float, float, float]:
+        m, n, k = law.sizes(config)[at : at + 3]
+        return m, n, k
+
+    size_m, size_n, size_k = (
+        _named_size(call.arguments, letter)
+        or (_divided_size(call, law.base, name) if (name := law.controlling(at + i)) else 0.0)
+        for i, letter in enumerate("MNK")
+    )
+    return _Tiles(edges, size_m, size_n, size_k, is_attention)
 
 
 def _edge_candidates(configs: Sequence[Configuration]) -> list[str]:
@@ -124,7 +167,8 @@ def _edge_letter(name: str) -> str | None:
         return None
     if any(word in name.upper() for word in ("GROUP", "SPLIT", "STAGES", "WARPS", "SMS")):
         return None
-    return next(iter(tile_edges(Configuration({name: 1}))), name)
+    found = _TILE.match(name)
+    return found[1].upper() if found else name
 
 
 def _divided_size(call: Call, config: Configuration, knob: str) -> float:
@@ -144,9 +188,9 @@ def _named_size(arguments: Mapping[str, Any], letter: str) -> float:
     return numbers.get(letter, numbers[called[0]] if called else 0.0)
 
 
-def _shared_size(a: Any, b: Any, found: _TileEdges) -> float:
+def _shared_size(a: Any, b: Any, tiles: _Tiles) -> float:
     """Return the size that both operands share besides those of the output; 0 if none."""
-    both = [s for s in a.shape if s in b.shape and s not in (found.size_m, found.size_n)]
+    both = [s for s in a.shape if s in b.shape and s not in (tiles.size_m, tiles.size_n)]
     return float(both[-1]) if both else 0.0
 
 

@@ -67,13 +67,13 @@ def table(tmp_path):
 
 
 def test_a_table_is_read_as_calls(benchmark, table):
-    problems = benchmark.recorded_tables.read(table)
+    problems = benchmark.recorded_tables.read(table)["made_up"]
     assert len(problems) == len(SIZES)
     for problem in problems:
         assert len(problem.configs) == len(TILES)
         assert problem.kept(benchmark.winner(problem)) == 1.0
         assert problem.learned.columns.fits.tolist() == [math.isfinite(t) for t in problem.time_ms]
-    assert len(benchmark.recorded_tables.read(table, problems=2)) == 2
+    assert len(benchmark.recorded_tables.read(table, problems=2)["made_up"]) == 2
 
 
 def test_a_kernel_nobody_can_call_is_refused(benchmark, table):
@@ -84,7 +84,7 @@ def test_a_kernel_nobody_can_call_is_refused(benchmark, table):
 
 
 def test_budgets_spend_what_they_say_and_keep_more(benchmark, table):
-    for problem in benchmark.recorded_tables.read(table):
+    for problem in benchmark.recorded_tables.read(table)["made_up"]:
         found = benchmark.Replayed(None).choose(problem)
         spent = {budget: measured for budget, (_, measured, _) in found.items()}
         assert {b: spent[b] for b in ("0", "1", "4", "8")} == {"0": 0, "1": 1, "4": 4, "8": 8}
@@ -95,7 +95,7 @@ def test_budgets_spend_what_they_say_and_keep_more(benchmark, table):
 
 @pytest.mark.parametrize("budget", [0, 4, "auto"])
 def test_the_decorator_itself_chooses_the_same(benchmark, table, budget):
-    problem = benchmark.recorded_tables.read(table)[0]
+    problem = benchmark.recorded_tables.read(table)["made_up"][0]
     device, given = problem.call.device.name, problem.call.arguments
     times = dict(zip(problem.configs, problem.time_ms, strict=True))
 

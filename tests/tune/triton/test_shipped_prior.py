@@ -13,7 +13,7 @@ import tuned_kernels
 from replay_driver import ReplayDriver
 
 import foretune
-from foretune import Store
+from foretune import Device, Store
 from foretune.datasets import from_measurements
 from foretune.errors import ForetuneWarning
 from foretune.models import Predictor
@@ -25,6 +25,7 @@ from foretune.space import Configuration
 from foretune.tune.triton.kernel_source import source_hash
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import PriorFactory
+from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.runtime import current_device_index, device_at
 
 BLOCKS = (16, 32, 64, 256, 1024)
@@ -72,6 +73,9 @@ def shipped(device, tensors, tmp_path, monkeypatch):
     return of_it
 
 
+CALL = Call("copy", SOURCE, Problem(), {}, Device("any", "gpu"), None)
+
+
 def priors(device, source=SOURCE):
     return PriorFactory("copy", source, device, Options())
 
@@ -95,9 +99,9 @@ def test_without_it_nothing_is_known(tensors):
 def test_of_other_code_or_device_it_has_to_be_checked(device, shipped, caplog):
     rows = KernelRuns([Problem(n=1024)] * 2, [Configuration(BLOCK=b) for b in (16, 64)], [{}] * 2)
     with caplog.at_level(logging.INFO, "foretune"):
-        assert not priors(device).make_prior(rows).foreign
-        assert priors(dataclasses.replace(device, name="another")).make_prior(rows).foreign
-        assert priors(device, "0" * 16).make_prior(rows).foreign
+        assert not priors(device).make_prior(CALL, rows).foreign
+        assert priors(dataclasses.replace(device, name="another")).make_prior(CALL, rows).foreign
+        assert priors(device, "0" * 16).make_prior(CALL, rows).foreign
     assert "replayed is of " in caplog.text
     assert caplog.messages[-1].endswith("replayed measured other code of copy")
 

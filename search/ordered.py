@@ -1,0 +1,213 @@
+"""Search in the order of a prior, corrected by what was measured of the kernel before.
+
+The log time of a run is the prior, an offset of its problem, an error that is smooth in problem and
+configuration, and an independent error. A Gaussian process describes both errors, so runs of
+other problems only re-rank the prior's order: where nothing similar was measured, the order stands.
+Its parameters are fixed, unless the prior is coarse. Errors larger than expected widen all spreads.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from foretune.models.covariance import GroupCovariance, Hyperprior, MaternCovariance
+from foretune.models.gaussian_process import GaussianProcess, Posterior
+from foretune.search.encoding import KernelRuns, nearest_first
+from foretune.search.posterior import SearchPosterior
+from foretune.search.searcher import Searcher
+from foretune.search.surrogate_process import one_blas_thread
+from foretune.space import Configuration
+
+MAX_ROWS = 300
+"""Maximum number of earlier runs, nearest problems first."""
+VARIANCE, SMOOTHNESS = Hyperprior(1.0, 1.0, 1e-2, 1e2), 2.5
+"""Variance of the smooth error in units of the prior's spread, and its Matérn smoothness."""
+LENGTH = Hyperprior(0.5, 1.0, np.exp(-4.0), np.exp(4.0))
+"""Its length scale, in standard deviations of the axes, times the square root of their number."""
+INDEPENDENT = Hyperprior(0.36, 1.0, 1e-3, 1e1)
+"""Variance of the independent error."""
+OFFSET = Hyperprior(100.0, 0.0)
+"""Variance of a problem's offset."""
+PRIOR_ERRORS = 10.0
+"""Number of errors of the expected size that the observed ones are averaged with."""
+NO_PRIOR_SPREAD = 0.5
+"""Standard deviation of the smooth error of log times without a prior."""
+COARSE_SPREAD, MIN_FIT, FIT_STEPS = 0.2, 8, 15
+"""Spread from which a prior is coarse: the process is then fitted, from so many runs on."""
+FIRST_MEASUREMENTS, LATER_MEASUREMENTS, KNOWN_PROBLEMS = 4, 3, 8
+"""Minimum number of measurements, and that once so many other problems were measured."""
+MIN_P_VALID = 1e-3
+
+
+class OrderedSearcher(Searcher):
+    """Measures the candidates that the prior and earlier runs expect to be fastest.
+
+    Made for lists: every candidate is predicted at every step. Earlier runs may be of the same
+    problem, also of configurations outside the space.
+
+    Args:
+        args, named: as for `Searcher`.
+        statics: known properties of each configuration before it runs (`Measurement.static`).
+    """
+
+    uses_prior = True
+
+    def __init__(
+        self, *args: Any, statics: Sequence[Mapping[str, float]] | None = None, **named: Any
+    ) -> None:
+        self._statics = statics
+        super().__init__(*args, **named)
+
+    @cached_property
+    def search_posterior(self) -> SearchPosterior:
+        """The posterior of all candidates."""
+        with one_blas_thread():
+            return self._make_posterior()
+
+    @property
+    def min_measurements(self) -> int:
+        """Minimum number of measurements, even if the expected regret is small."""
+        if self.prior is not None and not self.prior.foreign:
+            return 0
+        known = self._known_problems >= KNOWN_PROBLEMS
+        return min(LATER_MEASUREMENTS if known else FIRST_MEASUREMENTS, len(self.space))
+
+    def choice(self) -> Configuration:
+        """Return the configuration to run now: the best measured one, else the most promising."""
+        return self.best() or self.space[self.search_posterior.best]
+
+    def expected_regret(self) -> float:
+        """Return the expected regret of `choice`: how much slower than the optimum, relative.
+
+        Infinite below the minimum number of measurements.
+        """
+        return math.inf if self._must_measure else self.search_posterior.expected_regret
+
+    def expected_improvement(self) -> float:
+        """Return the expected gain on `best` of one more measurement, relative."""
+        if self._must_measure:
+            return math.inf
+        return self.search_posterior.expected_improvement(self._free)
+
+    def _prepare(self) -> None:
+        self._known_problems = len(
+            {m.problem for m in self.other_measurements if m.ok and m.problem != self.problem}
+        )
+        useful = [m for m in self.other_measurements if not math.isnan(self.objective.value_of(m))]
+        self._others = nearest_first(useful, self.problem)[:MAX_ROWS]
+        self._other_values = np.array([self.objective.value_of(m) for m in self._others])
+
+    def _propose(self, n: int) -> list[int]:
+        posterior, chosen, free = self.search_posterior, list[int](), self._free
+        while len(chosen) < n:
+            first = len(self._known_values) + len(chosen) < FIRST_MEASUREMENTS
+            in_order = first and self.prior is not None
+            score = posterior.log_expected_success if in_order else posterior.log_acquisition
+            chosen.append(int(np.argmax(np.where(free, score, -np.inf))))
+            free[chosen[-1]] = False
+        return chosen
+
+    def _learn(self, new_values: dict[int, float]) -> None:
+        self.__dict__.pop("search_posterior", None)
+
+    @property
+    def _must_measure(self) -> bool:
+        return len(self._known_values) < self.min_measurements
+
+    @property
+    def _free(self) -> np.ndarray:
+        """A new mask of the unproposed candidates."""
+        free = np.ones(len(self.space), dtype=bool)
+        free[list(self.proposed)] = False
+        return free
+
+    @property
+    def _known_values(self) -> dict[int, float]:
+        """The observations with a known objective."""
+        return {i: value for i, value in self.observed.items() if not math.isnan(value)}
+
+    @property
+    def _spread(self) -> float:
+        return NO_PRIOR_SPREAD if self.prior is None else self.prior.log_spread
+
+    @cached_property
+    def _prior_means(self) -> tuple[np.ndarray, np.ndarray]:
+        """The prior of the earlier runs, and of the candidates."""
+        if self.prior is None:
+            return np.zeros(len(self._others)), np.zeros(len(self.space))
+        if self.prior.log_mean_of is not None and self._others:
+            return self.prior.log_mean_of(self._others), self.prior.log_mean
+        at = [self.space.index_or_none(m.config) for m in self._others]
+        usual = float(np.median(self.prior.log_mean))
+        known = [usual if i is None else float(self.prior.log_mean[i]) for i in at]
+        return np.array(known), self.prior.log_mean
+
+    @cached_property
+    def _points(self) -> np.ndarray:
+        """Earlier runs, then the candidates: standardized axes, and the number of the problem."""
+        candidates = list(self.space)
+        statics = self._statics or [{}] * len(candidates)
+        rows = KernelRuns.from_measurements(self._others)
+        rows += KernelRuns([self.problem] * len(candidates), candidates, statics)
+        points, _ = rows.points(self.device.specs if self.device else {})
+        numbers = {problem: float(i) for i, problem in enumerate(dict.fromkeys(rows.problems))}
+        return np.column_stack(
+            [points / points.std(axis=0), [numbers[problem] for problem in rows.problems]]
+        )
+
+    def _make_posterior(self) -> SearchPosterior:
+        known = self._known_values
+        objective = np.full(len(self.space), np.nan)
+        objective[list(known)] = list(known.values())
+        earlier, prior = self._prior_means
+        ran, valid = np.isfinite(self._other_values), np.isfinite(objective)
+        X = np.vstack([self._points[: len(self._others)][ran], self._here[valid]])
+        errors = np.log(np.concatenate([self._other_values[ran], objective[valid]]))
+        errors -= np.concatenate([earlier[ran], prior[valid]])
+        levels = {i: float(errors[X[:, -1] == i].mean()) for i in np.unique(X[:, -1])}
+        y = errors - np.array([levels[i] for i in X[:, -1]])
+        process = _process(X.shape[1] - 1)
+        if self._spread >= COARSE_SPREAD and len(y) >= MIN_FIT:
+            process = process.fitted(X, y / self._spread, FIT_STEPS)
+        posterior = Posterior(
+            process, X, y, self._here,
+            prior=prior + levels.get(self._here[0, -1], 0.0), scale=self._spread,
+            observation_noise=True,
+        )  # fmt: skip
+        posterior.scale *= _widening(posterior, len(y) - len(levels))
+        return SearchPosterior(
+            np.arange(len(self.space)), posterior, self._validity(known), objective
+        )
+
+    @property
+    def _here(self) -> np.ndarray:
+        """The points of the candidates."""
+        return self._points[len(self._others) :]
+
+    def _validity(self, known: Mapping[int, float]) -> np.ndarray:
+        """Return each candidate's probability to run, given which configurations ran anywhere."""
+        tries: dict[int | None, list[bool]] = {}
+        for m in self._others:
+            tries.setdefault(self.space.index_or_none(m.config), []).append(m.ok)
+        for index, value in known.items():
+            tries.setdefault(index, []).append(math.isfinite(value))
+        found = np.ones(len(self.space)) if self.prior is None else self.prior.p_valid.copy()
+        for i, ran in tries.items():
+            if i is not None and not all(ran):
+                found[i] *= (sum(ran) + 0.1) / (len(ran) + 0.2)
+        return np.clip(found, MIN_P_VALID, 1.0)
+
+
+def _process(axes: int) -> GaussianProcess:
+    """Return the process of the errors in units of their spread; the problem is the last column."""
+    smooth = MaternCovariance(slice(0, axes), VARIANCE, LENGTH, SMOOTHNESS)
+    return GaussianProcess.from_prior([smooth, GroupCovariance(axes, OFFSET)], INDEPENDENT)
+
+
+def _widening(posterior: Posterior, freedom: int) -> float:
+    """Return the factor of spreads that covers the observed errors; at least 1."""
+    observed = posterior.squared_errors / posterior.scale**2
+    return math.sqrt(max(1.0, (PRIOR_ERRORS + observed) / (PRIOR_ERRORS + freedom)))
