@@ -76,7 +76,7 @@ def flex_attention(
 
 
 @triton.jit
-def softmax_rows(OUT, IN, columns, stride, WIDTH: tl.constexpr):
+def softmax_rows(OUT, IN, rows, columns, stride, WIDTH: tl.constexpr):
     """Compute the softmax of a row per block."""
     at = tl.arange(0, WIDTH)
     x = tl.load(IN + tl.program_id(0) * stride + at, mask=at < columns, other=-float("inf"))
@@ -240,11 +240,11 @@ def _tiled_product(sizes: Mapping[str, Any], fixed: Mapping[str, int], times: Ti
 def _softmax(count: int, width: int, times: Mapping[int, float]) -> Recorded:
     arguments = {
         "OUT": Tensor("float16", (count, width)), "IN": Tensor("float16", (count, width)),
-        "columns": width, "stride": width, "WIDTH": triton.next_power_of_2(width),
+        "rows": count, "columns": width, "stride": width, "WIDTH": triton.next_power_of_2(width),
     }  # fmt: skip
     configs = tuple(Configuration(num_warps=warps) for warps in sorted(times))
     device = find_device("NVIDIA GeForce RTX 3090")
-    call = _call(softmax_rows, ["columns"], arguments, device, (count,), ["num_warps"])
+    call = _call(softmax_rows, ["rows", "columns"], arguments, device, (count,), ["num_warps"])
     call = replace(call, function=softmax_rows)
     return Recorded(
         "dtas_softmax", "float16", call, configs, np.array([times[c["num_warps"]] for c in configs])

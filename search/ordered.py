@@ -15,14 +15,15 @@ import numpy as np
 
 from foretune.models.covariance import GroupCovariance, Hyperprior, MaternCovariance
 from foretune.models.gaussian_process import GaussianProcess, Posterior
-from foretune.search.encoding import KernelRuns, nearest_first
+from foretune.search.encoding import KernelRuns, nearest_first, problem_distance
 from foretune.search.posterior import SearchPosterior
 from foretune.search.searcher import Searcher
 from foretune.search.surrogate_process import one_blas_thread
 from foretune.space import Configuration
 
-MAX_ROWS = 300
-"""Maximum number of earlier runs, nearest problems first."""
+MAX_ROWS, MAX_DISTANCE = 300, 16.0
+"""Maximum number of earlier runs, nearest problems first, and from which distance of problems
+(`problem_distance`) they tell nothing: two differing types."""
 VARIANCE, SMOOTHNESS = Hyperprior(1.0, 1.0, 1e-2, 1e2), 2.5
 """Variance of the smooth error in units of the prior's spread, and its Matérn smoothness."""
 LENGTH = Hyperprior(0.5, 1.0, np.exp(-4.0), np.exp(4.0))
@@ -35,7 +36,7 @@ PRIOR_ERRORS = 10.0
 """Number of errors of the expected size that the observed ones are averaged with."""
 NO_PRIOR_SPREAD = 0.5
 """Standard deviation of the smooth error of log times without a prior."""
-COARSE_SPREAD, MIN_FIT, FIT_STEPS = 0.2, 8, 15
+COARSE_SPREAD, MIN_FIT, FIT_STEPS = 0.3, 8, 15
 """Spread from which a prior is coarse: the process is then fitted, from so many runs on."""
 FIRST_MEASUREMENTS, LATER_MEASUREMENTS, KNOWN_PROBLEMS = 4, 3, 8
 """Minimum number of measurements, and that once so many other problems were measured."""
@@ -93,11 +94,12 @@ class OrderedSearcher(Searcher):
         return self.search_posterior.expected_improvement(self._free)
 
     def _prepare(self) -> None:
-        self._known_problems = len(
-            {m.problem for m in self.other_measurements if m.ok and m.problem != self.problem}
-        )
         useful = [m for m in self.other_measurements if not math.isnan(self.objective.value_of(m))]
-        self._others = nearest_first(useful, self.problem)[:MAX_ROWS]
+        near = [m for m in useful if problem_distance(m.problem, self.problem) < MAX_DISTANCE]
+        self._others = nearest_first(near, self.problem)[:MAX_ROWS]
+        self._known_problems = len(
+            {m.problem for m in self._others if m.ok and m.problem != self.problem}
+        )
         self._other_values = np.array([self.objective.value_of(m) for m in self._others])
 
     def _propose(self, n: int) -> list[int]:

@@ -126,7 +126,7 @@ class TestBudget:
         kernel = make()
         for n in (512, 2048, 8192, 1024, 4096, 16, 64, 256, 128, 32, 700, 5000):
             call(kernel, device, tensors, n)
-        assert call(kernel, device, tensors, 3000) <= 6
+        assert call(kernel, device, tensors, 3000) < len(kernel.configs) / 2
         assert kernel.best_config.kwargs["BLOCK"] in (512, 1024)
         assert kernel.best_config.num_warps == 4
 
