@@ -35,7 +35,7 @@ MAX_LOG_SLOWDOWN = 1.5
 """Clip of log slow-downs; failures count as this."""
 KNOTS = 24
 """Number of knots of the curve."""
-SPREAD = 0.1
+SPREAD = 0.08
 """Standard deviation of the smooth part of the log error (`foretune.search.ordered`). With it, the
 loss promised on kernels left out covered the loss there was."""
 MIN_SLOPE = 1e-3
