@@ -188,11 +188,11 @@ class CallTuner:
         self._unrecorded = []
 
     def record_crashes(self) -> None:
-        """Record candidates that crashed another process as failed."""
+        """Record candidates that crashed two other processes as failed."""
         known = {m.config for m in self.measured()}
         for config in self.cache.crashed_configurations(self.call.problem):
             if config in self.space and config not in known:
-                reason = "its measurement took the process with it"
+                reason = "its measurement took two processes with it"
                 self._record([self.call.failure(config, Status.RUNTIME_ERROR, reason)])
 
     def fallback_configuration(self) -> Configuration:
