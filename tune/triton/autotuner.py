@@ -11,7 +11,6 @@ import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
-from types import MappingProxyType
 from typing import Any, Self, cast
 
 import triton
@@ -33,7 +32,6 @@ from foretune.tune.triton.problem_key import (
     Key,
     UntunedCall,
     make_plan,
-    plan_id,
     triton_parameters,
     undecorated_kernel,
 )
@@ -56,7 +54,7 @@ MAX_FALLBACK_CONFIGS = 200
 class Autotuner(Stock):  # type: ignore[misc]
     """See `foretune.autotune`; arguments are those of Triton's class, and ``options``."""
 
-    _plans = cast(dict[tuple[Any, ...], CallPlan], MappingProxyType({}))
+    _plans: Sequence[CallPlan] = ()
     pre_hook: Callable[..., Any]
     post_hook: Callable[..., Any]
     nargs: Any  # positional arguments of the current call, by name
@@ -88,7 +86,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         if reset_to_zero or restore_value:
             self._unwrap_descriptors_in_hooks()
         self.options = options or Options()
-        self._plans = {}
+        self._plans = ()
         self._cache_entries: dict[Key, triton.Config] = {}
         self._online: OrderedDict[Any, OnlineDriver] = OrderedDict()
         self._provisional_choices: dict[Any, triton.Config] = {}
@@ -125,13 +123,19 @@ class Autotuner(Stock):  # type: ignore[misc]
         """Launch with the choice for this problem; choose on the first call."""
         if Stock.run is not _STOCK_RUN:
             return Stock.run(self, *args, **kwargs)
-        plan = self._plans.get(plan_id(args, kwargs))
-        if plan is not None and len(self.configs) > 1:
-            decision = plan.entries.get(plan.key(args, kwargs))
-            if decision is not None and self.cache.get(decision.key) is decision.cache_entry:
-                self.best_config = config = decision.config
-                if config.pre_hook is None:
-                    return self.fn.run(*args, **kwargs, **decision.knobs)
+        if len(configs := self.configs) == 1:
+            return self._launch(configs[0], args, kwargs)
+        for plan in self._plans:
+            if (key := plan.key(args, kwargs)) is None:
+                continue
+            decision = plan.entries.get(key)
+            if decision is None or self.cache.get(decision.key) is not decision.cache_entry:
+                break
+            self.best_config = config = decision.config
+            if config.pre_hook is not None:
+                named = zip(self.arg_names, args, strict=False)
+                config.pre_hook({**dict(named), **kwargs, **decision.knobs})
+            return self.fn.run(*args, **kwargs, **decision.knobs)
         return self._run_new(args, kwargs)
 
     def choose(self, *args: Any, grid: Any = None, **kwargs: Any) -> triton.Config:
@@ -179,7 +183,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         Raises:
             UsageError: nothing has been chosen yet.
         """
-        decided = [d.config for p in self._plans.values() for d in p.entries.values()]
+        decided = [d.config for p in self._plans for d in p.entries.values()]
         kept = list(dict.fromkeys(configs or (*self.cache.values(), *decided)))
         if not kept:
             name = self.base_fn.__name__
@@ -208,21 +212,21 @@ class Autotuner(Stock):  # type: ignore[misc]
         return StalledCallDriver(kernel, self.tuner_factory, args, kwargs, configs, ignore_known)
 
     def _run_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Launch a new problem, or a configuration with a hook."""
+        """Choose for a new problem, and launch."""
         if not hasattr(self, "tuner_factory"):  # a subclass skipped our constructor
             return _STOCK_RUN(self, *args, **kwargs)
         with self.lock:
             self.nargs = dict(zip(self.arg_names, args, strict=False))
             try:
-                if len(self.configs) == 1:
-                    return self._launch(self.configs[0], args, kwargs)
                 return self._run_keyed(args, kwargs)
             finally:
                 self.nargs = None
 
     def _run_keyed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan = self._get_plan(args, kwargs)
-        new = UntunedCall(args, kwargs, plan, plan.key(args, kwargs), self._stock_key(kwargs))
+        problem_key = plan.key(args, kwargs)
+        assert problem_key is not None
+        new = UntunedCall(args, kwargs, plan, problem_key, self._stock_key(kwargs))
         self._retune_removed_entries(new.key)
         decision = plan.entries.get(new.problem_key)
         if decision is not None and self.cache.get(new.key) is decision.cache_entry:
@@ -268,7 +272,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         if key not in self._cache_entries or key in self.cache:
             return
         del self._cache_entries[key]
-        for plan in self._plans.values():
+        for plan in self._plans:
             for problem_key, decision in list(plan.entries.items()):
                 if decision.key == key:
                     del plan.entries[problem_key]
@@ -397,18 +401,21 @@ class Autotuner(Stock):  # type: ignore[misc]
         self.best_config = config
         knobs = config.all_kwargs()
         if config.pre_hook is not None:
-            config.pre_hook({**self.nargs, **kwargs, **knobs})
+            named = zip(self.arg_names, args, strict=False)
+            config.pre_hook({**dict(named), **kwargs, **knobs})
         return self.fn.run(*args, **kwargs, **knobs)
 
     def _get_plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPlan:
-        which = plan_id(args, kwargs)
-        if which not in self._plans:
-            self._plans[which] = make_plan(
-                self.arg_names, self.keys, triton_parameters(self.function), args, kwargs,
-                classes=self.options.budget != "all",
-                buckets={n: partial(self.options.bucket, n) for n in self.options.buckets or {}},
-            )  # fmt: skip
-        return self._plans[which]
+        for plan in self._plans:
+            if plan.key(args, kwargs) is not None:
+                return plan
+        plan = make_plan(
+            self.arg_names, self.keys, triton_parameters(self.function), args, kwargs,
+            classes=self.options.budget != "all",
+            buckets={n: partial(self.options.bucket, n) for n in self.options.buckets or {}},
+        )  # fmt: skip
+        self._plans = (*self._plans, plan)
+        return plan
 
     def _stock_key(self, kwargs: dict[str, Any]) -> Key:
         """Return the key of stock Triton: values of the key arguments, then every dtype."""
