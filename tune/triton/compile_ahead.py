@@ -15,7 +15,7 @@ from typing import Any
 import triton
 
 from foretune.tune.triton.descriptors import arguments_after_hook
-from foretune.tune.triton.runtime import current_device_index, is_interpreted
+from foretune.tune.triton.runtime import active_driver, current_device_index
 
 MAX_COMPILE_THREADS = min(8, os.cpu_count() or 1)
 """Maximum number of parallel compilations."""
@@ -31,7 +31,7 @@ class CompileAhead:
         self._timed_out: set[triton.Config] = set()
         self._slots = threading.Semaphore(MAX_COMPILE_THREADS)
         self._index = current_device_index()
-        self._enabled = not is_interpreted() and "grid" in self._kwargs
+        self._enabled = active_driver() is not None and "grid" in self._kwargs
 
     def compile(self, configs: Sequence[triton.Config], limit_s: float) -> None:
         """Compile ``configs``; give up those that take longer than ``limit_s`` seconds."""
