@@ -6,7 +6,7 @@ the first one. If it breaks the device, the failure is recorded and the search e
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,7 @@ from triton.runtime.errors import OutOfResources, PTXASError
 from foretune.collect.power import find_meter, measure_power
 from foretune.errors import ForetuneWarning
 from foretune.measurement import Measurement, Status
+from foretune.space import Configuration
 from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.triton.kernel import DecoratedKernel, to_configuration
 from foretune.tune.triton.output_check import ComparisonError, OutputChecker
@@ -38,11 +39,15 @@ class UserKernelError(Exception):
         self.cause = cause
 
 
+class CannotRun(Exception):
+    """A configuration may not be launched to see what it computes."""
+
+
 class ConfigurationBenchmark:
     """Measures configurations of one call.
 
-    ``configs`` are all candidates; the first that runs gives the expected outputs. ``timings``
-    holds the benchmarker's results of configurations that passed.
+    ``configs`` are all candidates, and ``can_run`` tells which may be launched to get the expected
+    outputs. ``timings`` holds the benchmarker's results of configurations that passed.
     """
 
     def __init__(
@@ -54,10 +59,12 @@ class ConfigurationBenchmark:
         call: Call,
         cache: MeasurementCache,
         needs_power: bool,
+        can_run: Callable[[triton.Config], bool] = lambda config: True,
     ) -> None:
         self._kernel, self._args, self._kwargs = kernel, args, kwargs
         self._configs, self._call, self._cache = configs, call, cache
-        self._needs_power = needs_power
+        self._needs_power, self._can_run = needs_power, can_run
+        self._measuring: Configuration | None = None
         self.timings: dict[triton.Config, Any] = {}
 
     def measure(self, config: triton.Config) -> Measurement:
@@ -67,12 +74,13 @@ class ConfigurationBenchmark:
             UserKernelError: the device is broken, a hook failed, or the call itself is wrong.
             ComparisonError: its outputs cannot be compared.
         """
-        with self._cache.mark_measuring(self._call.problem, to_configuration(config)):
+        self._measuring = to_configuration(config)
+        with self._cache.mark_measuring(self._call.problem, self._measuring):
             try:
                 timing = self._benchmark(config)
             except ComparisonError:
                 raise
-            except INVALID_CONFIG_ERRORS as e:
+            except (*INVALID_CONFIG_ERRORS, CannotRun) as e:
                 return self.failure(config, Status.COMPILE_ERROR, f"{type(e).__name__}: {e}")
             except Exception as e:
                 failure = self.failure(config, Status.RUNTIME_ERROR, f"{type(e).__name__}: {e}")
@@ -106,11 +114,10 @@ class ConfigurationBenchmark:
         if limit is not None:
             error = self._checker.error(config)
             if not error <= limit:
-                return self.failure(
-                    config,
-                    Status.WRONG_RESULT,
-                    f"differs from the first configuration by {error:.2g}, more than {limit:.2g}",
+                reason = (
+                    f"differs from {self._checker.source} by {error:.2g}, more than {limit:.2g}"
                 )
+                return self.failure(config, Status.WRONG_RESULT, reason)
         self.timings[config] = timing
         times = [max(float(t), MIN_TIME_MS) for t in np.ravel(timing)]
         power_w, energy_mj = self._measure_power(config, times[0])
@@ -121,8 +128,21 @@ class ConfigurationBenchmark:
 
     @cached_property
     def _checker(self) -> OutputChecker:
-        named = self._kernel.arguments_by_name(self._args) | dict(self._kwargs)
-        checker = OutputChecker(self._launch, named, self._configs)
+        options, fn = self._kernel.options, self._kernel.fn
+        named = {**self._kernel.arguments_by_name(self._args), **self._kwargs}
+        assert options.check is not None
+        checker = OutputChecker(
+            self._launch,
+            {n: v for n, v in named.items() if n in fn.arg_names},
+            self._configs,
+            options.check,
+            options.reference,
+        )
+        if checker.outvoted:
+            _warn(
+                f"{checker.outvoted} of {self._call.kernel} differs from {checker.source}, so it "
+                "counts as wrong: name what is right with reference="
+            )
         if checker.changed:
             _warn(
                 f"{self._call.kernel} reads and changes {', '.join(checker.changed)}, which is put "
@@ -131,7 +151,15 @@ class ConfigurationBenchmark:
         return checker
 
     def _launch(self, config: triton.Config) -> None:
-        self._kernel.launch(config, self._args, self._kwargs)
+        """Launch for the checker; a configuration that ends the process is to blame itself."""
+        if not self._can_run(config):
+            raise CannotRun("it is too slow to compile, or known to fail")
+        problem, named = self._call.problem, to_configuration(config)
+        if named == self._measuring:
+            return self._kernel.launch(config, self._args, self._kwargs)
+        with self._cache.mark_measuring(problem, named):
+            self._kernel.launch(config, self._args, self._kwargs)
+        return self._cache.release(problem, named)
 
     def _measure_power(self, config: triton.Config, time_ms: float) -> tuple[float, float]:
         """Return mean power (W) and energy per launch (mJ); NaN if not metered."""

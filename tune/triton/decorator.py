@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from foretune.models.saved.lookup import PredictorSource
     from foretune.tune.store import Store
+    from foretune.tune.triton.output_check import Reference
 
 DISABLE_VARIABLE = "FORETUNE_DISABLE"
 
@@ -41,6 +42,7 @@ def autotune(
     store: "Store | str | os.PathLike[str] | bool | None" = None,
     shipped: str | os.PathLike[str] | None = None,
     check: float | None = None,
+    reference: "Reference | None" = None,
     compile_limit_s: float = 60.0,
     buckets: Mapping[str, Sequence[int]] | None = None,
     strict: bool = False,
@@ -73,7 +75,8 @@ def autotune(
             one shipped with Foretune.
         store: the tuning store; False for none.
         shipped: a file of results shipped with a library.
-        check: maximum relative difference from the first configuration's output.
+        check: maximum relative error of the output.
+        reference: function that returns the expected outputs.
         compile_limit_s: time limit for compiling one configuration, seconds.
         buckets: key argument -> upper bounds of its buckets.
         strict: raise an error if no choice is recorded.
@@ -92,6 +95,7 @@ def autotune(
         store=store,
         shipped=shipped,
         check=check,
+        reference=reference,
         compile_limit_s=compile_limit_s,
         buckets=buckets,
         strict=strict,

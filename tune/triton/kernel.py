@@ -49,7 +49,9 @@ class DecoratedKernel:
         """Return the `Call` of some arguments."""
         options = self.options
         positional = self.arguments_by_name(args)
-        return make_call(self.function, self.keys, positional, kwargs, options.mode, options.bucket)
+        return make_call(
+            self.function, self.keys, positional, kwargs, options.bucket, **options.problem_tags
+        )
 
     def launch(self, config: triton.Config, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Run a configuration once, with the hooks of a measured launch."""

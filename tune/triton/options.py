@@ -4,14 +4,17 @@ import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+from foretune.code_hash import source_hash_of_function
 from foretune.errors import UsageError
 from foretune.objective import Objective
 
 if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource
     from foretune.tune.store import Store
+    from foretune.tune.triton.output_check import Reference
 
 Budget = int | Literal["auto", "all"]
 Mode = Literal["stall", "graph", "online"]
@@ -36,8 +39,11 @@ class Options:
             one shipped with Foretune, if any, and logs which. None uses no predictor.
         store: path or SQLAlchemy URL of the tuning store; None for the user's own, False for none.
         shipped: a file of tuned results that came with a library (``foretune store --export``).
-        check: maximum relative difference from the first configuration's output; None does not
-            compare.
+        check: maximum relative error of the output; None does not compare. The output is compared
+            with the first configuration's, unless two others agree with each other but not with it.
+        reference: compare with this function's result instead (`foretune.tune.triton.output_check.
+            Reference`): it takes the kernel's arguments by name and returns a dictionary from names
+            of arguments to the tensors expected there. Needs ``check``.
         compile_limit_s: time limit for compiling one configuration, seconds.
         buckets: key argument -> ascending upper bounds. A value counts as the smallest bound that
             is not below it; a value above all bounds counts as itself.
@@ -53,6 +59,7 @@ class Options:
     store: "Store | str | os.PathLike[str] | bool | None" = None
     shipped: str | os.PathLike[str] | None = None
     check: float | None = None
+    reference: "Reference | None" = None
     compile_limit_s: float = 60.0
     buckets: Mapping[str, Sequence[int]] | None = None
     strict: bool = False
@@ -65,8 +72,6 @@ class Options:
             raise UsageError(f"mode is {self.mode!r}: give 'stall', 'graph' or 'online'")
         _check_number("regret", self.regret, "a share such as 0.03", minimum=0.0)
         _check_number("compile_limit_s", self.compile_limit_s, "seconds such as 60", minimum=1e-3)
-        if self.check is not None:
-            _check_number("check", self.check, "a relative error such as 1e-2", minimum=1e-12)
         for name in ("predictor", "store", "shipped"):
             value = getattr(self, name)
             if isinstance(value, (int, float)) and not (name == "store" and value in (True, False)):
@@ -75,13 +80,23 @@ class Options:
             all_integers = all(isinstance(b, int) and not isinstance(b, bool) for b in bounds)
             if not bounds or not all_integers or sorted(set(bounds)) != list(bounds):
                 raise UsageError(f"buckets of {name} are {bounds!r}: give whole numbers, ascending")
-        if self.mode == "online" and self.objective != Objective.TIME:
-            raise UsageError(
-                "mode='online' times calls and cannot meter them: tune for energy with mode='stall'"
-            )
         if self.objective not in list(Objective):
             known = ", ".join(o.value for o in Objective)
             raise UsageError(f"objective is {self.objective!r}: give one of {known}")
+        self._check_outputs()
+        if self.mode == "online" and (self.objective != Objective.TIME or self.check is not None):
+            raise UsageError(
+                "mode='online' times calls and cannot meter or compare them: tune for energy, or "
+                "check, with mode='stall'"
+            )
+
+    def _check_outputs(self) -> None:
+        if self.check is not None:
+            _check_number("check", self.check, "a relative error such as 1e-2", minimum=1e-12)
+        elif self.reference is not None:
+            raise UsageError("reference needs the relative error allowed: give check=1e-2")
+        if self.reference is not None and not callable(self.reference):
+            raise UsageError(f"reference is {self.reference!r}: give a function")
 
     def bucket(self, name: str, value: Any) -> Any:
         """Return the bucket of a key argument's value."""
@@ -95,6 +110,14 @@ class Options:
     def parsed_objective(self) -> Objective:
         """The objective."""
         return Objective(self.objective)
+
+    @cached_property
+    def problem_tags(self) -> dict[str, str]:
+        """Parameters of a problem that say how it was timed and compared."""
+        tags: dict[str, str] = {} if self.mode == "stall" else {"timed": self.mode}
+        if self.reference is not None:
+            tags["reference"] = source_hash_of_function(self.reference)
+        return tags
 
     @property
     def measurement_limit(self) -> int | None:

@@ -267,8 +267,8 @@ def make_call(
     keys: Sequence[str],
     named: Mapping[str, Any],
     kwargs: Mapping[str, Any],
-    mode: str = "stall",
     bucket: Callable[[str, Any], Any] | None = None,
+    **tags: str,
 ) -> Call:
     """Return a call of the undecorated kernel ``function``.
 
@@ -277,13 +277,12 @@ def make_call(
         keys: names of the arguments whose values make a problem.
         named: positional arguments, by name.
         kwargs: keyword arguments, and ``grid``.
-        mode: how it is timed (`Options.mode`), part of the problem unless "stall".
         bucket: maps name and value of a key argument to its bucket.
+        tags: further parameters of the problem (`Options.problem_tags`).
     """
     arguments = {**named, **{n: v for n, v in kwargs.items() if n in function.arg_names}}
     problem = problem_from_arguments(function, keys, arguments, bucket)
-    if mode != "stall":
-        problem = Problem(problem, timed=mode)
+    problem = Problem(problem, **tags) if tags else problem
     return Call(
         function.__name__,
         source_hash(function),

@@ -11,11 +11,11 @@ from typing import Any
 
 import triton
 
-from foretune.errors import ForetuneWarning
+from foretune.errors import ForetuneWarning, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.search.loop import Batch, SearchLoop
 from foretune.space import Configuration
-from foretune.tune.triton.benchmark import ConfigurationBenchmark
+from foretune.tune.triton.benchmark import ConfigurationBenchmark, UserKernelError
 from foretune.tune.triton.choice import CallTuner, CallTunerFactory
 from foretune.tune.triton.compile_ahead import CompileAhead
 from foretune.tune.triton.kernel import DecoratedKernel, to_configuration
@@ -101,7 +101,7 @@ class StalledCallDriver:
         """Search and choose.
 
         Raises:
-            UserKernelError: the device is broken, or the call itself is wrong.
+            UserKernelError: the device is broken, the call itself is wrong, or every output is.
         """
         with self.lock:
             self.tuner.record_crashes()
@@ -116,6 +116,7 @@ class StalledCallDriver:
                 best = self.tuner.best_measured()
                 self.config = self.configs[0] if best is None else self._triton_configs[best]
             elif self.all_failed:
+                self._fail_if_wrong()
                 self.config = self._triton_configs[self.tuner.fallback_configuration()]
             else:
                 self.config = previous or self.stored_best()
@@ -187,7 +188,18 @@ class StalledCallDriver:
             tuner.call,
             tuner.cache,
             tuner.needs_power,
+            self._can_run,
         )
+
+    def _can_run(self, config: triton.Config) -> bool:
+        """Whether a candidate compiles in time and is not known to break a launch."""
+        named = to_configuration(config)
+        with self.lock:
+            known = {m.config: m.status for m in self.tuner.measured()}
+        if known.get(named) is Status.RUNTIME_ERROR:
+            return False
+        self.compile([named])
+        return self.compile_timeout(named) is None
 
     def _search(self) -> None:
         try:
@@ -209,6 +221,15 @@ class StalledCallDriver:
             )
         finally:
             self._benchmark.close()
+
+    def _fail_if_wrong(self) -> None:
+        """Raise UserKernelError if configurations ran, but none computes what is expected."""
+        wrong = [m for m in self.tuner.measured() if m.status is Status.WRONG_RESULT]
+        if wrong:
+            raise UserKernelError(UsageError(
+                f"no configuration of {self.tuner.call.kernel} computes what is expected; "
+                f"{wrong[0].config} {wrong[0].error}"
+            ))  # fmt: skip
 
     def _is_sure(self) -> bool:
         with self.lock:
