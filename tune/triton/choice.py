@@ -20,7 +20,6 @@ from foretune.objective import Objective
 from foretune.search.encoding import KernelRuns
 from foretune.search.loop import SearchLoop, search
 from foretune.search.multitask import Fits, TransferSearcher
-from foretune.search.stopping import Stopping
 from foretune.space import Configuration, ListedSpace
 from foretune.tune.store import Choice
 from foretune.tune.store.cache import MeasurementCache
@@ -72,13 +71,9 @@ class CallTuner:
         if choice.how == "all":
             return choice
         options = self._options
-        if options.budget == "all":
-            return None
-        sure = choice.how == "verified" or choice.regret <= options.regret
-        spent = (
-            options.measurement_limit is not None and choice.measured >= options.measurement_limit
-        )
-        return choice if sure or spent else None
+        verified = choice.how == "verified" or choice.regret <= options.regret
+        sure = options.budget != "all" and verified
+        return choice if sure or options.is_spent(choice.measured) else None
 
     @property
     def searcher(self) -> TransferSearcher:
@@ -116,7 +111,7 @@ class CallTuner:
         """
         return search(
             self,
-            self._stopping,
+            self._options.stopping,
             parallel=parallel or (lambda: 1 + len(self.claimed_by_others)),
             likely=self.likely,
             until_one_runs=self.best_measured() is None,
@@ -150,7 +145,8 @@ class CallTuner:
 
     def is_sure(self) -> bool:
         """Whether the expected regret is small enough to stop, or more measurements gain little."""
-        return self._stopping.regret is not None and self._stopping.is_over(self, self.new_count)
+        stopping = self._options.stopping
+        return stopping.regret is not None and stopping.is_over(self, self.new_count)
 
     def likely(self, n: int) -> list[Configuration]:
         """Return up to ``n`` candidates to compile ahead: those expected to be fastest."""
@@ -256,13 +252,6 @@ class CallTuner:
     @cached_property
     def _launches(self) -> list[TileLaunch] | None:
         return tile_launches(self.call, self._candidates)
-
-    @cached_property
-    def _stopping(self) -> Stopping:
-        if self._measures_all:
-            return Stopping()
-        limit = self._options.measurement_limit
-        return Stopping(limit) if limit is not None else Stopping(regret=self._options.regret)
 
     @property
     def _measures_all(self) -> bool:

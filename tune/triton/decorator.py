@@ -35,6 +35,7 @@ def autotune(
     cache_results: bool = False,
     *,
     budget: Budget = "auto",
+    seconds: float | None = None,
     mode: Mode = "stall",
     objective: Objective | str = Objective.TIME,
     regret: float = 0.03,
@@ -68,6 +69,7 @@ def autotune(
         do_bench: measures a launch; the driver's own by default.
         cache_results: keep Triton's own file of timings as well.
         budget: measurements per new problem.
+        seconds: wall time of measuring per new problem.
         mode: ``"stall"``, ``"graph"`` or ``"online"``.
         objective: ``"time"``, ``"energy"`` or ``"edp"``.
         regret: expected regret below which measuring stops.
@@ -88,6 +90,7 @@ def autotune(
     """
     options = Options(
         budget=budget,
+        seconds=seconds,
         mode=mode,
         objective=objective,
         regret=regret,

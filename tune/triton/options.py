@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from foretune.code_hash import source_hash_of_function
 from foretune.errors import UsageError
 from foretune.objective import Objective
+from foretune.search.stopping import Stopping
 
 if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource
@@ -28,6 +29,8 @@ class Options:
         budget: measurements per new problem. A number is exceeded only until the first
             configuration runs; 0 only predicts. ``"all"`` measures every configuration, as stock
             Triton does. ``"auto"`` measures until the expected regret is below ``regret``.
+        seconds: wall time of compiling and measuring for a new problem, after which no measurement
+            is started; None for no limit. What one process measured in this time is enough for all.
         mode: ``"stall"`` measures before the first call of a new problem returns. ``"graph"`` does
             too, but measures replays of a CUDA graph: back to back, with a warm cache, without the
             host. ``"online"`` measures real calls, one configuration per call. Choices are stored
@@ -52,6 +55,7 @@ class Options:
     """
 
     budget: Budget = "auto"
+    seconds: float | None = None
     mode: Mode = "stall"
     objective: Objective | str = Objective.TIME
     regret: float = 0.03
@@ -71,6 +75,8 @@ class Options:
         if self.mode not in get_args(Mode):
             raise UsageError(f"mode is {self.mode!r}: give 'stall', 'graph' or 'online'")
         _check_number("regret", self.regret, "a share such as 0.03", minimum=0.0)
+        if self.seconds is not None:
+            _check_number("seconds", self.seconds, "seconds such as 30", minimum=1e-3)
         _check_number("compile_limit_s", self.compile_limit_s, "seconds such as 60", minimum=1e-3)
         for name in ("predictor", "store", "shipped"):
             value = getattr(self, name)
@@ -123,6 +129,19 @@ class Options:
     def measurement_limit(self) -> int | None:
         """Maximum number of measurements; None unless the budget is a number."""
         return self.budget if isinstance(self.budget, int) else None
+
+    @property
+    def stopping(self) -> Stopping:
+        """When a search ends."""
+        regret = self.regret if self.budget == "auto" else None
+        return Stopping(self.measurement_limit, regret, self.seconds)
+
+    def is_spent(self, measured: int) -> bool:
+        """Whether a stored choice after ``measured`` measurements used up the budget."""
+        limit = self.measurement_limit
+        return (limit is not None and measured >= limit) or (
+            self.seconds is not None and measured > 0
+        )
 
     def max_measurements(self, candidates: int) -> int:
         """Return how many of ``candidates`` may be measured."""

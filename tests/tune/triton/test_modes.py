@@ -143,7 +143,7 @@ class TestBudget:
         ("option", "value"),
         [("budget", -1), ("budget", True), ("budget", "some"), ("mode", "later"),
          ("objective", "speed"), ("regret", -0.1), ("regret", "x"), ("check", 0), ("store", 3),
-         ("compile_limit_s", 0), ("shipped", 3), ("predictor", 3.0)],
+         ("seconds", 0), ("compile_limit_s", 0), ("shipped", 3), ("predictor", 3.0)],
     )  # fmt: skip
     def test_impossible_options_are_refused(self, option, value):
         with pytest.raises(UsageError, match=option):
@@ -504,6 +504,21 @@ with ReplayDriver(times).active():
         kernel = make(configs(64, 256), objective="energy")
         call(kernel, device, tensors, 1024)
         assert kernel.best_config in kernel.configs
+
+    @pytest.mark.parametrize("budget", ["all", "auto", 3])
+    def test_after_some_seconds_no_measurement_is_started(self, device, tensors, tmp_path, budget):
+        def times(launch):
+            time.sleep(0.3)
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(budget=budget, seconds=0.25, store=tmp_path / "t.db")
+        assert call(kernel, device, tensors, 1024) == 1
+        again = make(budget=budget, seconds=0.25, store=tmp_path / "t.db")
+        assert call(again, device, tensors, 1024) == 0
+        assert again.best_config.kwargs == kernel.best_config.kwargs
+        device.times = by_problem
+        assert call(make(budget=budget, seconds=1e6), device, tensors, 1024) > 1
 
     def test_a_fallback_keeps_to_the_budget(self, device, tensors, monkeypatch):
         from foretune.tune.triton import choice
