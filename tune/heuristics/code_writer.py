@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Container, Iterator, Sequence
 
+from foretune.collect.compiled.arguments import DTYPES
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.heuristics.decision_tree import Equals, Leaf, Node, Question
@@ -15,12 +16,6 @@ _WIDTH = 100
 _CONFIGURATION = "dict[str, int | float | bool | str]"
 _RESERVED = {"dict", "float", "str", "_CONFIGURATIONS", "_TYPES"}
 """Names in the function's body, which arguments must not shadow."""
-_TYPE_NAMES = (
-    ("float64", "fp64"), ("float32", "fp32"), ("float16", "fp16"), ("bfloat16", "bf16"),
-    ("float8_e4m3fn", "fp8e4nv", "fp8"), ("float8_e5m2", "fp8e5"), ("int64",), ("int32",),
-    ("int16",), ("int8",), ("uint8",), ("bool", "int1"),
-)  # fmt: skip
-"""Names of each element type: torch's, and shorter ones, as Triton prints them."""
 
 
 def write_source(
@@ -105,7 +100,7 @@ def _type_arguments(
     arguments: dict[str, str], problems: Sequence[Problem]
 ) -> dict[str, set[Value]]:
     """Return the values of each argument that is an element type."""
-    known = {name for names in _TYPE_NAMES for name in names}
+    known = {*DTYPES, *DTYPES.values()}
     values = {a: {p[n] for p in problems if n in p} for n, a in arguments.items()}
     return {argument: found for argument, found in values.items() if found <= known}
 
@@ -113,14 +108,11 @@ def _type_arguments(
 def _type_table(types: dict[str, set[Value]]) -> list[str]:
     """Return the table from all names of element types to those of the problems."""
     used = sorted(map(str, set().union(*types.values())))
-    alike = {name: names for names in _TYPE_NAMES for name in names}
-    table = {
-        other: name
-        for name in used
-        for known in alike[name]
-        for other in (known, f"torch.{known}")
-        if other not in used
-    }
+    table: dict[str, str] = {}
+    for name in used:
+        full = DTYPES.get(name, name)
+        short = [each for each, meant in DTYPES.items() if meant == full]
+        table |= {other: name for other in (full, f"torch.{full}", *short) if other not in used}
     entries = (f"    {other!r}: {name!r}," for other, name in table.items())
     return ["", "_TYPES = {", *entries, "}"] if table else []
 

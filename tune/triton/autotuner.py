@@ -9,8 +9,9 @@ import threading
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial, wraps
 from typing import Any, Self, cast
 
 import triton
@@ -59,31 +60,14 @@ class Autotuner(Stock):  # type: ignore[misc]
     post_hook: Callable[..., Any]
     nargs: Any  # positional arguments of the current call, by name
 
-    def __init__(
-        self,
-        fn: Any,
-        arg_names: Sequence[str],
-        configs: Sequence[triton.Config],
-        key: Sequence[str],
-        reset_to_zero: Sequence[str] | None,
-        restore_value: Sequence[str] | None,
-        pre_hook: Callable[..., Any] | None = None,
-        post_hook: Callable[..., Any] | None = None,
-        prune_configs_by: dict[str, Any] | None = None,
-        warmup: int | None = None,
-        rep: int | None = None,
-        use_cuda_graph: bool = False,
-        do_bench: Callable[..., Any] | None = None,
-        cache_results: bool = False,
-        *,
-        options: Options | None = None,
-    ) -> None:
-        _check_names(arg_names, key=key, reset_to_zero=reset_to_zero, restore_value=restore_value)
-        super().__init__(
-            fn, arg_names, configs, key, reset_to_zero, restore_value, pre_hook, post_hook,
-            prune_configs_by, warmup, rep, use_cuda_graph, do_bench, cache_results,
+    @wraps(Stock.__init__)
+    def __init__(self, *args: Any, options: Options | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _check_names(
+            self.arg_names, key=self.keys, reset_to_zero=self.reset_to_zero,
+            restore_value=self.restore_value,
         )  # fmt: skip
-        if reset_to_zero or restore_value:
+        if self.reset_to_zero or self.restore_value:
             self._unwrap_descriptors_in_hooks()
         self.options = options or Options()
         self._plans = ()
@@ -143,38 +127,28 @@ class Autotuner(Stock):  # type: ignore[misc]
 
         A tuned problem returns its choice; any other returns the configuration predicted fastest.
         """
-        with self.lock:
-            self.nargs = dict(zip(self.arg_names, args, strict=False))
-            try:
-                if self._do_bench is None:
-                    require_device()
-                kwargs = {**kwargs, "grid": grid}
-                if len(self.configs) == 1:
-                    return self.configs[0]
-                key = self._stock_key(kwargs)
-                if key in self.cache and self.cache[key] is not self._cache_entries.get(key):
-                    return self.cache[key]  # set by the user
-                driver = self._make_driver(args, kwargs, self.prune_configs(kwargs))
-                return driver.sufficient_choice() or driver.predicted_best()
-            finally:
-                self.nargs = None
+        with self._named(args):
+            self._require_device()
+            kwargs = {**kwargs, "grid": grid}
+            if len(self.configs) == 1:
+                return self.configs[0]
+            key = self._stock_key(kwargs)
+            if key in self.cache and self.cache[key] is not self._cache_entries.get(key):
+                return self.cache[key]  # set by the user
+            driver = self._make_driver(args, kwargs, self.prune_configs(kwargs))
+            return driver.sufficient_choice() or driver.predicted_best()
 
     def rank(self, *args: Any, grid: Any = None, **kwargs: Any) -> list[RankedConfiguration]:
         """Return all configurations for a call, best first, without launching or measuring.
 
         Measured ones come first, then predicted ones, then failures.
         """
-        with self.lock:
-            self.nargs = dict(zip(self.arg_names, args, strict=False))
-            try:
-                if self._do_bench is None:
-                    require_device()
-                kwargs = {**kwargs, "grid": grid}
-                driver = self._make_driver(args, kwargs, self.prune_configs(kwargs))
-                with self.tuner_factory.lock:
-                    return rank_configurations(driver.tuner, driver.configs)
-            finally:
-                self.nargs = None
+        with self._named(args):
+            self._require_device()
+            kwargs = {**kwargs, "grid": grid}
+            driver = self._make_driver(args, kwargs, self.prune_configs(kwargs))
+            with self.tuner_factory.lock:
+                return rank_configurations(driver.tuner, driver.configs)
 
     def freeze(self, configs: Sequence[triton.Config] = ()) -> Self:
         """Keep only ``configs``, or the choices made so far; return this kernel.
@@ -207,22 +181,29 @@ class Autotuner(Stock):  # type: ignore[misc]
         configs: Sequence[triton.Config],
         ignore_known: bool = False,
     ) -> StalledCallDriver:
-        kernel = DecoratedKernel(
-            self.fn, self.arg_names, self.keys, self._bench, self.pre_hook, self.post_hook,
-            self.options,
-        )  # fmt: skip
+        kernel = DecoratedKernel(self, self.options)
         return StalledCallDriver(kernel, self.tuner_factory, args, kwargs, configs, ignore_known)
 
     def _run_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Choose for a new problem, and launch."""
         if not hasattr(self, "tuner_factory"):  # a subclass skipped our constructor
             return _STOCK_RUN(self, *args, **kwargs)
+        with self._named(args):
+            return self._run_keyed(args, kwargs)
+
+    @contextmanager
+    def _named(self, args: tuple[Any, ...]) -> Iterator[None]:
+        """Hold the lock and set ``nargs``, which pruning and Triton's benchmark read."""
         with self.lock:
             self.nargs = dict(zip(self.arg_names, args, strict=False))
             try:
-                return self._run_keyed(args, kwargs)
+                yield
             finally:
                 self.nargs = None
+
+    def _require_device(self) -> None:
+        if self._do_bench is None:  # a user's benchmarker needs none
+            require_device()
 
     def _run_keyed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan = self._get_plan(args, kwargs)

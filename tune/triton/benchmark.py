@@ -96,7 +96,7 @@ class ConfigurationBenchmark:
         checked = self._kernel.options.check is not None
         checker = self._checker if checked else None  # copies arguments before the first launch
         try:
-            return self._kernel.bench(*self._args, config=config, **self._kwargs)
+            return self._kernel.tuner._bench(*self._args, config=config, **self._kwargs)
         finally:
             if checker is not None and checker.changed:
                 checker.restore_arguments()
@@ -128,7 +128,7 @@ class ConfigurationBenchmark:
 
     @cached_property
     def _checker(self) -> OutputChecker:
-        options, fn = self._kernel.options, self._kernel.fn
+        options, fn = self._kernel.options, self._kernel.tuner.fn
         named = {**self._kernel.arguments_by_name(self._args), **self._kwargs}
         assert options.check is not None
         checker = OutputChecker(
@@ -186,7 +186,7 @@ class ConfigurationBenchmark:
             self._cache.append(failure)
             raise UserKernelError(error) from error
         wrong_call = isinstance(error, (TypeError, ValueError)) and not self.timings
-        if wrong_call or not _raised_in_launch(self._kernel.fn, error):
+        if wrong_call or not _raised_in_launch(self._kernel.tuner.fn, error):
             raise UserKernelError(error) from error
 
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from foretune.errors import UsageError
@@ -88,21 +89,8 @@ def autotune(
         ValueError: ``key`` or another list names no argument of the kernel.
         MissingExtra: Triton is not installed.
     """
-    options = Options(
-        budget=budget,
-        seconds=seconds,
-        mode=mode,
-        objective=objective,
-        regret=regret,
-        predictor=predictor,
-        store=store,
-        shipped=shipped,
-        check=check,
-        reference=reference,
-        compile_limit_s=compile_limit_s,
-        buckets=buckets,
-        strict=strict,
-    )
+    given = locals()
+    options = Options(**{field.name: given[field.name] for field in fields(Options)})
     if unknown := [name for name in buckets or () if name not in key]:
         raise UsageError(f"buckets name {unknown[0]!r}, which is not in key")
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import triton
@@ -16,42 +16,22 @@ from foretune.tune.triton.problem_key import Call, make_call, undecorated_kernel
 
 @dataclass(frozen=True)
 class DecoratedKernel:
-    """A kernel and the settings of its decorator.
+    """A kernel and the settings of its decorator: Triton's ``tuner`` and Foretune's options."""
 
-    Attributes:
-        fn: the kernel below the tuner, with any decorators in between.
-        arg_names: the kernel's arguments, in order.
-        keys: the arguments whose values make a problem.
-        bench: Triton's method that measures a configuration with hooks and benchmarker.
-        pre_hook: called before every measured launch.
-        post_hook: called after it.
-        options: Foretune's options.
-    """
-
-    fn: Any
-    arg_names: Sequence[str]
-    keys: Sequence[str]
-    bench: Callable[..., Any]
-    pre_hook: Callable[..., Any]
-    post_hook: Callable[..., Any]
+    tuner: Any
     options: Options
-
-    @cached_property
-    def function(self) -> Any:
-        """The kernel below all decorators."""
-        return undecorated_kernel(self.fn)
 
     def arguments_by_name(self, args: Sequence[Any]) -> dict[str, Any]:
         """Return positional arguments by name."""
-        return dict(zip(self.arg_names, args, strict=False))
+        return dict(zip(self.tuner.arg_names, args, strict=False))
 
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
         """Return the `Call` of some arguments."""
-        options = self.options
-        positional = self.arguments_by_name(args)
+        tuner, options = self.tuner, self.options
         return make_call(
-            self.function, self.keys, positional, kwargs, options.bucket, **options.problem_tags
-        )
+            undecorated_kernel(tuner.fn), tuner.keys, self.arguments_by_name(args), kwargs,
+            options.bucket, **options.problem_tags,
+        )  # fmt: skip
 
     def launch(self, config: triton.Config, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Run a configuration once, with the hooks of a measured launch."""
@@ -67,13 +47,13 @@ class DecoratedKernel:
         full = {**self.arguments_by_name(args), **kwargs, **knobs}
         if config.pre_hook:
             config.pre_hook(full)
-        self.pre_hook(full)
+        self.tuner.pre_hook(full)
         try:
-            yield partial(self.fn.run, *args, **kwargs, **knobs)
+            yield partial(self.tuner.fn.run, *args, **kwargs, **knobs)
         except Exception as e:
-            self.post_hook(full, exception=e)
+            self.tuner.post_hook(full, exception=e)
             raise
-        self.post_hook(full, exception=None)
+        self.tuner.post_hook(full, exception=None)
 
 
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")

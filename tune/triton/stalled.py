@@ -65,7 +65,7 @@ class StalledCallDriver:
             zip(reversed(self._configurations), reversed(self.configs), strict=True)
         )
         self._tuner_factory = tuner_factory
-        self._compile_ahead = CompileAhead(kernel.fn, args, kwargs)
+        self._compile_ahead = CompileAhead(kernel.tuner.fn, args, kwargs)
 
     @cached_property
     def tuner(self) -> CallTuner:
