@@ -24,7 +24,7 @@ from foretune.tune.triton.benchmark import INVALID_CONFIG_ERRORS, UserKernelErro
 from foretune.tune.triton.call_recorder import record_if_requested
 from foretune.tune.triton.choice import CallTunerFactory, RankedConfiguration, rank_configurations
 from foretune.tune.triton.descriptors import underlying_tensor
-from foretune.tune.triton.kernel import DecoratedKernel
+from foretune.tune.triton.kernel import KernelCall
 from foretune.tune.triton.online import OnlineDriver
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.problem_key import (
@@ -60,7 +60,7 @@ class Autotuner(Stock):  # type: ignore[misc]
     post_hook: Callable[..., Any]
     nargs: Any  # positional arguments of the current call, by name
 
-    @wraps(Stock.__init__)
+    @wraps(Stock.__init__)  # type: ignore[misc]  # libraries read the signature
     def __init__(self, *args: Any, options: Options | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         _check_names(
@@ -181,8 +181,8 @@ class Autotuner(Stock):  # type: ignore[misc]
         configs: Sequence[triton.Config],
         ignore_known: bool = False,
     ) -> StalledCallDriver:
-        kernel = DecoratedKernel(self, self.options)
-        return StalledCallDriver(kernel, self.tuner_factory, args, kwargs, configs, ignore_known)
+        kernel = KernelCall(self, self.options, args, kwargs)
+        return StalledCallDriver(kernel, self.tuner_factory, configs, ignore_known)
 
     def _run_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Choose for a new problem, and launch."""
@@ -217,9 +217,8 @@ class Autotuner(Stock):  # type: ignore[misc]
         set_by_user = self.cache.get(new.key) is not self._cache_entries.get(new.key)
         if new.key in self.cache and (set_by_user or self.options.budget == "all"):
             config = self.cache[new.key]
-            plan.entries[new.problem_key] = CachedChoice(
-                config, config.all_kwargs(), new.key, config
-            )
+            known = CachedChoice(config, config.all_kwargs(), new.key, config)
+            plan.entries[new.problem_key] = known
             return self._launch(config, args, kwargs)
         pruned = self.prune_configs(kwargs)
         if not pruned:
@@ -228,27 +227,26 @@ class Autotuner(Stock):  # type: ignore[misc]
             self._cache_choice(new, pruned[0])
             return self._launch(pruned[0], args, kwargs)
         fail_if_conflicting(pruned, kwargs)
+        return self._run_untuned(new, pruned)
+
+    def _run_untuned(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
+        """Launch a problem without a choice here: record it, and choose as the options say."""
         if new.plan_and_key not in self._recorded:
             self._recorded.add(new.plan_and_key)
-            record_if_requested(
-                self.base_fn, new.args, new.kwargs, {**self.nargs, **new.kwargs}, pruned
-            )
+            named = {**self.nargs, **new.kwargs}
+            record_if_requested(self.base_fn, new.args, new.kwargs, named, pruned)
         if self.options.strict:
-            self._require_recorded(new, pruned)
+            driver = self._make_driver(new.args, new.kwargs, pruned)
+            if driver.sufficient_choice() is None:
+                raise UsageError(
+                    f"no choice is recorded for {self.base_fn.__name__} on "
+                    f"{driver.tuner.call.problem}: warm it up (foretune warm-up), or drop strict"
+                )
         if is_capturing():
             return self._run_captured(new, pruned)
         if self.options.mode == "online":
             return self._run_online(new, pruned)
         return self._run_tuned(new, pruned)
-
-    def _require_recorded(self, new: UntunedCall, pruned: list[triton.Config]) -> None:
-        """Raise UsageError unless a choice for the call is recorded."""
-        driver = self._make_driver(new.args, new.kwargs, pruned)
-        if driver.sufficient_choice() is None:
-            raise UsageError(
-                f"no choice is recorded for {self.base_fn.__name__} on {driver.tuner.call.problem}"
-                ": warm it up (foretune warm-up), or leave out strict"
-            )
 
     def _retune_removed_entries(self, key: Key) -> None:
         """Retune all problems of ``key`` if its choice was removed from ``cache``."""
@@ -263,15 +261,13 @@ class Autotuner(Stock):  # type: ignore[misc]
 
     def _run_captured(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
         """Launch the stored or predicted choice: during graph capture nothing is measured."""
-        driver = self._make_driver(new.args, new.kwargs, pruned)
-        if new.plan_and_key not in self._provisional_choices:
-            self._provisional_choices[new.plan_and_key] = self._fall_back_on_error(
+        driver, which = self._make_driver(new.args, new.kwargs, pruned), new.plan_and_key
+        if which not in self._provisional_choices:
+            self._provisional_choices[which] = self._fall_back_on_error(
                 lambda: driver.sufficient_choice() or driver.predicted_best(), lambda: pruned[0]
             )
         with allow_code_loading():
-            return self._launch_first(
-                new, driver, self._provisional_choices[new.plan_and_key], final=False
-            )
+            return self._launch_first(new, driver, self._provisional_choices[which], final=False)
 
     def _run_tuned(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
         driver = self._make_driver(new.args, new.kwargs, pruned, new.plan_and_key in self._stale)
@@ -286,22 +282,20 @@ class Autotuner(Stock):  # type: ignore[misc]
         self, new: UntunedCall, driver: StalledCallDriver, config: triton.Config, final: bool
     ) -> Any:
         """Launch ``config``, or the next best if it cannot run; keep the one that ran."""
-        replaced = False
+        first = config
         while True:
             if final:
                 self._cache_choice(new, config)
             try:
                 result = self._launch(config, new.args, new.kwargs)
+                break
             except INVALID_CONFIG_ERRORS as e:  # predicted, or measured in another process
                 if final:
                     self._evict_choice(new)
-                after = driver.next_best_after_failure(config, e)
-                if after is None:
+                if (after := driver.next_best_after_failure(config, e)) is None:
                     raise
-                config, replaced = after, True
-                continue
-            break
-        if replaced:
+                config = after
+        if config is not first:
             self._fall_back_on_error(driver.store_best, lambda: None)
             if not final:
                 self._provisional_choices[new.plan_and_key] = config
@@ -318,7 +312,7 @@ class Autotuner(Stock):  # type: ignore[misc]
             if not driver.all_failed:
                 self.cache.setdefault(key, driver.config)
             if driver.new_count:
-                full = {**self.nargs, **driver.kwargs, **driver.config.all_kwargs()}
+                full = {**driver.kernel.named, **driver.config.all_kwargs()}
                 self.pre_hook(full, reset_only=True)
 
         # stock expects timings of all configurations in the file
@@ -333,40 +327,33 @@ class Autotuner(Stock):  # type: ignore[misc]
     def _benchmark_like_stock(self, driver: StalledCallDriver) -> None:
         """Measure as stock Triton does, within the budget, because Foretune failed."""
         limit = min(self.options.max_measurements(len(driver.configs)), MAX_FALLBACK_CONFIGS)
-        timings = {
-            config: self._bench(*driver.args, config=config, **driver.kwargs)
-            for config in driver.configs[:limit]
-        }
+        timings = {config: driver.kernel.bench(config) for config in driver.configs[:limit]}
         driver.timings, driver.new_count = timings, len(timings)
         driver.config = min(timings, key=timings.__getitem__, default=driver.configs[0])
 
     def _run_online(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
+        which = new.plan_and_key
         try:
-            if new.plan_and_key not in self._online:
+            if which not in self._online:
                 kept = {n: v if n == "grid" else describe(v) for n, v in new.kwargs.items()}
-                stale = new.plan_and_key in self._stale
-                driver = self._make_driver(tuple(map(describe, new.args)), kept, pruned, stale)
-                self._online[new.plan_and_key] = OnlineDriver(
-                    driver, self._launch, self.warn_fallback
-                )
-            self._online.move_to_end(new.plan_and_key)
+                args = tuple(map(describe, new.args))
+                driver = self._make_driver(args, kept, pruned, which in self._stale)
+                self._online[which] = OnlineDriver(driver, self._launch, self.warn_fallback)
+            self._online.move_to_end(which)
             while len(self._online) > MAX_ONLINE_SEARCHES:
                 self._online.popitem(last=False)
-            online = self._online[new.plan_and_key]
+            online = self._online[which]
         except Exception as e:
             self.warn_fallback(e)
             return self._run_tuned(new, pruned)
         result = online.run(new.args, new.kwargs)
         if online.choice is not None:
-            del self._online[new.plan_and_key]
-            self._stale.discard(new.plan_and_key)
-            self._fall_back_on_error(lambda: self._publish_timings(online.driver), lambda: None)
+            del self._online[which]
+            self._stale.discard(which)
+            found = self._fall_back_on_error(online.driver.collect_timings, lambda: {})
+            self.configs_timings = found
             self._cache_choice(new, online.choice)
         return result
-
-    def _publish_timings(self, driver: StalledCallDriver) -> None:
-        with self.tuner_factory.lock:
-            self.configs_timings = driver.collect_timings()
 
     def _cache_choice(self, new: UntunedCall, config: triton.Config) -> None:
         key = new.key

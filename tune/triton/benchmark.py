@@ -6,7 +6,7 @@ the first one. If it breaks the device, the failure is recorded and the search e
 
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -20,7 +20,7 @@ from foretune.errors import ForetuneWarning
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
 from foretune.tune.store.cache import MeasurementCache
-from foretune.tune.triton.kernel import DecoratedKernel, to_configuration
+from foretune.tune.triton.kernel import KernelCall, to_configuration
 from foretune.tune.triton.output_check import ComparisonError, OutputChecker
 from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.runtime import device_interface, synchronize
@@ -52,17 +52,14 @@ class ConfigurationBenchmark:
 
     def __init__(
         self,
-        kernel: DecoratedKernel,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        kernel: KernelCall,
         configs: Sequence[triton.Config],
         call: Call,
         cache: MeasurementCache,
         needs_power: bool,
         can_run: Callable[[triton.Config], bool] = lambda config: True,
     ) -> None:
-        self._kernel, self._args, self._kwargs = kernel, args, kwargs
-        self._configs, self._call, self._cache = configs, call, cache
+        self._kernel, self._configs, self._call, self._cache = kernel, configs, call, cache
         self._needs_power, self._can_run = needs_power, can_run
         self._measuring: Configuration | None = None
         self.timings: dict[triton.Config, Any] = {}
@@ -96,7 +93,7 @@ class ConfigurationBenchmark:
         checked = self._kernel.options.check is not None
         checker = self._checker if checked else None  # copies arguments before the first launch
         try:
-            return self._kernel.tuner._bench(*self._args, config=config, **self._kwargs)
+            return self._kernel.bench(config)
         finally:
             if checker is not None and checker.changed:
                 checker.restore_arguments()
@@ -128,15 +125,11 @@ class ConfigurationBenchmark:
 
     @cached_property
     def _checker(self) -> OutputChecker:
-        options, fn = self._kernel.options, self._kernel.tuner.fn
-        named = {**self._kernel.arguments_by_name(self._args), **self._kwargs}
+        options, arg_names = self._kernel.options, self._kernel.tuner.arg_names
+        named = {n: v for n, v in self._kernel.named.items() if n in arg_names}
         assert options.check is not None
         checker = OutputChecker(
-            self._launch,
-            {n: v for n, v in named.items() if n in fn.arg_names},
-            self._configs,
-            options.check,
-            options.reference,
+            self._launch, named, self._configs, options.check, options.reference
         )
         if checker.outvoted:
             _warn(
@@ -156,9 +149,9 @@ class ConfigurationBenchmark:
             raise CannotRun("it is too slow to compile, or known to fail")
         problem, named = self._call.problem, to_configuration(config)
         if named == self._measuring:
-            return self._kernel.launch(config, self._args, self._kwargs)
+            return self._kernel.launch(config)
         with self._cache.mark_measuring(problem, named):
-            self._kernel.launch(config, self._args, self._kwargs)
+            self._kernel.launch(config)
         return self._cache.release(problem, named)
 
     def _measure_power(self, config: triton.Config, time_ms: float) -> tuple[float, float]:
@@ -168,7 +161,7 @@ class ConfigurationBenchmark:
         if meter is None:
             return math.nan, math.nan
         try:
-            with self._kernel.with_hooks(config, self._args, self._kwargs) as run:
+            with self._kernel.with_hooks(config) as run:
                 return measure_power(meter, run, time_ms, synchronize, device_interface())
         except Exception as e:
             _warn(f"power was not metered: {type(e).__name__}: {e}")

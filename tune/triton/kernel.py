@@ -15,41 +15,45 @@ from foretune.tune.triton.problem_key import Call, make_call, undecorated_kernel
 
 
 @dataclass(frozen=True)
-class DecoratedKernel:
-    """A kernel and the settings of its decorator: Triton's ``tuner`` and Foretune's options."""
+class KernelCall:
+    """The arguments of a call, with Triton's ``tuner`` and Foretune's options."""
 
     tuner: Any
     options: Options
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
 
-    def arguments_by_name(self, args: Sequence[Any]) -> dict[str, Any]:
-        """Return positional arguments by name."""
-        return dict(zip(self.tuner.arg_names, args, strict=False))
+    @property
+    def named(self) -> dict[str, Any]:
+        """All arguments by name, and ``grid``."""
+        return {**dict(zip(self.tuner.arg_names, self.args, strict=False)), **self.kwargs}
 
-    def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        """Return the `Call` of some arguments."""
-        tuner, options = self.tuner, self.options
+    def to_call(self, knobs: tuple[str, ...]) -> Call:
+        """Return the call as a problem; ``knobs`` are the tuned parameters."""
         return make_call(
-            undecorated_kernel(tuner.fn), tuner.keys, self.arguments_by_name(args), kwargs,
-            options.bucket, **options.problem_tags,
+            undecorated_kernel(self.tuner.fn), self.tuner.keys, self.named, knobs,
+            self.options.bucket, **self.options.problem_tags,
         )  # fmt: skip
 
-    def launch(self, config: triton.Config, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def bench(self, config: triton.Config) -> Any:
+        """Return what the benchmarker says of a configuration."""
+        return self.tuner._bench(*self.args, config=config, **self.kwargs)
+
+    def launch(self, config: triton.Config) -> None:
         """Run a configuration once, with the hooks of a measured launch."""
-        with self.with_hooks(config, args, kwargs) as run:
+        with self.with_hooks(config) as run:
             run()
 
     @contextmanager
-    def with_hooks(
-        self, config: triton.Config, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Iterator[Callable[[], Any]]:
+    def with_hooks(self, config: triton.Config) -> Iterator[Callable[[], Any]]:
         """Yield a function that launches a configuration; run the hooks around it."""
         knobs = config.all_kwargs()
-        full = {**self.arguments_by_name(args), **kwargs, **knobs}
+        full = {**self.named, **knobs}
         if config.pre_hook:
             config.pre_hook(full)
         self.tuner.pre_hook(full)
         try:
-            yield partial(self.tuner.fn.run, *args, **kwargs, **knobs)
+            yield partial(self.tuner.fn.run, *self.args, **self.kwargs, **knobs)
         except Exception as e:
             self.tuner.post_hook(full, exception=e)
             raise

@@ -81,7 +81,7 @@ def _record(caches: "CallCaches", event: Mapping[str, Any], caller: Mapping[str,
     tuner: Any = caller.get("self")
     if event["cache_hit"] or getattr(tuner, "nargs", None) is None or isinstance(tuner, Autotuner):
         return
-    call = make_call(event["fn"], tuner.keys, tuner.nargs, caller.get("kwargs", {}))
+    call = make_call(event["fn"], tuner.keys, {**tuner.nargs, **caller.get("kwargs", {})})
     runs = [_measurement(call, config, t) for config, t in event["configs_timings"].items()]
     caches.cache_of(call).append(*runs)
 

@@ -124,9 +124,9 @@ class OnlineDriver:
             (trial,) = batch.start
             driver.compile([trial])
             if (timeout := driver.compile_timeout(trial)) is None:
-                return driver.triton_config(trial), driver.predicted_best()
+                return driver.triton_configs[trial], driver.predicted_best()
             measurements = [timeout]
-        return None, driver.stored_best()
+        return None, driver.store_best()
 
     def _apply_step(self) -> None:
         """Take the result of a step that is done."""

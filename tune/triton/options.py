@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from foretune.code_hash import source_hash_of_function
 from foretune.errors import UsageError
 from foretune.objective import Objective
-from foretune.search.stopping import Stopping
 
 if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource
+    from foretune.search.stopping import Stopping
     from foretune.tune.store import Store
     from foretune.tune.triton.output_check import Reference
 
@@ -122,6 +121,8 @@ class Options:
         """Parameters of a problem that say how it was timed and compared."""
         tags: dict[str, str] = {} if self.mode == "stall" else {"timed": self.mode}
         if self.reference is not None:
+            from foretune.code_hash import source_hash_of_function
+
             tags["reference"] = source_hash_of_function(self.reference)
         return tags
 
@@ -131,8 +132,10 @@ class Options:
         return self.budget if isinstance(self.budget, int) else None
 
     @property
-    def stopping(self) -> Stopping:
+    def stopping(self) -> "Stopping":
         """When a search ends."""
+        from foretune.search.stopping import Stopping
+
         regret = self.regret if self.budget == "auto" else None
         return Stopping(self.measurement_limit, regret, self.seconds)
 

@@ -266,7 +266,7 @@ def make_call(
     function: Any,
     keys: Sequence[str],
     named: Mapping[str, Any],
-    kwargs: Mapping[str, Any],
+    knobs: tuple[str, ...] = (),
     bucket: Callable[[str, Any], Any] | None = None,
     **tags: str,
 ) -> Call:
@@ -275,22 +275,19 @@ def make_call(
     Args:
         function: the kernel.
         keys: names of the arguments whose values make a problem.
-        named: positional arguments, by name.
-        kwargs: keyword arguments, and ``grid``.
+        named: arguments by name, and ``grid``; others are ignored.
+        knobs: names of the tuned parameters.
         bucket: maps name and value of a key argument to its bucket.
         tags: further parameters of the problem (`Options.problem_tags`).
     """
-    arguments = {**named, **{n: v for n, v in kwargs.items() if n in function.arg_names}}
+    arguments = {n: v for n, v in named.items() if n in function.arg_names}
     problem = problem_from_arguments(function, keys, arguments, bucket)
     problem = Problem(problem, **tags) if tags else problem
+    device = device_at(current_device_index())
+    grid = named.get("grid")
     return Call(
-        function.__name__,
-        source_hash(function),
-        problem,
-        arguments,
-        device_at(current_device_index()),
-        kwargs.get("grid"),
-    )
+        function.__name__, source_hash(function), problem, arguments, device, grid, knobs
+    )  # fmt: skip
 
 
 def problem_from_arguments(

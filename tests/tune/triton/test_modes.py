@@ -149,6 +149,14 @@ class TestBudget:
         with pytest.raises(UsageError, match=option):
             make(**{option: value})
 
+    def test_comparing_needs_a_limit_and_measurements(self):
+        with pytest.raises(UsageError, match="reference needs the relative error allowed"):
+            make(reference=lambda **arguments: arguments)
+        with pytest.raises(UsageError, match="give a function"):
+            make(reference="fp64", check=1e-2)
+        with pytest.raises(UsageError, match="cannot meter or compare"):
+            make(mode="online", check=1e-2)
+
     def test_what_is_no_kernel_or_configuration_is_refused(self):
         with pytest.raises(UsageError, match=r"give a list of triton\.Config"):
             make([{"BLOCK": 16}])
