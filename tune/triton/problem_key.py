@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton
 from triton.runtime.jit import JITFunction
@@ -23,21 +23,16 @@ from foretune.values import Value
 Key = tuple[Any, ...]
 
 
-@dataclass(frozen=True)
-class CachedChoice:
-    """The choice for one problem.
-
-    Attributes:
-        config: the configuration.
-        knobs: its keyword arguments for the kernel.
-        key: the problem in stock Triton's ``cache``.
-        cache_entry: the entry of ``cache`` under this key; the choice is void if it changed.
-    """
+class CachedChoice(NamedTuple):
+    """The choice for one problem, void if the ``cache`` of stock Triton changed."""
 
     config: triton.Config
     knobs: Mapping[str, Any]
+    """Its keyword arguments for the kernel."""
     key: Key
+    """The problem in stock Triton's ``cache``."""
     cache_entry: triton.Config
+    """The entry of ``cache`` then."""
 
 
 class CallPlan:
@@ -55,23 +50,16 @@ class CallPlan:
         self.entries: dict[Key, CachedChoice] = {}
 
 
-@dataclass(frozen=True)
-class UntunedCall:
-    """A call of a problem without a choice.
-
-    Attributes:
-        args: positional arguments.
-        kwargs: arguments by name, and ``grid``.
-        plan: made `problem_key` from the arguments.
-        problem_key: identifies the problem among calls of the plan.
-        key: the problem in stock Triton's ``cache``; coarser.
-    """
+class UntunedCall(NamedTuple):
+    """A call of a problem without a choice."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     plan: CallPlan
     problem_key: Key
+    """The problem among calls of the plan."""
     key: Key
+    """The problem in stock Triton's ``cache``; coarser."""
 
     @property
     def plan_and_key(self) -> tuple[CallPlan, Key]:
