@@ -2,9 +2,10 @@
 
 Times `foretune.autotune` and `triton.autotune` in turn, in one process, on a kernel of twelve
 arguments and a key of three values, over a launch that does nothing; prints microseconds per call
-and the ratio, round by round. Then what the first call of a problem adds with ``budget=0`` on a
-list of 100 configurations (the analytic tier: nothing is compiled), of a kernel that nobody has
-measured and of one that was tuned on eight other problems.
+and the ratio, round by round: for a list, for one with hooks, and for one configuration. Then what
+the first call of a problem adds with ``budget=0`` on a list of 100 configurations (the analytic
+tier: nothing is compiled), of a kernel that nobody has measured and of one that was tuned on eight
+other problems.
 
     python benchmarks/decorator.py
 
@@ -32,7 +33,7 @@ from replay_driver import ReplayDriver
 import foretune
 from foretune.collect import local_device
 
-CALLS, ROUNDS = 5000, 25
+CALLS, ROUNDS = 200, 400
 
 
 @triton.jit
@@ -68,7 +69,8 @@ def main() -> None:
         print(
             f"A known call, {CALLS:,} calls a round, {ROUNDS} rounds in turn; least and median.\n"
         )
-        print(markdown(["decorator", "µs, least", "µs, median", "ratio to stock (5–95 %)"], rows))
+        columns = ["list", "decorator", "µs, least", "µs, median", "ratio to stock (5–95 %)"]
+        print(markdown(columns, rows))
         print(
             f"First call of a problem with budget=0, {len(CONFIGS)} configurations, the launch and "
             "its compilation left out; 20 problems.\n"
@@ -77,14 +79,24 @@ def main() -> None:
 
 
 def hit_path() -> list[list[str]]:
-    """Return a table row per decorator."""
-    tuners = {
-        "triton.autotune": triton.autotune(CONFIGS, ["M", "N", "K"], do_bench=_answer),
-        "foretune.autotune": foretune.autotune(CONFIGS, ["M", "N", "K"], store=False, budget=0),
-        'foretune.autotune, budget="all"': foretune.autotune(
-            CONFIGS, ["M", "N", "K"], store=False, budget="all", do_bench=_answer
-        ),
-    }
+    """Return a table row per decorator and kind of list."""
+    hooked = [triton.Config(c.kwargs, c.num_warps, c.num_stages, pre_hook=_hook) for c in CONFIGS]
+    lists = {"a list": CONFIGS, "hooks": hooked, "one configuration": CONFIGS[:1]}
+    rows = []
+    for label, configs in lists.items():
+        tuners = {
+            "triton.autotune": triton.autotune(configs, ["M", "N", "K"], do_bench=_answer),
+            "foretune.autotune": foretune.autotune(configs, ["M", "N", "K"], store=False, budget=0),
+            'foretune.autotune, budget="all"': foretune.autotune(
+                configs, ["M", "N", "K"], store=False, budget="all", do_bench=_answer
+            ),
+        }
+        rows += [[label, *row] for row in _timed_in_turn(tuners)]
+    return rows
+
+
+def _timed_in_turn(tuners: dict[str, Any]) -> list[list[str]]:
+    """Return a table row per decorator; the first is the one the others are divided by."""
     calls = {name: decorate(Nothing(_kernel)).run for name, decorate in tuners.items()}
     args = arguments(512)
     for run in calls.values():
@@ -93,13 +105,17 @@ def hit_path() -> list[list[str]]:
     for _ in range(ROUNDS):
         for name, run in calls.items():
             found[name].append(_microseconds(run, args))
-    stock = np.array(found["triton.autotune"])
+    stock = np.array(next(iter(found.values())))
     rows = []
     for name, times in found.items():
         low, middle, high = np.quantile(np.array(times) / stock, [0.05, 0.5, 0.95])
-        ratio = f"{middle:.2f} ({low:.2f}–{high:.2f})" if times is not stock else "1"
+        ratio = f"{middle:.2f} ({low:.2f}–{high:.2f})" if name != "triton.autotune" else "1"
         rows.append([name, f"{min(times):.2f}", f"{statistics.median(times):.2f}", ratio])
     return rows
+
+
+def _hook(arguments: dict[str, Any]) -> None:
+    """Stand for a hook of a configuration."""
 
 
 def first_calls() -> list[list[str]]:

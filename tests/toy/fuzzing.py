@@ -347,7 +347,7 @@ def _demand(path: Path) -> Any:
 def _calls(folder: Path) -> None:
     calls = [
         {"kernel": "m:f", "args": [{"tensor": "float16", "shape": [8, 4], "strides": [4, 1],
-                                    "address": 16}, 3, {"tuple": [1, {"dtype": "fp16"}]}],
+                                    "address": 16}, 3, [1, {"dtype": "fp16"}]],
          "kwargs": {"n": n}, "grid": {"BLOCK=64": [4, 1]}}
         for n in range(3)
     ]  # fmt: skip

@@ -4,8 +4,9 @@ import keyword
 import math
 import re
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
+from foretune.collect.compiled.arguments import DTYPES
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.heuristics.decision_tree import Equals, Leaf, Node, Question
@@ -13,7 +14,7 @@ from foretune.values import Value
 
 _WIDTH = 100
 _CONFIGURATION = "dict[str, int | float | bool | str]"
-_RESERVED = {"dict", "float", "_CONFIGURATIONS"}
+_RESERVED = {"dict", "float", "str", "_CONFIGURATIONS", "_TYPES"}
 """Names in the function's body, which arguments must not shadow."""
 
 
@@ -34,16 +35,18 @@ def write_source(
         tree: the decision tree; leaves are indices of ``configs``.
     """
     arguments = name_arguments(problems)
+    types = _type_arguments(arguments, problems)
     lines = [
         '"""' + _escape_docstring(title), "", *textwrap.wrap(_escape_docstring(notes), _WIDTH),
         '"""', "", f"_CONFIGURATIONS: tuple[{_CONFIGURATION}, ...] = (",
         *(f"    {_dict(config)}," for config in configs),
-        ")", "", "",
-        *_signature(list(_parameters(arguments, problems))),
+        ")", *_type_table(types), "", "",
+        *_signature(list(_parameters(arguments, problems, types))),
         '    """Return the configuration for a problem.',
         "",
-        *(f"    {line}" for line in _describe_arguments(arguments, problems)),
+        *(f"    {line}" for line in _describe_arguments(arguments, problems, types)),
         '    """',
+        *(f"    {a} = _TYPES.get(str({a}), {a})" for a in types),
         *_body(tree, arguments, _boolean_names(problems), "    "),
     ]  # fmt: skip
     return "\n".join(line.rstrip() for line in lines) + "\n"
@@ -93,8 +96,34 @@ def _signature(declared: list[str]) -> list[str]:
     ]
 
 
-def _parameters(arguments: dict[str, str], problems: Sequence[Problem]) -> Iterator[str]:
+def _type_arguments(
+    arguments: dict[str, str], problems: Sequence[Problem]
+) -> dict[str, set[Value]]:
+    """Return the values of each argument that is an element type."""
+    known = {*DTYPES, *DTYPES.values()}
+    values = {a: {p[n] for p in problems if n in p} for n, a in arguments.items()}
+    return {argument: found for argument, found in values.items() if found <= known}
+
+
+def _type_table(types: dict[str, set[Value]]) -> list[str]:
+    """Return the table from all names of element types to those of the problems."""
+    used = sorted(map(str, set().union(*types.values())))
+    table: dict[str, str] = {}
+    for name in used:
+        full = DTYPES.get(name, name)
+        short = [each for each, meant in DTYPES.items() if meant == full]
+        table |= {other: name for other in (full, f"torch.{full}", *short) if other not in used}
+    entries = (f"    {other!r}: {name!r}," for other, name in table.items())
+    return ["", "_TYPES = {", *entries, "}"] if table else []
+
+
+def _parameters(
+    arguments: dict[str, str], problems: Sequence[Problem], types: Container[str]
+) -> Iterator[str]:
     for name, argument in arguments.items():
+        if argument in types:
+            yield f"{argument}: object" + " = None" * any(name not in p for p in problems)
+            continue
         kinds = sorted({type(p[name]).__name__ for p in problems if name in p})
         if any(name not in p for p in problems):
             yield f"{argument}: {' | '.join([*kinds, 'None'])} = None"
@@ -102,7 +131,9 @@ def _parameters(arguments: dict[str, str], problems: Sequence[Problem]) -> Itera
             yield f"{argument}: {' | '.join(kinds)}"
 
 
-def _describe_arguments(arguments: dict[str, str], problems: Sequence[Problem]) -> Iterator[str]:
+def _describe_arguments(
+    arguments: dict[str, str], problems: Sequence[Problem], types: Container[str]
+) -> Iterator[str]:
     """Yield the measured range or values of each argument."""
     if arguments:
         yield "Measured with:"
@@ -115,7 +146,8 @@ def _describe_arguments(arguments: dict[str, str], problems: Sequence[Problem]) 
         else:
             values_text = ", ".join(map(str, distinct[:8])) + (", …" if len(distinct) > 8 else "")
         called = "" if name == argument else f" ({name})"
-        yield from _list_item(f"{argument}{called}: {values_text}")
+        names = "; a torch.dtype, or its name" if argument in types else ""
+        yield from _list_item(f"{argument}{called}: {values_text}{names}")
     if fixed := _fixed(problems):
         yield "The same in all of them:"
         for name, value in fixed.items():

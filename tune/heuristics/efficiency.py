@@ -15,6 +15,9 @@ from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
 
+DECORATOR_TAGS = ("specialized", "timed", "reference")
+"""Parameters that the Triton decorator adds to a problem; who calls a kernel does not know them."""
+
 
 @dataclass(frozen=True)
 class EfficiencyTable:
@@ -64,6 +67,7 @@ def efficiency_table(runs: pd.DataFrame, objective: Objective = Objective.TIME) 
     value = value[ran]
     problems = problems_of(runs.iloc[problem_rows[ran]])
     best = np.nanmin(value, axis=1, keepdims=True)
+    problems, efficiency = _merge_alike(problems, best / value)
     # Not the order of the file: the same measurements make the same function.
     rows = sorted(range(len(problems)), key=lambda i: problems[i].id)
     columns = sorted(range(len(configs)), key=lambda i: configs[i].id)
@@ -73,9 +77,26 @@ def efficiency_table(runs: pd.DataFrame, objective: Objective = Objective.TIME) 
         objective=objective,
         problems=[problems[i] for i in rows],
         configs=[configs[i] for i in columns],
-        efficiency=(best / value)[np.ix_(rows, columns)],
+        efficiency=efficiency[np.ix_(rows, columns)],
         excluded_problems=int((~ran).sum()),
     )
+
+
+def _merge_alike(
+    problems: Sequence[Problem], efficiency: npt.NDArray[np.float64]
+) -> tuple[list[Problem], npt.NDArray[np.float64]]:
+    """Leave out what callers do not know of a problem; average the problems that become equal."""
+    alike: dict[Problem, list[int]] = {}
+    for i, problem in enumerate(problems):
+        hidden = DECORATOR_TAGS if "specialized" in problem else ()
+        alike.setdefault(Problem({n: v for n, v in problem.items() if n not in hidden}), []).append(
+            i
+        )
+    sums = np.array([np.nansum(efficiency[rows], axis=0) for rows in alike.values()])
+    counts = np.array([np.isfinite(efficiency[rows]).sum(axis=0) for rows in alike.values()])
+    means = np.full(sums.shape, np.nan)
+    np.divide(sums, counts, out=means, where=counts > 0)
+    return list(alike), means
 
 
 def _single_value(runs: pd.DataFrame, column: str) -> str:

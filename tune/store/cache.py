@@ -224,7 +224,7 @@ class MeasurementCache:
         return standing
 
     def crashed_configurations(self, problem: Problem) -> list[Configuration]:
-        """Return configurations whose measurement ended a whole process of this host."""
+        """Return configurations that ended processes: see `Store.crashed_configurations`."""
         return self._store.query(
             lambda store: store.crashed_configurations(self.subject, problem), []
         )

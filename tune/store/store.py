@@ -3,6 +3,7 @@
 import json
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -32,6 +33,9 @@ LOCK_TIMEOUT_S = 10.0
 MAX_CLAIM_S = 120.0
 """Age in seconds at which another process's claim expires."""
 
+
+FATAL_DEATHS = 2
+"""Processes that a configuration takes with it before it is given up; one may have been killed."""
 
 MAX_CLOCK_SKEW_S = 3600.0
 """Maximum difference between the clocks of two machines."""
@@ -145,18 +149,18 @@ class Store(StoreReader):
             table.unmark([mark])
 
     def crashed_configurations(self, subject: Subject, problem: Problem) -> list[Configuration]:
-        """Return configurations whose process on this host died while measuring them.
+        """Return configurations that `FATAL_DEATHS` processes of this host died measuring.
 
         They crash or hang, so they should not be tried again.
         """
         host = this_process().host
         with self._database.read_transaction() as table:
             marks = table.marks_of_host(subject.id, problem.id, host)
-        dead = [
+        deaths = Counter(
             text for pid, started, text in marks if Process(host, pid, started).is_alive is False
-        ]
+        )
         with self._translate_row_errors():
-            return [Configuration(json.loads(text)) for text in dict.fromkeys(dead)]
+            return [Configuration(json.loads(t)) for t, n in deaths.items() if n >= FATAL_DEATHS]
 
     def choose(
         self,

@@ -9,9 +9,9 @@ import threading
 import time
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
-from types import MappingProxyType
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cached_property, partial, wraps
 from typing import Any, Self, cast
 
 import triton
@@ -24,7 +24,7 @@ from foretune.tune.triton.benchmark import INVALID_CONFIG_ERRORS, UserKernelErro
 from foretune.tune.triton.call_recorder import record_if_requested
 from foretune.tune.triton.choice import CallTunerFactory, RankedConfiguration, rank_configurations
 from foretune.tune.triton.descriptors import underlying_tensor
-from foretune.tune.triton.kernel import DecoratedKernel
+from foretune.tune.triton.kernel import KernelCall
 from foretune.tune.triton.online import OnlineDriver
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.problem_key import (
@@ -33,7 +33,6 @@ from foretune.tune.triton.problem_key import (
     Key,
     UntunedCall,
     make_plan,
-    plan_id,
     triton_parameters,
     undecorated_kernel,
 )
@@ -56,39 +55,22 @@ MAX_FALLBACK_CONFIGS = 200
 class Autotuner(Stock):  # type: ignore[misc]
     """See `foretune.autotune`; arguments are those of Triton's class, and ``options``."""
 
-    _plans = cast(dict[tuple[Any, ...], CallPlan], MappingProxyType({}))
+    _plans: Sequence[CallPlan] = ()
     pre_hook: Callable[..., Any]
     post_hook: Callable[..., Any]
     nargs: Any  # positional arguments of the current call, by name
 
-    def __init__(
-        self,
-        fn: Any,
-        arg_names: Sequence[str],
-        configs: Sequence[triton.Config],
-        key: Sequence[str],
-        reset_to_zero: Sequence[str] | None,
-        restore_value: Sequence[str] | None,
-        pre_hook: Callable[..., Any] | None = None,
-        post_hook: Callable[..., Any] | None = None,
-        prune_configs_by: dict[str, Any] | None = None,
-        warmup: int | None = None,
-        rep: int | None = None,
-        use_cuda_graph: bool = False,
-        do_bench: Callable[..., Any] | None = None,
-        cache_results: bool = False,
-        *,
-        options: Options | None = None,
-    ) -> None:
-        _check_names(arg_names, key=key, reset_to_zero=reset_to_zero, restore_value=restore_value)
-        super().__init__(
-            fn, arg_names, configs, key, reset_to_zero, restore_value, pre_hook, post_hook,
-            prune_configs_by, warmup, rep, use_cuda_graph, do_bench, cache_results,
+    @wraps(Stock.__init__)  # type: ignore[misc]  # libraries read the signature
+    def __init__(self, *args: Any, options: Options | None = None, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _check_names(
+            self.arg_names, key=self.keys, reset_to_zero=self.reset_to_zero,
+            restore_value=self.restore_value,
         )  # fmt: skip
-        if reset_to_zero or restore_value:
+        if self.reset_to_zero or self.restore_value:
             self._unwrap_descriptors_in_hooks()
         self.options = options or Options()
-        self._plans = {}
+        self._plans = ()
         self._cache_entries: dict[Key, triton.Config] = {}
         self._online: OrderedDict[Any, OnlineDriver] = OrderedDict()
         self._provisional_choices: dict[Any, triton.Config] = {}
@@ -125,13 +107,19 @@ class Autotuner(Stock):  # type: ignore[misc]
         """Launch with the choice for this problem; choose on the first call."""
         if Stock.run is not _STOCK_RUN:
             return Stock.run(self, *args, **kwargs)
-        plan = self._plans.get(plan_id(args, kwargs))
-        if plan is not None and len(self.configs) > 1:
-            decision = plan.entries.get(plan.key(args, kwargs))
-            if decision is not None and self.cache.get(decision.key) is decision.cache_entry:
-                self.best_config = config = decision.config
-                if config.pre_hook is None:
-                    return self.fn.run(*args, **kwargs, **decision.knobs)
+        if len(configs := self.configs) == 1:
+            return self._launch(configs[0], args, kwargs)
+        for plan in self._plans:
+            if (key := plan.key(args, kwargs)) is None:
+                continue
+            decision = plan.entries.get(key)
+            if decision is None or self.cache.get(decision.key) is not decision.cache_entry:
+                break
+            self.best_config = config = decision.config
+            if config.pre_hook is not None:
+                named = zip(self.arg_names, args, strict=False)
+                config.pre_hook({**dict(named), **kwargs, **decision.knobs})
+            return self.fn.run(*args, **kwargs, **decision.knobs)
         return self._run_new(args, kwargs)
 
     def choose(self, *args: Any, grid: Any = None, **kwargs: Any) -> triton.Config:
@@ -139,36 +127,28 @@ class Autotuner(Stock):  # type: ignore[misc]
 
         A tuned problem returns its choice; any other returns the configuration predicted fastest.
         """
-        with self.lock:
-            self.nargs = dict(zip(self.arg_names, args, strict=False))
-            try:
-                require_device()
-                kwargs = {**kwargs, "grid": grid}
-                if len(self.configs) == 1:
-                    return self.configs[0]
-                key = self._stock_key(kwargs)
-                if key in self.cache and self.cache[key] is not self._cache_entries.get(key):
-                    return self.cache[key]  # set by the user
-                driver = self._make_driver(args, kwargs, self.prune_configs(kwargs))
-                return driver.sufficient_choice() or driver.predicted_best()
-            finally:
-                self.nargs = None
+        with self._named(args):
+            self._require_device()
+            kwargs = {**kwargs, "grid": grid}
+            if len(self.configs) == 1:
+                return self.configs[0]
+            key = self._stock_key(kwargs)
+            if key in self.cache and self.cache[key] is not self._cache_entries.get(key):
+                return self.cache[key]  # set by the user
+            driver = self._make_driver(args, kwargs, self.prune_configs(kwargs))
+            return driver.sufficient_choice() or driver.predicted_best()
 
     def rank(self, *args: Any, grid: Any = None, **kwargs: Any) -> list[RankedConfiguration]:
         """Return all configurations for a call, best first, without launching or measuring.
 
         Measured ones come first, then predicted ones, then failures.
         """
-        with self.lock:
-            self.nargs = dict(zip(self.arg_names, args, strict=False))
-            try:
-                require_device()
-                kwargs = {**kwargs, "grid": grid}
-                driver = self._make_driver(args, kwargs, self.prune_configs(kwargs))
-                with self.tuner_factory.lock:
-                    return rank_configurations(driver.tuner, driver.configs)
-            finally:
-                self.nargs = None
+        with self._named(args):
+            self._require_device()
+            kwargs = {**kwargs, "grid": grid}
+            driver = self._make_driver(args, kwargs, self.prune_configs(kwargs))
+            with self.tuner_factory.lock:
+                return rank_configurations(driver.tuner, driver.configs)
 
     def freeze(self, configs: Sequence[triton.Config] = ()) -> Self:
         """Keep only ``configs``, or the choices made so far; return this kernel.
@@ -179,7 +159,7 @@ class Autotuner(Stock):  # type: ignore[misc]
         Raises:
             UsageError: nothing has been chosen yet.
         """
-        decided = [d.config for p in self._plans.values() for d in p.entries.values()]
+        decided = [d.config for p in self._plans for d in p.entries.values()]
         kept = list(dict.fromkeys(configs or (*self.cache.values(), *decided)))
         if not kept:
             name = self.base_fn.__name__
@@ -201,28 +181,35 @@ class Autotuner(Stock):  # type: ignore[misc]
         configs: Sequence[triton.Config],
         ignore_known: bool = False,
     ) -> StalledCallDriver:
-        kernel = DecoratedKernel(
-            self.fn, self.arg_names, self.keys, self._bench, self.pre_hook, self.post_hook,
-            self.options,
-        )  # fmt: skip
-        return StalledCallDriver(kernel, self.tuner_factory, args, kwargs, configs, ignore_known)
+        kernel = KernelCall(self, self.options, args, kwargs)
+        return StalledCallDriver(kernel, self.tuner_factory, configs, ignore_known)
 
     def _run_new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Launch a new problem, or a configuration with a hook."""
+        """Choose for a new problem, and launch."""
         if not hasattr(self, "tuner_factory"):  # a subclass skipped our constructor
             return _STOCK_RUN(self, *args, **kwargs)
+        with self._named(args):
+            return self._run_keyed(args, kwargs)
+
+    @contextmanager
+    def _named(self, args: tuple[Any, ...]) -> Iterator[None]:
+        """Hold the lock and set ``nargs``, which pruning and Triton's benchmark read."""
         with self.lock:
             self.nargs = dict(zip(self.arg_names, args, strict=False))
             try:
-                if len(self.configs) == 1:
-                    return self._launch(self.configs[0], args, kwargs)
-                return self._run_keyed(args, kwargs)
+                yield
             finally:
                 self.nargs = None
 
+    def _require_device(self) -> None:
+        if self._do_bench is None:  # a user's benchmarker needs none
+            require_device()
+
     def _run_keyed(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plan = self._get_plan(args, kwargs)
-        new = UntunedCall(args, kwargs, plan, plan.key(args, kwargs), self._stock_key(kwargs))
+        problem_key = plan.key(args, kwargs)
+        assert problem_key is not None
+        new = UntunedCall(args, kwargs, plan, problem_key, self._stock_key(kwargs))
         self._retune_removed_entries(new.key)
         decision = plan.entries.get(new.problem_key)
         if decision is not None and self.cache.get(new.key) is decision.cache_entry:
@@ -230,9 +217,8 @@ class Autotuner(Stock):  # type: ignore[misc]
         set_by_user = self.cache.get(new.key) is not self._cache_entries.get(new.key)
         if new.key in self.cache and (set_by_user or self.options.budget == "all"):
             config = self.cache[new.key]
-            plan.entries[new.problem_key] = CachedChoice(
-                config, config.all_kwargs(), new.key, config
-            )
+            known = CachedChoice(config, config.all_kwargs(), new.key, config)
+            plan.entries[new.problem_key] = known
             return self._launch(config, args, kwargs)
         pruned = self.prune_configs(kwargs)
         if not pruned:
@@ -241,34 +227,33 @@ class Autotuner(Stock):  # type: ignore[misc]
             self._cache_choice(new, pruned[0])
             return self._launch(pruned[0], args, kwargs)
         fail_if_conflicting(pruned, kwargs)
+        return self._run_untuned(new, pruned)
+
+    def _run_untuned(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
+        """Launch a problem without a choice here: record it, and choose as the options say."""
         if new.plan_and_key not in self._recorded:
             self._recorded.add(new.plan_and_key)
-            record_if_requested(
-                self.base_fn, new.args, new.kwargs, {**self.nargs, **new.kwargs}, pruned
-            )
+            named = {**self.nargs, **new.kwargs}
+            record_if_requested(self.base_fn, new.args, new.kwargs, named, pruned)
         if self.options.strict:
-            self._require_recorded(new, pruned)
+            driver = self._make_driver(new.args, new.kwargs, pruned)
+            if driver.sufficient_choice() is None:
+                raise UsageError(
+                    f"no choice is recorded for {self.base_fn.__name__} on "
+                    f"{driver.tuner.call.problem}: warm it up (foretune warm-up), or drop strict"
+                )
         if is_capturing():
             return self._run_captured(new, pruned)
         if self.options.mode == "online":
             return self._run_online(new, pruned)
         return self._run_tuned(new, pruned)
 
-    def _require_recorded(self, new: UntunedCall, pruned: list[triton.Config]) -> None:
-        """Raise UsageError unless a choice for the call is recorded."""
-        driver = self._make_driver(new.args, new.kwargs, pruned)
-        if driver.sufficient_choice() is None:
-            raise UsageError(
-                f"no choice is recorded for {self.base_fn.__name__} on {driver.tuner.call.problem}"
-                ": warm it up (foretune warm-up), or leave out strict"
-            )
-
     def _retune_removed_entries(self, key: Key) -> None:
         """Retune all problems of ``key`` if its choice was removed from ``cache``."""
         if key not in self._cache_entries or key in self.cache:
             return
         del self._cache_entries[key]
-        for plan in self._plans.values():
+        for plan in self._plans:
             for problem_key, decision in list(plan.entries.items()):
                 if decision.key == key:
                     del plan.entries[problem_key]
@@ -276,15 +261,13 @@ class Autotuner(Stock):  # type: ignore[misc]
 
     def _run_captured(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
         """Launch the stored or predicted choice: during graph capture nothing is measured."""
-        driver = self._make_driver(new.args, new.kwargs, pruned)
-        if new.plan_and_key not in self._provisional_choices:
-            self._provisional_choices[new.plan_and_key] = self._fall_back_on_error(
+        driver, which = self._make_driver(new.args, new.kwargs, pruned), new.plan_and_key
+        if which not in self._provisional_choices:
+            self._provisional_choices[which] = self._fall_back_on_error(
                 lambda: driver.sufficient_choice() or driver.predicted_best(), lambda: pruned[0]
             )
         with allow_code_loading():
-            return self._launch_first(
-                new, driver, self._provisional_choices[new.plan_and_key], final=False
-            )
+            return self._launch_first(new, driver, self._provisional_choices[which], final=False)
 
     def _run_tuned(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
         driver = self._make_driver(new.args, new.kwargs, pruned, new.plan_and_key in self._stale)
@@ -299,22 +282,20 @@ class Autotuner(Stock):  # type: ignore[misc]
         self, new: UntunedCall, driver: StalledCallDriver, config: triton.Config, final: bool
     ) -> Any:
         """Launch ``config``, or the next best if it cannot run; keep the one that ran."""
-        replaced = False
+        first = config
         while True:
             if final:
                 self._cache_choice(new, config)
             try:
                 result = self._launch(config, new.args, new.kwargs)
+                break
             except INVALID_CONFIG_ERRORS as e:  # predicted, or measured in another process
                 if final:
                     self._evict_choice(new)
-                after = driver.next_best_after_failure(config, e)
-                if after is None:
+                if (after := driver.next_best_after_failure(config, e)) is None:
                     raise
-                config, replaced = after, True
-                continue
-            break
-        if replaced:
+                config = after
+        if config is not first:
             self._fall_back_on_error(driver.store_best, lambda: None)
             if not final:
                 self._provisional_choices[new.plan_and_key] = config
@@ -331,7 +312,7 @@ class Autotuner(Stock):  # type: ignore[misc]
             if not driver.all_failed:
                 self.cache.setdefault(key, driver.config)
             if driver.new_count:
-                full = {**self.nargs, **driver.kwargs, **driver.config.all_kwargs()}
+                full = {**driver.kernel.named, **driver.config.all_kwargs()}
                 self.pre_hook(full, reset_only=True)
 
         # stock expects timings of all configurations in the file
@@ -346,40 +327,33 @@ class Autotuner(Stock):  # type: ignore[misc]
     def _benchmark_like_stock(self, driver: StalledCallDriver) -> None:
         """Measure as stock Triton does, within the budget, because Foretune failed."""
         limit = min(self.options.max_measurements(len(driver.configs)), MAX_FALLBACK_CONFIGS)
-        timings = {
-            config: self._bench(*driver.args, config=config, **driver.kwargs)
-            for config in driver.configs[:limit]
-        }
+        timings = {config: driver.kernel.bench(config) for config in driver.configs[:limit]}
         driver.timings, driver.new_count = timings, len(timings)
         driver.config = min(timings, key=timings.__getitem__, default=driver.configs[0])
 
     def _run_online(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
+        which = new.plan_and_key
         try:
-            if new.plan_and_key not in self._online:
+            if which not in self._online:
                 kept = {n: v if n == "grid" else describe(v) for n, v in new.kwargs.items()}
-                stale = new.plan_and_key in self._stale
-                driver = self._make_driver(tuple(map(describe, new.args)), kept, pruned, stale)
-                self._online[new.plan_and_key] = OnlineDriver(
-                    driver, self._launch, self.warn_fallback
-                )
-            self._online.move_to_end(new.plan_and_key)
+                args = tuple(map(describe, new.args))
+                driver = self._make_driver(args, kept, pruned, which in self._stale)
+                self._online[which] = OnlineDriver(driver, self._launch, self.warn_fallback)
+            self._online.move_to_end(which)
             while len(self._online) > MAX_ONLINE_SEARCHES:
                 self._online.popitem(last=False)
-            online = self._online[new.plan_and_key]
+            online = self._online[which]
         except Exception as e:
             self.warn_fallback(e)
             return self._run_tuned(new, pruned)
         result = online.run(new.args, new.kwargs)
         if online.choice is not None:
-            del self._online[new.plan_and_key]
-            self._stale.discard(new.plan_and_key)
-            self._fall_back_on_error(lambda: self._publish_timings(online.driver), lambda: None)
+            del self._online[which]
+            self._stale.discard(which)
+            found = self._fall_back_on_error(online.driver.collect_timings, lambda: {})
+            self.configs_timings = found
             self._cache_choice(new, online.choice)
         return result
-
-    def _publish_timings(self, driver: StalledCallDriver) -> None:
-        with self.tuner_factory.lock:
-            self.configs_timings = driver.collect_timings()
 
     def _cache_choice(self, new: UntunedCall, config: triton.Config) -> None:
         key = new.key
@@ -397,18 +371,21 @@ class Autotuner(Stock):  # type: ignore[misc]
         self.best_config = config
         knobs = config.all_kwargs()
         if config.pre_hook is not None:
-            config.pre_hook({**self.nargs, **kwargs, **knobs})
+            named = zip(self.arg_names, args, strict=False)
+            config.pre_hook({**dict(named), **kwargs, **knobs})
         return self.fn.run(*args, **kwargs, **knobs)
 
     def _get_plan(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> CallPlan:
-        which = plan_id(args, kwargs)
-        if which not in self._plans:
-            self._plans[which] = make_plan(
-                self.arg_names, self.keys, triton_parameters(self.function), args, kwargs,
-                classes=self.options.budget != "all",
-                buckets={n: partial(self.options.bucket, n) for n in self.options.buckets or {}},
-            )  # fmt: skip
-        return self._plans[which]
+        for plan in self._plans:
+            if plan.key(args, kwargs) is not None:
+                return plan
+        plan = make_plan(
+            self.arg_names, self.keys, triton_parameters(self.function), args, kwargs,
+            classes=self.options.budget != "all",
+            buckets={n: partial(self.options.bucket, n) for n in self.options.buckets or {}},
+        )  # fmt: skip
+        self._plans = (*self._plans, plan)
+        return plan
 
     def _stock_key(self, kwargs: dict[str, Any]) -> Key:
         """Return the key of stock Triton: values of the key arguments, then every dtype."""

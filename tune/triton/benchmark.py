@@ -6,7 +6,7 @@ the first one. If it breaks the device, the failure is recorded and the search e
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -18,8 +18,9 @@ from triton.runtime.errors import OutOfResources, PTXASError
 from foretune.collect.power import find_meter, measure_power
 from foretune.errors import ForetuneWarning
 from foretune.measurement import Measurement, Status
+from foretune.space import Configuration
 from foretune.tune.store.cache import MeasurementCache
-from foretune.tune.triton.kernel import DecoratedKernel, to_configuration
+from foretune.tune.triton.kernel import KernelCall, to_configuration
 from foretune.tune.triton.output_check import ComparisonError, OutputChecker
 from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.runtime import device_interface, synchronize
@@ -38,26 +39,29 @@ class UserKernelError(Exception):
         self.cause = cause
 
 
+class CannotRun(Exception):
+    """A configuration may not be launched to see what it computes."""
+
+
 class ConfigurationBenchmark:
     """Measures configurations of one call.
 
-    ``configs`` are all candidates; the first that runs gives the expected outputs. ``timings``
-    holds the benchmarker's results of configurations that passed.
+    ``configs`` are all candidates, and ``can_run`` tells which may be launched to get the expected
+    outputs. ``timings`` holds the benchmarker's results of configurations that passed.
     """
 
     def __init__(
         self,
-        kernel: DecoratedKernel,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
+        kernel: KernelCall,
         configs: Sequence[triton.Config],
         call: Call,
         cache: MeasurementCache,
         needs_power: bool,
+        can_run: Callable[[triton.Config], bool] = lambda config: True,
     ) -> None:
-        self._kernel, self._args, self._kwargs = kernel, args, kwargs
-        self._configs, self._call, self._cache = configs, call, cache
-        self._needs_power = needs_power
+        self._kernel, self._configs, self._call, self._cache = kernel, configs, call, cache
+        self._needs_power, self._can_run = needs_power, can_run
+        self._measuring: Configuration | None = None
         self.timings: dict[triton.Config, Any] = {}
 
     def measure(self, config: triton.Config) -> Measurement:
@@ -67,12 +71,13 @@ class ConfigurationBenchmark:
             UserKernelError: the device is broken, a hook failed, or the call itself is wrong.
             ComparisonError: its outputs cannot be compared.
         """
-        with self._cache.mark_measuring(self._call.problem, to_configuration(config)):
+        self._measuring = to_configuration(config)
+        with self._cache.mark_measuring(self._call.problem, self._measuring):
             try:
                 timing = self._benchmark(config)
             except ComparisonError:
                 raise
-            except INVALID_CONFIG_ERRORS as e:
+            except (*INVALID_CONFIG_ERRORS, CannotRun) as e:
                 return self.failure(config, Status.COMPILE_ERROR, f"{type(e).__name__}: {e}")
             except Exception as e:
                 failure = self.failure(config, Status.RUNTIME_ERROR, f"{type(e).__name__}: {e}")
@@ -88,7 +93,7 @@ class ConfigurationBenchmark:
         checked = self._kernel.options.check is not None
         checker = self._checker if checked else None  # copies arguments before the first launch
         try:
-            return self._kernel.bench(*self._args, config=config, **self._kwargs)
+            return self._kernel.bench(config)
         finally:
             if checker is not None and checker.changed:
                 checker.restore_arguments()
@@ -106,11 +111,10 @@ class ConfigurationBenchmark:
         if limit is not None:
             error = self._checker.error(config)
             if not error <= limit:
-                return self.failure(
-                    config,
-                    Status.WRONG_RESULT,
-                    f"differs from the first configuration by {error:.2g}, more than {limit:.2g}",
+                reason = (
+                    f"differs from {self._checker.source} by {error:.2g}, more than {limit:.2g}"
                 )
+                return self.failure(config, Status.WRONG_RESULT, reason)
         self.timings[config] = timing
         times = [max(float(t), MIN_TIME_MS) for t in np.ravel(timing)]
         power_w, energy_mj = self._measure_power(config, times[0])
@@ -121,8 +125,17 @@ class ConfigurationBenchmark:
 
     @cached_property
     def _checker(self) -> OutputChecker:
-        named = self._kernel.arguments_by_name(self._args) | dict(self._kwargs)
-        checker = OutputChecker(self._launch, named, self._configs)
+        options, arg_names = self._kernel.options, self._kernel.tuner.arg_names
+        named = {n: v for n, v in self._kernel.named.items() if n in arg_names}
+        assert options.check is not None
+        checker = OutputChecker(
+            self._launch, named, self._configs, options.check, options.reference
+        )
+        if checker.outvoted:
+            _warn(
+                f"{checker.outvoted} of {self._call.kernel} differs from {checker.source}, so it "
+                "counts as wrong: name what is right with reference="
+            )
         if checker.changed:
             _warn(
                 f"{self._call.kernel} reads and changes {', '.join(checker.changed)}, which is put "
@@ -131,7 +144,15 @@ class ConfigurationBenchmark:
         return checker
 
     def _launch(self, config: triton.Config) -> None:
-        self._kernel.launch(config, self._args, self._kwargs)
+        """Launch for the checker; a configuration that ends the process is to blame itself."""
+        if not self._can_run(config):
+            raise CannotRun("it is too slow to compile, or known to fail")
+        problem, named = self._call.problem, to_configuration(config)
+        if named == self._measuring:
+            return self._kernel.launch(config)
+        with self._cache.mark_measuring(problem, named):
+            self._kernel.launch(config)
+        return self._cache.release(problem, named)
 
     def _measure_power(self, config: triton.Config, time_ms: float) -> tuple[float, float]:
         """Return mean power (W) and energy per launch (mJ); NaN if not metered."""
@@ -140,7 +161,7 @@ class ConfigurationBenchmark:
         if meter is None:
             return math.nan, math.nan
         try:
-            with self._kernel.with_hooks(config, self._args, self._kwargs) as run:
+            with self._kernel.with_hooks(config) as run:
                 return measure_power(meter, run, time_ms, synchronize, device_interface())
         except Exception as e:
             _warn(f"power was not metered: {type(e).__name__}: {e}")
@@ -158,7 +179,7 @@ class ConfigurationBenchmark:
             self._cache.append(failure)
             raise UserKernelError(error) from error
         wrong_call = isinstance(error, (TypeError, ValueError)) and not self.timings
-        if wrong_call or not _raised_in_launch(self._kernel.fn, error):
+        if wrong_call or not _raised_in_launch(self._kernel.tuner.fn, error):
             raise UserKernelError(error) from error
 
 

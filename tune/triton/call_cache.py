@@ -90,7 +90,8 @@ def _choice_of_tune_command(
     cache: MeasurementCache, call: Call, candidates: Sequence[Configuration]
 ) -> Choice | None:
     """Return what ``foretune tune`` chose last for a launch that this call may be."""
-    problem = Problem({n: v for n, v in call.problem.items() if n != "timed"})
+    tags = ("timed", "reference")
+    problem = Problem({n: v for n, v in call.problem.items() if n not in tags})
     for tuned, choice in reversed(cache.all_choices(call.problem)):
         launch = {**tuned, **choice.config}
         fitting = [c for c in candidates if launch_matches(problem, c, launch)]

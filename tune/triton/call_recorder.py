@@ -15,13 +15,12 @@ from typing import Any
 import triton
 
 from foretune.collect.compiled.arguments import Tensor, describe
-from foretune.errors import ForetuneWarning, OutputError, UsageError
+from foretune.errors import ForetuneWarning, UsageError
 from foretune.files import parse_json, read_bytes, translate_read_errors
 from foretune.tune.triton.descriptors import is_descriptor
 
 RECORD_VARIABLE = "FORETUNE_RECORD_CALLS"
 """Environment variable with the file to which calls of new problems are added."""
-JSON_TYPES = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True)
@@ -46,13 +45,7 @@ class RecordedCall:
         Raises:
             UsageError: an argument has no JSON form.
         """
-        fields = {
-            "kernel": self.kernel,
-            "args": [_to_json(a) for a in self.args],
-            "kwargs": {n: _to_json(a) for n, a in self.kwargs.items()},
-            "grid": self.grid,
-        }
-        return json.dumps(fields)
+        return json.dumps(vars(self), default=_encode)
 
     @classmethod
     def from_line(cls, json_line: str) -> "RecordedCall":
@@ -63,10 +56,10 @@ class RecordedCall:
         """
         with translate_read_errors(json_line[:60], UsageError, "is no recorded call: {}"):
             data = parse_json(json_line)
-            kwargs = {str(n): _from_json(a) for n, a in data["kwargs"].items()}
+            kwargs = {str(n): _decode(a) for n, a in data["kwargs"].items()}
             grid = data["grid"]
             sizes = {k: _grid(v) for k, v in grid.items()} if type(grid) is dict else _grid(grid)
-            return cls(str(data["kernel"]), tuple(map(_from_json, data["args"])), kwargs, sizes)
+            return cls(str(data["kernel"]), tuple(map(_decode, data["args"])), kwargs, sizes)
 
     @property
     def text(self) -> str:
@@ -96,12 +89,15 @@ def record_if_requested(
     named: Mapping[str, Any],
     configs: Sequence[triton.Config],
 ) -> None:
-    """Record a call if `RECORD_VARIABLE` names a file; warn if that fails."""
+    """Add a call to the file that `RECORD_VARIABLE` names, if any; warn if that fails."""
     if not (path := os.environ.get(RECORD_VARIABLE)):
         return
     name = f"{function.__module__}:{function.__qualname__}"
     try:
-        append_call(Path(path), make_recorded_call(name, args, kwargs, named, configs))
+        line = make_recorded_call(name, args, kwargs, named, configs).to_line()
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with open(path, "a", encoding="utf-8") as file:  # processes may share it
+            file.write(line + "\n")
     except Exception as e:  # the grid is a user's function
         warnings.warn(f"a call of {name} was not recorded: {e}", ForetuneWarning, stacklevel=2)
 
@@ -127,22 +123,6 @@ def make_recorded_call(
     return RecordedCall(kernel, tuple(map(describe, args)), rest, sizes)
 
 
-def append_call(path: Path, call: RecordedCall) -> None:
-    """Add a call to a file; processes may share it.
-
-    Raises:
-        OutputError: the file cannot be written.
-        UsageError: an argument cannot be written down.
-    """
-    line = call.to_line()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-    except OSError as e:
-        raise OutputError(f"calls cannot be added to {path}: {e.strerror}") from e
-
-
 def read_calls(path: str | os.PathLike[str]) -> list[RecordedCall]:
     """Return the distinct calls in a file, in file order.
 
@@ -156,53 +136,30 @@ def read_calls(path: str | os.PathLike[str]) -> list[RecordedCall]:
     return [RecordedCall.from_line(line) for line in dict.fromkeys(filter(str.strip, lines))]
 
 
-def allocate_argument(argument: Any, device: Any) -> Any:
-    """Return an argument with memory: random floats, zeros for integers."""
-    import torch
-
-    if isinstance(argument, tuple):
-        return tuple(allocate_argument(part, device) for part in argument)
-    if is_descriptor(argument):
-        argument.base = allocate_argument(argument.base, device)
-        return argument
-    if not isinstance(argument, Tensor):
-        return argument
-    dtype = getattr(torch, argument.element)
-    reach = sum((n - 1) * s for n, s in zip(argument.shape, argument.strides, strict=True))
-    offset = argument.address // dtype.itemsize
-    memory = torch.zeros(max(offset + reach + 1, 1), dtype=dtype, device=device)
-    if dtype.is_floating_point:
-        memory.copy_(torch.randn(len(memory), device=device))
-    return memory.as_strided(argument.shape, argument.strides, offset)
-
-
-def _to_json(argument: Any) -> Any:
-    if isinstance(argument, JSON_TYPES):
-        return argument
+def _encode(argument: Any) -> Any:
+    """Return what JSON has no form for as a dictionary."""
     if isinstance(argument, Tensor):
         layout = {"shape": argument.shape, "strides": argument.strides}
         return {"tensor": argument.element, **layout, "address": argument.address}
-    if isinstance(argument, tuple):
-        return {"tuple": [_to_json(part) for part in argument]}
     if is_descriptor(argument):
         how = {"block_shape": list(argument.block_shape), "padding": argument.padding}
-        return {"descriptor": _to_json(argument.base), **how}
+        return {"descriptor": argument.base, **how}
     if isinstance(argument, triton.language.dtype):
         return {"dtype": argument.name}
     raise UsageError(f"an argument of {type(argument).__name__} cannot be written down")
 
 
-def _from_json(data: Any) -> Any:
+def _decode(data: Any) -> Any:
+    if isinstance(data, list):
+        return tuple(map(_decode, data))
     if not isinstance(data, dict):
         return data
-    if "tuple" in data:
-        return tuple(map(_from_json, data["tuple"]))
     if "dtype" in data:
         return triton.language.dtype(data["dtype"])
     if "descriptor" in data:
         from triton.tools.tensor_descriptor import TensorDescriptor
 
-        base = _from_json(data["descriptor"])
+        base = _decode(data["descriptor"])
         size = list(base.shape), list(base.strides)
         return TensorDescriptor(base, *size, data["block_shape"], data["padding"])
     shape, strides = _grid(data["shape"]), _grid(data["strides"])

@@ -19,7 +19,6 @@ from foretune.objective import Objective
 from foretune.search.encoding import KernelRuns
 from foretune.search.loop import SearchLoop, search
 from foretune.search.ordered import OrderedSearcher
-from foretune.search.stopping import Stopping
 from foretune.space import Configuration, ListedSpace
 from foretune.tune.store import Choice
 from foretune.tune.store.cache import MeasurementCache
@@ -69,13 +68,9 @@ class CallTuner:
         if choice.how == "all":
             return choice
         options = self._options
-        if options.budget == "all":
-            return None
-        sure = choice.how == "verified" or choice.regret <= options.regret
-        spent = (
-            options.measurement_limit is not None and choice.measured >= options.measurement_limit
-        )
-        return choice if sure or spent else None
+        verified = choice.how == "verified" or choice.regret <= options.regret
+        sure = options.budget != "all" and verified
+        return choice if sure or options.is_spent(choice.measured) else None
 
     @property
     def searcher(self) -> OrderedSearcher:
@@ -113,7 +108,7 @@ class CallTuner:
         """
         return search(
             self,
-            self._stopping,
+            self._options.stopping,
             parallel=parallel or (lambda: 1 + len(self.claimed_by_others)),
             likely=self.likely,
             until_one_runs=self.best_measured() is None,
@@ -147,7 +142,8 @@ class CallTuner:
 
     def is_sure(self) -> bool:
         """Whether the expected regret is small enough to stop, or more measurements gain little."""
-        return self._stopping.regret is not None and self._stopping.is_over(self, self.new_count)
+        stopping = self._options.stopping
+        return stopping.regret is not None and stopping.is_over(self, self.new_count)
 
     def likely(self, n: int) -> list[Configuration]:
         """Return up to ``n`` candidates to compile ahead: those expected to be fastest."""
@@ -185,11 +181,11 @@ class CallTuner:
         self._unrecorded = []
 
     def record_crashes(self) -> None:
-        """Record candidates that crashed another process as failed."""
+        """Record candidates that crashed two other processes as failed."""
         known = {m.config for m in self.measured()}
         for config in self.cache.crashed_configurations(self.call.problem):
             if config in self.space and config not in known:
-                reason = "its measurement took the process with it"
+                reason = "its measurement took two processes with it"
                 self._record([self.call.failure(config, Status.RUNTIME_ERROR, reason)])
 
     def fallback_configuration(self) -> Configuration:
@@ -249,13 +245,6 @@ class CallTuner:
     @cached_property
     def _candidates(self) -> list[Configuration]:
         return list(self.space)
-
-    @cached_property
-    def _stopping(self) -> Stopping:
-        if self._measures_all:
-            return Stopping()
-        limit = self._options.measurement_limit
-        return Stopping(limit) if limit is not None else Stopping(regret=self._options.regret)
 
     @property
     def _measures_all(self) -> bool:

@@ -7,31 +7,31 @@ compilation past its time limit is abandoned, and its daemon thread runs on.
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
-from typing import Any
 
 import triton
 
 from foretune.tune.triton.descriptors import arguments_after_hook
-from foretune.tune.triton.runtime import current_device_index, is_interpreted
+from foretune.tune.triton.kernel import KernelCall
+from foretune.tune.triton.runtime import active_driver, current_device_index
 
 MAX_COMPILE_THREADS = min(8, os.cpu_count() or 1)
 """Maximum number of parallel compilations."""
 
 
 class CompileAhead:
-    """Compiles configurations of one call; ``fn`` is the kernel below the tuner."""
+    """Compiles configurations of one call."""
 
-    def __init__(self, fn: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-        self._fn, self._args = fn, args
-        self._kwargs = {n: v for n, v in kwargs.items() if n != "warmup"}
+    def __init__(self, kernel: KernelCall) -> None:
+        self._fn, self._args = kernel.tuner.fn, kernel.args
+        self._kwargs = {n: v for n, v in kernel.kwargs.items() if n != "warmup"}
         self._futures: dict[triton.Config, Future[None]] = {}
         self._timed_out: set[triton.Config] = set()
         self._slots = threading.Semaphore(MAX_COMPILE_THREADS)
         self._index = current_device_index()
-        self._enabled = not is_interpreted() and "grid" in self._kwargs
+        self._enabled = active_driver() is not None and "grid" in self._kwargs
 
     def compile(self, configs: Sequence[triton.Config], limit_s: float) -> None:
         """Compile ``configs``; give up those that take longer than ``limit_s`` seconds."""

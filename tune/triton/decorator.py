@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from foretune.errors import UsageError
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from foretune.models.saved.lookup import PredictorSource
     from foretune.tune.store import Store
+    from foretune.tune.triton.output_check import Reference
 
 DISABLE_VARIABLE = "FORETUNE_DISABLE"
 
@@ -34,6 +36,7 @@ def autotune(
     cache_results: bool = False,
     *,
     budget: Budget = "auto",
+    seconds: float | None = None,
     mode: Mode = "stall",
     objective: Objective | str = Objective.TIME,
     regret: float = 0.03,
@@ -41,14 +44,15 @@ def autotune(
     store: "Store | str | os.PathLike[str] | bool | None" = None,
     shipped: str | os.PathLike[str] | None = None,
     check: float | None = None,
+    reference: "Reference | None" = None,
     compile_limit_s: float = 60.0,
     buckets: Mapping[str, Sequence[int]] | None = None,
     strict: bool = False,
 ) -> Callable[[Any], Any]:
     """Tune a ``@triton.jit`` kernel by measuring only its most promising configurations.
 
-    The arguments up to ``cache_results`` are those of `triton.autotune`; `Options` explains the
-    others. If ``configs`` is a `SearchSpace`, its parameters ``num_warps``, ``num_stages``,
+    The arguments up to ``cache_results`` are those of `triton.autotune`; the others are
+    Foretune's. If ``configs`` is a `SearchSpace`, its parameters ``num_warps``, ``num_stages``,
     ``num_ctas`` and ``maxnreg`` are compiler options. With ``FORETUNE_DISABLE=1`` in the
     environment, stock Triton tunes the kernel.
 
@@ -65,37 +69,40 @@ def autotune(
         use_cuda_graph: as in Triton, deprecated.
         do_bench: measures a launch; the driver's own by default.
         cache_results: keep Triton's own file of timings as well.
-        budget: measurements per new problem.
-        mode: ``"stall"``, ``"graph"`` or ``"online"``.
-        objective: ``"time"``, ``"energy"`` or ``"edp"``.
-        regret: expected regret below which measuring stops.
-        predictor: a trained predictor of this kernel, its folder or MLflow name; ``"auto"`` is the
-            one shipped with Foretune.
-        store: the tuning store; False for none.
-        shipped: a file of results shipped with a library.
-        check: maximum relative difference from the first configuration's output.
+        budget: measurements per new problem. A number is exceeded only until the first
+            configuration runs; 0 only predicts. ``"all"`` measures every configuration, as stock
+            Triton does. ``"auto"`` measures until the expected regret is below ``regret``.
+        seconds: wall time of compiling and measuring for a new problem, after which no measurement
+            is started; None for no limit. What one process measured in this time is enough for all.
+        mode: ``"stall"`` measures before the first call of a new problem returns. ``"graph"`` does
+            too, but measures replays of a CUDA graph: back to back, with a warm cache, without the
+            host. ``"online"`` measures real calls, one configuration per call. Choices are stored
+            per mode.
+        objective: the quantity to minimize; energy needs a power meter.
+        regret: expected regret below which measuring stops, e.g. 0.03 for 3 %.
+        predictor: a trained predictor of this kernel, any model, or a name
+            (`foretune.models.saved.lookup`); an error if it cannot be used. ``"auto"`` takes the
+            one shipped with Foretune, if any, and logs which. None uses no predictor.
+        store: path or SQLAlchemy URL of the tuning store; None for the user's own, False for none.
+        shipped: a file of tuned results that came with a library (``foretune store --export``).
+        check: maximum relative error of the output; None does not compare. The output is compared
+            with the first configuration's, unless two others agree with each other but not with it.
+        reference: compare with this function's result instead (`foretune.tune.triton.output_check.
+            Reference`): it takes the kernel's arguments by name and returns a dictionary from names
+            of arguments to the tensors expected there. Needs ``check``.
         compile_limit_s: time limit for compiling one configuration, seconds.
-        buckets: key argument -> upper bounds of its buckets.
-        strict: raise an error if no choice is recorded.
+        buckets: key argument -> ascending upper bounds. A value counts as the smallest bound that
+            is not below it; a value above all bounds counts as itself.
+        strict: use recorded choices only, so that every run of a program uses the same ones; a
+            call without one is an error.
 
     Raises:
         UsageError: an option is invalid, or ``configs`` does not fit the kernel.
         ValueError: ``key`` or another list names no argument of the kernel.
         MissingExtra: Triton is not installed.
     """
-    options = Options(
-        budget=budget,
-        mode=mode,
-        objective=objective,
-        regret=regret,
-        predictor=predictor,
-        store=store,
-        shipped=shipped,
-        check=check,
-        compile_limit_s=compile_limit_s,
-        buckets=buckets,
-        strict=strict,
-    )
+    given = locals()
+    options = Options(**{field.name: given[field.name] for field in fields(Options)})
     if unknown := [name for name in buckets or () if name not in key]:
         raise UsageError(f"buckets name {unknown[0]!r}, which is not in key")
 

@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from foretune.errors import ForetuneWarning, UsageError
 from foretune.lazy import require
+from foretune.measurement import Status
+from foretune.problem import Problem
+from foretune.space import Configuration
 from foretune.values import Value, parse_value
 
 if TYPE_CHECKING:
     from foretune.device import Device
-    from foretune.problem import Problem
     from foretune.search.loop import SearchLoop
-    from foretune.space import Configuration
     from foretune.tune.store import Store
     from foretune.tune.triton.choice import CallTuner
     from foretune.tune.triton.problem_key import Call
@@ -67,12 +68,11 @@ def patch_inductor(
 
     def undo() -> None:
         selector: Any = select_algorithm.get_algorithm_selector_cache()
-        selector.preprocessing_fns[:] = [
-            f for f in selector.preprocessing_fns if f != chooser.shorten
-        ]
-        selector.feedback_saver_fns[:] = [
-            f for f in selector.feedback_saver_fns if f != chooser.record_timings
-        ]
+        for ours, functions in (
+            (chooser.shorten, selector.preprocessing_fns),
+            (chooser.record_timings, selector.feedback_saver_fns),
+        ):
+            functions[:] = [f for f in functions if f != ours]
 
     return undo
 
@@ -82,18 +82,18 @@ class Operation:
     """An operation, its choices in Inductor's order, and those with parameters."""
 
     call: "Call"
-    configs: list["Configuration"]
-    templates: list["Configuration"]
+    configs: list[Configuration]
+    templates: list[Configuration]
 
 
 @dataclass(frozen=True)
 class OperationSearch:
     """The search among an operation's templates; Inductor measures its first batch, `started`."""
 
-    listed: list["Configuration"]
+    listed: list[Configuration]
     tuner: "CallTuner"
     loop: "SearchLoop[Configuration]"
-    started: tuple["Configuration", ...]
+    started: tuple[Configuration, ...]
 
 
 class InductorChooser:
@@ -146,7 +146,6 @@ class InductorChooser:
         return [c for c, config in zip(choices, op.configs, strict=True) if config not in left_out]
 
     def _record_timings(self, timings: Mapping[Any, float]) -> None:
-        from foretune.measurement import Status
         from foretune.tune.store import Choice
         from foretune.tune.triton.call_cache import settle
 
@@ -169,28 +168,23 @@ class InductorChooser:
         best = min((m for m in rows if m.ok), key=lambda m: m.time_ms, default=None)
         if best is None:
             return
-        if search is None or {*search.listed} <= {*op.configs}:
-            choice = Choice(best.config, len(rows), 0.0, "all")
-            settle(cache, call, op.configs, factory.options, choice)
-            return
-        regret = search.tuner.promised_regret()
-        choice = Choice(best.config, len(rows), regret, "measured")
-        settle(cache, call, search.listed, factory.options, choice)
+        listed, choice = op.configs, Choice(best.config, len(rows), 0.0, "all")
+        if search is not None and not {*search.listed} <= {*op.configs}:
+            listed, regret = search.listed, search.tuner.promised_regret()
+            choice = Choice(best.config, len(rows), regret, "measured")
+        settle(cache, call, listed, factory.options, choice)
 
 
 def make_operation(choices: Sequence[Any]) -> Operation:
     """Return the operation of Inductor's choices."""
     import torch
 
-    from foretune.collect.compiled.arguments import Tensor
-    from foretune.problem import Problem
-    from foretune.space import Configuration
     from foretune.tune.triton.problem_key import Call
 
     configs = [Configuration(choice=_name(c), **_knobs(c)) for c in choices]
     library_choices = [c for c, config in zip(choices, configs, strict=True) if len(config) == 1]
     of = (library_choices or list(choices))[0]
-    operands = [_tensor(node, Tensor) for node in (*of.input_nodes, of.layout)]
+    operands = [_tensor(node) for node in (*of.input_nodes, of.layout)]
     problem: dict[str, Value] = {}
     for i, tensor in enumerate(operands):
         which = f"input{i}" if i < len(operands) - 1 else "output"
@@ -221,14 +215,13 @@ def _knobs(choice: Any) -> dict[str, Value]:
     return {name: parse_value(text.strip("'\"")) for name, text in found}
 
 
-def _tensor(node: Any, kind: Any) -> Any:
+def _tensor(node: Any) -> Any:
     """Return an operand's description; dynamic sizes become Inductor's size hints."""
+    from foretune.collect.compiled.arguments import Tensor
+
     layout = node if hasattr(node, "size") and hasattr(node, "stride") else node.get_layout()
-    shape, strides = (
-        tuple(map(_concrete_size, layout.size)),
-        tuple(map(_concrete_size, layout.stride)),
-    )
-    return kind(str(layout.dtype).removeprefix("torch."), shape, strides)
+    shape, strides = (tuple(map(_concrete_size, x)) for x in (layout.size, layout.stride))
+    return Tensor(str(layout.dtype).removeprefix("torch."), shape, strides)
 
 
 def _concrete_size(size: Any) -> int:

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import cached_property, partial
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import triton
@@ -15,63 +15,50 @@ from foretune.tune.triton.problem_key import Call, make_call, undecorated_kernel
 
 
 @dataclass(frozen=True)
-class DecoratedKernel:
-    """A kernel and the settings of its decorator.
+class KernelCall:
+    """The arguments of a call, with Triton's ``tuner`` and Foretune's options."""
 
-    Attributes:
-        fn: the kernel below the tuner, with any decorators in between.
-        arg_names: the kernel's arguments, in order.
-        keys: the arguments whose values make a problem.
-        bench: Triton's method that measures a configuration with hooks and benchmarker.
-        pre_hook: called before every measured launch.
-        post_hook: called after it.
-        options: Foretune's options.
-    """
-
-    fn: Any
-    arg_names: Sequence[str]
-    keys: Sequence[str]
-    bench: Callable[..., Any]
-    pre_hook: Callable[..., Any]
-    post_hook: Callable[..., Any]
+    tuner: Any
     options: Options
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
 
-    @cached_property
-    def function(self) -> Any:
-        """The kernel below all decorators."""
-        return undecorated_kernel(self.fn)
+    @property
+    def named(self) -> dict[str, Any]:
+        """All arguments by name, and ``grid``."""
+        return {**dict(zip(self.tuner.arg_names, self.args, strict=False)), **self.kwargs}
 
-    def arguments_by_name(self, args: Sequence[Any]) -> dict[str, Any]:
-        """Return positional arguments by name."""
-        return dict(zip(self.arg_names, args, strict=False))
+    def to_call(self, knobs: tuple[str, ...]) -> Call:
+        """Return the call as a problem; ``knobs`` are the tuned parameters."""
+        call = make_call(
+            undecorated_kernel(self.tuner.fn), self.tuner.keys, self.named, knobs,
+            self.options.bucket, **self.options.problem_tags,
+        )  # fmt: skip
+        return replace(call, function=self.tuner.fn)
 
-    def call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
-        """Return the `Call` of some arguments."""
-        options = self.options
-        positional = self.arguments_by_name(args)
-        return make_call(self.function, self.keys, positional, kwargs, options.mode, options.bucket)
+    def bench(self, config: triton.Config) -> Any:
+        """Return what the benchmarker says of a configuration."""
+        return self.tuner._bench(*self.args, config=config, **self.kwargs)
 
-    def launch(self, config: triton.Config, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    def launch(self, config: triton.Config) -> None:
         """Run a configuration once, with the hooks of a measured launch."""
-        with self.with_hooks(config, args, kwargs) as run:
+        with self.with_hooks(config) as run:
             run()
 
     @contextmanager
-    def with_hooks(
-        self, config: triton.Config, args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> Iterator[Callable[[], Any]]:
+    def with_hooks(self, config: triton.Config) -> Iterator[Callable[[], Any]]:
         """Yield a function that launches a configuration; run the hooks around it."""
         knobs = config.all_kwargs()
-        full = {**self.arguments_by_name(args), **kwargs, **knobs}
+        full = {**self.named, **knobs}
         if config.pre_hook:
             config.pre_hook(full)
-        self.pre_hook(full)
+        self.tuner.pre_hook(full)
         try:
-            yield partial(self.fn.run, *args, **kwargs, **knobs)
+            yield partial(self.tuner.fn.run, *self.args, **self.kwargs, **knobs)
         except Exception as e:
-            self.post_hook(full, exception=e)
+            self.tuner.post_hook(full, exception=e)
             raise
-        self.post_hook(full, exception=None)
+        self.tuner.post_hook(full, exception=None)
 
 
 LAUNCH_OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg")

@@ -7,7 +7,7 @@ key of a later decorator is unknown.
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +19,7 @@ from foretune.device import Device
 from foretune.kernel import Inputs
 from foretune.measurement import Measurement
 from foretune.problem import Problem
-from foretune.space import Configuration, SearchSpace
+from foretune.space import Configuration
 from foretune.tune.store import Choice, Subject
 from foretune.tune.store.subject import source_label
 from foretune.tune.triton.kernel import LAUNCH_OPTIONS, to_configuration
@@ -61,17 +61,13 @@ class LaunchView:
         if len(launches) != 1:
             return None
         (one,) = launches
-        function, named = (
-            one.function,
-            dict(zip(one.function.arg_names, one.arguments, strict=False)),
-        )
+        function = one.function
+        named = dict(zip(function.arg_names, one.arguments, strict=False))
         compiled = {n: v for n, v in one.options.items() if n in LAUNCH_OPTIONS}
         constants = {n: v for n, v in one.options.items() if n not in LAUNCH_OPTIONS}
-        subject = Subject(
-            function.__name__, source_hash(function), self._device.name, toolchain("gpu")
-        )
+        source = source_hash(function)
         return FunctionLaunch(
-            subject,
+            Subject(function.__name__, source, self._device.name, toolchain("gpu")),
             problem_from_arguments(function, function.arg_names, named),
             to_configuration(triton.Config(constants, **compiled)),
             float(math.prod(one.grid)),
@@ -82,16 +78,11 @@ class LaunchView:
         launch = self.function_launch(m.problem, m.config)
         if launch is None:
             return None
-        subject = launch.subject
-        return subject, dataclasses.replace(
-            m,
-            kernel=subject.kernel,
-            problem=launch.problem,
-            config=launch.config,
+        return launch.subject, dataclasses.replace(
+            m, kernel=launch.subject.kernel, problem=launch.problem, config=launch.config,
             static={**m.static, "programs": launch.programs},
-            source=source_label(m.kernel, m.problem),
-            environment=subject.versions,
-        )
+            source=source_label(m.kernel, m.problem), environment=launch.subject.versions,
+        )  # fmt: skip
 
     def function_choice(
         self, problem: Problem, kernel_choice: Choice
@@ -100,32 +91,18 @@ class LaunchView:
         launch = self.function_launch(problem, kernel_choice.config)
         if launch is None:
             return None
-        return (
-            launch.subject,
-            launch.problem,
-            dataclasses.replace(kernel_choice, config=launch.config),
-        )
+        choice = dataclasses.replace(kernel_choice, config=launch.config)
+        return launch.subject, launch.problem, choice
 
     def stored_measurements(
         self, problem: Problem, read: Callable[[Subject], list[Measurement]]
     ) -> list[Measurement]:
         """Return what decorators measured of ``problem``; ``read`` asks the store."""
-        launch = self.function_launch(problem, self._kernel.default(problem))
-        if launch is None:
-            return []
-        space = self._kernel.space(problem)
-        return self.kernel_measurements(problem, space, read(launch.subject))
-
-    def kernel_measurements(
-        self, problem: Problem, space: SearchSpace, runs: Iterable[Measurement]
-    ) -> list[Measurement]:
-        """Return the decorator's runs that are runs of the kernel on ``problem``."""
-        found = []
-        for m in runs:
-            if m.source == source_label(
-                self._kernel.name, problem
-            ):  # translated from the kernel before
-                continue
+        default = self.function_launch(problem, self._kernel.default(problem))
+        runs = [] if default is None else read(default.subject)
+        translated_before = source_label(self._kernel.name, problem)
+        space, found = self._kernel.space(problem), []
+        for m in (run for run in runs if run.source != translated_before):
             knobs = {n: m.config[n] for n in space.names if n in m.config}
             if len(knobs) < len(space.names) or (config := Configuration(knobs)) not in space:
                 continue

@@ -5,17 +5,21 @@ without the call. The tuner is one frame up and has it.
 """
 
 import inspect
+import math
 import warnings
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from foretune.errors import ForetuneWarning
+from foretune.errors import ForetuneWarning, UsageError
 from foretune.lazy import require
+from foretune.measurement import Measurement, Status
 
 if TYPE_CHECKING:
     import os
 
     from foretune.tune.store import Store
+    from foretune.tune.triton.call_cache import CallCaches
+    from foretune.tune.triton.problem_key import Call
 
 
 def listen(store: "Store | str | os.PathLike[str] | None" = None) -> Callable[[], None]:
@@ -36,20 +40,19 @@ def listen(store: "Store | str | os.PathLike[str] | None" = None) -> Callable[[]
     require("triton", "gpu", "listening to autotuners")
     import triton
 
-    from foretune.errors import UsageError
-    from foretune.tune.triton.listener_recorder import ListenerRecorder
+    from foretune.tune.triton.call_cache import CallCaches
+    from foretune.tune.triton.options import Options
 
     knobs = triton.knobs.autotuning
     if not hasattr(knobs, "listener"):
         raise UsageError(f"Triton {triton.__version__} has no listener: install 3.7 or newer")
-    before = knobs.listener
-    recorder = ListenerRecorder(store)
+    before, caches = knobs.listener, CallCaches(Options(store=store))
 
     def on_autotuning(**event: Any) -> None:
         if before is not None:
             before(**event)
         try:
-            recorder.record(event, _caller_locals())
+            _record(caches, event, _caller_locals())
         except Exception as e:  # our errors must not stop the tuning
             warnings.warn(f"a tuning was not written down: {e}", ForetuneWarning, stacklevel=2)
 
@@ -68,3 +71,28 @@ def _caller_locals() -> Mapping[str, Any]:
         if frame is not None and hasattr(frame.f_locals.get("self"), "nargs"):
             return dict(frame.f_locals)
     return {}
+
+
+def _record(caches: "CallCaches", event: Mapping[str, Any], caller: Mapping[str, Any]) -> None:
+    """Store a tuning, unless it is our own (which stores its measurements itself)."""
+    from foretune.tune.triton.autotuner import Autotuner
+    from foretune.tune.triton.problem_key import make_call
+
+    tuner: Any = caller.get("self")
+    if event["cache_hit"] or getattr(tuner, "nargs", None) is None or isinstance(tuner, Autotuner):
+        return
+    call = make_call(event["fn"], tuner.keys, {**tuner.nargs, **caller.get("kwargs", {})})
+    runs = [_measurement(call, config, t) for config, t in event["configs_timings"].items()]
+    caches.cache_of(call).append(*runs)
+
+
+def _measurement(call: "Call", config: Any, timing: Any) -> Measurement:
+    from foretune.tune.triton.kernel import to_configuration
+
+    named = to_configuration(config)
+    times = list(timing) if isinstance(timing, (list, tuple)) else [float(timing)]
+    if not math.isfinite(times[0]):
+        return call.failure(named, Status.INVALID, "does not run")
+    programs = call.programs(named)
+    static = {} if math.isnan(programs) else {"programs": programs}
+    return call.success(named, times[0], times, static=static, source="triton.autotune")

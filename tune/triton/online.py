@@ -6,7 +6,6 @@ incumbent. The search holds stand-ins of the arguments (shape, type, alignment),
 """
 
 import os
-import queue
 import statistics
 import threading
 from collections.abc import Callable, Sequence
@@ -23,6 +22,13 @@ from foretune.tune.triton.stalled import StalledCallDriver
 
 REPEATS = 3
 """Timed launches of a trial, after one warm-up launch."""
+MAX_STEPS = 2
+"""Maximum number of search steps at the same time, of all problems."""
+_slots = threading.Semaphore(MAX_STEPS)
+if hasattr(os, "register_at_fork"):  # threads that hold a slot do not exist in the child
+    os.register_at_fork(
+        after_in_child=lambda: globals().update(_slots=threading.Semaphore(MAX_STEPS))
+    )
 
 
 class OnlineDriver:
@@ -101,12 +107,13 @@ class OnlineDriver:
         step = self._step = Future[tuple[triton.Config | None, triton.Config]]()
 
         def run() -> None:
-            try:
-                step.set_result(self._next_trial(measurements))
-            except Exception as e:
-                step.set_exception(e)
+            with _slots:
+                try:
+                    step.set_result(self._next_trial(measurements))
+                except Exception as e:
+                    step.set_exception(e)
 
-        _in_background(run)
+        threading.Thread(target=run, name="foretune-online", daemon=True).start()
 
     def _next_trial(
         self, measurements: Sequence[Measurement] | None
@@ -117,9 +124,9 @@ class OnlineDriver:
             (trial,) = batch.start
             driver.compile([trial])
             if (timeout := driver.compile_timeout(trial)) is None:
-                return driver.triton_config(trial), driver.predicted_best()
+                return driver.triton_configs[trial], driver.predicted_best()
             measurements = [timeout]
-        return None, driver.stored_best()
+        return None, driver.store_best()
 
     def _apply_step(self) -> None:
         """Take the result of a step that is done."""
@@ -147,26 +154,3 @@ class OnlineDriver:
         assert trial is not None
         text = f"{type(error).__name__}: {error}"
         self._advance([self.driver.failure(trial, status, text)])
-
-
-_JOBS: "queue.SimpleQueue[Callable[[], None]]" = queue.SimpleQueue()
-_WORKERS = 2
-_threads_lock = threading.Lock()
-_threads: list[threading.Thread] = []
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_threads.clear)
-
-
-def _in_background(job: Callable[[], None]) -> None:
-    """Run ``job`` in one of a few daemon threads."""
-    with _threads_lock:
-        while len(_threads) < _WORKERS:
-            thread = threading.Thread(target=_run_jobs, name="foretune-online", daemon=True)
-            _threads.append(thread)
-            thread.start()
-    _JOBS.put(job)
-
-
-def _run_jobs() -> None:
-    while True:
-        _JOBS.get()()

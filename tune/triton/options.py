@@ -4,6 +4,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from foretune.errors import UsageError
@@ -11,7 +12,9 @@ from foretune.objective import Objective
 
 if TYPE_CHECKING:
     from foretune.models.saved.lookup import PredictorSource
+    from foretune.search.stopping import Stopping
     from foretune.tune.store import Store
+    from foretune.tune.triton.output_check import Reference
 
 Budget = int | Literal["auto", "all"]
 Mode = Literal["stall", "graph", "online"]
@@ -19,33 +22,10 @@ Mode = Literal["stall", "graph", "online"]
 
 @dataclass(frozen=True)
 class Options:
-    """Options of `foretune.autotune`.
-
-    Attributes:
-        budget: measurements per new problem. A number is exceeded only until the first
-            configuration runs; 0 only predicts. ``"all"`` measures every configuration, as stock
-            Triton does. ``"auto"`` measures until the expected regret is below ``regret``.
-        mode: ``"stall"`` measures before the first call of a new problem returns. ``"graph"`` does
-            too, but measures replays of a CUDA graph: back to back, with a warm cache, without the
-            host. ``"online"`` measures real calls, one configuration per call. Choices are stored
-            per mode.
-        objective: the quantity to minimize; energy needs a power meter.
-        regret: expected regret below which measuring stops, e.g. 0.03 for 3 %.
-        predictor: a trained predictor of this kernel, any model, or a name
-            (`foretune.models.saved.lookup`); an error if it cannot be used. ``"auto"`` takes the
-            one shipped with Foretune, if any, and logs which. None uses no predictor.
-        store: path or SQLAlchemy URL of the tuning store; None for the user's own, False for none.
-        shipped: a file of tuned results that came with a library (``foretune store --export``).
-        check: maximum relative difference from the first configuration's output; None does not
-            compare.
-        compile_limit_s: time limit for compiling one configuration, seconds.
-        buckets: key argument -> ascending upper bounds. A value counts as the smallest bound that
-            is not below it; a value above all bounds counts as itself.
-        strict: use recorded choices only, so that every run of a program uses the same ones; a
-            call without one is an error.
-    """
+    """Options of `foretune.autotune`, which describes them."""
 
     budget: Budget = "auto"
+    seconds: float | None = None
     mode: Mode = "stall"
     objective: Objective | str = Objective.TIME
     regret: float = 0.03
@@ -53,6 +33,7 @@ class Options:
     store: "Store | str | os.PathLike[str] | bool | None" = None
     shipped: str | os.PathLike[str] | None = None
     check: float | None = None
+    reference: "Reference | None" = None
     compile_limit_s: float = 60.0
     buckets: Mapping[str, Sequence[int]] | None = None
     strict: bool = False
@@ -64,9 +45,9 @@ class Options:
         if self.mode not in get_args(Mode):
             raise UsageError(f"mode is {self.mode!r}: give 'stall', 'graph' or 'online'")
         _check_number("regret", self.regret, "a share such as 0.03", minimum=0.0)
+        if self.seconds is not None:
+            _check_number("seconds", self.seconds, "seconds such as 30", minimum=1e-3)
         _check_number("compile_limit_s", self.compile_limit_s, "seconds such as 60", minimum=1e-3)
-        if self.check is not None:
-            _check_number("check", self.check, "a relative error such as 1e-2", minimum=1e-12)
         for name in ("predictor", "store", "shipped"):
             value = getattr(self, name)
             if isinstance(value, (int, float)) and not (name == "store" and value in (True, False)):
@@ -75,13 +56,23 @@ class Options:
             all_integers = all(isinstance(b, int) and not isinstance(b, bool) for b in bounds)
             if not bounds or not all_integers or sorted(set(bounds)) != list(bounds):
                 raise UsageError(f"buckets of {name} are {bounds!r}: give whole numbers, ascending")
-        if self.mode == "online" and self.objective != Objective.TIME:
-            raise UsageError(
-                "mode='online' times calls and cannot meter them: tune for energy with mode='stall'"
-            )
         if self.objective not in list(Objective):
             known = ", ".join(o.value for o in Objective)
             raise UsageError(f"objective is {self.objective!r}: give one of {known}")
+        self._check_outputs()
+        if self.mode == "online" and (self.objective != Objective.TIME or self.check is not None):
+            raise UsageError(
+                "mode='online' times calls and cannot meter or compare them: tune for energy, or "
+                "check, with mode='stall'"
+            )
+
+    def _check_outputs(self) -> None:
+        if self.check is not None:
+            _check_number("check", self.check, "a relative error such as 1e-2", minimum=1e-12)
+        elif self.reference is not None:
+            raise UsageError("reference needs the relative error allowed: give check=1e-2")
+        if self.reference is not None and not callable(self.reference):
+            raise UsageError(f"reference is {self.reference!r}: give a function")
 
     def bucket(self, name: str, value: Any) -> Any:
         """Return the bucket of a key argument's value."""
@@ -96,10 +87,35 @@ class Options:
         """The objective."""
         return Objective(self.objective)
 
+    @cached_property
+    def problem_tags(self) -> dict[str, str]:
+        """Parameters of a problem that say how it was timed and compared."""
+        tags: dict[str, str] = {} if self.mode == "stall" else {"timed": self.mode}
+        if self.reference is not None:
+            from foretune.code_hash import source_hash_of_function
+
+            tags["reference"] = source_hash_of_function(self.reference)
+        return tags
+
     @property
     def measurement_limit(self) -> int | None:
         """Maximum number of measurements; None unless the budget is a number."""
         return self.budget if isinstance(self.budget, int) else None
+
+    @property
+    def stopping(self) -> "Stopping":
+        """When a search ends."""
+        from foretune.search.stopping import Stopping
+
+        regret = self.regret if self.budget == "auto" else None
+        return Stopping(self.measurement_limit, regret, self.seconds)
+
+    def is_spent(self, measured: int) -> bool:
+        """Whether a stored choice after ``measured`` measurements used up the budget."""
+        limit = self.measurement_limit
+        return (limit is not None and measured >= limit) or (
+            self.seconds is not None and measured > 0
+        )
 
     def max_measurements(self, candidates: int) -> int:
         """Return how many of ``candidates`` may be measured."""

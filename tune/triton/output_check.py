@@ -1,11 +1,13 @@
 """Compares the outputs of configurations; outputs that cannot be compared never pass."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import triton
 
+from foretune.errors import UsageError
 from foretune.relative_error import combine, tensor_errors, tensor_size
 
 PIECE = 1 << 20
@@ -14,22 +16,42 @@ RERUN_TOLERANCE = 1e-3
 """Relative difference allowed between two launches, because sums may be reordered."""
 
 
+Reference = Callable[..., Mapping[str, Any]]
+"""A function of a call's arguments, by name, that returns the tensors that the call should leave.
+
+The result maps names of arguments to tensors of the same shape and of any number type. It may
+overwrite its arguments; they are restored.
+"""
+
+
 class ComparisonError(Exception):
     """Outputs cannot be compared; the message says why."""
 
 
 class OutputChecker:
-    """Compares the outputs of configurations with those of the first one that runs.
+    """Compares the outputs of configurations with what is expected.
 
-    It compares all tensors among the arguments, also below tensor descriptors, and restores them
-    after every launch. Copies are in host memory.
+    That is what a reference returns. Without one, it is what the first configuration that runs
+    computes, unless two others agree with each other but not with it. All tensors among the
+    arguments are compared, also below tensor descriptors, and restored after every launch; with a
+    reference, only those that it returns. Copies are in host memory.
+
+    Args:
+        launch: runs a configuration.
+        arguments: the call's, by name.
+        configs: configurations to launch until enough of them ran.
+        limit: relative error up to which outputs agree.
+        reference: see `Reference`.
 
     Attributes:
         changed: names of arguments that a launch reads and changes; found by launching twice.
+        source: where the expected outputs come from.
+        outvoted: the first configuration, if two others agree with each other but not with it.
 
     Raises:
         ComparisonError: an argument cannot be read, or there is no memory for copies.
-        Exception: the error of the last configuration, if none runs.
+        UsageError: the reference returns something else.
+        Exception: the error of the last configuration, if none runs, or of the reference.
     """
 
     def __init__(
@@ -37,14 +59,26 @@ class OutputChecker:
         launch: Callable[[triton.Config], None],
         arguments: Mapping[str, Any],
         configs: Sequence[triton.Config],
+        limit: float,
+        reference: Reference | None = None,
     ) -> None:
         self._launch = launch
         named = [(name, t) for name, a in arguments.items() for t in _tensors(name, a)]
         self._names, self._tensors = [n for n, _ in named], [t for _, t in named]
         self._before = [_copy(t) for t in self._tensors]
         self.changed: list[str] = []
-        self._expected = self._before
-        self._expected = self._first_outputs(configs)
+        self.source = "the first configuration"
+        self.outvoted: triton.Config | None = None
+        self._expected: Sequence[Any | None] = self._before
+        first, self._expected = self._first_outputs(configs)
+        if reference is not None:
+            self.source = "the reference"
+            self._expected = self._referred(reference, arguments)
+        elif (
+            majority := self._majority([c for c in configs if c is not first], limit)
+        ) is not None:
+            self.outvoted, self.source = first, "two others that agree"
+            self._expected = majority
 
     def error(self, config: triton.Config) -> float:
         """Return the largest relative error of a tensor after a launch.
@@ -54,7 +88,8 @@ class OutputChecker:
         """
         try:
             self._launch(config)
-            return max(map(_relative_error, self._tensors, self._expected), default=0.0)
+            pairs = zip(self._tensors, self._expected, strict=True)
+            return max((_relative_error(t, e) for t, e in pairs if e is not None), default=0.0)
         finally:
             self.restore_arguments()
 
@@ -64,31 +99,65 @@ class OutputChecker:
             if not _equal(tensor, before):
                 tensor.copy_(before)
 
-    def _first_outputs(self, configs: Sequence[triton.Config]) -> list[Any]:
+    def _first_outputs(self, configs: Sequence[triton.Config]) -> tuple[triton.Config, list[Any]]:
+        """Return the first configuration that runs and its outputs; find `changed`."""
         *others, last = configs
         for config in others:
             try:
-                return self._outputs(config)
+                return config, self._outputs(config, rerun=True)
             except ComparisonError:
                 raise
             except Exception:  # its measurement fails too
                 continue
-        return self._outputs(last)
+        return last, self._outputs(last, rerun=True)
 
-    def _outputs(self, config: triton.Config) -> list[Any]:
+    def _outputs(self, config: triton.Config, rerun: bool = False) -> list[Any]:
         """Return all tensors after a launch, copied if changed; launch twice to find `changed`."""
         try:
             self._launch(config)
             pairs = zip(self._tensors, self._before, strict=True)
             outputs = [before if _equal(t, before) else _copy(t) for t, before in pairs]
-            self._launch(config)
-            reruns = zip(self._names, self._tensors, outputs, strict=True)
-            self.changed = [
-                name for name, t, first in reruns if _relative_error(t, first) > RERUN_TOLERANCE
-            ]
+            if rerun:
+                self._launch(config)
+                reruns = zip(self._names, self._tensors, outputs, strict=True)
+                self.changed = [
+                    name for name, t, first in reruns if _relative_error(t, first) > RERUN_TOLERANCE
+                ]
             return outputs
         finally:
             self.restore_arguments()
+
+    def _majority(self, others: Sequence[triton.Config], limit: float) -> list[Any] | None:
+        """Return the outputs of two of ``others`` that agree, but not with what is expected."""
+        middle = len(others) // 2  # neighbors in a list may share a fault
+        found: list[list[Any]] = []
+        for config in dict.fromkeys([*others[middle : middle + 1], *reversed(others)]):
+            try:
+                if self.error(config) <= limit:
+                    return None
+                found.append(self._outputs(config))
+            except ComparisonError:
+                raise
+            except Exception:
+                continue
+            if len(found) == 2:
+                same = all(_relative_error(*pair) <= limit for pair in zip(*found, strict=True))
+                return found[0] if same else None
+        return None
+
+    def _referred(self, reference: Reference, arguments: Mapping[str, Any]) -> list[Any | None]:
+        """Return what the reference expects in each tensor; None where it expects nothing."""
+        try:
+            outputs = reference(**arguments)
+            if not isinstance(outputs, Mapping) or not outputs or outputs.keys() - {*self._names}:
+                raise UsageError(
+                    "the reference must return a dictionary from names of tensor arguments to "
+                    f"tensors: {', '.join(self._names)}"
+                )
+            expected = {n: [_copy(t) for t in _tensors(n, value)] for n, value in outputs.items()}
+        finally:
+            self.restore_arguments()
+        return [expected[n].pop(0) if expected.get(n) else None for n in self._names]
 
 
 def _tensors(name: str, argument: Any) -> Iterator[Any]:
@@ -117,7 +186,9 @@ def _equal(tensor: Any, other: Any) -> bool:
 
 
 def _relative_error(output: Any, expected: Any) -> float:
-    """Return the error of the elements, see `foretune.relative_error`."""
+    """Return the error (`foretune.relative_error`); infinite for other shapes."""
+    if output.shape != expected.shape:
+        return math.inf
     with _translate_memory_errors():
         size = tensor_size(output, expected)
         parts = (tensor_errors(a, b, size) for a, b in _pieces(output, expected))

@@ -1,10 +1,10 @@
 """What makes two calls the same problem."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton
 from triton.runtime.jit import JITFunction
@@ -23,55 +23,43 @@ from foretune.values import Value
 Key = tuple[Any, ...]
 
 
-@dataclass(frozen=True)
-class CachedChoice:
-    """The choice for one problem.
-
-    Attributes:
-        config: the configuration.
-        knobs: its keyword arguments for the kernel.
-        key: the problem in stock Triton's ``cache``.
-        cache_entry: the entry of ``cache`` under this key; the choice is void if it changed.
-    """
+class CachedChoice(NamedTuple):
+    """The choice for one problem, void if the ``cache`` of stock Triton changed."""
 
     config: triton.Config
     knobs: Mapping[str, Any]
+    """Its keyword arguments for the kernel."""
     key: Key
+    """The problem in stock Triton's ``cache``."""
     cache_entry: triton.Config
+    """The entry of ``cache`` then."""
 
 
 class CallPlan:
     """Computes the key of calls with the same types of arguments.
 
     Attributes:
-        key: function of ``(args, kwargs)`` that identifies the problem.
+        key: function of ``(args, kwargs)`` that identifies the problem; None for other types.
         entries: choices by key.
     """
 
     __slots__ = ("entries", "key")
 
-    def __init__(self, key: Callable[[tuple[Any, ...], dict[str, Any]], Key]) -> None:
+    def __init__(self, key: Callable[[tuple[Any, ...], dict[str, Any]], Key | None]) -> None:
         self.key = key
         self.entries: dict[Key, CachedChoice] = {}
 
 
-@dataclass(frozen=True)
-class UntunedCall:
-    """A call of a problem without a choice.
-
-    Attributes:
-        args: positional arguments.
-        kwargs: arguments by name, and ``grid``.
-        plan: made `problem_key` from the arguments.
-        problem_key: identifies the problem among calls of the plan.
-        key: the problem in stock Triton's ``cache``; coarser.
-    """
+class UntunedCall(NamedTuple):
+    """A call of a problem without a choice."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     plan: CallPlan
     problem_key: Key
+    """The problem among calls of the plan."""
     key: Key
+    """The problem in stock Triton's ``cache``; coarser."""
 
     @property
     def plan_and_key(self) -> tuple[CallPlan, Key]:
@@ -102,9 +90,12 @@ def make_plan(
     named = {name: f"kwargs[{name!r}]" for name in kwargs if name in arg_names}
     given = {**{name: f"a{i}" for i, name in enumerate(arg_names[: len(args)])}, **named}
     values = {**dict(zip(arg_names, args, strict=False)), **kwargs}
+    scope: dict[str, Any] = {f"bucket_{name}": function for name, function in buckets.items()}
+    checks = _type_checks(args, kwargs, given.values(), [values[name] for name in given], scope)
     for name in [n for n in given if is_descriptor(values[n])]:
         given[name], values[name] = f"{given[name]}.base", values[name].base
     read: list[str] = []
+    addresses: list[str] = []
     for name, expression in given.items():
         if name in keys and name in buckets:
             read.append(f"bucket_{name}({expression})")
@@ -112,17 +103,30 @@ def make_plan(
         read += _key_expressions(
             expression, values[name], reads_value, parameters.get(name), classes
         )
+        if _is_aligned(values[name], parameters.get(name)) and classes and not reads_value:
+            addresses.append(f"{expression}.data_ptr()")
+    read += _alignment_expression(addresses)
     read += _device_expression(given, values) if classes else []
-    unpack = f"    {''.join(f'a{i}, ' for i in range(len(args)))}= args\n" if args else ""
-    source = f"def key(args, kwargs):\n{unpack}    return ({', '.join(read)}{',' * bool(read)})"
-    scope: dict[str, Any] = {f"bucket_{name}": function for name, function in buckets.items()}
+    source = f"def key(args, kwargs):\n{checks}    return ({', '.join(read)}{',' * bool(read)})"
     exec(compile(source, "<the key of a call>", "exec"), scope)
     return CallPlan(scope["key"])
 
 
-def plan_id(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the key of a call's plan."""
-    return (*map(type, args), *kwargs, *map(type, kwargs.values()))
+def _type_checks(
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    expressions: Iterable[str],
+    values: Sequence[Any],
+    scope: dict[str, Any],
+) -> str:
+    """Return code that unpacks arguments, and returns None if their types are not these."""
+    counts = [f"len(args) != {len(args)}", f"len(kwargs) != {len(kwargs)}"]
+    counts += [f"{name!r} not in kwargs" for name in kwargs]
+    scope |= {f"t{i}": type(value) for i, value in enumerate(values)}
+    types = [f"type({expression}) is not t{i}" for i, expression in enumerate(expressions)]
+    unpack = f"    {''.join(f'a{i}, ' for i in range(len(args)))}= args\n" if args else ""
+    tests = f"    if {' or '.join(types)}: return None\n" if types else ""
+    return f"    if {' or '.join(counts)}: return None\n{unpack}{tests}"
 
 
 def _key_expressions(
@@ -136,13 +140,24 @@ def _key_expressions(
         return read
     if is_constant(parameter):
         return read or [expression if _hashable(value) else f"repr({expression})"]
-    if aligns(parameter) and hasattr(value, "data_ptr"):
-        read.append(f"{expression}.data_ptr() & 15 == 0")
     if type(value) is int and specializes(parameter):
-        read.append(f"{expression} == 1")
-        if aligns(parameter):
-            read.append(f"{expression} & 15 == 0")
+        divisible = f"{expression} & 15 == 0" if aligns(parameter) else "0"
+        read.append(f"2 if {expression} == 1 else {divisible}")
     return read
+
+
+def _alignment_expression(addresses: Sequence[str]) -> list[str]:
+    """Return an expression for which addresses are divisible by 16: usually all, which is fast."""
+    if not addresses:
+        return []
+    named = " | ".join(f"(p{i} := {address})" for i, address in enumerate(addresses))
+    each = "".join(f"p{i} & 15 == 0, " for i in range(len(addresses)))
+    return [f"({named}) & 15 and ({each})"]
+
+
+def _is_aligned(value: Any, parameter: Any) -> bool:
+    """Whether Triton specializes code on the alignment of this argument's address."""
+    return hasattr(value, "data_ptr") and aligns(parameter) and not is_constant(parameter)
 
 
 def _device_expression(given: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
@@ -241,32 +256,28 @@ def make_call(
     function: Any,
     keys: Sequence[str],
     named: Mapping[str, Any],
-    kwargs: Mapping[str, Any],
-    mode: str = "stall",
+    knobs: tuple[str, ...] = (),
     bucket: Callable[[str, Any], Any] | None = None,
+    **tags: str,
 ) -> Call:
     """Return a call of the undecorated kernel ``function``.
 
     Args:
         function: the kernel.
         keys: names of the arguments whose values make a problem.
-        named: positional arguments, by name.
-        kwargs: keyword arguments, and ``grid``.
-        mode: how it is timed (`Options.mode`), part of the problem unless "stall".
+        named: arguments by name, and ``grid``; others are ignored.
+        knobs: names of the tuned parameters.
         bucket: maps name and value of a key argument to its bucket.
+        tags: further parameters of the problem (`Options.problem_tags`).
     """
-    arguments = {**named, **{n: v for n, v in kwargs.items() if n in function.arg_names}}
+    arguments = {n: v for n, v in named.items() if n in function.arg_names}
     problem = problem_from_arguments(function, keys, arguments, bucket)
-    if mode != "stall":
-        problem = Problem(problem, timed=mode)
+    problem = Problem(problem, **tags) if tags else problem
+    device = device_at(current_device_index())
+    grid = named.get("grid")
     return Call(
-        function.__name__,
-        source_hash(function),
-        problem,
-        arguments,
-        device_at(current_device_index()),
-        kwargs.get("grid"),
-    )
+        function.__name__, source_hash(function), problem, arguments, device, grid, knobs
+    )  # fmt: skip
 
 
 def problem_from_arguments(

@@ -28,29 +28,38 @@ def is_interpreted() -> bool:
     return bool(triton.knobs.runtime.interpret)
 
 
+def active_driver() -> Any:
+    """Return Triton's driver; None in the interpreter, or without a GPU.
+
+    Without one, the benchmarker and the launcher of a user may still work.
+    """
+    if is_interpreted():
+        return None
+    try:
+        return triton.runtime.driver.active
+    except RuntimeError:
+        return None
+
+
 def require_device() -> None:
     """Raise UsageError unless there is a device."""
-    if is_interpreted():
-        return
-    try:
-        triton.runtime.driver.active.get_current_target()
-    except RuntimeError as e:
+    if active_driver() is None and not is_interpreted():
         raise UsageError(
             "Triton finds no GPU here: set TRITON_INTERPRET=1 to interpret kernels on the CPU, or "
             "run this on a machine with a GPU"
-        ) from e
+        )
 
 
 def device_interface() -> Any:
-    """Return the driver's device module, such as ``torch.cuda``; None if interpreted."""
-    if is_interpreted():
-        return None
-    return triton.runtime.driver.active.get_device_interface()
+    """Return the driver's device module, such as ``torch.cuda``; None without a driver."""
+    driver = active_driver()
+    return None if driver is None else driver.get_device_interface()
 
 
 def current_device_index() -> int:
-    """Return the index of the current device."""
-    return 0 if is_interpreted() else int(triton.runtime.driver.active.get_current_device())
+    """Return the index of the current device; 0 without a driver."""
+    driver = active_driver()
+    return 0 if driver is None else int(driver.get_current_device())
 
 
 def is_capturing() -> bool:
@@ -77,7 +86,7 @@ def allow_code_loading() -> Iterator[None]:
 
 def _exchange() -> Callable[[int], int] | None:
     """Return a function that sets this thread's capture mode and returns the old one."""
-    driver = triton.runtime.driver.active
+    driver = active_driver()
     replayed: Callable[[int], int] | None = getattr(driver, "exchange_capture_mode", None)
     return replayed or _library_exchange(driver.get_current_target().backend)
 
@@ -106,12 +115,17 @@ def synchronize() -> None:
         interface.synchronize()
 
 
-@cache
 def device_at(index: int) -> Device:
     """Return a device with specs from the table and the core count from the driver."""
-    if is_interpreted():
-        return Device(f"interpreter on {platform.machine()}", "cpu")
-    driver = triton.runtime.driver.active
+    if active_driver() is None:
+        how = "interpreter on" if is_interpreted() else "no GPU on"
+        return Device(f"{how} {platform.machine()}", "cpu")
+    return _driver_device(index)
+
+
+@cache
+def _driver_device(index: int) -> Device:
+    driver = active_driver()
     target = driver.get_current_target()
     naming = getattr(driver.get_device_interface(), "get_device_name", None)
     name = str(naming(index)) if naming else f"{target.backend}:{target.arch}"

@@ -5,20 +5,19 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import triton
 
-from foretune.errors import ForetuneWarning
+from foretune.errors import ForetuneWarning, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.search.loop import Batch, SearchLoop
 from foretune.space import Configuration
-from foretune.tune.triton.benchmark import ConfigurationBenchmark
+from foretune.tune.triton.benchmark import ConfigurationBenchmark, UserKernelError
 from foretune.tune.triton.choice import CallTuner, CallTunerFactory
 from foretune.tune.triton.compile_ahead import CompileAhead
-from foretune.tune.triton.kernel import DecoratedKernel, to_configuration
+from foretune.tune.triton.kernel import KernelCall, to_configuration
 from foretune.tune.triton.output_check import ComparisonError
 
 TIMEOUT_S, POLL_S = 30.0, 0.02
@@ -29,10 +28,8 @@ class StalledCallDriver:
     """Searches for the configuration of one call.
 
     Args:
-        kernel: the decorated kernel.
+        kernel: the call.
         tuner_factory: shared by all calls of the kernel.
-        args: positional arguments of the call.
-        kwargs: arguments by name, and ``grid``.
         configs: the candidates after pruning, at least two.
         ignore_known: ignore earlier measurements of this problem.
 
@@ -41,18 +38,17 @@ class StalledCallDriver:
         timings: median, 20 % and 80 % quantile of every measured candidate, ms.
         new_count: measurements made by this driver.
         all_failed: whether every candidate was measured and failed.
+        triton_configs: Triton's form of each candidate.
     """
 
     def __init__(
         self,
-        kernel: DecoratedKernel,
+        kernel: KernelCall,
         tuner_factory: CallTunerFactory,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
         configs: Sequence[triton.Config],
         ignore_known: bool = False,
     ) -> None:
-        self.kernel, self.args, self.kwargs = kernel, args, kwargs
+        self.kernel = kernel
         self.configs = list(configs)
         self.config = self.configs[0]
         self.timings: dict[triton.Config, Any] = {}
@@ -61,17 +57,15 @@ class StalledCallDriver:
         self._ignore_known = ignore_known
         self._comparison_failed = False
         self._configurations = [to_configuration(c) for c in self.configs]
-        self._triton_configs = dict(
-            zip(reversed(self._configurations), reversed(self.configs), strict=True)
-        )
+        pairs = zip(reversed(self._configurations), reversed(self.configs), strict=True)
+        self.triton_configs = dict(pairs)  # of equal ones the first
         self._tuner_factory = tuner_factory
-        self._compile_ahead = CompileAhead(kernel.fn, args, kwargs)
+        self._compile_ahead = CompileAhead(kernel)
 
     @cached_property
     def tuner(self) -> CallTuner:
         """The searcher of the call; use it under `lock`."""
-        call = self.kernel.call(self.args, self.kwargs)
-        call = replace(call, knobs=tuple(self._configurations[-1]), function=self.kernel.fn)
+        call = self.kernel.to_call(tuple(self._configurations[-1]))
         if self._ignore_known:
             self._tuner_factory.caches.cache_of(call).forget(call.problem)
         return self._tuner_factory.make_tuner(call, self._configurations)
@@ -85,23 +79,18 @@ class StalledCallDriver:
         """Return the stored choice if it meets the options."""
         with self.lock:
             choice = self.tuner.sufficient_choice()
-        return None if choice is None else self._triton_configs[choice.config]
+        return None if choice is None else self.triton_configs[choice.config]
 
     def predicted_best(self) -> triton.Config:
         """Return the incumbent, else the candidate predicted fastest."""
         with self.lock:
-            return self._triton_configs[self.tuner.best]
-
-    def stored_best(self) -> triton.Config:
-        """Choose the best candidate, store the choice, and return it."""
-        with self.lock:
-            return self._triton_configs[self.tuner.choose().config]
+            return self.triton_configs[self.tuner.best]
 
     def tune(self) -> None:
         """Search and choose.
 
         Raises:
-            UserKernelError: the device is broken, or the call itself is wrong.
+            UserKernelError: the device is broken, the call itself is wrong, or every output is.
         """
         with self.lock:
             self.tuner.record_crashes()
@@ -114,11 +103,12 @@ class StalledCallDriver:
             self.timings = self.collect_timings()
             if self._comparison_failed:  # the first is right by definition
                 best = self.tuner.best_measured()
-                self.config = self.configs[0] if best is None else self._triton_configs[best]
+                self.config = self.configs[0] if best is None else self.triton_configs[best]
             elif self.all_failed:
-                self.config = self._triton_configs[self.tuner.fallback_configuration()]
+                self._fail_if_wrong()
+                self.config = self.triton_configs[self.tuner.fallback_configuration()]
             else:
-                self.config = previous or self.stored_best()
+                self.config = previous or self.store_best()
 
     def next_best_after_failure(
         self, config: triton.Config, error: Exception
@@ -131,19 +121,20 @@ class StalledCallDriver:
             with self.lock:
                 text = f"{type(error).__name__}: {error}"
                 self.tuner.add([self.failure(config, Status.COMPILE_ERROR, text)])
-                return None if self.tuner.all_failed else self._triton_configs[self.tuner.best]
+                return None if self.tuner.all_failed else self.triton_configs[self.tuner.best]
         except Exception:
             return None
 
-    def store_best(self) -> None:
-        """Store failures and the choice after some launches failed."""
+    def store_best(self) -> triton.Config:
+        """Choose the best candidate, store the choice and failures, and return it."""
         with self.lock:
             self.tuner.record_pending()
-            self.tuner.choose()
+            return self.triton_configs[self.tuner.choose().config]
 
     def collect_timings(self) -> dict[triton.Config, Any]:
         """Return the times of all measured candidates, in the order of the list."""
-        found = {m.config: m for m in self.tuner.measured()}
+        with self.lock:
+            found = {m.config: m for m in self.tuner.measured()}
         return {
             config: self._benchmark.timings.get(config) or _quantiles(found[named])
             for named, config in zip(self._configurations, self.configs, strict=True)
@@ -167,11 +158,11 @@ class StalledCallDriver:
     def compile(self, configs: Sequence[Configuration]) -> None:
         """Compile candidates; return when each is compiled or timed out."""
         limit_s = self.kernel.options.compile_limit_s
-        self._compile_ahead.compile([self._triton_configs[c] for c in configs], limit_s)
+        self._compile_ahead.compile([self.triton_configs[c] for c in configs], limit_s)
 
     def compile_timeout(self, config: Configuration) -> Measurement | None:
         """Return a failed measurement if `compile` gave up a candidate, else None."""
-        if self._compile_ahead.is_ready(self._triton_configs[config]):
+        if self._compile_ahead.is_ready(self.triton_configs[config]):
             return None
         reason = f"compiles for more than {self.kernel.options.compile_limit_s:g} s"
         return self.tuner.call.failure(config, Status.TIMEOUT, reason)
@@ -180,14 +171,18 @@ class StalledCallDriver:
     def _benchmark(self) -> ConfigurationBenchmark:
         tuner = self.tuner
         return ConfigurationBenchmark(
-            self.kernel,
-            self.args,
-            self.kwargs,
-            self.configs,
-            tuner.call,
-            tuner.cache,
-            tuner.needs_power,
-        )
+            self.kernel, self.configs, tuner.call, tuner.cache, tuner.needs_power, self._can_run
+        )  # fmt: skip
+
+    def _can_run(self, config: triton.Config) -> bool:
+        """Whether a candidate compiles in time and is not known to break a launch."""
+        named = to_configuration(config)
+        with self.lock:
+            known = {m.config: m.status for m in self.tuner.measured()}
+        if known.get(named) is Status.RUNTIME_ERROR:
+            return False
+        self.compile([named])
+        return self.compile_timeout(named) is None
 
     def _search(self) -> None:
         try:
@@ -209,6 +204,15 @@ class StalledCallDriver:
             )
         finally:
             self._benchmark.close()
+
+    def _fail_if_wrong(self) -> None:
+        """Raise UserKernelError if configurations ran, but none computes what is expected."""
+        wrong = [m for m in self.tuner.measured() if m.status is Status.WRONG_RESULT]
+        if wrong:
+            raise UserKernelError(UsageError(
+                f"no configuration of {self.tuner.call.kernel} computes what is expected; "
+                f"{wrong[0].config} {wrong[0].error}"
+            ))  # fmt: skip
 
     def _is_sure(self) -> bool:
         with self.lock:
@@ -244,11 +248,7 @@ class StalledCallDriver:
 
     def _measure(self, config: Configuration) -> Measurement:
         timeout = self.compile_timeout(config)
-        return timeout or self._benchmark.measure(self._triton_configs[config])
-
-    def triton_config(self, config: Configuration) -> triton.Config:
-        """Return Triton's form of a candidate."""
-        return self._triton_configs[config]
+        return timeout or self._benchmark.measure(self.triton_configs[config])
 
 
 def fail_if_conflicting(configs: Sequence[triton.Config], kwargs: Mapping[str, Any]) -> None:

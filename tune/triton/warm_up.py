@@ -6,10 +6,12 @@ from typing import Any
 
 import triton
 
+from foretune.collect.compiled.arguments import Tensor
 from foretune.collect.compiled.compile_pool import load_kernel
 from foretune.errors import UsageError
 from foretune.tune.triton.autotuner import Autotuner
-from foretune.tune.triton.call_recorder import RecordedCall, allocate_argument
+from foretune.tune.triton.call_recorder import RecordedCall
+from foretune.tune.triton.descriptors import is_descriptor
 from foretune.tune.triton.runtime import is_interpreted, require_device
 
 
@@ -55,6 +57,26 @@ def warm_up(calls: Iterable[RecordedCall]) -> Iterator[WarmedCall]:
         timings = kernel.configs_timings
         taken = timings.get(kernel.best_config, [float("nan")])
         yield WarmedCall(call, kernel.best_config, float(taken[0]), len(timings))
+
+
+def allocate_argument(argument: Any, device: Any) -> Any:
+    """Return an argument with memory: random floats, zeros for integers."""
+    import torch
+
+    if isinstance(argument, tuple):
+        return tuple(allocate_argument(part, device) for part in argument)
+    if is_descriptor(argument):
+        argument.base = allocate_argument(argument.base, device)
+        return argument
+    if not isinstance(argument, Tensor):
+        return argument
+    dtype = getattr(torch, argument.element)
+    reach = sum((n - 1) * s for n, s in zip(argument.shape, argument.strides, strict=True))
+    offset = argument.address // dtype.itemsize
+    memory = torch.zeros(max(offset + reach + 1, 1), dtype=dtype, device=device)
+    if dtype.is_floating_point:
+        memory.copy_(torch.randn(len(memory), device=device))
+    return memory.as_strided(argument.shape, argument.strides, offset)
 
 
 def _load_decorated(reference: str) -> Autotuner:

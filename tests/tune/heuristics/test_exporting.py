@@ -237,6 +237,20 @@ class TestTrees:
         assert [choose(1), choose(9)] == [{"x": 1}, {"x": 2}]
         assert run(write_source("t", "n", found[:1], configs, Leaf(1)))() == {"x": 2}
 
+    @pytest.mark.parametrize("spelled", [("fp16", "bf16"), ("float16", "bfloat16")])
+    def test_element_types_are_given_as_the_caller_has_them(self, spelled):
+        found = [Problem({"x.dtype": name}) for name in spelled]
+        configs = [Configuration(x=1), Configuration(x=2)]
+        tree = fit_tree(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 1)
+        source = write_source("t", "n", found, configs, tree)
+        assert "def choose(x_dtype: object) -> " in source
+        choose = run(source)
+        for names, expected in ((("fp16", "float16", "torch.float16"), 1),
+                                (("bf16", "bfloat16", "torch.bfloat16"), 2)):  # fmt: skip
+            assert [choose(name)["x"] for name in names] == [expected] * 3
+        torch = pytest.importorskip("torch")
+        assert [choose(torch.float16)["x"], choose(torch.bfloat16)["x"]] == [1, 2]
+
     def test_no_line_is_too_long(self):
         names = [f"stride_of_axis_{i}" for i in range(12)]
         special = " ".join(f"{name}:16" for name in names)
@@ -270,6 +284,28 @@ class TestFunction:
         assert exported.held_out.kept > exported.held_out_single.kept
         assert len(exported.configs) == 3
         assert exported.training_score.unmeasured == 0
+
+    def test_the_caller_need_not_know_what_the_decorator_adds(self):
+        """Problems that differ in alignment or mode only count as one."""
+        best = {(64, "x:16"): 1, (64, ""): 1, (4096, "x:16"): 2, (4096, ""): 2}
+        rows = [
+            measured(
+                Problem({"n": n, "x.dtype": "float16", "specialized": how, "timed": "graph"}),
+                {"t": t}, 1.0 if t == right else 2.0,
+            )
+            for (n, how), right in best.items()
+            for t in (1, 2)
+        ]  # fmt: skip
+        rows[0] = measured(
+            Problem(n=64, specialized="x:1", **{"x.dtype": "float16"}), {"t": 1}, 1.0
+        )
+        shares = efficiency_table(from_measurements(rows))
+        expected = {Problem({"n": n, "x.dtype": "float16"}) for n in (64, 4096)}
+        assert ({*shares.problems}, len(shares.problems)) == (expected, 2)
+        choose = run(export_function(shares, depth=1).source)
+        assert [choose(n=n)["t"] for n in (64, 4096)] == [1, 2]
+        mine = [measured(Problem(n=1, timed=t), {"t": 1}, 1.0) for t in ("a", "b")]
+        assert len(efficiency_table(from_measurements(mine)).problems) == 2
 
     def test_the_docstring_says_where_it_comes_from(self, runs):
         exported = export_function(efficiency_table(runs))

@@ -332,7 +332,7 @@ sys.stdin.readline()
 
 
 class TestProcesses:
-    def test_many_at_once_one_of_which_is_killed(self, where):
+    def test_many_at_once_one_of_which_is_killed(self, where, monkeypatch):
         """All rows are there, all choose the same, and only the dead one's last is abandoned."""
         described = json.dumps([SUBJECT.kernel, SUBJECT.source, SUBJECT.device, SUBJECT.versions])
         children = [
@@ -355,6 +355,11 @@ class TestProcesses:
             assert store.choice(SUBJECT, SMALL).config["x"] == int(chosen.pop())
             assert len(store.measurements(SUBJECT, SMALL)) == 120
             crashed = Configuration(x="crash", process=0)
+            assert store.crashed_configurations(SUBJECT, SMALL) == [], "it may have been chance"
+            with monkeypatch.context() as other:
+                dead = Process(platform.node(), 2**22 + 1, 0.0)
+                other.setattr(store_module, "this_process", lambda: dead)
+                store.begin_measurement(SUBJECT, SMALL, crashed)
             assert store.crashed_configurations(SUBJECT, SMALL) == [crashed]
         finally:
             for child in children:
@@ -372,10 +377,10 @@ class TestProcesses:
         assert store.crashed_configurations(SUBJECT, SMALL) == []
 
     def test_a_mark_can_be_taken_away_without_a_result(self, store, monkeypatch):
-        """By the one who made it; another process's stays."""
+        """By the one who made it; those of other processes stay."""
         config, me = Configuration(x=1), this_process()
-        earlier = replace(me, pid=2**22 + 1)
-        for who in (earlier, me):
+        first, earlier = (replace(me, pid=2**22 + i) for i in (1, 2))
+        for who in (first, earlier, me):
             monkeypatch.setattr(store_module, "this_process", lambda who=who: who)
             store.begin_measurement(SUBJECT, SMALL, config)
         store.end_measurement(SUBJECT, SMALL, config)

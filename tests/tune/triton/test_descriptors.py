@@ -121,7 +121,7 @@ def test_types_behind_descriptors_are_of_the_problem(described):
     with ReplayDriver(times, compile=False).active():
         kernel[grid](*half, 256, 256)
         kernel[grid](*single, 256, 256)
-    decisions = [at for p in kernel._plans.values() for at in p.entries]
+    decisions = [at for p in kernel._plans for at in p.entries]
     assert len(decisions) == 2
 
 

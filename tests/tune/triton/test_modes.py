@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import math
+import signal
 import subprocess
 import sys
 import threading
@@ -141,11 +142,19 @@ class TestBudget:
         ("option", "value"),
         [("budget", -1), ("budget", True), ("budget", "some"), ("mode", "later"),
          ("objective", "speed"), ("regret", -0.1), ("regret", "x"), ("check", 0), ("store", 3),
-         ("compile_limit_s", 0), ("shipped", 3), ("predictor", 3.0)],
+         ("seconds", 0), ("compile_limit_s", 0), ("shipped", 3), ("predictor", 3.0)],
     )  # fmt: skip
     def test_impossible_options_are_refused(self, option, value):
         with pytest.raises(UsageError, match=option):
             make(**{option: value})
+
+    def test_comparing_needs_a_limit_and_measurements(self):
+        with pytest.raises(UsageError, match="reference needs the relative error allowed"):
+            make(reference=lambda **arguments: arguments)
+        with pytest.raises(UsageError, match="give a function"):
+            make(reference="fp64", check=1e-2)
+        with pytest.raises(UsageError, match="cannot meter or compare"):
+            make(mode="online", check=1e-2)
 
     def test_what_is_no_kernel_or_configuration_is_refused(self):
         with pytest.raises(UsageError, match=r"give a list of triton\.Config"):
@@ -403,15 +412,17 @@ class TestFailures:
             call(kernel, device, tensors, 1024)
             assert 128 not in blocks_of(device.launches)
 
-    def test_what_killed_a_process_is_not_tried_again(self, device, tensors, tmp_path):
+    @pytest.mark.parametrize("kills", [["SIGKILL"], ["SIGTERM", "SIGKILL"]])
+    def test_a_second_killed_process_bans_what_it_measured(self, device, tensors, tmp_path, kills):
         script = """
-import os, sys, torch, triton
+import sys, time, torch, triton
 sys.path[:0] = [sys.argv[1], sys.argv[1] + "/../replay_gpu"]
 import tuned_kernels, foretune
 from replay_driver import ReplayDriver
 def times(launch):
     if launch.config["BLOCK"] == 128:
-        os._exit(11)
+        print("measures", flush=True)
+        time.sleep(100)
     return 1.0
 kernel = foretune.autotune(tuned_kernels.configs(64, 128, 256), ["n"], budget="all",
     store=sys.argv[2])(triton.jit(tuned_kernels.copy))
@@ -420,10 +431,14 @@ with ReplayDriver(times).active():
 """
         toys = tuned_kernels.__file__.rpartition("/")[0]
         run = [sys.executable, "-P", "-W", "ignore", "-c", script, toys, tmp_path / "t.db"]
-        assert subprocess.run(run, check=False).returncode == 11
+        for kill in kills:
+            with subprocess.Popen(run, stdout=subprocess.PIPE, text=True) as killed:
+                assert killed.stdout.readline() == "measures\n"
+                killed.send_signal(signal.Signals[kill])
+            assert killed.returncode < 0
         kernel = make(configs(64, 128, 256), store=tmp_path / "t.db", budget="all")
         kernel[(1,)](*tensors, 1024)
-        assert 128 not in blocks_of(device.launches)
+        assert (128 in blocks_of(device.launches)) is (len(kills) == 1)
 
     def test_wrong_numbers_are_never_chosen(self, device, tensors):
         def times(launch):
@@ -496,6 +511,21 @@ with ReplayDriver(times).active():
         kernel = make(configs(64, 256), objective="energy")
         call(kernel, device, tensors, 1024)
         assert kernel.best_config in kernel.configs
+
+    @pytest.mark.parametrize("budget", ["all", "auto", 3])
+    def test_after_some_seconds_no_measurement_is_started(self, device, tensors, tmp_path, budget):
+        def times(launch):
+            time.sleep(0.3)
+            return by_problem(launch)
+
+        device.times = times
+        kernel = make(budget=budget, seconds=0.25, store=tmp_path / "t.db")
+        assert call(kernel, device, tensors, 1024) == 1
+        again = make(budget=budget, seconds=0.25, store=tmp_path / "t.db")
+        assert call(again, device, tensors, 1024) == 0
+        assert again.best_config.kwargs == kernel.best_config.kwargs
+        device.times = by_problem
+        assert call(make(budget=budget, seconds=1e6), device, tensors, 1024) > 1
 
     def test_a_fallback_keeps_to_the_budget(self, device, tensors, monkeypatch):
         from foretune.tune.triton import choice

@@ -1,6 +1,7 @@
 """Comparing what configurations compute."""
 
 import math
+import sqlite3
 
 import pytest
 
@@ -8,7 +9,7 @@ torch = pytest.importorskip("torch", reason="needs torch: pip install '.[gpu]'")
 triton = pytest.importorskip("triton", reason="needs triton: pip install '.[gpu]'")
 
 import foretune
-from foretune.errors import ForetuneWarning
+from foretune.errors import ForetuneWarning, UsageError
 from foretune.tune.triton import output_check
 from foretune.tune.triton.output_check import ComparisonError, OutputChecker
 
@@ -17,7 +18,15 @@ FIRST, SECOND = triton.Config({"BLOCK": 1}), triton.Config({"BLOCK": 2})
 
 def checker(work, **arguments):
     """Return a checker of two configurations; ``work(BLOCK)`` does what a launch would."""
-    return OutputChecker(lambda config: work(config.kwargs["BLOCK"]), arguments, [FIRST, SECOND])
+    return voted(work, arguments, (1, 2))
+
+
+def voted(work, arguments, blocks, reference=None):
+    """Return a checker of configurations with these block sizes."""
+    listed = [triton.Config({"BLOCK": block}) for block in blocks]
+    return OutputChecker(
+        lambda config: work(config.kwargs["BLOCK"]), arguments, listed, 1e-3, reference
+    )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.int32, torch.float8_e4m3fn])
@@ -165,3 +174,145 @@ def test_what_is_only_written_is_not_taken_for_changed():
     y, counts = torch.zeros(8), torch.ones(8)
     assert checker(lambda block: y.fill_(2), y=y).changed == []
     assert checker(lambda block: counts.mul_(2), y=y, counts=counts).changed == ["counts"]
+
+
+@pytest.mark.parametrize(
+    ("values", "right"),
+    [
+        ({1: 2.0, 2: 1.0, 4: 1.0}, 1.0),  # the first is the wrong one
+        ({1: 2.0, 2: 1.0, 4: 3.0}, 2.0),  # none agree: the first is believed
+        ({1: 2.0, 2: 1.0, 4: 2.0}, 2.0),
+        ({1: 2.0, 2: 1.0}, 2.0),  # two are no majority
+        ({1: 2.0, 2: 1.0, 4: None, 8: 1.0}, 1.0),  # one does not run
+    ],
+)
+def test_two_others_that_agree_outvote_the_first(values, right):
+    y = torch.zeros(4)
+
+    def work(block):
+        if values[block] is None:
+            raise RuntimeError("launch failed")
+        y.fill_(values[block])
+
+    check = voted(work, {"y": y}, values)
+    ran = {block: value for block, value in values.items() if value is not None}
+    for block, value in ran.items():
+        assert (check.error(triton.Config({"BLOCK": block})) == 0) == (value == right)
+    assert (check.outvoted is None) == (right == values[1])
+
+
+def test_a_reference_says_what_is_right():
+    x, y, scratch = torch.full((4,), 3.0), torch.zeros(4), torch.zeros(2)
+
+    def work(block):
+        y.copy_(x * block)
+        scratch.fill_(block)
+
+    def reference(x, y, n, **others):
+        assert (n, list(others)) == (4, ["scratch"])
+        y.fill_(9.0)  # it may write where it likes
+        return {"y": x.double() * 2}
+
+    check = voted(work, {"x": x, "y": y, "n": 4, "scratch": scratch}, (1, 2), reference)
+    assert check.error(FIRST) == 0.5
+    assert check.error(SECOND) == 0.0
+    assert y.tolist() == [0.0] * 4
+    wider = voted(work, {"x": x, "y": y}, (1, 2), lambda x, y: {"y": torch.ones(5)})
+    assert wider.error(FIRST) == math.inf
+
+
+@pytest.mark.parametrize("returned", [torch.ones(4), {}, {"z": torch.ones(4)}, None])
+def test_a_reference_must_name_tensors(returned):
+    y = torch.zeros(4)
+    with pytest.raises(UsageError, match="from names of tensor arguments to tensors: y"):
+        voted(lambda block: None, {"y": y}, (1, 2), lambda y: returned)
+
+
+WRONG = {64: 2.0, 128: 1.0, 256: 1.0, 512: 1.0}
+"""What a kernel writes, by block size; it should write ones."""
+
+
+@pytest.fixture
+def wrong_first(driver):
+    def times(launch):
+        block = launch.config["BLOCK"]
+        launch.arguments["y"].fill_(WRONG[block])
+        return {64: 1.0, 256: 2.0}.get(block, 4.0)
+
+    driver.times = times
+    return driver
+
+
+def tuned(**options):
+    from tuned_kernels import configs, copy
+
+    return foretune.autotune(configs(*WRONG), ["n"], budget="all", check=1e-3, **options)(
+        triton.jit(copy)
+    )
+
+
+def test_a_wrong_first_configuration_is_not_chosen(wrong_first, tensors):
+    kernel = tuned(store=False)
+    with pytest.warns(ForetuneWarning, match="BLOCK: 64.* of copy differs from two others"):
+        kernel[(1,)](*tensors, 1024)
+    assert kernel.best_config.kwargs["BLOCK"] == 256
+    assert kernel.configs_timings[kernel.configs[0]][0] == math.inf
+
+
+def test_the_reference_decides_against_all_others(wrong_first, tensors, tmp_path):
+    def ones(y, **_):
+        return {"y": torch.ones_like(y)}
+
+    def twos(y, **_):
+        return {"y": 2.0 * torch.ones_like(y)}
+
+    for reference, block in ((ones, 256), (twos, 64), (ones, 256)):
+        kernel = tuned(store=tmp_path / "t.db", reference=reference)
+        kernel[(1,)](*tensors, 1024)
+        assert kernel.best_config.kwargs["BLOCK"] == block
+
+
+def test_if_no_output_is_right_the_call_fails(wrong_first, tensors):
+    kernel = tuned(store=False, reference=lambda y, **_: {"y": 3.0 * torch.ones_like(y)})
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"no configuration of copy .* from the reference by"):
+            kernel[(1,)](*tensors, 1024)
+
+
+def test_an_error_of_the_reference_comes_out(wrong_first, tensors):
+    with pytest.raises(ZeroDivisionError):
+        tuned(store=False, reference=lambda **_: 1 / 0)[(1,)](*tensors, 1024)
+
+
+def test_what_compiles_too_long_has_no_vote(wrong_first, tensors):
+    import time
+
+    def slow(name, config):
+        if config["BLOCK"] == 256:
+            time.sleep(5)
+
+    wrong_first.on_compile = slow
+    kernel = tuned(store=False, compile_limit_s=0.05)
+    with pytest.warns(ForetuneWarning, match="differs from two others"):
+        kernel[(1,)](*tensors, 1024)
+    assert kernel.best_config.kwargs["BLOCK"] in (128, 512)
+
+
+def test_who_ends_the_process_when_compared_is_to_blame(wrong_first, tensors, tmp_path):
+    marked = []
+
+    def times(launch):
+        block = launch.config["BLOCK"]
+        launch.arguments["y"].fill_(WRONG[block])
+        with sqlite3.connect(tmp_path / "t.db") as database:
+            rows = database.execute("SELECT described FROM foretune_begun").fetchall()
+        marked.append(f'"BLOCK": {block},' in str(rows))
+        return 1.0
+
+    wrong_first.times = times
+    kernel = tuned(store=tmp_path / "t.db")
+    with pytest.warns(ForetuneWarning, match="differs from two others"):
+        kernel[(1,)](*tensors, 1024)
+    *measured, chosen = marked
+    assert all(measured)
+    assert not chosen

@@ -9,19 +9,20 @@ import tuned_kernels
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.tune.triton.problem_key import (
-    make_plan,
-    plan_id,
-    triton_parameters,
-)
+from foretune.tune.triton.problem_key import make_plan, triton_parameters
 
 COPY = triton.jit(tuned_kernels.copy)
 DATA = torch.zeros(80, dtype=torch.float16)
 
 
-def key_of(*args, classes=True, keys=("n",), **kwargs):
-    plan = make_plan(COPY.arg_names, keys, triton_parameters(COPY), args, kwargs, classes)
-    return plan_id(args, kwargs), plan.key(args, kwargs)
+def plan_of(*args, classes=True, keys=("n",), **kwargs):
+    return make_plan(COPY.arg_names, keys, triton_parameters(COPY), args, kwargs, classes)
+
+
+def is_same(one, other, classes=True):
+    """Whether the plan of one call takes another for the same problem."""
+    key = plan_of(*one, classes=classes).key
+    return key(one, {}) == key(other, {})
 
 
 @pytest.mark.parametrize(
@@ -39,17 +40,32 @@ def key_of(*args, classes=True, keys=("n",), **kwargs):
     ],
 )
 def test_what_compiles_alike_is_one_problem(one, other, same):
-    assert (key_of(*one) == key_of(*other)) == same
+    assert is_same(one, other) == same
 
 
 def test_stock_classes_ignore_what_stock_ignores():
-    one, other = (key_of(d, DATA, 64, m, classes=False) for d, m in [(DATA, 1), (DATA[1:], 32)])
-    assert one == other
+    assert is_same((DATA, DATA, 64, 1), (DATA[1:], DATA, 64, 32), classes=False)
 
 
 def test_unhashable_constants_are_told_apart():
-    one, other = (key_of(DATA, DATA, 64, BLOCK=b) for b in ([1], [2]))
-    assert one != other
+    key = plan_of(DATA, DATA, 64, BLOCK=[1]).key
+    assert key((DATA, DATA, 64), {"BLOCK": [1]}) != key((DATA, DATA, 64), {"BLOCK": [2]})
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [
+        ((DATA, DATA), {"grid": (1,), "n": 64}),
+        ((DATA, DATA, 64), {"grid": (1,)}),
+        ((DATA, DATA, 64), {"grid": (1,), "m": 1}),
+        ((DATA, DATA, 64.0), {"grid": (1,), "warmup": False}),
+        ((DATA, None, 64), {"grid": (1,), "warmup": False}),
+    ],
+)
+def test_calls_with_other_arguments_or_types_need_another_plan(args, kwargs):
+    plan = plan_of(DATA, DATA, 64, grid=(1,), warmup=False)
+    assert plan.key((DATA, DATA, 64), {"warmup": True, "grid": (2,)}) is not None
+    assert plan.key(args, kwargs) is None
 
 
 numbers = st.integers(-(2**40), 2**40)
@@ -61,4 +77,4 @@ def test_same_classes_same_key(n, m, other_n, other_m):
         return value == 1, value % 16 == 0
 
     alike = n == other_n and classes(m) == classes(other_m)
-    assert (key_of(DATA, DATA, n, m) == key_of(DATA, DATA, other_n, other_m)) == alike
+    assert is_same((DATA, DATA, n, m), (DATA, DATA, other_n, other_m)) == alike
