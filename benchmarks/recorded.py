@@ -13,8 +13,8 @@ configurations, the first of the list, the winner of the most similar problem, a
 the eight most similar ones, measured.
 
 The prior is the one that comes with Foretune, whose card says which tables it has learned from. It
-learns anew, from the other tables given, with --leave-kernel-out and --leave-device-out, and from
-the other types with --leave-dtype-out.
+learns anew, from the other tables given, with --leave-kernel-out and --leave-device-out, from the
+other types with --leave-dtype-out, and from other numbers of rows with --leave-rows-out.
 """
 
 import argparse
@@ -145,13 +145,15 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--leave-kernel-out", action="store_true")
     parser.add_argument("--leave-device-out", action="store_true")
     parser.add_argument("--leave-dtype-out", metavar="DTYPE", help="judge only problems of it")
+    parser.add_argument("--leave-rows-out", metavar="M", type=int, help="judge only products of it")
     parser.add_argument("--learn-from", nargs="*", type=Path, default=[], metavar="TABLE")
     parser.add_argument("--problems", type=int, default=120, help="of each table, at random")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only-cold", action="store_true", help="nothing known, only")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(argv)
-    anew = options.leave_kernel_out or options.leave_device_out or options.leave_dtype_out
+    anew = options.leave_kernel_out or options.leave_device_out
+    anew = anew or options.leave_dtype_out or options.leave_rows_out
     known: list[Recorded] = []
     for path in dict.fromkeys([*options.tables, *options.learn_from] if anew else []):
         for some in recorded_tables.read(path, LEARN, seed=1000).values():
@@ -181,6 +183,7 @@ def learned(
         and not (options.leave_kernel_out and r.kernel == judged.kernel)
         and not (options.leave_device_out and r.call.device.name == judged.call.device.name)
         and r.dtype != options.leave_dtype_out
+        and (options.leave_rows_out is None or r.rows != options.leave_rows_out)
     ]  # fmt: skip
     if not left:
         raise UsageError("no table is left to learn from: give more, or --learn-from TABLE")
@@ -191,11 +194,14 @@ def judge(
     problems: Sequence[Recorded], order: LaunchOrder | None, options: argparse.Namespace
 ) -> dict[str, Any]:
     """Return summaries by state and budget, and those of the baselines."""
-    dtype = options.leave_dtype_out
-    judged = [r for r in problems[: options.problems] if dtype in (None, r.dtype)]
+    dtype, m = options.leave_dtype_out, options.leave_rows_out
+    judged = [
+        r for r in problems[: options.problems]
+        if dtype in (None, r.dtype) and m in (None, r.rows)
+    ]  # fmt: skip
     others = problems[options.problems :]
     if not judged:
-        raise UsageError(f"no problem of type {dtype} is among {options.problems}: ask for more")
+        raise UsageError(f"nothing to judge is among {options.problems} problems: ask for more")
     cases: dict[str, list[Case]] = {"cold": [(r, Replayed(order), ()) for r in judged]}
     summaries: dict[str, Any] = {}
     if not options.only_cold:

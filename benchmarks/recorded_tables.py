@@ -114,6 +114,11 @@ class Recorded:
         return float(self.time_ms.min() / self._times[config])
 
     @property
+    def rows(self) -> int | None:
+        """Rows of a product; None for other kernels."""
+        return self.call.arguments.get("M")
+
+    @property
     def is_product(self) -> bool:
         """Whether blocks multiply tiles."""
         return self.call.function is not softmax_rows
