@@ -43,7 +43,7 @@ from foretune.tune.triton.runtime import (
     is_interpreted,
     require_device,
 )
-from foretune.tune.triton.stalled import StalledCallDriver, fail_if_conflicting
+from foretune.tune.triton.stalled import StalledCallDriver
 
 _STOCK_RUN = Stock.run
 """If a library replaces `Stock.run`, its version runs."""
@@ -226,7 +226,6 @@ class Autotuner(Stock):  # type: ignore[misc]
         if len(pruned) == 1:
             self._cache_choice(new, pruned[0])
             return self._launch(pruned[0], args, kwargs)
-        fail_if_conflicting(pruned, kwargs)
         return self._run_untuned(new, pruned)
 
     def _run_untuned(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:

@@ -238,8 +238,12 @@ class Call:
             config, Status.OK, time_ms=time_ms, time_ms_samples=samples, **more
         )
 
-    def failure(self, config: Configuration, status: Status, reason: str) -> Measurement:
+    def failure(
+        self, config: Configuration, status: Status, reason: str | BaseException
+    ) -> Measurement:
         """Return a failed measurement."""
+        if isinstance(reason, BaseException):
+            reason = f"{type(reason).__name__}: {reason}"
         first = next(iter(reason.splitlines()), "")
         return self._measurement(config, status, error=first[:300])
 
