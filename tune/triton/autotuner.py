@@ -232,8 +232,8 @@ class Autotuner(Stock):  # type: ignore[misc]
         """Launch a problem without a choice here: record it, and choose as the options say."""
         if new.plan_and_key not in self._recorded:
             self._recorded.add(new.plan_and_key)
-            named = {**self.nargs, **new.kwargs}
-            record_if_requested(self.base_fn, new.args, new.kwargs, named, pruned)
+            call = KernelCall(self, self.options, new.args, new.kwargs)
+            record_if_requested(call, pruned)
         if self.options.strict:
             driver = self._make_driver(new.args, new.kwargs, pruned)
             if driver.sufficient_choice() is None:

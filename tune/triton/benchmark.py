@@ -146,11 +146,11 @@ class ConfigurationBenchmark:
 
     def _launch(self, config: triton.Config) -> None:
         """Launch for the checker; a configuration that ends the process is to blame itself."""
-        if not self._can_run(config):
-            raise CannotRun("it is too slow to compile, or known to fail")
         problem, named = self._call.problem, to_configuration(config)
         if named == self._measuring:
             return self._kernel.launch(config)
+        if not self._can_run(config):
+            raise CannotRun("it is too slow to compile, or known to fail")
         with self._cache.mark_measuring(problem, named):
             self._kernel.launch(config)
         return self._cache.release(problem, named)
