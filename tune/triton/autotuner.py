@@ -43,7 +43,7 @@ from foretune.tune.triton.runtime import (
     is_interpreted,
     require_device,
 )
-from foretune.tune.triton.stalled import StalledCallDriver, fail_if_conflicting
+from foretune.tune.triton.stalled import StalledCallDriver
 
 _STOCK_RUN = Stock.run
 """If a library replaces `Stock.run`, its version runs."""
@@ -226,15 +226,14 @@ class Autotuner(Stock):  # type: ignore[misc]
         if len(pruned) == 1:
             self._cache_choice(new, pruned[0])
             return self._launch(pruned[0], args, kwargs)
-        fail_if_conflicting(pruned, kwargs)
         return self._run_untuned(new, pruned)
 
     def _run_untuned(self, new: UntunedCall, pruned: list[triton.Config]) -> Any:
         """Launch a problem without a choice here: record it, and choose as the options say."""
         if new.plan_and_key not in self._recorded:
             self._recorded.add(new.plan_and_key)
-            named = {**self.nargs, **new.kwargs}
-            record_if_requested(self.base_fn, new.args, new.kwargs, named, pruned)
+            call = KernelCall(self, self.options, new.args, new.kwargs)
+            record_if_requested(call, pruned)
         if self.options.strict:
             driver = self._make_driver(new.args, new.kwargs, pruned)
             if driver.sufficient_choice() is None:

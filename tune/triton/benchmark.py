@@ -78,14 +78,14 @@ class ConfigurationBenchmark:
             except ComparisonError:
                 raise
             except (*INVALID_CONFIG_ERRORS, CannotRun) as e:
-                return self.failure(config, Status.COMPILE_ERROR, f"{type(e).__name__}: {e}")
+                return self._failure(config, Status.COMPILE_ERROR, e)
             except Exception as e:
-                failure = self.failure(config, Status.RUNTIME_ERROR, f"{type(e).__name__}: {e}")
+                failure = self._failure(config, Status.RUNTIME_ERROR, e)
                 self._raise_unless_config_error(e, failure)
                 return failure
             if not math.isfinite(float(np.ravel(timing)[0])):
                 reason = "does not compile, or needs more than the device has"
-                return self.failure(config, Status.INVALID, reason)
+                return self._failure(config, Status.INVALID, reason)
             return self._checked_measurement(config, timing)
 
     def _benchmark(self, config: triton.Config) -> Any:
@@ -98,8 +98,9 @@ class ConfigurationBenchmark:
             if checker is not None and checker.changed:
                 checker.restore_arguments()
 
-    def failure(self, config: triton.Config, status: Status, reason: str) -> Measurement:
-        """Return a failed measurement."""
+    def _failure(
+        self, config: triton.Config, status: Status, reason: str | BaseException
+    ) -> Measurement:
         return self._call.failure(to_configuration(config), status, reason)
 
     def close(self) -> None:
@@ -114,7 +115,7 @@ class ConfigurationBenchmark:
                 reason = (
                     f"differs from {self._checker.source} by {error:.2g}, more than {limit:.2g}"
                 )
-                return self.failure(config, Status.WRONG_RESULT, reason)
+                return self._failure(config, Status.WRONG_RESULT, reason)
         self.timings[config] = timing
         times = [max(float(t), MIN_TIME_MS) for t in np.ravel(timing)]
         power_w, energy_mj = self._measure_power(config, times[0])
@@ -145,11 +146,11 @@ class ConfigurationBenchmark:
 
     def _launch(self, config: triton.Config) -> None:
         """Launch for the checker; a configuration that ends the process is to blame itself."""
-        if not self._can_run(config):
-            raise CannotRun("it is too slow to compile, or known to fail")
         problem, named = self._call.problem, to_configuration(config)
         if named == self._measuring:
             return self._kernel.launch(config)
+        if not self._can_run(config):
+            raise CannotRun("it is too slow to compile, or known to fail")
         with self._cache.mark_measuring(problem, named):
             self._kernel.launch(config)
         return self._cache.release(problem, named)

@@ -18,6 +18,7 @@ from foretune.collect.compiled.arguments import Tensor, describe
 from foretune.errors import ForetuneWarning, UsageError
 from foretune.files import parse_json, read_bytes, translate_read_errors
 from foretune.tune.triton.descriptors import is_descriptor
+from foretune.tune.triton.kernel import KernelCall
 
 RECORD_VARIABLE = "FORETUNE_RECORD_CALLS"
 """Environment variable with the file to which calls of new problems are added."""
@@ -82,19 +83,14 @@ class RecordedCall:
         return self.grid[which]
 
 
-def record_if_requested(
-    function: Any,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    named: Mapping[str, Any],
-    configs: Sequence[triton.Config],
-) -> None:
+def record_if_requested(call: KernelCall, configs: Sequence[triton.Config]) -> None:
     """Add a call to the file that `RECORD_VARIABLE` names, if any; warn if that fails."""
     if not (path := os.environ.get(RECORD_VARIABLE)):
         return
+    function = call.tuner.base_fn
     name = f"{function.__module__}:{function.__qualname__}"
     try:
-        line = make_recorded_call(name, args, kwargs, named, configs).to_line()
+        line = make_recorded_call(name, call.args, call.kwargs, call.named, configs).to_line()
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         with open(path, "a", encoding="utf-8") as file:  # processes may share it
             file.write(line + "\n")
@@ -114,11 +110,9 @@ def make_recorded_call(
     ``kernel`` is ``module:name``; ``kwargs`` has the ``grid``; ``named`` are all arguments by name.
     """
     grid = kwargs.get("grid") or (1,)
-    sizes: Any = (
-        {_grid_key(c.kwargs): _grid(grid({**named, **c.all_kwargs()})) for c in configs}
-        if callable(grid)
-        else _grid(grid)
-    )
+    sizes: Any = _grid(grid) if not callable(grid) else {
+        _grid_key(c.kwargs): _grid(grid({**named, **c.all_kwargs()})) for c in configs
+    }  # fmt: skip
     rest = {n: describe(v) for n, v in kwargs.items() if n not in ("grid", "warmup")}
     return RecordedCall(kernel, tuple(map(describe, args)), rest, sizes)
 

@@ -152,5 +152,5 @@ class OnlineDriver:
     def _report_failure(self, status: Status, error: Exception) -> None:
         trial, self._trial = self._trial, None
         assert trial is not None
-        text = f"{type(error).__name__}: {error}"
-        self._advance([self.driver.failure(trial, status, text)])
+        call = self.driver.tuner.call
+        self._advance([call.failure(to_configuration(trial), status, error)])

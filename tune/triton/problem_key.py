@@ -1,8 +1,9 @@
 """What makes two calls the same problem."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -94,19 +95,11 @@ def make_plan(
     checks = _type_checks(args, kwargs, given.values(), [values[name] for name in given], scope)
     for name in [n for n in given if is_descriptor(values[n])]:
         given[name], values[name] = f"{given[name]}.base", values[name].base
-    read: list[str] = []
-    addresses: list[str] = []
+    read = [f"bucket_{n}({given[n]})" for n in given if n in keys and n in buckets]
+    read += _classes(given, values, {*keys} - {*buckets}, parameters) if classes else []
     for name, expression in given.items():
-        if name in keys and name in buckets:
-            read.append(f"bucket_{name}({expression})")
-        reads_value = name in keys and name not in buckets
-        read += _key_expressions(
-            expression, values[name], reads_value, parameters.get(name), classes
-        )
-        if _is_aligned(values[name], parameters.get(name)) and classes and not reads_value:
-            addresses.append(f"{expression}.data_ptr()")
-    read += _alignment_expression(addresses)
-    read += _device_expression(given, values) if classes else []
+        read += [expression] if name in keys and name not in buckets else []
+        read += [f"{expression}.dtype"] if hasattr(values[name], "dtype") else []
     source = f"def key(args, kwargs):\n{checks}    return ({', '.join(read)}{',' * bool(read)})"
     exec(compile(source, "<the key of a call>", "exec"), scope)
     return CallPlan(scope["key"])
@@ -129,40 +122,32 @@ def _type_checks(
     return f"    if {' or '.join(counts)}: return None\n{unpack}{tests}"
 
 
-def _key_expressions(
-    expression: str, value: Any, is_key: bool, parameter: Any, classes: bool
+def _classes(
+    given: Mapping[str, str],
+    values: Mapping[str, Any],
+    keys: Set[str],
+    parameters: Mapping[str, Any],
 ) -> list[str]:
-    """Return the expressions of one argument that are part of the key."""
-    read = [expression] if is_key else []
-    if hasattr(value, "dtype"):
-        read.append(f"{expression}.dtype")
-    if is_key or not classes:
-        return read
-    if is_constant(parameter):
-        return read or [expression if _hashable(value) else f"repr({expression})"]
-    if type(value) is int and specializes(parameter):
-        divisible = f"{expression} & 15 == 0" if aligns(parameter) else "0"
-        read.append(f"2 if {expression} == 1 else {divisible}")
-    return read
-
-
-def _alignment_expression(addresses: Sequence[str]) -> list[str]:
-    """Return an expression for which addresses are divisible by 16: usually all, which is fast."""
-    if not addresses:
-        return []
-    named = " | ".join(f"(p{i} := {address})" for i, address in enumerate(addresses))
-    each = "".join(f"p{i} & 15 == 0, " for i in range(len(addresses)))
-    return [f"({named}) & 15 and ({each})"]
-
-
-def _is_aligned(value: Any, parameter: Any) -> bool:
-    """Whether Triton specializes code on the alignment of this argument's address."""
-    return hasattr(value, "data_ptr") and aligns(parameter) and not is_constant(parameter)
-
-
-def _device_expression(given: Mapping[str, str], values: Mapping[str, Any]) -> list[str]:
-    on_device = (p for name, p in given.items() if hasattr(values[name], "get_device"))
-    return [f"{expression}.get_device()" for expression in on_device][:1]
+    """Return expressions of what else Triton compiles for: constants, ones, alignment, device."""
+    read, addresses = [], []
+    for name, expression in given.items():
+        parameter, value = parameters.get(name), values[name]
+        if name in keys:
+            continue
+        if is_constant(parameter):
+            if not hasattr(value, "dtype"):
+                read.append(expression if _hashable(value) else f"repr({expression})")
+        elif hasattr(value, "data_ptr") and aligns(parameter):
+            addresses.append(f"{expression}.data_ptr()")
+        elif type(value) is int and specializes(parameter):
+            divisible = f"{expression} & 15 == 0" if aligns(parameter) else "0"
+            read.append(f"2 if {expression} == 1 else {divisible}")
+    if addresses:  # usually 16 divides all of them, which is found out first
+        named = " | ".join(f"(p{i} := {address})" for i, address in enumerate(addresses))
+        each = "".join(f"p{i} & 15 == 0, " for i in range(len(addresses)))
+        read.append(f"({named}) & 15 and ({each})")
+    on_device = (e for name, e in given.items() if hasattr(values[name], "get_device"))
+    return [*read, *(f"{expression}.get_device()" for expression in islice(on_device, 1))]
 
 
 def is_constant(parameter: Any) -> bool:
@@ -240,8 +225,12 @@ class Call:
             config, Status.OK, time_ms=time_ms, time_ms_samples=samples, **more
         )
 
-    def failure(self, config: Configuration, status: Status, reason: str) -> Measurement:
+    def failure(
+        self, config: Configuration, status: Status, reason: str | BaseException
+    ) -> Measurement:
         """Return a failed measurement."""
+        if isinstance(reason, BaseException):
+            reason = f"{type(reason).__name__}: {reason}"
         first = next(iter(reason.splitlines()), "")
         return self._measurement(config, status, error=first[:300])
 

@@ -2,7 +2,6 @@
 
 import ctypes
 import platform
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -93,12 +92,10 @@ def _exchange() -> Callable[[int], int] | None:
 
 @cache
 def _library_exchange(backend: str) -> Callable[[int], int] | None:
-    library, name = _CAPTURE_MODE_FUNCTIONS.get(backend, ("", ""))
     try:
-        function = getattr(ctypes.CDLL(library), name) if library else None
-    except (OSError, AttributeError):
-        return None
-    if function is None:
+        library, name = _CAPTURE_MODE_FUNCTIONS[backend]
+        function = getattr(ctypes.CDLL(library), name)
+    except (KeyError, OSError, AttributeError):
         return None
 
     def exchange(mode: int) -> int:
@@ -183,8 +180,4 @@ def bench_in_interpreter(
         start = time.perf_counter()
         kernel_call()
         samples.append((time.perf_counter() - start) * 1e3)
-    ordered = sorted(samples)
-    return [
-        statistics.median(ordered) if q == 0.5 else ordered[round(q * (len(ordered) - 1))]
-        for q in quantiles
-    ]
+    return [sorted(samples)[round(q * (len(samples) - 1))] for q in quantiles]

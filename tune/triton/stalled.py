@@ -4,7 +4,7 @@ import math
 import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -119,8 +119,8 @@ class StalledCallDriver:
         """
         try:
             with self.lock:
-                text = f"{type(error).__name__}: {error}"
-                self.tuner.add([self.failure(config, Status.COMPILE_ERROR, text)])
+                named = to_configuration(config)
+                self.tuner.add([self.tuner.call.failure(named, Status.COMPILE_ERROR, error)])
                 return None if self.tuner.all_failed else self.triton_configs[self.tuner.best]
         except Exception:
             return None
@@ -140,10 +140,6 @@ class StalledCallDriver:
             for named, config in zip(self._configurations, self.configs, strict=True)
             if named in found
         }
-
-    def failure(self, config: triton.Config, status: Status, reason: str) -> Measurement:
-        """Return a failed measurement."""
-        return self.tuner.call.failure(to_configuration(config), status, reason)
 
     def advance(
         self, loop: SearchLoop[Configuration], measurements: Sequence[Measurement] | None
@@ -249,16 +245,6 @@ class StalledCallDriver:
     def _measure(self, config: Configuration) -> Measurement:
         timeout = self.compile_timeout(config)
         return timeout or self._benchmark.measure(self.triton_configs[config])
-
-
-def fail_if_conflicting(configs: Sequence[triton.Config], kwargs: Mapping[str, Any]) -> None:
-    """Raise stock Triton's error if a call passes a tuned argument."""
-    conflicts = kwargs.keys() & configs[0].kwargs.keys()
-    if conflicts:
-        raise ValueError(
-            f"Conflicting meta-parameters: {', '.join(conflicts)}."
-            " Make sure that you don't re-define auto-tuned symbols."
-        )
 
 
 def _quantiles(m: Measurement) -> list[float]:

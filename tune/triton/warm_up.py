@@ -1,8 +1,7 @@
 """Tunes recorded calls ahead of use."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import triton
 
@@ -15,21 +14,15 @@ from foretune.tune.triton.descriptors import is_descriptor
 from foretune.tune.triton.runtime import is_interpreted, require_device
 
 
-@dataclass(frozen=True)
-class WarmedCall:
-    """The choice for a recorded call.
-
-    Attributes:
-        call: the call.
-        config: the choice.
-        time_ms: its measured time; NaN if it was not measured.
-        measured: number of measured configurations, now or before.
-    """
+class WarmedCall(NamedTuple):
+    """The choice for a recorded call."""
 
     call: RecordedCall
     config: triton.Config
     time_ms: float
+    """NaN if it was not measured."""
     measured: int
+    """Measured configurations, now or before."""
 
 
 def warm_up(calls: Iterable[RecordedCall]) -> Iterator[WarmedCall]:
