@@ -222,10 +222,11 @@ def _search(
             yield measurement
 
     measured = job.search(searcher, measure, trace.known).measured
-    if trace.known:
+    default = job.kernel.default(problem)
+    if any(m.config != default for m in trace.known):  # a search may begin with the default's run
         summary = f"{measured} new" if measured else "nothing new is measured"
-        count = len(trace.known)
-        job.progress.say(f"{problem}: {count} measurements known from the store, {summary}")
+        count, s = len(trace.known), "s" * (len(trace.known) > 1)
+        job.progress.say(f"{problem}: {count} measurement{s} known from the store, {summary}")
     return trace.steps
 
 

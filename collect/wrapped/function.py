@@ -76,7 +76,7 @@ class FunctionKernel(WrappedKernel):
     ) -> None:
         function_name = str(getattr(function, "__name__", type(function).__name__))
         name = name or ("function" if function_name == "<lambda>" else function_name)
-        parameters = _parameters(function)
+        parameters = parameters_of(function)
         _check_knobs(name, knobs, parameters)
         kwargs = dict(kwargs or {})
         if is_array(args) or isinstance(args, str):
@@ -172,14 +172,16 @@ class FunctionKernel(WrappedKernel):
     def _given(self, problem: Problem, seed: int) -> Inputs:
         if not callable(self.args):
             return {"args": self.args, "kwargs": self.kwargs}
-        values = {n: v for n, v in {**problem, "seed": seed}.items() if n in _parameters(self.args)}
+        values = {
+            n: v for n, v in {**problem, "seed": seed}.items() if n in parameters_of(self.args)
+        }
         made = self.args(**values)
         return {"args": made if isinstance(made, tuple) else (made,), "kwargs": self.kwargs}
 
     def _redrawn(self, given: Inputs, seed: int, draw: Draw) -> Inputs:
         args, kwargs = given["args"], given["kwargs"]
-        names, values = _named_arguments(_parameters(self.function), args, kwargs)
-        drawn = len(args) if callable(self.args) and "seed" in _parameters(self.args) else 0
+        names, values = _named_arguments(parameters_of(self.function), args, kwargs)
+        drawn = len(args) if callable(self.args) and "seed" in parameters_of(self.args) else 0
         free = [i for i, name in enumerate(names) if i >= drawn and name not in self.pinned]
         for i, new in zip(free, redraw([values[i] for i in free], draw, seed), strict=True):
             values[i] = new
@@ -300,7 +302,8 @@ class FunctionKernel(WrappedKernel):
         return [output.returned, *written], right
 
 
-def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return a function's parameters; none if it does not tell."""
     try:
         return inspect.signature(getattr(function, "py_func", function)).parameters
     except (TypeError, ValueError):  # some built-in functions have no signature
@@ -341,7 +344,7 @@ def _named_arguments(
 def _problem_parameters(args: Callable[..., Any]) -> tuple[ProblemParameter, ...]:
     """Return the problem's parameters: those of the function that makes the inputs."""
     found = []
-    for name, p in _parameters(args).items():
+    for name, p in parameters_of(args).items():
         default = None if p.default is p.empty else p.default
         if isinstance(default, str | bool):
             found.append(ProblemParameter(name, default, choices=_choices(p, default)))

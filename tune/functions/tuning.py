@@ -1,5 +1,6 @@
 """Tunes a wrapped function, source or program: a working default, the search, the result."""
 
+import math
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
@@ -9,6 +10,7 @@ import numpy as np
 from rich.console import Console
 
 from foretune.collect import InProcessRunner, IsolatedRunner, Runner, Timing, local_device
+from foretune.collect.worker_process import is_worker
 from foretune.collect.wrapped.wrapped import WrappedKernel
 from foretune.console import print_table, progress_bar
 from foretune.device import Device
@@ -20,6 +22,7 @@ from foretune.progress import SILENT, Progress
 from foretune.space import Configuration
 from foretune.tune.functions.options import TuneOptions, check_options
 from foretune.tune.functions.result import Best
+from foretune.tune.results import Comparison, TuneResult
 from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.tuner import tune_problem
 
@@ -59,6 +62,8 @@ def tune_wrapped(
         MeasurementError: the default does not work, or no configuration does.
     """
     check_options(options)
+    if is_worker():
+        return _untuned(kernel, kernel.problem(problem), options)
     if device is None:  # rates are for predictors: measuring them would keep people waiting
         device = local_device(options.get("device", "cpu"), options.get("predictor") is not None)
     given = options.get("progress", SILENT if options.get("quiet") else None)
@@ -94,6 +99,16 @@ def _tune_on(
         searcher=options.get("searcher", "surrogate"), seed=options.get("seed", 0), store=location,
         verify_s=options.get("verify_s", VERIFY_S), patience_s=options.get("patience_s", 0.0),
         progress=progress,
+    )  # fmt: skip
+    return Best(kernel, result)
+
+
+def _untuned(kernel: WrappedKernel, problem: Problem, options: TuneOptions) -> Best:
+    """Return the default, unmeasured: a measuring process imports a module that tunes."""
+    default = Comparison("default", kernel.default(problem), math.nan, 1.0, 1.0, 1.0)
+    result = TuneResult(
+        kernel.name, problem, options.get("device", "cpu"),
+        _objective(options.get("objective", "time")), "none", (), (default,), 0, 0, 0.0,
     )  # fmt: skip
     return Best(kernel, result)
 
