@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -177,7 +177,7 @@ def tune_pareto(
     store: StoreLocation = None,
     log: RunLog | None = None,
     patience_s: float = 0.0,
-    progress: Progress = SILENT,
+    progress: Progress | Literal[False] = False,
 ) -> ParetoResult:
     """Search the Pareto front of ``problem`` and verify it.
 
@@ -212,7 +212,7 @@ def tune_pareto(
     cache = MeasurementCache.for_kernel(kernel, runner.device, store, log)
     job = TuningJob(
         kernel, runner, cache, objectives, tuple(limits), searcher,
-        make_stopping(budget, None, seconds), seed, progress, patience_s,
+        make_stopping(budget, None, seconds), seed, progress or SILENT, patience_s,
     )  # fmt: skip
     start = time.perf_counter()
     job.wait_until_idle()
@@ -233,7 +233,7 @@ def tune_pareto(
         for measurement in job.measure([(problem, config) for config in configs]):
             trace.append(measurement)
             front = pareto_front([[o.value_of(m) for o in constrained] for m in trace])
-            progress.advance(f"{front.sum()} on the front")
+            job.progress.advance(f"{front.sum()} on the front")
             yield measurement
 
     job.search(search, measure, trace.copy())

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Self
 
 from foretune.measurement import Measurement, Status
@@ -28,6 +28,7 @@ class SearchStep:
         low_ms: lower bound of its 90 % interval.
         high_ms: upper bound.
         known: whether it comes from the store.
+        error: why it failed, in one line; empty if it did not.
     """
 
     config: Configuration
@@ -39,6 +40,7 @@ class SearchStep:
     low_ms: float = math.nan
     high_ms: float = math.nan
     known: bool = False
+    error: str = ""
 
 
 def step_status(measurement: Measurement, limits: Iterable[Limit]) -> str:
@@ -79,8 +81,8 @@ class Comparison:
 
     @property
     def verdict(self) -> Outcome:
-        """What the interval says."""
-        if self.ratio_low > 1.0:
+        """What the interval says; a gain below `WORTH_HAVING` is no win."""
+        if self.ratio_low > 1.0 and self.ratio >= 1.0 + WORTH_HAVING:
             return "win"
         equal = self.ratio_low >= 1.0 - WORTH_HAVING and self.ratio_high <= 1.0 + WORTH_HAVING
         return "no_win" if self.failure or equal or self.ratio_high < 1.0 else "inconclusive"
@@ -216,17 +218,31 @@ class TuneResult:
             return ""
         one = failed[0]
         config = " ".join(f"{name}={value}" for name, value in one.config.items())
-        how = one.status.replace("_", " ")
-        return f"{len(failed)} of {len(self.trace)} failed: {how}, like {config}"
+        why = one.error or one.status.replace("_", " ")
+        return f"{len(failed)} of {len(self.trace)} failed, like {config}: {why}"
 
     @property
     def library(self) -> Comparison | None:
         """The library call, if there is one."""
         return next((c for c in self.contenders if c.config is None), None)
 
+    @property
+    def versus_library(self) -> Comparison | None:
+        """The winner with its ratios to the library call, not to the default.
+
+        None without a library call or without a verdict. The interval combines those of both
+        ratios to the default, so it is wider than it must be.
+        """
+        library, winner = self.library, self.winner
+        if library is None or self.verdict == "inconclusive" or not library.ratio > 0:
+            return None
+        ratio = winner.ratio / library.ratio
+        low, high = winner.ratio_low / library.ratio_high, winner.ratio_high / library.ratio_low
+        return replace(winner, ratio=ratio, ratio_low=low, ratio_high=high)
+
     def summary(self) -> dict[str, Any]:
         """Return the result for the command line's JSON output."""
-        winner, library = self.winner, self.library
+        winner, library, against = self.winner, self.library, self.versus_library
         unit = {"time": "time_ms", "energy": "energy_mj", "edp": "edp_mj_ms"}[self.objective.value]
         return {
             "problem": dict(self.problem),
@@ -244,7 +260,8 @@ class TuneResult:
             "library": library and {
                 "name": library.name,
                 unit: library.value,
-                "winner_speedup": library.value / winner.value,
+                "winner_speedup": against and against.ratio,
+                "interval": against and [against.ratio_low, against.ratio_high],
             },
             "measurements": self.measured,
             "known": len(self.trace) - self.measured,

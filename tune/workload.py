@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -84,7 +84,7 @@ def tune_workload(
     store: StoreLocation = None,
     verify_s: float = 0.5,
     patience_s: float = 0.0,
-    progress: Progress = SILENT,
+    progress: Progress | Literal[False] = False,
 ) -> WorkloadResult:
     """Tune all problems of a workload with one budget, and verify each one's best.
 
@@ -110,6 +110,7 @@ def tune_workload(
         UsageError: the workload is empty, has a problem twice, or calls are not positive.
         MeasurementError: the default of a problem does not run.
     """
+    progress = progress or SILENT
     if not workload or len({(w.kernel.name, w.problem) for w in workload}) < len(workload):
         raise UsageError("a workload has at least one problem, and none of them twice")
     start = time.perf_counter()

@@ -19,6 +19,7 @@ from foretune.collect.wrapped.values import (
     is_tensor,
     leaves,
     relative_difference,
+    shape_difference,
 )
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel, check_mapping
 from foretune.errors import ForetuneWarning, MeasurementError, UsageError, describe_error
@@ -43,7 +44,8 @@ class FunctionKernel(WrappedKernel):
         check: the reference: a function of the same arguments without knobs, which returns the
             output or writes it into them; or the output itself, which fits the given arguments
             only: then none is ever redrawn. None: the default's output.
-        verify: judges an output, ``verify(reference, output)``, instead of ``tolerance``.
+        verify: judges an output, ``verify(reference, output)``, instead of ``tolerance``. Both are
+            as the function returns them; a list, if it also writes into its arguments.
         tolerance: largest accepted relative error, see `foretune.relative_error`.
         restrictions: rules between knobs.
         default: baseline configuration; None: the function's defaults.
@@ -243,8 +245,16 @@ class FunctionKernel(WrappedKernel):
         """
         got, right = self._comparable(output, expected)
         if self.verify is None:
+            if difference := shape_difference(got, right):
+                raise WrongResult(difference)
             return relative_difference(got, right)
-        if not self.verify(right, got):
+        if len(got) == len(right) == 1:  # as the function returned it
+            (got,), (right,) = got, right
+        try:
+            accepted = self.verify(right, got)
+        except Exception as e:
+            raise WrongResult(f"verify fails: {describe_error(e)}") from e
+        if not accepted:
             raise WrongResult("verify refuses the output")
         return 0.0
 
@@ -284,7 +294,7 @@ class FunctionKernel(WrappedKernel):
             )
         return first
 
-    def _comparable(self, output: CallResult, expected: CallResult) -> tuple[Any, Any]:
+    def _comparable(self, output: CallResult, expected: CallResult) -> tuple[list[Any], list[Any]]:
         """Return the parts of output and reference that the reference defines."""
         numbers = sorted(expected.written)
         missing = [n for n in numbers if n not in output.written]
@@ -295,7 +305,7 @@ class FunctionKernel(WrappedKernel):
             return written, [expected.written[n] for n in numbers]
         if output.returned is None and not numbers:  # the check returns what the function writes
             found = [output.written[n] for n in sorted(output.written)]
-            return found, expected.returned
+            return (found, [expected.returned]) if len(found) == 1 else (found, expected.returned)
         right = [expected.returned, *(expected.written[n] for n in numbers)]
         if missing:
             raise WrongResult("it does not write into the arrays that the reference writes")

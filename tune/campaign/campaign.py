@@ -69,7 +69,7 @@ def run_campaign(
     seed: int = 0,
     store: StoreLocation = None,
     patience_s: float = 0.0,
-    progress: Progress = SILENT,
+    progress: Progress | Literal[False] = False,
 ) -> Campaign:
     """Run a campaign from profiling to report, or go on with one that was interrupted.
 
@@ -106,7 +106,7 @@ def run_campaign(
         OutputError: ``out`` cannot be written.
         MeterUnavailable: the objective needs power, which cannot be measured here.
     """
-    preset = preset or PRESETS["quick"]
+    preset, progress = preset or PRESETS["quick"], progress or SILENT
     budget_or_preset = preset.budget if budget is None and seconds is None else budget
     stopping = make_stopping(budget_or_preset, regret, seconds)
     job = TuningJob(

@@ -94,10 +94,11 @@ class Best:
             from foretune.tune.report.single import write_tuned
 
             write_tuned(path, self.result)
-        return "\n".join([self.headline(), *("  ".join(row) for row in self.rows())])
+        return "\n".join([self.headline, *("  ".join(row) for row in self.rows())])
 
+    @property
     def headline(self) -> str:
-        """Return the result in one line."""
+        """The result in one line."""
         config = " ".join(f"{name}={value}" for name, value in self.config.items())
         unit = self.result.objective.unit
         if not self.verified:
@@ -136,5 +137,5 @@ class Best:
         return {
             "problem": str(self.result.problem),
             "device": self.result.device,
-            "verdict": self.headline(),
+            "verdict": self.headline,
         }

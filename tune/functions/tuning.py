@@ -66,13 +66,16 @@ def tune_wrapped(
         return _untuned(kernel, kernel.problem(problem), options)
     if device is None:  # rates are for predictors: measuring them would keep people waiting
         device = local_device(options.get("device", "cpu"), options.get("predictor") is not None)
-    given = options.get("progress", SILENT if options.get("quiet") else None)
-    with (
-        nullcontext(given) if given is not None else progress_bar(notes=True) as progress,
-        _runner(device, timing, options) as runner,
-    ):
-        best = _tune_on(runner, kernel, problem, progress, options)
-    if given is None:
+    given = options.get("progress", True)
+    try:
+        with (
+            progress_bar(notes=True) if given is True else nullcontext(given or SILENT) as progress,
+            _runner(device, timing, options) as runner,
+        ):
+            best = _tune_on(runner, kernel, problem, progress, options)
+    except KeyboardInterrupt as e:  # a few lines of traceback, not fifty
+        raise KeyboardInterrupt(str(e) or "interrupted: run the same again to go on") from None
+    if given is True:
         print_result(best)
     return best
 
@@ -121,7 +124,7 @@ def print_result(best: Best) -> None:
     print_table(console, title, (result.objective.unit, "status", "configuration"), best.rows())
     if result.failures:
         console.print(result.failures, markup=False, soft_wrap=True)
-    console.print(best.headline(), markup=False, soft_wrap=True)
+    console.print(best.headline, markup=False, soft_wrap=True)
 
 
 def with_working_default(

@@ -153,8 +153,22 @@ def headline(
     return f"{outcome}, after {span}{each}{out_of}"
 
 
+def weakness(validation: Validation, model: str) -> str:
+    """Return that a baseline predicts held-out problems as well as the model; empty if none."""
+    scores = next(iter(validation.scores.values()), {}).get("grouped", {})
+    errors = {name: s["median_ape"] for name, s in scores.items()}
+    own = errors.pop(model, math.nan)
+    best = min(errors, key=lambda name: errors[name], default="")
+    if not best or own < errors[best]:
+        return ""
+    return (
+        f"The predictor is no better than {best} on problems held out: median error "
+        f"{percent(own)} against {percent(errors[best])}. Train it on more problems."
+    )
+
+
 def _lead(data: ReportData) -> str:
-    lines = []
+    lines = [weak] if (weak := weakness(data.validation, str(data.learned.get("model")))) else []
     if open_ones := sum(r.verdict == "inconclusive" for r in data.results):
         lines.append(
             f"{counted(open_ones, 'problem')} inconclusive: the interval includes 1 and a gain "
@@ -162,12 +176,12 @@ def _lead(data: ReportData) -> str:
         )
     if 0 < sum(r.verified for r in data.results) < len(data.results):
         lines.append("Without a measurable win, the default stays and counts as 1.00×.")
-    against = [r.library.value / r.winner.value for r in data.results if r.library]
+    against = [r.versus_library for r in data.results if r.versus_library]
     if against:
         names = " and ".join(sorted({r.library.name for r in data.results if r.library}))
-        wins = sum(v > 1 for v in against)
+        wins, ratios = sum(c.wins for c in against), [c.ratio for c in against]
         mean = (
-            f", {ratio(_geometric_mean(against))} in the geometric mean" if len(against) > 1 else ""
+            f", {ratio(_geometric_mean(ratios))} in the geometric mean" if len(ratios) > 1 else ""
         )
         word = "faster" if data.objective is Objective.TIME else "better"
         lines.append(f"Against {names}: {word} on {wins} of {len(against)}{mean}.")

@@ -14,7 +14,7 @@ from foretune.values import Value
 
 if TYPE_CHECKING:
     from foretune.tune import Campaign
-    from foretune.tune.results import TuneResult
+    from foretune.tune.results import Comparison, TuneResult
 
 SETTLE_ADVICE = "--wait-quiet SECONDS waits for a quiet machine before the comparison"
 
@@ -114,9 +114,8 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
     shared = _shared_values(results)
     rows = []
     for r in results:
-        versus_library = f"{r.library.value / r.winner.value:.2f}×" if r.library else "–"
-        interval = f"{r.winner.ratio_low:.2f}–{r.winner.ratio_high:.2f}"
-        gain = f"{r.winner.ratio:.2f}× ({interval})" if r.verified else r.verdict.replace("_", " ")
+        gain = _ratio(r.winner) if r.verified else r.verdict.replace("_", " ")
+        versus_library = "–" if r.versus_library is None else _ratio(r.versus_library)
         times = [f"{c.value:.3g}" for c in (r.baseline, r.winner)]
         rows.append([_format_problem(r.problem, shared), *times, gain, versus_library])
     columns = ["problem", f"default {unit}", f"best {unit}", "speedup (99 %)"]
@@ -134,6 +133,11 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
             output.say(r.noise.disturbed)
     if open_ones:
         output.say(SETTLE_ADVICE)
+
+
+def _ratio(comparison: "Comparison") -> str:
+    low, high = comparison.ratio_low, comparison.ratio_high
+    return f"{comparison.ratio:.2f}× ({low:.2f}–{high:.2f})"
 
 
 def _shared_values(results: "list[TuneResult]") -> dict[str, Value]:
