@@ -20,6 +20,7 @@ class Campaign:
         seconds: wall time of this and of earlier, interrupted attempts.
         mlflow_run_id: the parent run; None if it is not tracked.
         mlflow_uri: where it is tracked; likewise.
+        mlflow_model: the registered predictor, ``models:/NAME@ALIAS``, and why it has this alias.
     """
 
     results: tuple[TuneResult, ...]
@@ -28,6 +29,7 @@ class Campaign:
     seconds: float
     mlflow_run_id: str | None = None
     mlflow_uri: str | None = None
+    mlflow_model: str | None = None
 
     def with_state(self, state: Mapping[str, Any]) -> Self:
         """Return the campaign with times and run as its folder's state has them now."""
@@ -36,6 +38,7 @@ class Campaign:
             seconds=state["seconds"],
             mlflow_run_id=state.get("mlflow_run_id"),
             mlflow_uri=state.get("mlflow_uri"),
+            mlflow_model=state.get("mlflow_model"),
         )
 
     @property
@@ -51,6 +54,7 @@ class Campaign:
             "validate": self.training.validation.level,
             "mlflow_run_id": self.mlflow_run_id,
             "mlflow_uri": self.mlflow_uri,
+            "mlflow_model": self.mlflow_model,
             "report": str(self.report),
             "folder": str(self.folder),
             "seconds": self.seconds,

@@ -153,6 +153,10 @@ def _format_problem(problem: Problem, shared: dict[str, Value]) -> str:
 
 
 def _show(output: Output, done: "Campaign") -> None:
+    from foretune.tune.report.write import weakness
+
+    if weak := weakness(done.training.validation):
+        output.say(weak)
     for target, scores in done.training.scores.items():
         output.table(f"predicting {target}", METRIC_COLUMNS, metric_rows(scores))
     output.say(str(done.training.validation))
@@ -160,6 +164,7 @@ def _show(output: Output, done: "Campaign") -> None:
     show_results(output, list(done.results))
     output.say("")
     output.say(f"report   {done.report}")
+    output.say(f"         predictor: {done.mlflow_model or done.folder}")
     if done.mlflow_uri is not None:
         output.say(f"MLflow   {done.mlflow_uri}, run {done.mlflow_run_id}")
     if done.mlflow_uri is not None and not done.mlflow_uri.startswith("http"):
