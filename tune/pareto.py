@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pandas as pd
 
 from foretune.collect import Runner
 from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
@@ -22,6 +23,7 @@ from foretune.measurement import Measurement
 from foretune.objective import Limit, Objective, violated_limits
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
+from foretune.result import Result
 from foretune.search.pareto import ParetoSearcher, hypervolume, pareto_front
 from foretune.search.stopping import make_stopping
 from foretune.space import Configuration
@@ -39,8 +41,8 @@ REFERENCE_RATIO = 2.0
 """The hypervolume's reference point is this multiple of the default in every objective."""
 
 
-@dataclass(frozen=True)
-class ParetoPoint:
+@dataclass(frozen=True, eq=False, repr=False)
+class ParetoPoint(Result):
     """A configuration of the front, measured again beside the default.
 
     Attributes:
@@ -78,8 +80,8 @@ class ParetoPoint:
         }
 
 
-@dataclass(frozen=True)
-class ParetoResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class ParetoResult(Result):
     """The result of tuning one problem for several objectives.
 
     Attributes:
@@ -111,6 +113,21 @@ class ParetoResult:
     processes: int
     seconds: float
     disturbed: str = ""
+
+    @property
+    def headline(self) -> str:
+        """The size of the front."""
+        names = " and ".join(objective.value for objective in self.objectives)
+        return f"{self.kernel}: {len(self.front)} configurations are best by {names}"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per verified configuration; ``front`` says which are on the front."""
+        rows = [
+            {**{f"config.{k}": v for k, v in p.config.items()}, "time_ms": p.time_ms,
+             "power_w": p.power_w, "energy_mj": p.energy_mj, "front": p in self.front}
+            for p in (self.default, *self.candidates)
+        ]  # fmt: skip
+        return pd.DataFrame(rows)
 
     @cached_property
     def front(self) -> tuple[ParetoPoint, ...]:

@@ -3,19 +3,23 @@
 import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from foretune.measurement import Measurement, Status
 from foretune.objective import Limit, Objective
 from foretune.problem import Problem
+from foretune.result import Result, plain
 from foretune.space import Configuration
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 REJECTED = "rejected"
 """Status of a run that violated a hard limit."""
 
 
-@dataclass(frozen=True)
-class SearchStep:
+@dataclass(frozen=True, eq=False, repr=False)
+class SearchStep(Result):
     """One measurement of a search.
 
     Attributes:
@@ -49,14 +53,31 @@ def step_status(measurement: Measurement, limits: Iterable[Limit]) -> str:
     return REJECTED if rejected else measurement.status.value
 
 
+def results_frame(results: "Iterable[TuneResult]") -> "pd.DataFrame":
+    """Return one row per tuned problem: the values, the ratio with its interval, the verdict."""
+    import pandas as pd
+
+    return pd.DataFrame([
+        {
+            "kernel": r.kernel,
+            **{f"problem.{k}": v for k, v in r.problem.items()},
+            **{f"config.{k}": v for k, v in (r.winner.config or {}).items()},
+            "default": r.baseline.value, "best": r.winner.value, "ratio": r.winner.ratio,
+            "ratio_low": r.winner.ratio_low, "ratio_high": r.winner.ratio_high,
+            "verdict": r.verdict, "measured": r.measured,
+        }
+        for r in results
+    ])  # fmt: skip
+
+
 Outcome = Literal["win", "no_win", "inconclusive"]
 """Whether a contender is better for certain, for certain has no gain worth having, or neither."""
 WORTH_HAVING = 0.01
 """Relative difference below which a contender counts as equal."""
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Result):
     """One contender of a verification.
 
     Attributes:
@@ -80,6 +101,12 @@ class Comparison:
     failure: str = ""
 
     @property
+    def headline(self) -> str:
+        """Name, ratio and verdict."""
+        interval = f"{self.ratio_low:.2f}–{self.ratio_high:.2f}"
+        return f"{self.name}: {self.ratio:.2f}× ({interval}), {self.verdict.replace('_', ' ')}"
+
+    @property
     def verdict(self) -> Outcome:
         """What the interval says; a gain below `WORTH_HAVING` is no win."""
         if self.ratio_low > 1.0 and self.ratio >= 1.0 + WORTH_HAVING:
@@ -93,8 +120,8 @@ class Comparison:
         return self.verdict == "win"
 
 
-@dataclass(frozen=True)
-class NoiseEstimate:
+@dataclass(frozen=True, eq=False, repr=False)
+class NoiseEstimate(Result):
     """Noise of a comparison; NaN if not measured.
 
     Attributes:
@@ -112,8 +139,8 @@ class NoiseEstimate:
     stolen: float = math.nan
 
 
-@dataclass(frozen=True)
-class TuneResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class TuneResult(Result):
     """The result of tuning one problem.
 
     Attributes:
@@ -211,6 +238,19 @@ class TuneResult:
         )
 
     @property
+    def headline(self) -> str:
+        """The verdict and the best configuration in one line."""
+        winner, unit = self.winner, self.objective.unit
+        config = " ".join(f"{name}={value}" for name, value in (winner.config or {}).items())
+        if not self.verified:
+            return f"{self.kernel}: {self.explanation}; the default stays: {config}"
+        return (
+            f"{self.kernel}: {winner.ratio:.2f}× the default's speed ({winner.ratio_low:.2f}–"
+            f"{winner.ratio_high:.2f}), {self.baseline.value:.3g} → {winner.value:.3g} {unit}: "
+            f"{config}"
+        )
+
+    @property
     def failures(self) -> str:
         """Number of failures with one reason; empty if none failed."""
         failed = [step for step in self.trace if step.status not in (Status.OK, REJECTED)]
@@ -270,17 +310,26 @@ class TuneResult:
             "seconds": self.seconds,
         }  # fmt: skip
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields as plain values."""
-        data = asdict(self)
-        data["problem"] = dict(self.problem)
-        for entry in (*data["trace"], *data["contenders"]):
-            entry["config"] = None if entry["config"] is None else dict(entry["config"])
-        return data
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the trace, one row per measurement; ``best`` is the best objective so far."""
+        import pandas as pd
+
+        rows = [
+            {**{f"config.{k}": v for k, v in step.config.items()}, **plain(step)}
+            for step in self.trace
+        ]
+        table = pd.DataFrame(rows, columns=None if rows else ["objective", "config"])
+        table["best"] = table["objective"].cummin()
+        return table.drop(columns="config")
+
+    def _repr_html_(self) -> str:
+        from foretune.tune.report.single import notebook_view
+
+        return notebook_view(self)
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        """Return the result that `to_json` returned as plain values."""
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Return the result that `to_dict` returned as plain values."""
 
         def config(entry: dict[str, Any]) -> Configuration | None:
             return None if entry["config"] is None else Configuration(entry["config"])

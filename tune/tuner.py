@@ -125,14 +125,14 @@ def tune_one(
     if previous_choice is not None and _is_sufficient(previous_choice, job.stopping):
         job = replace(job, stopping=Stopping(0))
     elif previous_choice is None and unfinished is not None:
-        job = replace(job, stopping=_remaining(job.stopping, unfinished.measured))
+        spent = min(unfinished.measured, len(trace.known))  # those in a log are asked for again
+        job = replace(job, stopping=_remaining(job.stopping, spent))
     try:
         _search(job, problem, search, trace)
         return verify_and_store(job, problem, search, trace.steps, previous_choice, verify_s, start)
     except BaseException as e:
         default = kernel.default(problem)
-        before = any(m.config == default for m in trace.known)  # a part of this search, most often
-        spent = trace.measured + (before if unfinished is None else unfinished.measured)
+        spent = trace.measured + (0 if unfinished is None else unfinished.measured)
         if trace.measured:
             left = Choice(trace.best_config or default, spent, math.nan, "measured")
             job.cache.choose(problem, objective, left, unfinished, unfinished=True)

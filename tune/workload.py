@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 
 from foretune.collect import Runner
 from foretune.device import roofline_terms_ms
@@ -15,10 +16,11 @@ from foretune.measurement import Measurement
 from foretune.objective import Limit, Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
+from foretune.result import Result
 from foretune.search.stopping import Stopping
 from foretune.search.workload import WorkloadItem, WorkloadProblem, WorkloadSearcher
 from foretune.tune.job import TuningJob
-from foretune.tune.results import SearchStep, TuneResult
+from foretune.tune.results import SearchStep, TuneResult, results_frame
 from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.tuner import make_step, verify_and_store
 
@@ -35,8 +37,8 @@ class Calls:
     calls: float
 
 
-@dataclass(frozen=True)
-class WorkloadResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class WorkloadResult(Result):
     """The result for a workload.
 
     Attributes:
@@ -57,7 +59,17 @@ class WorkloadResult:
         """Total objective of all calls with the verified winners."""
         return self._total([result.winner.value for result in self.results])
 
-    def to_json(self) -> dict[str, Any]:
+    @property
+    def headline(self) -> str:
+        """The gain of all calls together."""
+        n = len(self.results)
+        return f"{n} problems: {self.default:.4g} by default, {self.best:.4g} tuned, all calls"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per problem, see `results_frame`."""
+        return results_frame(self.results).assign(calls=self.calls)
+
+    def to_dict(self) -> dict[str, Any]:
         """Return totals, and each problem's result."""
         each = [
             {"kernel": result.kernel, "calls": calls, **result.summary()}

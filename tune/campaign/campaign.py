@@ -182,7 +182,7 @@ def load_campaign(path: Path) -> tuple[CampaignStart, Campaign]:
     with translate_read_errors(
         path, UsageError, "holds a damaged campaign ({}): start another one"
     ):
-        results = tuple(TuneResult.from_json(r) for r in state["results"].values())
+        results = tuple(TuneResult.from_dict(r) for r in state["results"].values())
         model, how = request["model"], {n: request[n] for n in ("seed", "validate")}
         device = Device(**state["device"])
     campaign = Campaign(results, train_predictor(learned, model, **how), path, 0.0)
@@ -284,10 +284,10 @@ def _tune(
         done = folder.state["results"].get(problem.id)
         if done is None:
             result = tune_one(job, problem, SearchPredictor(predictor), verify_s)
-            folder.state["results"][problem.id] = result.to_json()
+            folder.state["results"][problem.id] = result.to_dict()
             folder.save()
         else:
-            result = TuneResult.from_json(done)
+            result = TuneResult.from_dict(done)
         results.append(result)
         for observer in observers:
             observer.on_result(result)

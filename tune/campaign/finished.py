@@ -1,16 +1,20 @@
 """A finished campaign: its results, its predictor, and where they are."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from foretune.models import Training
-from foretune.tune.results import TuneResult
+from foretune.result import Result
+from foretune.tune.results import TuneResult, results_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
-@dataclass(frozen=True)
-class Campaign:
+@dataclass(frozen=True, eq=False, repr=False)
+class Campaign(Result):
     """A finished campaign.
 
     Attributes:
@@ -24,12 +28,23 @@ class Campaign:
     """
 
     results: tuple[TuneResult, ...]
-    training: Training
+    training: Training = field(compare=False)
     folder: Path
     seconds: float
     mlflow_run_id: str | None = None
     mlflow_uri: str | None = None
     mlflow_model: str | None = None
+
+    @property
+    def headline(self) -> str:
+        """How many problems got better."""
+        wins = sum(r.verified for r in self.results)
+        kernel = self.results[0].kernel if self.results else "nothing"
+        return f"{kernel}: {wins} of {len(self.results)} problems better than by default"
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one row per problem, see `results_frame`."""
+        return results_frame(self.results)
 
     def with_state(self, state: Mapping[str, Any]) -> Self:
         """Return the campaign with times and run as its folder's state has them now."""

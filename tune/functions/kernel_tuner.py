@@ -50,7 +50,7 @@ UNLIMITED_BUDGET = 10**9
 _ENERGY = ("energy", "nvml_energy", "ps_energy", "pmt_energy", "hip_energy")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class TunedKernel(Best):
     """The result of `tune_kernel`; unpacks as ``results, env``, like Kernel Tuner's.
 

@@ -7,16 +7,15 @@ from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from foretune.collect import InProcessRunner, IsolatedRunner, Runner, Timing, local_device
 from foretune.collect.worker_process import is_worker
 from foretune.collect.wrapped.wrapped import WrappedKernel
-from foretune.console import print_table, progress_bar
+from foretune.console import progress_bar
 from foretune.device import Device
 from foretune.errors import MeasurementError, UnknownName
 from foretune.measurement import Status
-from foretune.objective import Limit, Objective
+from foretune.objective import ConstrainedObjective, Limit, Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.space import Configuration
@@ -48,7 +47,7 @@ def tune_wrapped(
     timing: Timing | None = None,
     device: Device | None = None,
 ) -> Best:
-    """Tune a wrapped kernel and print the result.
+    """Tune a wrapped kernel.
 
     Args:
         kernel: the kernel.
@@ -72,12 +71,9 @@ def tune_wrapped(
             progress_bar(notes=True) if given is True else nullcontext(given or SILENT) as progress,
             _runner(device, timing, options) as runner,
         ):
-            best = _tune_on(runner, kernel, problem, progress, options)
+            return _tune_on(runner, kernel, problem, progress, options)
     except KeyboardInterrupt as e:  # a few lines of traceback, not fifty
         raise KeyboardInterrupt(str(e) or "interrupted: run the same again to go on") from None
-    if given is True:
-        print_result(best)
-    return best
 
 
 def _tune_on(
@@ -88,6 +84,10 @@ def _tune_on(
     cache = MeasurementCache.for_kernel(kernel, runner.device, location)
     started_at = time.monotonic()
     kernel, spent = with_working_default(kernel, wanted, runner, cache, progress)
+    objective, limits = _objective(options.get("objective", "time")), _limits(options)
+    goal = ConstrainedObjective(objective, tuple(limits))
+    if not spent and cache.choice(wanted, goal, unfinished=True):  # before it was interrupted
+        spent = 1
     seconds = options.get("seconds")
     budget = options.get("budget", DEFAULT_BUDGET if seconds is None else None)
     if seconds is not None and seconds > 0:  # the default's measurements count
@@ -97,8 +97,7 @@ def _tune_on(
     result = tune_problem(
         kernel, wanted, runner, options.get("predictor"),
         budget=budget, regret=options.get("regret"), seconds=seconds,
-        objective=_objective(options.get("objective", "time")),
-        limits=_limits(options),
+        objective=objective, limits=limits,
         searcher=options.get("searcher", "surrogate"), seed=options.get("seed", 0), store=location,
         verify_s=options.get("verify_s", VERIFY_S), patience_s=options.get("patience_s", 0.0),
         progress=progress,
@@ -114,17 +113,6 @@ def _untuned(kernel: WrappedKernel, problem: Problem, options: TuneOptions) -> B
         _objective(options.get("objective", "time")), "none", (), (default,), 0, 0, 0.0,
     )  # fmt: skip
     return Best(kernel, result)
-
-
-def print_result(best: Best) -> None:
-    """Print a result on stderr."""
-    console = Console(stderr=True, highlight=False)
-    result = best.result
-    title = f"{best.kernel.name} on {result.device}: best of {len(result.trace)} measured"
-    print_table(console, title, (result.objective.unit, "status", "configuration"), best.rows())
-    if result.failures:
-        console.print(result.failures, markup=False, soft_wrap=True)
-    console.print(best.headline, markup=False, soft_wrap=True)
 
 
 def with_working_default(

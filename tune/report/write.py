@@ -156,7 +156,7 @@ def headline(
 def weakness(validation: Validation) -> str:
     """Return that a baseline predicts held-out problems as well as the model; empty if none."""
     scores = next(iter(validation.scores.values()), {}).get("grouped", {})
-    own, *others = [s["median_ape"] for s in scores.values()] or [math.nan]
+    own, *others = [s.get("median_ape", math.nan) for s in scores.values()] or [math.nan]
     if not others or own < min(others):
         return ""
     best = list(scores)[1 + int(np.argmin(others))]

@@ -194,7 +194,7 @@ def _tune_workload(
         )  # fmt: skip
     for name in dict.fromkeys(r.kernel for r in result.results):
         show_results(output, [r for r in result.results if r.kernel == name])
-    summary = result.to_json()
+    summary = result.to_dict()
     output.say(
         f"all calls: {result.default:.4g} by default, {result.best:.4g} now "
         f"({summary['speedup']:.2f}×), after {summary['measurements']} measurements"
@@ -317,7 +317,7 @@ def _show_winner(output: Output, best: "Best", export: list[Path]) -> None:
     _say_rejected(output, summary)
     if result.default_breaks:
         output.say(f"the default breaks a limit: {result.default_breaks}")
-    trace = result.to_json()["trace"]
+    trace = result.to_dict()["trace"]
     output.result({"best": summary, "trace": trace, "verified": result.verdict})
 
 
