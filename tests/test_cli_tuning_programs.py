@@ -119,7 +119,7 @@ def test_failures_are_counted(capsys):
     )
     assert main([*words]) == 0
     said = capsys.readouterr().out
-    assert "1 of 3 failed, like tile=3: exit code 1" in said
+    assert "1 of 3 failed, like tile=3: RuntimeError: it ends with exit code 1" in said
 
 
 def test_no_output_to_parse_is_one_line(capsys):

@@ -323,9 +323,9 @@ class TuneResult(Result):
         return table.drop(columns="config")
 
     def _repr_html_(self) -> str:
-        from foretune.tune.report.single import notebook_view
+        from foretune.registry import load
 
-        return notebook_view(self)
+        return str(load("views", "notebook")(self))
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Self:

@@ -206,6 +206,7 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "report": "foretune.tune.report.campaign:ReportObserver",
         "mlflow": "foretune.tune.mlflow.campaign:CampaignTracker",
     },
+    "views": {"notebook": "foretune.tune.report.single:notebook_view"},
 }
 
 

@@ -1,5 +1,6 @@
 """``foretune campaign``: the main job, its report and its tracking."""
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +38,7 @@ def campaign(
     device: str = options.DEVICE,
     runner: str = options.RUNNER,
     ray_address: str | None = options.RAY_ADDRESS,
-    preset: str = typer.Option("quick", help="Size: quick, or full (eight times the runs)."),
+    preset: str = typer.Option("quick", help="Size: quick, or full (17 times the runs)."),
     problem: list[str] = PROBLEM,
     objective: str = options.OBJECTIVE,
     model: str = options.MODEL,
@@ -54,6 +55,8 @@ def campaign(
     """
     root = options.root_options(context)
     output = Output(root.as_json)
+    if kernel:  # before imports that take seconds
+        print(f"campaign of {kernel}: profile, train, tune, verify", file=sys.stderr, flush=True)
     if report is not None or track is not None:
         _revisit(output, report, track)
         return
