@@ -33,6 +33,7 @@ def history(result: Any, ax: "Axes | None" = None) -> "Axes":
     if failed.any():
         height = [float(table["best"].max())] * int(failed.sum())
         ax.plot(number[failed], height, "x", color=FAILED, label="failed")
+    _scale(ax, table["objective"])
     return _labeled(ax, "measurement", _unit(result))
 
 
@@ -88,6 +89,7 @@ def slice(result: Any, knob: str, ax: "Axes | None" = None) -> "Axes":
     best = table["objective"].groupby(positions).min()
     ax.plot(best.index, best, color=PREDICTED, label="best of each value")
     ax.set_xticks(range(len(labels)), labels)
+    _scale(ax, table["objective"])
     return _labeled(ax, knob, _unit(result))
 
 
@@ -183,6 +185,12 @@ def _axes(ax: "Axes | None") -> "Axes":
     from matplotlib import pyplot
 
     return pyplot.subplots(layout="constrained")[1] if ax is None else ax
+
+
+def _scale(ax: "Axes", values: pd.Series) -> None:
+    """Make the upright axis logarithmic if the values span a factor of ten."""
+    known = values[np.isfinite(values)]
+    ax.set_yscale("log" if known.max() > 10 * known.min() > 0 else "linear")
 
 
 def _labeled(ax: "Axes", x: str, y: str) -> "Axes":
