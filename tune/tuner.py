@@ -251,7 +251,7 @@ def _remaining(stopping: Stopping, spent: int) -> Stopping:
 
 def _interruption(spent: int) -> str:
     s = "s" * (spent != 1)
-    return f"interrupted: {spent} measurement{s} are kept; run the same again to go on"
+    return f"interrupted with {spent} new measurement{s} kept; run the same again to go on"
 
 
 class _Trace:

@@ -38,7 +38,7 @@ def campaign(
     device: str = options.DEVICE,
     runner: str = options.RUNNER,
     ray_address: str | None = options.RAY_ADDRESS,
-    preset: str = typer.Option("quick", help="Size: quick, or full (17 times the runs)."),
+    preset: str = typer.Option("quick", help="Size: quick, or full (13 times the runs)."),
     problem: list[str] = PROBLEM,
     objective: str = options.OBJECTIVE,
     model: str = options.MODEL,
