@@ -311,7 +311,7 @@ def _show_winner(output: Output, best: "Best", export: list[Path]) -> None:
     show_results(output, [result])
     output.say("winner: " + format_config(result.winner.config or {}))
     if result.failures:
-        output.say(result.failures)
+        output.say(result.failures, wrapped=True)
     for path in export:
         output.say(f"written: {path}")
     _say_rejected(output, summary)
