@@ -71,9 +71,8 @@ def train(
     from foretune.features.families.user_defined import UserDefinedCost
     from foretune.models import Predictor, train_predictor
     from foretune.models.predictor import require_single_kernel
-    from foretune.models.saved.folder import require_writable_folder
+    from foretune.models.saved.folder import CARD, require_writable_folder
     from foretune.models.saved.lookup import read_predictor
-    from foretune.models.saved.folder import CARD
     from foretune.models.targets import TARGETS
     from foretune.models.validation.splits import group_columns
     from foretune.registry import load
