@@ -1,6 +1,7 @@
 """Tunes Python functions: by one call, or by a decorator at the first call of each shape."""
 
 import functools
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -155,7 +156,12 @@ class Tunable:
                 stored = self._stored_choice(kernel, problem)
                 if stored is None and is_worker():  # within a measurement of another one
                     stored = dict(kernel.default(problem))
-                chosen = stored or self.tune(*args, **kernel.kwargs).config
+                if not stored:
+                    best = self.tune(*args, **kernel.kwargs)
+                    stored = best.config
+                    if self._options.get("progress", True) is True:  # nobody else will say it
+                        print(best.headline, file=sys.stderr)
+                chosen = stored
             except ForetuneError as e:
                 if isinstance(e, UsageError):
                     raise
