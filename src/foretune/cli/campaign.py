@@ -70,14 +70,13 @@ def campaign(
     load("models", model)
     load("searchers", searcher)
     problems = options.read_problems(chosen, problem) if problem else None
-    timing = chosen_preset.timing()
     with (
-        options.make_runner(runner, ray_address, chosen, device, timing) as active_runner,
+        options.make_runner(runner, ray_address, chosen, device, chosen_preset.timing()) as running,
         progress_bar() as progress,
     ):
         done = run_campaign(
             chosen,
-            active_runner,
+            running,
             chosen_preset,
             problems=problems,
             objective=parsed_objective,

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from foretune.tune.heuristics.export import ExportedFunction
 
 
+GROUP = typer.Option("problem", help="Hold out together: problem, or columns (problem.N,…).")
+
+
 def export(
     context: typer.Context,
     files: list[Path] = typer.Argument(None, help="Run tables (Parquet). Default: the store."),
@@ -30,9 +33,7 @@ def export(
     max_configs: int = typer.Option(8, help="Maximum configurations the function uses."),
     depth: int = typer.Option(None, help="Depth of the decision tree. Default: the best one."),
     objective: str = options.OBJECTIVE,
-    group: str = typer.Option(
-        "problem", help="Hold out together: problem, or columns (problem.N,…)."
-    ),
+    group: str = GROUP,
 ) -> None:
     """Write a standalone Python function that maps a problem to a configuration, or Optuna studies.
 
@@ -55,14 +56,14 @@ def export(
         if files
         else _runs_from_store(root.required_store, kernel, device)
     )
+    output = Output(root.as_json)
     if out is None:
-        _write_studies(Output(root.as_json), runs, str(optuna))
+        _write_studies(output, runs, str(optuna))
         return
     shares = efficiency_table(runs, parsed_objective)
     exported = export_function(shares, max_configs, depth, group, root.seed)
     with atomic_write(out) as new:
         new.write_text(exported.source, encoding="utf-8")
-    output = Output(root.as_json)
     _show(output, shares, exported, out)
     output.result(
         {
