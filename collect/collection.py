@@ -18,6 +18,7 @@ from foretune.kernel import Kernel
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
+from foretune.result import Result
 from foretune.space import Configuration
 
 SHARED_FRACTION = 0.5
@@ -57,8 +58,8 @@ class CurrentRuns:
         self._log.append(measurement)
 
 
-@dataclass(frozen=True)
-class CollectSummary:
+@dataclass(frozen=True, eq=False, repr=False)
+class CollectSummary(Result):
     """Counts of a collection.
 
     Attributes:

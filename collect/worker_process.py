@@ -68,6 +68,8 @@ class WorkerProcess:
     def call(self, method: str, *arguments: Any, limit_s: float) -> Any:
         """Return the result of one method call on the object.
 
+        A worker starts no other one: the code that it imports may be a script that measures.
+
         Raises:
             TimeoutError: the call took longer than ``limit_s``; the process was killed. The time
                 starts when the child has done the imports of factory and arguments.
@@ -144,6 +146,11 @@ class WorkerProcess:
             ) from e
 
     def _start(self) -> "Channel":
+        if is_worker():
+            raise MeasurementError(
+                "a measuring process imports this module, which measures again: put what measures "
+                "under if __name__ == '__main__'"
+            )
         factory, key = self._pickle(self._factory), secrets.token_bytes(16)
         command = [sys.executable, "-P", "-m", "foretune.collect.worker_process"]
         try:
@@ -270,6 +277,11 @@ class Channel:
                 del self._buffer[:end]
                 return number, payload
             del self._buffer[: len(self._mark)]  # other bytes were written into this message
+
+
+def is_worker() -> bool:
+    """Whether this process measures for another one: it must not start to tune."""
+    return WORKER_VARIABLE in os.environ
 
 
 def become_worker(parent: int) -> None:

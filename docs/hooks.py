@@ -5,9 +5,11 @@ on the site; one that leads to a file that is no page stays as it is, and `--str
 """
 
 import ast
+import json
 import posixpath
 import re
 from pathlib import Path
+from typing import Any
 
 import typer
 from mkdocs.config.defaults import MkDocsConfig
@@ -40,6 +42,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, ON_SITE.get(path, path), content=text))
     files.append(File.generated(config, "examples/index.md", content=examples()))
     files.append(File.generated(config, "reference/commands.md", content=commands()))
+    for path in sorted((ROOT / "docs" / "tutorials").glob("*.ipynb")):
+        page = f"tutorials/{path.stem}.md"
+        files.append(File.generated(config, page, content=notebook(path)))
     return files
 
 
@@ -59,6 +64,27 @@ def on_page_markdown(markdown: str, page: Page, **_: object) -> str:
         return f"]({posixpath.relpath(target, posixpath.dirname(here) or '.')}{anchor})"
 
     return LINK.sub(rewrite, markdown)
+
+
+def notebook(path: Path) -> str:
+    """Return the page of a notebook, with the outputs that it was saved with."""
+    parts = []
+    for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        parts.append(text if cell["cell_type"] == "markdown" else f"```python\n{text}\n```")
+        parts += [shown(output) for output in cell.get("outputs", ())]
+    return "\n\n".join(parts) + f"\n\n[The notebook]({path.name}) runs as it stands.\n"
+
+
+def shown(output: dict[str, Any]) -> str:
+    """Return an output of a cell: a picture, HTML or text."""
+    data = {kind: "".join(value) for kind, value in output.get("data", {}).items()}
+    if "image/png" in data:
+        return f'<img alt="the plot" src="data:image/png;base64,{data["image/png"].strip()}">'
+    if "text/html" in data:
+        lines = (line.strip() for line in data["text/html"].splitlines())
+        return f"<div>{' '.join(lines)}</div>"
+    return f"```text\n{data.get('text/plain', ''.join(output.get('text', ())))}\n```"
 
 
 def examples() -> str:

@@ -477,6 +477,8 @@ def _prediction_index(targets: tuple[Target, ...]) -> pd.Index:
 def require_single_kernel(runs: pd.DataFrame) -> str:
     """Return the one kernel of ``runs``, or raise `PredictorError`."""
     names = sorted(map(str, runs["kernel"].unique()))
+    if not names:
+        raise PredictorError("no run is left to learn from: the warnings above say why")
     if len(names) != 1:
         raise PredictorError(
             f"the runs hold {len(names)} kernels ({', '.join(names)}): a predictor knows one; "

@@ -75,7 +75,7 @@ def make_stopping(
         seconds: maximum wall time.
 
     Raises:
-        UsageError: the budget is neither a number nor "auto", or a number is negative.
+        UsageError: the budget is neither a number nor "auto", or below 1.
     """
     if budget == "auto":
         return Stopping(None, DEFAULT_REGRET if regret is None else regret, seconds)
@@ -83,4 +83,6 @@ def make_stopping(
         return Stopping(DEFAULT_BUDGET if seconds is None else None, regret, seconds)
     if isinstance(budget, bool) or not isinstance(budget, int):
         raise UsageError(f"budget is {budget!r}: give a number or 'auto'")
+    if budget < 1:
+        raise UsageError(f"budget {budget} leaves nothing to measure: give at least 1")
     return Stopping(budget, regret, seconds)

@@ -51,10 +51,20 @@ def test_what_is_not_said(capsys):
     assert "not of the form" in fails(capsys, 2, *TRAIN[:3], "latency_us", "--out", "p")
 
 
-def test_rows_without_a_time_are_left_out_and_said(capsys, recwarn):
+def test_rows_without_a_time_are_left_out_and_said(capsys):
     table = pd.read_csv("theirs.csv")
     table.loc[3, "latency_us"] = np.nan
     table.to_csv("theirs.csv", index=False)
     with pytest.warns(match="1 rows of theirs.csv are left out: no time"):
         assert main([*TRAIN, "--out", "p", "--validate", "none"]) == 0
     assert len(Predictor.load("p").runs_) == 199
+    capsys.readouterr()
+    table.assign(latency_us=0.0).to_csv("theirs.csv", index=False)
+    with pytest.warns(match="200 rows of theirs.csv are left out: time is zero"):
+        assert "no run is left to learn from" in fails(capsys, 1, *TRAIN, "--out", "p")
+
+
+def test_a_replaced_predictor_is_said(capsys):
+    for said in ("predictor: p\n", "predictor: p, which held another one\n"):
+        assert main([*TRAIN, "--out", "p", "--validate", "none"]) == 0
+        assert said in capsys.readouterr().out

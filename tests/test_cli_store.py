@@ -301,6 +301,13 @@ class TestExport:
         out = " ".join(capsys.readouterr().out.split())
         assert "on 1 of 4 same problems its choice was not measured; were it to fail there" in out
 
+    def test_studies_instead_of_a_function(self, filled, capsys):
+        write_runs("runs.parquet", filled.runs("softmax"))
+        said = run_json(capsys, "export", "runs.parquet", "--optuna", "sqlite:///s.db")
+        assert len(said["studies"]) == 4
+        imported = ("import", "s.db", "--format", "optuna", "--out", "back.parquet")
+        assert run_json(capsys, *imported)["rows"] == len(filled.runs("softmax"))
+
     @pytest.mark.parametrize(
         ("arguments", "code", "message"),
         [
@@ -313,6 +320,7 @@ class TestExport:
             (["--store", "tuned.db", "--kernel", "softmax", "--device", "H100"], 2,
              "unknown device of softmax in this store 'H100'"),
             (["nothing.parquet"], 1, "nothing.parquet does not exist"),
+            (["runs.parquet", "--optuna", "sqlite:///s.db"], 2, "say what to write: --out FILE.py"),
             (["runs.parquet", "--kernel", "gemm"], 2, "unknown kernel in these files 'gemm'"),
             (["runs.parquet", "--device", "H100"], 2, "unknown device in these files 'H100'"),
             (["runs.parquet", "--max-configs", "0"], 2, "--max-configs 0 leaves nothing"),

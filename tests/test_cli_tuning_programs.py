@@ -12,6 +12,7 @@ from toy_kernel import DEVICE
 from foretune.cli import main
 from foretune.cli.tune_program import parse_argument, parse_values
 from foretune.errors import UsageError
+from foretune.tune import verifier
 from foretune.tune.functions import tuning
 
 SCRIPT = "import sys; print(f'took {8.0 / int(sys.argv[1])} us, sum 0x1f {sys.argv[2:]}')"
@@ -24,6 +25,42 @@ def _place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(tuning, "VERIFY_S", 0.05)
     monkeypatch.setattr(tuning, "local_device", lambda name, measure: DEVICE)
+
+
+ON_IMPORT = """
+import numpy as np
+import foretune as ft
+
+def sums(x, parts=64):
+    return np.concatenate([part.sum(1) for part in np.split(x, parts)])
+
+best = ft.tune_function(sums, {"parts": [1, 64]}, args=(np.ones((64, 64)),), budget=1, verify_s=0)
+"""
+
+
+def test_a_plain_function_of_a_module_that_tunes_when_it_is_imported(capsys, monkeypatch):
+    monkeypatch.setattr(verifier, "LOOKS", {2: 1.0})
+    Path("tuned_on_import.py").write_text(ON_IMPORT)
+    line = ("tuned_on_import.py:sums", "--param", "parts=1,64", "--arg", "float64[512,8]")
+    assert main(["tune", "--json", *line, "--budget", "2"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert {step["config"]["parts"] for step in out["trace"]} == {1, 64}
+    assert out["best"]["baseline_time_ms"] > 0
+
+
+def test_what_a_plain_function_does_not_take(capsys):
+    Path("undecorated.py").write_text("def sums(x, n=1): return x")
+    for arguments, message in (
+        (("sum", "--param", "n=1,2"), "did you mean 'sums'? known: sums"),
+        (("sums",), "undecorated.py:sums has no knobs: add --param ARGUMENT=VALUE,VALUE"),
+        (("sums", "--param", "n=1,2"), "undecorated.py:sums needs x: give the arguments"),
+        (("sums", "--param", "m=1", "--arg", "int32=1"), "sums takes no argument 'm'"),
+        (("sums", "--param", "n=1", "--check", "x"), "a function does not take check: leave"),
+        (("sums", "--param", "n=1", *("--arg", "int32=1") * 2), "takes 1 arguments but knobs"),
+        (("sums", "--param", "n=1", "--problem", "x=1"), "a function does not take problem"),
+    ):
+        name, *rest = arguments
+        assert message in fails(capsys, 2, "tune", f"undecorated.py:{name}", *rest)
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -82,7 +119,7 @@ def test_failures_are_counted(capsys):
     )
     assert main([*words]) == 0
     said = capsys.readouterr().out
-    assert "1 of 3 failed: runtime error, like tile=3" in said
+    assert "1 of 3 failed, like tile=3: RuntimeError: it ends with exit code 1" in said
 
 
 def test_no_output_to_parse_is_one_line(capsys):

@@ -50,7 +50,7 @@ def test_a_function(monkeypatch, tmp_path, capsys):
 def test_a_decorated_function(monkeypatch, capsys):
     python(monkeypatch, "tunable.py")
     first, said = capsys.readouterr()
-    assert "smooth on " in said
+    assert "smooth: " in said
     python(monkeypatch, "tunable.py")
     assert capsys.readouterr() == (first, ""), "the choice was kept"
 

@@ -69,7 +69,7 @@ class TuningJob:
 
     def __post_init__(self) -> None:
         needs = [f"objective {o.value!r}" for o in self.objectives if o.needs_power]
-        way_out = "use --objective time" if needs else "leave that limit out"
+        way_out = "minimize time" if needs else "leave that limit out"
         needs += [f"limit {limit.column!r}" for limit in self.limits if limit.needs_power]
         if needs and find_meter(self.device.kind, self.device.index) is None:
             reason = explain_missing_meter(self.device.kind)

@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pandas as pd
 
 from foretune.collect import Runner
 from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
@@ -22,6 +23,7 @@ from foretune.measurement import Measurement
 from foretune.objective import Limit, Objective, violated_limits
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
+from foretune.result import Result
 from foretune.search.pareto import ParetoSearcher, hypervolume, pareto_front
 from foretune.search.stopping import make_stopping
 from foretune.space import Configuration
@@ -39,8 +41,8 @@ REFERENCE_RATIO = 2.0
 """The hypervolume's reference point is this multiple of the default in every objective."""
 
 
-@dataclass(frozen=True)
-class ParetoPoint:
+@dataclass(frozen=True, eq=False, repr=False)
+class ParetoPoint(Result):
     """A configuration of the front, measured again beside the default.
 
     Attributes:
@@ -78,8 +80,8 @@ class ParetoPoint:
         }
 
 
-@dataclass(frozen=True)
-class ParetoResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class ParetoResult(Result):
     """The result of tuning one problem for several objectives.
 
     Attributes:
@@ -111,6 +113,21 @@ class ParetoResult:
     processes: int
     seconds: float
     disturbed: str = ""
+
+    @property
+    def headline(self) -> str:
+        """The size of the front."""
+        names = " and ".join(objective.value for objective in self.objectives)
+        return f"{self.kernel}: {len(self.front)} configurations are best by {names}"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per verified configuration; ``front`` says which are on the front."""
+        rows = [
+            {**{f"config.{k}": v for k, v in p.config.items()}, "time_ms": p.time_ms,
+             "power_w": p.power_w, "energy_mj": p.energy_mj, "front": p in self.front}
+            for p in (self.default, *self.candidates)
+        ]  # fmt: skip
+        return pd.DataFrame(rows)
 
     @cached_property
     def front(self) -> tuple[ParetoPoint, ...]:
@@ -177,7 +194,7 @@ def tune_pareto(
     store: StoreLocation = None,
     log: RunLog | None = None,
     patience_s: float = 0.0,
-    progress: Progress = SILENT,
+    progress: Progress | Literal[False] = False,
 ) -> ParetoResult:
     """Search the Pareto front of ``problem`` and verify it.
 
@@ -212,7 +229,7 @@ def tune_pareto(
     cache = MeasurementCache.for_kernel(kernel, runner.device, store, log)
     job = TuningJob(
         kernel, runner, cache, objectives, tuple(limits), searcher,
-        make_stopping(budget, None, seconds), seed, progress, patience_s,
+        make_stopping(budget, None, seconds), seed, progress or SILENT, patience_s,
     )  # fmt: skip
     start = time.perf_counter()
     job.wait_until_idle()
@@ -233,7 +250,7 @@ def tune_pareto(
         for measurement in job.measure([(problem, config) for config in configs]):
             trace.append(measurement)
             front = pareto_front([[o.value_of(m) for o in constrained] for m in trace])
-            progress.advance(f"{front.sum()} on the front")
+            job.progress.advance(f"{front.sum()} on the front")
             yield measurement
 
     job.search(search, measure, trace.copy())

@@ -2,20 +2,24 @@
 
 import math
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from foretune.measurement import Measurement, Status
 from foretune.objective import Limit, Objective
 from foretune.problem import Problem
+from foretune.result import Result, plain
 from foretune.space import Configuration
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 REJECTED = "rejected"
 """Status of a run that violated a hard limit."""
 
 
-@dataclass(frozen=True)
-class SearchStep:
+@dataclass(frozen=True, eq=False, repr=False)
+class SearchStep(Result):
     """One measurement of a search.
 
     Attributes:
@@ -28,6 +32,7 @@ class SearchStep:
         low_ms: lower bound of its 90 % interval.
         high_ms: upper bound.
         known: whether it comes from the store.
+        error: why it failed, in one line; empty if it did not.
     """
 
     config: Configuration
@@ -39,6 +44,7 @@ class SearchStep:
     low_ms: float = math.nan
     high_ms: float = math.nan
     known: bool = False
+    error: str = ""
 
 
 def step_status(measurement: Measurement, limits: Iterable[Limit]) -> str:
@@ -47,14 +53,31 @@ def step_status(measurement: Measurement, limits: Iterable[Limit]) -> str:
     return REJECTED if rejected else measurement.status.value
 
 
+def results_frame(results: "Iterable[TuneResult]") -> "pd.DataFrame":
+    """Return one row per tuned problem: the values, the ratio with its interval, the verdict."""
+    import pandas as pd
+
+    return pd.DataFrame([
+        {
+            "kernel": r.kernel,
+            **{f"problem.{k}": v for k, v in r.problem.items()},
+            **{f"config.{k}": v for k, v in (r.winner.config or {}).items()},
+            "default": r.baseline.value, "best": r.winner.value, "ratio": r.winner.ratio,
+            "ratio_low": r.winner.ratio_low, "ratio_high": r.winner.ratio_high,
+            "verdict": r.verdict, "measured": r.measured,
+        }
+        for r in results
+    ])  # fmt: skip
+
+
 Outcome = Literal["win", "no_win", "inconclusive"]
 """Whether a contender is better for certain, for certain has no gain worth having, or neither."""
 WORTH_HAVING = 0.01
 """Relative difference below which a contender counts as equal."""
 
 
-@dataclass(frozen=True)
-class Comparison:
+@dataclass(frozen=True, eq=False, repr=False)
+class Comparison(Result):
     """One contender of a verification.
 
     Attributes:
@@ -78,9 +101,15 @@ class Comparison:
     failure: str = ""
 
     @property
+    def headline(self) -> str:
+        """Name, ratio and verdict."""
+        interval = f"{self.ratio_low:.2f}–{self.ratio_high:.2f}"
+        return f"{self.name}: {self.ratio:.2f}× ({interval}), {self.verdict.replace('_', ' ')}"
+
+    @property
     def verdict(self) -> Outcome:
-        """What the interval says."""
-        if self.ratio_low > 1.0:
+        """What the interval says; a gain below `WORTH_HAVING` is no win."""
+        if self.ratio_low > 1.0 and self.ratio >= 1.0 + WORTH_HAVING:
             return "win"
         equal = self.ratio_low >= 1.0 - WORTH_HAVING and self.ratio_high <= 1.0 + WORTH_HAVING
         return "no_win" if self.failure or equal or self.ratio_high < 1.0 else "inconclusive"
@@ -91,8 +120,8 @@ class Comparison:
         return self.verdict == "win"
 
 
-@dataclass(frozen=True)
-class NoiseEstimate:
+@dataclass(frozen=True, eq=False, repr=False)
+class NoiseEstimate(Result):
     """Noise of a comparison; NaN if not measured.
 
     Attributes:
@@ -110,8 +139,8 @@ class NoiseEstimate:
     stolen: float = math.nan
 
 
-@dataclass(frozen=True)
-class TuneResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class TuneResult(Result):
     """The result of tuning one problem.
 
     Attributes:
@@ -209,6 +238,19 @@ class TuneResult:
         )
 
     @property
+    def headline(self) -> str:
+        """The verdict and the best configuration in one line."""
+        winner, unit = self.winner, self.objective.unit
+        config = " ".join(f"{name}={value}" for name, value in (winner.config or {}).items())
+        if not self.verified:
+            return f"{self.kernel}: {self.explanation}; the default stays: {config}"
+        return (
+            f"{self.kernel}: {winner.ratio:.2f}× the default's speed ({winner.ratio_low:.2f}–"
+            f"{winner.ratio_high:.2f}), {self.baseline.value:.3g} → {winner.value:.3g} {unit}: "
+            f"{config}"
+        )
+
+    @property
     def failures(self) -> str:
         """Number of failures with one reason; empty if none failed."""
         failed = [step for step in self.trace if step.status not in (Status.OK, REJECTED)]
@@ -216,17 +258,31 @@ class TuneResult:
             return ""
         one = failed[0]
         config = " ".join(f"{name}={value}" for name, value in one.config.items())
-        how = one.status.replace("_", " ")
-        return f"{len(failed)} of {len(self.trace)} failed: {how}, like {config}"
+        why = one.error or one.status.replace("_", " ")
+        return f"{len(failed)} of {len(self.trace)} failed, like {config}: {why}"
 
     @property
     def library(self) -> Comparison | None:
         """The library call, if there is one."""
         return next((c for c in self.contenders if c.config is None), None)
 
+    @property
+    def versus_library(self) -> Comparison | None:
+        """The winner with its ratios to the library call, not to the default.
+
+        None without a library call or without a verdict. The interval combines those of both
+        ratios to the default, so it is wider than it must be.
+        """
+        library, winner = self.library, self.winner
+        if library is None or self.verdict == "inconclusive" or not library.ratio > 0:
+            return None
+        ratio = winner.ratio / library.ratio
+        low, high = winner.ratio_low / library.ratio_high, winner.ratio_high / library.ratio_low
+        return replace(winner, ratio=ratio, ratio_low=low, ratio_high=high)
+
     def summary(self) -> dict[str, Any]:
         """Return the result for the command line's JSON output."""
-        winner, library = self.winner, self.library
+        winner, library, against = self.winner, self.library, self.versus_library
         unit = {"time": "time_ms", "energy": "energy_mj", "edp": "edp_mj_ms"}[self.objective.value]
         return {
             "problem": dict(self.problem),
@@ -244,7 +300,8 @@ class TuneResult:
             "library": library and {
                 "name": library.name,
                 unit: library.value,
-                "winner_speedup": library.value / winner.value,
+                "winner_speedup": against and against.ratio,
+                "interval": against and [against.ratio_low, against.ratio_high],
             },
             "measurements": self.measured,
             "known": len(self.trace) - self.measured,
@@ -253,17 +310,26 @@ class TuneResult:
             "seconds": self.seconds,
         }  # fmt: skip
 
-    def to_json(self) -> dict[str, Any]:
-        """Return all fields as plain values."""
-        data = asdict(self)
-        data["problem"] = dict(self.problem)
-        for entry in (*data["trace"], *data["contenders"]):
-            entry["config"] = None if entry["config"] is None else dict(entry["config"])
-        return data
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the trace, one row per measurement; ``best`` is the best objective so far."""
+        import pandas as pd
+
+        rows = [
+            {**{f"config.{k}": v for k, v in step.config.items()}, **plain(step)}
+            for step in self.trace
+        ]
+        table = pd.DataFrame(rows, columns=None if rows else ["objective", "config"])
+        table["best"] = table["objective"].cummin()
+        return table.drop(columns="config")
+
+    def _repr_html_(self) -> str:
+        from foretune.registry import load
+
+        return str(load("views", "notebook")(self))
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        """Return the result that `to_json` returned as plain values."""
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        """Return the result that `to_dict` returned as plain values."""
 
         def config(entry: dict[str, Any]) -> Configuration | None:
             return None if entry["config"] is None else Configuration(entry["config"])

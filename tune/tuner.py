@@ -58,7 +58,7 @@ def tune_problem(
     log: RunLog | None = None,
     verify_s: float = 0.5,
     patience_s: float = 0.0,
-    progress: Progress = SILENT,
+    progress: Progress | Literal[False] = False,
 ) -> TuneResult:
     """Search the configurations of ``problem`` with ``budget`` measurements and verify the best.
 
@@ -100,7 +100,7 @@ def tune_problem(
     job = TuningJob(
         kernel, runner, MeasurementCache.for_kernel(kernel, runner.device, store, log),
         (objective,), tuple(limits), searcher, make_stopping(budget, regret, seconds), seed,
-        progress, patience_s,
+        progress or SILENT, patience_s,
     )  # fmt: skip
     return tune_one(job, problem, job.find_predictor(predictor), verify_s)
 
@@ -120,8 +120,25 @@ def tune_one(
     search = _make_searcher(job, problem, prior, objective, other_measurements)
     if prior is None:
         guide = None
-    trace = _search(job, problem, search, guide, previous_choice)
-    return verify_and_store(job, problem, search, trace, previous_choice, verify_s, start)
+    unfinished = job.cache.choice(problem, objective, unfinished=True)
+    trace = _Trace(job, job.known(problem, search.space), guide)
+    if previous_choice is not None and _is_sufficient(previous_choice, job.stopping):
+        job = replace(job, stopping=Stopping(0))
+    elif previous_choice is None and unfinished is not None:
+        spent = min(unfinished.measured, len(trace.known))  # those in a log are asked for again
+        job = replace(job, stopping=_remaining(job.stopping, spent))
+    try:
+        _search(job, problem, search, trace)
+        return verify_and_store(job, problem, search, trace.steps, previous_choice, verify_s, start)
+    except BaseException as e:
+        default = kernel.default(problem)
+        spent = trace.measured + (0 if unfinished is None else unfinished.measured)
+        if trace.measured:
+            left = Choice(trace.best_config or default, spent, math.nan, "measured")
+            job.cache.choose(problem, objective, left, unfinished, unfinished=True)
+        if isinstance(e, KeyboardInterrupt):
+            raise KeyboardInterrupt(_interruption(spent)) from None
+        raise
 
 
 def verify_and_store(
@@ -206,14 +223,10 @@ def _search(
     job: TuningJob,
     problem: Problem,
     searcher: Searcher,
-    predictor: SearchPredictor | None,
-    previous_choice: Choice | None,
-) -> list[SearchStep]:
-    """Run the search and return its trace, stored measurements first."""
+    trace: "_Trace",
+) -> None:
+    """Run the search; ``trace`` gets its steps."""
     job.start_progress(problem, searcher.space)
-    if previous_choice is not None and _is_sufficient(previous_choice, job.stopping):
-        job = replace(job, stopping=Stopping(0))
-    trace = _Trace(job, job.known(problem, searcher.space), predictor)
 
     def measure(configs: Sequence[Configuration]) -> Iterator[Measurement]:
         work = [(problem, config) for config in configs]
@@ -222,11 +235,23 @@ def _search(
             yield measurement
 
     measured = job.search(searcher, measure, trace.known).measured
-    if trace.known:
+    default = job.kernel.default(problem)
+    if any(m.config != default for m in trace.known):  # a search may begin with the default's run
         summary = f"{measured} new" if measured else "nothing new is measured"
-        count = len(trace.known)
-        job.progress.say(f"{problem}: {count} measurements known from the store, {summary}")
-    return trace.steps
+        count, s = len(trace.known), "s" * (len(trace.known) > 1)
+        job.progress.say(f"{problem}: {count} measurement{s} known from the store, {summary}")
+
+
+def _remaining(stopping: Stopping, spent: int) -> Stopping:
+    """Return what an interrupted search left of a stopping rule."""
+    if stopping.measurements is None:
+        return stopping
+    return replace(stopping, measurements=max(0, stopping.measurements - spent))
+
+
+def _interruption(spent: int) -> str:
+    s = "s" * (spent != 1)
+    return f"interrupted with {spent} new measurement{s} kept; run the same again to go on"
 
 
 class _Trace:
@@ -244,6 +269,16 @@ class _Trace:
         self._best = math.inf
         for measurement in known:
             self._update_incumbent(measurement)
+
+    @property
+    def measured(self) -> int:
+        """Number of new measurements."""
+        return len(self.steps) - len(self.known)
+
+    @property
+    def best_config(self) -> Configuration | None:
+        """The best configuration so far."""
+        return None if self._incumbent is None else self._incumbent.config
 
     @property
     def incumbent_upper_ms(self) -> float:
@@ -292,7 +327,9 @@ def make_step(
             predicted |= {"low_ms": row["time_ms_low"], "high_ms": row["time_ms_high"]}
     status = step_status(m, objective.limits)
     value = objective.value_of(m)
-    return SearchStep(m.config, status, m.time_ms, m.power_w, value, known=known, **predicted)
+    return SearchStep(
+        m.config, status, m.time_ms, m.power_w, value, known=known, error=m.error, **predicted
+    )
 
 
 def _feasible_configs(trace: Sequence[SearchStep]) -> list[Configuration]:

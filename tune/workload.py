@@ -3,9 +3,10 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 
 from foretune.collect import Runner
 from foretune.device import roofline_terms_ms
@@ -15,10 +16,11 @@ from foretune.measurement import Measurement
 from foretune.objective import Limit, Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
+from foretune.result import Result
 from foretune.search.stopping import Stopping
 from foretune.search.workload import WorkloadItem, WorkloadProblem, WorkloadSearcher
 from foretune.tune.job import TuningJob
-from foretune.tune.results import SearchStep, TuneResult
+from foretune.tune.results import SearchStep, TuneResult, results_frame
 from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.tuner import make_step, verify_and_store
 
@@ -35,8 +37,8 @@ class Calls:
     calls: float
 
 
-@dataclass(frozen=True)
-class WorkloadResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class WorkloadResult(Result):
     """The result for a workload.
 
     Attributes:
@@ -57,7 +59,17 @@ class WorkloadResult:
         """Total objective of all calls with the verified winners."""
         return self._total([result.winner.value for result in self.results])
 
-    def to_json(self) -> dict[str, Any]:
+    @property
+    def headline(self) -> str:
+        """The gain of all calls together."""
+        n = len(self.results)
+        return f"{n} problems: {self.default:.4g} by default, {self.best:.4g} tuned, all calls"
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return one row per problem, see `results_frame`."""
+        return results_frame(self.results).assign(calls=self.calls)
+
+    def to_dict(self) -> dict[str, Any]:
         """Return totals, and each problem's result."""
         each = [
             {"kernel": result.kernel, "calls": calls, **result.summary()}
@@ -84,7 +96,7 @@ def tune_workload(
     store: StoreLocation = None,
     verify_s: float = 0.5,
     patience_s: float = 0.0,
-    progress: Progress = SILENT,
+    progress: Progress | Literal[False] = False,
 ) -> WorkloadResult:
     """Tune all problems of a workload with one budget, and verify each one's best.
 
@@ -110,6 +122,7 @@ def tune_workload(
         UsageError: the workload is empty, has a problem twice, or calls are not positive.
         MeasurementError: the default of a problem does not run.
     """
+    progress = progress or SILENT
     if not workload or len({(w.kernel.name, w.problem) for w in workload}) < len(workload):
         raise UsageError("a workload has at least one problem, and none of them twice")
     start = time.perf_counter()

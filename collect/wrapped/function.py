@@ -19,6 +19,7 @@ from foretune.collect.wrapped.values import (
     is_tensor,
     leaves,
     relative_difference,
+    shape_difference,
 )
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel, check_mapping
 from foretune.errors import ForetuneWarning, MeasurementError, UsageError, describe_error
@@ -43,7 +44,8 @@ class FunctionKernel(WrappedKernel):
         check: the reference: a function of the same arguments without knobs, which returns the
             output or writes it into them; or the output itself, which fits the given arguments
             only: then none is ever redrawn. None: the default's output.
-        verify: judges an output, ``verify(reference, output)``, instead of ``tolerance``.
+        verify: judges an output, ``verify(reference, output)``, instead of ``tolerance``. Both are
+            as the function returns them; a list, if it also writes into its arguments.
         tolerance: largest accepted relative error, see `foretune.relative_error`.
         restrictions: rules between knobs.
         default: baseline configuration; None: the function's defaults.
@@ -76,7 +78,7 @@ class FunctionKernel(WrappedKernel):
     ) -> None:
         function_name = str(getattr(function, "__name__", type(function).__name__))
         name = name or ("function" if function_name == "<lambda>" else function_name)
-        parameters = _parameters(function)
+        parameters = parameters_of(function)
         _check_knobs(name, knobs, parameters)
         kwargs = dict(kwargs or {})
         if is_array(args) or isinstance(args, str):
@@ -172,14 +174,16 @@ class FunctionKernel(WrappedKernel):
     def _given(self, problem: Problem, seed: int) -> Inputs:
         if not callable(self.args):
             return {"args": self.args, "kwargs": self.kwargs}
-        values = {n: v for n, v in {**problem, "seed": seed}.items() if n in _parameters(self.args)}
+        values = {
+            n: v for n, v in {**problem, "seed": seed}.items() if n in parameters_of(self.args)
+        }
         made = self.args(**values)
         return {"args": made if isinstance(made, tuple) else (made,), "kwargs": self.kwargs}
 
     def _redrawn(self, given: Inputs, seed: int, draw: Draw) -> Inputs:
         args, kwargs = given["args"], given["kwargs"]
-        names, values = _named_arguments(_parameters(self.function), args, kwargs)
-        drawn = len(args) if callable(self.args) and "seed" in _parameters(self.args) else 0
+        names, values = _named_arguments(parameters_of(self.function), args, kwargs)
+        drawn = len(args) if callable(self.args) and "seed" in parameters_of(self.args) else 0
         free = [i for i, name in enumerate(names) if i >= drawn and name not in self.pinned]
         for i, new in zip(free, redraw([values[i] for i in free], draw, seed), strict=True):
             values[i] = new
@@ -241,8 +245,16 @@ class FunctionKernel(WrappedKernel):
         """
         got, right = self._comparable(output, expected)
         if self.verify is None:
+            if difference := shape_difference(got, right):
+                raise WrongResult(difference)
             return relative_difference(got, right)
-        if not self.verify(right, got):
+        if len(got) == len(right) == 1:  # as the function returned it
+            (got,), (right,) = got, right
+        try:
+            accepted = self.verify(right, got)
+        except Exception as e:
+            raise WrongResult(f"verify fails: {describe_error(e)}") from e
+        if not accepted:
             raise WrongResult("verify refuses the output")
         return 0.0
 
@@ -282,7 +294,7 @@ class FunctionKernel(WrappedKernel):
             )
         return first
 
-    def _comparable(self, output: CallResult, expected: CallResult) -> tuple[Any, Any]:
+    def _comparable(self, output: CallResult, expected: CallResult) -> tuple[list[Any], list[Any]]:
         """Return the parts of output and reference that the reference defines."""
         numbers = sorted(expected.written)
         missing = [n for n in numbers if n not in output.written]
@@ -293,14 +305,15 @@ class FunctionKernel(WrappedKernel):
             return written, [expected.written[n] for n in numbers]
         if output.returned is None and not numbers:  # the check returns what the function writes
             found = [output.written[n] for n in sorted(output.written)]
-            return found, expected.returned
+            return (found, [expected.returned]) if len(found) == 1 else (found, expected.returned)
         right = [expected.returned, *(expected.written[n] for n in numbers)]
         if missing:
             raise WrongResult("it does not write into the arrays that the reference writes")
         return [output.returned, *written], right
 
 
-def _parameters(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+def parameters_of(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
+    """Return a function's parameters; none if it does not tell."""
     try:
         return inspect.signature(getattr(function, "py_func", function)).parameters
     except (TypeError, ValueError):  # some built-in functions have no signature
@@ -341,7 +354,7 @@ def _named_arguments(
 def _problem_parameters(args: Callable[..., Any]) -> tuple[ProblemParameter, ...]:
     """Return the problem's parameters: those of the function that makes the inputs."""
     found = []
-    for name, p in _parameters(args).items():
+    for name, p in parameters_of(args).items():
         default = None if p.default is p.empty else p.default
         if isinstance(default, str | bool):
             found.append(ProblemParameter(name, default, choices=_choices(p, default)))

@@ -132,6 +132,22 @@ def relative_difference(got: Any, expected: Any) -> float:
     return max((relative_error(_on_host(a), _on_host(b)) for a, b in pairs), default=0.0)
 
 
+def shape_difference(got: Any, expected: Any) -> str:
+    """Return how the layouts of two values differ, in words; empty if only numbers may."""
+    found, right = ([_shape(x) for x in leaves(v)] for v in (got, expected))
+    if found == right:
+        return ""
+    return f"the output has shape {_listed(found)}, the right one has {_listed(right)}"
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return (len(value),) if isinstance(value, list) else shape_of(value)
+
+
+def _listed(shapes: Sequence[tuple[int, ...]]) -> str:
+    return " and ".join(map(str, shapes)) or "of nothing"
+
+
 def says_something(value: Any) -> bool:
     """Whether any part of an output can tell right from wrong: not None, empty, or all NaN."""
     return any(_says_something(leaf) for leaf in leaves(value))

@@ -45,6 +45,9 @@ FORMATS = {
     "generic": Format(f"{_HERE}.generic:read", TABLES, takes_mapping=True),
     "kerneltuner": Format(f"{_HERE}.kerneltuner:read", JSON),
     "ncu": Format(f"{_HERE}.ncu:read", (".csv", ".txt")),
+    "optuna": Format(
+        f"{_HERE}.optuna_studies:read", (".db", ".sqlite", ".sqlite3"), takes_mapping=True
+    ),
     "t4": Format(f"{_HERE}.t4:read", JSON),
     "triton": Format(f"{_HERE}.triton:read", (".autotune.json",), takes_mapping=True),
     "vidur": Format(f"{_HERE}.vidur:read", TABLES),

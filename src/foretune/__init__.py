@@ -12,6 +12,7 @@ from foretune.lazy import lazy_exports
 from foretune.version import __version__
 
 if TYPE_CHECKING:
+    from foretune import plot as plot
     from foretune.collect import (
         InProcessRunner,
         IsolatedRunner,
@@ -68,6 +69,7 @@ __all__ = [
     "make_searcher",
     "patch_inductor",
     "patch_triton",
+    "plot",
     "read_runs",
     "run_campaign",
     "run_search",
@@ -86,6 +88,7 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
+            "": ["plot"],
             "collect": [
                 "InProcessRunner",
                 "IsolatedRunner",

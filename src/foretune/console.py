@@ -30,12 +30,12 @@ def print_table(
 
 @contextmanager
 def progress_bar(notes: bool = False) -> Iterator[ProgressSeam]:
-    """Show progress on stderr: a bar on a terminal, a line per stage elsewhere.
+    """Show progress on stderr: a bar on a terminal, one line in a notebook, else one per stage.
 
     A nested bar is shown below the outer ones. ``notes`` are printed without a terminal, too.
     """
     if not sys.stderr.isatty():
-        yield _Lines(notes)
+        yield _LiveLine() if "ipykernel" in sys.modules else _Lines(notes)
         return
     if (outer := _active_bar.get()) is not None:
         yield outer
@@ -77,6 +77,28 @@ class _Bar:
 
 
 _active_bar: ContextVar[_Bar | None] = ContextVar("shown", default=None)
+
+
+class _LiveLine:
+    """One line, written again and again: notebooks have no bars."""
+
+    def __init__(self) -> None:
+        self._stage, self._done, self._total = "", 0, 0
+
+    def start(self, stage: str, total: int) -> None:
+        self._stage, self._done, self._total = stage, 0, total
+        self._draw("")
+
+    def advance(self, note: str = "") -> None:
+        self._done += 1
+        self._draw(note)
+
+    def say(self, text: str) -> None:
+        self._draw(text)
+
+    def _draw(self, note: str) -> None:
+        text = f"{self._stage} {self._done}/{self._total} {note}" if self._total else note
+        print(f"\r{text:<79.79}", end="", file=sys.stderr, flush=True)
 
 
 class _Lines:

@@ -12,16 +12,20 @@ def lazy_exports(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a package's ``__getattr__`` and ``__dir__`` (PEP 562).
 
-    ``names_by_module`` has its public names by the module within it that defines them.
+    ``names_by_module`` has its public names by the module within it that defines them; those of
+    the empty name are modules.
     """
     module_of = {
-        name: f"{package}.{home}" for home, names in names_by_module.items() for name in names
-    }
+        name: f"{package}.{home or name}" for home, names in names_by_module.items()
+        for name in names
+    }  # fmt: skip
+    modules = names_by_module.get("", ())
 
     def find(name: str) -> Any:
         if name not in module_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(importlib.import_module(module_of[name]), name)
+        module = importlib.import_module(module_of[name])
+        return module if name in modules else getattr(module, name)
 
     return find, lambda: sorted(module_of)
 

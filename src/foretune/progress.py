@@ -1,6 +1,10 @@
 """Progress reports of long work; the command line shows them."""
 
+import logging
 from typing import Protocol
+
+LOGGER = logging.getLogger("foretune")
+LOGGER.addHandler(logging.NullHandler())  # a library says nothing unless it is asked to
 
 
 class Progress(Protocol):
@@ -17,16 +21,19 @@ class Progress(Protocol):
 
 
 class Silent:
-    """Ignores all reports; the default in Python."""
+    """Shows nothing; the default in Python. The logger ``foretune`` gets stages and messages."""
 
     def start(self, stage: str, total: int) -> None:
-        """Ignore."""
+        """Log the stage."""
+        LOGGER.info("%s: %d steps", stage, total)
 
     def advance(self, note: str = "") -> None:
-        """Ignore."""
+        """Log the step, for debugging."""
+        LOGGER.debug("%s", note)
 
     def say(self, text: str) -> None:
-        """Ignore."""
+        """Log the message."""
+        LOGGER.info("%s", text)
 
 
 SILENT = Silent()

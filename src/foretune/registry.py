@@ -35,17 +35,11 @@ def kernel_at(location: str) -> Kernel:
 
     Raises UsageError if there is none, and ForetuneError if importing its code fails.
     """
-    source, colon, name = location.rpartition(":")
-    if not colon:
-        source, name = location, ""
-    module = _import_module(source)
-    kernels = {n: v for n, v in vars(module).items() if _is_kernel(v, module)}
-    if not hasattr(module, name or "-"):
-        if not name:
-            listed = ", ".join(f"{source}:{n}" for n in kernels) or f"{source}:NAME"
-            raise UsageError(f"{source} is a file: write {listed}")
-        raise UnknownName(f"kernel in {source}", name, kernels)
-    return _as_kernel(getattr(module, name), location)
+    if ":" not in location:
+        module = _import_module(location)
+        listed = ", ".join(f"{location}:{n}" for n in _own_names(module)) or f"{location}:NAME"
+        raise UsageError(f"{location} is a file: write {listed}")
+    return _as_kernel(object_at(location), location)
 
 
 def object_at(location: str) -> Any:
@@ -58,9 +52,18 @@ def object_at(location: str) -> Any:
         raise UsageError(f"{location} names no function: write {location}:NAME")
     module = _import_module(source)
     if not hasattr(module, name):
-        functions = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        raise UnknownName(f"function in {source}", name, functions)
+        raise UnknownName(f"function in {source}", name, _own_names(module))
     return getattr(module, name)
+
+
+def is_plain_function(value: Any) -> bool:
+    """Whether a value is a function that nothing makes a kernel: its knobs must be named."""
+    return (
+        callable(value)
+        and not isinstance(value, type | Kernel)
+        and not hasattr(value, "has_inputs")
+        and type(value).__module__.partition(".")[0] not in ("triton", "foretune")
+    )
 
 
 def _as_kernel(obj: Any, location: str) -> Kernel:
@@ -85,10 +88,14 @@ def _as_kernel(obj: Any, location: str) -> Kernel:
             f"{location} is a Triton kernel, which is tuned when it is called: decorate it with "
             "@foretune.autotune; 'foretune inspect' compiles it without a GPU"
         )
-    what = "a function without knobs" if callable(obj) else f"of type {type(obj).__name__}"
+    if is_plain_function(obj):
+        raise UsageError(
+            f"{location} is a function without knobs: 'foretune tune {location} --param KNOB=1,2' "
+            f"names them, or decorate it with {TUNABLE_EXAMPLE}"
+        )
     raise UsageError(
-        f"{location} is {what}: decorate a function with {TUNABLE_EXAMPLE}, or derive a class from "
-        "foretune.Kernel"
+        f"{location} is of type {type(obj).__name__}: decorate a function with {TUNABLE_EXAMPLE}, "
+        "or derive a class from foretune.Kernel"
     )
 
 
@@ -98,6 +105,15 @@ def _is_kernel(value: Any, module: ModuleType) -> bool:
         concrete = issubclass(value, Kernel) and not inspect.isabstract(value)
         return concrete and value.__module__ == module.__name__
     return isinstance(value, Kernel) or hasattr(value, "has_inputs")
+
+
+def _own_names(module: ModuleType) -> list[str]:
+    """Return the names of the kernels and functions that the module defines."""
+    return [
+        name for name, value in vars(module).items()
+        if _is_kernel(value, module)
+        or (inspect.isfunction(value) and value.__module__ == module.__name__ and name[0] != "_")
+    ]  # fmt: skip
 
 
 def _import_module(source: str) -> ModuleType:
@@ -190,6 +206,7 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "report": "foretune.tune.report.campaign:ReportObserver",
         "mlflow": "foretune.tune.mlflow.campaign:CampaignTracker",
     },
+    "views": {"notebook": "foretune.tune.report.single:notebook_view"},
 }
 
 

@@ -82,7 +82,7 @@ def test_a_wrong_output_is_refused(name):
     kernel = FunctionKernel(getattr(cheats, name), KNOBS, (X,))
     cheat, neighbor = measured(InProcessRunner(DEVICE, TIMING), kernel, True, False)
     assert cheat.status is Status.WRONG_RESULT
-    assert "relative error" in cheat.error
+    assert "relative error" in cheat.error or "has shape" in cheat.error
     assert neighbor.ok, neighbor.error
 
 
@@ -131,7 +131,7 @@ def tune(name, monkeypatch):
     monkeypatch.setattr(tuning, "local_device", lambda name, measure: DEVICE)
     function = getattr(cheats, name)
     return ft.tune_function(
-        function, KNOBS, arguments(name), budget=2, verify_s=0.2, quiet=True, store=False
+        function, KNOBS, arguments(name), budget=2, verify_s=0.2, progress=False, store=False
     )
 
 

@@ -108,7 +108,7 @@ def test_a_forest_guides_a_function(monkeypatch):
 
     best = ft.tune_function(
         sums, {"parts": [1, 2, 4, 8, 16, 32]}, args=(np.ones((64, 8)),), predictor=model,
-        problem={}, budget=2, default={"parts": 1}, isolated=False, verify_s=0.01, quiet=True,
+        problem={}, budget=2, default={"parts": 1}, isolated=False, verify_s=0.01, progress=False,
     )  # fmt: skip
     known = [step.config["parts"] for step in best.result.trace]
     assert known == [1, 32]  # the default, then the forest's favorite

@@ -57,7 +57,7 @@ def test_the_winner_keeps_to_the_power_cap(tmp_path):
 @pytest.mark.usefixtures("metered")
 def test_limits_survive_json():
     result = tune(MeteredRunner(), "power_w=50", "time_ms=10", budget=30)
-    assert TuneResult.from_json(result.to_json()) == result
+    assert TuneResult.from_dict(result.to_dict()) == result
 
 
 @pytest.mark.usefixtures("metered")

@@ -168,8 +168,8 @@ def test_what_is_not_certain_is_not_verified_and_measured_again_next_time(tmp_pa
     assert result.verdict == "inconclusive"
     assert result.winner is result.baseline
     assert result.explanation.startswith("inconclusive: ")
-    plain = json.dumps(result.to_json())
-    assert json.dumps(TuneResult.from_json(json.loads(plain)).to_json()) == plain
+    plain = json.dumps(result.to_dict())
+    assert json.dumps(TuneResult.from_dict(json.loads(plain)).to_dict()) == plain
 
 
 def test_a_busy_machine_vetoes_nothing(monkeypatch):
@@ -206,7 +206,7 @@ def test_a_log_spares_measurements(tmp_path):
 
 def test_results_survive_json(predictor):
     result = tune_problem(KERNEL, PROBLEM, FakeRunner(), predictor, budget=3)
-    assert TuneResult.from_json(result.to_json()) == result
+    assert TuneResult.from_dict(result.to_dict()) == result
 
 
 def test_energy_without_a_meter_says_why():

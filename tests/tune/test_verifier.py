@@ -1,5 +1,7 @@
 """The verifier: what wins, what does not, and how often equals seem to win."""
 
+import math
+
 import numpy as np
 import pytest
 from toy_kernel import FakeRunner, FlatRunner, Toy, config, time_ms
@@ -183,7 +185,9 @@ def test_processes_that_agree_by_chance_are_no_proof():
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [
-        (1.001, 1.01, "win"),
+        (1.005, 1.03, "win"),
+        (1.001, 1.01, "no_win"),
+        (1.001, 1.015, "inconclusive"),
         (0.995, 1.005, "no_win"),
         (0.5, 0.99, "no_win"),
         (0.98, 1.005, "inconclusive"),
@@ -191,7 +195,7 @@ def test_processes_that_agree_by_chance_are_no_proof():
     ],
 )
 def test_verdicts(low, high, verdict):
-    assert Comparison("x", None, 1.0, 1.0, low, high).verdict == verdict
+    assert Comparison("x", None, 1.0, math.sqrt(low * high), low, high).verdict == verdict
 
 
 def test_a_flat_space_has_no_winner():

@@ -69,7 +69,7 @@ def run_campaign(
     seed: int = 0,
     store: StoreLocation = None,
     patience_s: float = 0.0,
-    progress: Progress = SILENT,
+    progress: Progress | Literal[False] = False,
 ) -> Campaign:
     """Run a campaign from profiling to report, or go on with one that was interrupted.
 
@@ -106,7 +106,7 @@ def run_campaign(
         OutputError: ``out`` cannot be written.
         MeterUnavailable: the objective needs power, which cannot be measured here.
     """
-    preset = preset or PRESETS["quick"]
+    preset, progress = preset or PRESETS["quick"], progress or SILENT
     budget_or_preset = preset.budget if budget is None and seconds is None else budget
     stopping = make_stopping(budget_or_preset, regret, seconds)
     job = TuningJob(
@@ -182,7 +182,7 @@ def load_campaign(path: Path) -> tuple[CampaignStart, Campaign]:
     with translate_read_errors(
         path, UsageError, "holds a damaged campaign ({}): start another one"
     ):
-        results = tuple(TuneResult.from_json(r) for r in state["results"].values())
+        results = tuple(TuneResult.from_dict(r) for r in state["results"].values())
         model, how = request["model"], {n: request[n] for n in ("seed", "validate")}
         device = Device(**state["device"])
     campaign = Campaign(results, train_predictor(learned, model, **how), path, 0.0)
@@ -284,10 +284,10 @@ def _tune(
         done = folder.state["results"].get(problem.id)
         if done is None:
             result = tune_one(job, problem, SearchPredictor(predictor), verify_s)
-            folder.state["results"][problem.id] = result.to_json()
+            folder.state["results"][problem.id] = result.to_dict()
             folder.save()
         else:
-            result = TuneResult.from_json(done)
+            result = TuneResult.from_dict(done)
         results.append(result)
         for observer in observers:
             observer.on_result(result)

@@ -1,16 +1,20 @@
 """A finished campaign: its results, its predictor, and where they are."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from foretune.models import Training
-from foretune.tune.results import TuneResult
+from foretune.result import Result
+from foretune.tune.results import TuneResult, results_frame
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
-@dataclass(frozen=True)
-class Campaign:
+@dataclass(frozen=True, eq=False, repr=False)
+class Campaign(Result):
     """A finished campaign.
 
     Attributes:
@@ -20,14 +24,27 @@ class Campaign:
         seconds: wall time of this and of earlier, interrupted attempts.
         mlflow_run_id: the parent run; None if it is not tracked.
         mlflow_uri: where it is tracked; likewise.
+        mlflow_model: the registered predictor, ``models:/NAME@ALIAS``, and why it has this alias.
     """
 
     results: tuple[TuneResult, ...]
-    training: Training
+    training: Training = field(compare=False)
     folder: Path
     seconds: float
     mlflow_run_id: str | None = None
     mlflow_uri: str | None = None
+    mlflow_model: str | None = None
+
+    @property
+    def headline(self) -> str:
+        """How many problems got better."""
+        wins = sum(r.verified for r in self.results)
+        kernel = self.results[0].kernel if self.results else "nothing"
+        return f"{kernel}: {wins} of {len(self.results)} problems better than by default"
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one row per problem, see `results_frame`."""
+        return results_frame(self.results)
 
     def with_state(self, state: Mapping[str, Any]) -> Self:
         """Return the campaign with times and run as its folder's state has them now."""
@@ -36,6 +53,7 @@ class Campaign:
             seconds=state["seconds"],
             mlflow_run_id=state.get("mlflow_run_id"),
             mlflow_uri=state.get("mlflow_uri"),
+            mlflow_model=state.get("mlflow_model"),
         )
 
     @property
@@ -51,6 +69,7 @@ class Campaign:
             "validate": self.training.validation.level,
             "mlflow_run_id": self.mlflow_run_id,
             "mlflow_uri": self.mlflow_uri,
+            "mlflow_model": self.mlflow_model,
             "report": str(self.report),
             "folder": str(self.folder),
             "seconds": self.seconds,

@@ -34,7 +34,7 @@ class Preset:
 
 
 PRESETS = {
-    "quick": Preset(10, 14, 6, 4, 10, 0.1, 0.8),
+    "quick": Preset(10, 8, 4, 2, 10, 0.05, 0.5),
     "full": Preset(32, 32, 16, 12, 10, 0.25, 0.8),
 }
 

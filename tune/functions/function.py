@@ -1,7 +1,7 @@
 """Tunes Python functions: by one call, or by a decorator at the first call of each shape."""
 
 import functools
-import os
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ from types import MethodType
 from typing import Any, Unpack
 
 from foretune.collect import local_device
-from foretune.collect.worker_process import WORKER_VARIABLE
+from foretune.collect.worker_process import is_worker
 from foretune.collect.wrapped.function import FunctionKernel, OutputCheck
 from foretune.collect.wrapped.values import is_array, shape_of
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions
@@ -154,11 +154,14 @@ class Tunable:
             problem = kernel.problem()
             try:
                 stored = self._stored_choice(kernel, problem)
-                if (
-                    stored is None and WORKER_VARIABLE in os.environ
-                ):  # within a measurement of another one
+                if stored is None and is_worker():  # within a measurement of another one
                     stored = dict(kernel.default(problem))
-                chosen = stored or self.tune(*args, **kernel.kwargs).config
+                if not stored:
+                    best = self.tune(*args, **kernel.kwargs)
+                    stored = best.config
+                    if self._options.get("progress", True) is True:  # nobody else will say it
+                        print(best.headline, file=sys.stderr)
+                chosen = stored
             except ForetuneError as e:
                 if isinstance(e, UsageError):
                     raise

@@ -50,7 +50,7 @@ UNLIMITED_BUDGET = 10**9
 _ENERGY = ("energy", "nvml_energy", "ps_energy", "pmt_energy", "hip_energy")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class TunedKernel(Best):
     """The result of `tune_kernel`; unpacks as ``results, env``, like Kernel Tuner's.
 
@@ -188,7 +188,9 @@ def tune_kernel(
         device_kind="gpu" if gpu is not None else "cpu",
     )  # fmt: skip
     tune_options: TuneOptions = {**options}  # type: ignore[typeddict-item]
-    tune_options["quiet"], tune_options["seed"] = quiet, seed or 0
+    tune_options["seed"] = seed or 0
+    if quiet:
+        tune_options["progress"] = False
     observed = _observed_quantities(observers or ())
     tune_options["power"] = bool(observed)
     kind, index = ("cpu", 0) if gpu is None else (gpu.kind, gpu.index)

@@ -30,7 +30,7 @@ class SearchOptions(TypedDict, total=False):
         limit_s: maximum seconds of one configuration, 60 by default.
         verify_s: seconds of interleaved rounds in each process of the final comparison.
         patience_s: seconds to wait for an idle machine.
-        progress: shows the progress; by default on stderr.
+        progress: shows the progress; by default on stderr. False: print nothing.
     """
 
     budget: int | Literal["auto"]
@@ -44,7 +44,7 @@ class SearchOptions(TypedDict, total=False):
     limit_s: float
     verify_s: float
     patience_s: float
-    progress: Progress
+    progress: Progress | bool
 
 
 def check_options(options: Mapping[str, object]) -> None:
@@ -65,12 +65,10 @@ class TuneOptions(SearchOptions, total=False):
         objective: minimized value: ``time`` (the default), ``energy`` or ``edp``.
         seed: seed of all random choices.
         device: ``cpu`` (the default) or ``cuda:0``.
-        quiet: print nothing.
         power: meter power if possible, even if neither the objective nor a limit needs it.
     """
 
     objective: Objective | str
     seed: int
     device: str
-    quiet: bool
     power: bool

@@ -2,16 +2,20 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foretune.errors import UsageError
 from foretune.files import atomic_write
 from foretune.kernel import Kernel
+from foretune.result import Result
 from foretune.tune.heuristics.values import FORMATS, format_values
 from foretune.tune.results import TuneResult
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def export_format(path: str | os.PathLike[str]) -> str:
@@ -26,8 +30,8 @@ def export_format(path: str | os.PathLike[str]) -> str:
     return kind
 
 
-@dataclass(frozen=True)
-class Best:
+@dataclass(frozen=True, eq=False, repr=False)
+class Best(Result):
     """The result of tuning a function, a source or a program.
 
     Attributes:
@@ -35,7 +39,7 @@ class Best:
         result: the search and the verdict.
     """
 
-    kernel: Kernel
+    kernel: Kernel = field(compare=False)
     result: TuneResult
 
     @property
@@ -94,19 +98,19 @@ class Best:
             from foretune.tune.report.single import write_tuned
 
             write_tuned(path, self.result)
-        return "\n".join([self.headline(), *("  ".join(row) for row in self.rows())])
+        return "\n".join([self.headline, *("  ".join(row) for row in self.rows())])
 
+    @property
     def headline(self) -> str:
-        """Return the result in one line."""
-        config = " ".join(f"{name}={value}" for name, value in self.config.items())
-        unit = self.result.objective.unit
-        if not self.verified:
-            return f"{self.kernel.name}: {self.result.explanation}; the default stays: {config}"
-        low, high = self.interval
-        return (
-            f"{self.kernel.name}: {self.speedup:.2f}× the default's speed ({low:.2f}–{high:.2f}), "
-            f"{self.default_ms:.3g} → {self.time_ms:.3g} {unit}: {config}"
-        )
+        """The result in one line."""
+        return self.result.headline
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one row per measurement, see `TuneResult.to_frame`."""
+        return self.result.to_frame()
+
+    def _repr_html_(self) -> str:
+        return self.result._repr_html_()
 
     def rows(self, max_rows: int = 5) -> list[tuple[str, str, str]]:
         """Return the best measured configurations: time, status, knobs."""
@@ -136,5 +140,5 @@ class Best:
         return {
             "problem": str(self.result.problem),
             "device": self.result.device,
-            "verdict": self.headline(),
+            "verdict": self.headline,
         }

@@ -1,25 +1,27 @@
 """Tunes a wrapped function, source or program: a working default, the search, the result."""
 
+import math
 import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
 from foretune.collect import InProcessRunner, IsolatedRunner, Runner, Timing, local_device
+from foretune.collect.worker_process import is_worker
 from foretune.collect.wrapped.wrapped import WrappedKernel
-from foretune.console import print_table, progress_bar
+from foretune.console import progress_bar
 from foretune.device import Device
 from foretune.errors import MeasurementError, UnknownName
 from foretune.measurement import Status
-from foretune.objective import Limit, Objective
+from foretune.objective import ConstrainedObjective, Limit, Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.space import Configuration
 from foretune.tune.functions.options import TuneOptions, check_options
 from foretune.tune.functions.result import Best
+from foretune.tune.results import Comparison, TuneResult
 from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.tuner import tune_problem
 
@@ -45,7 +47,7 @@ def tune_wrapped(
     timing: Timing | None = None,
     device: Device | None = None,
 ) -> Best:
-    """Tune a wrapped kernel and print the result.
+    """Tune a wrapped kernel.
 
     Args:
         kernel: the kernel.
@@ -59,17 +61,19 @@ def tune_wrapped(
         MeasurementError: the default does not work, or no configuration does.
     """
     check_options(options)
+    if is_worker():
+        return _untuned(kernel, kernel.problem(problem), options)
     if device is None:  # rates are for predictors: measuring them would keep people waiting
         device = local_device(options.get("device", "cpu"), options.get("predictor") is not None)
-    given = options.get("progress", SILENT if options.get("quiet") else None)
-    with (
-        nullcontext(given) if given is not None else progress_bar(notes=True) as progress,
-        _runner(device, timing, options) as runner,
-    ):
-        best = _tune_on(runner, kernel, problem, progress, options)
-    if given is None:
-        print_result(best)
-    return best
+    given = options.get("progress", True)
+    try:
+        with (
+            progress_bar(notes=True) if given is True else nullcontext(given or SILENT) as progress,
+            _runner(device, timing, options) as runner,
+        ):
+            return _tune_on(runner, kernel, problem, progress, options)
+    except KeyboardInterrupt as e:  # a few lines of traceback, not fifty
+        raise KeyboardInterrupt(str(e) or "interrupted: run the same again to go on") from None
 
 
 def _tune_on(
@@ -80,6 +84,10 @@ def _tune_on(
     cache = MeasurementCache.for_kernel(kernel, runner.device, location)
     started_at = time.monotonic()
     kernel, spent = with_working_default(kernel, wanted, runner, cache, progress)
+    objective, limits = _objective(options.get("objective", "time")), _limits(options)
+    goal = ConstrainedObjective(objective, tuple(limits))
+    if not spent and cache.choice(wanted, goal, unfinished=True):  # before it was interrupted
+        spent = 1
     seconds = options.get("seconds")
     budget = options.get("budget", DEFAULT_BUDGET if seconds is None else None)
     if seconds is not None and seconds > 0:  # the default's measurements count
@@ -89,8 +97,7 @@ def _tune_on(
     result = tune_problem(
         kernel, wanted, runner, options.get("predictor"),
         budget=budget, regret=options.get("regret"), seconds=seconds,
-        objective=_objective(options.get("objective", "time")),
-        limits=_limits(options),
+        objective=objective, limits=limits,
         searcher=options.get("searcher", "surrogate"), seed=options.get("seed", 0), store=location,
         verify_s=options.get("verify_s", VERIFY_S), patience_s=options.get("patience_s", 0.0),
         progress=progress,
@@ -98,15 +105,14 @@ def _tune_on(
     return Best(kernel, result)
 
 
-def print_result(best: Best) -> None:
-    """Print a result on stderr."""
-    console = Console(stderr=True, highlight=False)
-    result = best.result
-    title = f"{best.kernel.name} on {result.device}: best of {len(result.trace)} measured"
-    print_table(console, title, (result.objective.unit, "status", "configuration"), best.rows())
-    if result.failures:
-        console.print(result.failures, markup=False, soft_wrap=True)
-    console.print(best.headline(), markup=False, soft_wrap=True)
+def _untuned(kernel: WrappedKernel, problem: Problem, options: TuneOptions) -> Best:
+    """Return the default, unmeasured: a measuring process imports a module that tunes."""
+    default = Comparison("default", kernel.default(problem), math.nan, 1.0, 1.0, 1.0)
+    result = TuneResult(
+        kernel.name, problem, options.get("device", "cpu"),
+        _objective(options.get("objective", "time")), "none", (), (default,), 0, 0, 0.0,
+    )  # fmt: skip
+    return Best(kernel, result)
 
 
 def with_working_default(

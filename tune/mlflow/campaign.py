@@ -84,14 +84,15 @@ class CampaignTracker(CampaignObserver):
         flat = {k: v for k, v in request.items() if k not in ("preset", "problems")}
         versions = {"environment": environment(self._start.kernel)}
         tracker.log(run_id, {**flat, **preset, **versions}, _metrics(campaign.results))
-        tracker.log_predictor(run_id, campaign.training, folder.predictor, folder.runs)
+        made = tracker.log_predictor(run_id, campaign.training, folder.predictor, folder.runs)
+        model = f"models:/foretune-{campaign.training.predictor.kernel_name_}@{made.alias}"
         tracker.log_best(run_id, [r.summary() for r in campaign.results])
         for path in (campaign.report, folder.runs):
             if path.exists():
                 tracker.log_file(run_id, path)
         tracker.describe(run_id, _markdown_summary(campaign.results, self._start))
         tracker.end_run(run_id)
-        folder.save(mlflow_finished=run_id)
+        folder.save(mlflow_finished=run_id, mlflow_model=f"{model} ({made.reason})")
 
     def on_failure(self, error: BaseException) -> None:
         """Mark the run as failed, or as killed if it was interrupted."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from foretune.errors import OutputError
 from foretune.files import atomic_write
 from foretune.tune.report.chart import kind_of
 
@@ -80,6 +81,8 @@ def write_page(path: str | os.PathLike[str], text: str) -> Path:
     Raises:
         OutputError: the file cannot be written.
     """
+    if not Path(path).parent.is_dir():  # a typing error should not create folders
+        raise OutputError(f"there is no folder {Path(path).parent}: create it, or write elsewhere")
     with atomic_write(path, what="the report ") as new:
         new.write_text(text, encoding="utf-8")
     return Path(path)

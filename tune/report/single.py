@@ -37,6 +37,15 @@ def write_tuned(path: str | os.PathLike[str], result: TuneResult) -> Path:
     return write_page(path, text)
 
 
+def notebook_view(result: TuneResult) -> str:
+    """Return what a notebook shows of a result: the verdict, a table and the trace's chart."""
+    template = Path(__file__).with_name("notebook.html")
+    return render(
+        template, title="", headline=result.headline, best=result.winner.config or {},
+        default=result.baseline.config or {}, drawn=trace_figure(result),
+    )  # fmt: skip
+
+
 def _spaced(named: object) -> str:
     return str(named).replace(",", ", ")
 

@@ -153,8 +153,21 @@ def headline(
     return f"{outcome}, after {span}{each}{out_of}"
 
 
+def weakness(validation: Validation) -> str:
+    """Return that a baseline predicts held-out problems as well as the model; empty if none."""
+    scores = next(iter(validation.scores.values()), {}).get("grouped", {})
+    own, *others = [s.get("median_ape", math.nan) for s in scores.values()] or [math.nan]
+    if not others or own < min(others):
+        return ""
+    best = list(scores)[1 + int(np.argmin(others))]
+    return (
+        f"The predictor is no better than {best} on problems held out: median error "
+        f"{percent(own)} against {percent(min(others))}. Train it on more problems."
+    )
+
+
 def _lead(data: ReportData) -> str:
-    lines = []
+    lines = [weak] if (weak := weakness(data.validation)) else []
     if open_ones := sum(r.verdict == "inconclusive" for r in data.results):
         lines.append(
             f"{counted(open_ones, 'problem')} inconclusive: the interval includes 1 and a gain "
@@ -162,12 +175,12 @@ def _lead(data: ReportData) -> str:
         )
     if 0 < sum(r.verified for r in data.results) < len(data.results):
         lines.append("Without a measurable win, the default stays and counts as 1.00×.")
-    against = [r.library.value / r.winner.value for r in data.results if r.library]
+    against = [r.versus_library for r in data.results if r.versus_library]
     if against:
         names = " and ".join(sorted({r.library.name for r in data.results if r.library}))
-        wins = sum(v > 1 for v in against)
+        wins, ratios = sum(c.wins for c in against), [c.ratio for c in against]
         mean = (
-            f", {ratio(_geometric_mean(against))} in the geometric mean" if len(against) > 1 else ""
+            f", {ratio(_geometric_mean(ratios))} in the geometric mean" if len(ratios) > 1 else ""
         )
         word = "faster" if data.objective is Objective.TIME else "better"
         lines.append(f"Against {names}: {word} on {wins} of {len(against)}{mean}.")

@@ -174,6 +174,7 @@ class MeasurementCache:
         *,
         candidates: str | None = None,
         among: Container[Configuration] | None = None,
+        unfinished: bool = False,
     ) -> Choice | None:
         """Return the choice for a problem with the same objective, limits and candidates.
 
@@ -182,10 +183,11 @@ class MeasurementCache:
             objective: the objective and its limits.
             candidates: identifies the configurations to choose from; None is the whole space.
             among: accepted configurations; None accepts all.
+            unfinished: return what an interrupted search left, see `choose`.
         """
         if problem in self._forgotten:
             return None
-        key = self._choice_key(problem, objective, candidates)
+        key = self._choice_key(problem, objective, candidates, unfinished)
         found = _as_list(self._choices.get(key))
         found = found or self._ask_all(lambda reader: _as_list(reader.choice(self.subject, key)))
         return next((c for c in found if among is None or c.config in among), None)
@@ -207,12 +209,14 @@ class MeasurementCache:
         replacing: Choice | None = None,
         *,
         candidates: str | None = None,
+        unfinished: bool = False,
     ) -> Choice:
         """Settle on ``choice``, or return what another process settled on meanwhile.
 
-        A choice takes the place of ``replacing`` only if it rests on more measurements.
+        A choice takes the place of ``replacing`` only if it rests on more measurements. That of an
+        ``unfinished`` search is kept apart: it only says how much of the budget is spent.
         """
-        key, standing = self._choice_key(problem, objective, candidates), choice
+        key, standing = self._choice_key(problem, objective, candidates, unfinished), choice
         if problem not in self._forgotten:
             standing = self._store.query(
                 lambda store: store.choose(self.subject, key, choice, replacing), choice
@@ -296,14 +300,19 @@ class MeasurementCache:
         return self._aliases
 
     def _choice_key(
-        self, problem: Problem, objective: ConstrainedObjective, candidates: str | None
+        self,
+        problem: Problem,
+        objective: ConstrainedObjective,
+        candidates: str | None,
+        unfinished: bool,
     ) -> Problem:
         """Return the problem with tags for candidates, objective and limits."""
         listed = self._space_id if candidates is None else candidates
         tags = {CANDIDATES_TAG: listed} if listed else {}
-        if objective != LEAST_TIME:
+        if objective != LEAST_TIME or unfinished:
             limits = (f"{x.column}<={x.maximum:g}" for x in objective.limits)
-            tags[OBJECTIVE_TAG] = " ".join([objective.objective.value, *limits])
+            state = ("unfinished",) * unfinished
+            tags[OBJECTIVE_TAG] = " ".join([objective.objective.value, *limits, *state])
         return Problem({**problem, **tags}) if tags else problem
 
 

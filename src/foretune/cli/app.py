@@ -40,7 +40,7 @@ HELP = """Predict before you measure, verify before you trust.
 Most people start here:
 
 \b
-  foretune campaign matmul          try it all on this machine (3 minutes)
+  foretune campaign softmax         try it all on this machine (2 minutes)
   foretune tune FILE.py:NAME …      tune your own function or kernel
   foretune plan MODEL --system …    plan the deployment of a language model
 

@@ -1,5 +1,6 @@
 """``foretune campaign``: the main job, its report and its tracking."""
 
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from foretune.values import Value
 
 if TYPE_CHECKING:
     from foretune.tune import Campaign
-    from foretune.tune.results import TuneResult
+    from foretune.tune.results import Comparison, TuneResult
 
 SETTLE_ADVICE = "--wait-quiet SECONDS waits for a quiet machine before the comparison"
 
@@ -37,7 +38,7 @@ def campaign(
     device: str = options.DEVICE,
     runner: str = options.RUNNER,
     ray_address: str | None = options.RAY_ADDRESS,
-    preset: str = typer.Option("quick", help="Size: quick, or full (eight times the runs)."),
+    preset: str = typer.Option("quick", help="Size: quick, or full (13 times the runs)."),
     problem: list[str] = PROBLEM,
     objective: str = options.OBJECTIVE,
     model: str = options.MODEL,
@@ -54,6 +55,8 @@ def campaign(
     """
     root = options.root_options(context)
     output = Output(root.as_json)
+    if kernel:  # before imports that take seconds
+        print(f"campaign of {kernel}: profile, train, tune, verify", file=sys.stderr, flush=True)
     if report is not None or track is not None:
         _revisit(output, report, track)
         return
@@ -67,14 +70,13 @@ def campaign(
     load("models", model)
     load("searchers", searcher)
     problems = options.read_problems(chosen, problem) if problem else None
-    timing = chosen_preset.timing()
     with (
-        options.make_runner(runner, ray_address, chosen, device, timing) as active_runner,
+        options.make_runner(runner, ray_address, chosen, device, chosen_preset.timing()) as running,
         progress_bar() as progress,
     ):
         done = run_campaign(
             chosen,
-            active_runner,
+            running,
             chosen_preset,
             problems=problems,
             objective=parsed_objective,
@@ -114,9 +116,8 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
     shared = _shared_values(results)
     rows = []
     for r in results:
-        versus_library = f"{r.library.value / r.winner.value:.2f}×" if r.library else "–"
-        interval = f"{r.winner.ratio_low:.2f}–{r.winner.ratio_high:.2f}"
-        gain = f"{r.winner.ratio:.2f}× ({interval})" if r.verified else r.verdict.replace("_", " ")
+        gain = _ratio(r.winner) if r.verified else r.verdict.replace("_", " ")
+        versus_library = "–" if r.versus_library is None else _ratio(r.versus_library)
         times = [f"{c.value:.3g}" for c in (r.baseline, r.winner)]
         rows.append([_format_problem(r.problem, shared), *times, gain, versus_library])
     columns = ["problem", f"default {unit}", f"best {unit}", "speedup (99 %)"]
@@ -136,6 +137,11 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
         output.say(SETTLE_ADVICE)
 
 
+def _ratio(comparison: "Comparison") -> str:
+    low, high = comparison.ratio_low, comparison.ratio_high
+    return f"{comparison.ratio:.2f}× ({low:.2f}–{high:.2f})"
+
+
 def _shared_values(results: "list[TuneResult]") -> dict[str, Value]:
     """Return the values that all problems share: the title shows them once."""
     first = results[0].problem
@@ -149,6 +155,10 @@ def _format_problem(problem: Problem, shared: dict[str, Value]) -> str:
 
 
 def _show(output: Output, done: "Campaign") -> None:
+    from foretune.tune.report.write import weakness
+
+    if weak := weakness(done.training.validation):
+        output.say(weak)
     for target, scores in done.training.scores.items():
         output.table(f"predicting {target}", METRIC_COLUMNS, metric_rows(scores))
     output.say(str(done.training.validation))
@@ -156,6 +166,7 @@ def _show(output: Output, done: "Campaign") -> None:
     show_results(output, list(done.results))
     output.say("")
     output.say(f"report   {done.report}")
+    output.say(f"         predictor: {done.mlflow_model or done.folder}")
     if done.mlflow_uri is not None:
         output.say(f"MLflow   {done.mlflow_uri}, run {done.mlflow_run_id}")
     if done.mlflow_uri is not None and not done.mlflow_uri.startswith("http"):

@@ -18,20 +18,24 @@ if TYPE_CHECKING:
     from foretune.tune.heuristics.export import ExportedFunction
 
 
+GROUP = typer.Option("problem", help="Hold out together: problem, or columns (problem.N,…).")
+
+
 def export(
     context: typer.Context,
     files: list[Path] = typer.Argument(None, help="Run tables (Parquet). Default: the store."),
     kernel: str = typer.Option(None, help="Kernel, if there are several."),
     device: str = typer.Option(None, help="Device, if there are several."),
-    out: Path = typer.Option(..., help="Python file to write."),
+    out: Path | None = typer.Option(None, help="Python file to write."),
+    optuna: str | None = typer.Option(
+        None, help="Write Optuna studies instead: sqlite:///study.db."
+    ),
     max_configs: int = typer.Option(8, help="Maximum configurations the function uses."),
     depth: int = typer.Option(None, help="Depth of the decision tree. Default: the best one."),
     objective: str = options.OBJECTIVE,
-    group: str = typer.Option(
-        "problem", help="Hold out together: problem, or columns (problem.N,…)."
-    ),
+    group: str = GROUP,
 ) -> None:
-    """Write a standalone Python function that maps a problem to a configuration.
+    """Write a standalone Python function that maps a problem to a configuration, or Optuna studies.
 
     Prints how much of the best measured performance the function keeps, on the same problems and
     on held-out ones, and compares it with the single best configuration.
@@ -43,6 +47,8 @@ def export(
     if depth is not None and depth < 0:
         raise UsageError(f"--depth {depth} is not a depth: give 0 or more")
     parsed_objective = options.parse_objective(objective)
+    if (out is None) == (optuna is None):
+        raise UsageError("say what to write: --out FILE.py or --optuna sqlite:///study.db")
     if files and root.store_name is not None:
         raise UsageError("give run tables, or --store: one of the two")
     runs = (
@@ -50,11 +56,14 @@ def export(
         if files
         else _runs_from_store(root.required_store, kernel, device)
     )
+    output = Output(root.as_json)
+    if out is None:
+        _write_studies(output, runs, str(optuna))
+        return
     shares = efficiency_table(runs, parsed_objective)
     exported = export_function(shares, max_configs, depth, group, root.seed)
     with atomic_write(out) as new:
         new.write_text(exported.source, encoding="utf-8")
-    output = Output(root.as_json)
     _show(output, shares, exported, out)
     output.result(
         {
@@ -71,6 +80,14 @@ def export(
             "held_out": {"function": exported.held_out, "single": exported.held_out_single},
         }
     )
+
+
+def _write_studies(output: Output, runs: "pd.DataFrame", url: str) -> None:
+    from foretune.datasets.importers.optuna_studies import write
+
+    names = write(runs, url)
+    output.say(f"{url}: {len(names)} studies; optuna-dashboard {url} shows them")
+    output.result({"out": url, "studies": names})
 
 
 def _runs_from_files(files: list[Path], kernel: str | None, device: str | None) -> "pd.DataFrame":

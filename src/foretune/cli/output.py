@@ -20,9 +20,9 @@ class Output:
         self.as_json = as_json
         self.console = Console(stderr=as_json, highlight=False)
 
-    def say(self, text: str) -> None:
-        """Print a line."""
-        self.console.print(redact(text), markup=False, soft_wrap=True)
+    def say(self, text: str, wrapped: bool = False) -> None:
+        """Print a line; a ``wrapped`` one as several if it is too long."""
+        self.console.print(redact(text), markup=False, soft_wrap=not wrapped)
 
     def table(self, title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Print a table, numeric columns flush right."""

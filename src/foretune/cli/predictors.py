@@ -71,7 +71,7 @@ def train(
     from foretune.features.families.user_defined import UserDefinedCost
     from foretune.models import Predictor, train_predictor
     from foretune.models.predictor import require_single_kernel
-    from foretune.models.saved.folder import require_writable_folder
+    from foretune.models.saved.folder import CARD, require_writable_folder
     from foretune.models.saved.lookup import read_predictor
     from foretune.models.targets import TARGETS
     from foretune.models.validation.splits import group_columns
@@ -94,6 +94,7 @@ def train(
         template = read_predictor(resume)
         runs = _append_runs(template, runs, resume)
     group_columns(runs, group)
+    replaced = (out / CARD).exists()
     require_writable_folder(out)
     with _mlflow_logger(mlflow, template.model, runs) as log:
         done = train_predictor(
@@ -105,7 +106,7 @@ def train(
         log(done, out)
     summary = _show_training(output, done, runs, splits)
     curves = _learning_curves(output, done.predictor, group) if with_curve else {}
-    output.say(f"\npredictor: {out}")
+    output.say(f"\npredictor: {out}{', which held another one' if replaced else ''}")
     output.result({"out": str(out), **summary, "validate": level, "curves": curves})
 
 

@@ -18,6 +18,7 @@ from foretune.console import progress_bar
 from foretune.errors import UsageError
 from foretune.files import read_bytes
 from foretune.objective import Limit
+from foretune.registry import is_code_location, is_plain_function, object_at
 
 if TYPE_CHECKING:
     from foretune.tune.functions.result import Best
@@ -113,6 +114,8 @@ def tune(
 
     A workload: foretune tune --workload calls.csv --budget 100
 
+    A Python function: foretune tune FILE.py:NAME --param block=1,16
+
     A program: foretune tune -- ./stencil --tile {tile} --param tile=8,16,32
 
     A source: foretune tune blur.cl --kernel blur --arg float32[512,512]=0 --arg float32[512,512]
@@ -128,6 +131,9 @@ def tune(
     _check_exports(export)
     program = context.meta.get(PROGRAM_KEY)
     if program is None and not kernel.endswith(tune_program.SOURCE_SUFFIXES):
+        if is_code_location(kernel) and ":" in kernel and is_plain_function(object_at(kernel)):
+            _show_winner(output, _tune_plain(context, kernel, search), export)
+            return
         options.reject_options(context, tune_program.WRAPPED_OPTIONS, "a kernel does not take")
         _tune_kernel(kernel, problem, search, runs, export, (device, runner, ray_address), output)
         return
@@ -148,6 +154,15 @@ def _tune_wrapped(
         raise UsageError(f"give a kernel ({source}) or a program after --, not both")
     options.reject_options(context, tune_program.SOURCE_OPTIONS, "a program does not take")
     return tune_program.tune_command(program, search, context.params)
+
+
+def _tune_plain(context: typer.Context, location: str, search: SearchOptions) -> "Best":
+    """Tune a Python function that nothing decorates."""
+    taken = tune_program.FUNCTION_OPTIONS
+    rest = [name for name in tune_program.WRAPPED_OPTIONS if name not in taken]
+    unused = ("problem", "runs", "runner", "ray_address", *rest)
+    options.reject_options(context, unused, "a function does not take")
+    return tune_program.tune_function(location, search, context.params)
 
 
 def _tune_workload(
@@ -179,7 +194,7 @@ def _tune_workload(
         )  # fmt: skip
     for name in dict.fromkeys(r.kernel for r in result.results):
         show_results(output, [r for r in result.results if r.kernel == name])
-    summary = result.to_json()
+    summary = result.to_dict()
     output.say(
         f"all calls: {result.default:.4g} by default, {result.best:.4g} now "
         f"({summary['speedup']:.2f}×), after {summary['measurements']} measurements"
@@ -296,13 +311,13 @@ def _show_winner(output: Output, best: "Best", export: list[Path]) -> None:
     show_results(output, [result])
     output.say("winner: " + format_config(result.winner.config or {}))
     if result.failures:
-        output.say(result.failures)
+        output.say(result.failures, wrapped=True)
     for path in export:
         output.say(f"written: {path}")
     _say_rejected(output, summary)
     if result.default_breaks:
         output.say(f"the default breaks a limit: {result.default_breaks}")
-    trace = result.to_json()["trace"]
+    trace = result.to_dict()["trace"]
     output.result({"best": summary, "trace": trace, "verified": result.verdict})
 
 

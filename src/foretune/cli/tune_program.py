@@ -1,8 +1,9 @@
-"""``foretune tune -- PROGRAM`` and ``foretune tune FILE.c``: programs and source files."""
+"""``foretune tune -- PROGRAM``, ``FILE.c`` and ``FILE.py:NAME``: programs, sources, functions."""
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from inspect import Parameter
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -16,6 +17,7 @@ from foretune.values import Value, parse_value
 if TYPE_CHECKING:
     from foretune.tune.functions.result import Best
 
+_NAMED = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 SOURCE_SUFFIXES = (".c", ".cc", ".cpp", ".cxx", ".cl", ".cu", ".hip")
 KNOB_OPTIONS = ("param", "restrict", "default")
 PROGRAM_OPTIONS = (
@@ -23,9 +25,14 @@ PROGRAM_OPTIONS = (
     "template",
 )  # fmt: skip
 SOURCE_OPTIONS = ("function", "arg", "size", "grid", "option")
+FUNCTION_OPTIONS = (*KNOB_OPTIONS, "name", "arg")
+"""Those that Python functions take."""
 WRAPPED_OPTIONS = (*KNOB_OPTIONS, *PROGRAM_OPTIONS, *SOURCE_OPTIONS)
 """Parameters of the command that only programs and sources take."""
-PROGRAM_PANEL, SOURCE_PANEL = "Programs (after --)", "Sources (.c, .cpp, .cl, .cu, .hip)"
+PROGRAM_PANEL, SOURCE_PANEL = (
+    "Programs (after --)",
+    "Sources and functions",
+)
 
 
 def _program_option(default: Any, text: str) -> Any:
@@ -76,7 +83,7 @@ class SearchOptions:
         from foretune.registry import load
 
         if len(self.objective) > 1:
-            raise UsageError("programs and sources have one objective: give --objective once")
+            raise UsageError("this has one objective: give --objective once")
         load("searchers", self.searcher)
         given = {
             "objective": self.objective[0], "limits": self.limit, "searcher": self.searcher,
@@ -146,6 +153,40 @@ def tune_source(path: str, search: SearchOptions, given: Mapping[str, Any]) -> "
             seed=search_kwargs.pop("seed"),
             progress=progress,
             **search_kwargs,
+        )
+
+
+def tune_function(location: str, search: SearchOptions, given: Mapping[str, Any]) -> "Best":
+    """Tune a plain Python function; ``given`` are the parameters of the command line."""
+    from foretune.collect.wrapped.function import parameters_of
+    from foretune.registry import object_at
+    from foretune.tune.functions.function import tune_function
+
+    function = object_at(location)
+    if not given["param"]:
+        raise UsageError(f"{location} has no knobs: add --param ARGUMENT=VALUE,VALUE")
+    knobs = _parse_knobs(given["param"])
+    free = {n: p for n, p in parameters_of(function).items() if n not in knobs and p.kind in _NAMED}
+    arguments = [parse_argument(text, i) for i, text in enumerate(given["arg"])]
+    required = [name for name, p in free.items() if p.default is p.empty]
+    if missing := [name for name in required if name not in list(free)[: len(arguments)]]:
+        raise UsageError(
+            f"{location} needs {', '.join(missing)}: give the arguments but knobs in order, like "
+            "--arg float64[512,64] (random) or --arg int64=7"
+        )
+    if len(arguments) > len(free):
+        raise UsageError(f"{location} takes {len(free)} arguments but knobs: drop an --arg")
+    with progress_bar(notes=True) as progress:
+        return tune_function(
+            function,
+            knobs,
+            kwargs=dict(zip(free, arguments, strict=False)),
+            restrictions=given["restrict"],
+            default=_parse_default(given["default"]),
+            name=given["name"] or None,
+            device=given["device"],
+            progress=progress,
+            **search.to_kwargs(),
         )
 
 

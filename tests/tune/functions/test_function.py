@@ -10,13 +10,13 @@ import pytest
 import foretune as ft
 from foretune.collect import Timing
 from foretune.device import Device
-from foretune.errors import ForetuneWarning, MeasurementError, UsageError
+from foretune.errors import ForetuneWarning, MeasurementError, OutputError, UsageError
 from foretune.tune.functions import function, tuning
 from foretune.tune.functions.lookup import best as best_of
 
 DEVICE = Device("This CPU", "cpu", specs={"cores": 2.0})
 X = np.arange(20_000.0)
-QUICK = {"isolated": False, "verify_s": 0.3, "quiet": True, "budget": 3}
+QUICK = {"isolated": False, "verify_s": 0.3, "progress": False, "budget": 3}
 
 
 @pytest.fixture(autouse=True)
@@ -56,13 +56,50 @@ def test_the_best_is_found_and_verified():
 
 
 def test_what_it_says_while_it_works(capsys):
-    ft.tune_function(doubled, {"block": [100, 20_000]}, args=(X,), **{**QUICK, "quiet": False})
+    ft.tune_function(doubled, {"block": [100, 20_000]}, args=(X,), **{**QUICK, "progress": True})
     out, err = capsys.readouterr()
     assert out == ""
     first, *_, last = err.splitlines()
     assert first.startswith("doubled takes ")
-    assert "block=20000" in last
     assert "best 0." in err
+    assert "block=20000" not in last, "the result is what is returned, nothing is said twice"
+
+
+def picky(x, block=100):
+    if block == 3:
+        raise ValueError("block 3 is not supported here")
+    return x[: len(x) - (block == 7)]
+
+
+def test_what_fails_says_why():
+    knobs = {"block": [3, 7, 100]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        best = ft.tune_function(picky, knobs, args=(X,), **QUICK)
+    assert best.result.failures in (
+        "2 of 3 failed, like block=3: ValueError: block 3 is not supported here",
+        "2 of 3 failed, like block=7: the output has shape (19999,), the right one has (20000,)",
+    )
+    seen = []
+
+    def verify(right, output):
+        seen.append((type(right), type(output)))
+        return {right.sum(): True}[output.sum()]
+
+    ft.tune_function(picky, {"block": [100, 101]}, args=(X,), verify=verify, **QUICK)
+    assert set(seen) == {(np.ndarray, np.ndarray)}
+    with pytest.raises(MeasurementError, match="verify fails: KeyError: 3"):
+        ft.tune_function(picky, knobs, args=(X,), verify=lambda a, b: {}[3], **QUICK)
+    with pytest.raises(MeasurementError, match=r"has shape \(20000,\), the right one has \(1,\)"):
+        ft.tune_function(picky, knobs, args=(X,), check=lambda x: x[:1], **QUICK)
+
+
+def test_nothing_to_measure_and_nowhere_to_write(tmp_path):
+    with pytest.raises(UsageError, match="budget 0 leaves nothing to measure"):
+        ft.tune_function(doubled, {"block": [100]}, args=(X,), **{**QUICK, "budget": 0})
+    with pytest.raises(OutputError, match=r"there is no folder .*nope: create it"):
+        tune().report(tmp_path / "nope" / "x.html")
+    assert not (tmp_path / "nope").exists()
 
 
 def test_a_win_reaches_the_code(tmp_path):
@@ -232,7 +269,7 @@ def test_another_space_is_searched_although_the_budget_was_spent(later):
 
 
 def test_a_corrected_answer_judges_what_was_measured_anew():
-    options = {**QUICK, "quiet": True}
+    options = {**QUICK, "progress": False}
     with pytest.raises(MeasurementError, match="wrong_result"):
         ft.tune_function(doubled, {"block": [100, 20_000]}, args=(X,), check=X * 3, **options)
     found = ft.tune_function(doubled, {"block": [100, 20_000]}, args=(X,), check=X * 2, **options)

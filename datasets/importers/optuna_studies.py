@@ -1,0 +1,110 @@
+"""Optuna's studies in a file are read as a run table; a run table is written as studies."""
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import optuna
+import pandas as pd
+from optuna.distributions import CategoricalDistribution
+from optuna.trial import TrialState, create_trial
+
+from foretune.datasets.importers.files import WrongFile
+from foretune.datasets.importers.records import table_from_records
+from foretune.datasets.importers.request import Request
+from foretune.datasets.runs import to_measurements
+from foretune.errors import OutputError, UsageError
+from foretune.expression import Expression
+from foretune.measurement import Measurement, Status
+from foretune.problem import Problem
+
+MAGIC = b"SQLite format 3\0"
+
+
+def read(path: Path, request: Request) -> pd.DataFrame:
+    """Return the finished trials of all studies with one objective, whose value is milliseconds.
+
+    ``time_ms`` may map to an expression of ``value``. A study is a problem; its name is the kernel
+    unless one is given, or Foretune wrote it.
+    """
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise WrongFile(f"{path} is no file of studies: expected a SQLite database of Optuna")
+    milliseconds = Expression(request.mapping.get("time_ms", "value"), "--map time_ms")
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    storage = optuna.storages.RDBStorage(f"sqlite:///{path.resolve()}")
+    return table_from_records(
+        record
+        for name in optuna.get_all_study_names(storage)
+        for record in _records(
+            optuna.load_study(study_name=name, storage=storage), milliseconds, path, request
+        )
+    )
+
+
+def _records(
+    study: optuna.Study, milliseconds: Expression, path: Path, request: Request
+) -> Iterator[dict[str, Any]]:
+    if len(study.directions) > 1:
+        return
+    told = study.user_attrs
+    problem = told.get("problem") or {"study": study.study_name}
+    same = {
+        "kernel": request.kernel or told.get("kernel") or study.study_name,
+        "device": request.device or told.get("device") or request.named_device(path),
+        "source": f"optuna {path.name}",
+        **{f"problem.{name}": value for name, value in problem.items()},
+    }
+    for trial in study.get_trials(deepcopy=False):
+        if trial.state.is_finished() and trial.state is not TrialState.PRUNED:
+            ok = trial.state is TrialState.COMPLETE
+            yield {
+                **same,
+                **{f"config.{name}": value for name, value in trial.params.items()},
+                "status": trial.user_attrs.get("status", "ok" if ok else "runtime_error"),
+                "time_ms": float(milliseconds.evaluate({"value": np.array([trial.value])})[0])
+                if ok
+                else math.nan,
+            }
+
+
+def write(runs: pd.DataFrame, url: str) -> list[str]:
+    """Write one study per kernel, device and problem to a storage; return the studies' names.
+
+    Raises:
+        UsageError: a study of that name is there already.
+        OutputError: the storage cannot be written.
+    """
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    groups: dict[tuple[str, str, Problem], list[Measurement]] = {}
+    for m in to_measurements(runs):
+        groups.setdefault((m.kernel, m.device, m.problem), []).append(m)
+    names = []
+    try:
+        for (kernel, device, problem), rows in groups.items():
+            name = f"{kernel} {problem} on {device}"
+            study = optuna.create_study(storage=url, study_name=name)
+            for key, value in (("kernel", kernel), ("device", device), ("problem", dict(problem))):
+                study.set_user_attr(key, value)
+            knobs = {n: {m.config.get(n): None for m in rows} for m in rows for n in m.config}
+            space = {n: CategoricalDistribution(list(values)) for n, values in knobs.items()}
+            study.add_trials([_trial(m, space) for m in rows])
+            names.append(name)
+    except optuna.exceptions.DuplicatedStudyError as e:
+        raise UsageError(f"{url} has a study {name!r} already: give another file") from e
+    except Exception as e:
+        raise OutputError(f"{url} cannot be written: {type(e).__name__}") from e
+    return names
+
+
+def _trial(m: Measurement, space: dict[str, CategoricalDistribution]) -> optuna.trial.FrozenTrial:
+    known = {"status": m.status.value, "error": m.error, "power_w": m.power_w}
+    return create_trial(
+        state=TrialState.COMPLETE if m.status is Status.OK else TrialState.FAIL,
+        value=m.time_ms if m.status is Status.OK else None,
+        params=dict(m.config),
+        distributions={name: space[name] for name in m.config},
+        user_attrs={n: v for n, v in known.items() if v and v == v},
+    )

@@ -1,0 +1,74 @@
+"""What all results have in common: one line, a table, plain values, equality."""
+
+import html
+import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Result:
+    """Base of result dataclasses, which have ``eq=False`` and ``repr=False``.
+
+    Notebooks show `headline` and the first rows of `to_frame`.
+    """
+
+    @property
+    def headline(self) -> str:
+        """The result in one line."""
+        return ", ".join(f"{name}={value}" for name, value in _compared(self).items())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return all fields as plain values."""
+        return {name: plain(value) for name, value in _compared(self).items()}
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the result as a table."""
+        import pandas as pd
+
+        return pd.DataFrame([self.to_dict()])
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.headline})"
+
+    def __eq__(self, other: object) -> bool:
+        """Whether all fields are equal; NaN is equal to NaN."""
+        return type(self) is type(other) and _same(_compared(self), _compared(other))
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.headline))
+
+    def _repr_html_(self) -> str:
+        table = self.to_frame().head(10).to_html(index=False, na_rep="–", border=0)
+        return f"<p><b>{html.escape(self.headline)}</b></p>{table}"
+
+
+def plain(value: Any) -> Any:
+    """Return a value of dictionaries, lists, numbers and text."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if is_dataclass(value):
+        return {name: plain(inner) for name, inner in _compared(value).items()}
+    if isinstance(value, list | tuple):
+        return [plain(inner) for inner in value]
+    return value.value if isinstance(value, Enum) else value
+
+
+def _compared(value: Any) -> dict[str, Any]:
+    return {f.name: getattr(value, f.name) for f in fields(value) if f.compare}
+
+
+def _same(one: Any, other: Any) -> bool:
+    if is_dataclass(one) and type(one) is type(other):
+        return _same(_compared(one), _compared(other))
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
+        return math.isnan(other)
+    return bool(one == other)

@@ -1,0 +1,61 @@
+"""Run tables as Optuna's studies, there and back; and studies of others."""
+
+import math
+
+import optuna
+import pytest
+
+from foretune.datasets import from_measurements, import_runs
+from foretune.datasets.importers.optuna_studies import write
+from foretune.datasets.runs import to_measurements
+from foretune.errors import OutputError, RunTableError, UsageError
+from foretune.measurement import Measurement, Status
+from foretune.problem import Problem
+from foretune.space import Configuration
+
+
+def measured(n, block, time_ms):
+    status = Status.OK if math.isfinite(time_ms) else Status.COMPILE_ERROR
+    return Measurement(
+        "blur", Problem(n=n), Configuration(block=block, fast=True), "My CPU", status,
+        time_ms=time_ms, error="" if status is Status.OK else "too large",
+    )  # fmt: skip
+
+
+ROWS = [measured(64, 8, 2.5), measured(64, 16, 1.5), measured(128, 8, 9.0),
+        measured(64, 32, math.nan)]  # fmt: skip
+
+
+def facts(measurements):
+    found = [(m.kernel, m.device, dict(m.problem), dict(m.config), m.status, repr(m.time_ms))
+             for m in measurements]  # fmt: skip
+    return sorted(found, key=repr)
+
+
+def test_there_and_back(tmp_path):
+    url = f"sqlite:///{tmp_path}/study.db"
+    names = write(from_measurements(ROWS), url)
+    assert names == ["blur n=64 on My CPU", "blur n=128 on My CPU"]
+    study = optuna.load_study(study_name=names[0], storage=url)
+    assert study.best_params == {"block": 16, "fast": True}
+    assert study.best_value == 1.5
+    imported = import_runs(tmp_path / "study.db", "optuna")
+    assert facts(to_measurements(imported.runs)) == facts(ROWS)
+    with pytest.raises(UsageError, match=r"has a study .*n=64.* already"):
+        write(from_measurements(ROWS), url)
+    with pytest.raises(OutputError, match="cannot be written"):
+        write(from_measurements(ROWS), f"sqlite:///{tmp_path}/no/study.db")
+
+
+def test_a_study_of_somebody_else(tmp_path):
+    study = optuna.create_study(storage=f"sqlite:///{tmp_path}/s.db", study_name="mine")
+    study.optimize(lambda trial: trial.suggest_int("block", 1, 4) * 0.5, n_trials=3)
+    with pytest.raises(UsageError, match="does not name its device"):
+        import_runs(tmp_path / "s.db", "optuna")
+    seconds = {"time_ms": "value*1000"}
+    runs = import_runs(tmp_path / "s.db", "optuna", device="My CPU", mapping=seconds).runs
+    assert (runs["time_ms"] == 500 * runs["config.block"]).all()
+    assert set(runs["kernel"]) == set(runs["problem.study"]) == {"mine"}
+    (tmp_path / "no.db").write_text("text")
+    with pytest.raises(RunTableError, match="expected a SQLite database of Optuna"):
+        import_runs(tmp_path / "no.db", "optuna", device="My CPU")

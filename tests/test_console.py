@@ -1,0 +1,28 @@
+"""Progress where there is no terminal: a line per stage, or one live line in a notebook."""
+
+import sys
+
+from foretune.console import progress_bar
+
+
+def work():
+    with progress_bar() as progress:
+        progress.start("profiling", 2)
+        progress.advance("3 ms")
+        progress.advance()
+        progress.say("done")
+
+
+def test_a_line_per_stage(capsys):
+    work()
+    assert capsys.readouterr().err == "profiling …\ndone\n"
+
+
+def test_one_live_line_in_a_notebook(capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ipykernel", sys)
+    work()
+    err = capsys.readouterr().err
+    assert "\n" not in err
+    assert [line.strip() for line in err.split("\r")[1:]] == [
+        "profiling 0/2", "profiling 1/2 3 ms", "profiling 2/2", "profiling 2/2 done"
+    ]  # fmt: skip
