@@ -8,8 +8,8 @@ Measurements of other problems of the kernel join the same process, in which eac
 offset.
 
 The next proposal maximizes the expected improvement (Jones, Schonlau and Welch, Journal of Global
-Optimization 13, 1998) times the prior probability to run. Failures count as slow. Every few
-proposals, a neighbor of the best comes instead: it needs no smoothness.
+Optimization 13, 1998) times the prior probability to run. Failures count as slow. Without a prior,
+a neighbor of the best comes instead every few proposals: it needs no smoothness.
 """
 
 import math
@@ -45,7 +45,7 @@ PRIOR_CHECKS = (2, 4, 8)
 """With a prior from another device, the proposals after these numbers are far from all others. If
 only the prior's favorites were measured, nothing would show that it is wrong."""
 NEIGHBOR_PERIOD = 4
-"""Every n-th proposal is a random neighbor of the best, unless seconds count: it may cost many."""
+"""Without a prior, every n-th proposal is a random neighbor of the best, unless seconds count."""
 MIN_P_VALID = 0.05
 """Lower bound of a prior's probabilities to run."""
 
@@ -104,8 +104,8 @@ class SurrogateSearcher(Searcher):
             runs = self._p_valid >= min(0.5, self._p_valid[free].max())
             return self._farthest(free & runs, chosen, self._encoder.encode)
         if self._can_fit():
-            is_turn = count % NEIGHBOR_PERIOD == NEIGHBOR_PERIOD - 1 and not self.costs_s
-            if is_turn and self._successes():
+            is_turn = count % NEIGHBOR_PERIOD == NEIGHBOR_PERIOD - 1 and self._prior_mean is None
+            if is_turn and self._successes() and not self.costs_s:
                 return self._neighbor_of_best(free)
             return self._best_candidate(free, chosen)
         if self._prior_mean is not None:

@@ -48,7 +48,7 @@ def test_the_default_or_the_middle_is_first(default):
 def test_several_at_once_differ_and_the_list_ends():
     searcher = ListedSearcher(ListedSpace(CONFIGS))
     assert len(set(searcher.ask(5))) == 5
-    searcher.tell_values({i: math.inf for i in range(len(CONFIGS))})
+    searcher.tell_values(dict.fromkeys(range(len(CONFIGS)), math.inf))
     assert searcher.ask() == []
     assert searcher.expected_improvement() == math.inf
 
