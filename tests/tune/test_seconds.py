@@ -2,7 +2,7 @@
 
 import pytest
 from commands import fails, run_json
-from toy_kernel import FakeRunner, MeteredRunner, Toy, config
+from toy_kernel import FakeRunner, MeteredRunner, Toy
 
 import foretune.collect
 from foretune.datasets import RunLog
