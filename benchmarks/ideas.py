@@ -22,7 +22,6 @@ from foretune.models.gaussian_process import Posterior
 from foretune.search.replay.replay import replay
 from foretune.search.replay.scores import EVALUATION_POINTS, score_replay, summarize
 from foretune.search.surrogate import SurrogateSearcher
-from foretune.search.surrogate_process import surrogate_process
 
 
 class RandomDesign(SurrogateSearcher):
@@ -73,7 +72,6 @@ class BareParameters(SurrogateSearcher):
     def _prepare(self) -> None:
         super()._prepare()
         self._encoder = Positions(self.space.codes)  # type: ignore[assignment]
-        self._process = surrogate_process(len(self._encoder))
 
 
 class Positions:
@@ -82,6 +80,8 @@ class Positions:
     def __init__(self, codes: np.ndarray) -> None:
         self._codes = codes[:, codes.max(axis=0) > 0]
         self._last = self._codes.max(axis=0)
+        self.others = np.empty((0, len(self._last)))
+        self.names = tuple(map(str, range(len(self._last))))
 
     def __len__(self) -> int:
         return len(self._last)

@@ -4,8 +4,9 @@
 
 SPACES holds run tables of whole spaces and, optionally, ``manifest.json``: a space that it calls
 incomplete is only learned from. Every searcher searches every space ``--repeats`` times, seeing a
-time only by spending an evaluation (`foretune replay` does the same for one space). Prints a table
-over all spaces and one per space, with how many configurations are within 5 % of the best: where
+time only by spending an evaluation (`foretune replay` does the same for one space). Prints the ten
+spaces on which the first searcher is farthest behind the best of the others, then a table over all
+spaces and one per space, with how many configurations are within 5 % of the best: where
 there is one, nobody finds it quickly, where there are thousands, everybody does.
 
 With ``--prior leave-device-out`` a predictor learns from the same kernel's tables of all other
@@ -65,6 +66,9 @@ COLUMNS = [
     "score", "ms/proposal",
 ]  # fmt: skip
 
+MISS = 400
+"""Evaluations of a search that most repeats miss."""
+
 PRIORS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "leave-device-out": lambda log_mean: log_mean,
     "upside-down": lambda log_mean: -log_mean,
@@ -106,6 +110,9 @@ def main() -> None:
             scores += [score_replay(space, result) for result in found]
     summaries = [summarize([s for s in scores if s.searcher == name]) for name in names]
     summaries.sort(key=lambda s: s.evals_to_95)
+    if len(names) > 1:
+        output.say(f"\nWhere {names[0]} is farthest behind the best other: evaluations to 95 %\n")
+        output.say(markdown(["space", names[0], "best other", "ratio"], worst(scores, names[0])))
     output.say(f"\n{len(spaces)} spaces: geometric means of evaluations, means of the rest\n")
     output.say(markdown(COLUMNS, [row(s) for s in summaries]))
     for space in spaces:
@@ -280,6 +287,26 @@ def keep(path: Path, **arrays: object) -> None:
     """Write arrays to ``path``; an interrupted run leaves nothing that looks whole."""
     with atomic_write(path) as new, new.open("wb") as file:
         np.savez_compressed(file, **arrays)
+
+
+def worst(scores: list[Scores], name: str, n: int = 10) -> list[list[str]]:
+    """Return the ``n`` spaces on which ``name`` is farthest behind the best other; misses are 400.
+
+    Medians tell nothing of a search that most repeats miss, so of those the hit rates are compared.
+    """
+
+    def needed(s: Scores) -> float:
+        return s.evals_to_95 or MISS + (1.0 - s.hit_95)
+
+    lines = []
+    for space in dict.fromkeys(s.space for s in scores):
+        mine = next(s for s in scores if s.space == space and s.searcher == name)
+        others = [s for s in scores if s.space == space and s.searcher != name]
+        best = min(others, key=needed)
+        ratio = needed(mine) / needed(best)
+        cells = [f"{s.evals_to_95 or '–'} ({s.hit_95:.2f})" for s in (mine, best)]
+        lines.append((ratio, [space, cells[0], f"{best.searcher} {cells[1]}", f"{ratio:.2f}"]))
+    return [cells for _, cells in sorted(lines, key=lambda line: -line[0])[:n]]
 
 
 def row(s: Scores | Summary) -> list[str]:

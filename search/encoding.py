@@ -12,7 +12,7 @@ from foretune.features.families.tiles import cores_of
 from foretune.features.geometry import alignment, launch_geometry
 from foretune.measurement import Measurement
 from foretune.problem import Problem
-from foretune.space import Configuration, SearchSpace
+from foretune.space import ABSENT, Configuration, SearchSpace
 from foretune.values import FrozenParameters, Value
 
 SCALING_SAMPLE = 5000
@@ -113,15 +113,28 @@ class ConfigurationEncoder:
         space: the search space.
         problem: its sizes give tiles and waves.
         device: its number of cores gives waves.
+        others: measurements of other problems, which get points, too. The sizes in which they
+            differ are axes.
+
+    Attributes:
+        others: the points of ``others``.
     """
 
     def __init__(
-        self, space: SearchSpace, problem: Problem | None = None, device: Device | None = None
+        self,
+        space: SearchSpace,
+        problem: Problem | None = None,
+        device: Device | None = None,
+        others: Sequence[Measurement] = (),
     ) -> None:
         self._space = space
         self._problem = numeric_arrays(problem or {})
         self._specs = device.specs if device else {}
-        self._values = {n: value_column(v) for n, v in space.parameters.items()}
+        known = {
+            name: list(dict.fromkeys([*values, *(m.config.get(name, ABSENT) for m in others)]))
+            for name, values in space.parameters.items()
+        }
+        self._values = {name: value_column(values) for name, values in known.items()}
         self._axes_by_parameter = {
             name: value_axes(name, values) for name, values in self._values.items()
         }
@@ -131,25 +144,56 @@ class ConfigurationEncoder:
             if size <= SCALING_SAMPLE
             else space.sample_indices(SCALING_SAMPLE, np.random.default_rng(0))
         )
-        self._scaling = AxisScaling.fit(self._axes(some))
+        axes, lengths = self._config_axes(some), dict[str, float]()
+        other_axes = Axes()
+        self._here: dict[str, float] = {}
+        """Where this problem is along the axes of problems."""
+        if others:
+            sizes = _columns([problem or Problem(), *(m.problem for m in others)])
+            for name, values in sizes.items():
+                for axis, where in value_axes(f"problem.{name}", values).items():
+                    self._here[axis], other_axes[axis] = float(where[0]), where[1:]
+                    axes[axis], lengths[axis] = np.full(len(some), where[0]), MIN_OCTAVES
+            codes = np.array(
+                [
+                    [known[n].index(m.config.get(n, ABSENT)) for n in space.parameters]
+                    for m in others
+                ]
+            )
+            of_problems = _numeric(_columns([m.problem for m in others]))
+            other_axes |= self._axes_of_codes(codes, of_problems)
+            common = [name for name in axes if name in other_axes]
+            axes = {name: np.concatenate([axes[name], other_axes[name]]) for name in common}
+        self._scaling = AxisScaling.fit(axes, lengths)
+        self.others = (
+            self._scaling.points(other_axes, len(others)) if others else np.empty((0, len(self)))
+        )
 
     def __len__(self) -> int:
         """Return the number of axes."""
         return len(self._scaling.low)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the axes."""
+        return tuple(self._scaling.low)
+
     def encode(self, indices: np.ndarray) -> np.ndarray:
         """Return configurations as points, shape (indices, axes), float64."""
-        return self._scaling.points(self._axes(np.asarray(indices)), len(indices))
+        here = {axis: np.full(len(indices), where) for axis, where in self._here.items()}
+        return self._scaling.points(here | self._config_axes(np.asarray(indices)), len(indices))
 
-    def _axes(self, indices: np.ndarray) -> Axes:
+    def _config_axes(self, indices: np.ndarray) -> Axes:
+        return self._axes_of_codes(self._space.codes_of(indices), self._problem)
+
+    def _axes_of_codes(self, codes: np.ndarray, problem: Mapping[str, np.ndarray]) -> Axes:
         axes: Axes = {}
         sizes: dict[str, np.ndarray] = {}
-        codes = self._space.codes_of(indices)
         for i, (name, along) in enumerate(self._axes_by_parameter.items()):
             axes |= {axis: where[codes[:, i]] for axis, where in along.items()}
             if (values := self._values[name]).dtype != object:
                 sizes[name] = values[codes[:, i]]
-        return axes | geometry_axes(self._problem, sizes, self._specs, len(indices))
+        return axes | geometry_axes(problem, sizes, self._specs, len(codes))
 
 
 def _distinct_axes(axes: Axes) -> list[str]:

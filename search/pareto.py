@@ -52,8 +52,8 @@ def pareto_front(values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
 def hypervolume(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     """Return the exact volume that ``values`` dominate within ``reference``.
 
-    Computed recursively by slices along the last objective (While et al., IEEE Transactions on
-    Evolutionary Computation 10, 2006), which is fast for two or three objectives.
+    Computed by slices along the last objective (While et al., IEEE Transactions on Evolutionary
+    Computation 10, 2006), down to three objectives, whose slices are one array.
 
     Args:
         values: shape (points, objectives); smaller is better.
@@ -63,13 +63,25 @@ def hypervolume(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     points = points[(points < corner).all(axis=1)] if len(points) else points
     if not len(points):
         return 0.0
-    if len(corner) == 1:
-        return float(corner[0] - points.min())
     points = points[pareto_front(points)]
+    flat = max(3 - len(corner), 0)  # fewer objectives: as thick as 1 along the others
+    return _volume(
+        np.hstack([points, np.zeros((len(points), flat))]), np.append(corner, np.ones(flat))
+    )
+
+
+def _volume(points: npt.NDArray[np.float64], corner: npt.NDArray[np.float64]) -> float:
+    """Return the volume that points below ``corner`` dominate."""
     points = points[np.argsort(points[:, -1])]
     depths = np.diff(points[:, -1], append=corner[-1])
-    sections = (hypervolume(points[: i + 1, :-1], corner[:-1]) for i in range(len(points)))
-    return float(sum(d * s for d, s in zip(depths, sections, strict=True) if d))
+    if len(corner) > 3:
+        below = (_volume(points[: i + 1, :-1], corner[:-1]) for i in range(len(points)))
+        return float(sum(d * v for d, v in zip(depths, below, strict=True)))
+    order = np.argsort(points[:, 0])
+    x, y, _ = points[order].T
+    in_slice = order <= np.arange(len(points))[:, None]
+    heights = np.maximum.accumulate(np.where(in_slice, corner[1] - y, 0.0), axis=1)
+    return float(depths @ heights @ np.diff(x, append=corner[0]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,22 +4,27 @@ The prior is a predictor trained on other problems or devices. Measurements corr
 by a multiple of the prior, which tends to minus one where it misleads, and by a smooth function of
 the encoded configuration. A few early proposals are far from the prior's favorites; otherwise a
 misleading prior would go unnoticed. Without a prior, a space-filling initial design comes first.
+Measurements of other problems of the kernel join the same process, in which each problem has an
+offset.
+
 The next proposal maximizes the expected improvement (Jones, Schonlau and Welch, Journal of Global
-Optimization 13, 1998) times the probability to run.
+Optimization 13, 1998) times the prior probability to run. Failures count as slow. Without a prior,
+a neighbor of the best comes instead every few proposals: it needs no smoothness.
 """
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from foretune.models.covariance import LinearCovariance
-from foretune.models.gaussian_process import Posterior
+from foretune.models.covariance import GroupCovariance, LinearCovariance
+from foretune.models.gaussian_process import GaussianProcess, Posterior
 from foretune.search.acquisition import log_expected_improvement
 from foretune.search.candidates import candidate_pool
 from foretune.search.costs import log_seconds
 from foretune.search.encoding import ConfigurationEncoder
-from foretune.search.feasibility import Feasibility
+from foretune.search.experience import Experience, log_losses
 from foretune.search.posterior import SearchPosterior
 from foretune.search.searcher import Searcher
 from foretune.search.surrogate_process import (
@@ -39,66 +44,76 @@ INITIAL_DESIGN_SIZE = 6
 PRIOR_CHECKS = (2, 4, 8)
 """With a prior from another device, the proposals after these numbers are far from all others. If
 only the prior's favorites were measured, nothing would show that it is wrong."""
-MIN_RELATIVE_VALIDITY = 0.15
-"""After failures, candidates below this share of the largest probability to run wait."""
+NEIGHBOR_PERIOD = 4
+"""Without a prior, every n-th proposal is a random neighbor of the best, unless seconds count."""
 MIN_P_VALID = 0.05
 """Lower bound of a prior's probabilities to run."""
 
+Fits = dict[tuple[str, ...], tuple[int, GaussianProcess]]
+"""Fitted processes by axes, with the number of rows that each was fitted to."""
+
 
 class SurrogateSearcher(Searcher):
-    """Expected improvement under a prior corrected by a Gaussian process."""
+    """Expected improvement under a prior corrected by a Gaussian process.
+
+    Args:
+        args, named: as for `Searcher`.
+        fits: cache that the searches of one kernel share.
+    """
 
     uses_prior = True
 
+    def __init__(self, *args: Any, fits: Fits | None = None, **named: Any) -> None:
+        self._fits: Fits = {} if fits is None else fits
+        super().__init__(*args, **named)
+
     def _prepare(self) -> None:
-        self._encoder = ConfigurationEncoder(self.space, self.problem, self.device)
-        self._prior_mean, self._scale, amplitude = self._read_prior()
-        axes = len(self._encoder)
-        self._process = surrogate_process(
-            axes, amplitude, (OFFSET, LinearCovariance(axes, MULTIPLE))
+        self._experience = Experience(
+            self.other_measurements, self.objective, self.problem, self.space, self.prior
         )
+        self._encoder = ConfigurationEncoder(
+            self.space, self.problem, self.device, self._experience.measurements
+        )
+        self._prior_mean, self._scale, self._amplitude = self._read_prior()
         self._posterior: Posterior | None = None
         self._fitted_count = 0
         self._seen: set[int] = set()
         """Configurations that the posterior has seen."""
         self._posterior_indices: list[int] = []
         """Those of them that the posterior contains, in its order."""
-        has_p_valid = self.prior is not None and np.ptp(self.prior.p_valid) > 0
-        prior_p_valid = self._prior_p_valid() if has_p_valid else None
-        seed = int(self.rng.integers(2**31))
-        self._feasibility = Feasibility(self._encoder.encode, prior_p_valid, seed)
-        self._feasibility_counts = 0, -1
-        """Numbers of measurements and failures that `_p_valid` accounts for."""
         self._refresh_pool()
 
     def _propose(self, n: int) -> list[int]:
-        with one_blas_thread():
-            return self._choose(n)
-
-    def _choose(self, n: int) -> list[int]:
-        guided, can_fit = self._prior_mean is not None, self._can_fit()
-        self._update_feasibility()
-        if can_fit:
-            self._update_posterior()
         chosen: list[int] = []
-        while len(chosen) < n:
-            free = ~np.isin(self._pool, [*self.proposed, *chosen])
-            if not free.any():
-                chosen += [i for i in self.random_indices(n) if i not in chosen][: n - len(chosen)]
-            elif self._prior_needs_checking() and len(self.proposed) + len(chosen) in PRIOR_CHECKS:
-                runs = self._p_valid >= min(0.5, self._p_valid[free].max())
-                chosen.append(self._farthest(free & runs, chosen, self._encoder.encode))
-            elif can_fit:
-                chosen.append(self._best_candidate(free, chosen))
-            elif guided:
-                log_acquisition = np.log(self._p_valid) - self._prior_mean_of(self._pool)
-                chosen.append(int(self._pool[np.argmax(np.where(free, log_acquisition, -np.inf))]))
-            elif self._mostly_fails():
-                likely = self._p_valid >= self.rng.random() * self._p_valid[free].max()
-                chosen.append(int(self.rng.choice(self._pool[free & likely])))
-            else:
-                chosen.append(self._farthest(free, chosen, self._screening))
+        with one_blas_thread():
+            if self._can_fit():
+                self._update_posterior()
+            while len(chosen) < n:
+                free = ~np.isin(self._pool, [*self.proposed, *chosen])
+                if free.any():
+                    chosen.append(self._next(free, chosen))
+                else:
+                    others = [i for i in self.random_indices(n) if i not in chosen]
+                    chosen += others[: n - len(chosen)]
         return chosen
+
+    def _next(self, free: np.ndarray, chosen: list[int]) -> int:
+        """Return the next proposal while ``chosen`` are pending."""
+        count = len(self.proposed) + len(chosen)
+        if self._prior_needs_checking() and count in PRIOR_CHECKS:
+            runs = self._p_valid >= min(0.5, self._p_valid[free].max())
+            return self._farthest(free & runs, chosen, self._encoder.encode)
+        if self._can_fit():
+            is_turn = count % NEIGHBOR_PERIOD == NEIGHBOR_PERIOD - 1 and self._prior_mean is None
+            if is_turn and self._successes() and not self.costs_s:
+                return self._neighbor_of_best(free)
+            return self._best_candidate(free, chosen)
+        if self._prior_mean is not None:
+            log_success = np.log(self._p_valid) - self._prior_mean_of(self._pool)
+            return int(self._pool[np.argmax(np.where(free, log_success, -np.inf))])
+        if self.observed and not math.isfinite(next(reversed(self.observed.values()))):
+            return int(self.rng.choice(self._pool[free]))  # the extremes of the space fail
+        return self._farthest(free, chosen, self._screening)
 
     def _prior_needs_checking(self) -> bool:
         """Whether the prior comes from another device."""
@@ -106,15 +121,13 @@ class SurrogateSearcher(Searcher):
 
     def _can_fit(self) -> bool:
         """Whether there is enough data to fit."""
-        successes = sum(np.isfinite(v) for v in self.observed.values())
-        return successes > 0 and (
-            self._prior_mean is not None or len(self.observed) >= INITIAL_DESIGN_SIZE
-        )
+        if len(self._experience):
+            return True
+        enough = self._prior_mean is not None or len(self.observed) >= INITIAL_DESIGN_SIZE
+        return enough and self._successes() > 0
 
-    def _mostly_fails(self) -> bool:
-        """Whether most measurements failed: then extremes of the space tell nothing about speed."""
-        failed = sum(not np.isfinite(v) for v in self.observed.values())
-        return 2 * failed > max(len(self.observed), 2)
+    def _successes(self) -> int:
+        return sum(map(math.isfinite, self.observed.values()))
 
     def _screening(self, indices: np.ndarray) -> np.ndarray:
         """Return configurations scaled to the same length along every parameter.
@@ -137,33 +150,51 @@ class SurrogateSearcher(Searcher):
         squares = (known**2).sum(axis=1) - 2 * points @ known.T
         return int(candidates[np.argmax((points**2).sum(axis=1) + squares.min(axis=1))])
 
+    def _neighbor_of_best(self, free: np.ndarray) -> int:
+        """Return a random candidate that differs from the best in the fewest parameters.
+
+        One, or two where one does not suffice, as in permutations.
+        """
+        best = min(self.observed, key=lambda i: (not math.isfinite(v := self.observed[i]), v))
+        candidates = self._pool[free]
+        differing = (self.space.codes_of(candidates) != self.space.codes_of(best)).sum(axis=1)
+        return int(self.rng.choice(candidates[differing == differing.min()]))
+
     def expected_regret(self) -> float:
         """Return the expected regret of `best`: how much slower than the optimum, relative.
 
         Infinite before the first success, during the initial design, and until a prior from another
         device was checked (`PRIOR_CHECKS`).
         """
-        forecast = self._search_posterior()
-        return math.inf if forecast is None else forecast.expected_regret
+        return self._estimate().expected_regret if self._is_informed() else math.inf
 
     def expected_improvement(self) -> float:
         """Return the expected gain on `best` of one more measurement, relative."""
-        forecast = self._search_posterior()
-        free = ~np.isin(self._pool, list(self.proposed))
-        return math.inf if forecast is None else forecast.expected_improvement(free)
+        if not self._is_informed():
+            return math.inf
+        estimate = self._estimate()
+        return estimate.expected_improvement(~np.isin(self._pool, list(self.proposed)))
 
-    def _search_posterior(self) -> SearchPosterior | None:
-        """Return the posterior of all candidates; None while the searcher cannot estimate it."""
-        if not self._can_fit() or (
-            self._prior_needs_checking() and len(self.observed) <= PRIOR_CHECKS[-1]
-        ):
+    def _is_informed(self) -> bool:
+        """Whether there is enough data to estimate the regret."""
+        needed = PRIOR_CHECKS[-1] + 1 if self._prior_needs_checking() else 0
+        if self._prior_mean is None:
+            needed = min(INITIAL_DESIGN_SIZE, len(self.space))
+        return self._can_fit() and self._successes() > 0 and len(self.observed) >= needed
+
+    def search_posterior(self) -> SearchPosterior | None:
+        """Return the posterior of all candidates; None without any data."""
+        if not self._can_fit():
             return None
         with one_blas_thread():
-            self._update_feasibility()
-            self._update_posterior()
-            posterior = self._current_posterior()
-            values = [self.observed.get(i, math.nan) for i in self._pool.tolist()]
-            return SearchPosterior(self._pool, posterior, self._p_valid, np.array(values))
+            return self._estimate()
+
+    def _estimate(self) -> SearchPosterior:
+        self._update_posterior()
+        values = [self.observed.get(i, math.nan) for i in self._pool.tolist()]
+        return SearchPosterior(
+            self._pool, self._current_posterior(), self._p_valid, np.array(values)
+        )
 
     def _current_posterior(self) -> Posterior:
         """Return the log posterior of all candidates, without pending ones."""
@@ -175,19 +206,19 @@ class SurrogateSearcher(Searcher):
         return self._posterior
 
     def _best_candidate(self, free: np.ndarray, chosen: list[int]) -> int:
-        """Return the candidate of largest expected improvement while ``chosen`` are pending."""
+        """Return the candidate of largest acquisition while ``chosen`` are pending."""
         posterior = self._current_posterior()
         pending = [*(self.proposed - self.observed.keys()), *chosen]
         if pending:  # assume their expected values, so that neighbors gain nothing
             posterior.add(self._points(np.array(pending)))
-        best = min(np.log(v) for v in self.observed.values() if np.isfinite(v))
-        log_acquisition = self._log_acquisition(best, posterior) + np.log(self._p_valid)
+        log_acquisition = np.log(self._p_valid) - posterior.mean
+        if self._successes():
+            best = min(np.log(v) for v in self.observed.values() if np.isfinite(v))
+            log_acquisition = self._log_acquisition(best, posterior) + np.log(self._p_valid)
         if self.costs_s:  # improvement per second (Snoek, Larochelle and Adams, NeurIPS 2012)
             measured = self._encoder.encode(np.array(list(self.costs_s)))
             candidates = self._encoder.encode(self._pool)
             log_acquisition -= log_seconds(measured, candidates, self.costs_s, self.rng)
-        if self._feasibility_counts[1] > 0:  # no improvement outweighs an unlikely run
-            free = free & (self._p_valid >= MIN_RELATIVE_VALIDITY * self._p_valid[free].max())
         posterior.drop_pending(len(pending))
         return int(self._pool[np.argmax(np.where(free, log_acquisition, -np.inf))])
 
@@ -205,29 +236,47 @@ class SurrogateSearcher(Searcher):
             or not known
             or len(self.observed) >= REFIT_FACTOR * self._fitted_count
         ):
-            self._fitted_count = len(self.observed)
-            if len(self._pool) < len(self.space):
-                self._refresh_pool()
-            if self._prior_mean is None:
-                logs = np.log([v for v in self.observed.values() if np.isfinite(v)])
-                self._scale = float(np.std(logs)) or 1.0
-            ran = {i: v for i, v in self.observed.items() if np.isfinite(v)}
-            at = np.array(list(ran))
-            at = at[subsample_measurements(np.array(list(ran.values())), self.rng)]
-            self._posterior_indices = at.tolist()
-            X, y = self._points(at), self._residuals()[0]
-            self._process = self._process.fitted(X, y, FIT_STEPS)
-            self._posterior = Posterior(self._process, X, y, self._points(self._pool))
-        elif new := [i for i in new if np.isfinite(self.observed[i])]:
+            self._condition()
+        elif new:
             self._posterior_indices += new
             self._posterior.add(self._points(np.array(new)))
 
+    def _condition(self) -> None:
+        """Condition the process on all observations; fit it where the data has grown enough."""
+        self._fitted_count = len(self.observed)
+        if len(self._pool) < len(self.space):
+            self._refresh_pool()
+        at = np.array(list(self.observed), dtype=np.int64)
+        at = at[subsample_measurements(np.array(list(self.observed.values())), self.rng)]
+        self._posterior_indices = at.tolist()
+        if self._prior_mean is None:
+            self._scale = 1.0
+            self._scale = float(np.std(self._residuals()[0])) or 1.0
+        axes = len(self._encoder)
+        others = self._experience
+        X = np.column_stack([self._encoder.others, others.log_mean / self._scale, others.problems])
+        X, y = np.vstack([X, self._points(at)]), self._residuals()[0]
+        process = surrogate_process(
+            axes,
+            self._amplitude,
+            (GroupCovariance(axes + 1, OFFSET.scale), LinearCovariance(axes, MULTIPLE)),
+        )
+        rows, process = self._fits.get(self._encoder.names, (0, process))
+        if not rows <= len(y) < REFIT_FACTOR * rows:
+            process = process.fitted(X, y, FIT_STEPS)
+            self._fits[self._encoder.names] = len(y), process
+        self._posterior = Posterior(process, X, y, self._points(self._pool))
+
     def _residuals(self) -> tuple[np.ndarray, float]:
-        """Return the scaled residuals of the prior at `_posterior_indices`, and their median."""
-        logs = np.log([self.observed[i] for i in self._posterior_indices]) / self._scale
-        residuals = logs - self._prior_mean_of(np.array(self._posterior_indices))
+        """Return all scaled residuals of the prior, and the median of this problem's."""
+        others = self._experience.residuals / self._scale
+        if not self._posterior_indices:
+            return others, 0.0
+        values = np.array([self.observed[i] for i in self._posterior_indices])
+        residuals = log_losses(values) / self._scale
+        residuals -= self._prior_mean_of(np.array(self._posterior_indices))
         offset = float(np.median(residuals))
-        return residuals - offset, offset
+        return np.concatenate([others, residuals - offset]), offset
 
     def _read_prior(self) -> tuple[np.ndarray | None, float, float]:
         """Return the prior scaled by its standard deviation, that scale, and its relative error."""
@@ -239,29 +288,17 @@ class SurrogateSearcher(Searcher):
 
     def _points(self, indices: np.ndarray) -> np.ndarray:
         """Return configurations as points of the process."""
-        return np.column_stack([self._encoder.encode(indices), self._prior_mean_of(indices)])
+        here = np.zeros(len(indices))
+        return np.column_stack([self._encoder.encode(indices), self._prior_mean_of(indices), here])
 
     def _prior_mean_of(self, indices: np.ndarray) -> np.ndarray:
         return np.zeros(len(indices)) if self._prior_mean is None else self._prior_mean[indices]
 
     def _refresh_pool(self) -> None:
         """Choose the candidate pool."""
-        log_acquisition = (
-            None if self._prior_mean is None else np.log(self._prior_p_valid()) - self._prior_mean
-        )
+        p_valid = None if self.prior is None else np.maximum(self.prior.p_valid, MIN_P_VALID)
+        log_acquisition = None
+        if self._prior_mean is not None and p_valid is not None:
+            log_acquisition = np.log(p_valid) - self._prior_mean
         self._pool = candidate_pool(self, POOL_SIZE, log_acquisition)
-        self._feasibility_counts = 0, -1
-        self._update_feasibility()
-
-    def _update_feasibility(self) -> None:
-        """Update the candidates' probabilities to run."""
-        failed = sum(not np.isfinite(v) for v in self.observed.values())
-        judged, known = self._feasibility_counts
-        if failed != known or (failed and len(self.observed) >= REFIT_FACTOR * judged):
-            self._feasibility_counts = len(self.observed), failed
-            self._p_valid = self._feasibility.predict(self._pool, self.observed)
-
-    def _prior_p_valid(self) -> np.ndarray:
-        """Return the prior probability to run of every configuration."""
-        assert self.prior is not None
-        return np.maximum(self.prior.p_valid, MIN_P_VALID)
+        self._p_valid = np.ones(len(self._pool)) if p_valid is None else p_valid[self._pool]

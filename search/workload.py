@@ -2,7 +2,7 @@
 
 The expected loss of a problem is its number of calls, times its expected time, times the expected
 regret of the current choice. One process models all problems of a kernel
-(`foretune.search.multitask`), so measurements of one problem inform similar ones. The time of a
+(`foretune.search.surrogate`), so measurements of one problem inform similar ones. The time of a
 problem without measurements follows from its work and the rate reached on others. Losses shrink as
 measurements come in, so only the largest are recomputed (Minoux's accelerated greedy algorithm,
 1978).
@@ -19,9 +19,11 @@ from foretune.errors import UsageError
 from foretune.measurement import Measurement
 from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
-from foretune.search.multitask import MIN_FIT, Fits, TransferSearcher
+from foretune.search.surrogate import Fits, SurrogateSearcher
 from foretune.space import Configuration, SearchSpace
 
+MIN_SUCCESSES = 8
+"""Number of successes of a kernel from which a choice is predicted."""
 REGRET_OFFSET = 0.1
 """Added to every regret, because the model may be overconfident. For the same reason, losses are
 divided by the number of measurements."""
@@ -83,7 +85,7 @@ class WorkloadSearcher:
         """Measurements of each part."""
         self._fits: dict[str, Fits] = {part.kernel: {} for part in self.parts}
         self._proposed: list[set[Configuration]] = [set() for _ in parts]
-        self._searchers: dict[int, tuple[int, TransferSearcher]] = {}
+        self._searchers: dict[int, tuple[int, SurrogateSearcher]] = {}
         """By part, with the number of measurements when the searcher was made."""
         self._losses: dict[int, tuple[tuple[int, int], float]] = {}
         """Expected loss by part, with the numbers of measurements and proposals at that time."""
@@ -119,15 +121,8 @@ class WorkloadSearcher:
     def _best_candidate(self, number: int) -> Configuration:
         """Return the unmeasured configuration with the largest acquisition."""
         searcher, space = self.searcher(number), self.parts[number].space
-        forecast = searcher.search_posterior
-        asked = [space.index(config) for config in self._proposed[number]]
-        free = ~np.isin(forecast.indices, asked)
-        if not free.any():
-            searcher.proposed.update(asked)
-            return searcher.ask()[0]
-        return space[
-            int(forecast.indices[np.argmax(np.where(free, forecast.log_acquisition, -np.inf))])
-        ]
+        searcher.proposed.update(space.index(config) for config in self._proposed[number])
+        return searcher.ask()[0]
 
     def tell(self, measurements: Iterable[Measurement]) -> None:
         """Learn from measurements of any part, proposed or not."""
@@ -150,11 +145,13 @@ class WorkloadSearcher:
         Returns the default while the kernel has too few measurements to learn from.
         """
         part = self.parts[number]
-        if math.isfinite(self._best(number)):
-            return self.searcher(number).choice()
-        if self._success_count(part.kernel) < MIN_FIT:
+        searcher = self.searcher(number)
+        if (best := searcher.best()) is not None:
+            return best
+        if self._success_count(part.kernel) < MIN_SUCCESSES:
             return part.default
-        forecast = self.searcher(number).search_posterior
+        forecast = searcher.search_posterior()
+        assert forecast is not None
         return part.space[int(forecast.indices[np.argmin(forecast.expected_regrets)])]
 
     def expected_loss_ms(self, number: int) -> float:
@@ -162,10 +159,11 @@ class WorkloadSearcher:
         part, shares = self.parts[number], 1 + len(self._proposed[number])
         if not self.measured[number] and not self._success_count(part.kernel):
             return part.calls * part.work * self._objective_per_work(part.kernel) / shares
-        regret = min(self.searcher(number).search_posterior.expected_regret, 1.0) + REGRET_OFFSET
+        forecast = self.searcher(number).search_posterior()
+        regret = min(1.0 if forecast is None else forecast.expected_regret, 1.0) + REGRET_OFFSET
         return part.calls * self._expected_objective(number) * regret / shares
 
-    def searcher(self, number: int) -> TransferSearcher:
+    def searcher(self, number: int) -> SurrogateSearcher:
         """Return the searcher of a part, which has all measurements of its kernel."""
         made, searcher = self._searchers.get(number, (-1, None))
         if searcher is None or made != self._measured_count:
@@ -176,7 +174,7 @@ class WorkloadSearcher:
                 if other.kernel == part.kernel and other is not part
                 for m in found
             ]
-            searcher = TransferSearcher(
+            searcher = SurrogateSearcher(
                 part.space, self.objective, self.seed, None, part.problem, self.device, others,
                 fits=self._fits[part.kernel],
             )  # fmt: skip

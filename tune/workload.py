@@ -132,7 +132,7 @@ def tune_workload(
     jobs = {
         w.kernel.name: TuningJob(
             w.kernel, runner, MeasurementCache.for_kernel(w.kernel, runner.device, store),
-            (objective,), tuple(limits), "transfer", stopping, seed, progress, patience_s,
+            (objective,), tuple(limits), "surrogate", stopping, seed, progress, patience_s,
         )
         for w in workload
     }  # fmt: skip

@@ -199,7 +199,6 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "gp": "foretune.search.optuna.searchers:GPSearcher",
         "cmaes": "foretune.search.optuna.searchers:CMAESSearcher",
         "surrogate": "foretune.search.surrogate:SurrogateSearcher",
-        "transfer": "foretune.search.multitask:TransferSearcher",
         "policy": "foretune.search.policies.searcher:PolicySearcher",
     },
     "observers": {

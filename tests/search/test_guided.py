@@ -57,7 +57,7 @@ def test_a_shuffled_prior_costs_little():
     assert np.mean(misled) <= 1.2 * np.mean(alone)
 
 
-@pytest.mark.parametrize("kind", ["surrogate", "exhaustive", "transfer"])
+@pytest.mark.parametrize("kind", ["surrogate", "exhaustive"])
 def test_who_uses_it_needs_no_guide(kind):
     searcher = make_searcher(kind, SPACE, prior=make_prior(SPACE))
     assert searcher.uses_prior

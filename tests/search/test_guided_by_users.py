@@ -25,7 +25,7 @@ GUIDES = {
     "table": lambda: toy_models.by_table,
     "configuration": lambda: toy_models.by_configuration,
 }
-SEARCHERS = ("surrogate", "transfer", "tpe", "random")
+SEARCHERS = ("surrogate", "tpe", "random")
 
 
 def evaluations(searcher, prior=None, seeds=range(3)):
@@ -58,7 +58,7 @@ def test_a_guided_search_needs_fewer_evaluations(name, alone):
 @given(
     order=st.permutations(range(12)),
     unit=st.floats(1e-3, 1e3),
-    searcher=st.sampled_from(("surrogate", "transfer", "random")),
+    searcher=st.sampled_from(("surrogate", "random")),
 )
 def test_a_guide_is_asked_in_its_order_first(order, unit, searcher):
     space = SearchSpace({"a": (1, 2, 3), "b": (1, 2, 4, 8)})
@@ -70,9 +70,8 @@ def test_a_guide_is_asked_in_its_order_first(order, unit, searcher):
     prior = prior_from_predictor(guide, ft.Problem(), space, ANY_DEVICE)
     asked = make_searcher(searcher, space, prior=prior).ask(1)
     assert [rank[c] for c in asked] == [0]
-    if searcher != "transfer":  # which checks every other one of a guide without intervals
-        asked += make_searcher(searcher, space, prior=prior).ask(2)[1:]
-        assert [rank[c] for c in asked] == [0, 1]
+    asked += make_searcher(searcher, space, prior=prior).ask(2)[1:]
+    assert [rank[c] for c in asked] == [0, 1]
 
 
 def test_other_problems_are_predicted_row_by_row():

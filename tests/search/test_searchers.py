@@ -201,26 +201,28 @@ def test_the_surrogate_learns_what_fails():
     assert BEST in asked
 
 
-@pytest.mark.parametrize("name", ["surrogate", "transfer"])
 class TestRegret:
-    def test_it_is_unknown_at_first_and_small_at_last(self, name):
-        searcher = make(name, SMALL)
+    def test_it_is_unknown_at_first_and_small_at_last(self):
+        searcher = make("surrogate", SMALL)
         assert searcher.expected_regret() == searcher.expected_improvement() == math.inf
         propose(searcher, budget=len(SMALL), is_broken=never_fails)
         assert searcher.expected_regret() < 0.03
         assert searcher.expected_improvement() < 0.001
 
-    def test_a_search_that_stops_on_it_found_what_matters(self, name):
-        searcher, spent = make(name, seed=1), 0
-        while not Stopping(regret=0.05).is_over(searcher, spent):
-            (config,) = searcher.ask()
-            searcher.tell([make_measurement(config)])
-            spent += 1
-        assert spent < len(SPACE) / 2
-        assert toy_ms(searcher.best()) <= 1.1 * toy_ms(BEST)
+    def test_searches_that_stop_on_it_found_what_matters(self):
+        found = []
+        for seed in range(8):
+            searcher, spent = make("surrogate", seed=seed), 0
+            while not Stopping(regret=0.05).is_over(searcher, spent):
+                (config,) = searcher.ask()
+                searcher.tell([make_measurement(config)])
+                spent += 1
+            assert spent < len(SPACE) / 2
+            found.append(toy_ms(searcher.best()) / toy_ms(BEST))
+        assert np.mean(found) <= 1.1
 
-    def test_asking_for_it_changes_no_proposal(self, name):
-        plain, asked = make(name, seed=3), make(name, seed=3)
+    def test_asking_for_it_changes_no_proposal(self):
+        plain, asked = make("surrogate", seed=3), make("surrogate", seed=3)
         for _ in range(20):
             assert math.isfinite(asked.expected_regret()) or asked.expected_regret() == math.inf
             (config,) = asked.ask()
@@ -247,13 +249,13 @@ def test_others_cannot_tell():
     assert searcher.expected_regret() == searcher.expected_improvement() == math.inf
 
 
-@pytest.mark.parametrize(("name", "told"), [("surrogate", 1), ("transfer", 1), ("transfer", 5)])
-def test_improvement_counts_as_far_as_it_is_likely_to_run(name, told):
+@pytest.mark.parametrize("told", [1, 5])
+def test_improvement_counts_as_far_as_it_is_likely_to_run(told):
     """Of two candidates that promise as much, the one that surely runs is measured first."""
     space = SearchSpace({"x": tuple(range(20)), "risky": (True, False)})
     mean = np.array([0.2 * c["x"] - 0.01 * c["risky"] for c in space])
     p_valid = np.array([0.3 if c["risky"] else 1.0 for c in space])
-    searcher = make(name, space, prior=Prior(mean, 0.2, p_valid, foreign=False))
+    searcher = make("surrogate", space, prior=Prior(mean, 0.2, p_valid, foreign=False))
     known = [Configuration(x=x, risky=False) for x in range(10, 10 + told)]
     searcher.tell(make_measurement(c, lambda c: math.exp(0.2 * c["x"]), never_fails) for c in known)
     assert [c["risky"] for c in searcher.ask(3)] == [False, False, False]

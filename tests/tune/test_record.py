@@ -216,7 +216,7 @@ class TestStopping:
     def test_until_the_regret_is_small(self):
         tune(FakeRunner(), budget=SIZE, problem=OTHER, searcher="exhaustive")
         runner = FakeRunner()
-        result = tune(runner, budget="auto", searcher="transfer")
+        result = tune(runner, budget="auto", searcher="surrogate")
         assert 0 < result.measured < SIZE
         assert result.winner.config == config()
         (subject,) = Store().subjects()
@@ -224,16 +224,16 @@ class TestStopping:
         assert choice.how == "verified"
         assert not math.isnan(choice.regret)
         again = FakeRunner()
-        tune(again, budget="auto", searcher="transfer")
+        tune(again, budget="auto", searcher="surrogate")
         assert again.measured == []
 
     def test_a_budget_and_a_regret(self):
         runner = FakeRunner()
-        result = tune(runner, budget=5, regret=0.001, searcher="transfer")
+        result = tune(runner, budget=5, regret=0.001, searcher="surrogate")
         assert result.measured <= 5
 
     def test_who_cannot_tell_its_regret(self):
-        with pytest.raises(UsageError, match=r"'random' cannot estimate its regret.*transfer"):
+        with pytest.raises(UsageError, match=r"'random' cannot estimate its regret.*surrogate"):
             tune(FakeRunner(), budget="auto")
 
     @pytest.mark.parametrize("budget", ["some", 1.5, True])

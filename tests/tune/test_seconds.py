@@ -2,7 +2,7 @@
 
 import pytest
 from commands import fails, run_json
-from toy_kernel import FakeRunner, MeteredRunner, Toy, config
+from toy_kernel import FakeRunner, MeteredRunner, Toy
 
 import foretune.collect
 from foretune.datasets import RunLog
@@ -39,7 +39,7 @@ def clock(monkeypatch):
     return clock
 
 
-@pytest.mark.parametrize("searcher", ["surrogate", "random", "transfer", "tpe"])
+@pytest.mark.parametrize("searcher", ["surrogate", "random", "tpe"])
 def test_no_search_proposes_when_the_time_is_up(clock, searcher):
     runner = clock.timed(FakeRunner, lambda config: 2.0)
     result = tune_problem(KERNEL, PROBLEM, runner, seconds=15, searcher=searcher, store=False)
@@ -69,14 +69,13 @@ def test_nothing_measured_is_lost(clock, tmp_path):
 
 
 def test_what_is_dear_to_measure_is_measured_less(clock):
-    """Order "ba" builds for a minute and is a fifth slower; the search sees both."""
-    runner = clock.timed(FakeRunner, lambda c: 60.0 if c["order"] == "ba" else 1.0)
-    dear = {}
-    for name, budget in (("seconds", {"budget": 25, "seconds": 1e6}), ("number", {"budget": 25})):
-        result = tune_problem(KERNEL, PROBLEM, runner, **budget, store=False)
-        dear[name] = sum(step.config["order"] == "ba" for step in result.trace)
-        assert result.winner.config == config()
-    assert dear["seconds"] < dear["number"]
+    """Order "ba" is a fifth slower; the search sees whether it builds for a minute, too."""
+    measured = {}
+    for build_s in (60.0, 1.0):
+        runner = clock.timed(FakeRunner, lambda c, s=build_s: s if c["order"] == "ba" else 1.0)
+        result = tune_problem(KERNEL, PROBLEM, runner, budget=14, seconds=1e6, store=False)
+        measured[build_s] = sum(step.config["order"] == "ba" for step in result.trace)
+    assert measured[60.0] < measured[1.0]
 
 
 def test_a_front_and_a_workload_end_likewise(clock, monkeypatch):
