@@ -3,7 +3,7 @@
 The log time of a run is the prior, an offset of its problem, an error that is smooth in problem and
 configuration, and an independent error. A Gaussian process describes both errors, so runs of
 other problems only re-rank the prior's order: where nothing similar was measured, the order stands.
-Its parameters are fixed, unless the prior is coarse. Errors larger than expected widen all spreads.
+Its parameters are fixed, unless there is no prior. Errors larger than expected widen all spreads.
 """
 
 import math
@@ -18,7 +18,7 @@ from foretune.models.gaussian_process import GaussianProcess, Posterior
 from foretune.search.encoding import KernelRuns, nearest_first, problem_distance
 from foretune.search.posterior import SearchPosterior
 from foretune.search.searcher import Searcher
-from foretune.search.surrogate_process import one_blas_thread
+from foretune.search.surrogate_process import FIT_STEPS, one_blas_thread
 from foretune.space import Configuration
 
 MAX_ROWS, MAX_DISTANCE = 300, 16.0
@@ -28,16 +28,16 @@ VARIANCE, SMOOTHNESS = Hyperprior(1.0, 1.0, 1e-2, 1e2), 2.5
 """Variance of the smooth error in units of the prior's spread, and its Matérn smoothness."""
 LENGTH = Hyperprior(0.5, 1.0, np.exp(-4.0), np.exp(4.0))
 """Its length scale, in standard deviations of the axes, times the square root of their number."""
-INDEPENDENT = Hyperprior(0.36, 1.0, 1e-3, 1e1)
-"""Variance of the independent error."""
+INDEPENDENT, REPEATED = Hyperprior(0.36, 0.0), Hyperprior(0.004, 1.0, 1e-5, 1.0)
+"""Variance of the independent error, and what it is without a prior."""
 OFFSET = Hyperprior(100.0, 0.0)
 """Variance of a problem's offset."""
 PRIOR_ERRORS = 10.0
 """Number of errors of the expected size that the observed ones are averaged with."""
 NO_PRIOR_SPREAD = 0.5
 """Standard deviation of the smooth error of log times without a prior."""
-COARSE_SPREAD, MIN_FIT, FIT_STEPS = 0.3, 8, 15
-"""Spread from which a prior is coarse: the process is then fitted, from so many runs on."""
+MIN_FIT = 6
+"""Number of runs from which the process is fitted without a prior."""
 FIRST_MEASUREMENTS, LATER_MEASUREMENTS, KNOWN_PROBLEMS = 4, 3, 8
 """Minimum number of measurements, and that once so many other problems were measured."""
 MIN_P_VALID = 1e-3
@@ -171,8 +171,8 @@ class OrderedSearcher(Searcher):
         errors -= np.concatenate([earlier[ran], prior[valid]])
         levels = {i: float(errors[X[:, -1] == i].mean()) for i in np.unique(X[:, -1])}
         y = errors - np.array([levels[i] for i in X[:, -1]])
-        process = _process(X.shape[1] - 1)
-        if self._spread >= COARSE_SPREAD and len(y) >= MIN_FIT:
+        process = _process(X.shape[1] - 1, INDEPENDENT if self.prior else REPEATED)
+        if self.prior is None and len(y) >= MIN_FIT:
             process = process.fitted(X, y / self._spread, FIT_STEPS)
         posterior = Posterior(
             process, X, y, self._here,
@@ -203,10 +203,10 @@ class OrderedSearcher(Searcher):
         return np.clip(found, MIN_P_VALID, 1.0)
 
 
-def _process(axes: int) -> GaussianProcess:
+def _process(axes: int, independent: Hyperprior) -> GaussianProcess:
     """Return the process of the errors in units of their spread; the problem is the last column."""
     smooth = MaternCovariance(slice(0, axes), VARIANCE, LENGTH, SMOOTHNESS)
-    return GaussianProcess.from_prior([smooth, GroupCovariance(axes, OFFSET)], INDEPENDENT)
+    return GaussianProcess.from_prior([smooth, GroupCovariance(axes, OFFSET)], independent)
 
 
 def _widening(posterior: Posterior, freedom: int) -> float:
