@@ -11,7 +11,7 @@ from typing import Any
 
 from foretune.errors import UsageError
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.launching import PORT, ENGINE_VERSIONS, launch
+from foretune.plan.serve.launching import ENGINE_VERSIONS, PORT, launch
 
 IMAGES = {
     "vllm": f"vllm/vllm-openai:v{ENGINE_VERSIONS['vllm']}",
