@@ -28,7 +28,7 @@ from foretune.plan.serve.deployments.group_process import (
 EXPERTS = ("boosting", "trend", "process")
 WEIGHT_STEPS = 4
 """Weights are multiples of one over this."""
-TREND = {
+TREND: dict[str, Any] = {
     "rounds": 200, "depth": 2, "rate": 0.05, "rows": 0.7, "columns": 0.5, "min_child_weight": 5.0,
     "objective": "reg:absoluteerror",
 }  # fmt: skip
