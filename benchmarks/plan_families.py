@@ -60,7 +60,8 @@ def facts_of(node: ast.ClassDef, source: str) -> tuple[str, dict[str, dict[str, 
                 values[targets[0].id] = ast.literal_eval(line.value)
             except ValueError:
                 continue
-    aliases = {k: v for k, v in values.get("attribute_map", {}).items() if k in SIZES}
+    names = values.get("attribute_map", {})
+    aliases = {k: v for k, v in names.items() if k in SIZES and not v.startswith("moe_")}
     defaults = {k: values.get(aliases.get(k, k)) for k in SIZES}
     if found := PATTERN.search(source):
         defaults["sliding_window_pattern"] = int(found[1] or found[2])

@@ -131,7 +131,8 @@ def _with_family_facts(text: Fields, config: Fields) -> Fields:
         return text
     aliases = {name: text[alias] for name, alias in facts["aliases"].items() if alias in text}
     given = {**aliases, **text}
-    return {**facts["defaults"], **given}
+    outside = {name: config[name] for name in facts["defaults"] if name in config}
+    return {**facts["defaults"], **outside, **given}
 
 
 @cache

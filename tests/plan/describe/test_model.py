@@ -222,6 +222,9 @@ def test_a_family_s_class_supplies_what_its_file_leaves_out():
                          "model_type": "gemma3", "text_config": text}, "gemma-3-12b")  # fmt: skip
     assert (gemma.vocab, gemma.head_dim, gemma.tied_embeddings) == (262_208, 256, True)
     assert (gemma.windowed_layers, gemma.sliding_window) == (40, 1024)
+    own = read_config({"model_type": "gemma3", "tie_word_embeddings": False, "text_config": text},
+                      "own head")  # fmt: skip
+    assert not own.tied_embeddings  # the file's own value counts, also outside of its text part
 
 
 @pytest.mark.parametrize(
