@@ -34,6 +34,7 @@ from foretune.plan.serve.deployments.measured import (
     MeasuredDeployments,
     read_measured_deployments,
 )
+from foretune.plan.serve.deployments.serving import formula_latencies
 
 SOME = 5
 """Folds of configurations; systems and models are held out one by one."""
@@ -142,7 +143,7 @@ def _test(train: Table, test: Table) -> dict[str, object]:
     model = LatencyPredictor().fit(train.rows, data.measured, data.groups)
     scored = Scored(
         model.predict(test.rows).assign(sure=model.min_probability),
-        model.serving.predict(test.rows),
+        formula_latencies(test.rows),
         test.data.measured,
         sure_pairs(model, test.rows, test.data.measured),
     )
@@ -216,7 +217,7 @@ def _held_out(train: Table, fold: np.ndarray, name: str) -> Scored:
         out = fold == number
         model = LatencyPredictor().fit(rows[~out], measured[~out], groups[~out])
         predicted.append(model.predict(rows[out]).assign(sure=model.min_probability))
-        formulas.append(model.serving.predict(rows[out]))
+        formulas.append(formula_latencies(rows[out]))
         pairs.append(sure_pairs(model, rows[out], measured[out]))
     return Scored(
         pd.concat(predicted).sort_index(), pd.concat(formulas).sort_index(), measured,

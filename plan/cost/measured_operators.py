@@ -10,13 +10,15 @@ import pandas as pd
 from foretune.datasets.schema import columns_of
 from foretune.features.arrays import Groups
 from foretune.features.roofline import row_limits_ms
-from foretune.models import Predictor
 from foretune.models.roofline import CalibratedRoofline
 from foretune.plan.cost.kinds import FORMAT_COLUMNS, KINDS, family_of
+from foretune.plan.cost.operator_predictor import OperatorPredictor
 from foretune.plan.cost.screening import (
     DUPLICATED,
     NON_MONOTONIC,
+    SLOW_FORMAT,
     TOO_FAST,
+    capped_times,
     duplicated_formats,
     non_monotonic_rows,
 )
@@ -64,8 +66,8 @@ class MeasuredOperators:
     """Measurements of one kernel with one engine on one system.
 
     If several implementations of an operator were measured, the fastest is kept, as engines choose
-    it. Impossible rows are dropped (`foretune.plan.cost.screening`) and counted by reason in
-    ``dropped``. With ``shared_predictor``, one predictor learns all formats, which suits tables
+    it. Impossible rows are dropped or capped (`foretune.plan.cost.screening`) and counted by reason
+    in ``dropped``. With ``shared_predictor``, one predictor learns all formats, which suits tables
     used for most of them.
     """
 
@@ -109,6 +111,7 @@ class MeasuredOperators:
         possible = self._physically_possible(timed)
         fastest = timed[possible].sort_values("time_ms", kind="stable").drop_duplicates(columns)
         found = fastest[self._plausible_rows(fastest)][[*columns, "key", "time_ms"]].sort_index()
+        found = self._without_slow_formats(found)
         self._count_dropped(TOO_FAST, int((~possible).sum()))
         if "power_w" in rows:
             limit = shared.get("device.power_limit_w", np.inf)
@@ -139,6 +142,16 @@ class MeasuredOperators:
             self._count_dropped(NON_MONOTONIC, int(contradictory.sum()))
         return plausible
 
+    def _without_slow_formats(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """Return ``rows`` with capped times, where formats are those of weights alone."""
+        kind = KINDS[self.kernel]
+        if [c for c in kind.exact if c in FORMAT_COLUMNS] != [FORMAT_COLUMNS[0]]:
+            return rows
+        columns = [c for c in (*kind.axes, *kind.exact) if c != FORMAT_COLUMNS[0]]
+        capped = capped_times(rows, rows[FORMAT_COLUMNS[0]].astype(str), columns)
+        self._count_dropped(SLOW_FORMAT, int((capped < rows["time_ms"]).sum()))
+        return rows.assign(time_ms=capped)
+
     def _count_dropped(self, reason: str, count: int) -> None:
         if count:
             self.dropped[reason] = self.dropped.get(reason, 0) + count
@@ -161,7 +174,7 @@ class MeasuredOperators:
         return TrainingSet(predictor_name, rows.reset_index(drop=True), self.family)
 
     def estimate(
-        self, key: str, rows: pd.DataFrame, limits: np.ndarray, predictor: Predictor
+        self, key: str, rows: pd.DataFrame, limits: np.ndarray, predictor: OperatorPredictor
     ) -> OperatorEstimate:
         """Return the times of operators as if they had formats ``key``.
 
@@ -183,7 +196,7 @@ class MeasuredOperators:
         distance, nearest = self._tree(key).query(kind.coordinates(queries))
         exact = distance < EXACT_DISTANCE
         log_ms = np.where(exact, np.log(known["time_ms"].to_numpy())[nearest], log_ms)
-        width = np.where(exact, REPEAT_WIDTH, width)
+        width = np.where(exact, REPEAT_WIDTH, width * (1.0 + distance))
         watts = predicted.get("power_w", pd.Series(np.nan, predicted.index)).to_numpy()
         log_ms = log_ms + np.log(parts) + self._limit_correction(key, queries, limits)
         return OperatorEstimate(log_ms, width, watts, distance)

@@ -1,7 +1,9 @@
 """Screens measured operators for impossible rows.
 
 Three kinds of rows are dropped and counted: times below the hardware's limit; times that contradict
-their curve by falling as the load grows; and formats whose times are copies of another's.
+their curve by falling as the load grows; and formats whose times are copies of another's. A narrow
+format that is far slower than the same operator in 16 bits was measured with an untuned kernel: its
+time is capped, and counted too.
 """
 
 from collections.abc import Sequence
@@ -14,6 +16,7 @@ import pandas as pd
 TOO_FAST = "faster than the hardware allows"
 NON_MONOTONIC = "inconsistent with times at other loads"
 DUPLICATED = "copied from another format"
+SLOW_FORMAT = "slower than in 16 bits, and capped"
 MAX_TIME_RATIO = 2.0
 """Maximum ratio of a time to that at a larger load.
 
@@ -21,6 +24,11 @@ Kernel switches and tile quantization explain smaller ratios. Chosen on tables o
 and an L40S, most of which lose less than 0.6 % of their rows. Screening does not change predictor
 errors; at 1.5, errors grow, as valid rows are dropped.
 """
+MAX_FORMAT_RATIO = 2.0
+"""Maximum ratio of a time to that in 16 bits; beyond it, the latter counts."""
+QUANTIZE_MS = 0.015
+"""Time that converting the inputs may take on top; most of the time of the smallest operators."""
+WIDE_FORMAT = "bf16"
 MIN_EQUAL_SHARE = 0.5
 """Share of equal times in two formats above which one is a copy."""
 MIN_SHARED_ROWS = 20
@@ -98,3 +106,16 @@ def duplicated_formats(
         if len(both) >= MIN_SHARED_ROWS and equal.mean() >= MIN_EQUAL_SHARE and other not in found:
             found.append(str(other))
     return found
+
+
+def capped_times(
+    rows: pd.DataFrame, formats: "pd.Series[str]", columns: Sequence[str]
+) -> np.ndarray:
+    """Return the times of rows, those of slow formats replaced by the time in `WIDE_FORMAT`.
+
+    ``columns`` identify an operator apart from its format.
+    """
+    ms = rows["time_ms"].to_numpy(dtype=float)
+    wide = rows["time_ms"].where(formats == WIDE_FORMAT)
+    wide_ms = wide.groupby([rows[c] for c in columns], dropna=False).transform("min").to_numpy()
+    return np.where(ms > MAX_FORMAT_RATIO * wide_ms + QUANTIZE_MS, wide_ms, ms)

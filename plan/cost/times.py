@@ -11,9 +11,9 @@ import pandas as pd
 from foretune.datasets.devices import with_specs_of
 from foretune.device import Device
 from foretune.features.roofline import row_limits_ms
-from foretune.models import Predictor
 from foretune.plan.cost.kinds import KINDS, family_of, work_share
 from foretune.plan.cost.measured_operators import EXACT_DISTANCE, LAUNCH_MS, MeasuredOperators
+from foretune.plan.cost.operator_predictor import OperatorPredictor
 from foretune.plan.cost.screening import RejectedRows
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.trained_cache import TrainedPredictorCache
@@ -107,7 +107,7 @@ class OperatorTimer:
         ]
         self._measured: dict[tuple[str, str, str], MeasuredOperators | None] = {}
         self._predictor_cache = predictors or TrainedPredictorCache()
-        self._predictors: dict[str, Predictor] = {}
+        self._predictors: dict[str, OperatorPredictor] = {}
 
     def times(self, operators: pd.DataFrame, fastest_format: bool = False) -> OperatorTimes:
         """Return the times of operators, given as rows of a run table.

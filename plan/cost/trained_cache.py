@@ -16,19 +16,20 @@ import pandas as pd
 
 import foretune.features
 import foretune.models
+import foretune.plan.cost
 from foretune.code_hash import packages_hash
 from foretune.collect.devices import cache_directory
 from foretune.errors import OutputError, PredictorError
 from foretune.family import Family
-from foretune.models import Predictor
 from foretune.models.trees.regressor import parallel_map
-from foretune.models.validation.data_checks import silence_warnings
+from foretune.plan.cost.operator_predictor import OperatorPredictor
 from foretune.progress import SILENT, Progress
 
 ShowProgress = Callable[[], AbstractContextManager[Progress]]
 """Context manager that shows progress."""
 CACHE_FOLDER = "operators"
 """Folder below the user's cache directory."""
+CODE_PACKAGES = (foretune.features, foretune.models, foretune.plan.cost)
 MAX_PREDICTORS = 2
 """Cached predictors per name, so that two sets of tables can alternate."""
 
@@ -47,7 +48,7 @@ class TrainingSet:
     @property
     def folder(self) -> str:
         """Cache folder of the predictor; changes with the rows and the code."""
-        digest = hashlib.sha256(packages_hash(foretune.features, foretune.models).encode())
+        digest = hashlib.sha256(packages_hash(*CODE_PACKAGES).encode())
         digest.update(repr(list(self.runs)).encode())
         digest.update(pd.util.hash_pandas_object(self.runs, index=False).to_numpy().tobytes())
         name = re.sub(r"[^\w.-]+", "_", self.name)
@@ -67,7 +68,7 @@ class TrainedPredictorCache:
         self._show_progress = show_progress
         self._folder = folder or cache_directory() / CACHE_FOLDER
 
-    def load_or_train(self, training_sets: Sequence[TrainingSet]) -> list[Predictor]:
+    def load_or_train(self, training_sets: Sequence[TrainingSet]) -> list[OperatorPredictor]:
         """Return the predictor of each training set, trained if not cached."""
         folders = [self._folder / training_set.folder for training_set in training_sets]
         found = [_read(*pair) for pair in zip(folders, training_sets, strict=True)]
@@ -82,9 +83,10 @@ class TrainedPredictorCache:
 
     def _train(
         self, training_sets: Sequence[TrainingSet], folders: Sequence[Path]
-    ) -> list[Predictor]:
-        def train(index: int) -> Predictor:
-            predictor = Predictor(kernel=training_sets[index].family).fit(training_sets[index].runs)
+    ) -> list[OperatorPredictor]:
+        def train(index: int) -> OperatorPredictor:
+            training_set = training_sets[index]
+            predictor = OperatorPredictor.fit(training_set.runs, training_set.family)
             with suppress(OutputError, OSError):  # a cache that fails must not stop the plan
                 predictor.save(folders[index])
                 _remove_older(folders[index])
@@ -94,17 +96,16 @@ class TrainedPredictorCache:
         rows = sum(len(training_set.runs) for training_set in training_sets)
         with self._show_progress() as progress:
             progress.start(f"training on {rows:,} measured operators (once)", len(training_sets))
-            with silence_warnings():  # the tables are not the user's
-                trained = parallel_map(train, range(len(training_sets)))
+            trained = parallel_map(train, range(len(training_sets)))
             progress.say(f"operator predictors saved in {self._folder}")
         return trained
 
 
-def _read(folder: Path, training_set: TrainingSet) -> Predictor | None:
+def _read(folder: Path, training_set: TrainingSet) -> OperatorPredictor | None:
     if not folder.is_dir():
         return None
     with suppress(PredictorError):
-        return Predictor.load(folder, training_set.family)
+        return OperatorPredictor.load(folder, training_set.family)
     shutil.rmtree(folder, ignore_errors=True)  # a damaged folder could not be overwritten
     return None
 

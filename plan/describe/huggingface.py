@@ -3,7 +3,10 @@
 Families name equivalent fields differently. Fields about vision, speech or training are ignored.
 """
 
+import importlib.resources
+import json
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,15 @@ MULTIMODAL_ARCHITECTURE = "ConditionalGeneration"
 """Part of the names of architectures that also read images."""
 UNSUPPORTED_FIELDS = {"encoder_layers": "an encoder"}
 """Field -> unsupported kind of layer."""
+STATE_FIELDS = {
+    "mamba_d_state": "Mamba layers", "mamba_d_conv": "Mamba layers", "lru_width": "RG-LRU layers",
+    "conv_L_cache": "short convolutions", "attn_layer_period": "layers without attention",
+}  # fmt: skip
+"""Field -> layers that only `mixed_layers` can plan."""
+KIND_FIELDS = ("layer_types", "layers_block_type", "block_types")
+PLANNED_KINDS = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention",
+                 "deepseek_sparse_attention", "attention")  # fmt: skip
+"""Kinds of layers that every family may mix."""
 
 UNGATED_FAMILIES = ("gpt_neox", "nemotron", "nemotron_h", "phi", "starcoder2")
 """Families (``model_type``) whose MLPs and experts have no gate: two matrices, not three."""
@@ -57,7 +69,7 @@ def read_config(config: Fields, name: str, quantization: Fields | None = None) -
 
 
 def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescription:
-    text = _text_config(config)
+    text = _with_family_facts(_text_config(config), config)
     kinds = config.get("architectures") or []
     if kinds and not any(word in kind for kind in kinds for word in GENERATIVE_ARCHITECTURES):
         raise UsageError(f"{name}: {kinds[0]} does not generate text: choose another model")
@@ -97,6 +109,8 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
         or any(MULTIMODAL_ARCHITECTURE in kind for kind in kinds),
     }
     mixed = mixed_layers(text, name)
+    if not mixed:
+        _require_planned_kinds(text, name)
     if "layers" not in mixed:
         common["layers"] = _required_int(text, name, "num_hidden_layers")
     if "intermediate" not in mixed:
@@ -105,6 +119,36 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
     if not fields["windowed_layers"]:
         fields["sliding_window"] = 0
     return ModelDescription(name=name, **fields)
+
+
+def _with_family_facts(text: Fields, config: Fields) -> Fields:
+    """Return ``text`` with fields by their usual names, and what the family's class defaults.
+
+    The facts are those of transformers, from ``benchmarks/plan_families.py``.
+    """
+    facts = _families().get(str(text.get("model_type") or f"{config.get('model_type')}_text"))
+    if facts is None:
+        return text
+    aliases = {name: text[alias] for name, alias in facts["aliases"].items() if alias in text}
+    given = {**aliases, **text}
+    outside = {name: config[name] for name in facts["defaults"] if name in config}
+    return {**facts["defaults"], **outside, **given}
+
+
+@cache
+def _families() -> dict[str, Any]:
+    path = importlib.resources.files("foretune.plan.describe") / "families.json"
+    families: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return families
+
+
+def _require_planned_kinds(text: Fields, name: str) -> None:
+    """Raise UsageError if a layer is of a kind that would be planned as attention."""
+    kinds = [kind for field in KIND_FIELDS for kind in text.get(field) or ()]
+    unknown = [f"layers of kind {kind!r}" for kind in kinds if kind not in PLANNED_KINDS]
+    unknown += [layers for field, layers in STATE_FIELDS.items() if text.get(field)]
+    if unknown:
+        raise UsageError(f"{name}: {unknown[0]} cannot be planned yet")
 
 
 def _text_config(config: Fields) -> Fields:

@@ -11,12 +11,12 @@ from typing import Any
 
 from foretune.errors import UsageError
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.launching import PORT, TRTLLM_VERSION, launch
+from foretune.plan.serve.launching import ENGINE_VERSIONS, PORT, launch
 
 IMAGES = {
-    "vllm": "vllm/vllm-openai:latest",
-    "sglang": "lmsysorg/sglang:latest",
-    "trtllm": f"nvcr.io/nvidia/tensorrt-llm/release:{TRTLLM_VERSION}",
+    "vllm": f"vllm/vllm-openai:v{ENGINE_VERSIONS['vllm']}",
+    "sglang": f"lmsysorg/sglang:v{ENGINE_VERSIONS['sglang']}",
+    "trtllm": f"nvcr.io/nvidia/tensorrt-llm/release:{ENGINE_VERSIONS['trtllm']}",
 }
 """Engine -> its published image for NVIDIA GPUs."""
 CONFIG_DIRECTORY = "/etc/engine"

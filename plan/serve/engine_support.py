@@ -96,7 +96,9 @@ def sglang_flags(offload: Offload) -> list[str]:
     """Return SGLang's flags for offloading."""
     flags = []
     if offload.weights_gib:
-        flags += ["--cpu-offload-gb", f"{offload.weights_gib:.0f}", "--disable-cuda-graph"]
+        flags += ["--cpu-offload-gb", f"{offload.weights_gib:.0f}"]
+        for phase in ("decode", "prefill"):
+            flags += [f"--cuda-graph-backend-{phase}", "disabled"]
     if offload.cache_gib:
         size = max(round(offload.cache_gib * GIB / 1e9), 1)
         flags += ["--enable-hierarchical-cache", "--hicache-size", str(size)]

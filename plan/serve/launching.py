@@ -1,14 +1,13 @@
 """Commands that start a planned deployment with each engine.
 
-The flags follow the documentation of vLLM 0.12 (online quantization: its main branch of 2026),
-SGLang's main branch of 2026, and TensorRT-LLM 1.3 (``trtllm-serve``). Disaggregated serving uses
-NixlConnector in vLLM and each engine's own documented options.
+The flags are those of `ENGINE_VERSIONS`. Disaggregated serving uses NixlConnector in vLLM and each
+engine's own documented options.
 """
 
 import json
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
@@ -27,8 +26,8 @@ from foretune.plan.serve.engine_support import (
     vllm_flags,
 )
 
-TRTLLM_VERSION = "1.3.0rc23"
-"""A published build of the TensorRT-LLM version documented here."""
+ENGINE_VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.3.0rc23"}
+"""Engine -> the version that its commands are for: all of its flags were read."""
 PORT = 8000
 PREFILL_PORT, DECODE_PORT = 8100, 8200
 SIDE_CHANNEL_PORT = 5600
@@ -57,18 +56,20 @@ class Launch:
             before the program set its environment.
         files: name -> text of the files that commands read.
         notes: what else to do.
+        version: the engine's name and the version that the commands are for.
         unsupported: why this engine cannot run the deployment; empty if it can.
     """
 
     commands: Sequence[Sequence[str]]
     files: dict[str, str]
     notes: Sequence[str]
+    version: str = ""
     unsupported: str = ""
 
     def __str__(self) -> str:
         if self.unsupported:
             return f"# {self.unsupported}"
-        lines = ["# " + " ".join(note.split()) for note in self.notes]
+        lines = ["# " + " ".join(note.split()) for note in (f"for {self.version}", *self.notes)]
         for name, text in self.files.items():
             lines.append(f"cat > {name} <<'END'\n{text}END")
         lines.extend(_shell(command) for command in self.commands)
@@ -97,8 +98,9 @@ def launch(deployment: Deployment, engine: str, replicas: int = 1) -> Launch:
     if deployment.pools:
         reason = reason or unsupported_layout(deployment.pools.prefill, engine)
     if reason:
-        return Launch((), {}, (), reason)
-    return LAUNCHERS[engine](deployment, replicas)
+        return Launch((), {}, (), unsupported=reason)
+    version = f"{ENGINE_NAMES[engine]} {ENGINE_VERSIONS[engine]}"
+    return replace(LAUNCHERS[engine](deployment, replicas), version=version)
 
 
 def checkpoint(deployment: Deployment, engine: str) -> tuple[str, str, str]:
@@ -232,7 +234,7 @@ def _sglang(deployment: Deployment, replicas: int) -> Launch:
         words = ["python", "-m", "sglang.launch_server", "--model-path", name]
         words += ["--tp-size", str(layout.tp * layout.dp)]
         words += _flag_above_one("--pp-size", layout.pp)
-        words += ["--dp-size", str(layout.dp), "--enable-dp-attention"] if layout.dp > 1 else []
+        words += _flag_above_one("--attn-dp-size", layout.dp)
         words += _flag_above_one("--ep-size", layout.moe_ep)
         if copies := layout.redundant_experts(deployment.model):
             words += ["--ep-num-redundant-experts", str(copies)]
@@ -242,7 +244,7 @@ def _sglang(deployment: Deployment, replicas: int) -> Launch:
         rank_requests = ceil(requests / layout.dp)
         words += ["--chunked-prefill-size", _max_step_tokens(deployment, rank_requests)]
         if not deployment.offload.weights_gib:
-            words += ["--cuda-graph-max-bs", str(min(rank_requests, MAX_CAPTURED_REQUESTS))]
+            words += ["--cuda-graph-max-bs-decode", str(min(rank_requests, MAX_CAPTURED_REQUESTS))]
         words += sglang_flags(deployment.offload)
         words += ["--mem-fraction-static", f"{_static_share(deployment, layout, requests):.2f}"]
         words += _speculation_flags(deployment, "sglang")

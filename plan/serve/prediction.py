@@ -14,8 +14,8 @@ from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times
 from foretune.plan.serve.deployments.correction import LatencyPredictor
 from foretune.plan.serve.deployments.power import deployment_power
 from foretune.plan.serve.deployments.serving import (
-    ServingModel,
     apply_prefill_limit,
+    formula_latencies,
     prompts_per_token,
     tokens_per_s,
 )
@@ -34,7 +34,8 @@ def predict(
     qualities are the published ones.
     """
     rows = analytic_times([c.deployment for c in candidates], timers)
-    latencies = apply_prefill_limit(rows, (correction or ServingModel()).predict(rows))
+    latencies = correction.predict(rows) if correction else formula_latencies(rows)
+    latencies = apply_prefill_limit(rows, latencies)
     ttft_columns = [name for name in latencies if name.startswith("ttft_ms")]
     latencies = latencies.assign(**{name: latencies[name] + rows["fetch"] for name in ttft_columns})
     table = pd.DataFrame([_candidate_columns(c) for c in candidates]).join(latencies)

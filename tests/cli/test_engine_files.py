@@ -135,8 +135,6 @@ def test_what_cannot_be_measured(tuned, more, reason, capsys):
         (["vllm", MODEL, "--measure"], "--measure needs --out"),
         (["vllm", MODEL, "--measure", "--out", "x"], "this machine has none"),
         (["lmdeploy", MODEL, "--device", "b200_sxm"], "unknown engine with tuned files 'lmdeploy'"),
-        (["aiter", MODEL, "--device", "b200_sxm"], "for AMD Instinct GPUs, not for NVIDIA B200"),
-        (["aiter", MODEL, "--device", "mi300x"], "aiter is not installed here"),
         (["vllm", MODEL], "give --device: tuned files"),
         (["vllm", MODEL, "--device", "b200_sxn"], "did you mean 'b200_sxm'"),
         (["vllm", MODEL, "--device", "b200_sxm", "--layout", "tp=8,ep=2"], "give 1 or 8"),

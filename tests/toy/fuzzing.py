@@ -283,18 +283,6 @@ def _read_layer(folder: Path) -> int:
     return len(read_vllm(folder / LAYER).configs)
 
 
-def _benchmark(folder: Path) -> None:
-    figures = ("mean_ttft_ms", "mean_tpot_ms", "median_ttft_ms", "median_tpot_ms",
-               "output_throughput", "completed", "failed")  # fmt: skip
-    (folder / "x.json").write_text(json.dumps(dict.fromkeys(figures, 7)))
-
-
-def _read_benchmark(folder: Path) -> int:
-    from foretune.plan.check.vllm_bench import Benchmark
-
-    return Benchmark.from_file(folder / "x.json").completed
-
-
 def _config(folder: Path) -> None:
     config = {
         "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], "num_hidden_layers": 4,
@@ -400,7 +388,6 @@ DECODERS = {
     "recorded calls": Decoder(_calls, _read_calls),
     "order of launches": Decoder(_order, _read_order),
     "vLLM's tuned file": Decoder(_layer, _read_layer),
-    "vLLM's benchmark": Decoder(_benchmark, _read_benchmark),
     "model's configuration": Decoder(_config, _read_config),
     "prices": _csv("p.csv", "system,usd_per_gpu_hour\nh200_sxm,2.5\nb200_sxm,4\n", _prices),
     "accuracies": _csv(

@@ -1,8 +1,7 @@
 """Corrects analytic latencies with measured deployments.
 
-A grouped Gaussian process predicts log(measured / analytic). For models outside the training data,
-its mean is blended with a boosted model on model-independent features. Interval widths are
-conformal: from held-out models for unknown models, from held-out configurations for known ones.
+Experts predict log(measured / formula). Their weights, and the interval's width, come from held-out
+models for unknown models, and from held-out configurations for known ones.
 """
 
 import json
@@ -19,13 +18,7 @@ import pandas as pd
 from foretune.errors import PredictorError
 from foretune.files import atomic_write, read_json, translate_read_errors
 from foretune.plan.serve.deployments.deployment import ENGINES
-from foretune.plan.serve.deployments.group_process import (
-    COMPONENTS,
-    NOISE,
-    GroupedGaussianProcess,
-    group_coordinates,
-    group_labels,
-)
+from foretune.plan.serve.deployments.experts import EXPERTS, LatencyExperts, best_weights
 from foretune.plan.serve.deployments.probability import (
     DEFAULT_MIN_PROBABILITY,
     T_QUANTILE_95,
@@ -33,7 +26,7 @@ from foretune.plan.serve.deployments.probability import (
     required_probability,
 )
 from foretune.plan.serve.deployments.serving import (
-    ServingModel,
+    formula_latencies,
     memory_wait_ms,
     prefill_load,
     prompts_per_token,
@@ -42,25 +35,8 @@ from foretune.version import __version__
 
 TARGETS = ("tpot_ms", "ttft_ms")
 COVERAGE = 0.9
-BOOSTER_PARAMETERS: dict[str, Any] = {
-    "n_estimators": 200,
-    "max_depth": 2,
-    "learning_rate": 0.05,
-    "reg_lambda": 10.0,
-    "min_child_weight": 5.0,
-    "subsample": 0.7,
-    "colsample_bytree": 0.5,
-    "objective": "reg:pseudohubererror",
-    "huber_slope": 0.15,
-    "n_jobs": 1,
-    "random_state": 0,
-}
-"""Settings of the boosted model; it is kept simple because it extrapolates to other models."""
-BOOSTER_WEIGHTS = {"tpot_ms": 0.4}
-"""Its weight for models outside the training data. For known models and for TTFT, the process alone
-is more accurate."""
 INNER_FOLDS = 5
-FILE_FORMAT = 2
+FILE_FORMAT = 3
 PACKAGES = ("aiconfigurator-core", "aisimulate", "xgboost", "xgboost-cpu")
 """Packages that determine a correction: measured operators and boosted trees."""
 
@@ -88,19 +64,17 @@ class LatencyPredictor:
     """Latencies of deployments: closed formulas, a learned correction, and intervals.
 
     Attributes:
-        serving: the formulas.
-        processes, boosters: the correction per target.
-        widths: half width of the interval in standard deviations, per target and whether the model
-            is known.
+        experts: the correction per target.
+        weights: the experts' weights, per target and whether the model is known.
+        widths: half width of the interval in standard deviations, likewise.
         known_models: models in the training data.
         min_probability: minimum probability of meeting a limit, so that at most one choice in
             twenty misses it.
         origin: training data and package versions.
     """
 
-    serving: ServingModel = field(default_factory=ServingModel)
-    processes: dict[str, GroupedGaussianProcess] = field(default_factory=dict)
-    boosters: dict[str, Any] = field(default_factory=dict)
+    experts: dict[str, LatencyExperts] = field(default_factory=dict)
+    weights: dict[tuple[str, bool], np.ndarray] = field(default_factory=dict)
     widths: dict[tuple[str, bool], float] = field(default_factory=dict)
     known_models: frozenset[str] = frozenset()
     min_probability: float = DEFAULT_MIN_PROBABILITY
@@ -114,20 +88,31 @@ class LatencyPredictor:
         Args:
             rows: from `analytic_times`.
             measured: ``tpot_ms`` and ``ttft_ms``.
-            groups: label of each row's configuration; loads of one configuration share it and are
-                down-weighted.
+            groups: label of each row's configuration, whose loads are held out together.
             file: the table's name, for the record.
         """
         rows, measured = rows.reset_index(drop=True), measured.reset_index(drop=True)
-        self.fit_mean(rows, measured, groups)
+        self.fit_experts(rows, measured)
         self.origin = Origin(file, len(rows), package_versions())
+        predicted = pd.DataFrame(columns=[*TARGETS, "tpot_ms_high"], dtype=float)
         for seen, split in ((False, rows["model"].to_numpy(dtype=str)), (True, groups)):
-            predicted, spread = _predict_held_out(rows, measured, groups, _folds(np.asarray(split)))
-            for target in TARGETS:
-                self.widths[target, seen] = _interval_width(predicted, spread, measured, target)
-        factor = np.exp(self.widths["tpot_ms", True] * spread["tpot_ms"])
-        predicted = predicted.assign(tpot_ms_high=predicted["tpot_ms"] * factor)
+            fold = _folds(np.asarray(split))
+            if fold.max() > 0:
+                predicted = self._fit_held_out(rows, measured, fold, seen)
         self.min_probability = required_probability(calibration_choices(rows, measured, predicted))
+        return self
+
+    def fit_experts(self, rows: pd.DataFrame, measured: pd.DataFrame) -> Self:
+        """Fit the experts, which then weigh the same, with intervals of the process."""
+        analytic = formula_latencies(rows)
+        features = correction_features(rows, analytic)
+        self.known_models = frozenset(rows["model"])
+        for target in TARGETS:
+            error = _log_ratio(measured[target], analytic[target])
+            self.experts[target] = LatencyExperts.fit(target, rows, features, error)
+            for seen in (False, True):
+                self.weights[target, seen] = np.full(len(EXPERTS), 1.0 / len(EXPERTS))
+                self.widths[target, seen] = T_QUANTILE_95
         return self
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
@@ -149,44 +134,22 @@ class LatencyPredictor:
         Layouts of one model on one system share most of their error. Square roots of the diagonal
         are scales of Student's t, with the 90 % interval of `predict`.
         """
-        labels, coordinates, _ = self._inputs(rows)
-        scaled = {}
-        for target, process in self.processes.items():
+        features, scaled = correction_features(rows, formula_latencies(rows)), {}
+        for target, experts in self.experts.items():
             widths = self._row_widths(rows, target) / T_QUANTILE_95
-            scaled[target] = process.covariance(labels, coordinates) * np.outer(widths, widths)
+            scaled[target] = experts.covariance(rows, features) * np.outer(widths, widths)
         return scaled
-
-    def fit_mean(self, rows: pd.DataFrame, measured: pd.DataFrame, groups: np.ndarray) -> Self:
-        """Fit everything except the intervals."""
-        import xgboost as xgb
-
-        times = {t: measured[t].to_numpy(dtype=float) for t in TARGETS}
-        self.serving.fit(rows, times["tpot_ms"], times["ttft_ms"])
-        labels, coordinates, analytic = self._inputs(rows)
-        X = correction_features(rows, analytic)
-        self.known_models = frozenset(rows["model"])
-        sizes = pd.Series(groups).groupby(groups).transform("size").to_numpy(dtype=float)
-        for target in TARGETS:
-            error = np.log(times[target] / analytic[target].to_numpy())
-            process = GroupedGaussianProcess(COMPONENTS[target], NOISE[target])
-            self.processes[target] = process.fit(labels, coordinates, error)
-            if target in BOOSTER_WEIGHTS:
-                booster = xgb.XGBRegressor(**BOOSTER_PARAMETERS, base_score=float(np.median(error)))
-                self.boosters[target] = booster.fit(X, error, sample_weight=sizes**-0.5)
-        return self
 
     def predict_mean(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the latencies, and the standard deviations of their logarithms."""
-        labels, coordinates, analytic = self._inputs(rows)
-        mean, spread = analytic.copy(), analytic.copy()
-        unseen = ~rows["model"].isin(self.known_models).to_numpy()
-        for target in TARGETS:
-            error, spread[target] = self.processes[target].predict(labels, coordinates)
-            if target in BOOSTER_WEIGHTS and unseen.any():
-                X = correction_features(rows[unseen], analytic[unseen])
-                boosted = self.boosters[target].predict(X)
-                error[unseen] += BOOSTER_WEIGHTS[target] * (boosted - error[unseen])
-            mean[target] = analytic[target] * np.exp(error)
+        mean, spread = formula_latencies(rows), pd.DataFrame(index=rows.index)
+        seen, features = self._is_known(rows), correction_features(rows, mean)
+        for target, experts in self.experts.items():
+            opinions, spread[target] = experts.predict(rows, features)
+            weights = np.where(
+                seen[:, None], self.weights[target, True], self.weights[target, False]
+            )
+            mean[target] *= np.exp((opinions * weights).sum(axis=1))
         return mean, spread
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -214,83 +177,65 @@ class LatencyPredictor:
         with translate_read_errors(path, PredictorError, says):
             return cls._from_json(data)
 
-    def _inputs(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
-        """Return labels and coordinates for the process, and the formulas' latencies."""
-        analytic = self.serving.predict(rows)
-        return group_labels(rows), group_coordinates(rows, analytic["tpot_ms"].to_numpy()), analytic
+    def _fit_held_out(
+        self, rows: pd.DataFrame, measured: pd.DataFrame, fold: np.ndarray, seen: bool
+    ) -> pd.DataFrame:
+        """Fit weights and widths to rows held out in folds; return their latencies."""
+        analytic = formula_latencies(rows)
+        features, predicted = correction_features(rows, analytic), analytic.copy()
+        for target in TARGETS:
+            error = _log_ratio(measured[target], analytic[target])
+            opinions, spread = np.empty((len(rows), len(EXPERTS))), np.empty(len(rows))
+            for number in np.unique(fold):
+                out = fold == number
+                experts = LatencyExperts.fit(target, rows[~out], features[~out], error[~out])
+                opinions[out], spread[out] = experts.predict(rows[out], features[out])
+            weights = best_weights(opinions, error)
+            value = opinions @ weights
+            scores = np.abs(value - error) / spread
+            level = min(COVERAGE * (1.0 + 1.0 / len(scores)), 1.0)
+            width = float(np.quantile(scores, level))
+            self.weights[target, seen], self.widths[target, seen] = weights, width
+            predicted[target] *= np.exp(value)
+            predicted[f"{target}_high"] = predicted[target] * np.exp(width * spread)
+        return predicted
+
+    def _is_known(self, rows: pd.DataFrame) -> np.ndarray:
+        return rows["model"].isin(self.known_models).to_numpy()
 
     def _row_widths(self, rows: pd.DataFrame, target: str) -> np.ndarray:
-        seen = rows["model"].isin(self.known_models)
+        seen = self._is_known(rows)
         return np.where(seen, self.widths[target, True], self.widths[target, False])
 
     def _to_json(self) -> dict[str, Any]:
-        widths = [
-            {"target": target, "known": seen, "width": width}
-            for (target, seen), width in self.widths.items()
-        ]
+        fits = [
+            {"target": target, "known": seen, "width": self.widths[target, seen],
+             "weights": weights.tolist()}
+            for (target, seen), weights in self.weights.items()
+        ]  # fmt: skip
         return {
             "format": FILE_FORMAT,
             "origin": asdict(self.origin),
             "known": sorted(self.known_models),
-            "sure": self.min_probability,
-            "widths": widths,
-            "serving": self.serving.to_json(),
-            "processes": {target: p.to_json() for target, p in self.processes.items()},
-            "boosters": {
-                target: json.loads(booster.get_booster().save_raw("json"))
-                for target, booster in self.boosters.items()
-            },
+            "min_probability": self.min_probability,
+            "fits": fits,
+            "experts": {target: experts.to_json() for target, experts in self.experts.items()},
         }
 
     @classmethod
     def _from_json(cls, data: Mapping[str, Any]) -> Self:
         return cls(
-            serving=ServingModel.from_json(data["serving"]),
-            boosters={t: _booster_from_json(b) for t, b in data["boosters"].items()},
-            processes={
-                t: GroupedGaussianProcess.from_json(p) for t, p in data["processes"].items()
-            },
-            widths={(w["target"], w["known"]): w["width"] for w in data["widths"]},
+            experts={t: LatencyExperts.from_json(e) for t, e in data["experts"].items()},
+            weights={(f["target"], f["known"]): np.array(f["weights"]) for f in data["fits"]},
+            widths={(f["target"], f["known"]): f["width"] for f in data["fits"]},
             known_models=frozenset(data["known"]),
-            min_probability=data["sure"],
+            min_probability=data["min_probability"],
             origin=Origin(**data["origin"]),
         )
 
 
-def _booster_from_json(data: Any) -> Any:
-    import xgboost as xgb
-
-    booster = xgb.XGBRegressor(n_jobs=1)
-    booster.load_model(bytearray(json.dumps(data), "utf-8"))
-    return booster
-
-
-def _predict_held_out(
-    rows: pd.DataFrame, measured: pd.DataFrame, groups: np.ndarray, fold: np.ndarray
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return out-of-fold predictions and standard deviations; empty with a single fold."""
-    found = []
-    for fold_number in np.unique(fold) if fold.max() > 0 else ():
-        held_out = fold == fold_number
-        predictor = LatencyPredictor().fit_mean(
-            rows[~held_out], measured[~held_out], groups[~held_out]
-        )
-        found.append(predictor.predict_mean(rows[held_out]))
-    if not found:
-        empty = pd.DataFrame(columns=TARGETS, dtype=float)
-        return empty, empty
-    predicted, spread = (pd.concat(parts).sort_index() for parts in zip(*found, strict=True))
-    return predicted, spread
-
-
-def _interval_width(
-    predicted: pd.DataFrame, spread: pd.DataFrame, measured: pd.DataFrame, target: str
-) -> float:
-    """Return how many standard deviations cover `COVERAGE` of the held-out errors."""
-    if predicted.empty:
-        return T_QUANTILE_95
-    scores = np.abs(np.log(predicted[target] / measured[target])) / spread[target]
-    return float(np.quantile(scores, min(COVERAGE * (1.0 + 1.0 / len(scores)), 1.0)))
+def _log_ratio(measured: "pd.Series[float]", analytic: "pd.Series[float]") -> np.ndarray:
+    return np.log(measured.to_numpy(dtype=float) / analytic.to_numpy(dtype=float))
 
 
 def _folds(groups: np.ndarray) -> np.ndarray:

@@ -12,20 +12,26 @@ If memory holds fewer requests than are in flight, the rest wait. By Little's la
 token.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, Self
-
 import numpy as np
 import pandas as pd
 
-from foretune.plan.serve.deployments.nonnegative_fit import NonnegativeFit
-
-TPOT_PRIOR = np.array([1.0, 1.4, 0.1, 0.8, 1.0])
-TTFT_PRIOR = np.array([1.0, 1.0, 1.0, 1.0, 0.1, 0.05, 0.3])
-TPOT_DEFAULT = np.array([1.0, 1.9, 0.035, 1.0, 0.65])
-TTFT_DEFAULT = np.array([0.6, 1.7, 4.8, 0.6, 0.03, 0.0, 0.4])
-"""Coefficients fitted to 1,639 measured deployments of all engines (a part of AIConfigurator's
-sample table, Apache-2.0); used without other measurements."""
+TPOT_COEFFICIENTS = np.array([1.0, 1.9, 0.035, 1.0, 0.65])
+TTFT_COEFFICIENTS = {
+    "sglang burst": (1.00, 2.57, 12.4, 1.66, 0.057, 0.006, 0.94),
+    "sglang pools": (0.81, 1.73, 7.51, 1.17, 0.043, 0.016, 0.63),
+    "sglang steady": (1.45, 1.17, 14.3, 0.97, 0.028, 0.002, 0.92),
+    "trtllm burst": (1.39, 3.10, 3.04, 0.21, 0.006, 0.025, 0.42),
+    "trtllm pools": (0.65, 2.15, 4.83, 0.84, 0.042, 0.025, 0.47),
+    "trtllm speculative": (1.03, 0.60, 12.6, 0.71, 0.010, 0.011, 0.85),
+    "trtllm steady": (0.55, 0.91, 7.91, 0.31, 0.029, 0.0, 0.35),
+    "vllm burst": (0.94, 1.69, 2.15, 0.45, 0.0, 0.005, 0.10),
+    "vllm steady": (0.67, 1.33, 1.19, 0.66, 0.030, 0.0, 0.49),
+}
+"""Engine and kind of load -> coefficients. Those of the time per token are equal for all."""
+OTHER_TTFT_COEFFICIENTS = (0.72, 1.59, 4.58, 0.60, 0.030, 0.0, 0.43)
+"""All coefficients were fitted to 1,639 measured deployments (a part of AIConfigurator's sample
+table, Apache-2.0)."""
+MIN_MS = 1e-9
 OVERHEAD_MS = 20.0
 QUEUE_SHARE = 0.1
 """Scales of terms, so that their coefficients are near one."""
@@ -36,51 +42,17 @@ DeepSeek reports 1.8 tokens (arXiv:2412.19437, section 5.4.3).
 """
 
 
-def _tpot_fit() -> NonnegativeFit:
-    return NonnegativeFit(
-        TPOT_PRIOR, outlier_scale=0.15, shrinkage=0.1, group_shrinkage=100.0, pooled=TPOT_DEFAULT
+def formula_latencies(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return ``tpot_ms`` and ``ttft_ms`` of deployments; ``rows`` come from `analytic_times`."""
+    tpot = np.maximum(_tpot_terms(rows) @ TPOT_COEFFICIENTS, MIN_MS)
+    memory_wait = memory_wait_ms(rows, tpot)
+    coefficients = [TTFT_COEFFICIENTS.get(use, OTHER_TTFT_COEFFICIENTS) for use in rows["use"]]
+    terms = _ttft_terms(rows, tpot) * np.array(coefficients).reshape(
+        len(rows), len(OTHER_TTFT_COEFFICIENTS)
     )
-
-
-def _ttft_fit() -> NonnegativeFit:
-    return NonnegativeFit(
-        TTFT_PRIOR, outlier_scale=0.3, shrinkage=0.1, group_shrinkage=0.3, pooled=TTFT_DEFAULT
-    )
-
-
-@dataclass
-class ServingModel:
-    """The formulas of both latencies, with coefficients per engine and kind of load."""
-
-    tpot: NonnegativeFit = field(default_factory=_tpot_fit)
-    ttft: NonnegativeFit = field(default_factory=_ttft_fit)
-
-    def fit(self, rows: pd.DataFrame, tpot_ms: np.ndarray, ttft_ms: np.ndarray) -> Self:
-        """Fit the coefficients to measured latencies; ``rows`` come from `analytic_times`."""
-        groups, zeros = rows["use"].to_numpy(dtype=str), np.zeros(len(rows))
-        self.tpot.fit(_tpot_terms(rows), tpot_ms, zeros, groups)
-        per_token = self.tpot.predict(_tpot_terms(rows), zeros, groups)
-        memory_wait = memory_wait_ms(rows, per_token)
-        self.ttft.fit(_ttft_terms(rows, per_token), ttft_ms, memory_wait, groups)
-        return self
-
-    def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Return ``tpot_ms`` and ``ttft_ms`` of deployments."""
-        groups, zeros = rows["use"].to_numpy(dtype=str), np.zeros(len(rows))
-        tpot = self.tpot.predict(_tpot_terms(rows), zeros, groups)
-        memory_wait = memory_wait_ms(rows, tpot)
-        ttft = self.ttft.predict(_ttft_terms(rows, tpot), memory_wait, groups)
-        ttft = np.minimum(ttft, memory_wait + _max_wait_ms(rows))
-        return pd.DataFrame({"tpot_ms": tpot, "ttft_ms": ttft}, index=rows.index)
-
-    def to_json(self) -> dict[str, Any]:
-        """Return plain values that `from_json` reads."""
-        return {"tpot": self.tpot.to_json(), "ttft": self.ttft.to_json()}
-
-    @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
-        """Return the model from `to_json`'s values."""
-        return cls(NonnegativeFit.from_json(data["tpot"]), NonnegativeFit.from_json(data["ttft"]))
+    ttft = np.maximum(terms.sum(axis=1) + memory_wait, MIN_MS)
+    ttft = np.minimum(ttft, memory_wait + _max_wait_ms(rows))
+    return pd.DataFrame({"tpot_ms": tpot, "ttft_ms": ttft}, index=rows.index)
 
 
 def tokens_per_s(concurrency: np.ndarray, osl: np.ndarray, latencies: pd.DataFrame) -> np.ndarray:

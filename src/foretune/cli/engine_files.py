@@ -11,11 +11,9 @@ from foretune.cli.output import Output, percent
 from foretune.errors import UnknownName, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
-    from foretune.device import Device
-    from foretune.plan import Formats, Layout, ModelDescription
-    from foretune.plan.engine_files.aiter_tables import TableLayer
+    from foretune.plan import ModelDescription
     from foretune.plan.engine_files.guesses import EngineFile
     from foretune.plan.engine_files.layer import Engine, Layer
 
@@ -24,8 +22,6 @@ LINEAR_CONFIG_FOLDERS = {
     "sglang": "sglang/kernels/ops/gemm/configs",
 }
 """Folder of an engine's files of linear layers, as of vLLM 0.33 and SGLang 0.5.23."""
-AITER = "aiter"
-TABLE_SUFFIX = "_tuned_gemm"
 LIMIT_S = 180.0
 """Time limit of one measurement; the first one imports vLLM."""
 EXPERT_CONFIG_FOLDER = "sglang/srt/layers/moe/moe_runner/triton_utils"
@@ -54,7 +50,7 @@ BUDGET = typer.Option(
 
 def engine_config(
     context: typer.Context,
-    engine: str = typer.Argument(help="vllm, sglang or aiter."),
+    engine: str = typer.Argument(help="vllm or sglang."),
     model: str = plan_options.MODEL,
     device: str = DEVICE,
     layout: str = LAYOUT,
@@ -69,8 +65,7 @@ def engine_config(
 ) -> None:
     """List the tuned files that an engine looks for, and guess the missing ones.
 
-    A guess is what the tuned files of similar layers agree on; it is not measured. For aiter, AMD's
-    kernel library, it is rows of its tables.
+    A guess is what the tuned files of similar layers agree on; it is not measured.
 
     With --measure, files hold what beats the engine's default; their card says by how much.
     """
@@ -79,8 +74,8 @@ def engine_config(
     from foretune.plan.engine_files.guesses import tuned_file_layers
     from foretune.plan.engine_files.layer import Engine
 
-    if engine not in (*get_args(Engine), AITER):
-        raise UnknownName("engine with tuned files", engine, (*get_args(Engine), AITER))
+    if engine not in get_args(Engine):
+        raise UnknownName("engine with tuned files", engine, get_args(Engine))
     kind = cast("Engine", engine)
     tp, dp, ep = _parse_layout(layout)
     if not measure and (tokens or budget is not None):
@@ -90,11 +85,6 @@ def engine_config(
     described, output = describe_model(model), Output(options.root_options(context).as_json)
     ranks = Layout(tp, 1, dp, tp * dp // ep, ep) if described.is_moe else Layout(tp, 1, dp)
     chosen = Formats(formats) if formats else checkpoint_formats(described)
-    if engine == AITER:
-        _reject_options({"--also": also, "--triton": triton})
-        served, gpu = (described, ranks, chosen), amd_gpu(gpu_name)
-        complete_tables(output, served, gpu, tuned or _installed_folder(engine), out)
-        return
     layers = tuned_file_layers(described, ranks, chosen, gpu_name, kind)
     files: list[EngineFile] = []
     if layers:
@@ -247,12 +237,6 @@ def _show(output: Output, title: str, files: list["EngineFile"]) -> None:
             output.say(f"{_layer_sizes(file.layer)}: {outcome}{failed}")
 
 
-def _reject_options(given: dict[str, object]) -> None:
-    for option, value in given.items():
-        if value:
-            raise UsageError(f"{option} is not for aiter: only its installed tables are read")
-
-
 def _say_next_steps(
     output: Output, out: Path | None, written: list["EngineFile"], engine: str
 ) -> None:
@@ -293,86 +277,3 @@ def _file_to_json(file: "EngineFile", engine: "Engine") -> dict[str, object]:
     return {"name": file.layer.file_name_for(engine), "parts": file.parts, "status": file.status,
             "agreement": file.agreement, "configs": configs, "gains": gains,
             "failed": dict(file.failed)}  # fmt: skip
-
-
-def amd_gpu(name: str) -> "Device":
-    """Return the AMD GPU named; raise UsageError for others."""
-    from foretune.device import find_device_or_none
-
-    found = find_device_or_none(name)
-    if found is None or not str(found.architecture).startswith("gfx9"):
-        raise UsageError(
-            f"AITER's tables are for AMD Instinct GPUs, not for {name}: give --device mi300x"
-        )
-    return found
-
-
-def complete_tables(
-    output: Output,
-    served: "tuple[ModelDescription, Layout, Formats]",
-    gpu: "Device",
-    folders: "Sequence[Path]",
-    out: Path | None,
-) -> None:
-    """List the layers that AITER's tables have and lack, and write completed tables."""
-    from foretune.plan.engine_files.aiter_tables import (
-        fill_tables,
-        layers_in_tables,
-        read_tables,
-        write_tables,
-    )
-
-    model, layout, formats = served
-    architecture, units = str(gpu.architecture), int(gpu.specs["cores"])
-    tables = read_tables(folders)
-    layers = fill_tables(
-        layers_in_tables(model, layout, formats, architecture), tables, architecture, units
-    )
-    if not layers:
-        output.say(f"{model.name} in {formats}: its layers are in no tuned table of AITER")
-    else:
-        rows = [
-            [
-                ", ".join(e.parts),
-                _table_sizes(e),
-                e.table.removesuffix(TABLE_SUFFIX),
-                e.status,
-                percent(e.agreement),
-            ]
-            for e in layers
-        ]
-        title = f"{model.name} on {layout}, {gpu.name}"
-        output.table(title, ("part", "layer", "table", "rows", "agreement"), rows)
-    written = write_tables(out, layers, tables, architecture, units) if out else {}
-    if written:
-        count = f"{len(written)} table{'s' if len(written) > 1 else ''}"
-        output.say(f"{out}: {count}, new rows guessed and not measured")
-        for variable, path in written.items():
-            output.say(f"export {variable}={path.absolute()}")
-        output.say("AITER builds kernels for its tables: set AITER_REBUILD=1 once")
-    elif out is not None:
-        output.say("nothing to write: no file was written")
-    output.result({
-        "engine": AITER, "model": model.name, "device": gpu.name,
-        "layers": [_table_to_json(each) for each in layers],
-        "out": {variable: str(path) for variable, path in written.items()} or None,
-    })  # fmt: skip
-
-
-def _table_sizes(each: "TableLayer") -> str:
-    from foretune.plan.engine_files.aiter import TABLE_KINDS
-
-    return " ".join(f"{name}={each.layer[name]}" for name in TABLE_KINDS[each.table].sizes)
-
-
-def _table_to_json(each: "TableLayer") -> dict[str, object]:
-    guesses = {n: {**choice.values, "agreement": choice.agreement}
-               for n, choice in each.guesses.items()}  # fmt: skip
-    return {
-        "table": each.table,
-        "layer": dict(each.layer),
-        "parts": each.parts,
-        "status": each.status,
-        "there": list(each.tuned_tokens),
-        "guesses": guesses,
-    }

@@ -9,7 +9,7 @@ import typer
 
 from foretune.cli import options, plan_options
 from foretune.cli.output import Output
-from foretune.cli.plan_verify import verify_operators, verify_vllm
+from foretune.cli.plan_verify import verify_operators
 from foretune.errors import ForetuneError, OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -80,12 +80,6 @@ QUALITIES = typer.Option(
 VERIFY = typer.Option(
     False, "--verify", help="Measure what this machine can check.", rich_help_panel=CHECKS_PANEL
 )
-VERIFY_WITH_VLLM = typer.Option(
-    False,
-    "--verify-vllm",
-    help="Serve the best plan with vLLM and measure it.",
-    rich_help_panel=CHECKS_PANEL,
-)
 OUT = typer.Option(
     None,
     help="Keep report, table and JSON in a folder here; MLflow tracks it.",
@@ -127,7 +121,6 @@ def serve(
     tpot: float | None = plan_options.TPOT,
     limit: list[str] = plan_options.LIMIT,
     verify: bool = VERIFY,
-    verify_with_vllm: bool = VERIFY_WITH_VLLM,
     out: Path = OUT,
     kubernetes: Path = KUBERNETES,
     dynamo: Path = DYNAMO,
@@ -146,7 +139,7 @@ def serve(
     _check_required(
         model, {"--system": system, "--gpus": gpus, "--isl": isl, "--osl": osl, "--top": top}
     )
-    _check_combination(rate, verify_with_vllm, pools, kubernetes)
+    _check_combination(rate, pools, kubernetes)
     plan_options.check_engine(backend)
     requirements = plan_options.parse_limits(limit, ttft, tpot, goal)
     from foretune.plan import Workload, describe_model, plan, read_accuracy
@@ -202,8 +195,6 @@ def serve(
             measurements = verify_operators(output, found, tables, backend)
             checks = measurements.table
             results["operators"] = measurements.to_json()
-        if verify_with_vllm:
-            results["vllm"] = verify_vllm(output, best, found.best.to_dict())
     finally:  # a plan is kept even if it cannot be checked or a file cannot be written
         if out is not None:
             kept = save_plan(found, question, clocks, out, None, commands, checks)
@@ -213,13 +204,9 @@ def serve(
         output.result(plan_to_json(found, question, commands) | results)
 
 
-def _check_combination(
-    rate: float | None, verify_with_vllm: bool, pools: bool, kubernetes: Path | None
-) -> None:
+def _check_combination(rate: float | None, pools: bool, kubernetes: Path | None) -> None:
     if rate is not None and not 0 < rate < float("inf"):
         raise UsageError(f"--rate {rate:g}: give requests per second, more than 0")
-    if verify_with_vllm and rate is not None:
-        raise UsageError("--verify-vllm keeps requests in flight: plan it without --rate")
     if pools and kubernetes:
         raise UsageError("a manifest is written for one pool: leave --pools out, or give --dynamo")
 

@@ -1,16 +1,13 @@
 """``foretune plan serve … --verify``: checks of a plan on this machine."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from foretune.cli.output import Output, percent
-from foretune.console import progress_bar
 
 if TYPE_CHECKING:
     from foretune.plan import Plan
     from foretune.plan.check.operators import OperatorCheck
     from foretune.plan.cost.tables import OperatorTables
-    from foretune.plan.serve.deployments.deployment import Deployment
 
 MAX_ROWS_SHOWN = 10
 OPERATOR_COLUMNS = ("operator", "share", "predicted (90 %)", "measured")
@@ -58,33 +55,3 @@ def show_operators(output: Output, check: "OperatorCheck") -> None:
         f"{percent(check.measured_share)} of the time; they take {check.step_ratio:.2f} times the "
         f"predicted time, {percent(check.coverage)} are in their interval"
     )
-
-
-def verify_vllm(
-    output: Output, deployment: "Deployment", best: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Serve the plan with vLLM on this machine, compare its benchmark; return it for JSON."""
-    from foretune.collect.devices import local_gpus
-    from foretune.plan.check.vllm_bench import check_vllm, require_vllm
-
-    require_vllm()
-    names = {gpu.name for gpu in local_gpus()}
-    if deployment.system.device.name not in names:
-        here = ", ".join(sorted(names)) or "no NVIDIA GPU"
-        output.say(f"note: this machine has {here}, the plan is for {deployment.system.name}")
-    with progress_bar() as progress:
-        check = check_vllm(deployment, best, progress)
-    output.table(
-        "the plan, and vLLM's benchmark of it",
-        ("figure", "predicted", "90 % interval", "measured"),
-        [
-            [
-                str(row["figure"]),
-                f"{row['predicted']:.4g}",
-                "–" if row["inside"] is None else f"{row['low']:.4g} … {row['high']:.4g}",
-                f"{row['measured']:.4g}",
-            ]
-            for row in check.table.to_dict("records")
-        ],
-    )
-    return check.to_json()

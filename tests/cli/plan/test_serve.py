@@ -80,13 +80,13 @@ def test_a_plan_is_kept(capsys, tmp_path, template, monkeypatch):
 
 def test_a_plan_that_cannot_be_checked_is_still_told(capsys, monkeypatch):
     def missing(*_):
-        raise MeasurementError("no vLLM here")
+        raise MeasurementError("nothing to measure with")
 
-    monkeypatch.setattr(plan_serve, "verify_vllm", missing)
-    assert main([*PLAN, "--verify-vllm", "--json"]) == 1
+    monkeypatch.setattr(plan_serve, "verify_operators", missing)
+    assert main([*PLAN, "--verify", "--json"]) == 1
     captured = capsys.readouterr()
     assert json.loads(captured.out)["best"]
-    assert captured.err.endswith("foretune: no vLLM here\n")
+    assert captured.err.endswith("foretune: nothing to measure with\n")
 
 
 def test_a_file_that_cannot_be_written_loses_neither_the_plan_nor_the_other(capsys, tmp_path):
@@ -119,7 +119,6 @@ def test_a_file_that_cannot_be_written_loses_neither_the_plan_nor_the_other(caps
         (["--speculative", "3"], "write TOKENS:ACCEPTANCE"),
         (["--offload", "disk=3"], "unknown key of --offload 'disk'"),
         (["--pools", "--rate", "1"], "pools are sized for one load"),
-        (["--verify-vllm", "--rate", "1"], "plan it without --rate"),
         (["--formats", "bf16/fp8,/bf16"], "leave /bf16 out"),
         (["--pools", "--kubernetes", "pod.json"], "leave --pools out"),
     ],

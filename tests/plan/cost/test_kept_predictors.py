@@ -91,7 +91,7 @@ def test_another_version_of_the_code_learns_anew(kept, told, monkeypatch):
 @pytest.mark.parametrize("content", ["", "{}"])
 def test_a_damaged_file_is_replaced(kept, told, tmp_path, content):
     first = answer(kept, lesson())
-    (card,) = (tmp_path / "cache").rglob("predictor.json")
+    (card,) = (tmp_path / "cache").rglob("operators.json")
     card.write_text(content)
     assert answer(kept, lesson()) == pytest.approx(first)
     answer(kept, lesson())

@@ -10,7 +10,9 @@ from foretune.plan.cost import screening
 from foretune.plan.cost.measured_operators import MeasuredOperators
 from foretune.plan.cost.screening import (
     MAX_TIME_RATIO,
+    QUANTIZE_MS,
     RejectedRows,
+    capped_times,
     describe_rejected,
     duplicated_formats,
     non_monotonic_rows,
@@ -61,6 +63,18 @@ def test_copies_are_found_and_the_smaller_table_goes():
     assert duplicated_formats(rows, rows["format"], ["M"]) == ["int8"]
     few = rows.groupby("format").head(10)
     assert duplicated_formats(few, few["format"], ["M"]) == []
+
+
+def test_a_format_far_slower_than_16_bits_takes_their_time():
+    wide, ms = [1.0, 1.0, 0.001, np.nan], [0.6, 50.0, 0.016, 50.0]
+    sizes = {"M": [1, 2, 3, 4], "K": 8}
+    bf16 = pd.DataFrame({**sizes, "time_ms": wide, "format": "bf16"}).dropna()
+    rows = pd.concat([bf16, pd.DataFrame({**sizes, "time_ms": ms, "format": "fp8_block"})])
+    rows = rows.reset_index(drop=True)
+    capped = capped_times(rows, rows["format"], ["M", "K"])
+    assert capped[:3] == pytest.approx(wide[:3])
+    assert capped[3:] == pytest.approx([0.6, 1.0, 0.016, 50.0])  # the last has no other to judge it
+    assert ms[2] < 2 * wide[2] + QUANTIZE_MS
 
 
 def test_tables_say_what_they_left_out():

@@ -173,7 +173,7 @@ def test_a_folder(tmp_path):
      "num_experts_per_tok"],
 )  # fmt: skip
 def test_a_missing_field_is_named(tmp_path, missing):
-    config = {k: v for k, v in CONFIG.items() if k != missing}
+    config = {k: v for k, v in CONFIG.items() if k not in (missing, "model_type")}
     (tmp_path / "config.json").write_text(json.dumps(config))
     with pytest.raises(UsageError, match=missing) as error:
         describe_model(str(tmp_path))
@@ -195,6 +195,36 @@ def test_what_is_no_configuration(tmp_path):
         read_config(CONFIG | {"mamba_num_heads": 4, "hybrid_override_pattern": "MX"}, "hybrid")
     with pytest.raises(UsageError, match=r"mamba_num_heads in .* is not complete"):
         read_config(CONFIG | {"mamba_num_heads": 4, "hybrid_override_pattern": "M*E"}, "hybrid")
+
+
+HYBRIDS = {
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
+    "lfm2": {"layer_types": ["conv", "full_attention"], "conv_L_cache": 3},
+    "jamba": {"attn_layer_period": 8, "mamba_d_state": 16},
+    "bamba": {"attn_layer_indices": [9], "mamba_d_state": 128},
+    "falcon_h1": {"mamba_d_state": 256},
+    "zamba2": {"layers_block_type": ["mamba", "hybrid"]},
+    "recurrent_gemma": {"block_types": ["recurrent", "attention"], "lru_width": 2560},
+}
+
+
+@pytest.mark.parametrize("family", HYBRIDS)
+def test_layers_that_are_not_attention_are_refused_by_name(family):
+    with pytest.raises(UsageError, match=r"layers|convolutions"):
+        read_config(CONFIG | {"model_type": family} | HYBRIDS[family], family)
+
+
+def test_a_family_s_class_supplies_what_its_file_leaves_out():
+    text = {"model_type": "gemma3_text", "hidden_size": 3840, "intermediate_size": 15360,
+            "num_attention_heads": 16, "num_hidden_layers": 48, "num_key_value_heads": 8,
+            "sliding_window": 1024}  # fmt: skip
+    gemma = read_config({"architectures": ["Gemma3ForConditionalGeneration"],
+                         "model_type": "gemma3", "text_config": text}, "gemma-3-12b")  # fmt: skip
+    assert (gemma.vocab, gemma.head_dim, gemma.tied_embeddings) == (262_208, 256, True)
+    assert (gemma.windowed_layers, gemma.sliding_window) == (40, 1024)
+    own = read_config({"model_type": "gemma3", "tie_word_embeddings": False, "text_config": text},
+                      "own head")  # fmt: skip
+    assert not own.tied_embeddings  # the file's own value counts, also outside of its text part
 
 
 @pytest.mark.parametrize(

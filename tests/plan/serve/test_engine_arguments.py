@@ -1,57 +1,28 @@
-"""What the engines' own argument parsers know: names of flags, and of options in files.
+"""Every flag and option of a command is one that the engine of the printed version has.
 
-Groups that no plan touches (multimodal input, adapters, logging) are left out.
-
-* vLLM: each name stands in ``vllm/engine/arg_utils.py`` or ``vllm/entrypoints`` of 0.11.0.
-* SGLang: each stands in ``sglang/srt/server_args.py`` of 0.5.4, or the router's sources of 0.2.2.
-  Of offload: ``vllm/config`` and SGLang's page of server arguments, 2026.
+* vLLM, SGLang: the frozen lists are read from the wheels' own parsers.
+* SGLang's router: its sources of 0.2.2.
 * TensorRT-LLM: ``tensorrt_llm/commands/serve.py`` and ``tensorrt_llm/llmapi/llm_args.py``, about
   1.2; not every name was looked up. ``--config`` is another name of ``--extra_llm_api_options``.
 """
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from foretune.plan import Formats, Layout, Speculation, Workload, find_system
 from foretune.plan.describe.workload import Offload
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
-from foretune.plan.serve.launching import launch
+from foretune.plan.serve.launching import ENGINE_VERSIONS, launch, launch_commands
 
-VLLM = {
-    "--host", "--port", "--api-key", "--served-model-name", "--model", "--tokenizer", "--dtype",
-    "--seed", "--max-model-len", "--quantization", "--enforce-eager", "--trust-remote-code",
-    "--load-format", "--download-dir", "--distributed-executor-backend",
-    "--pipeline-parallel-size", "--tensor-parallel-size", "--decode-context-parallel-size",
-    "--data-parallel-size", "--data-parallel-rank", "--data-parallel-start-rank",
-    "--data-parallel-size-local", "--data-parallel-address", "--data-parallel-rpc-port",
-    "--data-parallel-backend", "--data-parallel-hybrid-lb", "--enable-expert-parallel",
-    "--enable-dbo", "--enable-eplb", "--eplb-config",
-    "--expert-placement-strategy", "--disable-custom-all-reduce", "--block-size",
-    "--gpu-memory-utilization", "--kv-cache-memory-bytes", "--swap-space", "--kv-cache-dtype",
-    "--num-gpu-blocks-override", "--enable-prefix-caching", "--prefix-caching-hash-algo",
-    "--cpu-offload-gb", "--calculate-kv-scales", "--max-num-batched-tokens", "--max-num-seqs",
-    "--max-num-partial-prefills", "--max-long-partial-prefills", "--long-prefill-token-threshold",
-    "--scheduling-policy", "--enable-chunked-prefill", "--disable-hybrid-kv-cache-manager",
-    "--async-scheduling", "--cuda-graph-sizes", "--speculative-config", "--kv-transfer-config",
-    "--compilation-config", "--kv-offloading-size", "--kv-offloading-backend",
-}  # fmt: skip
-
-SGLANG = {
-    "--model-path", "--tokenizer-path", "--host", "--port", "--device", "--dtype", "--quantization",
-    "--kv-cache-dtype", "--context-length", "--mem-fraction-static", "--max-running-requests",
-    "--max-queued-requests", "--max-total-tokens", "--chunked-prefill-size", "--max-prefill-tokens",
-    "--schedule-policy", "--page-size", "--tp-size", "--pp-size", "--dp-size", "--ep-size",
-    "--ep-num-redundant-experts",
-    "--enable-dp-attention", "--load-balance-method", "--dist-init-addr", "--nnodes", "--node-rank",
-    "--attention-backend", "--moe-a2a-backend", "--disable-radix-cache", "--cuda-graph-max-bs",
-    "--cuda-graph-bs", "--disable-cuda-graph", "--speculative-algorithm", "--disaggregation-mode",
-    "--disaggregation-transfer-backend", "--disaggregation-bootstrap-port",
-    "--speculative-draft-model-path", "--speculative-num-steps", "--speculative-eagle-topk",
-    "--speculative-num-draft-tokens", "--cpu-offload-gb", "--enable-hierarchical-cache",
-    "--hicache-size",
-}  # fmt: skip
+FLAGS = {
+    engine: set((Path(__file__).parent / "flags" / f"{engine}-{version}.txt").read_text().split())
+    for engine, version in ENGINE_VERSIONS.items()
+    if engine != "trtllm"
+}
+"""Engine -> all flags of the version that commands are for, from ``benchmarks/plan_flags.py``."""
 SGLANG_ROUTER = {"--pd-disaggregation", "--prefill", "--decode", "--host", "--port", "--policy"}
 
 TRTLLM = {
@@ -104,8 +75,7 @@ def test_engines_know_every_flag(name, small, sparse):
     wide = replace(sparse, experts=32)
     model = {"experts": sparse, "copies": wide}.get(name, small)
     deployment = deploy(model, **DEPLOYMENTS[name])
-    known = {"vllm": VLLM, "sglang": SGLANG, "trtllm": TRTLLM}
-    for engine, flags in known.items():
+    for engine, flags in {**FLAGS, "trtllm": TRTLLM}.items():
         for command in launch(deployment, engine).commands:
             allowed = flags
             if "sglang_router.launch_router" in command:
@@ -113,6 +83,12 @@ def test_engines_know_every_flag(name, small, sparse):
             if "disaggregated" in command:
                 allowed = TRTLLM_POOLS
             assert {word for word in command if word.startswith("-") and word != "-m"} <= allowed
+
+
+def test_commands_name_the_version_that_they_are_for(small):
+    for engine, text in launch_commands(deploy(small, Layout(2))).items():
+        assert text.startswith("# for ")
+        assert text.splitlines()[0].endswith(ENGINE_VERSIONS[engine])
 
 
 def test_options_of_trtllm_files_are_known(sparse):
@@ -136,8 +112,8 @@ def test_drafted_tokens(small, sparse):
         "--speculative-algorithm", "EAGLE", "--speculative-num-steps", "2",
         "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "3",
     ]  # fmt: skip
-    assert {w for w in vllm if w.startswith("--")} <= VLLM
-    assert {w for w in sglang if w.startswith("--")} <= SGLANG
+    assert {w for w in vllm if w.startswith("--")} <= FLAGS["vllm"]
+    assert {w for w in sglang if w.startswith("--")} <= FLAGS["sglang"]
     options = json.loads(launch(own, "trtllm").files["trtllm.yaml"])["speculative_config"]
     assert options == {"decoding_type": "MTP", "num_nextn_predict_layers": 2}
     assert set(options) <= TRTLLM_OPTIONS["speculative_config"]

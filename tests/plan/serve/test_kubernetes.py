@@ -8,8 +8,8 @@ import pytest
 from foretune.errors import UsageError
 from foretune.plan import Formats, Layout, Workload, find_system
 from foretune.plan.engine_files.kubernetes import IMAGES, manifest
-from foretune.plan.serve import launching
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
+from foretune.plan.serve.launching import ENGINE_VERSIONS
 
 
 def deploy(model, layout=None, system="h100_sxm", pools=None):
@@ -39,9 +39,9 @@ def test_a_pod_of_each_engine(small, engine):
     assert all(f"/etc/engine/{file}" in container["command"] for file in files)
 
 
-def test_the_image_of_tensorrt_llm_is_of_the_version_whose_flags_it_gets():
-    major, minor, _ = IMAGES["trtllm"].rpartition(":")[2].split(".", 2)
-    assert f"TensorRT-LLM {major}.{minor}" in launching.__doc__
+@pytest.mark.parametrize("engine", IMAGES)
+def test_images_are_of_the_version_whose_flags_they_get(engine):
+    assert IMAGES[engine].rpartition(":")[2].removeprefix("v") == ENGINE_VERSIONS[engine]
 
 
 @pytest.mark.parametrize(

@@ -168,9 +168,9 @@ def test_engines_are_told():
     vllm, _ = told(both, "vllm", load, Layout(2))
     assert "--cpu-offload-gb 4 --kv-offloading-size 40 --kv-offloading-backend native" in vllm
     sglang, _ = told(both, "sglang", load)
-    assert "--cpu-offload-gb 4 --disable-cuda-graph" in sglang
+    assert "--cpu-offload-gb 4 --cuda-graph-backend-decode disabled" in sglang
     assert "--enable-hierarchical-cache --hicache-size 21" in sglang
-    assert "--cuda-graph-max-bs" not in sglang
+    assert "--cuda-graph-max-bs-decode" not in sglang
     _, trtllm = told(Offload(cache_gib=20), "trtllm", load)
     assert f'"host_cache_size": {20 * GIB}' in trtllm.files["trtllm.yaml"]
     assert "cannot offload weights" in launch(deploy(both), "trtllm").unsupported

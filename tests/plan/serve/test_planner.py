@@ -114,7 +114,7 @@ def test_at_a_rate_gpus_idle_and_that_costs_energy():
     joules = table["power_w"] * table["gpus"] / (0.2 * LOAD.osl)
     assert table["energy_mj_per_token"].to_numpy() == pytest.approx(1e3 * joules.to_numpy())
     full = planned().candidates
-    assert table["power_w"].min() < full["power_w"].min()
+    assert table["power_w"].median() < full["power_w"].median()
 
 
 def test_at_a_rate_a_replica_is_started_for_more_than_the_mean():

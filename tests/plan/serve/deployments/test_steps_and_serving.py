@@ -3,8 +3,6 @@
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from foretune.plan import Formats, Layout, Workload, find_system
 from foretune.plan.cost.steps import PARTS, Step, StepTimer, StepTimerFactory, operator_table
@@ -12,8 +10,12 @@ from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.correction import TARGETS, LatencyPredictor
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
-from foretune.plan.serve.deployments.nonnegative_fit import NonnegativeFit
-from foretune.plan.serve.deployments.serving import memory_wait_ms, tokens_per_s
+from foretune.plan.serve.deployments.experts import best_weights
+from foretune.plan.serve.deployments.serving import (
+    formula_latencies,
+    memory_wait_ms,
+    tokens_per_s,
+)
 
 H100 = find_system("h100_sxm")
 CLOCKS = StepTimerFactory(None)
@@ -76,36 +78,6 @@ def test_throughput_follows_from_latencies():
     assert found[0] == pytest.approx(8 * 100 / 1.090)
 
 
-def test_terms_are_found_in_noise():
-    rng = np.random.default_rng(0)
-    terms = rng.uniform(1, 50, (600, 2))
-    groups = np.repeat(["a", "b", "c"], 200)
-    truth = {"a": (1.0, 2.0), "b": (1.0, 0.5), "c": (3.0, 0.1)}
-    times = np.array([t @ truth[g] for t, g in zip(terms, groups, strict=True)])
-    times *= np.exp(rng.normal(0, 0.05, 600))
-    times[::50] *= 20.0  # labels that lie
-    none = np.zeros(600)
-    fit = NonnegativeFit(np.ones(2), 0.15, 0.01, 0.1).fit(terms, times, none, groups)
-    for name, values in truth.items():
-        assert fit.by_group[name] == pytest.approx(values, rel=0.15, abs=0.05)
-    again = NonnegativeFit.from_json(fit.to_json())
-    assert (again.predict(terms, none, groups) == fit.predict(terms, none, groups)).all()
-    strangers = fit.predict(terms, none, np.repeat("new", 600))
-    assert strangers == pytest.approx(terms @ fit.pooled)
-
-
-@settings(max_examples=20, deadline=None)
-@given(times=st.lists(st.floats(1e-3, 1e6), min_size=3, max_size=12))
-def test_coefficients_are_never_negative(times):
-    terms = np.column_stack([np.arange(1.0, len(times) + 1), np.ones(len(times))])
-    groups = np.array(["x"] * len(times))
-    fit = NonnegativeFit(np.ones(2), 0.2, 0.1, 1.0).fit(
-        terms, np.array(times), np.zeros(len(times)), groups
-    )
-    assert (fit.pooled >= 0).all()
-    assert (fit.predict(terms, np.zeros(len(times)), groups) > 0).all()
-
-
 @pytest.fixture
 def measured(small, sparse):
     """Deployments of which those on two ranks are much slower than the physics says."""
@@ -130,7 +102,7 @@ def test_the_correction_learns_what_the_physics_misses(measured):
     rows, times, groups = measured
     out = np.arange(len(rows)) % 4 == 0
     fitted = LatencyPredictor().fit(rows[~out], times[~out], groups[~out])
-    answer, formulas = fitted.predict(rows[out]), fitted.serving.predict(rows[out])
+    answer, formulas = fitted.predict(rows[out]), formula_latencies(rows[out])
     for target in TARGETS:
         error = np.abs(answer[target] / times[target][out] - 1)
         before = np.abs(formulas[target] / times[target][out] - 1)
@@ -141,23 +113,32 @@ def test_the_correction_learns_what_the_physics_misses(measured):
 
 
 def test_errors_of_a_model_never_seen_are_less_certain(measured):
-    rows, times, groups = measured
-    fitted = LatencyPredictor().fit_mean(rows, times, groups)
+    rows, times, _ = measured
+    fitted = LatencyPredictor().fit_experts(rows, times)
     stranger = rows.assign(model="other", system="other", layout="other", formats="other")
     for target in TARGETS:
         spreads = [fitted.predict_mean(r)[1][target].median() for r in (stranger, rows)]
         assert spreads[0] > 1.2 * spreads[1]
 
 
-def test_the_order_of_rows_does_not_matter(measured):
+def test_the_better_expert_gets_the_weight():
+    error = np.random.default_rng(0).normal(0, 0.3, 400)
+    opinions = np.column_stack([error * 0.9, error * 0, error * 0])
+    assert best_weights(opinions, error).tolist() == [1.0, 0.0, 0.0]
+    doubled = np.column_stack([error * 2, error * 0, error * 0])
+    assert best_weights(doubled, error)[0] == 0.5  # the others pull it back
+
+
+def test_experts_of_known_and_of_new_models_are_weighed_apart(measured):
     rows, times, groups = measured
-    order = np.random.default_rng(1).permutation(len(rows))
-    straight = LatencyPredictor().fit_mean(rows, times, groups).serving.predict(rows)
-    shuffled = LatencyPredictor().fit_mean(
-        rows.iloc[order].reset_index(drop=True),
-        times.iloc[order].reset_index(drop=True),
-        groups[order],
-    )
-    assert shuffled.serving.predict(rows)["tpot_ms"].to_numpy() == pytest.approx(
-        straight["tpot_ms"].to_numpy(), rel=1e-6
-    )
+    fitted = LatencyPredictor().fit(rows, times, groups)
+    for target in TARGETS:
+        for seen in (True, False):
+            assert fitted.weights[target, seen].sum() == pytest.approx(1.0)
+    fitted.weights = {key: np.eye(3)[2 if key[1] else 1] for key in fitted.weights}
+    stranger = rows.assign(model="other")
+    answers = [fitted.predict_mean(asked)[0]["tpot_ms"] for asked in (rows, stranger)]
+    fitted.weights = {key: np.eye(3)[2] for key in fitted.weights}
+    again = [fitted.predict_mean(asked)[0]["tpot_ms"] for asked in (rows, stranger)]
+    assert (answers[0] == again[0]).all()
+    assert (answers[1] != again[1]).any()

@@ -1,0 +1,73 @@
+"""Writes the fields that transformers' decoder families leave to their class.
+
+Run: ``python benchmarks/plan_families.py transformers-….whl``. Sources are read, nothing is
+installed. ``plan/describe/families.json`` has the sizes that a ``config.json`` may leave out, and
+other names of fields, per ``model_type``.
+"""
+
+import argparse
+import ast
+import json
+import re
+import zipfile
+from pathlib import Path
+
+TABLE = Path(__file__).resolve().parents[1] / "plan" / "describe" / "families.json"
+MAPPING = "transformers/models/auto/modeling_auto.py"
+SIZES = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "tie_word_embeddings",
+)  # fmt: skip
+PATTERN = re.compile(r'"sliding_window_pattern", (\d+)|\(\(?i \+ 1\) % (\d+)\)')
+"""How classes say which of their layers have a window."""
+
+
+def main() -> None:
+    """Write the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("wheel", type=Path)
+    table = {}
+    with zipfile.ZipFile(parser.parse_args().wheel) as files:
+        decoders = decoder_families(files.read(MAPPING).decode())
+        for name in files.namelist():
+            if re.fullmatch(r"transformers/models/\w+/configuration_\w+\.py", name):
+                source = files.read(name).decode()
+                for node in ast.parse(source).body:
+                    if isinstance(node, ast.ClassDef):
+                        family, facts = facts_of(node, ast.get_source_segment(source, node) or "")
+                        if family in decoders or family.endswith("_text"):
+                            table[family] = facts
+    lines = [
+        f"{json.dumps(name)}: {json.dumps(table[name], sort_keys=True)}" for name in sorted(table)
+    ]
+    TABLE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+    print(f"{len(table)} families")
+
+
+def decoder_families(source: str) -> set[str]:
+    """Return the families that generate text."""
+    start = source.index("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES = ")
+    return set(re.findall(r'\("(\w+)", "', source[start : source.index("\n)\n", start)]))
+
+
+def facts_of(node: ast.ClassDef, source: str) -> tuple[str, dict[str, dict[str, object]]]:
+    """Return a class's family, and its defaults and aliases."""
+    values = {}
+    for line in node.body:
+        targets = [line.target] if isinstance(line, ast.AnnAssign) else getattr(line, "targets", [])
+        if targets and isinstance(targets[0], ast.Name) and line.value is not None:
+            try:
+                values[targets[0].id] = ast.literal_eval(line.value)
+            except ValueError:
+                continue
+    names = values.get("attribute_map", {})
+    aliases = {k: v for k, v in names.items() if k in SIZES and not v.startswith("moe_")}
+    defaults = {k: values.get(aliases.get(k, k)) for k in SIZES}
+    if found := PATTERN.search(source):
+        defaults["sliding_window_pattern"] = int(found[1] or found[2])
+    known = {k: v for k, v in defaults.items() if isinstance(v, int)}
+    return str(values.get("model_type", "")), {"aliases": aliases, "defaults": known}
+
+
+if __name__ == "__main__":
+    main()
