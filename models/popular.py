@@ -1,0 +1,110 @@
+"""Votes of published tunings on the configurations of well-known serving kernels.
+
+Serving engines publish what their tunings chose, without times. Every published winner votes for
+the candidates that resemble it. Its weight falls with the distance of its problem.
+
+The shipped table is a file of arrays that loads in milliseconds and needs only NumPy.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from foretune.device import Device
+from foretune.errors import PredictorError
+from foretune.files import read_arrays, translate_read_errors
+from foretune.space import Configuration
+
+SHIPPED = Path(__file__).parent / "shipped" / "popular.npz"
+SIZE_DISTANCE = np.array([1.0, 0.5, 0.5])
+"""Distance per octave of M, N and experts; a vote's weight is e to minus the distance."""
+OTHER_DEVICE, OTHER_ARCHITECTURE, OTHER_VENDOR, OTHER_DTYPE = 1.0, 2.0, 2.0, 1.0
+"""Distance added for each difference."""
+KNOB_DISTANCE = {"GROUP_M": 0.3, "NUM_STAGES": 2.0}
+OTHER_KNOB_DISTANCE, MAX_OCTAVES = 4.0, 3.0
+"""Distance per octave between a winner's and a candidate's value, for so many octaves."""
+_DECORATION = re.compile(r"^(BLOCK|BLK|TILE|B(?=[MNK]$))_?|_?SIZE")
+
+
+def knob_meaning(name: str) -> str:
+    """Return what a parameter means: ``M`` for ``BLOCK_SIZE_M``, ``BLOCK_M`` and ``BM``."""
+    return _DECORATION.sub("", name.upper()).strip("_")
+
+
+@dataclass(frozen=True)
+class Tunings:
+    """Published winners of one family of kernels.
+
+    Attributes:
+        devices, architectures, dtypes: of each row; ``dtypes`` are the weights' types.
+        sizes: log2 of M, N and experts of each row, in quarters; 0 where there is none.
+        winners: row of ``configs`` that each tuning chose.
+        configs: distinct winners, a column per knob; -1 where a file names no value.
+        knobs: meaning of each column (`knob_meaning`).
+    """
+
+    devices: np.ndarray
+    architectures: np.ndarray
+    dtypes: np.ndarray
+    sizes: np.ndarray
+    winners: np.ndarray
+    configs: np.ndarray
+    knobs: np.ndarray
+
+    def weights(self, device: Device, dtype: str, sizes: Sequence[float]) -> np.ndarray:
+        """Return the weight of each row's vote on a problem; sizes are M, N and experts."""
+        octaves = np.log2(np.maximum(sizes, 1.0)) - self.sizes / 4.0
+        vendors = self.architectures.astype("U2")
+        distance = (
+            np.abs(octaves) @ SIZE_DISTANCE
+            + OTHER_DEVICE * (self.devices != device.name)
+            + OTHER_ARCHITECTURE * (self.architectures != device.architecture)
+            + OTHER_VENDOR * (vendors != device.architecture[:2])
+            + OTHER_DTYPE * (self.dtypes != dtype)
+        )
+        return np.asarray(np.exp(-distance))
+
+    def agreement(self, configs: Sequence[Configuration]) -> np.ndarray:
+        """Return how much each distinct winner resembles each candidate, from 0 to 1."""
+        distance = np.zeros((len(self.configs), len(configs)))
+        columns = [{knob_meaning(name): value for name, value in c.items()} for c in configs]
+        for own, knob in zip(self.configs.T, self.knobs.tolist(), strict=True):
+            theirs = np.array([float(c.get(knob, -1)) for c in columns])
+            octaves = np.abs(np.subtract.outer(_log2(own), _log2(theirs)))
+            octaves[np.logical_or.outer(own < 0, theirs < 0)] = 0.0
+            scale = KNOB_DISTANCE.get(knob, OTHER_KNOB_DISTANCE)
+            distance += scale * np.minimum(octaves, MAX_OCTAVES)
+        return np.asarray(np.exp(-distance))
+
+    def log_votes(self, weights: np.ndarray, agreement: np.ndarray) -> np.ndarray:
+        """Return the log of each candidate's votes over those of the first."""
+        votes = np.bincount(self.winners, weights, len(self.configs)) @ agreement
+        return np.asarray(np.log(votes / votes.max()))
+
+
+@cache
+def shipped_tunings() -> Mapping[str, Tunings]:
+    """Return the shipped winners by family; raises PredictorError if the file is damaged."""
+    with translate_read_errors(SHIPPED, PredictorError, "is damaged ({}): install Foretune again"):
+        found: dict[str, dict[str, Any]] = {}
+        for name, array in read_arrays(SHIPPED).items():
+            family, _, field = name.partition(".")
+            found.setdefault(family, {})[field] = array
+        return {family: Tunings(**arrays) for family, arrays in found.items()}
+
+
+def save_tunings(tunings: Mapping[str, Tunings], path: Path) -> None:
+    """Write one file of arrays."""
+    np.savez_compressed(path, **{
+        f"{family}.{f.name}": getattr(one, f.name)
+        for family, one in tunings.items() for f in fields(one)
+    })  # fmt: skip
+
+
+def _log2(values: np.ndarray) -> np.ndarray:
+    return np.asarray(np.log2(np.maximum(values, 1.0)))
