@@ -27,7 +27,7 @@ OTHER_DEVICE, OTHER_ARCHITECTURE, OTHER_VENDOR, OTHER_DTYPE = 1.0, 2.0, 2.0, 1.0
 """Distance added for each difference."""
 KNOB_DISTANCE = {"GROUP_M": 0.3, "NUM_STAGES": 2.0}
 OTHER_KNOB_DISTANCE, MAX_OCTAVES = 4.0, 3.0
-"""Distance per octave between a winner's and a candidate's value, for so many octaves."""
+"""Distance per octave between a winner's and a candidate's value, and where it ends."""
 _DECORATION = re.compile(r"^(BLOCK|BLK|TILE|B(?=[MNK]$))_?|_?SIZE")
 
 
@@ -46,6 +46,7 @@ class Tunings:
         winners: row of ``configs`` that each tuning chose.
         configs: distinct winners, a column per knob; -1 where a file names no value.
         knobs: meaning of each column (`knob_meaning`).
+        tile: which of the knobs are the tile.
     """
 
     devices: np.ndarray
@@ -55,6 +56,35 @@ class Tunings:
     winners: np.ndarray
     configs: np.ndarray
     knobs: np.ndarray
+    tile: np.ndarray
+
+    def log_shares(
+        self, device: Device, dtype: str, sizes: Sequence[float], configs: Sequence[Configuration]
+    ) -> np.ndarray | None:
+        """Return the log of each candidate's share of the votes; None if it has no known tile.
+
+        Args:
+            device: where the candidates run.
+            dtype: type of the weights, as in ``dtypes``.
+            sizes: M, N and experts of the problem.
+            configs: the candidates.
+        """
+        values = self.values(configs)
+        tiles = values[:, self.tile]
+        if (tiles < 0).any():
+            return None
+        weights = self.weights(device, dtype, sizes)
+        numbers = np.unique(tiles, axis=0, return_inverse=True)[1]
+        return self.count(weights, self.agreement(values), numbers.ravel())
+
+    def values(self, configs: Sequence[Configuration]) -> np.ndarray:
+        """Return the candidates' values of the knobs, -1 where they have none."""
+        # in this order, a kernel's own NUM_STAGES counts, not Triton's num_stages
+        named = [{knob_meaning(n): c[n] for n in sorted(c, reverse=True)} for c in configs]
+        knobs = self.knobs.tolist()
+        return np.array([
+            [float(v) if type(v := c.get(knob)) is int else -1.0 for knob in knobs] for c in named
+        ])  # fmt: skip
 
     def weights(self, device: Device, dtype: str, sizes: Sequence[float]) -> np.ndarray:
         """Return the weight of each row's vote on a problem; sizes are M, N and experts."""
@@ -69,22 +99,28 @@ class Tunings:
         )
         return np.asarray(np.exp(-distance))
 
-    def agreement(self, configs: Sequence[Configuration]) -> np.ndarray:
+    def agreement(self, values: np.ndarray) -> np.ndarray:
         """Return how much each distinct winner resembles each candidate, from 0 to 1."""
-        distance = np.zeros((len(self.configs), len(configs)))
-        columns = [{knob_meaning(name): value for name, value in c.items()} for c in configs]
-        for own, knob in zip(self.configs.T, self.knobs.tolist(), strict=True):
-            theirs = np.array([float(c.get(knob, -1)) for c in columns])
+        distance = np.zeros((len(self.configs), len(values)))
+        for own, theirs, knob in zip(self.configs.T, values.T, self.knobs.tolist(), strict=True):
             octaves = np.abs(np.subtract.outer(_log2(own), _log2(theirs)))
             octaves[np.logical_or.outer(own < 0, theirs < 0)] = 0.0
             scale = KNOB_DISTANCE.get(knob, OTHER_KNOB_DISTANCE)
             distance += scale * np.minimum(octaves, MAX_OCTAVES)
         return np.asarray(np.exp(-distance))
 
-    def log_votes(self, weights: np.ndarray, agreement: np.ndarray) -> np.ndarray:
-        """Return the log of each candidate's votes over those of the first."""
+    def count(self, weights: np.ndarray, agreement: np.ndarray, tiles: np.ndarray) -> np.ndarray:
+        """Return the log of each candidate's votes over all votes.
+
+        The best candidate of each of the ``tiles`` gets the votes of the whole tile, so that the
+        first measurements differ in what matters most.
+        """
         votes = np.bincount(self.winners, weights, len(self.configs)) @ agreement
-        return np.asarray(np.log(votes / votes.max()))
+        votes = np.maximum(votes / votes.sum(), np.finfo(float).tiny)
+        ranked = np.argsort(-votes, kind="stable")
+        best = ranked[np.unique(tiles[ranked], return_index=True)[1]]
+        votes[best] = np.bincount(tiles, votes)
+        return np.asarray(np.log(votes))
 
 
 @cache
