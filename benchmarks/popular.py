@@ -4,7 +4,7 @@
 
 FOLDER has ``winners.parquet`` (what tunings of serving engines chose) and ``candidates.parquet``
 (LightLLM's lists). Printed is the share of tunings whose tile, and whole configuration, is among
-the first 1, 4 and 8 of an order. Votes never come from the layer that is judged.
+the first 1, 4 and 8 of an order. The layer, or device, that is judged does not vote.
 """
 
 import argparse
@@ -13,7 +13,7 @@ import itertools
 import json
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from foretune.tune.triton.problem_key import Call
 from foretune.tune.triton.tiles import tile_launches
 
 FIRST = (1, 4, 8)
-JUDGED = 150
+JUDGED = 100
 """Tunings of a family that are judged, at most, drawn at random."""
 ARCHITECTURES = {
     "NVIDIA H20": "sm_90", "NVIDIA H20-3e": "sm_90", "NVIDIA L20Y": "sm_90",
@@ -173,13 +173,16 @@ def by_launch_order(family: str, row: Mapping[str, Any], configs: list[Configura
     if experts > 1:  # the first product: gate and up, eight experts a token
         n, padded = (2 * n if family == "fused_moe" else n), m * 8 + experts * 15
         arguments = {"a_ptr": Tensor(narrow, (m, k)), "b_ptr": Tensor(dtype, (experts, n, k)),
-                     "c_ptr": Tensor("bfloat16", (m, 8, n)), "N": n, "K": k, "EM": padded}  # fmt: skip
+                     "c_ptr": Tensor("bfloat16", (m, 8, n)), "N": n, "K": k}  # fmt: skip
         rows = padded
     else:
         arguments = {"A": Tensor(narrow, (m, k)), "B": Tensor(dtype, (n, k)),
                      "C": Tensor("bfloat16", (m, n)), "M": m, "N": n, "K": k}  # fmt: skip
         rows = m
-    grid = lambda meta: (triton.cdiv(rows, meta[names[0]]) * triton.cdiv(n, meta[names[1]]),)  # noqa: E731
+
+    def grid(meta: Mapping[str, Any]) -> tuple[int, ...]:
+        return (triton.cdiv(rows, meta[names[0]]) * triton.cdiv(n, meta[names[1]]),)
+
     device = device_of(row["device"])
     call = Call("a product", "", Problem(), arguments, device, grid, tuple(names))
     launches = tile_launches(call, configs)
@@ -188,31 +191,29 @@ def by_launch_order(family: str, row: Mapping[str, Any], configs: list[Configura
     return shipped_order().log_ratios(columns) + 4.0 * ~columns.fits
 
 
-def judge(folder: Path, name: str, held_out: str, chosen: Callable[[pd.DataFrame], Any],
-          voters: Callable[[pd.DataFrame], Any]) -> None:  # fmt: skip
-    """Print the shares of one family; ``chosen`` and ``voters`` select rows."""
+def judge(
+    folder: Path, name: str, found: Winners, held_out: str, chosen: np.ndarray, voters: np.ndarray
+) -> None:
+    """Print the shares of one family; ``chosen`` and ``voters`` are masks of its rows."""
     family = FAMILIES[name]
-    found = read(folder, family)
     listed, per_thread = candidates(folder, family, found.values)
     values, rng = np.array(listed), np.random.default_rng(0)
     configs = [Configuration(dict(zip(family.knobs, c, strict=True))) for c in listed]
     agreement = found.tunings.agreement(values.astype(float))
     exact = (found.tunings.configs[:, None] == values[None]).all(-1)
     tiles = np.unique(values[:, : family.tile], axis=0, return_inverse=True)[1].ravel()
-    judged = rng.permutation(np.flatnonzero(chosen(found.rows)))[:JUDGED]
-    votes_of = np.asarray(voters(found.rows), dtype=float)
+    judged = rng.permutation(np.flatnonzero(chosen))[:JUDGED]
     hits: dict[str, list[np.ndarray]] = {}
     for i in judged:
         row = found.rows.iloc[i]
-        others = votes_of * np.asarray(found.rows["layer"] != row["layer"])
-        if held_out == "device":
-            others = votes_of * np.asarray(found.rows["device"] != row["device"])
+        others = 1.0 * (voters & np.asarray(found.rows[held_out] != row[held_out]))
         sizes = [row["M"], row["N"], row["E"]]
         weights = others * found.tunings.weights(device_of(row["device"]), row["dtype"], sizes)
         votes = found.tunings.count(weights, agreement, tiles)
         as_cast = found.tunings.count(weights, agreement, np.arange(len(values)))
         octaves = np.abs(np.log2(row["M"]) - found.tunings.sizes[:, 0] / 4)
-        count = lambda w: np.bincount(found.tunings.winners, w, len(exact)) @ exact  # noqa: E731
+        alike = [np.bincount(found.tunings.winners, w, len(exact)) @ exact
+                 for w in (others, others * np.exp(-20 * octaves))]  # fmt: skip
         if len(per_thread):
             order = np.abs(np.log2(per_thread / ROW_ELEMENTS_PER_THREAD))
         else:
@@ -220,8 +221,8 @@ def judge(folder: Path, name: str, held_out: str, chosen: Callable[[pd.DataFrame
         noise = 1e-9 * rng.random(len(values))
         orders = {
             "votes": -votes, "votes, not by tile": -as_cast, "votes and order": 3 * order - votes,
-            "order": order, "most frequent winner": -count(others),
-            "nearest M": -count(others * np.exp(-20 * octaves)), "random": noise,
+            "order": order, "most frequent winner": -alike[0],
+            "nearest M": -alike[1], "random": noise,
         }  # fmt: skip
         if family.default:
             orders["default"] = 1.0 * (values != np.array(family.default)).any(1)
@@ -263,23 +264,25 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--families", nargs="+", default=list(FAMILIES))
     options = parser.parse_args(argv)
     if options.write:
-        return write(options.folder)
+        write(options.folder)
+        return
     for name in options.families:
-        everyone = lambda rows: np.ones(len(rows), bool)  # noqa: E731
-        engines = [k for k in FAMILIES[name].kernels]
-        for one, other in itertools.permutations(engines, 2):
-            mine = lambda rows, one=one: rows["kernel"] == one  # noqa: E731
-            only = lambda rows, one=one, other=other: (rows["kernel"] == one) & ~rows["file"].isin(  # noqa: E731
-                rows["file"][rows["kernel"] == other])  # fmt: skip
-            if one.startswith("sglang"):
-                print(f"\n== {one}: where the settings were chosen")
-                judge(options.folder, name, "layer", mine, mine)
-            print(f"\n== {one}: files that {other} lacks; everyone votes")
-            judge(options.folder, name, "layer", only, everyone)
-        if len(engines) == 1:
-            judge(options.folder, name, "layer", everyone, everyone)
-        if read(options.folder, FAMILIES[name]).rows["device"].nunique() > 1:
-            judge(options.folder, name, "device", everyone, everyone)
+        found = read(options.folder, FAMILIES[name])
+        kernel, file = found.rows["kernel"], found.rows["file"]
+        everyone = np.ones(len(kernel), bool)
+        kernels = FAMILIES[name].kernels
+        for one, other in itertools.permutations(kernels, 2):
+            mine = np.asarray(kernel == one)
+            if one == kernels[0]:
+                print(f"\n== {one}, where the settings were chosen: it alone votes")
+                judge(options.folder, name, found, "layer", mine, mine)
+            only = mine & ~np.asarray(file.isin(file[kernel == other]))
+            print(f"\n== {one}, files that {other} lacks: everyone votes")
+            judge(options.folder, name, found, "layer", only, everyone)
+        if len(kernels) == 1:
+            judge(options.folder, name, found, "layer", everyone, everyone)
+        if found.rows["device"].nunique() > 1:
+            judge(options.folder, name, found, "device", everyone, everyone)
 
 
 if __name__ == "__main__":

@@ -23,10 +23,9 @@ from foretune.space import Configuration
 SHIPPED = Path(__file__).parent / "shipped" / "popular.npz"
 SIZE_DISTANCE = np.array([1.0, 0.5, 0.5])
 """Distance per octave of M, N and experts; a vote's weight is e to minus the distance."""
-OTHER_DEVICE, OTHER_ARCHITECTURE, OTHER_VENDOR, OTHER_DTYPE = 1.0, 2.0, 2.0, 1.0
+OTHER_DEVICE, OTHER_ARCHITECTURE, OTHER_DTYPE = 1.0, 2.0, 2.0
 """Distance added for each difference."""
-KNOB_DISTANCE = {"GROUP_M": 0.3, "NUM_STAGES": 2.0}
-OTHER_KNOB_DISTANCE, MAX_OCTAVES = 4.0, 3.0
+KNOB_DISTANCE, MAX_OCTAVES = 3.0, 3.0
 """Distance per octave between a winner's and a candidate's value, and where it ends."""
 _DECORATION = re.compile(r"^(BLOCK|BLK|TILE|B(?=[MNK]$))_?|_?SIZE")
 
@@ -89,25 +88,20 @@ class Tunings:
     def weights(self, device: Device, dtype: str, sizes: Sequence[float]) -> np.ndarray:
         """Return the weight of each row's vote on a problem; sizes are M, N and experts."""
         octaves = np.log2(np.maximum(sizes, 1.0)) - self.sizes / 4.0
-        vendors = self.architectures.astype("U2")
         distance = (
             np.abs(octaves) @ SIZE_DISTANCE
             + OTHER_DEVICE * (self.devices != device.name)
             + OTHER_ARCHITECTURE * (self.architectures != device.architecture)
-            + OTHER_VENDOR * (vendors != device.architecture[:2])
             + OTHER_DTYPE * (self.dtypes != dtype)
         )
         return np.asarray(np.exp(-distance))
 
     def agreement(self, values: np.ndarray) -> np.ndarray:
         """Return how much each distinct winner resembles each candidate, from 0 to 1."""
-        distance = np.zeros((len(self.configs), len(values)))
-        for own, theirs, knob in zip(self.configs.T, values.T, self.knobs.tolist(), strict=True):
-            octaves = np.abs(np.subtract.outer(_log2(own), _log2(theirs)))
-            octaves[np.logical_or.outer(own < 0, theirs < 0)] = 0.0
-            scale = KNOB_DISTANCE.get(knob, OTHER_KNOB_DISTANCE)
-            distance += scale * np.minimum(octaves, MAX_OCTAVES)
-        return np.asarray(np.exp(-distance))
+        own, theirs = self.configs[:, None], values[None]
+        octaves = np.abs(_log2(own) - _log2(theirs)).clip(max=MAX_OCTAVES)
+        octaves[(own < 0) | (theirs < 0)] = 0.0
+        return np.asarray(np.exp(-KNOB_DISTANCE * octaves.sum(axis=-1)))
 
     def count(self, weights: np.ndarray, agreement: np.ndarray, tiles: np.ndarray) -> np.ndarray:
         """Return the log of each candidate's votes over all votes.

@@ -124,7 +124,8 @@ def shares(own, device, configs):
 def test_near_problems_and_devices_weigh_more():
     own = tunings([H100.name, "another"], [0, 1], [[16, 3], [64, 3]])
     there, far = (shares(own, d, own.configs) for d in (H100, Device("another", "gpu", "gfx942")))
-    assert there[0] > there[1] and far[0] < far[1]
+    assert there[0] > there[1]
+    assert far[0] < far[1]
     weights = own.weights(H100, "fp8", (16, 1024, 1)), own.weights(H100, "fp8", (32, 1024, 1))
     assert weights[0][0] == 1 > weights[1][0]
 
@@ -132,7 +133,8 @@ def test_near_problems_and_devices_weigh_more():
 def test_votes_on_one_tile_count_together():
     own = tunings([H100.name] * 5, [0, 1, 2, 3, 3], [[64, 1], [64, 2], [64, 4], [16, 3]])
     found = shares(own, H100, own.configs)
-    assert found[1] == found.max() and found[3] == np.sort(found)[-2]
+    assert found[1] == found.max()
+    assert found[3] == np.sort(found)[-2]
 
 
 def test_a_damaged_file_is_refused(tmp_path, monkeypatch):
