@@ -48,7 +48,7 @@ def popular_log_shares(call: Call, configs: Sequence[Configuration]) -> np.ndarr
     kernel = KERNELS.get(call.kernel)
     if kernel is None:
         return None
-    weights = call.arguments.get(kernel.weights)
+    weights: Any = call.arguments.get(kernel.weights)
     m, n = (_size(call.arguments, name) for name in (kernel.m, kernel.n))
     experts = _size(call.arguments, kernel.experts) if kernel.experts else 1
     if not (m and n and experts) or not hasattr(weights, "dtype"):
@@ -62,7 +62,7 @@ def popular_log_shares(call: Call, configs: Sequence[Configuration]) -> np.ndarr
 def _size(arguments: Mapping[str, Any], where: str) -> int:
     """Return a size; 0 if the call does not have it."""
     name, _, axis = where.partition(":")
-    value = arguments.get(name)
+    value: Any = arguments.get(name)
     if axis:
         value = value.shape[int(axis)] if len(getattr(value, "shape", ())) > int(axis) else 0
     return value if type(value) is int else 0
