@@ -23,7 +23,7 @@ from foretune.space import Configuration
 SHIPPED = Path(__file__).parent / "shipped" / "popular.npz"
 SIZE_DISTANCE = np.array([1.0, 0.5, 0.5])
 """Distance per octave of M, N and experts; a vote's weight is e to minus the distance."""
-OTHER_DEVICE, OTHER_ARCHITECTURE, OTHER_DTYPE = 1.0, 2.0, 2.0
+OTHER_DEVICE, OTHER_ARCHITECTURE, OTHER_VENDOR, OTHER_DTYPE = 1.0, 2.0, 2.0, 2.0
 """Distance added for each difference."""
 KNOB_DISTANCE, MAX_OCTAVES = 3.0, 3.0
 """Distance per octave between a winner's and a candidate's value, and where it ends."""
@@ -92,6 +92,7 @@ class Tunings:
             np.abs(octaves) @ SIZE_DISTANCE
             + OTHER_DEVICE * (self.devices != device.name)
             + OTHER_ARCHITECTURE * (self.architectures != device.architecture)
+            + OTHER_VENDOR * (self.architectures.astype("U2") != device.architecture[:2])
             + OTHER_DTYPE * (self.dtypes != dtype)
         )
         return np.asarray(np.exp(-distance))
