@@ -1,4 +1,4 @@
-"""Prior of a call: a predictor, else an order for the kind of kernel that its code shows."""
+"""Prior of a call: a predictor, published tunings, or an order for the kind of kernel."""
 
 import logging
 import math
@@ -18,6 +18,7 @@ from foretune.search.encoding import KernelRuns
 from foretune.search.searcher import Prior
 from foretune.space import Configuration
 from foretune.tune.triton.options import Options
+from foretune.tune.triton.popular import popular_log_shares
 from foretune.tune.triton.problem_key import (
     Call,
     is_constant,
@@ -32,6 +33,9 @@ EXPECTED_LOG_RATIO = "expected_log_ratio"
 because it cannot be computed later without the call."""
 UNFIT_PROBABILITY = 0.02
 """Probability that a configuration runs although a rule says it exceeds shared memory."""
+SLOWDOWN_PER_LOG_VOTE = 0.05
+"""Log slow-down of a candidate with 1/e of the published tunings of another; a guess, since
+published tunings tell no times."""
 ROW_ELEMENTS_PER_THREAD = 16.0
 """Elements per thread that run best in kernels without a product of tiles."""
 ROW_COST_PER_OCTAVE, ROW_SPREAD = 0.1, 0.2
@@ -40,7 +44,7 @@ RTX 3090."""
 
 
 class PriorFactory:
-    """Makes priors: from a predictor, from the launch order of products of tiles, or from a rule.
+    """Makes priors: from a predictor, published tunings, the launch order of products, or a rule.
 
     Args:
         kernel: name of the function.
@@ -92,15 +96,19 @@ class PriorFactory:
             )
         law = self._law(call, rows.configs)
         launches = tile_launches(call, rows.configs, law)
+        shares = popular_log_shares(call, rows.configs)
+        fits, log_ratios, spread = np.ones(len(rows)), None, SPREAD
         if launches is not None:
-            columns, order = launch_features(launches, self._device), self._order or shipped_order()
+            columns = launch_features(launches, self._device)
             fits = np.where(columns.fits, 1.0, UNFIT_PROBABILITY)
-            return Prior(order.log_ratios(columns), SPREAD, fits, log_mean_of=self._log_mean_of)
-        if law is None:
+            log_ratios = (self._order or shipped_order()).log_ratios(columns)
+        elif law is not None:
+            log_ratios, spread = row_log_ratios(law, rows), ROW_SPREAD
+        if shares is not None:  # the order adds nothing to them
+            log_ratios = SLOWDOWN_PER_LOG_VOTE * (shares.max() - shares)
+        if log_ratios is None:
             return None
-        return Prior(
-            row_log_ratios(law, rows), ROW_SPREAD, np.ones(len(rows)), log_mean_of=self._log_mean_of
-        )
+        return Prior(log_ratios, spread, fits, log_mean_of=self._log_mean_of)
 
     def _law(self, call: Call, configs: Sequence[Configuration]) -> ShapeLaw | None:
         constants = [
