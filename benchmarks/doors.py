@@ -1,18 +1,24 @@
 """Foretune inside other tuners, beside the tuner alone, in one run.
 
     python benchmarks/doors.py kernel-tuner SPACES [--only NAMES] [--repeats 5]
+    python benchmarks/doors.py flashinfer TABLE
 
 ``kernel-tuner``: Kernel Tuner's simulation mode replays the recorded spaces of SPACES (run tables)
 with Foretune's strategy, two of its own and random sampling. A space's share after n evaluations is
 the fastest time / the fastest of the first n; the table has geometric means over spaces and seeds.
+
+``flashinfer``: FlashInfer's own AutoTuner tunes the three layers of TABLE (a run table of products)
+that have most values of M; each value is a bucket. The recorded times replace its clock. Beside
+Foretune: all tactics, random ones, and the best ones of the first bucket; a layer order per row.
 """
 
 import argparse
+import itertools
 import json
 import random
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +28,7 @@ from scipy.stats import gmean
 from spaces import complete_spaces
 
 from foretune.collect import local_device
+from foretune.datasets import read_runs
 from foretune.search.replay.recorded import RecordedSpace
 from foretune.tune.doors import KernelTunerStrategy
 
@@ -97,15 +104,158 @@ def kernel_tuner(spaces: list[RecordedSpace], repeats: int) -> str:
     return markdown(["strategy", *map(str, EVALUATIONS), f"worst at {EVALUATIONS[-1]}"], rows)
 
 
+def layers_of(table: Path, count: int = 3) -> list[dict[tuple[int, int, int], dict[Any, float]]]:
+    """Return layers: (M, K, N) -> tactic -> milliseconds; those with most values of M."""
+    runs = read_runs(table)
+    runs = runs[runs["status"] == "ok"]
+    sizes = ["problem.M", "problem.K", "problem.N"]
+    others = [c for c in runs if c.startswith("problem.") and c != "problem.M"]
+    knobs = [c for c in runs if c.startswith("config.")]
+    groups = sorted(
+        (g for _, g in runs.groupby(others, dropna=False)), key=lambda g: -g["problem.M"].nunique()
+    )
+    found = []
+    for group in groups[:count]:
+        buckets: dict[tuple[int, int, int], dict[Any, float]] = {}
+        rows = zip(group[sizes].to_numpy(), group[knobs].to_numpy(), group["time_ms"], strict=True)
+        for size, tactic, time in rows:
+            buckets.setdefault(tuple(map(int, size)), {})[tuple(map(int, tactic))] = float(time)
+        found.append(buckets)
+    return found
+
+
+class RecordedFlashInfer:
+    """FlashInfer's AutoTuner on recorded times; `timed` has those that it asked for."""
+
+    def __init__(self, layers: list[dict[tuple[int, int, int], dict[Any, float]]]) -> None:
+        import torch
+        from flashinfer.autotuner import autotuner
+
+        self.layers = layers
+        self.timed: dict[tuple[int, int, int], dict[Any, float]] = {}
+        self.tool = autotuner
+        torch.cuda.is_current_stream_capturing = lambda: False
+        times, timed = {k: v for layer in layers for k, v in layer.items()}, self.timed
+
+        def time_of(tuner: Any, runner: Any, inputs: Any, tactic: Any, *args: Any, **k: Any) -> Any:
+            size = (*inputs[0].shape, inputs[1].shape[1])
+            tactic = next(iter(times[size])) if tactic == -1 else tactic
+            return timed.setdefault(size, {}).setdefault(tactic, times[size][tactic])
+
+        class Recorded(autotuner.TunableRunner):  # type: ignore[misc, name-defined]
+            def get_valid_tactics(self, inputs: Any, profile: Any) -> list[Any]:
+                return list(times[(*inputs[0].shape, inputs[1].shape[1])])
+
+            def forward(self, inputs: Any, tactic: int = -1, **kwargs: Any) -> Any:
+                raise NotImplementedError
+
+        autotuner.AutoTuner._profile_single_kernel = time_of
+        self.runner = Recorded()
+
+    @property
+    def count(self) -> int:
+        """Number of times that FlashInfer asked for."""
+        return sum(map(len, self.timed.values()))
+
+    def tune(self) -> dict[tuple[int, int, int], float]:
+        """Tune all layers; return bucket -> milliseconds of FlashInfer's choice."""
+        import torch
+
+        self.timed.clear()
+        found = {}
+        tuner = self.tool.AutoTuner()
+        tuner.is_tuning_mode = True
+        for layer in self.layers:
+            _, k, n = next(iter(layer))
+            buckets = tuple(sorted(m for m, _, _ in layer))
+            config = self.tool.TuningConfig(
+                dynamic_tensor_specs=(
+                    self.tool.DynamicTensorSpec((0,), (0,), buckets, lambda m: m),
+                )
+            )
+            for m in buckets:
+                inputs = [torch.empty(m, k, device="meta"), torch.empty(k, n, device="meta")]
+                _, tactic = tuner.choose_one("gemm", [self.runner], config, inputs)
+                times = layer[m, k, n]
+                found[m, k, n] = times[next(iter(times)) if tactic == -1 else tactic]
+        return found
+
+
+def cut_by(tool: RecordedFlashInfer, budget: int, seed: int | None) -> Callable[[], None]:
+    """Replace FlashInfer's filter by random choice, or with no seed the best of its first bucket.
+
+    The default and that whole bucket, the largest, are timed as with Foretune. Returns what undoes
+    it.
+    """
+    from flashinfer.tactics_blocklist import TacticsBlocklist
+
+    rng = np.random.default_rng(seed)
+    automatic = tool.tool.AutoTuner
+    real, profiles = TacticsBlocklist.filter, automatic._generate_optimization_profiles
+
+    def choose(blocklist: Any, custom_op: str, runner: Any, tactics: list[Any]) -> list[Any]:
+        if not tool.timed:
+            return tactics
+        first = next(iter(tool.timed.values()))
+        others = tactics[1:]
+        if seed is None:
+            ranked = sorted(others, key=lambda t: first.get(t, np.inf))
+        else:
+            ranked = [others[i] for i in rng.permutation(len(others))]
+        return [tactics[0], *ranked[: budget - 1]]
+
+    def undo() -> None:
+        TacticsBlocklist.filter, automatic._generate_optimization_profiles = real, profiles
+
+    TacticsBlocklist.filter = choose
+    automatic._generate_optimization_profiles = lambda *a, **k: profiles(*a, **k)[::-1]
+    return undo
+
+
+def flashinfer(table: Path, budgets: Sequence[int] = (3, 4, 6)) -> str:
+    """Return the table of FlashInfer's AutoTuner, alone and cut, over all orders of the layers."""
+    from foretune.tune.doors import patch_flashinfer
+
+    found: dict[tuple[str, int], list[tuple[int, list[float]]]] = {}
+    for seed, order in enumerate(itertools.permutations(layers_of(table))):
+        tool = RecordedFlashInfer(list(order))
+        alone = tool.tune()
+        found.setdefault(("all tactics", 0), []).append((tool.count, [1.0] * len(alone)))
+        for budget in budgets:
+            for name in ("Foretune", "best of the first", "random"):
+                if name == "Foretune":
+                    undo = patch_flashinfer(budget)
+                else:
+                    undo = cut_by(tool, budget, seed if name == "random" else None)
+                ours = tool.tune()
+                undo()
+                kept = [alone[size] / ours[size] for size in alone]
+                found.setdefault((name, budget), []).append((tool.count, kept))
+    rows = []
+    for (name, budget), runs in sorted(found.items(), key=lambda item: item[0][1]):
+        kept = [gmean(shares) for _, shares in runs]
+        every = [share for _, shares in runs for share in shares]
+        near = np.mean([share >= 0.95 for share in every])
+        rows.append([
+            name, str(budget or ""), f"{np.mean([n for n, _ in runs]):.0f}",
+            f"{gmean(every):.3f} ({min(kept):.3f}–{max(kept):.3f})", f"{near:.0%}",
+            f"{min(every):.2f}",
+        ])  # fmt: skip
+    return markdown(["tactics", "budget", "timed", "kept", "within 5 %", "worst bucket"], rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tool", choices=["kernel-tuner"])
-    parser.add_argument("spaces", type=Path)
+    parser.add_argument("tool", choices=["kernel-tuner", "flashinfer"])
+    parser.add_argument("data", type=Path)
     parser.add_argument("--only", default="")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    spaces = complete_spaces(options.spaces, options.only)
-    print(heading("Foretune in Kernel Tuner", local_device("cpu")))
+    print(heading(f"Foretune in {options.tool}", local_device("cpu")))
+    if options.tool == "flashinfer":
+        print(flashinfer(options.data))
+        return
+    spaces = complete_spaces(options.data, options.only)
     print(f"{', '.join(s.name for s in spaces)}; {options.repeats} seeds\n")
     print(kernel_tuner(spaces, options.repeats))
 
