@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from toy_kernel import DEVICE, FakeRunner, Toy
 
 import foretune.collect
 import foretune.tune.doctor
+import foretune.tune.doors
 from foretune.cli import main
 from foretune.collect import IsolatedRunner, Timing, machine_load
 from foretune.collect.devices import Probe
@@ -179,6 +181,22 @@ def test_doctor_and_devices(capsys, monkeypatch):
     assert here["devices"][0]["specs"]["cores"] >= 1
     checks = here["checks"]
     assert {"versions", "kernel toy", "power meter (cpu)", "MLflow"} <= {c["what"] for c in checks}
+
+
+def test_doctor_names_the_doors_into_other_tools(capsys, monkeypatch):
+    def version(package):
+        if package == "helion":
+            return "9.9"
+        raise PackageNotFoundError(package)
+
+    monkeypatch.setattr(foretune.tune.doctor, "version", version)
+    notes = {c["what"]: (c["works"], c["note"]) for c in run_json(capsys, "doctor")["checks"]}
+    assert notes["helion"][0]
+    assert notes["helion"][1].startswith("9.9, tested 1.5.1")
+    assert not notes["flashinfer-python"][0]
+    for package, (_, line) in foretune.tune.doctor.DOORS.items():
+        assert notes[package][1].endswith(line)
+        assert any(name in line for name in foretune.tune.doors.__all__)
 
 
 def test_doctor_probes_again(capsys, monkeypatch):

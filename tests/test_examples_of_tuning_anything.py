@@ -103,3 +103,10 @@ def test_settings_of_a_query(monkeypatch, capsys):
         "index": False, "cache_kib": 4096, "mmap_mib": 0, "temp_store": "file",
     }  # fmt: skip
     assert "default" in capsys.readouterr().out
+
+
+def test_an_index_with_a_recall_floor(monkeypatch, capsys):
+    pytest.importorskip("faiss")
+    best = python(monkeypatch, "faiss_index.py", "1000")["best"]
+    assert best.config.keys() == {"kind", "nprobe"}
+    assert "the default's speed" in capsys.readouterr().out

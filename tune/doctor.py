@@ -3,6 +3,7 @@
 import importlib.util
 import os
 from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
 
 from foretune.collect import local_devices
 from foretune.collect.power import explain_missing_meter, find_meter
@@ -18,6 +19,12 @@ EXTRAS = {
     "torch": ("gpu", "Triton kernels' inputs and baselines"),
     "pynvml": ("gpu", "NVIDIA devices and power"),
 }
+DOORS = {
+    "kernel_tuner": ("1.5.0", "tune_kernel(…, strategy=KernelTunerStrategy())"),
+    "flashinfer-python": ("0.7.2.post1", "patch_flashinfer()"),
+    "helion": ("1.5.1", "@helion.kernel(autotuner_fn=helion_autotuner())"),
+}
+"""Package -> the version that was tested, what lets Foretune in: names of `foretune.tune.doors`."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +46,7 @@ def examine() -> list[Finding]:
     """Check everything that Foretune can use; the first time, the CPU probe takes a few seconds."""
     findings = [Finding("versions", True, versions())]
     findings += [_package(module, *why) for module, why in EXTRAS.items()]
+    findings += [_door(package, *door) for package, door in DOORS.items()]
     devices = local_devices()
     gpus = [device for device in devices if device.kind == "gpu"]
     findings += [_kernel(name, bool(gpus)) for name in registered("kernels")]
@@ -66,6 +74,14 @@ def _package(module: str, extra: str, purpose: str) -> Finding:
     if importlib.util.find_spec(module) is None:
         return Finding(module, False, f"{purpose}: pip install '.[{extra}]' in the checkout")
     return Finding(module, True, purpose)
+
+
+def _door(package: str, tested: str, line: str) -> Finding:
+    try:
+        here = version(package)
+    except PackageNotFoundError:
+        return Finding(package, False, f"tested {tested}; from foretune.tune.doors: {line}")
+    return Finding(package, True, f"{here}, tested {tested}; from foretune.tune.doors: {line}")
 
 
 def _kernel(name: str, on_gpu: bool) -> Finding:

@@ -1,0 +1,264 @@
+"""Foretune inside other tuners, beside the tuner alone, in one run.
+
+    python benchmarks/doors.py kernel-tuner SPACES [--only NAMES] [--repeats 5]
+    python benchmarks/doors.py flashinfer TABLE
+
+``kernel-tuner``: Kernel Tuner's simulation mode replays the recorded spaces of SPACES (run tables)
+with Foretune's strategy, two of its own and random sampling. A space's share after n evaluations is
+the fastest time / the fastest of the first n; the table has geometric means over spaces and seeds.
+
+``flashinfer``: FlashInfer's own AutoTuner tunes the three layers of TABLE (a run table of products)
+that have most values of M; each value is a bucket. The recorded times replace its clock. Beside
+Foretune: all tactics, random ones, and the best ones of the first bucket; a layer order per row.
+"""
+
+import argparse
+import itertools
+import json
+import random
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from machine import heading, markdown
+from scipy.stats import gmean
+from spaces import complete_spaces
+
+from foretune.collect import local_device
+from foretune.datasets import read_runs
+from foretune.search.replay.recorded import RecordedSpace
+from foretune.tune.doors import KernelTunerStrategy
+
+EVALUATIONS = (10, 20, 50, 100)
+STRATEGIES: dict[str, Callable[[], Any]] = {
+    "Foretune": KernelTunerStrategy,
+    "hybrid_vndx": lambda: "hybrid_vndx",
+    "adaptive_tabu_greywolf": lambda: "adaptive_tabu_greywolf",
+    "random_sample": lambda: "random_sample",
+}
+
+
+def write_cache(space: RecordedSpace, path: Path) -> None:
+    """Write a recorded space as a cache file of Kernel Tuner."""
+    cache = {}
+    for m in space.measurements:
+        time = m.time_ms if m.ok else "RuntimeFailedConfig"
+        zeros = dict.fromkeys(("compile_time", "verification_time", "benchmark_time"), 0.0)
+        cache[",".join(map(str, m.config.values()))] = {**m.config, "time": time, **zeros}
+    content = {
+        "device_name": space.device.name, "kernel_name": space.kernel, "problem_size": 1,
+        "tune_params_keys": space.space.names, "tune_params": space.space.parameters,
+        "objective": "time", "cache": cache,
+    }  # fmt: skip
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def simulate(
+    space: RecordedSpace, cache: Path, strategy: Any, seed: int, evaluations: int, **options: Any
+) -> list[dict[str, Any]]:
+    """Return the distinct results of Kernel Tuner's simulation mode, in their order."""
+    from constraint import FunctionConstraint
+    from kernel_tuner import tune_kernel
+
+    warnings.simplefilter("ignore", UserWarning)  # the source in the call is empty
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  Kernel Tuner draws from it
+    names = space.space.names
+    recorded = {tuple(config.values()) for config in space.space}
+    results, _ = tune_kernel(
+        space.kernel, f"void {space.kernel}() {{}}", 1, [],
+        {name: list(values) for name, values in space.space.parameters.items()}, lang="C",
+        restrictions=[FunctionConstraint(lambda *values: values in recorded)],
+        strategy=strategy, strategy_options={"max_fevals": evaluations, **options}, seed=seed,
+        simulation_mode=True, cache=str(cache), quiet=True,
+    )  # fmt: skip
+    return list({tuple(r[n] for n in names): r for r in reversed(results)}.values())[::-1]
+
+
+def shares(space: RecordedSpace, results: list[dict[str, Any]]) -> list[float]:
+    """Return the share of the optimum after each number of `EVALUATIONS`."""
+    times = [np.inf if "__error__" in r else r["time"] for r in results]
+    # Before anything has run, the median counts.
+    usual = float(np.median(space.values))
+    return [space.optimum / min([*times[:n], usual]) for n in EVALUATIONS]
+
+
+def kernel_tuner(spaces: list[RecordedSpace], repeats: int) -> str:
+    """Return the table of Kernel Tuner's simulation mode."""
+    found: dict[str, list[list[float]]] = {name: [] for name in STRATEGIES}
+    with tempfile.TemporaryDirectory() as folder:
+        for space in spaces:
+            cache = Path(folder, "cache.json")
+            write_cache(space, cache)
+            for name, make in STRATEGIES.items():
+                runs = (simulate(space, cache, make(), s, max(EVALUATIONS)) for s in range(repeats))
+                found[name] += [shares(space, results) for results in runs]
+    rows = [
+        [name, *(f"{gmean(column):.3f}" for column in zip(*runs, strict=True)),
+         f"{min(run[-1] for run in runs):.3f}"]
+        for name, runs in found.items()
+    ]  # fmt: skip
+    return markdown(["strategy", *map(str, EVALUATIONS), f"worst at {EVALUATIONS[-1]}"], rows)
+
+
+def layers_of(table: Path, count: int = 3) -> list[dict[tuple[int, int, int], dict[Any, float]]]:
+    """Return layers: (M, K, N) -> tactic -> milliseconds; those with most values of M."""
+    runs = read_runs(table)
+    runs = runs[runs["status"] == "ok"]
+    sizes = ["problem.M", "problem.K", "problem.N"]
+    others = [c for c in runs if c.startswith("problem.") and c != "problem.M"]
+    knobs = [c for c in runs if c.startswith("config.")]
+    groups = sorted(
+        (g for _, g in runs.groupby(others, dropna=False)), key=lambda g: -g["problem.M"].nunique()
+    )
+    found = []
+    for group in groups[:count]:
+        buckets: dict[tuple[int, int, int], dict[Any, float]] = {}
+        rows = zip(group[sizes].to_numpy(), group[knobs].to_numpy(), group["time_ms"], strict=True)
+        for size, tactic, time in rows:
+            buckets.setdefault(tuple(map(int, size)), {})[tuple(map(int, tactic))] = float(time)
+        found.append(buckets)
+    return found
+
+
+class RecordedFlashInfer:
+    """FlashInfer's AutoTuner on recorded times; `timed` has those that it asked for."""
+
+    def __init__(self, layers: list[dict[tuple[int, int, int], dict[Any, float]]]) -> None:
+        import torch
+        from flashinfer.autotuner import autotuner
+
+        self.layers = layers
+        self.timed: dict[tuple[int, int, int], dict[Any, float]] = {}
+        self.tool = autotuner
+        torch.cuda.is_current_stream_capturing = lambda: False
+        times, timed = {k: v for layer in layers for k, v in layer.items()}, self.timed
+
+        def time_of(tuner: Any, runner: Any, inputs: Any, tactic: Any, *args: Any, **k: Any) -> Any:
+            size = (*inputs[0].shape, inputs[1].shape[1])
+            tactic = next(iter(times[size])) if tactic == -1 else tactic
+            return timed.setdefault(size, {}).setdefault(tactic, times[size][tactic])
+
+        class Recorded(autotuner.TunableRunner):  # type: ignore[misc, name-defined]
+            def get_valid_tactics(self, inputs: Any, profile: Any) -> list[Any]:
+                return list(times[(*inputs[0].shape, inputs[1].shape[1])])
+
+            def forward(self, inputs: Any, tactic: int = -1, **kwargs: Any) -> Any:
+                raise NotImplementedError
+
+        autotuner.AutoTuner._profile_single_kernel = time_of
+        self.runner = Recorded()
+
+    @property
+    def count(self) -> int:
+        """Number of times that FlashInfer asked for."""
+        return sum(map(len, self.timed.values()))
+
+    def tune(self) -> dict[tuple[int, int, int], float]:
+        """Tune all layers; return bucket -> milliseconds of FlashInfer's choice."""
+        import torch
+
+        self.timed.clear()
+        found = {}
+        tuner = self.tool.AutoTuner()
+        tuner.is_tuning_mode = True
+        for layer in self.layers:
+            _, k, n = next(iter(layer))
+            buckets = tuple(sorted(m for m, _, _ in layer))
+            config = self.tool.TuningConfig(
+                dynamic_tensor_specs=(
+                    self.tool.DynamicTensorSpec((0,), (0,), buckets, lambda m: m),
+                )
+            )
+            for m in buckets:
+                inputs = [torch.empty(m, k, device="meta"), torch.empty(k, n, device="meta")]
+                _, tactic = tuner.choose_one("gemm", [self.runner], config, inputs)
+                times = layer[m, k, n]
+                found[m, k, n] = times[next(iter(times)) if tactic == -1 else tactic]
+        return found
+
+
+def cut_by(tool: RecordedFlashInfer, budget: int, seed: int | None) -> Callable[[], None]:
+    """Replace FlashInfer's filter by random choice, or with no seed the best of its first bucket.
+
+    The default and that whole bucket, the largest, are timed as with Foretune. Returns what undoes
+    it.
+    """
+    from flashinfer.tactics_blocklist import TacticsBlocklist
+
+    rng = np.random.default_rng(seed)
+    automatic = tool.tool.AutoTuner
+    real, profiles = TacticsBlocklist.filter, automatic._generate_optimization_profiles
+
+    def choose(blocklist: Any, custom_op: str, runner: Any, tactics: list[Any]) -> list[Any]:
+        if not tool.timed:
+            return tactics
+        first = next(iter(tool.timed.values()))
+        others = tactics[1:]
+        if seed is None:
+            ranked = sorted(others, key=lambda t: first.get(t, np.inf))
+        else:
+            ranked = [others[i] for i in rng.permutation(len(others))]
+        return [tactics[0], *ranked[: budget - 1]]
+
+    def undo() -> None:
+        TacticsBlocklist.filter, automatic._generate_optimization_profiles = real, profiles
+
+    TacticsBlocklist.filter = choose
+    automatic._generate_optimization_profiles = lambda *a, **k: profiles(*a, **k)[::-1]
+    return undo
+
+
+def flashinfer(table: Path, budgets: Sequence[int] = (3, 4, 6)) -> str:
+    """Return the table of FlashInfer's AutoTuner, alone and cut, over all orders of the layers."""
+    from foretune.tune.doors import patch_flashinfer
+
+    found: dict[tuple[str, int], list[tuple[int, list[float]]]] = {}
+    for seed, order in enumerate(itertools.permutations(layers_of(table))):
+        tool = RecordedFlashInfer(list(order))
+        alone = tool.tune()
+        found.setdefault(("all tactics", 0), []).append((tool.count, [1.0] * len(alone)))
+        for budget in budgets:
+            for name in ("Foretune", "best of the first", "random"):
+                if name == "Foretune":
+                    undo = patch_flashinfer(budget)
+                else:
+                    undo = cut_by(tool, budget, seed if name == "random" else None)
+                ours = tool.tune()
+                undo()
+                kept = [alone[size] / ours[size] for size in alone]
+                found.setdefault((name, budget), []).append((tool.count, kept))
+    rows = []
+    for (name, budget), runs in sorted(found.items(), key=lambda item: item[0][1]):
+        kept = [gmean(shares) for _, shares in runs]
+        every = [share for _, shares in runs for share in shares]
+        near = np.mean([share >= 0.95 for share in every])
+        rows.append([
+            name, str(budget or ""), f"{np.mean([n for n, _ in runs]):.0f}",
+            f"{gmean(every):.3f} ({min(kept):.3f}–{max(kept):.3f})", f"{near:.0%}",
+            f"{min(every):.2f}",
+        ])  # fmt: skip
+    return markdown(["tactics", "budget", "timed", "kept", "within 5 %", "worst bucket"], rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("tool", choices=["kernel-tuner", "flashinfer"])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--repeats", type=int, default=5)
+    options = parser.parse_args()
+    print(heading(f"Foretune in {options.tool}", local_device("cpu")))
+    if options.tool == "flashinfer":
+        print(flashinfer(options.data))
+        return
+    spaces = complete_spaces(options.data, options.only)
+    print(f"{', '.join(s.name for s in spaces)}; {options.repeats} seeds\n")
+    print(kernel_tuner(spaces, options.repeats))
+
+
+if __name__ == "__main__":
+    main()

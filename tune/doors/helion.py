@@ -1,0 +1,98 @@
+"""Foretune's search as an autotuner of Helion."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from foretune.measurement import Measurement, Status
+from foretune.problem import Problem
+from foretune.search.drivers import run
+from foretune.search.factory import make_searcher
+from foretune.search.loop import search
+from foretune.search.stopping import Stopping
+from foretune.space import Configuration, ListedSpace
+from foretune.tune.doors.knobs import flat_knobs
+
+if TYPE_CHECKING:
+    from foretune.search.factory import SearcherKind
+
+CANDIDATES = 200
+"""Number of Helion's random configurations that the search chooses among."""
+BATCH = 4
+"""Number of configurations that Helion compiles at the same time."""
+
+
+def helion_autotuner(
+    budget: int = 16, searcher: "SearcherKind" = "surrogate"
+) -> Callable[..., Any]:
+    """Return an autotuner for ``@helion.kernel(autotuner_fn=helion_autotuner())``.
+
+    Helion's default and its seeds (the user's and the compiler's) come first. Helion compiles,
+    checks, measures, logs and caches; its ``autotune_budget_seconds`` and random seed count.
+
+    Args:
+        budget: maximum number of measured configurations; all seeds are measured in any case.
+        searcher: as for `foretune.make_searcher`.
+    """
+
+    def autotuner(kernel: Any, args: Sequence[Any], **_: Any) -> Any:
+        from helion.autotuner import cache_classes
+        from helion.autotuner.base_search import BaseSearch
+
+        class ForetuneSearch(BaseSearch):  # type: ignore[misc]
+            def _autotune(self) -> Any:
+                return _search(self, budget, searcher)
+
+        def make() -> Any:
+            return ForetuneSearch(kernel, args)
+
+        return cache_classes[kernel.settings.autotune_cache](make(), autotuner_factory=make)
+
+    return autotuner
+
+
+def _search(helion: Any, budget: int, kind: "SearcherKind") -> Any:
+    """Return the best measured configuration of a `BaseSearch` of Helion's."""
+    from helion import exc
+
+    seeds, others = _candidates(helion)
+    configs = {_configuration(c): c for c in [*seeds, *others]}
+    first = list(dict.fromkeys(map(_configuration, seeds)))
+    settings = helion.settings
+    searcher = make_searcher(kind, ListedSpace(configs), seed=settings.autotune_random_seed)
+
+    def measure(start: tuple[Configuration, ...]) -> list[Measurement]:
+        results = helion.benchmark_batch([configs[c] for c in start])
+        return [_measurement(c, r.perf) for c, r in zip(start, results, strict=True)]
+
+    stopping = Stopping(max(budget, len(first)), seconds=settings.autotune_budget_seconds)
+    run(search(searcher, stopping, first=first, parallel=BATCH), measure)
+    if (best := searcher.best()) is None:
+        raise exc.NoConfigFound
+    return configs[best]
+
+
+def _candidates(helion: Any) -> tuple[list[Any], list[Any]]:
+    """Return Helion's seeds, the default first, and its random configurations."""
+    from helion.autotuner.base_search import normalize_autotune_seed_configs
+
+    settings = helion.settings
+    made = helion.config_spec.create_config_generation(
+        overrides=settings.autotune_config_overrides or None,
+        advanced_controls_files=settings.autotune_search_acf or None,
+        process_group_name=helion.kernel.env.process_group_name,
+    )
+    users = made.user_seed_flat_config_pairs(normalize_autotune_seed_configs(settings))
+    pairs = [*users, *made.seed_flat_config_pairs()]
+    seeds = [made.unflatten(made.default_flat()), *(config for _, config in pairs)]
+    return seeds, made.random_population(CANDIDATES)
+
+
+def _configuration(config: Any) -> Configuration:
+    return Configuration(dict(flat_knobs(config.config)))
+
+
+def _measurement(config: Configuration, time_ms: float) -> Measurement:
+    ok = math.isfinite(time_ms)
+    status, time_ms = (Status.OK, time_ms) if ok else (Status.RUNTIME_ERROR, math.nan)
+    return Measurement("helion", Problem(), config, "this", status, time_ms, source="helion")

@@ -1,0 +1,58 @@
+"""Foretune's search as a strategy of Kernel Tuner."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from foretune.errors import UsageError
+from foretune.search.factory import make_searcher
+from foretune.space import SearchSpace
+
+if TYPE_CHECKING:
+    from foretune.search.factory import SearcherKind
+
+
+class KernelTunerStrategy:
+    """A strategy for Kernel Tuner: ``tune_kernel(…, strategy=KernelTunerStrategy())``.
+
+    Kernel Tuner compiles, measures and caches. Its options ``max_fevals``, ``time_limit`` and
+    ``x0`` (measured first), its ``seed`` and one objective in either direction count.
+
+    Args:
+        searcher: as for `foretune.make_searcher`.
+    """
+
+    def __init__(self, searcher: "SearcherKind" = "surrogate") -> None:
+        self.searcher = searcher
+
+    def tune(self, searchspace: Any, runner: Any, tuning_options: Any) -> list[dict[str, Any]]:
+        """Search until Kernel Tuner's budget is spent; return its results. Kernel Tuner calls this.
+
+        Raises:
+            UsageError: there are several objectives.
+        """
+        from kernel_tuner.strategies.common import CostFunc
+        from kernel_tuner.util import StopCriterionReached
+
+        if len(tuning_options.objective) > 1:
+            raise UsageError("KernelTunerStrategy minimizes one objective: give objective='time'")
+        names = list(searchspace.tune_params)
+        space = SearchSpace.from_configs(dict(zip(names, c, strict=True)) for c in searchspace.list)
+        searcher = make_searcher(self.searcher, space, seed=tuning_options.seed or 0)
+        measure = CostFunc(searchspace, tuning_options, runner, snap=False)
+        x0 = tuning_options.strategy_options.get("x0")
+        asked = [dict(zip(names, x0, strict=True))] if x0 else searcher.ask()
+        try:
+            while asked:
+                cost = measure([asked[0][name] for name in names])
+                searcher.tell_values({space.index(asked[0]): _value(cost)})
+                asked = searcher.ask()
+        except StopCriterionReached:
+            pass
+        return measure.results
+
+
+def _value(cost: float) -> float:
+    """Return what a searcher minimizes, positive; infinite for a failure."""
+    if cost == sys.float_info.max:
+        return float("inf")
+    return cost if cost > 0 else -1 / cost  # Kernel Tuner negates what is maximized
