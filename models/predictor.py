@@ -478,7 +478,9 @@ def require_single_kernel(runs: pd.DataFrame) -> str:
     """Return the one kernel of ``runs``, or raise `PredictorError`."""
     names = sorted(map(str, runs["kernel"].unique()))
     if not names:
-        raise PredictorError("no run is left to learn from: the warnings above say why")
+        raise PredictorError(
+            "no run is left to learn from: give more, or read the warnings about those left out"
+        )
     if len(names) != 1:
         raise PredictorError(
             f"the runs hold {len(names)} kernels ({', '.join(names)}): a predictor knows one; "

@@ -133,7 +133,7 @@ def after_a_while(honest):
 
     def launch():
         state["calls"] += 1
-        if state["calls"] < 6:
+        if state["calls"] < 4:
             state["result"] = honest().copy()
         return state["result"]
 

@@ -297,7 +297,7 @@ def test_impossible_limits_write_nothing(tmp_path, small):
 
 def test_a_path_that_cannot_be_written_is_one_clear_line(tmp_path, small):
     (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot write the report") as error:
+    with pytest.raises(OutputError, match="there is no folder") as error:
         written(tmp_path / "file", *made(small))
     assert "\n" not in str(error.value)
 
