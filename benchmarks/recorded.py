@@ -162,6 +162,8 @@ def main(argv: list[str] | None = None) -> None:
     for path in options.tables:
         found = recorded_tables.read(path, options.problems + 4 * max(AFTER), options.seed)
         for name, some in found.items():
+            if options.leave_rows_out and some[0].rows is None:
+                continue
             order = learned(known, some[0], options) if anew else None
             tables[name] = judge(some, order, options)
             print(f"{name} is judged", file=sys.stderr)
