@@ -32,7 +32,7 @@ def check_folder(
     Raises OutputError if the folder is not writable or has other files of these layers.
     """
     card = read_card(folder / MANIFEST_NAME)
-    for path in (_relative_path(layer, engine, triton) for layer in layers):
+    for path in (relative_path(layer, engine, triton) for layer in layers):
         refuse_foreign_file(folder, path, card)
     require_writable(folder, "into")
 
@@ -52,7 +52,7 @@ def write_files(
     for file in files:
         if not (file.configs or file.measured):
             continue
-        path = _relative_path(file.layer, engine, triton)
+        path = relative_path(file.layer, engine, triton)
         refuse_foreign_file(folder, path, card)
         earlier = _read_entries(card.get(path.as_posix(), {}))
         found[path] = replace(file, measured={**earlier, **file.measured})
@@ -70,7 +70,7 @@ def write_files(
     return {folder / path: file for path, file in found.items() if file.configs}
 
 
-def _relative_path(layer: Layer, engine: Engine, triton: str) -> Path:
+def relative_path(layer: Layer, engine: Engine, triton: str) -> Path:
     """Return the path of a layer's file in the folder."""
     name = layer.file_name_for(engine)
     if not layer.experts:

@@ -153,3 +153,13 @@ def test_what_is_refused(arguments, reason, capsys, tmp_path, monkeypatch):
     monkeypatch.setattr("foretune.cli.engine_files.find_spec", lambda name: None)
     assert main(["engine-config", *arguments]) in (1, 2)
     assert reason in capsys.readouterr().err
+
+
+def test_a_missing_version_of_triton_is_said_before_the_work(tuned, capsys, monkeypatch):
+    def never(*args):
+        raise AssertionError("the layers were read")
+
+    monkeypatch.setattr("foretune.cli.engine_files._guess_files", never)
+    arguments = ["engine-config", "sglang", MODEL, "--device", "b200_sxm", "--tuned", tuned]
+    assert main([*arguments, "--out", "out"]) == 1
+    assert "add --triton VERSION" in capsys.readouterr().err

@@ -70,7 +70,7 @@ def engine_config(
     With --measure, files hold what beats the engine's default; their card says by how much.
     """
     from foretune.plan import Formats, Layout, checkpoint_formats, describe_model
-    from foretune.plan.engine_files.folder import write_files
+    from foretune.plan.engine_files.folder import relative_path, write_files
     from foretune.plan.engine_files.guesses import tuned_file_layers
     from foretune.plan.engine_files.layer import Engine
 
@@ -86,6 +86,9 @@ def engine_config(
     ranks = Layout(tp, 1, dp, tp * dp // ep, ep) if described.is_moe else Layout(tp, 1, dp)
     chosen = Formats(formats) if formats else checkpoint_formats(described)
     layers = tuned_file_layers(described, ranks, chosen, gpu_name, kind)
+    if out is not None:
+        for layer in layers:
+            relative_path(layer, kind, triton)  # a missing --triton is said before the work
     files: list[EngineFile] = []
     if layers:
         files, skipped = _guess_files(layers, tuned or _installed_folder(engine), also)
