@@ -161,5 +161,5 @@ def test_a_missing_version_of_triton_is_said_before_the_work(tuned, capsys, monk
 
     monkeypatch.setattr("foretune.cli.engine_files._guess_files", never)
     arguments = ["engine-config", "sglang", MODEL, "--device", "b200_sxm", "--tuned", tuned]
-    assert main([*arguments, "--out", "out"]) == 1
+    assert main([*arguments, "--out", "out"]) == 2
     assert "add --triton VERSION" in capsys.readouterr().err
