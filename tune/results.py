@@ -184,6 +184,13 @@ class TuneResult(Result):
         return self.contenders[0]
 
     @property
+    def searched_default(self) -> float:
+        """The default's objective in the search, where others are compared; else when verified."""
+        default = self.baseline.config
+        values = [step.objective for step in self.trace if step.config == default]
+        return next((v for v in values if math.isfinite(v)), self.baseline.value)
+
+    @property
     def candidates(self) -> list[Comparison]:
         """The finalists of the search."""
         return [c for c in self.contenders[1:] if c.config is not None]

@@ -27,9 +27,9 @@ def history(result: Any, ax: "Axes | None" = None) -> "Axes":
     failed = ~np.isfinite(table["objective"])
     ax.plot(number, table["objective"], "o", color=MEASURED, label="measured")
     ax.step(number, table["best"], where="post", color=MEASURED, label="best so far")
-    base = getattr(getattr(result, "result", result), "baseline", None)
-    if base is not None:
-        ax.axhline(base.value, ls="--", lw=1, color=OTHER, label="default")
+    default = getattr(getattr(result, "result", result), "searched_default", None)
+    if default is not None:
+        ax.axhline(default, ls="--", lw=1, color=OTHER, label="default")
     if failed.any():
         height = [float(table["best"].max())] * int(failed.sum())
         ax.plot(number[failed], height, "x", color=FAILED, label="failed")

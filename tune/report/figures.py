@@ -42,7 +42,7 @@ def trace_figure(result: TuneResult) -> Chart:
     predicted = [(i, s) for i, s in steps if math.isfinite(s.predicted_ms)]
     if result.objective is not Objective.TIME:
         predicted = []  # predictions are times
-    lines = [(result.baseline.value, "@text", "5 3")]
+    lines = [(result.searched_default, "@text", "5 3")]
     if result.library is not None:
         lines.append((result.library.value, "@library", "2 2"))
     seen = [s.objective for _, s in successful] + [value for value, *_ in lines]

@@ -347,7 +347,8 @@ def test_energy_is_drawn_without_predicted_times():
 def test_trace_marks_failures_and_the_best_so_far():
     chart = trace_figure(result(failed=True))
     _, _, default, library, best, measured, failed = chart.layers
-    assert (default.y[0], library.y[0]) == (0.768, pytest.approx(0.4096))
+    assert default.y[0] == 1.536  # as it was searched; 0.768 when verified
+    assert library.y[0] == pytest.approx(0.4096)
     assert best.y == [1.536, 0.512, 0.512]
     assert measured.x == [1, 2]
     assert measured.texts[1] == "2: 0.512 ms\ntile=64, order=ij"
