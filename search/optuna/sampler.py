@@ -1,7 +1,7 @@
 """The surrogate search as an Optuna sampler (Akiba et al., KDD 2019)."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +12,6 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.samplers import BaseSampler, TPESampler
-from optuna.samplers._base import _process_constraints_after_trial
 from optuna.study import Study, StudyDirection
 from optuna.trial import FrozenTrial, TrialState
 
@@ -66,9 +65,9 @@ class SurrogateSampler(BaseSampler):
     Schonlau and Welch, Journal of Global Optimization 13, 1998). Numbers in a categorical parameter
     are ordered: 64 is between 32 and 128.
 
-    - Constraints (``Trial.set_constraint`` or ``constraints_func``) are learned by a second
-      process. Candidates weigh by their probability to satisfy them (Gardner et al., ICML 2014). A
-      trial that violates one is never the incumbent.
+    - Constraints (``Trial.set_constraint``) are learned by a second process. Candidates weigh by
+      their probability to satisfy them (Gardner et al., ICML 2014). A trial that violates one is
+      never the incumbent.
     - Failed trials count as at least as bad as the worst, so that their neighbors are avoided.
     - Pruned trials count as their last report, but not better than the median nor worse than the
       worst, because others were better when they were stopped.
@@ -94,7 +93,6 @@ class SurrogateSampler(BaseSampler):
         n_startup_trials: finished trials before the process is used; enqueued ones count.
         independent_sampler: suggests the first trial, and parameters that not all trials have; by
             default ``TPESampler``.
-        constraints_func: returns a finished trial's constraints, satisfied if at most zero.
         predictor: an object or a name (`foretune.models.saved.lookup`).
         problem: the problem that is tuned, for the predictor.
         device: the device; None is the predictor's only training device.
@@ -112,7 +110,6 @@ class SurrogateSampler(BaseSampler):
         seed: int | None = None,
         n_startup_trials: int = INITIAL_DESIGN_SIZE,
         independent_sampler: BaseSampler | None = None,
-        constraints_func: Callable[[FrozenTrial], Sequence[float]] | None = None,
         predictor: PredictorSource = None,
         problem: Mapping[str, Value] | None = None,
         device: Device | None = None,
@@ -122,7 +119,6 @@ class SurrogateSampler(BaseSampler):
         self._rng = np.random.default_rng(seed)
         self._n_startup_trials = n_startup_trials
         self._independent_sampler = independent_sampler or TPESampler(seed=seed)
-        self._constraints_func = constraints_func
         self._prior = None
         if not (predictor is None or predictor == NONE):
             self._prior = PredictorPrior(predictor, problem, device, objective)
@@ -188,9 +184,7 @@ class SurrogateSampler(BaseSampler):
         state: TrialState,
         values: Sequence[float] | None,
     ) -> None:
-        """Store the constraints, and call the independent sampler's `after_trial`."""
-        if self._constraints_func is not None:
-            _process_constraints_after_trial(self._constraints_func, study, trial, state)
+        """Call the independent sampler's `after_trial`."""
         self._independent_sampler.after_trial(study, trial, state, values)
 
     def _history_of(self, study: Study) -> StudyHistory:

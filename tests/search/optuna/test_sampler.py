@@ -103,20 +103,15 @@ def test_same_seed_same_trials():
     assert trials[0] != trials[2]
 
 
-@pytest.mark.parametrize("how", ["constraints_func", "set_constraint"])
-def test_constraints(how):
+def test_constraints():
     """The best without the constraint is at 0.3; the best that keeps it, 0.04, at 0.1."""
 
     def objective(trial):
         value = bowl(trial)
-        trial.set_user_attr("over", trial.params["x"] - 0.1)
-        if how == "set_constraint":
-            trial.set_constraint("over", trial.params["x"] - 0.1)
+        trial.set_constraint("over", trial.params["x"] - 0.1)
         return value
 
-    asked = {"constraints_func": lambda t: (t.user_attrs["over"],)}
-    sampler = SurrogateSampler(seed=0, **(asked if how == "constraints_func" else {}))
-    study = run(objective, 30, sampler=sampler)
+    study = run(objective, 30)
     assert study.best_params["x"] <= 0.1
     assert study.best_value == pytest.approx(0.04, abs=0.005)
     broken = [t.params["x"] > 0.1 for t in study.trials]
