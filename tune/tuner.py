@@ -75,10 +75,8 @@ def tune_problem(
         budget: number of new measurements of the search, before verification. ``"auto"`` stops at
             ``regret``, or when one more measurement gains too little. The default is 10, or no
             limit if ``seconds`` is given.
-        regret: accepted expected regret of the incumbent, for example 0.03; by default none, and
-            0.03 with ``"auto"``.
-        seconds: maximum wall time of the search, builds included; a started measurement is
-            finished. The searcher then prefers improvement per second.
+        regret: accepted expected regret of the incumbent; by default 0.03 with ``"auto"``.
+        seconds: maximum wall time of the search; the searcher prefers improvement per second.
         objective: the minimized objective.
         limits: configurations that violate one never win; searchers see them as failures.
         searcher: a registered name, a `Searcher` class, or an Optuna sampler.

@@ -111,8 +111,7 @@ def import_runs(
         device: the device's name; replaces the name in the files.
         mapping: run-table column -> its source, for ``generic`` and ``triton``, whose columns have
             no fixed meaning.
-        constants: run-table column -> its value in every row, e.g. ``problem.M`` if the files lack
-            it.
+        constants: run-table column -> its value in every row, e.g. ``problem.M``.
         progress: receives one step per file.
 
     Raises:
