@@ -232,6 +232,13 @@ def test_claimed_times_are_compared_with_the_judges_clock(clock):
         compare(reference=reference, candidate=FakeProcess(clock, 1.0, 1.6))
 
 
+def test_other_work_slows_the_reference_too(clock):
+    reference = FakeProcess(clock, 3.0, 7.5)
+    assert compare(reference=reference, candidate=FakeProcess(clock, 1.0, 2.4)).rounds
+    with pytest.raises(CandidateRejected, match="the judge's clock 4 ms"):
+        compare(reference=FakeProcess(clock, 3.0, 7.5), candidate=FakeProcess(clock, 1.0, 4.0))
+
+
 def test_one_undisturbed_burst_confirms_a_claimed_time(clock):
     slow_at_first = FakeProcess(clock, 1.0, *[3.0] * 60, 1.2)
     assert compare(reference=FakeProcess(clock, 3.0), candidate=slow_at_first).rounds
