@@ -80,10 +80,11 @@ def shown(output: dict[str, Any]) -> str:
     """Return an output of a cell: a picture, HTML or text."""
     data = {kind: "".join(value) for kind, value in output.get("data", {}).items()}
     if "image/png" in data:
-        return f'<img alt="the plot" src="data:image/png;base64,{data["image/png"].strip()}">'
+        picture = f"data:image/png;base64,{data['image/png'].strip()}"
+        return f'<img alt="the plot" style="max-width: 100%" src="{picture}">'
     if "text/html" in data:
         lines = (line.strip() for line in data["text/html"].splitlines())
-        return f"<div>{' '.join(lines)}</div>"
+        return f"<div style='overflow-x: auto'>{' '.join(lines)}</div>"
     return f"```text\n{data.get('text/plain', ''.join(output.get('text', ())))}\n```"
 
 
