@@ -1,5 +1,8 @@
 """Compiled code that the processes of a runner share."""
 
+import subprocess
+import sys
+
 import pytest
 
 from foretune.collect.kernels import numba_codegen as module
@@ -44,3 +47,28 @@ def test_without_a_folder_nothing_is_written(monkeypatch, tmp_path):
     module._compile_function.cache_clear()
     assert compiled(2.0)(3.0) == 7.0
     assert not list(tmp_path.iterdir())
+
+
+PAIRS = """
+import sys
+from foretune.collect.kernels.numba_codegen import compile_function, function_source
+
+for added in map(int, sys.argv[1:]):
+    lines = ["s = x", *["s = s * x + x * s"] * 300, f"return s * 0.0 + {added}"]  # not inlined
+    inner = compile_function(function_source("inner", "x", lines), "inner")
+    body = f"def outer(x):\\n    return inner(x) + 0.0 * {added}\\n"
+    print(compile_function(body, "outer", inner=inner)(0.5))
+"""
+
+
+def test_code_of_two_processes_calls_its_own_inner_function(tmp_path, monkeypatch):
+    monkeypatch.setenv(BUILD_FOLDER, str(tmp_path))
+
+    def run(*added):
+        command = [sys.executable, "-c", PAIRS, *map(str, added)]
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+        return [float(line) for line in found.stdout.split()]
+
+    assert run(10) == [10.0]
+    assert run(20, 10) == [20.0, 10.0]  # one is compiled, the other loaded: both are the first
+    assert run(30, 20, 10) == [30.0, 20.0, 10.0]
