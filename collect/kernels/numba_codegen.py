@@ -42,11 +42,8 @@ def _compile_function(source: str, name: str, functions: tuple[tuple[str, Any], 
     scope = {**vars(simd), **dict(functions)}
     file = _shared_file(source, functions)
     exec(compile(source, file, "exec"), scope)
-    function = scope[name]
-    # Numba numbers symbols per process: code from the folder could call another one's namesake.
-    function.__qualname__ = f"{name}_{Path(file).stem}"
     return numba.njit(
-        function, nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy",
+        scope[name], nogil=True, fastmath={"contract", "reassoc"}, error_model="numpy",
         cache=bool(file),
     )  # fmt: skip
 

@@ -1,7 +1,10 @@
 """Lazy public names; optional dependencies."""
 
 import importlib
+import itertools
+import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
 from foretune.errors import MissingExtra
@@ -37,6 +40,21 @@ EXTRA_OF = {"numba": "cpu", "llvmlite": "cpu", "triton": "gpu", "torch": "gpu", 
 def require(module: str, extra: str, purpose: str) -> Any:
     """Import ``module``; raise MissingExtra, which names the extra, if it is not installed."""
     try:
-        return importlib.import_module(module)
+        found = importlib.import_module(module)
     except ImportError:
         raise MissingExtra(module.partition(".")[0], extra, purpose) from None
+    if module == "numba":
+        _number_symbols_by_process()
+    return found
+
+
+@cache
+def _number_symbols_by_process() -> None:
+    """Let no two processes give Numba's functions the same symbols.
+
+    Code that two of them put into one folder could hold two functions under one symbol, and a third
+    process that loads both would call the wrong one.
+    """
+    from numba.core.bytecode import FunctionIdentity
+
+    FunctionIdentity._unique_ids = itertools.count(os.getpid() << 20)
