@@ -148,7 +148,7 @@ class PriorFactory:
 def row_log_ratios(law: ShapeLaw, rows: KernelRuns) -> np.ndarray:
     """Return the log slow-down of each candidate of a kernel without products.
 
-    Few elements per thread leave a thread idle while it waits for memory, many spill registers.
+    With few elements, a thread idles while it waits for memory; with many, registers spill.
     """
     elements = np.array([law.sizes(config)[0] for config in rows.configs])
     octaves = np.log2(elements / (32.0 * rows.warps) / ROW_ELEMENTS_PER_THREAD)

@@ -91,7 +91,7 @@ def shape_law(call: Call, configs: Sequence[Configuration]) -> ShapeLaw | None:
         return None
     exponents = {}
     for name in base:
-        values = [v for c in configs if type(v := c[name]) is int and v > 0]
+        values = [v for c in configs if type(v := c.get(name)) is int and v > 0]
         if name in LAUNCH_OPTIONS or len(values) < len(configs):
             continue
         others = sorted({*values} - {values[0]})

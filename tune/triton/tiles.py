@@ -3,6 +3,7 @@
 Tile edges are recognized by name (``BLOCK_M``, ``BLOCK_SIZE_N``, ``BK``), else by the grid. The
 grid is evaluated with an edge of 1 and with an unbounded edge. If the number of programs differs,
 the edge divides the output, and the ratio is the output's size. Otherwise the block loops over it.
+Where neither suffices, the kernel's code tells (`foretune.tune.triton.shapes`).
 """
 
 import math

@@ -131,6 +131,14 @@ def test_an_invalid_value_is_left_out():
     assert shape_law(one, configs).exponents == {"WIDTH": (1.0,)}
 
 
+def test_parameters_that_some_configurations_lack_are_left_out():
+    one = call(scaled, x=half(4096), y=half(4096), columns=4096)
+    configs = [
+        Configuration(WIDTH=128, UNROLL=1, maxnreg=64), Configuration(WIDTH=256, UNROLL=1)
+    ]  # fmt: skip
+    assert shape_law(one, configs).exponents == {"WIDTH": (1.0,)}
+
+
 def test_code_is_read():
     dot = "tt.dot %a, %b, %c : tensor<64x32xf16> * tensor<32x128xf16> -> tensor<64x128xf32>"
     assert BlockShapes.from_code(dot) == BlockShapes(((64, 128, 32),), 8192)
