@@ -36,7 +36,7 @@ def test_inspect(capsys):
     )  # fmt: skip
     free, capped = said["configs"]
     assert free["config"] == {"BM": 64, "BN": 64, "BK": 32, "num_warps": 4}
-    assert (free["status"], free["static"]["mma_version"]) == ("ok", 3)
+    assert free["status"] == "ok"
     assert capped["static"]["registers"] <= 64
     assert "registers per thread" in said["features"]["registers"]
     assert said["features"].keys() >= free["static"].keys()
@@ -49,17 +49,14 @@ def test_people_see_a_table_of_80_columns(capsys, monkeypatch):
     said = capsys.readouterr().out
     table = said[: said.index("per SM: resident")]
     assert max(map(len, table.splitlines())) <= 80
-    assert "mma" in table
+    assert "shared" in table
     assert "CTA" not in table
-    assert main(["inspect", "here_only:matmul", *MATMUL, "--config", TILE, "--ttgir",
-                 "--target", "gfx942", *LIMIT]) == 0  # fmt: skip
-    assert "–" in capsys.readouterr().out
 
 
 def test_too_large_is_said(capsys):
     said = run_json(
         capsys, "inspect", "here_only:matmul", *MATMUL, "--config",
-        "BM=128,BN=128,BK=64,num_stages=5", "--target", "sm_120", "--ttgir", *LIMIT, code=1,
+        "BM=128,BN=128,BK=64,num_stages=5", "--target", "sm_120", *LIMIT, code=1,
     )  # fmt: skip
     (only,) = said["configs"]
     assert only["status"] == "invalid"
@@ -101,8 +98,6 @@ def test_an_autotuners_own_configurations_are_the_default(capsys):
          "unknown parameter of add 'num_warp': did you mean 'num_warps'? known: BLOCK, maxnreg,"),
         (("breaks_off:add", *ADD, "--target", "sm_90"), "'breaks_off' fails when imported: KeyErr"),
         (("here_only:add", *ADD, "--target", "sm_90", "--time-limit", "0"), "--time-limit 0"),
-        (("here_only:add", *ADD, "--target", "sm_90", "--ttgir", "--cache-dir", "x"),
-         "leave --ttgir out"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_done(capsys, place, asked, message):
@@ -111,9 +106,9 @@ def test_what_cannot_be_done(capsys, place, asked, message):
 
 
 def test_an_integer_of_which_only_the_type_is_known(capsys):
-    asked = [*ADD[:-1], "n=i32", "--config", "BLOCK=128", "--target", "sm_90", "--ttgir", *LIMIT]
+    asked = [*ADD[:-1], "n=i32", "--config", "BLOCK=128", "--target", "sm_90", *LIMIT]
     (any_n,) = run_json(capsys, "inspect", "here_only:add", *asked)["configs"]
-    assert (any_n["static"]["integers"], any_n["static"]["integers_divisible"]) == (1, 1)
+    assert any_n["status"] == "ok"
 
 
 def test_a_module_that_asks_for_the_interpreter_is_compiled_all_the_same(capsys, place):
@@ -122,14 +117,14 @@ def test_a_module_that_asks_for_the_interpreter_is_compiled_all_the_same(capsys,
     assert text.count("import triton\n") == 1
     (place / "interprets.py").write_text(text.replace("import triton\n", opened))
     asked = ("--arg", "x=fp16*", "--arg", "out=fp16*", "--arg", "n=4096", "--target", "sm_90")
-    said = run_json(capsys, "inspect", "interprets:tuned_copy", *asked, "--ttgir", *LIMIT)
+    said = run_json(capsys, "inspect", "interprets:tuned_copy", *asked, *LIMIT)
     assert [c["status"] for c in said["configs"]] == ["ok", "ok"]
     assert "TRITON_INTERPRET" not in os.environ
 
 
 def test_whoever_has_the_interpreter_set_can_inspect(capsys, monkeypatch):
     monkeypatch.setenv("TRITON_INTERPRET", "1")
-    asked = (*ADD, "--config", "BLOCK=128", "--target", "sm_90", "--ttgir", *LIMIT)
+    asked = (*ADD, "--config", "BLOCK=128", "--target", "sm_90", *LIMIT)
     assert run_json(capsys, "inspect", "here_only:add", *asked)["configs"][0]["status"] == "ok"
 
 

@@ -6,7 +6,7 @@ time limit each. `FEATURES` documents the resulting ``static.<name>`` columns. O
 """
 
 from foretune.collect.compiled.arguments import describe
-from foretune.collect.compiled.compile_pool import CompileResult, compile_configs, precompile
+from foretune.collect.compiled.compile_pool import CompileResult, compile_configs
 from foretune.collect.compiled.static_features import FEATURES
 from foretune.collect.compiled.targets import Target, get_target
 
@@ -17,5 +17,4 @@ __all__ = [
     "compile_configs",
     "describe",
     "get_target",
-    "precompile",
 ]

@@ -17,11 +17,7 @@ from threading import Thread
 from typing import Any
 
 from foretune.collect.compiled.arguments import describe
-from foretune.collect.compiled.static_features import (
-    occupancy_of,
-    static_features,
-    ttgir_features,
-)
+from foretune.collect.compiled.static_features import occupancy_of, static_features
 from foretune.collect.compiled.targets import Target
 from foretune.collect.worker_process import WorkerProcess
 from foretune.device import available_cores
@@ -47,7 +43,7 @@ class CompileResult:
         static: features of the code by their names in `FEATURES`; empty if it did not compile.
         compile_s: compilation time in seconds; NaN if the compiler died or timed out.
         cached: whether Triton's cache already had the code.
-        hash: Triton's hash, which names the folder in its cache; empty for the TTGIR tier.
+        hash: Triton's hash, which names the folder in its cache; empty if it did not compile.
     """
 
     config: Configuration
@@ -65,23 +61,13 @@ class CompileResult:
 
 
 @dataclass(frozen=True)
-class CompileRequest:
-    """The settings that all configurations of a batch share.
-
-    Attributes:
-        kernel: ``module:attribute``.
-        args: positional arguments as `describe` returns them.
-        kwargs: keyword arguments as `describe` returns them.
-        target: the compile target.
-        tier: ``full``, or ``ttgir`` for the first stages only.
-        cache_dir: Triton's cache; empty for the default one.
-    """
+class _Request:
+    """The settings that all configurations of a batch share; arguments as `describe` returns."""
 
     kernel: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     target: Target
-    tier: str
     cache_dir: str = ""
 
 
@@ -92,21 +78,23 @@ def compile_configs(
     target: Target,
     *,
     kwargs: Mapping[str, Any] | None = None,
-    tier: str = "full",
     jobs: int | None = None,
     limit_s: float = LIMIT_S,
     cache_dir: str | Path | None = None,
 ) -> Iterator[tuple[int, CompileResult]]:
     """Compile all configurations in parallel; yield (position, result) as each one finishes.
 
+    The machine code stays in Triton's cache. A launch finds it there with the same Triton release,
+    the same kernel source, the same environment variables that Triton hashes, and the folder at
+    the same path, because Triton's cache holds absolute paths.
+
     Args:
         kernel: ``module:attribute``, or the kernel itself if other processes can import it.
-        args: positional arguments; only the metadata of tensors is sent to the workers.
+        args: positional arguments; only the metadata of tensors is sent to the workers. A torch
+            dtype stands for a pointer aligned to 16 bytes.
         configs: compile-time parameters and launch options, one mapping per configuration.
         target: the compile target.
         kwargs: keyword arguments.
-        tier: ``full`` compiles to machine code and keeps it in Triton's cache. ``ttgir`` runs the
-            first stages only, which is much faster and writes nothing.
         jobs: number of processes; one per core if None.
         limit_s: time limit for one configuration in seconds.
         cache_dir: Triton's cache; by default the one set by ``TRITON_CACHE_DIR``.
@@ -115,14 +103,11 @@ def compile_configs(
         UsageError: the kernel does not exist, or an argument is missing or unknown.
         MeasurementError: no process can be started.
     """
-    if tier not in ("full", "ttgir"):
-        raise UsageError(f"tier {tier!r}: there are 'full' and 'ttgir'")
-    request = CompileRequest(
+    request = _Request(
         kernel=kernel if isinstance(kernel, str) else kernel_reference(kernel),
         args=tuple(map(describe, args)),
         kwargs={name: describe(value) for name, value in (kwargs or {}).items()},
         target=target,
-        tier=tier,
         cache_dir="" if cache_dir is None else str(Path(cache_dir).absolute()),
     )
     waiting = deque((i, Configuration(c)) for i, c in enumerate(configs))
@@ -130,52 +115,12 @@ def compile_configs(
     yield from _compile_in_parallel(request, waiting, n, limit_s)
 
 
-def precompile(
-    kernel: Any,
-    args: Sequence[Any],
-    configs: Iterable[Mapping[str, Any]],
-    target: Target,
-    cache_dir: str | Path | None = None,
-    *,
-    kwargs: Mapping[str, Any] | None = None,
-    jobs: int | None = None,
-    limit_s: float = LIMIT_S,
-) -> list[CompileResult]:
-    """Precompile into a Triton cache for the given arguments and device.
-
-    The machine needs no GPU. The launching machine must have the same Triton release, the same
-    kernel source and the same environment variables that Triton hashes. The folder must have the
-    same path there, because Triton's cache holds absolute paths.
-
-    Args:
-        kernel: ``module:attribute``, or the kernel itself if other processes can import it.
-        args: positional arguments; a torch dtype stands for a pointer aligned to 16 bytes.
-        configs: the configurations to compile.
-        target: the compile target.
-        cache_dir: Triton's cache; by default the one set by ``TRITON_CACHE_DIR``.
-        kwargs: keyword arguments.
-        jobs: number of processes; one per core if None.
-        limit_s: time limit for one configuration in seconds.
-
-    Returns:
-        One result per configuration, in order.
-
-    Raises:
-        UsageError: the kernel does not exist, or an argument is missing or unknown.
-    """
-    done = compile_configs(
-        kernel, args, configs, target,
-        kwargs=kwargs, jobs=jobs, limit_s=limit_s, cache_dir=cache_dir,
-    )  # fmt: skip
-    return [result for _, result in sorted(done, key=lambda pair: pair[0])]
-
-
 _Job = tuple[int, Configuration]
 _PICKLING_ADVICE = ("an argument of the kernel", "give its type or another value")
 
 
 def _compile_in_parallel(
-    request: CompileRequest, waiting: deque[_Job], n: int, limit_s: float
+    request: _Request, waiting: deque[_Job], n: int, limit_s: float
 ) -> Iterator[tuple[int, CompileResult]]:
     """Yield (position, result) as each job finishes; one thread drives each of ``n`` processes.
 
@@ -238,7 +183,7 @@ def _compile_or_fail(worker: WorkerProcess, config: Configuration, limit_s: floa
 class _Compiler:
     """Compiles configurations of one kernel; lives in a worker process."""
 
-    def __init__(self, request: CompileRequest) -> None:
+    def __init__(self, request: _Request) -> None:
         warnings.simplefilter("ignore")  # the launching process shows Triton's own warnings
         if request.cache_dir:
             os.environ["TRITON_CACHE_DIR"] = request.cache_dir
@@ -250,56 +195,30 @@ class _Compiler:
         self._kernel = load_kernel(request.kernel)
 
     def compile(self, config: Configuration) -> CompileResult:
-        """Return the result for one configuration.
+        """Return the result for one configuration; raise UsageError if all would fail alike."""
+        from triton import knobs
 
-        Raises:
-            UsageError: the arguments are wrong for every configuration.
-        """
-        from foretune.collect.compiled.compiling import specialize
+        from foretune.collect.compiled.compiling import compile_full, specialize
 
-        request, started = self._request, time.perf_counter()
+        request, started, hits = self._request, time.perf_counter(), list[bool]()
         try:
             specialized = specialize(
                 self._kernel, request.args, request.kwargs, config, request.target
             )
             started = time.perf_counter()
-            compile_tier = _compile_full if request.tier == "full" else _compile_ttgir
-            return compile_tier(config, specialized, started)
+            knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
+            compiled = compile_full(specialized)
+            seconds = time.perf_counter() - started
+            features = static_features(compiled, request.target)
         except UsageError:
             raise
         except Exception as e:
             seconds = time.perf_counter() - started
             return CompileResult(config, Status.COMPILE_ERROR, _first_line(e), compile_s=seconds)
-
-
-def _compile_full(config: Configuration, specialized: Any, started: float) -> CompileResult:
-    from triton import knobs
-
-    from foretune.collect.compiled.compiling import compile_full
-
-    hits: list[bool] = []
-    knobs.compilation.listener = lambda *, cache_hit, **_: hits.append(cache_hit)
-    compiled = compile_full(specialized)
-    seconds = time.perf_counter() - started
-    features = static_features(compiled, specialized.target, specialized.declared_constants)
-    excess = occupancy_of(features, specialized.target).excess if "registers" in features else ""
-    status = Status.INVALID if excess else Status.OK
-    cached = bool(hits and hits[-1])
-    return CompileResult(config, status, excess, features, seconds, cached, compiled.hash)
-
-
-def _compile_ttgir(config: Configuration, specialized: Any, started: float) -> CompileResult:
-    from foretune.collect.compiled.compiling import compile_ttgir
-
-    ttgir = compile_ttgir(specialized)
-    seconds = time.perf_counter() - started
-    features = ttgir_features(ttgir, specialized)
-    if features.get("fits", 1.0):
-        return CompileResult(config, Status.OK, "", features, seconds)
-    limit = specialized.target.limits.shared_bytes_per_cta
-    needed = f"it needs {features['shared_bytes']:.0f} bytes of shared memory"
-    excess = f"{needed}, {specialized.target.name} has {limit}"
-    return CompileResult(config, Status.INVALID, excess, features, seconds)
+        excess = occupancy_of(features, request.target).excess if "registers" in features else ""
+        status = Status.INVALID if excess else Status.OK
+        cached = bool(hits and hits[-1])
+        return CompileResult(config, status, excess, features, seconds, cached, compiled.hash)
 
 
 def _first_line(error: BaseException) -> str:
@@ -314,13 +233,9 @@ def _first_line(error: BaseException) -> str:
 def load_kernel(reference: str, compiling: bool = True) -> Any:
     """Return the kernel called ``module:attribute``.
 
-    Args:
-        reference: the name.
-        compiling: import it in a form that compiles, even if its module asks for the interpreter.
-
-    Raises:
-        UsageError: there is no such kernel, or its module cannot be imported.
-        MissingExtra: Triton is not installed.
+    With ``compiling`` it is imported in a form that compiles, even if its module asks for the
+    interpreter. Raises UsageError if it is not there or cannot be imported, MissingExtra without
+    Triton.
     """
     module, colon, attribute = reference.partition(":")
     if not colon or not module or not attribute:

@@ -32,13 +32,11 @@ class SpecializedKernel:
     Attributes:
         source: Triton's object to compile.
         options: the backend's options.
-        declared_constants: parameters that the kernel declares ``tl.constexpr``.
     """
 
     source: ASTSource
     options: Any
     target: Target
-    declared_constants: frozenset[str]
 
 
 def specialize(
@@ -63,7 +61,10 @@ def specialize(
         UsageError: an argument is missing or unknown, or the kernel is not a Triton kernel.
     """
     function, values = _unwrap(
-        kernel, list(map(describe, args)), _describe_all(kwargs), dict(config)
+        kernel,
+        list(map(describe, args)),
+        {name: describe(value) for name, value in kwargs.items()},
+        dict(config),
     )
     backend = make_backend(target.triton_target)
     options = _launch_options(function, values)
@@ -74,8 +75,7 @@ def specialize(
         backend, options, bound, specialization, rest
     )
     source = ASTSource(function, signature, constants, attributes)
-    declared_constants = frozenset(p.name for p in function.params if p.is_constexpr)
-    return SpecializedKernel(source, parsed, target, declared_constants)
+    return SpecializedKernel(source, parsed, target)
 
 
 def compile_full(specialized: SpecializedKernel) -> CompiledKernel:
@@ -90,36 +90,6 @@ def compile_full(specialized: SpecializedKernel) -> CompiledKernel:
     )
 
 
-@dataclass(frozen=True)
-class Ttgir:
-    """A kernel compiled to Triton's GPU-level intermediate code (TTGIR).
-
-    Attributes:
-        text: the module as Triton prints it.
-        shared_bytes: shared memory of one block; None if this Triton release cannot compute it yet.
-    """
-
-    text: str
-    shared_bytes: int | None
-
-
-def compile_ttgir(specialized: SpecializedKernel) -> Ttgir:
-    """Run the first stages only, which is much faster; write nothing to Triton's cache.
-
-    Raises:
-        Exception: Triton's error for code that does not compile.
-    """
-    source, options = specialized.source, specialized.options
-    backend = make_backend(specialized.target.triton_target)
-    module = _first_module(specialized, backend)
-    stages: dict[str, Any] = {}
-    backend.add_stages(stages, options, source.language)
-    metadata: dict[str, Any] = {}
-    for stage in ("ttir", "ttgir"):
-        module = stages[stage](module, metadata)
-    return Ttgir(str(module), _allocate_shared(module, specialized))
-
-
 def first_code(specialized: SpecializedKernel) -> str:
     """Return the code before any optimization (TTIR), as Triton prints it: some 20 ms.
 
@@ -127,10 +97,6 @@ def first_code(specialized: SpecializedKernel) -> str:
         Exception: Triton's error for code that does not compile.
     """
     backend = make_backend(specialized.target.triton_target)
-    return str(_first_module(specialized, backend))
-
-
-def _first_module(specialized: SpecializedKernel, backend: Any) -> Any:
     context = ir.context()
     ir.load_dialects(context)
     backend.load_dialects(context)
@@ -141,56 +107,7 @@ def _first_module(specialized: SpecializedKernel, backend: Any) -> Any:
         backend.get_module_map(),
         context,
     )
-    module.context = context  # a module does not keep its context alive
-    return module
-
-
-def _allocate_shared(module: Any, specialized: SpecializedKernel) -> int | None:
-    """Lower ``module`` until its shared memory is allocated; return the size, or None.
-
-    These passes are internal to Triton. In releases that moved them, only the full compilation
-    gives the size.
-    """
-    from triton._C.libtriton import passes
-
-    manager = ir.pass_manager(module.context)
-    try:
-        passes.ttgpuir.add_allocate_warp_groups(manager, *_no_sanitizer(manager))
-        passes.convert.add_scf_to_cf(manager)
-        _add_allocation(manager, specialized)
-        manager.run(module, "foretune_shared")
-    except (AttributeError, TypeError, RuntimeError):
-        return None
-    allocated = module.get_int_attr("ttg.shared")
-    return None if allocated is None else int(allocated)
-
-
-def _no_sanitizer(manager: Any) -> tuple[bool, ...]:
-    """Return the extra arguments of the warp-group pass; older releases have none."""
-    from triton._C.libtriton import passes
-
-    documented = passes.ttgpuir.add_allocate_warp_groups.__doc__ or ""
-    return (False,) if "arg1" in documented else ()
-
-
-def _add_allocation(manager: Any, specialized: SpecializedKernel) -> None:
-    if specialized.target.backend == "hip":
-        from triton._C.libtriton import amd
-
-        add = amd.passes.ttgpuir.add_allocate_shared_memory
-        arch = (specialized.options.arch,) if "arg1" in (add.__doc__ or "") else ()
-        add(manager, *arch)
-        return
-    from triton._C.libtriton import nvidia
-    from triton.backends.nvidia.compiler import get_ptx_version_from_options
-
-    arch_number = specialized.target.arch
-    version = get_ptx_version_from_options(specialized.options, arch_number)
-    nvidia.passes.ttgpuir.add_allocate_shared_memory_nv(manager, arch_number, version)
-
-
-def _describe_all(kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: describe(value) for name, value in kwargs.items()}
+    return str(module)
 
 
 def _unwrap(
@@ -208,12 +125,9 @@ def _unwrap(
         if is_tuner:
             values.update(config)
         for name, rule in getattr(layer, "values", {}).items():
-            values[name] = _heuristic(name, rule, {**dict(_by_name(layer, args)), **values})
+            named = dict(zip(layer.arg_names, args, strict=False))
+            values[name] = _heuristic(name, rule, {**named, **values})
     return layers[-1], values
-
-
-def _by_name(layer: Any, args: list[Any]) -> list[tuple[str, Any]]:
-    return list(zip(layer.arg_names, args, strict=False))
 
 
 def _heuristic(name: str, rule: Any, known: dict[str, Any]) -> Any:

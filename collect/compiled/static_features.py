@@ -1,32 +1,19 @@
 """The ``static.<name>`` columns of a run table: features of compiled code, and occupancy."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from foretune.collect.compiled.machine_code import BINARY, read_amdgcn, read_cubin
 from foretune.collect.compiled.targets import Limits, Target
-from foretune.collect.compiled.ttgir import TTGIR, read_ttgir
 
 if TYPE_CHECKING:
     from triton.compiler import CompiledKernel
 
-    from foretune.collect.compiled.compiling import SpecializedKernel, Ttgir
-
-SPECIALIZATION: dict[str, str] = {
-    "pointers": "arguments that are pointers",
-    "pointers_aligned": "pointers known to be multiples of 16",
-    "integers": "integer arguments that are not compile-time constants",
-    "integers_divisible": "integer arguments known to be multiples of 16",
-    "integers_one": "integer arguments that are 1 and were compiled in as constants",
-}
-"""The compiler's knowledge about the arguments."""
-
-SHARED: dict[str, str] = {
+FEATURES: dict[str, str] = {
+    "warps": "warps of one block",
     "shared_bytes": "shared memory of one block, bytes",
-}
-"""Known at both tiers in Triton releases that allocate it early."""
-
-OCCUPANCY: dict[str, str] = {
+    "tensor_memory": "NVIDIA: columns of tensor memory",
+    **BINARY,
     "fits": "1 if the target can launch it",
     "ctas_per_sm": "blocks resident on one multiprocessor",
     "warps_per_sm": "warps resident on one multiprocessor",
@@ -37,10 +24,7 @@ OCCUPANCY: dict[str, str] = {
     "limited_by_warps": "1 if the number of warps does",
     "limited_by_ctas": "1 if the number of blocks does",
 }
-"""Occupancy of one multiprocessor."""
-
-FEATURES: dict[str, str] = {**SPECIALIZATION, **TTGIR, **SHARED, **BINARY, **OCCUPANCY}
-"""All names. Features that a target or tier does not show are absent, never guessed."""
+"""All names. Features that a target does not show are absent, never guessed."""
 
 LIMITERS = ("registers", "shared", "tensor_memory", "warps", "ctas")
 """Resources that limit the number of resident blocks; the first one wins a tie."""
@@ -80,12 +64,8 @@ def occupancy(
 ) -> Occupancy:
     """Return the occupancy of one multiprocessor by blocks of a kernel.
 
-    Args:
-        target: the compile target.
-        warps: warps per block.
-        registers: registers per thread; on AMD vector registers of both kinds.
-        shared_bytes: shared memory per block.
-        tensor_memory: columns of tensor memory per block.
+    Warps, shared memory and columns of tensor memory are per block, registers per thread; on AMD
+    they are vector registers of both kinds.
     """
     limits = target.limits
     max_blocks = {
@@ -133,43 +113,24 @@ def _round_up(value: int, granule: int) -> int:
     return -(-value // granule) * granule
 
 
-def ttgir_features(ttgir: "Ttgir", specialized: "SpecializedKernel") -> dict[str, float]:
-    """Return the features that the first compilation stages show."""
-    features = {
-        **specialization_features(specialized.source, specialized.declared_constants),
-        **read_ttgir(ttgir.text),
-    }
-    if ttgir.shared_bytes is not None:
-        limits = specialized.target.limits
-        features["shared_bytes"] = float(ttgir.shared_bytes)
-        features["fits"] = float(ttgir.shared_bytes <= limits.shared_bytes_per_cta)
-    return features
-
-
-def static_features(
-    compiled: "CompiledKernel", target: Target, declared_constants: frozenset[str] | None = None
-) -> dict[str, float]:
-    """Return all features of a compiled kernel.
-
-    ``declared_constants`` are the kernel's parameters declared ``tl.constexpr``, read from the
-    kernel if None.
-    """
-    if declared_constants is None:
-        declared_constants = frozenset(p.name for p in compiled.src.fn.params if p.is_constexpr)
-    features = specialization_features(compiled.src, declared_constants)
-    if "ttgir" in compiled.asm:  # not with TRITON_STORE_BINARY_ONLY
-        features |= read_ttgir(compiled.asm["ttgir"])
+def static_features(compiled: "CompiledKernel", target: Target) -> dict[str, float]:
+    """Return all features of a compiled kernel."""
     metadata = compiled.metadata
-    features["warps"] = float(metadata.num_warps)
-    features["shared_bytes"] = float(metadata.shared)
+    features = {"warps": float(metadata.num_warps), "shared_bytes": float(metadata.shared)}
     if target.backend == "cuda":
-        features |= read_cubin(compiled.asm["cubin"], int(target.arch))
+        features |= read_cubin(compiled.asm["cubin"])
         features["tensor_memory"] = float(getattr(metadata, "tmem_size", 0) or 0)
-        features["scratch_bytes"] = float(metadata.global_scratch_size)
-    elif "amdgcn" in compiled.asm:
+    elif "amdgcn" in compiled.asm:  # not with TRITON_STORE_BINARY_ONLY
         features |= read_amdgcn(compiled.asm["amdgcn"])
     if "registers" in features:
-        features |= _occupancy_features(occupancy_of(features, target))
+        filled = occupancy_of(features, target)
+        features |= {
+            "fits": float(filled.fits),
+            "ctas_per_sm": float(filled.ctas_per_sm),
+            "warps_per_sm": float(filled.warps_per_sm),
+            "occupancy": filled.fraction,
+            **{f"limited_by_{name}": float(filled.limiter == name) for name in LIMITERS},
+        }
     return features
 
 
@@ -182,36 +143,3 @@ def occupancy_of(features: dict[str, float], target: Target) -> Occupancy:
         shared_bytes=int(features["shared_bytes"]),
         tensor_memory=int(features.get("tensor_memory", 0)),
     )
-
-
-def specialization_features(source: Any, declared_constants: frozenset[str]) -> dict[str, float]:
-    """Return the compiler's knowledge about the arguments in ``source``, Triton's `ASTSource`."""
-    divisible = {
-        path[0] for path, found in source.attrs.items() if ["tt.divisibility", 16] in found
-    }
-    counts = dict.fromkeys(
-        ("pointers", "pointers_aligned", "integers", "integers_divisible", "integers_one"), 0
-    )
-    for position, (name, kind) in enumerate(source.signature.items()):
-        text = str(kind)
-        if text.startswith("*"):
-            counts["pointers"] += 1
-            counts["pointers_aligned"] += position in divisible
-        elif text[:1] in "iu" and text != "i1":
-            counts["integers"] += 1
-            counts["integers_divisible"] += position in divisible
-        elif text == "constexpr" and name not in declared_constants:
-            is_one = source.constants.get((position,)) == 1
-            counts["integers"] += is_one
-            counts["integers_one"] += is_one
-    return {name: float(n) for name, n in counts.items()}
-
-
-def _occupancy_features(filled: Occupancy) -> dict[str, float]:
-    return {
-        "fits": float(filled.fits),
-        "ctas_per_sm": float(filled.ctas_per_sm),
-        "warps_per_sm": float(filled.warps_per_sm),
-        "occupancy": filled.fraction,
-        **{f"limited_by_{name}": float(filled.limiter == name) for name in LIMITERS},
-    }

@@ -60,6 +60,6 @@ def test_one_is_inspected(capsys, monkeypatch):
     found = run_json(
         capsys, "inspect", "triton_softmax:_whole_rows", "--arg", "x=fp16*", "--arg", "y=fp16*",
         "--arg", "rows=4096", "--arg", "columns=1000", "--config", "ROWS=1,BLOCK=1024,STAGES=1",
-        "--target", "sm_90", "--ttgir",
+        "--target", "sm_90",
     )  # fmt: skip
     assert [row["status"] for row in found["configs"]] == ["ok"]

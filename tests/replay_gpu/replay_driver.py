@@ -281,7 +281,7 @@ class ReplayDriver:
         self.device_interface.check_loading()
         target, resources = self.get_current_target(), dict[str, float]()
         if target.backend == "cuda":
-            resources = read_cubin(binary, target.arch)
+            resources = read_cubin(binary)
         spilled_words = (
             int(resources.get("stack_bytes", 0)) // 4
         )  # CUDA calls all local memory that

@@ -15,7 +15,6 @@ from foretune.files import require_writable
 if TYPE_CHECKING:
     from foretune.collect.compiled import CompileResult
 
-_MATRIX_UNITS = {0: "none", 2: "mma", 3: "wgmma", 5: "tcgen05"}
 ARG = typer.Option(
     [],
     help="x=fp16* (a pointer, multiple of 16; fp16*2 of 2), n=4096, n=i32 (any multiple of "
@@ -24,7 +23,6 @@ ARG = typer.Option(
 CONFIG = typer.Option(
     [], help="BLOCK=128,num_warps=4 (repeatable). Default: those of its autotuner."
 )
-TTGIR = typer.Option(False, "--ttgir", help="Only the first stages: fast, but without registers.")
 CACHE_DIR = typer.Option(
     None,
     help="Keep the compiled configurations in this Triton cache. Launches with the same Triton "
@@ -38,7 +36,6 @@ def inspect(
     arg: list[str] = ARG,
     config: list[str] = CONFIG,
     target: str = typer.Option(..., help="sm_80, sm_90, sm_100, sm_120, gfx942, …"),
-    ttgir: bool = TTGIR,
     cache_dir: Path | None = CACHE_DIR,
     time_limit: float = typer.Option(60.0, help="Maximum seconds to compile a configuration."),
 ) -> None:
@@ -50,16 +47,13 @@ def inspect(
 
     output = Output(options.root_options(context).as_json)
     if cache_dir is not None:
-        if ttgir:
-            raise UsageError("--cache-dir keeps whole compilations: leave --ttgir out")
         require_writable(cache_dir, "--cache-dir")
-    tier = "ttgir" if ttgir else "full"
-    outcomes = _compile(kernel, arg, config, target, time_limit, tier, cache_dir)
+    outcomes = _compile(kernel, arg, config, target, time_limit, cache_dir)
     rows = [[_format_config(o.config), *_cells(o)] for o in outcomes if o.static]
-    columns = ("config", "regs", "spill B", "shared B", "per SM, limit", "deep", "unit", "B", "s")
+    columns = ("config", "regs", "spill B", "shared B", "per SM, limit", "s")
     if rows:
         output.table(f"{kernel} for {target}", columns, rows)
-        output.say("per SM: resident blocks; deep: pipeline; B: bytes per access to global memory")
+        output.say("per SM: resident blocks, and what limits them")
     for outcome in outcomes:
         if not outcome.ok:
             output.say(f"{outcome.status}: {_format_config(outcome.config)}: {outcome.error}")
@@ -86,9 +80,13 @@ def inspect(
 
 
 def _compile(
-    kernel: str, arg: list[str], config: list[str], target: str, time_limit: float, tier: str,
+    kernel: str,
+    arg: list[str],
+    config: list[str],
+    target: str,
+    time_limit: float,
     cache_dir: Path | None,
-) -> "list[CompileResult]":  # fmt: skip
+) -> "list[CompileResult]":
     from foretune.collect.compiled import compile_configs, get_target
     from foretune.collect.compiled.arguments import parse_argument, parse_config
 
@@ -105,7 +103,6 @@ def _compile(
             configs,
             found,
             kwargs=arguments,
-            tier=tier,
             limit_s=options.require_positive(time_limit, "--time-limit"),
             cache_dir=None if cache_dir is None else str(cache_dir),
         ):
@@ -134,18 +131,11 @@ def _cells(outcome: "CompileResult") -> list[str]:
     if "ctas_per_sm" in static:
         limiter = next(n for n in static if n.startswith("limited_by_") and static[n])
         per_sm = f"{static['ctas_per_sm']:.0f}, {limiter.removeprefix('limited_by_')}"
-    unit = _MATRIX_UNITS.get(int(static.get("mma_version", 0)), "?")
-    if "accumulator_registers" in static:
-        unit = "mfma" if static.get("mma_version") else "none"
-    width = static.get("global_width_bytes", static.get("load_width_bytes"))
     return [
         _format_number(static.get("registers")),
         f"{spilled:.0f}" if "registers" in static else "–",
         _format_number(static.get("shared_bytes")),
         per_sm,
-        _format_number(static.get("pipeline_depth")),
-        unit,
-        "–" if width is None else f"{width:.3g}",
         f"{outcome.compile_s:.2f}",
     ]
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from foretune.collect.compiled import compile_configs, get_target, precompile
+from foretune.collect.compiled import compile_configs, get_target
 from foretune.collect.compiled.arguments import Tensor
 from foretune.collect.compiled.compile_pool import kernel_reference
 from foretune.errors import ForetuneError, MeasurementError, UnknownName, UsageError
@@ -49,12 +49,11 @@ def test_kernels_that_do_not_compile_are_outcomes(toys):
 def test_too_large_for_the_target_is_invalid(toys):
     config = {"BM": 128, "BN": 128, "BK": 64, "num_stages": 5}
     target = get_target("sm_120")
-    for tier in ("ttgir", "full"):
-        (done,) = outcomes(toys.matmul, SQUARE, [config], target, tier=tier)
-        assert done.status is Status.INVALID
-        assert "bytes of shared memory, sm_120 has 101376" in done.error
-        assert done.static["fits"] == 0
-        assert not done.ok
+    (done,) = outcomes(toys.matmul, SQUARE, [config], target)
+    assert done.status is Status.INVALID
+    assert "bytes of shared memory, sm_120 has 101376" in done.error
+    assert done.static["fits"] == 0
+    assert not done.ok
 
 
 def test_hanging_and_dying_compilers_cost_one_configuration(toys):
@@ -66,13 +65,6 @@ def test_hanging_and_dying_compilers_cost_one_configuration(toys):
     assert ok.ok
     assert fine.ok
     assert time.monotonic() - started < 500  # not until the hanging one would have ended
-
-
-def test_first_stages_leave_nothing_behind(toys, tmp_path):
-    (done,) = outcomes(toys.add, VECTORS, [{"BLOCK": 128}], tier="ttgir", cache_dir=tmp_path)
-    assert done.ok
-    assert done.static["load_bytes"] == 2 * 128 * 2
-    assert (done.hash, list(tmp_path.iterdir())) == ("", [])
 
 
 def test_no_configurations_need_no_process(toys):
@@ -94,11 +86,9 @@ def test_requests_that_no_configuration_can_meet(toys, kernel, args, error, mess
         outcomes(kernel, args, [{"BLOCK": 64}, {"BLOCK": 128}])
 
 
-def test_unknown_parameters_and_tiers(toys):
+def test_unknown_parameters(toys):
     with pytest.raises(UnknownName, match="did you mean 'BLOCK'"):
         outcomes(toys.add, VECTORS, [{"BLOCK": 64, "BLOK": 3}])
-    with pytest.raises(UsageError, match="there are 'full' and 'ttgir'"):
-        outcomes(toys.add, VECTORS, [{"BLOCK": 64}], tier="ptx")
 
 
 def test_kernels_that_nobody_else_can_find(toys):
@@ -130,9 +120,9 @@ def test_a_launch_finds_what_was_precompiled(toys, tmp_path, monkeypatch, device
     n = 1024
     configs = [{**c.kwargs, "num_warps": c.num_warps, "num_stages": c.num_stages}
                for c in toys.tuned_copy.configs]  # fmt: skip
-    built = precompile(
-        "triton_toys:tuned_copy", [torch.float16, torch.float16, n], configs, target, tmp_path,
-        jobs=1, limit_s=PATIENT_S,
+    built = outcomes(
+        "triton_toys:tuned_copy", [torch.float16, torch.float16, n], configs, target,
+        cache_dir=tmp_path,
     )  # fmt: skip
     assert [o.cached for o in built] == [False, False]
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
@@ -158,13 +148,8 @@ def test_tensor_descriptors_are_sent_without_their_memory(toys, tmp_path, monkey
 
     matrix = torch.zeros(1024, 1024, dtype=torch.float16)
     args = [TensorDescriptor.from_tensor(matrix, [32, 64]), matrix, 1024]
-    (built,) = precompile(
-        toys.tile_copy, args, [{"BM": 32, "BN": 64}], SM_90, tmp_path,
-        jobs=1, limit_s=PATIENT_S,
-    )  # fmt: skip
+    (built,) = outcomes(toys.tile_copy, args, [{"BM": 32, "BN": 64}], cache_dir=tmp_path)
     assert built.error == ""
-    assert built.static["async_copies"] == 1
-    assert built.static["load_bytes"] == 32 * 64 * 2
     hits = []
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(
