@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
+from launch_training import fit_order
 from machine import heading, markdown
 from recorded_tables import read
 from torch._inductor.ir import FixedLayout
@@ -32,7 +33,6 @@ from replay_driver import ReplayDriver
 
 from foretune.collect import local_device
 from foretune.datasets.schema import columns_of
-from foretune.models.launch_order import LaunchOrder
 from foretune.tune.triton import prior
 from foretune.tune.triton.inductor import InductorChooser
 
@@ -56,7 +56,7 @@ def main() -> None:
         for some in read(path, LEARNED).values()
         for r in some
     ]
-    order = LaunchOrder.fit(others)
+    order = fit_order(others)
     prior.shipped_order = lambda: order
     rows = []
     with ReplayDriver(lambda launch: 1.0, device=device).active():

@@ -15,8 +15,9 @@ from pathlib import Path
 
 import pandas as pd
 import recorded_tables
+from launch_training import fit_order, save_order
 
-from foretune.models.launch_order import SHIPPED, LaunchOrder
+from foretune.models.launch_order import SHIPPED
 
 PROBLEMS = 1500
 
@@ -49,8 +50,8 @@ def main(argv: list[str] | None = None) -> None:
             "problems": len(found),
             "dtypes": dict(Counter(r.dtype for r in found)),
         }}  # fmt: skip
-    order = LaunchOrder.fit(problems)
-    order.save(options.out)
+    order = fit_order(problems)
+    save_order(order, options.out)
     text = json.dumps(card, indent=1)
     options.out.with_suffix(".json").write_text(text + "\n", encoding="utf-8")
     print(text)

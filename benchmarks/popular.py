@@ -14,7 +14,7 @@ import json
 import sys
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from foretune.device import Device, find_device_or_none
 from foretune.errors import ForetuneWarning
 from foretune.features.launches import launch_features
 from foretune.models.launch_order import shipped_order
-from foretune.models.popular import SHIPPED, Tunings, knob_meaning, save_tunings
+from foretune.models.popular import SHIPPED, Tunings, knob_meaning
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.triton.prior import ROW_ELEMENTS_PER_THREAD
@@ -244,7 +244,11 @@ def write(folder: Path) -> None:
     """Write the table and its card."""
     table = pd.read_parquet(folder / "winners.parquet")
     shipped = {n: read(folder, f) for n, f in FAMILIES.items() if n not in LEFT_OUT}
-    save_tunings({name: found.tunings for name, found in shipped.items()}, SHIPPED)
+    arrays = {
+        f"{name}.{f.name}": getattr(found.tunings, f.name)
+        for name, found in shipped.items() for f in fields(found.tunings)
+    }  # fmt: skip
+    np.savez_compressed(SHIPPED, **arrays)
     kernels = [k for n in shipped for k in FAMILIES[n].kernels]
     sources = table["source"][table["kernel"].isin(kernels)]
     card = {

@@ -28,6 +28,7 @@ from typing import Any
 
 import numpy as np
 import recorded_tables
+from launch_training import fit_order
 from machine import markdown
 from recorded_tables import Recorded
 
@@ -189,7 +190,7 @@ def learned(
     ]  # fmt: skip
     if not left:
         raise UsageError("no table is left to learn from: give more, or --learn-from TABLE")
-    return LaunchOrder.fit(left)
+    return fit_order(left)
 
 
 def judge(

@@ -19,13 +19,13 @@ import numpy as np
 import pandas as pd
 import triton
 import triton.language as tl
+from launch_training import MeasuredProblem
 
 from foretune.collect.compiled.arguments import Tensor
 from foretune.device import Device, find_device
 from foretune.errors import UnknownName
 from foretune.features.launches import launch_features
 from foretune.measurement import Measurement, Status
-from foretune.models.launch_order import MeasuredProblem
 from foretune.space import Configuration
 from foretune.tune.triton.kernel_source import source_hash
 from foretune.tune.triton.problem_key import Call, problem_from_arguments
@@ -125,7 +125,7 @@ class Recorded:
 
     @cached_property
     def learned(self) -> MeasuredProblem:
-        """The same as `foretune.models.launch_order` learns from it."""
+        """The same as `launch_training.fit_order` learns from it."""
         launches = tile_launches(self.call, self.configs, self._law)
         assert launches is not None
         columns = launch_features(launches, self.call.device)

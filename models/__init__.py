@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from foretune.models.saved.guides import SpacePredictor
     from foretune.models.saved.shipped import find_pretrained
     from foretune.models.training import Training, train_predictor
-    from foretune.models.validation.evaluation import evaluate_predictor
-    from foretune.models.validation.learning_curve import learning_curve
+    from foretune.models.validation.evaluation import evaluate_predictor, learning_curve
     from foretune.models.validation.metrics import noise_floor
 
 __all__ = [
@@ -30,8 +29,7 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "validation.evaluation": ["evaluate_predictor"],
-            "validation.learning_curve": ["learning_curve"],
+            "validation.evaluation": ["evaluate_predictor", "learning_curve"],
             "validation.metrics": ["noise_floor"],
             "predictor": ["Predictor"],
             "runtime_regressor": ["RuntimeRegressor"],

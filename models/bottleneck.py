@@ -13,8 +13,6 @@ import numpy as np
 import pandas as pd
 
 from foretune.device import find_device_or_none
-from foretune.family import Family
-from foretune.features import row_limits_ms
 from foretune.features.arrays import Rows
 from foretune.features.roofline import part_names
 from foretune.models.predictor import Predictor
@@ -62,12 +60,6 @@ def counted_shares(runs: pd.DataFrame) -> pd.DataFrame:
             percent[column] *= np.where(runs["device"].isin(half), 2.0, 1.0)
         shares[share] = percent.max(axis=1) / 100.0
     return pd.DataFrame(shares, runs.index)
-
-
-def roofline_shares(family: Family | None, runs: pd.DataFrame) -> pd.DataFrame:
-    """Return the `SHARES` of runs with a ``time_ms`` from their work and their device's rates."""
-    ratio = row_limits_ms(family, runs) / runs[["time_ms"]].to_numpy(float)
-    return _from_parts(("compute", "memory"), ratio, runs.index)
 
 
 def bottlenecks(predictor: Predictor, rows: pd.DataFrame) -> pd.DataFrame:

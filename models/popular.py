@@ -8,7 +8,7 @@ The shipped table is a file of arrays that loads in milliseconds and needs only 
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -127,14 +127,6 @@ def shipped_tunings() -> Mapping[str, Tunings]:
             family, _, field = name.partition(".")
             found.setdefault(family, {})[field] = array
         return {family: Tunings(**arrays) for family, arrays in found.items()}
-
-
-def save_tunings(tunings: Mapping[str, Tunings], path: Path) -> None:
-    """Write one file of arrays."""
-    np.savez_compressed(path, **{
-        f"{family}.{f.name}": getattr(one, f.name)
-        for family, one in tunings.items() for f in fields(one)
-    })  # fmt: skip
 
 
 def _log2(values: np.ndarray) -> np.ndarray:

@@ -26,9 +26,7 @@ from foretune.features.families_of_runs import find_family
 from foretune.features.featureset import Estimator
 from foretune.files import translate_read_errors
 from foretune.models.calibration import Calibration, CorrectionFeatures, choose_rows
-from foretune.models.chunks import predict_in_chunks
 from foretune.models.holdouts import exact_problems
-from foretune.models.objectives import product_interval
 from foretune.models.repeats import Repeats
 from foretune.models.saved.folder import RUNS_FILE, atomic_folder, read_card, require_regular_files
 from foretune.models.target_model import TargetModel, share_positions
@@ -37,11 +35,12 @@ from foretune.models.targets import (
     TARGETS,
     Target,
     present_targets,
+    product_interval,
     training_rows,
     usable_rows,
 )
 from foretune.models.training_range import TrainingRange
-from foretune.models.trees.regressor import Regressor, parallel_map
+from foretune.models.trees.regressor import Regressor, parallel_map, predict_in_chunks
 from foretune.models.validation.data_checks import drop_implausible, warn_about_data
 from foretune.models.validity import ValidityModel
 from foretune.problem import Problem

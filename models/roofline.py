@@ -1,4 +1,4 @@
-"""The calibrated roofline: overhead and the time by each limit, with fitted efficiencies.
+"""The calibrated roofline: overhead and the time by each limit, with fitted efficiencies; power.
 
 The plain roofline is a bound: short kernels take a fixed launch time longer, and long ones reach
 only a share of the peak. One efficiency per limit corrects this, and p controls how far limits
@@ -10,6 +10,15 @@ Launches known in more detail have more terms (whole waves, caches, latency). Te
 configurations (format, backend, implementation) with enough runs have separate parameters; all
 others share one set, as do devices, so that the law holds on new ones. The remaining factor is
 close to one and smooth along every size, so a model interpolates and extrapolates it far better.
+
+An awake board draws a share of its power limit. Each active unit adds to it, until the limit
+throttles the clock. With the parts as shares of the time::
+
+    busy = Σ weight_i * part_i / t,   t = overhead + (Σ part_i**p) ** (1/p)
+    power / limit = idle + (1 - idle) * busy / (1 + busy**4) ** (1/4)
+
+A short kernel is mostly overhead, and its board nearly idle. On a faster device the same kernel is
+shorter and draws a smaller share. Boards differ in their limits far more than in this law.
 """
 
 from collections.abc import Callable
@@ -74,6 +83,38 @@ def _log_ms(parameters: np.ndarray, limits: np.ndarray) -> np.ndarray:
 
 
 TIME = Law(_start, _log_ms)
+
+_IDLE, _POWER_OVERHEAD, _WEIGHT = -1.4, np.log(0.02), -0.3
+"""Start of the fit of power: 20 % idle; log of 20 µs; weight 0.75."""
+_KNEE = 4.0
+"""Sharpness of the throttling."""
+
+
+def _power_start(parts: int) -> np.ndarray:
+    """Return the start of the fit.
+
+    Log odds of idle, log overhead_ms, one efficiency per part, root of p - 1, and one log weight
+    per part.
+    """
+    return np.array([_IDLE, _POWER_OVERHEAD, *[_EFFICIENCY] * parts, _OVERLAP, *[_WEIGHT] * parts])
+
+
+def _log_share(parameters: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """Return the log of the share of the limit.
+
+    ``parameters`` are as in `_power_start`, scalars or one per row; ``limits`` are the logs of each
+    part's time in ms (rows, parts).
+    """
+    parts = limits.shape[-1]
+    odds, weights = parameters[0], parameters[parts + 3 :]
+    log_ms, terms = parts_of_time(parameters[1 : parts + 3], limits)
+    busy = sum(np.exp(w + term - log_ms) for w, term in zip(weights, terms[1:], strict=True))
+    idle = 1.0 / (1.0 + np.exp(-odds))
+    used = busy / (1.0 + busy**_KNEE) ** (1.0 / _KNEE)
+    return np.log(idle + (1.0 - idle) * used)
+
+
+POWER = Law(_power_start, _log_share)
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""Targets: the scale on which a quantity is learned, and the inverse transform.
+"""Targets: the scale on which a quantity is learned, and what configurations are ranked by.
 
 Runtime is learned as log(time / calibrated roofline). This ratio generalizes to other sizes far
 better than milliseconds do. Power is learned as log(share of the board's limit / share explained by
@@ -13,11 +13,10 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 import pandas as pd
 
-from foretune.errors import PredictorError
+from foretune.errors import PredictorError, UnknownName
 from foretune.features import FeatureSet, row_parts_ms, text_columns
 from foretune.features.arrays import Groups, Rows, groups_of
-from foretune.models.power_share import POWER
-from foretune.models.roofline import TIME, CalibratedRoofline, Law
+from foretune.models.roofline import POWER, TIME, CalibratedRoofline, Law
 
 Target = Literal["time_ms", "power_w"]
 TARGETS: tuple[Target, ...] = get_args(Target)
@@ -202,3 +201,46 @@ def training_rows(target: Target, runs: pd.DataFrame) -> pd.DataFrame:
     has_target = runs[target].notna() if target in runs else pd.Series(False, runs.index)
     failed = (runs["status"] != "ok") & runs["device"].isin(runs.loc[has_target, "device"].unique())
     return runs[has_target | failed]
+
+
+EXPONENTS = {
+    "time": {"time_ms": 1},
+    "power": {"power_w": 1},
+    "energy": {"time_ms": 1, "power_w": 1},
+    "edp": {"time_ms": 2, "power_w": 1},
+}
+"""Objective that configurations are ranked by -> the exponents of time and power in it."""
+
+
+def predicted_objective(predicted: pd.DataFrame, objective: str) -> pd.DataFrame:
+    """Return ``value``, ``low`` and ``high`` of an objective per row, in ms, W, mJ or mJ·ms.
+
+    ``predicted`` is from `Predictor.predict` or `Predictor.predict_space`. Errors of time and
+    power are taken as independent.
+    """
+    if objective not in EXPONENTS:
+        raise UnknownName("objective", objective, EXPONENTS)
+    logs = []
+    for target, exponent in EXPONENTS[objective].items():
+        if target not in predicted:
+            what = "power" if target == "power_w" else "time"
+            raise PredictorError(
+                f"the predictor has not learned {what}, which objective {objective!r} needs: "
+                f"train it on runs with {target}"
+            )
+        columns = [target, f"{target}_low", f"{target}_high"]
+        logs.append(exponent * np.log(predicted[columns].to_numpy().T))
+    value, low, high = np.exp(product_interval(*logs))
+    return pd.DataFrame({"value": value, "low": low, "high": high}, index=predicted.index)
+
+
+def product_interval(*logs: np.ndarray) -> np.ndarray:
+    """Return the logs of a product and of its interval's ends, from those of its factors.
+
+    Each is an array (3, rows): value, low, high. The factors' errors are taken as independent.
+    """
+    total, ends = logs[0], logs[0][1:] - logs[0][0]
+    for other in logs[1:]:
+        total = total + other
+        ends = np.hypot(ends, other[1:] - other[0])
+    return np.array([total[0], total[0] - np.abs(ends[0]), total[0] + np.abs(ends[1])])

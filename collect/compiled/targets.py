@@ -26,7 +26,6 @@ class Limits:
         registers: 32-bit registers per lane and partition: NVIDIA's 16,384 per partition and 32
             lanes, AMD's 512 vector registers per SIMD (both kinds together).
         register_granule: allocation unit of a thread's registers.
-        registers_per_thread: maximum per thread.
         partitions: processing blocks, each with a register file.
         warps: maximum number of resident warps (AMD: waves).
         ctas: maximum number of resident blocks of more than one warp.
@@ -39,7 +38,6 @@ class Limits:
 
     registers: int
     register_granule: int
-    registers_per_thread: int
     partitions: int
     warps: int
     ctas: int
@@ -80,7 +78,6 @@ def _nvidia(arch: int, warps: int, ctas: int, shared_kib: int, tensor_memory: in
     limits = Limits(
         registers=512,  # 65,536 of the multiprocessor / 4 partitions / 32 lanes
         register_granule=8,
-        registers_per_thread=255,
         partitions=4,
         warps=warps,
         ctas=ctas,
@@ -97,7 +94,6 @@ def _amd(arch: str, lds_kib: int) -> Target:
     limits = Limits(
         registers=512,
         register_granule=8,
-        registers_per_thread=512,
         partitions=4,
         warps=32,
         ctas=16,  # the number of barriers; blocks of one wave need none

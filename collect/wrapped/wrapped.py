@@ -205,15 +205,3 @@ def parse_restrictions(
     return tuple(
         adapt_mapping_rule(rule, tuple(knobs)) if callable(rule) else rule for rule in listed
     )
-
-
-def powers_of_two(low: int, high: int) -> tuple[int, ...]:
-    """Return the powers of two from ``low`` to ``high``, both included.
-
-    Raises:
-        UsageError: there are none.
-    """
-    powers = tuple(2**i for i in range(64) if low <= 2**i <= high)
-    if not powers:
-        raise UsageError(f"no power of two lies between {low} and {high}")
-    return powers

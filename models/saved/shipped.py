@@ -78,11 +78,6 @@ class Pretrained:
         return found
 
 
-def shipped_predictors() -> list[Pretrained]:
-    """Return the cards of all shipped predictors; raises PredictorError if one is damaged."""
-    return list(_cards("*"))
-
-
 def find_pretrained(request: PredictorRequest) -> SearchPredictor:
     """Return the most similar shipped predictor of the requested kernel.
 
@@ -93,7 +88,7 @@ def find_pretrained(request: PredictorRequest) -> SearchPredictor:
     from foretune.models.predictor import Predictor
 
     reasons = []
-    cards = list(_cards(request.kernel)) if request.kernel.isidentifier() else []
+    cards = list(read_cards(request.kernel)) if request.kernel.isidentifier() else []
     for card in sorted(cards, key=lambda card: _mismatch_rank(card, request)):
         found = Predictor.load(card.folder(SHIPPED))
         if missing := [t for t in request.targets if t not in found.targets_]:
@@ -119,7 +114,8 @@ def _mismatch_rank(card: Pretrained, request: PredictorRequest) -> tuple[bool, b
     )
 
 
-def _cards(kernel: str) -> Iterator[Pretrained]:
+def read_cards(kernel: str) -> Iterator[Pretrained]:
+    """Yield the cards of a kernel's shipped predictors; ``*`` is any kernel."""
     for path in sorted(SHIPPED.glob(f"{kernel}/*/{CARD}")):
         with translate_read_errors(path, PredictorError, "is damaged ({}): install Foretune again"):
             card = Pretrained(**read_json(path))

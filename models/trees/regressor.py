@@ -1,4 +1,4 @@
-"""The interface of a predictor's models: features in, one number out."""
+"""The interface of a predictor's models (features in, one number out), and their threads."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
@@ -10,6 +10,7 @@ from typing import Any, Self, TypeVar
 import numpy as np
 from sklearn.base import clone
 from sklearn.utils.validation import check_is_fitted, validate_data
+from threadpoolctl import threadpool_limits
 
 from foretune.device import available_cores
 from foretune.features.featureset import Estimator, RegressorMixin
@@ -18,6 +19,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 ROWS_PER_THREAD = 16_384
 """Minimum rows per thread; with fewer, threads spin waiting for each other."""
+CHUNK_ROWS = 32_768
+"""Maximum rows per chunk; chunks are at least half as large."""
 _sharers: ContextVar[int] = ContextVar("sharers", default=1)
 """Number of threads of this process that fit models at the same time."""
 
@@ -38,6 +41,17 @@ def parallel_map(function: Callable[[T], R], items: Sequence[T]) -> list[R]:
         return list(pool.map(function, items))
     finally:  # an interrupt does not wait for running items
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+def predict_in_chunks(rows: int, predict: Callable[[slice], np.ndarray]) -> np.ndarray:
+    """Apply ``predict`` to chunks on all cores, to bound memory; join the results by column."""
+    chunks = -(-max(rows, 1) // CHUNK_ROWS)
+    ends = [rows * (i + 1) // chunks for i in range(chunks)]
+    parts, threads = list(map(slice, [0, *ends[:-1]], ends)), min(available_cores(), chunks)
+    if chunks == 1:
+        return predict(parts[0])
+    with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(threads) as pool:
+        return np.hstack(list(pool.map(predict, parts)))
 
 
 class Regressor(RegressorMixin, Estimator):

@@ -217,37 +217,6 @@ class TreeArrays:
             logistic=models[0].logistic,
         )
 
-    def check(self) -> None:
-        """Raise `ValueError` unless every traversal ends in a leaf and stays within bounds."""
-        n, indices = len(self.left), np.arange(len(self.left))
-        inner = self.left != indices
-        integer_arrays = (self.left, self.slot, self.roots, self.first, self.depth)
-        if any(a.ndim != 1 or a.dtype.kind != "i" for a in integer_arrays) or not (
-            isinstance(self.features, int) and 0 < self.features < 1 << 20
-        ):
-            raise ValueError("nodes are not integers")
-        if not n == len(self.slot) == len(self.bound) == len(self.leaf):
-            raise ValueError("nodes lack a part")
-        if any(a.ndim != 1 or a.dtype != np.float32 for a in (self.bound, self.leaf)):
-            raise ValueError("bounds or leaves are not float32")
-        ends = np.append(self.roots[1:], n)
-        require_trees(
-            self.left - np.repeat(self.roots, ends - self.roots),
-            self.left - np.repeat(self.roots, ends - self.roots) + 1,
-            inner,
-            ends - self.roots,
-        )
-        require_known_columns(self.slot, 2 * self.features + 1)
-        parts = len(self.first) == len(self.depth) + 1 and (np.diff(self.first) > 0).all()
-        if self.roots[0] or not parts or (self.first[0], self.first[-1]) != (0, len(self.roots)):
-            raise ValueError("trees do not match the models")
-        at_sentinel = self.slot[~inner] == 2 * self.features
-        if (
-            not (np.isposinf(self.bound[~inner]) & at_sentinel).all()
-            or not 0 <= self.depth.max() <= MAX_DEPTH
-        ):
-            raise ValueError("a leaf does not end the traversal")
-
     def predict(self, X: np.ndarray) -> np.ndarray:
         """Return the prediction of each model (rows, models), in XGBoost's precision."""
         total = np.array([self._row_sums(row) for row in np.ascontiguousarray(X)])

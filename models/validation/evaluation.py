@@ -1,4 +1,4 @@
-"""Cross-validation: predicts every row with a model that did not see it, beside baselines."""
+"""Cross-validation beside baselines, and the error by number of runs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from foretune.datasets.schema import validate
 from foretune.errors import PredictorError, UnknownName
 from foretune.models.predictor import Predictor
 from foretune.models.repeats import NO_MATCH, matching_rows
-from foretune.models.targets import MIN_ROWS, Target, measured_rows
+from foretune.models.targets import MIN_ROWS, Target, measured_rows, usable_rows
 from foretune.models.validation.baselines import BASELINES
 from foretune.models.validation.data_checks import drop_implausible, silence_warnings
 from foretune.models.validation.metrics import score
@@ -29,6 +29,8 @@ ValidationLevel = Literal["none", "quick", "full"]
 VALIDATION_LEVELS: tuple[ValidationLevel, ...] = get_args(ValidationLevel)
 QUICK_SPLITS: tuple[Split, ...] = ("grouped", "random")
 """Quick validation uses the first one that the runs allow."""
+CURVE_SHARES = (0.05, 0.1, 0.2, 0.4, 0.7, 1.0)
+"""Shares of the rows at the points of a learning curve."""
 
 
 @dataclass
@@ -195,3 +197,42 @@ def _scores(table: pd.DataFrame, model: str) -> dict[str, dict[str, float]]:
         if np.isfinite(values).all():
             scores[column.removeprefix("baseline ")] = score(truth, values, groups)
     return scores
+
+
+def learning_curve(
+    predictor: Predictor,
+    runs: pd.DataFrame,
+    target: Target = "time_ms",
+    group: str = "problem",
+    shares: Sequence[float] = CURVE_SHARES,
+) -> pd.DataFrame:
+    """Return the error on held-out groups by number of training runs.
+
+    One fold of the grouped split is held out; growing shares of the other rows are used to fit
+    predictors like ``predictor``. Raises PredictorError if there is only one group.
+
+    Returns:
+        One row per share: ``rows`` in training, ``mape``, ``median_ape``, ``coverage90``.
+    """
+    all_runs = validate(runs).reset_index(drop=True)
+    runs = newest_runs(all_runs).reset_index(drop=True)
+    newest = matching_rows(runs, all_runs)
+    folds = fold_of_rows(runs, "grouped", predictor.seed, group)
+    if folds is None:
+        raise PredictorError("all runs are of one group: nothing can be held out")
+    train, test = np.flatnonzero(folds != 0), runs[folds == 0]
+    order = np.random.default_rng(predictor.seed).permutation(len(train))
+    points = []
+    for share in shares:
+        sampled = train[order[: max(int(share * len(train)), 1)]]
+        try:
+            usable_rows(target, runs.iloc[sampled])
+        except PredictorError:  # too few to learn from
+            continue
+        subset_predictor: Predictor = clone(predictor).set_params(targets=(target,))
+        with silence_warnings():
+            subset_predictor.fit(all_runs[np.isin(newest, sampled)])
+        scores = evaluate_predictor(subset_predictor, test)[target]
+        kept = {name: scores[name] for name in ("mape", "median_ape", "coverage90")}
+        points.append({"rows": len(sampled), **kept})
+    return pd.DataFrame(points)

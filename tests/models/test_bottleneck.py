@@ -10,6 +10,7 @@ from threadpoolctl import threadpool_limits
 
 from foretune.collect import cpu
 from foretune.collect.kernels.numba_codegen import compile_function, function_source
+from foretune.features import row_limits_ms
 from foretune.features.families.user_defined import UserDefinedCost
 from foretune.models import Predictor
 from foretune.models.bottleneck import (
@@ -17,7 +18,6 @@ from foretune.models.bottleneck import (
     bottlenecks,
     counted_shares,
     name_bottlenecks,
-    roofline_shares,
 )
 
 ELEMENTS = 1 << 23  # 64 MiB of doubles: far more than a core's share of any cache
@@ -108,7 +108,9 @@ def test_kernels_on_this_cpu(monkeypatch):
             "device.fp64_gflops": cpu.fma_gflops(np.float64, 0.02),
         }
     )  # fmt: skip
-    shares = roofline_shares(UserDefinedCost("case", "flops", "bytes"), runs)
+    limits = row_limits_ms(UserDefinedCost("case", "flops", "bytes"), runs)
+    shares = pd.DataFrame(limits / time_ms[:, None], columns=["compute", "memory"])
+    shares = shares.assign(occupancy=np.nan)
     right = name_bottlenecks(shares) == np.array(expected)
     assert right.sum() >= 10, shares.assign(expected=expected)
 

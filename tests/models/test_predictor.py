@@ -178,7 +178,7 @@ def test_large_spaces_are_predicted_in_parts(boosted, matmul, toy_device, monkey
     problem = matmul.problem(M=96, N=96, K=96)
     space = SearchSpace.from_configs(matmul.space(problem).sample(50, np.random.default_rng(0)))
     whole = boosted.predict_space(problem, space, toy_device)
-    monkeypatch.setattr("foretune.models.chunks.CHUNK_ROWS", 7)
+    monkeypatch.setattr("foretune.models.trees.regressor.CHUNK_ROWS", 7)
     pd.testing.assert_frame_equal(boosted.predict_space(problem, space, toy_device), whole)
     rows = candidate_rows("matmul", problem, space, toy_device)
     pd.testing.assert_frame_equal(boosted.predict(rows), whole)
@@ -191,14 +191,14 @@ def test_rows_alone_in_parts_and_together(predictor, runs, monkeypatch, text):
     together = predictor.predict(some)
     alone = pd.concat([predictor.predict(some.iloc[[i]]) for i in range(len(some))])
     pd.testing.assert_frame_equal(alone, together, rtol=1e-6, atol=0.0)
-    monkeypatch.setattr("foretune.models.chunks.CHUNK_ROWS", 3)
+    monkeypatch.setattr("foretune.models.trees.regressor.CHUNK_ROWS", 3)
     for cores in (1, 4):
-        monkeypatch.setattr("foretune.models.chunks.available_cores", lambda n=cores: n)
+        monkeypatch.setattr("foretune.models.trees.regressor.available_cores", lambda n=cores: n)
         pd.testing.assert_frame_equal(predictor.predict(some), together, rtol=1e-6, atol=0.0)
 
 
 def test_an_error_in_one_part_is_raised(boosted, runs, monkeypatch):
-    monkeypatch.setattr("foretune.models.chunks.CHUNK_ROWS", 10)
+    monkeypatch.setattr("foretune.models.trees.regressor.CHUNK_ROWS", 10)
     sizes = runs["problem.M"].astype(float).where(runs.index != 35, np.inf)
     with pytest.raises(PredictorError, match=r"'problem\.M' is infinite"):
         boosted.predict(runs.assign(**{"problem.M": sizes}))

@@ -348,20 +348,6 @@ def _read_calls(folder: Path) -> int:
     return len([call.text for call in read_calls(folder / "calls.jsonl")])
 
 
-def _order(folder: Path) -> None:
-    from foretune.models.launch_order import SHIPPED
-
-    (folder / "launches.npz").write_bytes(SHIPPED.read_bytes())
-
-
-def _read_order(folder: Path) -> int:
-    from foretune.models.launch_order import LaunchOrder
-
-    order = LaunchOrder.load(folder / "launches.npz")
-    order.trees.sums(np.zeros((3, order.trees.features), dtype=np.float32))
-    return 0
-
-
 DECODERS = {
     "aiconfigurator.txt": _importer("aiconfigurator", "gemm_perf.txt", _aiconfigurator),
     "aiconfigurator.parquet": _importer("aiconfigurator", "gemm_perf.parquet", _aiconfigurator),
@@ -386,7 +372,6 @@ DECODERS = {
     "exported store": Decoder(_store, _read_store, all_rows=True),
     "campaign": Decoder(_campaign, _read_campaign),
     "recorded calls": Decoder(_calls, _read_calls),
-    "order of launches": Decoder(_order, _read_order),
     "vLLM's tuned file": Decoder(_layer, _read_layer),
     "model's configuration": Decoder(_config, _read_config),
     "prices": _csv("p.csv", "system,usd_per_gpu_hour\nh200_sxm,2.5\nb200_sxm,4\n", _prices),

@@ -11,7 +11,7 @@ import pandas as pd
 
 from foretune.datasets.schema import PLAIN_GROUPS
 from foretune.models import Predictor
-from foretune.models.saved.mlflow_source import ARTIFACT
+from foretune.models.saved.lookup import ARTIFACT
 
 if TYPE_CHECKING:
     from mlflow.models import ModelSignature

@@ -16,8 +16,7 @@ import pandas as pd
 from foretune.errors import ForetuneError, TrackingError
 from foretune.models import Predictor, Training
 from foretune.models.saved.folder import RUNS_FILE
-from foretune.models.saved.lookup import read_predictor
-from foretune.models.saved.mlflow_source import DEFAULT_URI, connect, root_cause
+from foretune.models.saved.lookup import DEFAULT_URI, connect, read_predictor, root_cause
 from foretune.models.saved.search_predictor import SearchPredictor
 from foretune.redaction import redact
 from foretune.tune.mlflow.flavor import log_model

@@ -83,7 +83,7 @@ def _show_ranking(
     import numpy as np
 
     from foretune.features import rows_of
-    from foretune.models.objectives import predicted_objective
+    from foretune.models.targets import predicted_objective
 
     kernel = loaded.kernel_name_
     wanted, configs, predicted = _candidates(loaded, problem, hardware)

@@ -169,7 +169,7 @@ def _show_training(
 
 def _learning_curves(output: Output, predictor: "Predictor", group: str) -> dict[str, Any]:
     """Print the error by number of runs, per target; return it for JSON."""
-    from foretune.models.validation.learning_curve import learning_curve
+    from foretune.models.validation.evaluation import learning_curve
 
     curves: dict[str, Any] = {}
     for name in predictor.targets_:

@@ -5,7 +5,6 @@ import pytest
 
 from foretune.collect import InProcessRunner, Timing
 from foretune.collect.wrapped.function import FunctionKernel
-from foretune.collect.wrapped.wrapped import powers_of_two
 from foretune.device import Device
 from foretune.errors import ForetuneError, ForetuneWarning, MeasurementError, UsageError
 from foretune.measurement import Status
@@ -225,13 +224,6 @@ def test_what_cannot_be_sent_says_so(isolated):
     )
     with pytest.raises(MeasurementError, match="give isolated=False"):
         measured(kernel, isolated, block=1)
-
-
-def test_powers_of_two():
-    assert powers_of_two(8, 64) == (8, 16, 32, 64)
-    assert powers_of_two(5, 9) == (8,)
-    with pytest.raises(UsageError, match="between 5 and 7"):
-        powers_of_two(5, 7)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from foretune.models import Predictor
 from foretune.models import find_pretrained as find_guide
 from foretune.models.saved import shipped
 from foretune.models.saved.search_predictor import PredictorRequest
-from foretune.models.saved.shipped import NotShipped, Pretrained, shipped_predictors
+from foretune.models.saved.shipped import NotShipped, Pretrained, read_cards
 from foretune.models.validation.metrics import score
 from foretune.models.validation.splits import task_numbers
 from foretune.objective import Objective
@@ -189,7 +189,7 @@ class TestAsPrior:
         assert (found.predictor, found.mismatch, said) == (predictor, "", [])
 
 
-CARDS = shipped_predictors()
+CARDS = list(read_cards("*"))
 
 
 @pytest.fixture(params=CARDS, ids=lambda c: f"{c.kernel} on {c.table}")

@@ -13,8 +13,7 @@ from foretune.datasets.devices import with_specs
 from foretune.errors import DataWarning
 from foretune.features import family_for
 from foretune.models import Predictor
-from foretune.models.validation.data_checks import drop_implausible
-from foretune.models.validation.idle_power import is_idle_power
+from foretune.models.validation.data_checks import drop_implausible, is_idle_power
 
 QUICK = {"rounds": 15}
 
