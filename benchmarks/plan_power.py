@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.importers.aiconfigurator import KERNELS, operation_of, read
-from foretune.datasets.importers.request import Request
+from foretune.datasets.importers.files import Request
 from foretune.features.roofline import row_limits_ms
 from foretune.operator_package import installed_tables
 from foretune.plan import Formats, Layout, ModelDescription, describe_model, find_system

@@ -1,7 +1,12 @@
-"""Reads and extends a run table's Parquet file in pieces, to bound memory."""
+"""Reads and extends a run table's Parquet file in pieces, to bound memory.
 
+A row's key is the sum, modulo 2^64, of a hash of each name with its value. Column order and empty
+cells do not change it. For a table, each distinct value of a column is hashed once.
+"""
+
+import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +16,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from foretune.datasets.row_keys import row_keys
 from foretune.datasets.runs import (
     ROW_GROUP_SIZE,
     RunFileMetadata,
@@ -23,9 +27,14 @@ from foretune.datasets.runs import (
 )
 from foretune.datasets.schema import PLAIN_GROUPS, validate
 from foretune.errors import RunTableError
-from foretune.files import atomic_write, translate_read_errors
+from foretune.files import atomic_write, parse_json, translate_read_errors
+from foretune.problem import Problem
+from foretune.space import Configuration
+from foretune.values import canonical_value
 
 CACHED_ROW_GROUPS = 4
+RowIdentity = tuple[str, str, Problem, Configuration]
+"""What was run: kernel, device, problem, configuration."""
 
 
 class RunFile:
@@ -48,7 +57,7 @@ class RunFile:
         with translate_read_errors(self.path, RunTableError, "is damaged: {}"):
             for first, piece in self._numbered_batches(checked):
                 validate(from_arrow(piece, self.metadata.mixed), str(self.path), first)
-                keys.append(row_keys(piece, self.metadata.mixed))
+                keys.append(_row_keys(piece, self.metadata.mixed))
         return np.concatenate(keys)
 
     @property
@@ -153,3 +162,43 @@ def _is_numbers(field: pa.Field) -> bool:
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
         return False
     return bool(pa.types.is_floating(kind.value_type) or pa.types.is_integer(kind.value_type))
+
+
+def row_key(name: RowIdentity) -> int:
+    """Return the key of one row."""
+    kernel, device, problem, config = name
+    cells: dict[str, Any] = {"kernel": kernel, "device": device}
+    cells |= {f"problem.{n}": v for n, v in problem.items()}
+    cells |= {f"config.{n}": v for n, v in config.items()}
+    return sum(_hash(column, value) for column, value in cells.items()) % 2**64
+
+
+def _row_keys(table: "pa.Table | pa.RecordBatch", mixed: Collection[str] = ()) -> np.ndarray:
+    """Return the key of every row as unsigned 64-bit integers.
+
+    Columns in ``mixed`` hold JSON.
+    """
+    keys = np.zeros(table.num_rows, dtype=np.uint64)
+    for column in table.schema.names:
+        if column in ("kernel", "device") or column.startswith(PLAIN_GROUPS):
+            keys += _column_hashes(column, table.column(column), column in mixed)
+    return keys
+
+
+def _column_hashes(column: str, cells: "pa.Array | pa.ChunkedArray", mixed: bool) -> np.ndarray:
+    if isinstance(cells, pa.ChunkedArray):
+        cells = cells.combine_chunks()
+    if not pa.types.is_dictionary(cells.type):
+        cells = cells.dictionary_encode()
+    values = cells.dictionary.to_pylist()
+    if mixed:
+        values = [None if v is None else parse_json(v, object) for v in values]
+    # the last entry is for empty cells
+    hashes = [0 if v is None or v != v else _hash(column, v) for v in values] + [0]
+    codes = cells.indices.fill_null(len(values)).to_numpy(zero_copy_only=False)
+    return np.array(hashes, dtype=np.uint64)[codes]
+
+
+def _hash(column: str, value: Any) -> int:
+    text = json.dumps([column, canonical_value(value)])
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")

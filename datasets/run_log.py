@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.journal import Journal, digest, journal_path, read_journal
-from foretune.datasets.row_keys import RowIdentity, row_key
-from foretune.datasets.run_file import RunFile, extend
+from foretune.datasets.run_file import RowIdentity, RunFile, extend, row_key
 from foretune.datasets.runs import from_rows, read_runs, to_measurement, to_row
 from foretune.datasets.schema import validate
 from foretune.device import Device

@@ -1,6 +1,5 @@
 """Importers: results of other tools as run tables."""
 
-from foretune.datasets.importers.formats import FORMATS
-from foretune.datasets.importers.importing import ImportResult, import_runs
+from foretune.datasets.importers.importing import FORMATS, ImportResult, import_runs
 
 __all__ = ["FORMATS", "ImportResult", "import_runs"]

@@ -13,10 +13,8 @@ from foretune.datasets.importers.columns import (
     constant,
     relabel,
 )
-from foretune.datasets.importers.files import WrongFile, read_table, require
-from foretune.datasets.importers.precision import BYTES, canonical_dtype
-from foretune.datasets.importers.request import Request
-from foretune.datasets.importers.systems import SYSTEMS, device_of_system
+from foretune.datasets.importers.files import Request, WrongFile, read_table, require
+from foretune.datasets.importers.names import BYTES, SYSTEMS, canonical_dtype, device_of_system
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.measurement import Status

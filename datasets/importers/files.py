@@ -1,9 +1,10 @@
-"""Finds and reads the files of importers."""
+"""What an import asks for, and how its files are found and read."""
 
 import csv
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import pandas as pd
 
 from foretune.datasets.importers.columns import as_categories
-from foretune.errors import RunTableError
+from foretune.errors import RunTableError, UsageError
 from foretune.files import parse_json, read_bytes, require_cells, translate_read_errors
 from foretune.parquet import read_parquet
+from foretune.values import Value
 
 TABLES = (".parquet", ".csv", ".csv.gz", ".txt")
 """Suffixes of the tables that `read_table` reads."""
@@ -23,6 +25,35 @@ JSON = (".json", ".json.gz")
 
 class WrongFile(RunTableError):
     """The file has another format than requested; the message names the expected one."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """Options of one import.
+
+    Attributes:
+        kernel: for formats with many kernels, the one to import; for others, the kernel's name.
+        device: the device's name; replaces the name in the file.
+        mapping: run-table column -> its source, for formats without fixed columns.
+        constants: run-table column -> its value in every row.
+    """
+
+    kernel: str | None = None
+    device: str | None = None
+    mapping: Mapping[str, str] = field(default_factory=dict)
+    constants: Mapping[str, Value] = field(default_factory=dict)
+
+    def named_device(self, path: Path) -> str:
+        """Return the given device, or raise `UsageError`."""
+        if not self.device:
+            raise UsageError(f"{path} does not name its device: give --device NAME")
+        return self.device
+
+    def named_kernel(self, path: Path) -> str:
+        """Return the given kernel, or raise `UsageError`."""
+        if not self.kernel:
+            raise UsageError(f"{path} does not name its kernel: give --kernel NAME")
+        return self.kernel
 
 
 def files_of(path: Path, suffixes: Sequence[str]) -> list[Path]:

@@ -13,10 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.importers.columns import constant
-from foretune.datasets.importers.files import read_table
-from foretune.datasets.importers.records import is_run_column
-from foretune.datasets.importers.request import Request
+from foretune.datasets.importers.columns import constant, is_run_column
+from foretune.datasets.importers.files import Request, read_table
 from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS, PLAIN_GROUPS, TEXT
 from foretune.errors import SpaceError, UnknownName, UsageError
 from foretune.expression import Expression

@@ -1,7 +1,8 @@
-"""Imports files of one format as one run table."""
+"""The import formats, and how files of one format become one run table."""
 
+import importlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -10,18 +11,61 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.devices import with_specs
-from foretune.datasets.importers.columns import concatenated_rows, constant, drop_unused
-from foretune.datasets.importers.files import WrongFile, files_of
-from foretune.datasets.importers.formats import Format, Reader, find_format, load_function
-from foretune.datasets.importers.records import is_run_column
-from foretune.datasets.importers.request import Request
+from foretune.datasets.importers.columns import (
+    concatenated_rows,
+    constant,
+    drop_unused,
+    is_run_column,
+)
+from foretune.datasets.importers.files import JSON, TABLES, Request, WrongFile, files_of
 from foretune.datasets.runs import ordered_columns
 from foretune.datasets.schema import validate
-from foretune.errors import RunTableError, UsageError
+from foretune.errors import RunTableError, UnknownName, UsageError
 from foretune.files import translate_read_errors
 from foretune.measurement import POWER_MARGIN, Status
 from foretune.progress import SILENT, Progress
 from foretune.values import Value
+
+Reader = Callable[[Path, Request], pd.DataFrame]
+"""Returns a file's rows as run-table columns; invalid rows are dropped and counted later.
+
+Raises `WrongFile` for a file of another format, `RunTableError` for a damaged one.
+"""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of another tool.
+
+    Attributes:
+        reader: ``module:function`` of its `Reader`, imported on use.
+        suffixes: file name suffixes to look for in folders.
+        takes_mapping: whether the user maps the file's columns.
+        locate: ``module:function`` that turns the FILE argument into a path, for tools that can
+            find their own data; empty if there is none.
+    """
+
+    reader: str
+    suffixes: tuple[str, ...]
+    takes_mapping: bool = False
+    locate: str = ""
+
+
+FORMATS = {
+    "aiconfigurator": Format(
+        f"{__package__}.aiconfigurator:read", TABLES, locate=f"{__package__}.aiconfigurator:locate"
+    ),
+    "generic": Format(f"{__package__}.generic:read", TABLES, takes_mapping=True),
+    "kerneltuner": Format(f"{__package__}.kerneltuner:read", JSON),
+    "ncu": Format(f"{__package__}.ncu:read", (".csv", ".txt")),
+    "optuna": Format(
+        f"{__package__}.optuna_studies:read", (".db", ".sqlite", ".sqlite3"), takes_mapping=True
+    ),
+    "t4": Format(f"{__package__}.t4:read", JSON),
+    "triton": Format(f"{__package__}.triton:read", (".autotune.json",), takes_mapping=True),
+    "vidur": Format(f"{__package__}.vidur:read", TABLES),
+}
+"""Format name -> format."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +163,9 @@ def import_runs(
         UsageError: the format needs an option that is missing, or does not have one that was given.
         RunTableError: the file is missing, damaged, empty or of another format.
     """
-    chosen = find_format(format)
+    if format not in FORMATS:
+        raise UnknownName("format", format, FORMATS)
+    chosen = FORMATS[format]
     if mapping and not chosen.takes_mapping:
         raise UsageError(f"format {format!r} knows its columns: leave --map COLUMN=SOURCE out")
     fixed = dict(constants or {})
@@ -128,7 +174,7 @@ def import_runs(
     # readers need these two if their files lack them
     kernel, device = kernel or _pop_text(fixed, "kernel"), device or _pop_text(fixed, "device")
     request = Request(kernel, device, mapping or {}, fixed)
-    read = cast(Reader, load_function(chosen.reader))
+    read = cast(Reader, _load(chosen.reader))
     files = _files([path] if isinstance(path, (str, os.PathLike)) else path, chosen)
     progress.start(f"import {format}", len(files))
     tables, skipped = [], {}
@@ -157,9 +203,15 @@ def _files(sources: Iterable[StrPath], chosen: Format) -> dict[Path, bool]:
     for source in sources:
         path = Path(source)
         if chosen.locate:
-            path = cast(Path, load_function(chosen.locate)(source))
+            path = cast(Path, _load(chosen.locate)(source))
         found.update({file: file == path for file in files_of(path, chosen.suffixes)})
     return found
+
+
+def _load(reference: str) -> Callable[..., object]:
+    """Import and return ``module:function``."""
+    module, _, function = reference.partition(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def _pop_text(constants: dict[str, Value], name: str) -> str | None:

@@ -11,9 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from foretune.datasets.importers.files import read_text, require_keys
-from foretune.datasets.importers.records import is_counter, table_from_records
-from foretune.datasets.importers.request import Request
+from foretune.datasets.importers.columns import is_counter, table_from_records
+from foretune.datasets.importers.files import Request, read_text, require_keys
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.files import parse_json

@@ -9,9 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from foretune.datasets.importers.files import WrongFile, read_text
-from foretune.datasets.importers.records import table_from_records
-from foretune.datasets.importers.request import Request
+from foretune.datasets.importers.columns import table_from_records
+from foretune.datasets.importers.files import Request, WrongFile, read_text
 from foretune.errors import RunTableError
 from foretune.measurement import Status
 

@@ -11,9 +11,8 @@ import pandas as pd
 from optuna.distributions import CategoricalDistribution
 from optuna.trial import TrialState, create_trial
 
-from foretune.datasets.importers.files import WrongFile
-from foretune.datasets.importers.records import table_from_records
-from foretune.datasets.importers.request import Request
+from foretune.datasets.importers.columns import table_from_records
+from foretune.datasets.importers.files import Request, WrongFile
 from foretune.datasets.runs import to_measurements
 from foretune.errors import OutputError, UsageError
 from foretune.expression import Expression

@@ -7,9 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from foretune.datasets.importers.files import read_json, require_keys
-from foretune.datasets.importers.records import PER_MS, as_number, is_counter, table_from_records
-from foretune.datasets.importers.request import Request
+from foretune.datasets.importers.columns import PER_MS, as_number, is_counter, table_from_records
+from foretune.datasets.importers.files import Request, read_json, require_keys
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.measurement import Status

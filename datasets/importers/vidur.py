@@ -12,9 +12,8 @@ from foretune.datasets.importers.columns import (
     constant,
     relabel,
 )
-from foretune.datasets.importers.files import WrongFile, read_table, require
-from foretune.datasets.importers.request import Request
-from foretune.datasets.importers.systems import device_of_system
+from foretune.datasets.importers.files import Request, WrongFile, read_table, require
+from foretune.datasets.importers.names import device_of_system
 from foretune.errors import RunTableError
 from foretune.measurement import Status
 

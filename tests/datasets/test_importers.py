@@ -15,7 +15,7 @@ from foretune.datasets.devices import with_specs
 from foretune.datasets.importers import FORMATS
 from foretune.datasets.importers.columns import concatenated_rows, concatenated_text, relabel
 from foretune.datasets.importers.files import files_of
-from foretune.datasets.importers.formats import load_function
+from foretune.datasets.importers.importing import load_function
 from foretune.device import canonical_name, find_device
 from foretune.errors import RunTableError, UnknownName, UsageError
 

@@ -64,7 +64,7 @@ def _import_files(
     maps: list[str],
 ) -> None:  # fmt: skip
     from foretune.datasets import import_runs, read_runs, write_runs
-    from foretune.datasets.importers.records import as_number
+    from foretune.datasets.importers.columns import as_number
 
     (kernel, device), sources = names, options.parse_key_values(maps, "--map")
     constants = {c: as_number(v[1:]) for c, v in sources.items() if v.startswith("=")}

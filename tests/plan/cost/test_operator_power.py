@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.datasets.importers.aiconfigurator import read
-from foretune.datasets.importers.request import Request
+from foretune.datasets.importers.files import Request
 from foretune.device import Device
 from foretune.plan import find_system
 from foretune.plan.cost.power import (

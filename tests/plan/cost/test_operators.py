@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.datasets.importers.aiconfigurator import read
-from foretune.datasets.importers.request import Request
+from foretune.datasets.importers.files import Request
 from foretune.device import find_device
 from foretune.features.families.gemm import Gemm
 from foretune.features.families.moe import Moe
