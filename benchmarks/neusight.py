@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 
 from foretune.datasets import write_runs
-from foretune.datasets.devices import with_specs
+from foretune.datasets.device_specs import with_specs
 from foretune.datasets.importers.columns import (
     concatenated_rows,
     concatenated_text,

@@ -13,7 +13,7 @@ import pandas as pd
 from neusight import convert
 
 from foretune.datasets import import_runs, read_runs
-from foretune.datasets.devices import with_specs
+from foretune.datasets.device_specs import with_specs
 from foretune.datasets.importers.aiconfigurator import installed_tables
 from foretune.datasets.schema import columns_of
 from foretune.device import canonical_name

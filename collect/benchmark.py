@@ -23,7 +23,7 @@ from foretune.collect.state_guard import (
 )
 from foretune.collect.timing import Timer, Timing, time_launch, timer_for
 from foretune.collect.versions import versions
-from foretune.collect.wrapped.arguments import CallResult
+from foretune.collect.wrapped.call_arguments import CallResult
 from foretune.collect.wrapped.values import says_something
 from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError, describe_error, first_line

@@ -25,7 +25,7 @@ _CLOCKS = ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "proc
 _GUARDED = (
     "numpy", "numpy.linalg", "foretune.kernel", "foretune.relative_error",
     "foretune.collect.timing", "foretune.collect.benchmark", "foretune.collect.wrapped.values",
-    "foretune.collect.wrapped.arguments", "foretune.collect.wrapped.function",
+    "foretune.collect.wrapped.call_arguments", "foretune.collect.wrapped.function",
     "foretune.collect.wrapped.source_kernel",
 )  # fmt: skip
 

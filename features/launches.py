@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from foretune.collect.compiled.targets import get_target
+from foretune.collect.compiled.gpu_targets import get_target
 from foretune.device import Device, peak_rate
 from foretune.errors import UnknownName
 from foretune.family import Quantity, nan_to

@@ -16,7 +16,7 @@ import pandas as pd
 from foretune.errors import PredictorError, UnknownName
 from foretune.features import FeatureSet, row_parts_ms, text_columns
 from foretune.features.arrays import Groups, Rows, groups_of
-from foretune.models.roofline import POWER, TIME, CalibratedRoofline, Law
+from foretune.models.calibrated_roofline import POWER, TIME, CalibratedRoofline, Law
 
 Target = Literal["time_ms", "power_w"]
 TARGETS: tuple[Target, ...] = get_args(Target)

@@ -7,8 +7,8 @@ time limit each. `FEATURES` documents the resulting ``static.<name>`` columns. O
 
 from foretune.collect.compiled.arguments import describe
 from foretune.collect.compiled.compile_pool import CompileResult, compile_configs
+from foretune.collect.compiled.gpu_targets import Target, get_target
 from foretune.collect.compiled.static_features import FEATURES
-from foretune.collect.compiled.targets import Target, get_target
 
 __all__ = [
     "FEATURES",

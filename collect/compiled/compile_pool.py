@@ -17,8 +17,8 @@ from threading import Thread
 from typing import Any
 
 from foretune.collect.compiled.arguments import describe
+from foretune.collect.compiled.gpu_targets import Target
 from foretune.collect.compiled.static_features import occupancy_of, static_features
-from foretune.collect.compiled.targets import Target
 from foretune.collect.worker_process import WorkerProcess
 from foretune.device import available_cores
 from foretune.errors import ForetuneError, UsageError

@@ -16,7 +16,7 @@ from triton.compiler import compile as triton_compile
 from triton.runtime import jit as triton_jit
 
 from foretune.collect.compiled.arguments import describe
-from foretune.collect.compiled.targets import Target
+from foretune.collect.compiled.gpu_targets import Target
 from foretune.errors import UnknownName, UsageError
 
 _LAUNCH_OPTIONS = ("instrumentation_mode", "fpsan_homomorphic_casts")

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from foretune.collect.compiled.gpu_targets import Limits, Target
 from foretune.collect.compiled.machine_code import BINARY, read_amdgcn, read_cubin
-from foretune.collect.compiled.targets import Limits, Target
 
 if TYPE_CHECKING:
     from triton.compiler import CompiledKernel

@@ -21,11 +21,11 @@ from foretune.collect.distributed.actor import (
     THREAD_VARIABLES,
     PickledKernel,
     RayActor,
+    decode,
     matching_resources,
     resource_counts,
     resource_of,
 )
-from foretune.collect.distributed.answers import decode
 from foretune.collect.distributed.dispatcher import WorkerLost
 from foretune.collect.timing import Timing
 from foretune.device import Device

@@ -3,15 +3,14 @@
 from collections.abc import Sequence
 from typing import Any
 
-from foretune.collect.wrapped.arguments import ResettingLaunch
+from foretune.collect.wrapped.call_arguments import ResettingLaunch
 from foretune.collect.wrapped.gpu import (
     Launcher,
     check_constant,
     check_index,
-    include_folders,
     launch_on_gpu,
 )
-from foretune.collect.wrapped.source import Build, Source, first_error
+from foretune.collect.wrapped.source import Build, Source, first_error, include_folders
 from foretune.lazy import require
 
 PURPOSE = "a CUDA kernel"

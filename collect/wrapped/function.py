@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from foretune.code_hash import source_hash_of_function
-from foretune.collect.wrapped.arguments import Arguments, CallResult, FunctionLaunch
+from foretune.collect.wrapped.call_arguments import Arguments, CallResult, FunctionLaunch
 from foretune.collect.wrapped.redraw import Draw, count_nan, find_draw, redraw
 from foretune.collect.wrapped.values import (
     content_hash,

@@ -4,15 +4,12 @@ So these kernels are timed, metered and checked like Triton kernels (`foretune.c
 torch calls AMD GPUs ``cuda``, too.
 """
 
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from foretune.collect.wrapped.arguments import Arguments, ResettingLaunch
+from foretune.collect.wrapped.call_arguments import Arguments, ResettingLaunch
 from foretune.collect.wrapped.source import Build
 from foretune.errors import UsageError
 
@@ -72,15 +69,6 @@ def check_index(torch: Any, index: int, platform: str) -> None:
             f"there is no {platform} device {index}: this machine has {count or 'none'}, as torch "
             "sees it"
         )
-
-
-@contextmanager
-def include_folders(build: Build) -> Iterator[list[str]]:
-    """Write the extra files of a build, and yield the include folders."""
-    with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
-        for name, content in build.extra_files.items():
-            Path(folder, name).write_text(content, encoding="utf-8")
-        yield [folder, build.source.folder]
 
 
 def check_constant(name: str, array: np.ndarray, capacity: int) -> None:

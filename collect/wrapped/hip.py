@@ -16,15 +16,14 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.wrapped.arguments import ResettingLaunch
+from foretune.collect.wrapped.call_arguments import ResettingLaunch
 from foretune.collect.wrapped.gpu import (
     Launcher,
     check_constant,
     check_index,
-    include_folders,
     launch_on_gpu,
 )
-from foretune.collect.wrapped.source import Build, Source, first_error
+from foretune.collect.wrapped.source import Build, Source, first_error, include_folders
 from foretune.errors import UsageError
 from foretune.lazy import require
 

@@ -5,15 +5,14 @@ import functools
 import re
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from foretune.collect.wrapped.arguments import Arguments, ResettingLaunch
-from foretune.collect.wrapped.source import Build, Source, first_error
+from foretune.collect.wrapped.call_arguments import Arguments, ResettingLaunch
+from foretune.collect.wrapped.source import Build, Source, first_error, include_folders
 from foretune.errors import UsageError
 from foretune.kernel import Clock
 
@@ -74,16 +73,13 @@ def _load(build: Build) -> Any:
     options = list(DEFAULT_OPTIONS if build.options is None else build.options)
     if "#pragma omp" in text and not any("openmp" in option for option in options):
         options.append("-fopenmp")
-    with tempfile.TemporaryDirectory(prefix="foretune-") as name:
-        folder = Path(name)
-        main = folder / f"kernel{'.c' if is_c else '.cc'}"
+    with include_folders(build) as folders:
+        main = Path(folders[0], f"kernel{'.c' if is_c else '.cc'}")
         main.write_text(text, encoding="utf-8")
-        for other, content in build.extra_files.items():
-            (folder / other).write_text(content, encoding="utf-8")
-        library = folder / "kernel.so"
+        library = main.with_suffix(".so")
         done = subprocess.run(
-            [*compiler.split(), "-shared", "-fPIC", str(main), "-I", str(folder), "-I",
-             source.folder, *options, "-o", str(library)],
+            [*compiler.split(), "-shared", "-fPIC", str(main), *(f"-I{f}" for f in folders),
+             *options, "-o", str(library)],
             capture_output=True, text=True, errors="replace", check=False,
         )  # fmt: skip
         if done.returncode:

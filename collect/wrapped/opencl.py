@@ -1,16 +1,14 @@
 """OpenCL through pyopencl on any runtime, timed by the queue's events."""
 
 import functools
-import tempfile
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from foretune.collect.wrapped.arguments import ResettingLaunch
-from foretune.collect.wrapped.source import Build, Source, first_error
+from foretune.collect.wrapped.call_arguments import ResettingLaunch
+from foretune.collect.wrapped.source import Build, Source, first_error, include_folders
 from foretune.collect.wrapped.values import same_bits
 from foretune.errors import UsageError
 from foretune.kernel import Clock
@@ -29,10 +27,8 @@ class OpenCL:
         """Compile and return the kernel's launch."""
         cl = _pyopencl()
         context, queue = _context(build.source.platform, build.source.device)
-        with tempfile.TemporaryDirectory(prefix="foretune-") as name:
-            for other, content in build.extra_files.items():
-                Path(name, other).write_text(content, encoding="utf-8")
-            options = ["-I", name, "-I", build.source.folder, *(build.options or ())]
+        with include_folders(build) as folders:
+            options = [*(part for f in folders for part in ("-I", f)), *(build.options or ())]
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")  # compiler warnings

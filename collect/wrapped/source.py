@@ -6,14 +6,16 @@ problem size divided by them.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from foretune.collect.wrapped.arguments import ResettingLaunch
+from foretune.collect.wrapped.call_arguments import ResettingLaunch
 from foretune.errors import UsageError
 from foretune.expression import Expression
 
@@ -87,6 +89,15 @@ class Build:
     shared_bytes: int = 0
 
 
+@contextmanager
+def include_folders(build: Build) -> Iterator[list[str]]:
+    """Write the extra files of a build, and yield the include folders."""
+    with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
+        for name, content in build.extra_files.items():
+            Path(folder, name).write_text(content, encoding="utf-8")
+        yield [folder, build.source.folder]
+
+
 class Backend(Protocol):
     """Compiles and launches one language."""
 
@@ -151,15 +162,15 @@ class LaunchShape:
 
     def expressions(self) -> list[str]:
         """Return the expressions that may use knobs."""
-        parts = [self.size, *self.divisors]
-        flat = [q for p in parts for q in (p if isinstance(p, list | tuple) else [p])]
-        return [part for part in flat if isinstance(part, str)]
+        return [part for part in self._parts() if isinstance(part, str)]
 
     def functions(self) -> list[Callable[..., Any]]:
         """Return the functions that may use any knob."""
+        return [part for part in self._parts() if callable(part)]
+
+    def _parts(self) -> list[Any]:
         parts = [self.size, *self.divisors]
-        flat = [q for p in parts for q in (p if isinstance(p, list | tuple) else [p])]
-        return [part for part in flat if callable(part)]
+        return [q for p in parts for q in (p if isinstance(p, list | tuple) else [p])]
 
 
 def evaluate_amount(part: Amount, config: Mapping[str, Any]) -> float:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from foretune.code_hash import source_hash_of_function
-from foretune.collect.wrapped.arguments import CallResult
+from foretune.collect.wrapped.call_arguments import CallResult
 from foretune.collect.wrapped.cuda import Cuda
 from foretune.collect.wrapped.hip import Hip
 from foretune.collect.wrapped.native import Native

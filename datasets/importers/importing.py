@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.devices import with_specs
+from foretune.datasets.device_specs import with_specs
 from foretune.datasets.importers.columns import (
     concatenated_rows,
     constant,
@@ -62,7 +62,7 @@ FORMATS = {
         f"{__package__}.optuna_studies:read", (".db", ".sqlite", ".sqlite3"), takes_mapping=True
     ),
     "t4": Format(f"{__package__}.t4:read", JSON),
-    "triton": Format(f"{__package__}.triton:read", (".autotune.json",), takes_mapping=True),
+    "triton": Format(f"{__package__}.triton_cache:read", (".autotune.json",), takes_mapping=True),
     "vidur": Format(f"{__package__}.vidur:read", TABLES),
 }
 """Format name -> format."""

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.collect.torch_operators import cannot_run
-from foretune.collect.torch_operators.collect import OperatorBenchmarker
+from foretune.collect.torch_operators.measuring import OperatorBenchmarker
 from foretune.device import Device
 from foretune.plan.cost.decoder import step_operators
 from foretune.plan.cost.operator import Operator

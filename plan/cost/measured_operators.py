@@ -10,7 +10,7 @@ import pandas as pd
 from foretune.datasets.schema import columns_of
 from foretune.features.arrays import Groups
 from foretune.features.roofline import row_limits_ms
-from foretune.models.roofline import CalibratedRoofline
+from foretune.models.calibrated_roofline import CalibratedRoofline
 from foretune.plan.cost.kinds import FORMAT_COLUMNS, KINDS, family_of
 from foretune.plan.cost.operator_predictor import OperatorPredictor
 from foretune.plan.cost.screening import (

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.devices import with_specs_of
+from foretune.datasets.device_specs import with_specs_of
 from foretune.datasets.importers import vidur
 from foretune.datasets.importers.aiconfigurator import KERNELS, operation_of, read
 from foretune.datasets.importers.files import Request

@@ -10,8 +10,8 @@ from foretune.space import Configuration
 pytest.importorskip("torch")
 
 from foretune.collect.timing import Timing
-from foretune.collect.torch_operators import collect as llm_operators
-from foretune.collect.torch_operators.collect import (
+from foretune.collect.torch_operators import measuring as llm_operators
+from foretune.collect.torch_operators.measuring import (
     MAX_FAILURES,
     OperatorBenchmarker,
     collect_operators,

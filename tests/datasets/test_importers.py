@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.datasets import import_runs
-from foretune.datasets.devices import with_specs
+from foretune.datasets.device_specs import with_specs
 from foretune.datasets.importers import FORMATS
 from foretune.datasets.importers.columns import concatenated_rows, concatenated_text, relabel
 from foretune.datasets.importers.files import files_of

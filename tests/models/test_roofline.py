@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from foretune.features.arrays import Groups
-from foretune.models.roofline import MIN_ROWS, TIME, CalibratedRoofline
+from foretune.models.calibrated_roofline import MIN_ROWS, TIME, CalibratedRoofline
 
 
 def limits(n, seed=0):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
-from foretune.collect.compiled.targets import get_target
+from foretune.collect.compiled.gpu_targets import get_target
 from foretune.device import Device
 
 _RELAXED = 2

@@ -164,7 +164,7 @@ def _collect_operators(
 
     The most informative sizes come first.
     """
-    from foretune.collect.torch_operators.collect import OperatorBenchmarker, collect_operators
+    from foretune.collect.torch_operators.measuring import OperatorBenchmarker, collect_operators
     from foretune.datasets import RunLog
     from foretune.plan.cost.tables import OPERATORS_FILE
 
@@ -237,7 +237,7 @@ def _choose_operators(
     max_ms: float,
 ) -> "tuple[list[Operator], dict[str, int]]":
     """Return the operators to measure, and how many were left out by reason."""
-    from foretune.collect.torch_operators.collect import distinct
+    from foretune.collect.torch_operators.measuring import distinct
     from foretune.plan import describe_model
     from foretune.plan.cost.design import DEFAULT_MODELS, farthest_first, measurable, plan_operators
 

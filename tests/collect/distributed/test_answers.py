@@ -8,7 +8,7 @@ import pytest
 from toy_kernel import DEVICE, Toy, config
 
 from foretune.collect.comparison import Rounds
-from foretune.collect.distributed.answers import decode, encode
+from foretune.collect.distributed.actor import decode, encode
 from foretune.collect.machine_load import MachineLoad
 from foretune.errors import ForetuneError, MeasurementError, UnknownName, UsageError
 from foretune.measurement import Measurement, Status

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from foretune.datasets import import_runs
-from foretune.datasets.devices import with_specs
+from foretune.datasets.device_specs import with_specs
 from foretune.errors import DataWarning
 from foretune.features import family_for
 from foretune.models import Predictor

@@ -22,7 +22,7 @@ from foretune.space import Configuration
 CPU = Device("A CPU", "cpu", "x86_64", {"fp32_gflops": 100.0, "memory_gbps": 10.0})
 pytest.importorskip("torch")
 
-from foretune.collect.torch_operators.collect import OperatorBenchmarker
+from foretune.collect.torch_operators.measuring import OperatorBenchmarker
 
 
 class Slower(OperatorBenchmarker):
