@@ -47,10 +47,9 @@ class PreparedInputs:
 class Benchmarker:
     """Runs configurations one after the other.
 
-    Attributes:
-        source: the rows' value in column ``source``.
-        device_lost: whether a launch broke this process's device context; nothing runs then.
-        has_traces: whether a configuration changed the state of this process.
+    ``source`` is the rows' value in that column. ``device_lost`` tells that a launch broke this
+    process's device context; nothing runs then. ``has_traces`` tells that a configuration changed
+    the state of this process.
     """
 
     source = "foretune"
@@ -88,9 +87,8 @@ class Benchmarker:
         """Build, check and time ``config``; return failures as statuses.
 
         A configuration that changes its inputs, or replaces the clock or the checker, is wrong.
-
-        Raises:
-            ForetuneError: this kernel cannot be measured here at all (a package is missing, …).
+        Raises ForetuneError if this kernel cannot be measured here at all (a package is missing,
+        …).
         """
         timer = self._timer(kernel, problem)
         prepared = self.prepared(kernel, problem)
@@ -219,8 +217,7 @@ class Benchmarker:
     def reference(self, kernel: Kernel, inputs: Inputs) -> Any:
         """Return the correct output for inputs.
 
-        Raises:
-            MeasurementError: it is empty or only NaN.
+        Raises MeasurementError if it is empty or only NaN.
         """
         expected = kernel.reference(inputs)
         if expected is not None and not says_something(_parts(expected)):

@@ -49,12 +49,7 @@ class CurrentRuns:
         return found if current else None
 
     def append(self, measurement: Measurement, /) -> None:
-        """Add a row.
-
-        Raises:
-            RunTableError: it is impossible; it is not written.
-            OutputError: the log cannot be written.
-        """
+        """Add a row; see `RunLog.append`."""
         self._log.append(measurement)
 
 

@@ -36,9 +36,8 @@ SLOW_MS = 1.0
 class Rounds:
     """Times of an interleaved comparison in one process.
 
-    Attributes:
-        time_ms: by configuration id, `DEFAULT_REPEATED` and ``library:NAME``: one value per round.
-        failures: why a contender has no times.
+    ``time_ms`` is by configuration id, `DEFAULT_REPEATED` and ``library:NAME``, with one value per
+    round; ``failures`` tells why a contender has no times.
     """
 
     time_ms: Mapping[str, np.ndarray]
@@ -55,13 +54,10 @@ class _Contender:
 
 
 class _RecordingTimer(Timer):
-    """A timer that keeps what the last timed call returned, and its CPU time.
+    """A timer that keeps what the last timed call ``returned``, and its CPU time.
 
-    Attributes:
-        returned: the returned value.
-        cpu_ms: CPU time; NaN unless the host's clock timed the call, which ran in this thread only
-            and waited for nothing. Its time is then what it would take if no other process were
-            given the CPU.
+    ``cpu_ms`` is NaN unless the host's clock timed the call, which ran in this thread only and
+    waited for nothing. Its time is then what it would take if no other process were given the CPU.
     """
 
     def __init__(self, timer: Timer) -> None:
@@ -113,17 +109,9 @@ class Bench(Protocol):
 class RoundInputs:
     """Inputs whose values are replaced in place, where launches read them.
 
-    Inputs whose shapes depend on the seed keep their first values.
-
-    Args:
-        draw: returns the inputs of a seed.
-        constant: names of those that keep their values.
-        rng: draws the seeds.
-
-    Attributes:
-        present: the arrays that launches read.
-        new: values of this round.
-        old: values of the last round.
+    ``present`` are the arrays that launches read, ``new`` the values of this round, ``old`` those
+    of the last. ``draw`` returns the inputs of a seed; those named ``constant``, or whose shapes
+    depend on the seed, keep their first values.
     """
 
     def __init__(
@@ -149,21 +137,10 @@ class RoundInputs:
 
 
 class InterleavedComparison:
-    """Launches of some configurations on the same inputs.
+    """Launches of some configurations, the default first, on the same inputs.
 
-    Args:
-        bench: makes and checks.
-        kernel: the kernel.
-        problem: the problem.
-        configs: the default first.
-        timer: the device's timer.
-        seed: seed of inputs and order.
-
-    Attributes:
-        failures: errors of the contenders that are out.
-
-    Raises:
-        ForetuneError: this kernel cannot be measured here at all.
+    ``failures`` are the errors of the contenders that are out. Raises ForetuneError if this kernel
+    cannot be measured here at all.
     """
 
     def __init__(

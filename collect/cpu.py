@@ -145,13 +145,10 @@ def triad_gbps(elements: int, seconds: float = 0.4) -> float:
     """Return main-memory bandwidth of all cores by the STREAM triad, in GB/s.
 
     ``a[i] = b[i] + s·c[i]`` in double precision (McCalpin, IEEE TCCA Newsletter, December 1995).
-    The result is the better of ordinary and non-temporal stores, at the faster repeats. As in
-    STREAM, three arrays are counted. An ordinary store also reads its cache line (write-allocate),
-    which is not counted: where ordinary stores won, the memory moved a third more.
-
-    Args:
-        elements: length of each array; the three must be far larger than the last-level cache.
-        seconds: total duration of the repeats.
+    The result is the better of ordinary and non-temporal stores, at the faster repeats, which take
+    ``seconds``. As in STREAM, three arrays are counted; they must be far larger than the last-level
+    cache. An ordinary store also reads its cache line (write-allocate), which is not counted: where
+    ordinary stores won, the memory moved a third more.
     """
     elements -= elements % _LANES
     ranges = split_range(elements, available_cores(), _LANES)

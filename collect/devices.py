@@ -42,10 +42,7 @@ def nvidia_gpus(nvml: Any = None) -> list[Device]:
     """Return the NVIDIA GPUs this process may use, in CUDA's order; none without a driver.
 
     Specs come from the shipped table. Memory, power limit, clock and number of multiprocessors come
-    from the driver if it reports them.
-
-    Args:
-        nvml: the module ``pynvml`` or a substitute.
+    from the driver if it reports them. ``nvml`` is the module ``pynvml`` or a substitute.
     """
     try:
         nvml = nvml or require("pynvml", "gpu", "finding GPUs")
@@ -109,10 +106,8 @@ DRIVER = "/dev/kfd"
 def amd_gpus(torch: Any = None) -> list[Device]:
     """Return the AMD GPUs this process may use, in torch's order; none without torch for ROCm.
 
-    Specs come from the shipped table; memory and number of compute units come from torch.
-
-    Args:
-        torch: the module or a substitute; by default, torch is imported if AMD's driver runs.
+    Specs come from the shipped table; memory and number of compute units come from ``torch``, which
+    is imported if AMD's driver runs.
     """
     if torch is None:
         if not Path(DRIVER).exists():
@@ -237,12 +232,8 @@ def probe_cpu(refresh: bool = False, measure: bool = True) -> Probe | None:
     version. If the cache is damaged or cannot be written, the probe runs again. Rates measured on a
     busy machine are measured again by the first process that finds it quiet; the higher ones stay.
 
-    Args:
-        refresh: measure again now.
-        measure: if false and nothing is cached, return None.
-
-    Raises:
-        MissingExtra: Numba is not installed.
+    ``refresh`` measures again now; without ``measure``, the result is None if nothing is cached.
+    Raises MissingExtra without Numba.
     """
     machine: dict[str, Any] = {
         "probe": PROBE_VERSION,

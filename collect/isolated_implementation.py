@@ -30,11 +30,9 @@ Code = str | Callable[..., Any]
 
 @dataclass(frozen=True)
 class Output:
-    """One array that a call returned or wrote.
+    """One array that a call returned or wrote, copied to the host.
 
-    Attributes:
-        kind: class and element type, e.g. ``numpy.ndarray of float32``.
-        values: a copy on the host.
+    ``kind`` is class and element type, e.g. ``numpy.ndarray of float32``.
     """
 
     kind: str
@@ -43,12 +41,7 @@ class Output:
 
 @dataclass(frozen=True)
 class CallOutputs:
-    """The outputs of one call.
-
-    Attributes:
-        returned: the returned arrays, in order.
-        written: the arguments that the call changed, by position.
-    """
+    """The arrays that a call returned, in order, and the arguments that it changed, by position."""
 
     returned: tuple[Output, ...]
     written: Mapping[int, Output]
@@ -57,10 +50,9 @@ class CallOutputs:
 class IsolatedImplementation:
     """Calls one implementation.
 
-    Args:
-        code: the implementation. It is loaded after the first inputs are made, so that it cannot
-            replace the clock or the synchronization with a GPU.
-        inputs: makes the positional arguments of a call from a problem's parameters and ``seed``.
+    ``code`` is loaded after the first inputs are made, so that it cannot replace the clock or the
+    synchronization with a GPU. ``inputs`` makes the positional arguments of a call from a problem's
+    parameters and ``seed``.
     """
 
     def __init__(self, code: Code, inputs: Code) -> None:

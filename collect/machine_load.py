@@ -62,14 +62,9 @@ class MachineLoad:
 
 
 class LoadMonitor:
-    """Context manager that observes the load on a device.
+    """Context manager that observes the load on a device; other GPUs than NVIDIA's show none.
 
-    Args:
-        device: the CPU, or a GPU that NVML knows; other GPUs show no load.
-        nvml: the module ``pynvml`` or a substitute.
-
-    Attributes:
-        load: the observed load, set when the block ends.
+    ``load`` is set when the block ends; ``nvml`` is the module ``pynvml`` or a substitute.
     """
 
     def __init__(self, device: Device, nvml: Any = None) -> None:
@@ -89,10 +84,7 @@ def wait_until_idle(
 ) -> MachineLoad:
     """Wait until a device is idle, at most ``max_wait_s``; return the last observed load.
 
-    Args:
-        make_monitor: returns a monitor of the device, like `foretune.collect.Runner.watch`.
-        max_wait_s: maximum wait in seconds; 0 skips the check.
-        progress: receives a line if the device did not become idle.
+    A wait of 0 skips the check; ``progress`` receives a line if the device did not become idle.
     """
     if max_wait_s <= 0:
         return MachineLoad()

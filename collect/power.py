@@ -20,11 +20,9 @@ from foretune.registry import load, registered
 
 @dataclass
 class Window:
-    """Energy and duration of a metered window; NaN until it closes.
+    """Energy (joules) and duration (seconds) of a metered window.
 
-    Attributes:
-        joules: energy; NaN if the counter did not report it.
-        seconds: duration.
+    They are NaN until it closes; the energy stays NaN if the counter did not report it.
     """
 
     joules: float = math.nan
@@ -114,11 +112,9 @@ def _candidates(
 class RaplMeter(PowerMeter):
     """Linux's energy counters of x86 processors (RAPL), the sum of all packages.
 
-    A counter wraps around every few minutes at full power; a window must be shorter than that.
-
-    Args:
-        index: ignored: all packages are one CPU.
-        root: Linux's folder of power-capping zones.
+    A counter wraps around every few minutes at full power; a window must be shorter than that. All
+    packages are one CPU, so ``index`` is ignored; ``root`` is Linux's folder of power-capping
+    zones.
     """
 
     name = "rapl"
@@ -189,15 +185,12 @@ class NvmlMeter(PowerMeter):
     """The driver's energy counter of an NVIDIA GPU (Volta and newer).
 
     The counter moves in ticks of 20 to 100 ms, so single readings are late by up to one tick. The
-    meter polls it and keeps the times at which it moved. Power is the least-squares slope through
-    them, and energy is power times the length of the window. The load in the window must be
-    steady, like one kernel back to back.
+    meter polls it every ``poll_s`` and keeps the times at which it moved. Power is the
+    least-squares slope through them, and energy is power times the length of the window. The load
+    in the window must be steady, like one kernel back to back.
 
-    Args:
-        index: the GPU's number among those that ``CUDA_VISIBLE_DEVICES`` leaves, as in ``cuda:0``.
-        nvml: the module ``pynvml`` or a substitute.
-        poll_s: polling period in seconds.
-        clock: a monotonic clock in seconds.
+    ``index`` is the GPU's number among those that ``CUDA_VISIBLE_DEVICES`` leaves, as in
+    ``cuda:0``.
     """
 
     name = "nvml"
@@ -301,12 +294,8 @@ def measure_power(
 ) -> tuple[float, float]:
     """Return the mean power (W) of back-to-back launches and the energy of one launch (mJ).
 
-    Args:
-        meter: the device's meter.
-        run: launches once.
-        time_ms: approximate time of one launch.
-        wait: returns when all launches are done.
-        interface: ``torch.cuda`` or a substitute with graphs, or None.
+    A launch takes about ``time_ms``; ``wait`` returns when all launches are done; ``interface`` is
+    ``torch.cuda`` or a substitute with graphs, or None.
     """
     batch, count = _batched(run, max(1, int(BATCH_MS / time_ms)), wait, interface)
     _run_for(batch, RAMP_S, wait)

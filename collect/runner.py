@@ -88,11 +88,7 @@ class Runner(ABC):
         """Measure in a fresh process from now on, if the runner has one."""
 
     def check(self, kernel: Kernel) -> None:
-        """Check that ``kernel`` runs on this kind of device.
-
-        Raises:
-            UsageError: it does not.
-        """
+        """Check that ``kernel`` runs on this kind of device; raise UsageError if it does not."""
         if kernel.device_kind == self.device.kind:
             return
         advice = "choose --device cpu"
@@ -230,11 +226,7 @@ class IsolatedRunner(Runner):
         self._worker.close()
 
     def check(self, kernel: Kernel) -> None:
-        """Check that ``kernel`` runs on this kind of device.
-
-        Raises:
-            UsageError: it does not.
-        """
+        """Check that ``kernel`` runs on this kind of device; raise UsageError if it does not."""
         super().check(kernel)
         _ = kernel.source_hash  # computed here: the child cannot read the running script
 
@@ -262,11 +254,7 @@ class IsolatedRunner(Runner):
 
 
 def check_importable(kernel: Kernel) -> None:
-    """Check that another machine can import ``kernel``.
-
-    Raises:
-        UsageError: it cannot.
-    """
+    """Check that another machine can import ``kernel``; raise UsageError if it cannot."""
     if type(kernel).__module__ == "__main__" or not kernel.is_importable_remotely:
         raise UsageError(
             f"kernel {kernel.name!r} is defined in the running script: another machine cannot "

@@ -102,11 +102,8 @@ def time_launch(
 ) -> np.ndarray:
     """Return times of single launches in milliseconds, without the warm-up.
 
-    Args:
-        launch: the launch; on the host it returns when its work is done.
-        timing: when to stop.
-        incumbent_ms: upper bound of the best time so far; clearly slower launches stop early.
-        timer: the device's timer.
+    On the host, a launch returns when its work is done. ``incumbent_ms`` is an upper bound of the
+    best time so far; clearly slower launches stop early.
     """
     deadline = time.perf_counter() + timing.max_seconds
     batch = _warm_up(launch, timing.warmup_s, timer)
@@ -166,9 +163,7 @@ DELAY_CYCLES = 60_000
 def delay_kernel_start(interface: Any, launches: int = 1) -> None:
     """Delay a device until the timed launches are queued, so that they run without gaps.
 
-    Args:
-        interface: ``torch.cuda`` or a substitute; one without ``_sleep`` gets no delay.
-        launches: number of launches that follow.
+    ``interface`` is ``torch.cuda`` or a substitute; one without ``_sleep`` gets no delay.
     """
     if (sleep := getattr(interface, "_sleep", None)) is not None:
         sleep(DELAY_CYCLES * (launches + 1))
@@ -196,12 +191,9 @@ class Event(Protocol):
 class DeviceTimer(Timer):
     """Times launches by events in the device's queue.
 
-    Args:
-        event: makes an event that records the time.
-        synchronize: returns when the device is idle.
-        before_sample: called before each sample with the number of launches that follow.
-        max_launches: launches per sample; 1 if each needs a cold cache.
-        interface: ``torch.cuda`` or a substitute.
+    ``event`` makes an event that records the time, ``synchronize`` returns when the device is idle,
+    and ``before_sample`` is called with the number of launches that follow. A sample has at most
+    ``max_launches``: 1 if each needs a cold cache.
     """
 
     def __init__(
@@ -234,11 +226,7 @@ class DeviceTimer(Timer):
         return start.elapsed_time(end) / batch_size
 
     def wait(self) -> None:
-        """Wait until the device is idle.
-
-        Raises:
-            RuntimeError: a launch broke the device's context.
-        """
+        """Wait until the device is idle; raise RuntimeError if a launch broke its context."""
         self._synchronize()
 
 
@@ -246,10 +234,7 @@ def timer_for(kernel: Kernel, problem: Problem, device: Device) -> Timer:
     """Return the timer of ``kernel`` on ``device``, which becomes torch's current device.
 
     The cache is flushed before each sample unless the problem has ``cache=warm``. GPU kernels that
-    Triton interprets on the CPU get the host's timer.
-
-    Raises:
-        MissingExtra: torch is not installed.
+    Triton interprets on the CPU get the host's timer. Raises MissingExtra without torch.
     """
     if kernel.device_kind == "cpu" or kernel.reports_own_time:
         return CPU_TIMER
@@ -259,12 +244,8 @@ def timer_for(kernel: Kernel, problem: Problem, device: Device) -> Timer:
 def gpu_timer(device: Device, warm_cache: bool = False) -> Timer:
     """Return the timer of a GPU, which becomes torch's current device.
 
-    Args:
-        device: the GPU; if torch sees no GPU, the result is the host's timer.
-        warm_cache: do not flush the cache between launches.
-
-    Raises:
-        MissingExtra: torch is not installed.
+    If torch sees no GPU, it is the host's timer. With ``warm_cache`` the cache is not flushed
+    between launches. Raises MissingExtra without torch.
     """
     torch = require("torch", "gpu", "timing a GPU kernel")
     if not torch.cuda.is_available():

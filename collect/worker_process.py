@@ -48,13 +48,9 @@ class WorkerProcess:
     The first call starts the process. A call after `close`, or after an error that ended the
     process, starts a new one. All calls come from one thread; only `kill` is safe in any thread.
 
-    Args:
-        factory: makes the object in the child. A function of the running script is pickled by
-            value.
-        pickling_advice: subject and advice of the error for arguments that cannot be pickled.
-
-    Attributes:
-        calls_made: number of calls to the present process.
+    ``factory`` makes the object in the child; a function of the running script is pickled by value.
+    ``pickling_advice`` is subject and advice of the error for arguments that cannot be pickled.
+    ``calls_made`` counts the calls to the present process.
     """
 
     def __init__(self, factory: Callable[[], Any], pickling_advice: tuple[str, str]) -> None:
@@ -209,9 +205,7 @@ def _open_listener() -> Iterator[tuple[socket.socket, str]]:
 class Channel:
     """One end of a connection; closes its socket.
 
-    Args:
-        sock: a connected socket.
-        mark: secret bytes that begin every message; the same at both ends.
+    The secret bytes ``mark`` begin every message; they are the same at both ends.
     """
 
     def __init__(self, sock: socket.socket, mark: bytes) -> None:
@@ -222,10 +216,8 @@ class Channel:
     def send(self, number: int, content: Any, limit_s: float | None = None) -> None:
         """Send a message.
 
-        Raises:
-            TimeoutError: the other end does not read it in time.
-            OSError: the connection is closed.
-            Exception: pickle's error, if ``content`` cannot be pickled.
+        Raises TimeoutError if the other end does not read it in time, OSError if the connection is
+        closed, or pickle's error if ``content`` cannot be pickled.
         """
         payload = pickle.dumps(content)
         header = _HEADER.pack(number, len(payload), zlib.crc32(payload))
@@ -235,10 +227,8 @@ class Channel:
     def receive(self, limit_s: float | None = None) -> tuple[int, Any]:
         """Return number and content of the next message.
 
-        Raises:
-            TimeoutError: no complete message came in time.
-            EOFError: the other end closed the connection.
-            Exception: pickle's error, if the content cannot be read here.
+        Raises TimeoutError if no complete message came in time, EOFError if the other end closed
+        the connection, or pickle's error if the content cannot be read here.
         """
         deadline = None if limit_s is None else time.monotonic() + limit_s
         while (message := self._next()) is None:

@@ -91,10 +91,9 @@ class TileLaunch:
 class LaunchFeatures:
     """Features of the candidates of one problem.
 
-    Attributes:
-        values: shape (candidates, `NAMES`), float32.
-        analytic_log_time: log of the analytic time over the fastest, at most `MAX_LOG_RATIO`.
-        fits: whether the steps in flight fit a block's shared memory, and the sums its registers.
+    ``values`` has shape (candidates, features); ``analytic_log_time`` is the log of the analytic
+    time over the fastest, at most `MAX_LOG_RATIO`; ``fits`` tells whether the steps in flight fit a
+    block's shared memory, and the sums its registers.
     """
 
     values: np.ndarray

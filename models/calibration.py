@@ -62,10 +62,8 @@ class CorrectionFeatures:
 class Similarity:
     """Maps rows to points such that similar rows are close.
 
-    Attributes:
-        numbers: varying numeric settings -> whether they are on a log2 scale.
-        texts: text settings -> their values, one indicator each.
-        scaling: scales the inputs.
+    ``numbers`` are the varying numeric settings, and whether they are on a log2 scale; ``texts``
+    the text settings and their values, one indicator each.
     """
 
     numbers: dict[str, bool]
@@ -161,12 +159,9 @@ TREE_PARAMETERS: dict[str, Any] = {
 class Correction:
     """Learns log(measured / predicted) from runs, to be added to predictions of similar rows.
 
-    Attributes:
-        similarity: maps rows to points.
-        posterior: the Gaussian process.
-        trees: fitted to the same errors; None if their share is 0.
-        tree_share: weight of the trees in the correction.
-        interval_factor: multiplies the process' deviation to give a 90 % interval.
+    ``trees`` are fitted to the same errors as the process; None if their share of the correction,
+    ``tree_share``, is 0. ``interval_factor`` multiplies the process' deviation to give a 90 %
+    interval.
     """
 
     similarity: Similarity
@@ -310,10 +305,8 @@ class Calibration:
         """Return the calibration with more runs, besides the earlier ones.
 
         ``runs`` are of one or more devices; the first of the predictor's ``targets`` decides about
-        ranges; ``seed`` is for sampling many rows.
-
-        Raises:
-            PredictorError: a device has fewer than five runs, or its errors are implausibly large.
+        ranges; ``seed`` is for sampling many rows. Raises PredictorError if a device has fewer than
+        five runs, or its errors are implausibly large.
         """
         all_runs = pd.concat([self.runs, runs], ignore_index=True)
         newest = newest_runs(all_runs)

@@ -35,13 +35,9 @@ SMOOTH_FILE = "smooth.npz"
 class Table:
     """Training rows in all forms that the experts need.
 
-    Attributes:
-        columns: feature names.
-        X: features (rows, features).
-        y: log of the target over its unit (rows).
-        has_unit: whether the unit is a roofline, else 1.
-        neighbor_index, positions: the index, and the rows' positions in it.
-        kinds: kinds of hold-outs.
+    ``X`` are the features, called ``columns``, and ``y`` the log of the target over its unit, which
+    is a roofline if it ``has_unit``, else 1. ``positions`` are the rows' in ``neighbor_index``;
+    ``kinds`` are those of hold-outs.
     """
 
     columns: Sequence[str]
@@ -72,11 +68,9 @@ class Table:
 class Experts:
     """The fitted models.
 
-    Attributes:
-        tree: on the features.
-        corrected: on features and neighbors, over the interpolation; None without neighbors.
-        smooth: on the features; None with neighbors, and with few rows.
-        has_unit: whether the unit is an opinion.
+    ``tree`` sees the features; ``corrected`` sees features and neighbors, over the interpolation,
+    and is None without neighbors; ``smooth`` sees the features, and is None with neighbors and with
+    few rows. The unit is an opinion if the models ``has_unit``.
     """
 
     tree: Regressor

@@ -63,12 +63,10 @@ class Importance:
 class Comparison:
     """Why run B is predicted faster or slower than run A.
 
-    Attributes:
-        factors: columns ``feature``, ``group``, ``a``, ``b`` (its value in either run) and
-            ``factor`` (its effect on B's target relative to A's), the largest first. The line
-            `UNIT` is the ratio of the units and has no values.
-        tree: B's target over A's by trees and unit alone, the product of all factors.
-        predicted: B's target over A's by the whole predictor.
+    ``factors`` has the columns ``feature``, ``group``, ``a``, ``b`` (its value in either run) and
+    ``factor`` (its effect on B's target relative to A's), the largest first. The line `UNIT` is the
+    ratio of the units and has no values. ``tree`` is B's target over A's by trees and unit alone,
+    the product of all factors; ``predicted`` is that by the whole predictor.
     """
 
     target: Target
@@ -238,11 +236,8 @@ def parameter_importance(
     Partial dependence (Friedman, Annals of Statistics 29(5), 2001) over random configurations: one
     parameter at a time takes each of its values while the others stay. Illegal combinations are
     left out. It averages over the ``problems`` on ``device``, with ``samples`` configurations in
-    all; ``predictor`` knows ``time_ms``.
-
-    Returns:
-        Columns ``parameter``, ``factor`` (slowest over fastest value, geometric means) and ``best``
-            (the fastest value), the largest factor first.
+    all; ``predictor`` knows ``time_ms``. Columns are ``parameter``, ``factor`` (slowest over
+    fastest value, geometric means) and ``best`` (the fastest value), the largest factor first.
     """
     rng = np.random.default_rng(seed)
     problems = list(problems)

@@ -75,17 +75,13 @@ class ConformalInterval:
         seed: int = 0,
         problems: np.ndarray | None = None,
     ) -> Self:
-        """Fit to held-out rows.
+        """Fit to the ``errors`` (log of truth over prediction) of held-out rows.
 
-        Args:
-            X: features that tell hard rows from easy ones (rows, features).
-            errors: log of truth over prediction.
-            holdouts: the hold-out of each row; the factor is found across them.
-            octaves_outside: distance of each row from its trial's training range.
-            kind: `NEW_DEVICE`, or the axes with neighbors on both sides.
-            seed: random seed.
-            problems: with few problems, the problem of each row. ``X`` is then the disagreement of
-                experts (rows, 1), and the half-width grows with it by a rule instead of a model.
+        ``X`` tells hard rows from easy ones. The factor is found across ``holdouts``, the hold-out
+        of each row; ``octaves_outside`` is its distance from that trial's training range, and
+        ``kind`` is `NEW_DEVICE` or the number of axes with neighbors on both sides. With few
+        problems, ``problems`` is the problem of each row, ``X`` is the disagreement of experts
+        (rows, 1), and the half-width grows with it by a rule instead of a model.
         """
         if problems is not None:
             median_error = max(float(np.median(np.abs(errors))), MIN_ERROR)
@@ -123,13 +119,9 @@ class ConformalInterval:
         octaves_beyond: np.ndarray,
         kind: np.ndarray,
     ) -> np.ndarray:
-        """Return the half-width of each row.
+        """Return the half-width of each row; arguments are as in training.
 
-        Args:
-            X: as in training.
-            octaves_outside: distance from the training range.
-            octaves_beyond: distance from where rows were held out.
-            kind: as in training.
+        ``octaves_beyond`` is the distance from where rows were held out.
         """
         if self.median_error is not None:
             half: np.ndarray = self.factor * (self.median_error + X[:, 0])

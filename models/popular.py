@@ -62,11 +62,7 @@ class Tunings:
     ) -> np.ndarray | None:
         """Return the log of each candidate's share of the votes; None if it has no known tile.
 
-        Args:
-            device: where the candidates run.
-            dtype: type of the weights, as in ``dtypes``.
-            sizes: M, N and experts of the problem.
-            configs: the candidates.
+        ``dtype`` is the type of the weights, as in ``dtypes``; ``sizes`` are M, N and experts.
         """
         values = self.values(configs)
         tiles = values[:, self.tile]

@@ -32,15 +32,10 @@ GRADUAL_PREFIXES = ("problem.", "config.")
 
 @dataclass(frozen=True)
 class SmoothExpert:
-    """A posterior and its inputs.
+    """A posterior, fitted to the residuals of the ``mean``, and its inputs.
 
-    Attributes:
-        order: feature indices, the gradual ones first.
-        gradual_count: number of gradual features.
-        octaves: inputs on a log2 scale.
-        scaling: scales the inputs.
-        mean: mean of the training values.
-        posterior: fitted to the residuals.
+    ``order`` has the feature indices, the ``gradual_count`` gradual ones first; ``octaves`` are the
+    inputs on a log2 scale.
     """
 
     order: np.ndarray

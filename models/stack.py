@@ -38,9 +38,8 @@ FILE = "stack.json"
 class Stack:
     """How to weigh experts.
 
-    Attributes:
-        fixed: convex weights, over rows of new devices if some were held out.
-        models: per expert, of the root of its error's size; empty with few problems.
+    ``fixed`` are convex weights, over rows of new devices if some were held out. ``models`` predict
+    the root of each expert's error; there are none with few problems.
     """
 
     fixed: np.ndarray
@@ -56,15 +55,10 @@ class Stack:
         problems: np.ndarray | None = None,
         seed: int = 0,
     ) -> Self:
-        """Fit to held-out rows.
+        """Fit to the predictions of held-out rows (rows, experts), and their true values.
 
-        Args:
-            Z: features that tell where an expert errs (rows, features).
-            predictions: (rows, experts).
-            truth: the true values (rows).
-            new_device: rows whose device was held out.
-            problems: with few problems, the problem of each row; all problems weigh the same.
-            seed: random seed.
+        The features ``Z`` tell where an expert errs. ``new_device`` are the rows whose device was
+        held out. With few problems, ``problems`` is the problem of each row; all weigh the same.
         """
         errors, known = predictions - truth[:, None], ~new_device
         if problems is not None:

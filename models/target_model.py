@@ -58,14 +58,10 @@ NEIGHBORS_FILE = "neighbors.npz"
 
 @dataclass(frozen=True)
 class _Trials:
-    """Held-out rows and what experts that did not see them predict.
+    """Held-out rows and what experts that did not see them predict (rows, experts).
 
-    Attributes:
-        Z: see `_error_features` (rows, features).
-        predictions: (rows, experts).
-        rows: indices in the table.
-        kind: see `_kinds`.
-        number: the trial of each row.
+    ``Z`` is from `_error_features`, ``kind`` from `_kinds`; ``rows`` are indices in the table, and
+    ``number`` is the trial of each row.
     """
 
     Z: np.ndarray
@@ -89,13 +85,9 @@ class _Trials:
 class TargetModel:
     """The model of one target, ``time_ms`` or ``power_w``.
 
-    Attributes:
-        scale: the scale on which the target is learned.
-        experts, stack, interval: the parts.
-        neighbor_index: None if neighbors are not used.
-        positions, values: measured runs and their target values; set with neighbors.
-        devices: the training devices.
-        reach: column -> how far outside the range rows were held out.
+    With neighbors, `neighbor_index` is not None, and `positions` and `values` are the measured runs
+    and their target values. `devices` are those of training; `reach` maps a column to how far
+    outside the range rows were held out.
     """
 
     scale: TargetScale
@@ -206,14 +198,9 @@ class TargetModel:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return, per row, the log of the target, its interval's half-width and expert differences.
 
-        The differences are each expert's log less the weighted log (rows, experts).
-
-        Args:
-            features: the fitted feature set.
-            rows: the rows to predict.
-            X: their features.
-            outside: octaves outside the training range.
-            beyond: the same, less `reach`.
+        The differences are each expert's log less the weighted log (rows, experts). ``X`` are the
+        features of the rows, ``outside`` their octaves outside the training range, and ``beyond``
+        the same less `reach`.
         """
         rows = Rows.from_table(rows)
         neighbors = self._neighbor_features(rows)

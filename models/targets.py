@@ -38,13 +38,11 @@ MIN_ROWS = 5
 class TargetScale:
     """The scale of a target, and a law of the roofline's parts on that scale.
 
-    Attributes:
-        roofline: the calibrated law, or None for the plain scale.
-        columns: text columns of the configuration with separate calibrations.
-        typical: log of each part's time for rows with unknown rooflines; None if training knew all.
-        limit_w: default board limit in W; None if the scale is one millisecond.
-        shares: minimum and maximum share of the board's limit; None without a limit.
-        knows_limits: whether training had a board with a known limit.
+    ``roofline`` is None for the plain scale; text ``columns`` of the configuration have separate
+    calibrations. ``typical`` is the log of each part's time for rows with unknown rooflines; None
+    if training knew all. ``limit_w`` is the default board limit in W; None if the scale is one
+    millisecond. ``shares`` are minimum and maximum share of the board's limit, and ``knows_limits``
+    tells whether training had a board with a known limit.
     """
 
     roofline: CalibratedRoofline | None = None

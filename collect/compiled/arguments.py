@@ -107,9 +107,8 @@ class Tensor:
 def describe(value: Any) -> Any:
     """Return a kernel argument in a form for another process: tensors become `Tensor`.
 
-    Args:
-        value: a tensor or tensor descriptor; a torch dtype, which stands for a pointer aligned to
-            16 bytes; a number, None, a tuple of those, or anything that can be pickled.
+    It is a tensor or tensor descriptor; a torch dtype, which stands for a pointer aligned to 16
+    bytes; a number, None, a tuple of those, or anything that can be pickled.
     """
     if isinstance(value, Tensor):
         return value
@@ -142,13 +141,10 @@ def _describe_tensor(value: Any) -> Tensor:
 
 
 def parse_argument(text: str) -> tuple[str, Any]:
-    """Return name and value of ``NAME=VALUE``.
+    """Return name and value of ``NAME=VALUE``; raise UsageError if the text has another form.
 
     Values: ``fp16*`` is a pointer aligned to 16 bytes, ``fp16*2`` one aligned to 2 bytes only;
     ``4096``, ``0.5``, ``true``, ``none``; ``i32`` is an integer that is a multiple of 16.
-
-    Raises:
-        UsageError: the text has another form.
     """
     name, equals, value = (part.strip() for part in text.partition("="))
     if not equals or not name or not value:
@@ -180,11 +176,7 @@ def parse_value(text: str) -> Any:
 
 
 def parse_config(text: str) -> dict[str, Any]:
-    """Return the configuration of a text such as ``BLOCK=128,num_warps=4``.
-
-    Raises:
-        UsageError: the text has another form.
-    """
+    """Return the configuration of a text such as ``BLOCK=128,num_warps=4``, or raise UsageError."""
     config = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         name, equals, value = (p.strip() for p in part.partition("="))

@@ -124,8 +124,7 @@ def _compile_in_parallel(
 ) -> Iterator[tuple[int, CompileResult]]:
     """Yield (position, result) as each job finishes; one thread drives each of ``n`` processes.
 
-    Raises:
-        ForetuneError: the request is wrong for every configuration.
+    Raises ForetuneError if the request is wrong for every configuration.
     """
     pending = len(waiting)
     done: SimpleQueue[tuple[int, CompileResult] | BaseException] = SimpleQueue()
@@ -295,10 +294,8 @@ def _interpreter_off() -> Iterator[None]:
 def kernel_reference(kernel: Any) -> str:
     """Return the ``module:attribute`` by which another process finds ``kernel``.
 
-    The attribute may carry further decorators on top of ``kernel``.
-
-    Raises:
-        UsageError: the kernel cannot be found by its name.
+    The attribute may carry further decorators on top of ``kernel``. Raises UsageError if the kernel
+    cannot be found by its name.
     """
     inner = kernel
     while not hasattr(inner, "__wrapped__") and hasattr(inner, "fn"):

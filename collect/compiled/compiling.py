@@ -27,12 +27,7 @@ _LAUNCH_PARAMETERS = ("num_warps", "num_stages", "num_ctas", "maxnreg")
 
 @dataclass(frozen=True)
 class SpecializedKernel:
-    """A kernel specialized to argument types and properties and to one configuration.
-
-    Attributes:
-        source: Triton's object to compile.
-        options: the backend's options.
-    """
+    """A kernel specialized to argument types and properties and to one configuration."""
 
     source: ASTSource
     options: Any
@@ -48,17 +43,11 @@ def specialize(
 ) -> SpecializedKernel:
     """Specialize a kernel as a launch with these arguments and this configuration does.
 
-    Args:
-        kernel: a ``@triton.jit`` function, with or without decorators that keep it as ``.fn``;
-            heuristics are evaluated.
-        args: positional arguments: tensors, torch dtypes (a pointer aligned to 16 bytes), numbers,
-            None.
-        kwargs: keyword arguments.
-        config: compile-time parameters and options of the target, such as ``num_warps``.
-        target: the compile target.
-
-    Raises:
-        UsageError: an argument is missing or unknown, or the kernel is not a Triton kernel.
+    A kernel is a ``@triton.jit`` function, with or without decorators that keep it as ``.fn``;
+    heuristics are evaluated. Arguments are tensors, torch dtypes (a pointer aligned to 16 bytes),
+    numbers or None; a configuration has compile-time parameters and options of the target, such as
+    ``num_warps``. Raises UsageError if an argument is missing or unknown, or the kernel is no
+    Triton kernel.
     """
     function, values = _unwrap(
         kernel,
@@ -79,11 +68,7 @@ def specialize(
 
 
 def compile_full(specialized: SpecializedKernel) -> CompiledKernel:
-    """Compile the kernel to machine code, or load it from Triton's cache.
-
-    Raises:
-        Exception: Triton's error for code that does not compile.
-    """
+    """Compile the kernel to machine code, or load it from Triton's cache; raise Triton's errors."""
     options = vars(specialized.options)
     return triton_compile(
         specialized.source, target=specialized.target.triton_target, options=options
@@ -91,11 +76,7 @@ def compile_full(specialized: SpecializedKernel) -> CompiledKernel:
 
 
 def first_code(specialized: SpecializedKernel) -> str:
-    """Return the code before any optimization (TTIR), as Triton prints it: some 20 ms.
-
-    Raises:
-        Exception: Triton's error for code that does not compile.
-    """
+    """Return the code before any optimization (TTIR), as Triton prints it: some 20 ms."""
     backend = make_backend(specialized.target.triton_target)
     context = ir.context()
     ir.load_dialects(context)

@@ -50,14 +50,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Target:
-    """An architecture to compile for.
+    """An architecture to compile for, such as ``sm_90`` or ``gfx942``.
 
-    Attributes:
-        name: ``sm_90``, ``gfx942``, …
-        backend: Triton's backend: ``cuda`` or ``hip``.
-        arch: Triton's name: 90, ``"gfx942"``.
-        warp_size: threads per warp (AMD: wave).
-        limits: limits of one multiprocessor.
+    ``backend`` (``cuda`` or ``hip``) and ``arch`` (90, ``"gfx942"``) are Triton's names;
+    ``warp_size`` is threads per warp (AMD: wave); ``limits`` are those of one multiprocessor.
     """
 
     name: str
@@ -122,8 +118,7 @@ TARGETS: dict[str, Target] = {
 def get_target(name: str) -> Target:
     """Return the target called ``name``: ``sm_90``, ``sm_90a``, ``cuda:90``, ``hip:gfx942``, ….
 
-    Raises:
-        UnknownName: there is no such target.
+    Raises UnknownName if there is none.
     """
     text = name.strip().lower().removeprefix("hip:")
     text = re.sub(r"^(?:cuda:|sm_?)(\d+)[af]?$", r"sm_\1", text)

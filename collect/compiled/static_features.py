@@ -34,12 +34,8 @@ LIMITERS = ("registers", "shared", "tensor_memory", "warps", "ctas")
 class Occupancy:
     """Occupancy of one multiprocessor by a kernel.
 
-    Attributes:
-        ctas_per_sm: resident blocks; 0 if no block fits.
-        warps_per_sm: resident warps.
-        fraction: resident warps over the maximum number of warps.
-        limiter: one of `LIMITERS`.
-        excess: why no block fits; empty if one does.
+    Resident blocks and warps, the share of the maximum number of warps, what limits them (one of
+    `LIMITERS`), and why no block fits (empty if one does).
     """
 
     ctas_per_sm: int

@@ -41,11 +41,9 @@ THREAD_VARIABLES = (
 
 @dataclass(frozen=True)
 class PickledKernel:
-    """A pickled kernel with the hash of its code and the software versions.
+    """A pickled kernel with the hash of its code and the versions that times depend on.
 
-    Attributes:
-        payload: the pickled kernel; only `load` imports its modules.
-        versions: versions of the software that times depend on.
+    Only `load` imports its modules.
     """
 
     payload: bytes
@@ -55,11 +53,7 @@ class PickledKernel:
 
     @classmethod
     def from_kernel(cls, kernel: Kernel) -> "PickledKernel":
-        """Pickle a kernel.
-
-        Raises:
-            MeasurementError: it cannot be pickled.
-        """
+        """Pickle a kernel; raise MeasurementError if it cannot be pickled."""
         try:
             content = pickle.dumps(kernel)
         except (pickle.PicklingError, AttributeError, TypeError) as e:
@@ -69,8 +63,7 @@ class PickledKernel:
     def load(self) -> Kernel:
         """Return the kernel.
 
-        Raises:
-            MeasurementError: this machine lacks its code, or has other code or versions.
+        Raises MeasurementError if this machine lacks its code, or has other code or versions.
         """
         here, advice = platform.node(), "install the same packages on every machine"
         try:
@@ -93,9 +86,8 @@ class PickledKernel:
 class RayActor:
     """Measures on the device that Ray assigned to the actor; returns `ForetuneError`s as answers.
 
-    Args:
-        timing, limit_s, power: see `IsolatedRunner`.
-        threads: values of `THREAD_VARIABLES` in the calling process.
+    ``threads`` are the values of `THREAD_VARIABLES` in the calling process; for the other
+    parameters, see `IsolatedRunner`.
     """
 
     def __init__(
@@ -212,11 +204,7 @@ def encode(answer: Answer) -> bytes:
 
 
 def decode(content: bytes) -> Answer:
-    """Return the answer that `encode` made JSON of.
-
-    Raises:
-        ValueError: it is none.
-    """
+    """Return the answer that `encode` made JSON of; raise ValueError if it is none."""
     try:
         answer = parse_json(content)
         return _DECODERS[answer["kind"]](answer["content"])

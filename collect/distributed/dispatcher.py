@@ -49,13 +49,9 @@ class Dispatcher:
 
     A worker has one piece at a time, so no work queues behind a slow piece. Another worker repeats
     the piece of a lost worker. Answers of a lost worker are ignored, so each piece has one answer.
-    A worker stays with one group of work as long as possible, because pieces of a group share
-    their preparation.
-
-    Args:
-        pool: the workers.
-        on_ready: called with the first answer of each worker.
-        clock: a monotonic clock in seconds.
+    A worker stays with one group of work as long as possible, because pieces of a group share their
+    preparation. ``on_ready`` is called with the first answer of each worker; ``clock`` returns
+    seconds that only grow.
     """
 
     def __init__(
@@ -79,24 +75,15 @@ class Dispatcher:
         return len(self._free) + len(self._busy)
 
     def wait(self) -> None:
-        """Wait until a worker is ready.
-
-        Raises:
-            ForetuneError: no worker can start.
-        """
+        """Wait until a worker is ready; raise ForetuneError if none can start."""
         while not len(self):
             self._receive()
 
     def results(self, work: Iterable[tuple[Hashable, Any]]) -> Iterator[tuple[int, Any]]:
-        """Yield number and answer of each piece of work in order of completion.
+        """Yield number and answer of each piece of work (a pair of group and piece) when done.
 
-        The answer is `WorkerLost` if `MAX_ATTEMPTS` workers were lost with the same piece.
-
-        Args:
-            work: pairs of group and piece.
-
-        Raises:
-            ForetuneError: no worker can start, or there was none for `MAX_IDLE_S`.
+        The answer is `WorkerLost` if `MAX_ATTEMPTS` workers were lost with the same piece. Raises
+        ForetuneError if no worker can start, or there was none for `MAX_IDLE_S`.
         """
         pieces = list(work)
         queue, lost, pending = _WorkQueue(pieces), Counter[int](), len(pieces)

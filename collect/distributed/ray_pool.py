@@ -45,13 +45,7 @@ OBJECT_STORE_BYTES = 100 * 2**20
 
 
 class RayWorkerPool:
-    """Actors on a Ray cluster, all on equal devices; parameters as in `RayRunner`.
-
-    Raises:
-        MissingExtra: Ray is not installed.
-        MeasurementError: no cluster answers.
-        UsageError: the cluster has no such device.
-    """
+    """Actors on a Ray cluster, all on equal devices; parameters and errors as in `RayRunner`."""
 
     def __init__(
         self,
@@ -196,11 +190,7 @@ def _private_cluster() -> Iterator[None]:
 
 
 def _check_reachable(address: str) -> None:
-    """Check that the address accepts connections; Ray would need minutes to fail.
-
-    Raises:
-        OSError: the connection failed.
-    """
+    """Raise OSError if the address refuses connections; Ray would need minutes to fail."""
     host, _, port = address.rpartition(":")
     if host and port.isdigit():
         socket.create_connection((host.rpartition("/")[2], int(port)), CONNECT_TIMEOUT_S).close()

@@ -129,8 +129,7 @@ class RayRunner(Runner):
     def check(self, kernel: Kernel) -> None:
         """Check that ``kernel`` runs on these devices and that their nodes can import it.
 
-        Raises:
-            UsageError: it does not, or they cannot.
+        Raises UsageError if it does not, or they cannot.
         """
         super().check(kernel)
         check_importable(kernel)
@@ -149,8 +148,7 @@ class RayRunner(Runner):
     def _call_many(self, pieces: Iterable[tuple[Any, Any]]) -> Iterator[tuple[int, Any]]:
         """Yield number and answer of pieces of work, each a (group, (method, arguments)).
 
-        Raises:
-            ForetuneError: raised by the actor.
+        Raises the actor's ForetuneError.
         """
         for number, answer in self._dispatcher.results(pieces):
             if isinstance(answer, ForetuneError):

@@ -42,11 +42,7 @@ class OperatorRun(Protocol):
 
 
 def cannot_run(operator: OperatorRun) -> str:
-    """Return why torch does not run ``operator``; empty if it does.
-
-    Raises:
-        MissingExtra: torch is not installed.
-    """
+    """Return why torch does not run ``operator``; empty if it does. Needs torch (MissingExtra)."""
     if operator.kernel not in MODULES:
         return f"{operator.kernel} has no equivalent in torch, or needs several devices"
     reason: str = _module(operator.kernel).cannot_run(operator.problem, operator.config)
@@ -62,9 +58,7 @@ def memory_bytes(operator: OperatorRun) -> float:
 def build(operator: OperatorRun, device: str) -> Launch:
     """Return a call that runs ``operator`` once on torch's ``device``, with random contents.
 
-    Raises:
-        MissingExtra: torch is not installed.
-        MeasurementError: torch does not run it; see `cannot_run`.
+    Raises MissingExtra without torch, MeasurementError if torch does not run it (`cannot_run`).
     """
     if reason := cannot_run(operator):
         raise MeasurementError(reason)
@@ -73,11 +67,7 @@ def build(operator: OperatorRun, device: str) -> Launch:
 
 
 def linear_formats() -> list[str]:
-    """Return the number formats of weights that torch supports on some device.
-
-    Raises:
-        MissingExtra: torch is not installed.
-    """
+    """Return the number formats of weights that torch supports on some device; needs torch."""
     return list(_module("gemm").FORMATS)
 
 

@@ -41,10 +41,8 @@ def build(problem: FrozenParameters, config: FrozenParameters, device: str) -> L
 def prefill(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     """Return causal attention of the last tokens of prompts.
 
-    Args:
-        query: (batch, heads, new tokens, head size).
-        keys: (batch, key heads, tokens, head size).
-        values: as ``keys``.
+    ``query`` is (batch, heads, new tokens, head size), ``keys`` and ``values`` are (batch, key
+    heads, tokens, head size).
     """
     new, total = query.shape[2], keys.shape[2]
     grouped = keys.shape[1] != query.shape[1]

@@ -58,11 +58,8 @@ def experts(
 ) -> Callable[[torch.Tensor], torch.Tensor]:
     """Return the function of all experts on rows sorted by expert, ``counts`` per expert.
 
-    Args:
-        up: gate and up projection of every expert in 16 bits, (experts, 2 · inner, hidden).
-        down: (experts, hidden, inner).
-        counts: rows per expert.
-        kind: number format.
+    ``up`` is gate and up projection of every expert in 16 bits, (experts, 2 · inner, hidden), and
+    ``down`` is (experts, hidden, inner); ``kind`` is the number format.
     """
     if kind == "bf16" and hasattr(functional, "grouped_mm"):  # torch 2.10 on
         ends = torch.as_tensor(np.cumsum(counts), dtype=torch.int32, device=up.device)
@@ -92,13 +89,9 @@ def combine_experts(
     weights: torch.Tensor,
     run: Callable[[torch.Tensor], torch.Tensor],
 ) -> torch.Tensor:
-    """Return the weighted sum of the experts' outputs per token.
+    """Return the weighted sum of the experts' outputs per token, (tokens, hidden).
 
-    Args:
-        activations: (tokens, hidden).
-        rows: token of each token-expert pair, sorted by expert.
-        weights: weight of each pair, (pairs, 1).
-        run: the experts.
+    ``rows`` is the token and ``weights`` the weight of each token-expert pair, sorted by expert.
     """
     made = run(activations[rows]).mul_(weights)
     return torch.zeros_like(activations).index_add_(0, rows, made)

@@ -37,11 +37,7 @@ WARMUP_RUNS = 3
 
 
 class OperatorBenchmarker:
-    """Runs operators one after the other on a GPU or the CPU of this machine.
-
-    Raises:
-        MissingExtra: torch is not installed.
-    """
+    """Runs operators one after the other on a GPU or the CPU of this machine, with torch."""
 
     def __init__(self, device: Device, timing: Timing = TIMING) -> None:
         require("torch", "gpu", "measuring operators of language models")
@@ -137,18 +133,9 @@ def collect_operators(
 ) -> CollectSummary:
     """Measure operators in their order until the time is over; each row is written at once.
 
-    Operators in ``log`` are not measured again, so a repeated call resumes. A kernel that fails
-    repeatedly in some formats is skipped in these formats.
-
-    Args:
-        operators: the operators, most informative first.
-        log: receives the rows.
-        benchmarker: runs the operators.
-        minutes: time limit for starting another operator.
-        progress: receives one step per operator.
-
-    Raises:
-        OutputError: the log cannot be written.
+    The most informative operators come first; ``minutes`` limits when another one starts. Operators
+    in ``log`` are not measured again, so a repeated call resumes. A kernel that fails repeatedly in
+    some formats is skipped in these formats. Raises OutputError if the log cannot be written.
     """
     progress.start("measuring operators", len(operators))
     start, rows, failed = time.perf_counter(), 0, 0

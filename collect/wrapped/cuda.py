@@ -35,11 +35,8 @@ class Cuda:
 def compile_cubin(build: Build, arch: str) -> tuple[bytes, bytes]:
     """Return a cubin of one configuration, and the kernel's name in it.
 
-    Templates are named with their arguments, ``add<float>``.
-
-    Raises:
-        MissingExtra: NVRTC is not installed.
-        RuntimeError: compilation fails; the message is the compiler's first error.
+    Templates are named with their arguments, ``add<float>``. Raises MissingExtra without NVRTC, and
+    RuntimeError with the compiler's first error.
     """
     nvrtc = _nvrtc()
     source = build.source
@@ -106,8 +103,7 @@ def _load_launcher(
 def _fill_constants(build: Build, library: Any) -> None:
     """Copy the constants of a build into its loaded code.
 
-    Raises:
-        RuntimeError: the source has no such constant, or it is too small.
+    Raises RuntimeError if the source has no such constant, or it is too small.
     """
     driver = require("cuda.bindings.driver", "cuda", PURPOSE)
     for name, array in build.source.constants.items():

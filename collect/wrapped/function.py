@@ -214,8 +214,8 @@ class FunctionKernel(WrappedKernel):
     def reference(self, inputs: Inputs) -> CallResult:
         """Return the output of ``check``, or the output of two calls of the default.
 
-        Raises:
-            MeasurementError: the check or the default fails, or two calls of the default differ.
+        Raises MeasurementError if the check or the default fails, or two calls of the default
+        differ.
         """
         if self.check is None:
             return self._default_output(inputs)
@@ -240,8 +240,7 @@ class FunctionKernel(WrappedKernel):
     def relative_error(self, output: Any, expected: Any) -> float:
         """Return the relative difference of an output from the reference.
 
-        Raises:
-            WrongResult: ``verify`` rejects it, or there is no output.
+        Raises WrongResult if ``verify`` rejects it, or there is no output.
         """
         got, right = self._comparable(output, expected)
         if self.verify is None:

@@ -18,11 +18,9 @@ MakeLauncher = Callable[[list[Any]], Launcher]
 
 
 class GpuLaunch(ResettingLaunch):
-    """Launches of a kernel.
+    """Launches of a kernel on tensors and NumPy numbers.
 
-    Args:
-        arguments: tensors and NumPy numbers.
-        prepare: returns the launch for addresses and numbers.
+    ``prepare`` returns the launch for addresses and numbers.
     """
 
     def __init__(self, arguments: Arguments, prepare: MakeLauncher) -> None:
@@ -54,13 +52,7 @@ def as_launch_argument(argument: Any) -> Any:
 
 
 def check_index(torch: Any, index: int, platform: str) -> None:
-    """Raise `UsageError` unless torch was built for the platform and sees GPU ``index``.
-
-    Args:
-        torch: the module.
-        index: number of the GPU.
-        platform: ``CUDA`` or ``ROCm``.
-    """
+    """Raise `UsageError` unless torch was built for ``CUDA`` or ``ROCm`` and sees GPU ``index``."""
     count = torch.cuda.device_count()
     if count and (torch.version.hip is not None) != (platform == "ROCm"):
         raise UsageError(f"this torch is not built for {platform}: install the one that is")

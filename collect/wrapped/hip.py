@@ -59,12 +59,9 @@ class Hip:
 
 
 class Library:
-    """A library of ROCm, whose functions return a status.
+    """A library of ROCm, whose functions have names with a prefix and return a status.
 
-    Args:
-        name: file name.
-        prefix: prefix of its functions' names.
-        path: its file; by default, the one of torch, the loader or ROCm.
+    Its ``path`` is by default the one of torch, the loader or ROCm.
     """
 
     def __init__(self, name: str, prefix: str, path: str | None = None) -> None:
@@ -87,13 +84,9 @@ class Library:
 def compile_code_object(build: Build, arch: str) -> tuple[bytes, bytes]:
     """Return the code of one configuration, and the kernel's name in it.
 
-    Args:
-        build: templates are named with their arguments, ``add<float>``.
-        arch: such as ``gfx942``, with features as torch names them, ``gfx942:sramecc+:xnack-``.
-
-    Raises:
-        UsageError: hipRTC is not installed.
-        RuntimeError: compilation fails; the message is the compiler's first error.
+    Templates are named with their arguments, ``add<float>``; ``arch`` has features as torch names
+    them, ``gfx942:sramecc+:xnack-``. Raises UsageError without hipRTC, and RuntimeError with the
+    compiler's first error.
     """
     rtc = _compiler()
     program, symbol = c_void_p(), c_char_p()
@@ -143,13 +136,7 @@ def load_launcher(
 ) -> Launcher:  # fmt: skip
     """Load code and return the function that launches its kernel.
 
-    Args:
-        runtime: the HIP library.
-        build: source of the code.
-        code: compiled configuration.
-        symbol: the kernel's name in it.
-        launch_arguments: addresses and typed numbers.
-        stream: returns the address of the stream.
+    ``symbol`` is the kernel's name in the code; ``stream`` returns the address of the stream.
     """
     module, kernel = c_void_p(), c_void_p()
     runtime("ModuleLoadData", byref(module), code)

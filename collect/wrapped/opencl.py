@@ -112,9 +112,7 @@ class _OpenCLLaunch(ResettingLaunch):
 def find_device(platform: int = 0, device: int = 0) -> Any:
     """Return a pyopencl device of this machine.
 
-    Raises:
-        MissingExtra: pyopencl is not installed.
-        UsageError: there is no such platform or device.
+    Raises MissingExtra without pyopencl, UsageError if there is no such platform or device.
     """
     cl = _pyopencl()
     try:

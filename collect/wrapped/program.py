@@ -88,10 +88,8 @@ class Program:
     def files(self) -> list[Path]:
         """Return the source files of the program that are given or named by its commands.
 
-        With a build, these are the files of the build command that are not run themselves.
-
-        Raises:
-            UsageError: a given file does not exist.
+        With a build, these are the files of the build command that are not run themselves. Raises
+        UsageError if a given file does not exist.
         """
         run = {os.path.normpath(word) for part in self.words for word in part.split()}
         if self.build:

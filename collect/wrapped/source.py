@@ -70,14 +70,9 @@ class Source:
 class Build:
     """Sources, options and launch shape of one configuration.
 
-    Attributes:
-        source: the kernel's source.
-        text: the configuration's definitions and the source.
-        extra_files: included files with the definitions, by name.
-        options: compiler options.
-        threads: size of a work group.
-        grid: number of work groups per dimension.
-        shared_bytes: dynamic shared memory per work group, in CUDA and HIP.
+    The texts begin with the configuration's definitions. ``threads`` is the size of a work group,
+    ``grid`` the number of work groups per dimension, ``shared_bytes`` the dynamic shared memory per
+    work group in CUDA and HIP.
     """
 
     source: Source
@@ -102,27 +97,20 @@ class Backend(Protocol):
     """Compiles and launches one language."""
 
     def toolchain(self, source: Source) -> str:
-        """Return the versions of compiler and device.
-
-        Raises:
-            ForetuneError: one of them is missing.
-        """
+        """Return the versions of compiler and device; raise ForetuneError if one is missing."""
 
     def launch(self, build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
         """Compile and return a launch on copies of ``arguments``.
 
-        Raises:
-            RuntimeError: compilation fails; the message is the compiler's first error.
+        Raises RuntimeError with the compiler's first error.
         """
 
 
 class LaunchShape:
     """Work groups and their size, for each configuration.
 
-    Args:
-        size: problem size, one to three dimensions.
-        divisors: divisors of each dimension; None: the size of the work group.
-        names: names of the knobs that are the size of the work group.
+    ``size`` is the problem size, one to three dimensions. ``divisors`` are those of each dimension;
+    None is the size of the work group, whose knobs are called ``names``.
     """
 
     def __init__(self, size: Size, divisors: Sequence[Divisors], names: Sequence[str]) -> None:
@@ -200,11 +188,8 @@ def first_error(log: str) -> str:
 def read_source(source: Any) -> tuple[str | Callable[[dict[str, Any]], str], dict[str, str], str]:
     """Return the text, the contents of other files by name, and the path of the main file, if any.
 
-    Args:
-        source: the source, a file name, a list of file names, or a function from knobs to a source.
-
-    Raises:
-        UsageError: a file does not exist.
+    ``source`` is the source, a file name, a list of file names, or a function from knobs to a
+    source. Raises UsageError if a file does not exist.
     """
     if callable(source):
         return source, {}, ""

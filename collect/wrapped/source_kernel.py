@@ -167,8 +167,7 @@ class SourceKernel(WrappedKernel):
     def reference(self, inputs: Inputs) -> CallResult | None:
         """Return the answer, or the arguments after a launch of the default.
 
-        Raises:
-            MeasurementError: the default does not run, or writes nothing.
+        Raises MeasurementError if the default does not run, or writes nothing.
         """
         if self.answer is not None:
             if not says_something(self.answer):
@@ -194,8 +193,7 @@ class SourceKernel(WrappedKernel):
     def relative_error(self, output: CallResult, expected: CallResult | None) -> float:
         """Return the relative difference of the written arguments from the reference.
 
-        Raises:
-            WrongResult: the difference exceeds ``atol``, or ``verify`` rejects the output.
+        Raises WrongResult if the difference exceeds ``atol``, or ``verify`` rejects the output.
         """
         right = self._contents(expected) if self.answer is None else list(self.answer)
         got = [
@@ -290,8 +288,7 @@ def _used_knobs(
 ) -> Mapping[str, Sequence[Value]]:  # fmt: skip
     """Return the knobs, keeping only the first value of an unused one, with a warning.
 
-    Raises:
-        UsageError: no knob is used.
+    Raises UsageError if no knob is used.
     """
     definitions = [*(defines or {}).values(), source.shared_bytes]
     if callable(source.text) or shape.functions() or any(map(callable, definitions)):

@@ -36,17 +36,10 @@ Restrictions = Sequence[str | Callable[..., bool]] | Callable[..., bool] | None
 class WrappedKernel(Kernel):
     """A kernel with knobs that are given as values.
 
-    Args:
-        name: name in the run table; converted to an identifier.
-        knobs: name -> values.
-        restrictions: rules between knobs.
-        default: baseline configuration; None: the first legal one.
-        problem: the problem.
-        code: text that identifies the code; measurements of other code do not count.
-        cost: work of one launch, if known.
-
-    Raises:
-        UsageError: a knob has no values, or the default is not in the space.
+    Its name in the run table is converted to an identifier. ``default`` is the baseline; None is
+    the first legal configuration. ``code`` is text that identifies the code: measurements of other
+    code do not count. ``cost`` is the work of one launch, if known. Raises UsageError if a knob has
+    no values, or the default is not in the space.
     """
 
     is_importable_remotely = False

@@ -36,12 +36,9 @@ class NotShipped(PredictorError):
 class Pretrained:
     """Description of a shipped predictor.
 
-    Attributes:
-        source: source hash of the measured code.
-        specs: the device's, by the names in `foretune.device.SPECS`.
-        table: the shipped table it was trained on.
-        provisional: why it is provisional; empty if it is not.
-        held_out: scores on held-out problems (`foretune.models.validation.metrics`).
+    ``source`` is the hash of the measured code, ``specs`` are the device's, ``table`` is the
+    shipped table it was trained on, ``provisional`` tells why it is provisional, and ``held_out``
+    has its scores on held-out problems.
     """
 
     kernel: str
@@ -81,9 +78,8 @@ class Pretrained:
 def find_pretrained(request: PredictorRequest) -> SearchPredictor:
     """Return the most similar shipped predictor of the requested kernel.
 
-    Raises:
-        NotShipped: there is none of this kernel.
-        PredictorError, RunTableError: it is damaged, or another version wrote it.
+    Raises NotShipped if there is none of this kernel; PredictorError or RunTableError if it is
+    damaged, or another version wrote it.
     """
     from foretune.models.predictor import Predictor
 

@@ -130,20 +130,11 @@ class TreeArrays:
     """The nodes of all trees of some models, concatenated; a leaf is its own left child.
 
     A row is duplicated: missing values are infinite in the first copy (go right) and minus infinite
-    in the second (go left). Each node reads the copy that matches its default direction.
-
-    A model's base value is its first tree, a single leaf.
-
-    Attributes:
-        left: child for values below ``bound``; the right child is the next node.
-        slot: index into the duplicated row.
-        bound: values below go left; infinite in a leaf.
-        leaf: value of a leaf.
-        roots: first node of each tree.
-        first: first tree of each model, then the number of trees.
-        depth: maximum depth of each model.
-        features: maximum number of columns over the models.
-        logistic: whether the results are probabilities.
+    in the second (go left). Each node reads the copy that matches its default direction, by
+    ``slot``. Values below ``bound`` go to ``left``, others to the node after that; the bound of a
+    leaf is infinite. ``roots`` are the first nodes of the trees, ``first`` the first tree of each
+    model and then their number, ``features`` the maximum number of columns over the models,
+    ``depth`` the maximum depth of each. A model's base value is its first tree, a single leaf.
     """
 
     left: np.ndarray

@@ -105,8 +105,8 @@ def cross_validate(
 def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, dict[str, float]]:
     """Return the scores of a fitted predictor on new runs, by target.
 
-    Raises:
-        PredictorError: the runs are of another kernel, none succeeded, or times are implausible.
+    Raises PredictorError if the runs are of another kernel, none succeeded, or times are
+    implausible.
     """
     runs = validate(runs)
     predictor.require_same_kernel(runs)
@@ -209,10 +209,8 @@ def learning_curve(
     """Return the error on held-out groups by number of training runs.
 
     One fold of the grouped split is held out; growing shares of the other rows are used to fit
-    predictors like ``predictor``. Raises PredictorError if there is only one group.
-
-    Returns:
-        One row per share: ``rows`` in training, ``mape``, ``median_ape``, ``coverage90``.
+    predictors like ``predictor``. A row per share has ``rows`` in training, ``mape``,
+    ``median_ape`` and ``coverage90``. Raises PredictorError if there is only one group.
     """
     all_runs = validate(runs).reset_index(drop=True)
     runs = newest_runs(all_runs).reset_index(drop=True)

@@ -22,14 +22,11 @@ def score(
 ) -> dict[str, float]:
     """Return every metric; percentages as fractions, NaN where undefined.
 
-    Args:
-        truth: measured values, positive.
-        prediction: predicted values, positive.
-        groups: one integer per row; ranks and regrets are within groups, then averaged. The top-k
-            regret compares the best of the k rows predicted best with the true best; ties count as
-            random draws.
-        interval: the ends of the 90 % interval, low and high; without it ``coverage90`` and
-            ``width90`` (median of half the width on the log scale, as a fraction) are undefined.
+    Values are positive. ``groups`` has one integer per row; ranks and regrets are within groups,
+    then averaged. The top-k regret compares the best of the k rows predicted best with the true
+    best; ties count as random draws. ``interval`` are the ends of the 90 % interval, low and high;
+    without it ``coverage90`` and ``width90`` (median of half the width on the log scale, as a
+    fraction) are undefined.
     """
     error = np.abs(prediction - truth) / truth
     coverage = width = np.nan
