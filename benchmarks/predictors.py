@@ -22,8 +22,8 @@ from predictor_tasks import GROUPS, SHARE, Task, thinned
 from sklearn.ensemble import RandomForestRegressor
 
 from foretune.collect import local_device
-from foretune.features import row_roofline_ms
 from foretune.features.arrays import Rows
+from foretune.features.roofline import row_roofline_ms
 from foretune.models import Predictor
 from foretune.models.validation.baselines import BASELINES
 from foretune.models.validation.metrics import score

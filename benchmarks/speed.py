@@ -24,7 +24,9 @@ from machine import heading, markdown
 from foretune.collect import local_device
 from foretune.datasets import from_measurements
 from foretune.device import Device, available_cores, find_device
-from foretune.features import candidate_rows, family_for, row_roofline_ms
+from foretune.features.candidates import candidate_rows
+from foretune.features.families_of_runs import family_for
+from foretune.features.roofline import row_roofline_ms
 from foretune.measurement import Measurement, Status
 from foretune.models import Predictor
 from foretune.problem import Problem

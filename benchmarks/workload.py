@@ -24,7 +24,8 @@ from machine import heading, markdown
 from foretune.collect import local_device
 from foretune.datasets import read_runs
 from foretune.errors import UnknownName
-from foretune.features import family_for, row_roofline_ms
+from foretune.features.families_of_runs import family_for
+from foretune.features.roofline import row_roofline_ms
 from foretune.measurement import Measurement
 from foretune.registry import get_kernel
 from foretune.search.drivers import run

@@ -10,7 +10,7 @@ import pandas as pd
 
 from foretune.collect.benchmark import environment
 from foretune.collect.runner import Runner
-from foretune.datasets import RunLog
+from foretune.datasets.run_log import RunLog
 from foretune.datasets.runs import configurations_of, problems_of
 from foretune.device import Device
 from foretune.errors import UsageError

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from foretune.datasets import newest_runs, read_runs, write_runs
+from foretune.datasets.runs import newest_runs, read_runs, write_runs
 from foretune.datasets.schema import columns_of
 from foretune.errors import PredictorError
 from foretune.features.arrays import Rows, as_array

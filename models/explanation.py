@@ -7,12 +7,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.datasets import newest_runs
+from foretune.datasets.runs import newest_runs
 from foretune.device import Device
 from foretune.errors import PredictorError
-from foretune.features import FeatureSet
 from foretune.features.arrays import Columns, as_array
-from foretune.features.featureset import EXTRA_GROUPS
+from foretune.features.featureset import EXTRA_GROUPS, FeatureSet
 from foretune.features.geometry import launch_geometry
 from foretune.lazy import require
 from foretune.models.predictor import Predictor

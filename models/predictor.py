@@ -13,17 +13,16 @@ from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_limits
 
-from foretune.datasets import newest_runs, read_runs, write_runs
-from foretune.datasets.runs import configurations_of
+from foretune.datasets.runs import configurations_of, newest_runs, read_runs, write_runs
 from foretune.datasets.schema import columns_of, validate
 from foretune.device import Device
 from foretune.errors import PredictorError, UnknownName
 from foretune.family import Family
-from foretune.features import FeatureSet, candidate_rows, family_for, settings_of
 from foretune.features.arrays import Rows, SingleRow
+from foretune.features.candidates import candidate_rows, settings_of
 from foretune.features.families.user_defined import UserDefinedCost
-from foretune.features.families_of_runs import find_family
-from foretune.features.featureset import Estimator
+from foretune.features.families_of_runs import family_for, find_family
+from foretune.features.featureset import Estimator, FeatureSet
 from foretune.files import translate_read_errors
 from foretune.models.calibration import Calibration, CorrectionFeatures, choose_rows
 from foretune.models.holdouts import exact_problems

@@ -14,8 +14,8 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from foretune.features import FeatureSet
 from foretune.features.arrays import Rows, SingleRow
+from foretune.features.featureset import FeatureSet
 from foretune.files import read_json
 from foretune.models.axis_positions import AxisPositions
 from foretune.models.experts import INTERPOLATION, Experts, RegressorFactory, Table

@@ -14,8 +14,9 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import PredictorError, UnknownName
-from foretune.features import FeatureSet, row_parts_ms, text_columns
 from foretune.features.arrays import Groups, Rows, groups_of
+from foretune.features.featureset import FeatureSet
+from foretune.features.roofline import row_parts_ms, text_columns
 from foretune.models.calibrated_roofline import POWER, TIME, CalibratedRoofline, Law
 
 Target = Literal["time_ms", "power_w"]

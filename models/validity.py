@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from foretune.features import FeatureSet
+from foretune.features.featureset import FeatureSet
 from foretune.files import read_json
 from foretune.models.trees.boosting import BoostingModel
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from foretune.device import Device
 from foretune.errors import UsageError
-from foretune.features import rows_of
+from foretune.features.candidates import rows_of
 from foretune.models import Predictor
 from foretune.problem import Problem
 from foretune.search.policies.decisions import FAILURE_REWARD, MAX_OBSERVATION, UNOWNED, Decisions

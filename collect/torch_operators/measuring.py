@@ -17,7 +17,7 @@ from foretune.collect.collection import CollectSummary
 from foretune.collect.timing import CPU_TIMER, Timing, gpu_timer, time_launch
 from foretune.collect.torch_operators import OperatorRun, build, memory_bytes
 from foretune.collect.versions import versions
-from foretune.datasets import RunLog
+from foretune.datasets.run_log import RunLog
 from foretune.device import Device
 from foretune.kernel import Launch
 from foretune.lazy import require

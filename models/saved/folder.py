@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from foretune.errors import OutputError, PredictorError
-from foretune.features import FEATURES_VERSION
+from foretune.features.featureset import FEATURES_VERSION
 from foretune.files import read_json, require_regular_file, translate_read_errors
 from foretune.models.targets import TARGETS
 

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from foretune.family import Family
-from foretune.features import FeatureSet, row_roofline_ms
-from foretune.features.featureset import Estimator, RegressorMixin
+from foretune.features.featureset import Estimator, FeatureSet, RegressorMixin
+from foretune.features.roofline import row_roofline_ms
 from foretune.models.neighbors import NeighborIndex
 from foretune.models.targets import Target, TargetScale
 from foretune.models.validation.splits import group_columns

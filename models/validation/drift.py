@@ -17,7 +17,7 @@ import pandas as pd
 from scipy.stats import binom, norm
 
 from foretune.collect.timing import median_interval
-from foretune.datasets import newest_runs
+from foretune.datasets.runs import newest_runs
 from foretune.datasets.schema import validate
 from foretune.models.interval import CONFIDENCE
 from foretune.models.predictor import Predictor

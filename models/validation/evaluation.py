@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 from sklearn.base import clone
 
-from foretune.datasets import newest_runs
-from foretune.datasets.runs import problems_of
+from foretune.datasets.runs import newest_runs, problems_of
 from foretune.datasets.schema import validate
 from foretune.errors import PredictorError, UnknownName
 from foretune.models.predictor import Predictor

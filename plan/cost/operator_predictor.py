@@ -17,7 +17,7 @@ import pandas as pd
 
 from foretune.errors import OutputError, PredictorError
 from foretune.family import Family
-from foretune.features import FeatureSet
+from foretune.features.featureset import FeatureSet
 from foretune.files import read_json, translate_read_errors
 from foretune.models.targets import Target, TargetScale, present_targets, usable_rows
 from foretune.models.trees.boosting import BoostingModel

@@ -5,10 +5,11 @@ import pandas as pd
 import pytest
 
 from foretune.errors import PredictorError, SpaceError
-from foretune.features import family_for, row_cost, row_parts_ms, row_roofline_ms
 from foretune.features.arrays import SingleRow
 from foretune.features.families.gemm import Gemm
 from foretune.features.families.user_defined import UserDefinedCost
+from foretune.features.families_of_runs import family_for
+from foretune.features.roofline import row_cost, row_parts_ms, row_roofline_ms
 from foretune.models import Predictor
 
 FLOPS, BYTES = "2 * M * N * K", "2 * (M*K + K*N + M*N)"

@@ -7,8 +7,7 @@ import pytest
 from foretune.collect.wrapped.function import FunctionKernel
 from foretune.errors import PredictorError
 from foretune.family import Cost, Family
-from foretune.features import family_for
-from foretune.features.families_of_runs import find_family
+from foretune.features.families_of_runs import family_for, find_family
 
 
 class Theirs(Family):

@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.features import row_limits_ms, row_parts_ms
 from foretune.features.arrays import SingleRow
 from foretune.features.families.gemm import Gemm
 from foretune.features.families.inductor import InductorMm
@@ -14,6 +13,7 @@ from foretune.features.families.tiled_launch import (
     STEP_LATENCY_MS,
     TiledLaunch,
 )
+from foretune.features.roofline import row_limits_ms, row_parts_ms
 
 DEVICE = {"cores": 4.0, "memory_gbps": 1000.0, "fp16_gflops": 4000.0, "l1_kib": 128.0}
 RUN = {

@@ -75,7 +75,7 @@ def test_groups_are_products_of_their_share():
 
 
 def test_features_of_a_table_have_them():
-    from foretune.features import FeatureSet
+    from foretune.features.featureset import FeatureSet
 
     runs = pd.DataFrame(
         {"kernel": "gemm", "device": "x", "problem.M": [100.0, 9000.0], "problem.N": 640.0,

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from foretune.errors import PredictorError
-from foretune.features import rows_of
+from foretune.features.candidates import rows_of
 from foretune.models import Predictor
 from foretune.models.explanation import (
     BASE,

@@ -10,8 +10,8 @@ from threadpoolctl import threadpool_limits
 
 from foretune.collect import cpu
 from foretune.collect.kernels.numba_codegen import compile_function, function_source
-from foretune.features import row_limits_ms
 from foretune.features.families.user_defined import UserDefinedCost
+from foretune.features.roofline import row_limits_ms
 from foretune.models import Predictor
 from foretune.models.bottleneck import (
     KINDS,

@@ -9,7 +9,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import Pipeline, make_pipeline
 
 from foretune.errors import UnknownName
-from foretune.features import FeatureSet
+from foretune.features.featureset import FeatureSet
 from foretune.models import Predictor
 from foretune.models.trees.boosting import BoostingModel
 

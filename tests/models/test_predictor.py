@@ -11,7 +11,7 @@ from sklearn.base import clone
 from foretune.datasets import from_measurements
 from foretune.device import Device
 from foretune.errors import PredictorError, RunTableError, UnknownName
-from foretune.features import candidate_rows, rows_of
+from foretune.features.candidates import candidate_rows, rows_of
 from foretune.features.families.gemm import Gemm
 from foretune.models import Predictor, train_predictor
 from foretune.space import Configuration, SearchSpace

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 
 from foretune.errors import DataWarning
-from foretune.features import FeatureSet, row_parts_ms
 from foretune.features.families.gemm import Gemm
 from foretune.features.families.inductor import InductorMm
+from foretune.features.featureset import FeatureSet
+from foretune.features.roofline import row_parts_ms
 from foretune.models import Predictor
 from foretune.models.experts import Experts
 from foretune.models.target_model import MIN_NEIGHBOR_ROWS, TargetModel, share_positions

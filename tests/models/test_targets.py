@@ -9,8 +9,9 @@ import pytest
 from foretune.datasets.device_specs import with_specs
 from foretune.device import GENERIC_CPU
 from foretune.errors import DataWarning, PredictorError
-from foretune.features import FeatureSet, row_limits_ms
 from foretune.features.families.gemm import Gemm
+from foretune.features.featureset import FeatureSet
+from foretune.features.roofline import row_limits_ms
 from foretune.models.targets import TargetScale, present_targets, usable_rows
 
 

@@ -82,7 +82,7 @@ def _show_ranking(
 ) -> None:
     import numpy as np
 
-    from foretune.features import rows_of
+    from foretune.features.candidates import rows_of
     from foretune.models.targets import predicted_objective
 
     kernel = loaded.kernel_name_
@@ -144,7 +144,7 @@ def _candidates(
     The configurations are the kernel's space; if the kernel is not registered, all configurations
     in the training runs.
     """
-    from foretune.features import rows_of
+    from foretune.features.candidates import rows_of
     from foretune.registry import get_kernel, registered
 
     name = loaded.kernel_name_
@@ -215,7 +215,7 @@ def _compare(
     config_texts: list[str],
     device_name: str | None,
 ) -> None:
-    from foretune.features import rows_of
+    from foretune.features.candidates import rows_of
     from foretune.models.bottleneck import bottlenecks
     from foretune.models.explanation import compare
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 
-from foretune.features import row_roofline_ms
+from foretune.features.roofline import row_roofline_ms
 from foretune.models.validation.baselines import BASELINES
 
 

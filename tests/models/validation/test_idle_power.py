@@ -11,7 +11,7 @@ import pytest
 from foretune.datasets import import_runs
 from foretune.datasets.device_specs import with_specs
 from foretune.errors import DataWarning
-from foretune.features import family_for
+from foretune.features.families_of_runs import family_for
 from foretune.models import Predictor
 from foretune.models.validation.data_checks import drop_implausible, is_idle_power
 

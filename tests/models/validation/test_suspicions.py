@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from foretune.datasets import import_runs, read_runs
 from foretune.datasets.device_specs import with_specs
 from foretune.errors import DataWarning
-from foretune.features import family_for
+from foretune.features.families_of_runs import family_for
 from foretune.models import Predictor
 from foretune.models.targets import present_targets
 from foretune.models.validation.data_checks import warn_about_data

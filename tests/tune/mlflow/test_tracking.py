@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from foretune.errors import TrackingError
-from foretune.features import candidate_rows
+from foretune.features.candidates import candidate_rows
 from foretune.models import Predictor, Training, train_predictor
 from foretune.models.saved.lookup import read_predictor
 from foretune.models.validation.evaluation import Validation
