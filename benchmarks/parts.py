@@ -29,18 +29,16 @@ from foretune.features import featureset
 from foretune.features.featureset import FeatureSet
 from foretune.models import (
     Predictor,
+    calibrated_roofline,
     experts,
     holdouts,
     interval,
     neighbors,
-    roofline,
-    stack,
     target_model,
 )
-from foretune.models.experts import Experts
+from foretune.models.experts import Experts, Stack
 from foretune.models.interval import ConformalInterval
 from foretune.models.smooth import SmoothExpert
-from foretune.models.stack import Stack
 from foretune.models.target_model import TargetModel
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.validation.metrics import score
@@ -85,7 +83,7 @@ def with_equal_weights() -> list[Change]:
 
 def with_fixed_weights() -> list[Change]:
     """Return what gives an opinion the same weight everywhere."""
-    return [(stack, "MIN_ROWS", NEVER)]
+    return [(experts, "MIN_ERROR_ROWS", NEVER)]
 
 
 def without_features(*named: Callable[[str], bool]) -> list[Change]:
@@ -218,9 +216,9 @@ PARTS: Mapping[str, Callable[[], list[Change]]] = {
     "neighbors: repeated sizes": lambda: [(neighbors, "repeated_sizes", lambda runs: [])],
     "neighbors: devices": lambda: [(neighbors, "_device_axis", lambda runs: None)],
     "unit: calibrated (else 4 µs and 80 %)": lambda: [
-        (roofline, "_fit", lambda limits, log_time, start, rng: start)
+        (calibrated_roofline, "_fit", lambda limits, log_time, start, rng: start)
     ],
-    "unit: apart per format": lambda: [(roofline, "MIN_ROWS", NEVER)],
+    "unit: apart per format": lambda: [(calibrated_roofline, "MIN_ROWS", NEVER)],
     "features: alignment": lambda: without_features(starts_with("alignment.")),
     "features: caches": lambda: without_features(lambda name: name.endswith("_of_cache")),
     "features: geometry": lambda: [(featureset, "launch_geometry", lambda *columns: {})],

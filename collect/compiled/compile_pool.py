@@ -99,9 +99,7 @@ def compile_configs(
         limit_s: time limit for one configuration in seconds.
         cache_dir: Triton's cache; by default the one set by ``TRITON_CACHE_DIR``.
 
-    Raises:
-        UsageError: the kernel does not exist, or an argument is missing or unknown.
-        MeasurementError: no process can be started.
+    Raises UsageError if the kernel does not exist, or an argument is missing or unknown.
     """
     request = _Request(
         kernel=kernel if isinstance(kernel, str) else kernel_reference(kernel),

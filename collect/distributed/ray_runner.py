@@ -1,22 +1,54 @@
-"""The runner that measures on all equal devices of a Ray cluster."""
+"""The runner that measures on all equal devices of a Ray cluster: one actor per device."""
 
+import importlib
 import math
+import os
+import pickle
+import queue
+import secrets
+import shutil
+import signal
+import socket
+import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any, Self
 
+from foretune.code_hash import uninstalled_sources
 from foretune.collect.comparison import Rounds
-from foretune.collect.distributed.actor import PickledKernel
+from foretune.collect.devices import local_devices
+from foretune.collect.distributed.actor import (
+    THREAD_VARIABLES,
+    PickledKernel,
+    RayActor,
+    decode,
+    matching_resources,
+    resource_counts,
+    resource_of,
+)
 from foretune.collect.distributed.dispatcher import MAX_ATTEMPTS, Dispatcher, WorkerLost
-from foretune.collect.distributed.ray_pool import RayWorkerPool
 from foretune.collect.machine_load import LoadMonitor, MachineLoad
 from foretune.collect.runner import Runner, check_importable, failed_measurement
 from foretune.collect.timing import Timing
 from foretune.device import Device
-from foretune.errors import ForetuneError, MeasurementError
+from foretune.errors import ForetuneError, MeasurementError, UsageError
 from foretune.kernel import Kernel
+from foretune.lazy import require
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
+
+LOCAL = "local"
+"""The address that starts a temporary cluster on this machine."""
+RAY_ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS_SKIP_REGEX": "."}
+"""Turns off telemetry and Ray's output, because programs read the results on stdout."""
+TOKEN_VARIABLES = ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
+CONNECT_TIMEOUT_S = 5.0
+"""Time limit of the connection to a cluster."""
+OBJECT_STORE_BYTES = 100 * 2**20
+"""Shared memory of a local cluster; measurements are small."""
 
 
 class RayRunner(Runner):
@@ -171,3 +203,176 @@ class _RemoteLoadMonitor(LoadMonitor):
         if error[0] is None:  # the load during a failure does not matter
             load = self._call("observed_load")
             self.load = load if isinstance(load, MachineLoad) else MachineLoad()
+
+
+class RayWorkerPool:
+    """Actors on a Ray cluster, all on equal devices; parameters and errors as in `RayRunner`."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        device: Device | str,
+        address: str | None,
+        timing: Timing | None,
+        limit_s: float,
+        power: bool,
+    ) -> None:
+        for name, value in RAY_ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        self._ray = require("ray", "ray", "measuring on Ray")
+        self._pickled_kernel = PickledKernel.from_kernel(kernel)
+        self._actors: set[Any] = set()
+        self._owns_cluster = not self._ray.is_initialized()
+        if self._owns_cluster:
+            self._connect(kernel, address or os.environ.get("RAY_ADDRESS") or LOCAL)
+        try:
+            self._resource = self._find_resource(device)
+        except BaseException:
+            self.close()
+            raise
+        threads = {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}
+        self._actor_class = self._ray.remote(RayActor).options(
+            num_cpus=0,
+            num_gpus=int(kernel.device_kind == "gpu"),
+            resources={self._resource: 1},
+        )
+        self._arguments = (timing, limit_s, power, threads)
+        self._done: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
+
+    def capacity(self) -> int:
+        """Return the number of equal devices in the cluster."""
+        return int(self._ray.cluster_resources().get(self._resource, 0))
+
+    def start(self) -> Any:
+        """Start an actor; Ray places it on a free device."""
+        actor = self._actor_class.remote(*self._arguments)
+        self._actors.add(actor)
+        self._enqueue_answer(actor, actor.begin.remote(self._resource, self._pickled_kernel))
+        return actor
+
+    def send(self, worker: Any, work: tuple[str, tuple[Any, ...]]) -> None:
+        """Call a method of an actor without waiting."""
+        self._enqueue_answer(worker, worker.answer.remote(pickle.dumps(work)))
+
+    def receive(self, timeout_s: float) -> tuple[Any, Any] | None:
+        """Return the next answer."""
+        try:
+            worker, future = self._done.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        try:
+            return worker, decode(future.result())
+        except self._ray.exceptions.RayTaskError:  # a bug in `RayActor`
+            raise
+        except Exception as e:
+            self._kill(worker)
+            return worker, WorkerLost(_reason(e))
+
+    def close(self) -> None:
+        """End the actors, and the cluster if this pool started it."""
+        for actor in list(self._actors):
+            self._kill(actor)
+        if self._owns_cluster:
+            self._ray.shutdown()
+            self._owns_cluster = False
+
+    def _kill(self, worker: Any) -> None:
+        self._actors.discard(worker)
+        self._ray.kill(worker)
+
+    def _enqueue_answer(self, worker: Any, answer: Any) -> None:
+        answer.future().add_done_callback(lambda future: self._done.put((worker, future)))
+
+    def _connect(self, kernel: Kernel, address: str) -> None:
+        options: dict[str, Any] = {}
+        if address == LOCAL:
+            options = {
+                "num_cpus": 1,
+                "resources": resource_counts(local_devices()),
+                "object_store_memory": OBJECT_STORE_BYTES,
+                "include_dashboard": False,
+            }
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            _check_reachable(address)
+            private = _private_cluster() if address == LOCAL else nullcontext()
+            with _runtime_environment(kernel) as env, private:
+                self._ray.init(
+                    address, log_to_driver=False, logging_level="ERROR", runtime_env=env, **options
+                )
+        except Exception as e:
+            raise MeasurementError(
+                f"no Ray cluster at {address} ({_reason(e)}): start one with 'ray start --head'; "
+                "set RAY_AUTH_MODE=token here too if it requires a token; or omit the address to "
+                "use this machine"
+            ) from e
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray replaces it
+
+    def _find_resource(self, device: Device | str) -> str:
+        """Return the resource of a device or of a device's name."""
+        available = [r for r in self._ray.cluster_resources() if r.startswith("foretune:")]
+        if isinstance(device, Device):
+            found = [r for r in available if r == resource_of(device)]
+        else:
+            found = matching_resources(device, available)
+        if len(found) == 1:
+            return found[0]
+        wanted = resource_of(device) if isinstance(device, Device) else device
+        raise UsageError(
+            f"no device {wanted} in the cluster, which has {', '.join(available) or 'none'}: start "
+            'nodes that have one with --resources="$(foretune doctor --ray)"'
+            if not found
+            else f"the cluster has several kinds of {wanted}: {', '.join(found)}; run this without "
+            "--device on a machine with the kind you want"
+        )
+
+
+@contextmanager
+def _private_cluster() -> Iterator[None]:
+    """Let a cluster that starts meanwhile listen to this machine alone, and demand a token.
+
+    Ray turns the loopback address into the machine's own one, except where it cannot make clusters
+    of several machines. It demands tokens unless told otherwise; without one it would keep one in
+    the user's home.
+    """
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    several, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
+    before = {name: os.environ.pop(name, None) for name in TOKEN_VARIABLES}
+    os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    try:
+        yield
+    finally:
+        constants.ENABLE_RAY_CLUSTER = several
+        for name, value in before.items():
+            os.environ.pop(name, None)
+            if value is not None:
+                os.environ[name] = value
+
+
+def _check_reachable(address: str) -> None:
+    """Raise OSError if the address refuses connections; Ray would need minutes to fail."""
+    host, _, port = address.rpartition(":")
+    if host and port.isdigit():
+        socket.create_connection((host.rpartition("/")[2], int(port)), CONNECT_TIMEOUT_S).close()
+
+
+@contextmanager
+def _runtime_environment(kernel: Kernel) -> Iterator[dict[str, str]]:
+    """Yield a runtime environment with a copy of the kernel's modules."""
+    with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
+        code = uninstalled_sources(type(kernel), Kernel)
+        for path in code:
+            if path.is_dir():
+                shutil.copytree(
+                    path, Path(folder, path.name), ignore=shutil.ignore_patterns("__pycache__")
+                )
+            else:
+                shutil.copy(path, folder)
+        yield {"working_dir": folder} if code else {}
+
+
+def _reason(error: BaseException) -> str:
+    """Return the first line of Ray's long messages."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:200] if lines else type(error).__name__

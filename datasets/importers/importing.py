@@ -174,7 +174,7 @@ def import_runs(
     # readers need these two if their files lack them
     kernel, device = kernel or _pop_text(fixed, "kernel"), device or _pop_text(fixed, "device")
     request = Request(kernel, device, mapping or {}, fixed)
-    read = cast(Reader, _load(chosen.reader))
+    read = cast(Reader, load_function(chosen.reader))
     files = _files([path] if isinstance(path, (str, os.PathLike)) else path, chosen)
     progress.start(f"import {format}", len(files))
     tables, skipped = [], {}
@@ -203,12 +203,12 @@ def _files(sources: Iterable[StrPath], chosen: Format) -> dict[Path, bool]:
     for source in sources:
         path = Path(source)
         if chosen.locate:
-            path = cast(Path, _load(chosen.locate)(source))
+            path = cast(Path, load_function(chosen.locate)(source))
         found.update({file: file == path for file in files_of(path, chosen.suffixes)})
     return found
 
 
-def _load(reference: str) -> Callable[..., object]:
+def load_function(reference: str) -> Callable[..., object]:
     """Import and return ``module:function``."""
     module, _, function = reference.partition(":")
     return getattr(importlib.import_module(module), function)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from foretune.models.stack import Stack
+from foretune.models.experts import Stack
 
 
 def argument(n, seed, noise=(0.02, 0.5)):

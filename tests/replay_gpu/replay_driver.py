@@ -28,7 +28,7 @@ import triton.compiler
 from replay_device import ReplayDevice
 from triton.backends.compiler import GPUTarget
 
-from foretune.collect.compiled.machine_code import read_cubin
+from foretune.collect.compiled.static_features import read_cubin
 from foretune.device import find_device
 from foretune.errors import UsageError
 

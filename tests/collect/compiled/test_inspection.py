@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from foretune.collect.compiled import FEATURES, get_target
-from foretune.collect.compiled.machine_code import read_cubin
+from foretune.collect.compiled.static_features import read_cubin
 from foretune.errors import ForetuneError, UnknownName, UsageError
 
 pytest.importorskip("triton")
