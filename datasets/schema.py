@@ -4,6 +4,7 @@ One row is one measurement; columns are wide and dotted (``problem.M``, ``config
 """
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -38,8 +39,12 @@ def validate(runs: pd.DataFrame, name: str = "run table", first: int = 0) -> pd.
     """
     for problem in _column_problems(runs):
         raise RunTableError(f"{name}: {problem}")
-    for row, reason in _row_problems(runs):
-        raise RunTableError(f"{name}, row {first + row}: {reason}")
+    for fault in row_faults(runs):
+        if len(rows := np.flatnonzero(fault.rows)):
+            value = np.asarray(fault.values, dtype=object)[rows[0]]
+            more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
+            reason = fault.message.format(value) + more
+            raise RunTableError(f"{name}, row {first + int(rows[0])}: {reason}")
     return runs
 
 
@@ -64,49 +69,44 @@ def _column_problems(runs: pd.DataFrame) -> Iterator[str]:
             yield f"column {column!r} must hold numbers, not {values.dtype}"
 
 
-def _row_problems(runs: pd.DataFrame) -> Iterator[tuple[int, str]]:
+class RowFault(NamedTuple):
+    """A rule that rows may break, and which rows break it; ``message`` takes the row's value."""
+
+    name: str
+    message: str
+    rows: "np.ndarray | pd.Series[bool]"
+    values: object
+
+
+def row_faults(runs: pd.DataFrame) -> Iterator[RowFault]:
+    """Yield every rule for rows."""
+    known = sorted(s.value for s in Status)
     status = runs["status"].astype(object)
-    known = {s.value for s in Status}
-    yield from _first_violation(
-        ~status.isin(known), runs["status"], f"status {{!r}} is none of {sorted(known)}"
-    )
+    unknown = f"status {{!r}} is none of {known}"
+    yield RowFault("unknown status", unknown, ~status.isin(known), status)
     for column in ("kernel", "device"):
         empty = runs[column].isna() | (runs[column].astype(object) == "")
-        yield from _first_violation(empty, runs[column], f"{column} is empty")
+        yield RowFault(f"no {column}", f"{column} is empty", empty, runs[column])
     ok = (status == Status.OK.value).to_numpy()
-    time_ms = _floats(runs, "time_ms")
-    only_power = np.isnan(time_ms) & ~np.isnan(_floats(runs, "power_w"))
-    yield from _first_violation(
-        ok & ~only_power & ~(time_ms > 0), time_ms, "status is ok but time_ms is {}"
-    )
-    yield from _first_violation(ok & np.isinf(time_ms), time_ms, "time_ms is {}")
-    yield from _first_violation(
-        ~ok & ~np.isnan(time_ms), time_ms, "the run failed but time_ms is {}"
-    )
-    power_w, energy_mj = _floats(runs, "power_w"), _floats(runs, "energy_mj")
-    metered = ~np.isnan(power_w)
-    yield from _first_violation(
-        metered & ~((power_w > 0) & np.isfinite(power_w)), power_w,
-        "power_w is {}: leave it empty where there is no meter",
-    )  # fmt: skip
-    limit = _floats(runs, "device.power_limit_w") * POWER_MARGIN
-    yield from _first_violation(
-        metered & (power_w > limit), power_w, "power_w is {}, far above the device's power limit"
-    )
-    has_energy = ~np.isnan(energy_mj)
-    possible = (energy_mj > 0) & np.isfinite(energy_mj)
-    yield from _first_violation(has_energy & ~possible, energy_mj, "energy_mj is {}")
+    time_ms, power_w, energy_mj = (_floats(runs, c) for c in ("time_ms", "power_w", "energy_mj"))
+    metered, message = ~np.isnan(power_w), "status is ok but time_ms is {}"
+    yield RowFault("no time", message, ok & np.isnan(time_ms) & ~metered, time_ms)
+    yield RowFault("time is zero", message, ok & (time_ms == 0), time_ms)
+    yield RowFault("time is negative", message, ok & (time_ms < 0), time_ms)
+    yield RowFault("time is infinite", "time_ms is {}", ok & np.isposinf(time_ms), time_ms)
+    message = "the run failed but time_ms is {}"
+    yield RowFault("time of a failed run", message, ~ok & ~np.isnan(time_ms), time_ms)
+    message = "power_w is {}: leave it empty where there is no meter"
+    yield RowFault("power is not positive", message, metered & ~_is_amount(power_w), power_w)
+    above = metered & (power_w > _floats(runs, "device.power_limit_w") * POWER_MARGIN)
+    message = "power_w is {}, far above the device's power limit"
+    yield RowFault("power is far above the device's limit", message, above, power_w)
+    wrong = ~np.isnan(energy_mj) & ~_is_amount(energy_mj)
+    yield RowFault("energy is not positive", "energy_mj is {}", wrong, energy_mj)
 
 
-def _first_violation(
-    bad: "np.ndarray | pd.Series", values: object, message: str
-) -> Iterator[tuple[int, str]]:
-    rows = np.flatnonzero(np.asarray(bad))
-    if len(rows):
-        row = int(rows[0])
-        value = np.asarray(values, dtype=object)[row]
-        more = f" (and {len(rows) - 1} more rows)" if len(rows) > 1 else ""
-        yield row, message.format(value) + more
+def _is_amount(values: np.ndarray) -> np.ndarray:
+    return (values > 0) & np.isfinite(values)
 
 
 def _floats(runs: pd.DataFrame, column: str) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 import importlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import cast
@@ -19,10 +19,9 @@ from foretune.datasets.importers.columns import (
 )
 from foretune.datasets.importers.files import JSON, TABLES, Request, WrongFile, files_of
 from foretune.datasets.runs import ordered_columns
-from foretune.datasets.schema import validate
+from foretune.datasets.schema import row_faults, validate
 from foretune.errors import RunTableError, UnknownName, UsageError
 from foretune.files import translate_read_errors
-from foretune.measurement import POWER_MARGIN, Status
 from foretune.progress import SILENT, Progress
 from foretune.values import Value
 
@@ -96,38 +95,13 @@ def drop_invalid_rows(rows: pd.DataFrame, skipped: Mapping[str, str] | None = No
     """
     kept = np.ones(len(rows), dtype=bool)
     rejected = {}
-    for reason, fault in _faults(rows):
-        if count := int((fault & kept).sum()):
-            rejected[reason] = count
-            kept &= ~fault
+    for fault in row_faults(rows):
+        broken = kept & np.asarray(fault.rows, dtype=bool)
+        if broken.any():
+            rejected[fault.name] = int(broken.sum())
+            kept &= ~broken
     runs = drop_unused(rows[kept].reset_index(drop=True) if rejected else rows)
     return ImportResult(validate(runs, "imported rows"), rejected, dict(skipped or {}))
-
-
-def _faults(rows: pd.DataFrame) -> Iterator[tuple[str, np.ndarray]]:
-    for column in ("kernel", "device"):
-        yield f"no {column}", (rows[column].isna() | (rows[column] == "")).to_numpy(dtype=bool)
-    known = [s.value for s in Status]
-    yield "unknown status", ~rows["status"].isin(known).to_numpy()
-    ok = (rows["status"] == Status.OK.value).to_numpy()
-    time_ms, power_w = _floats(rows, "time_ms"), _floats(rows, "power_w")
-    metered = ~np.isnan(power_w)
-    yield "no time", ok & np.isnan(time_ms) & ~metered
-    yield "time is zero", ok & (time_ms == 0)
-    yield "time is negative", ok & (time_ms < 0)
-    yield "time is infinite", ok & np.isinf(time_ms)
-    yield "power is not positive", metered & ~((power_w > 0) & np.isfinite(power_w))
-    limit = _floats(rows, "device.power_limit_w") * POWER_MARGIN
-    yield "power is far above the device's limit", metered & (power_w > limit)
-    energy_mj = _floats(rows, "energy_mj")
-    impossible = ~((energy_mj > 0) & np.isfinite(energy_mj))
-    yield "energy is not positive", ~np.isnan(energy_mj) & impossible
-
-
-def _floats(rows: pd.DataFrame, column: str) -> np.ndarray:
-    if column not in rows:
-        return np.full(len(rows), np.nan)
-    return rows[column].to_numpy(dtype=float)
 
 
 StrPath = str | os.PathLike[str]
