@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from foretune.datasets import from_measurements
+from foretune.datasets.runs import from_measurements
 from foretune.device import Device
 from foretune.errors import PredictorError, RunTableError
 from foretune.features.candidates import rows_of
 from foretune.measurement import Measurement
-from foretune.models import Predictor
+from foretune.models.predictor import Predictor
 from foretune.models.saved.guides import GuideModel
 from foretune.models.saved.search_predictor import SearchPredictor
 from foretune.models.targets import MIN_ROWS

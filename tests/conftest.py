@@ -19,7 +19,6 @@ import pandas as pd
 import pytest
 from hypothesis import HealthCheck, settings
 
-import foretune.collect
 from foretune import registry
 from foretune.collect import machine_load
 from foretune.collect.devices import cache_directory
@@ -266,7 +265,7 @@ def toy_place(tmp_path, monkeypatch, toy_registered) -> Path:
     from toy_kernel import DEVICE
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(foretune.collect, "local_device", lambda name: DEVICE)
+    monkeypatch.setattr("foretune.collect.devices.local_device", lambda name: DEVICE)
     return tmp_path
 
 

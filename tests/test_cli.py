@@ -39,7 +39,7 @@ def place(toy_place, monkeypatch):
         def __init__(self, device, timing=None, limit_s=10.0, power=True):
             super().__init__(device, quick, min(limit_s, 1.0), power)
 
-    monkeypatch.setattr(foretune.collect, "IsolatedRunner", Quick)
+    monkeypatch.setattr("foretune.collect.runner.IsolatedRunner", Quick)
     return toy_place
 
 
@@ -307,7 +307,7 @@ def test_on_ray(command, capsys, monkeypatch):
             super().__init__()
             asked.append((kernel.name, device, address))
 
-    monkeypatch.setattr(foretune.collect, "RayRunner", OnRay)
+    monkeypatch.setattr("foretune.collect.distributed.ray_runner.RayRunner", OnRay)
     run_json(capsys, *command, "--runner", "ray", "--ray-address", "head:6379")
     assert asked == [("toy", DEVICE, "head:6379")]
 
@@ -370,7 +370,7 @@ def test_interruption_is_one_line(capsys, monkeypatch):
     def interrupted(*_args, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(foretune.collect, "collect_runs", interrupted)
+    monkeypatch.setattr("foretune.collect.collection.collect_runs", interrupted)
     assert main(["collect", "toy", "--out", "r.parquet"]) == 130
     assert "run the same command to continue" in capsys.readouterr().err
 

@@ -6,7 +6,6 @@ import pytest
 from commands import fails, run_json
 from toy_kernel import FakeRunner, MeteredRunner
 
-import foretune.collect
 from foretune.cli import main
 from foretune.datasets import read_runs
 from foretune.tune import job
@@ -22,7 +21,7 @@ def _place(toy_place):
 @pytest.fixture
 def metered(monkeypatch):
     """A machine with a meter, of which there is none here: the toy's law answers."""
-    monkeypatch.setattr(foretune.collect, "IsolatedRunner", lambda d, *_: MeteredRunner(d))
+    monkeypatch.setattr("foretune.collect.runner.IsolatedRunner", lambda d, *_: MeteredRunner(d))
     monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
 
 
@@ -125,7 +124,7 @@ class TestStore:
 
     @pytest.fixture(autouse=True)
     def _runner(self, monkeypatch):
-        monkeypatch.setattr(foretune.collect, "IsolatedRunner", lambda *_, **__: FakeRunner())
+        monkeypatch.setattr("foretune.collect.runner.IsolatedRunner", lambda *_, **__: FakeRunner())
 
     def test_from_collect_to_tune_and_back(self, capsys):
         problem = ("--problems", "n=100", "--configs", "12")

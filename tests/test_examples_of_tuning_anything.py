@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from toy_kernel import DEVICE
 
-import foretune.collect
 from foretune.cli import main
 from foretune.collect import InProcessRunner, Timing
 from foretune.tune import judge as judging
@@ -81,7 +80,7 @@ def words_of(script):
 
 
 def test_a_class_in_a_file(monkeypatch, capsys):
-    monkeypatch.setattr(foretune.collect, "local_device", lambda name: DEVICE)
+    monkeypatch.setattr("foretune.collect.devices.local_device", lambda name: DEVICE)
     monkeypatch.setattr(tuner, "FINALISTS", 1)
     place = f"{EXAMPLES / 'row_sums.py'}:RowSums"
     assert main(["tune", place, "--problem", "N=512", "--budget", "3", "--json"]) == 0

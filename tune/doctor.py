@@ -5,7 +5,7 @@ import os
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
-from foretune.collect import local_devices
+from foretune.collect.devices import local_devices
 from foretune.collect.power import explain_missing_meter, find_meter
 from foretune.collect.versions import versions
 from foretune.errors import ForetuneError

@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from foretune.collect import Runner
 from foretune.collect.machine_load import wait_until_idle
 from foretune.collect.power import explain_missing_meter, find_meter
+from foretune.collect.runner import Runner
 from foretune.device import Device
 from foretune.errors import (
     ForetuneWarning,

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pandas as pd
 
-from foretune.collect import Runner
 from foretune.collect.comparison import DEFAULT_REPEATED, Rounds
-from foretune.datasets import RunLog
+from foretune.collect.runner import Runner
+from foretune.datasets.run_log import RunLog
 from foretune.errors import MeasurementError, UsageError
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from foretune.collect import Runner
+from foretune.collect.runner import Runner
 from foretune.collect.timing import median_interval
-from foretune.datasets import RunLog
+from foretune.datasets.run_log import RunLog
 from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
@@ -20,8 +20,7 @@ from foretune.models.saved.search_predictor import SearchPredictor
 from foretune.objective import ConstrainedObjective, Limit, Objective, violated_limits
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
-from foretune.search import make_searcher
-from foretune.search.factory import require_regret_estimate, searcher_name
+from foretune.search.factory import make_searcher, require_regret_estimate, searcher_name
 from foretune.search.prior import CORRECTION_COUNTS, correct_predictor
 from foretune.search.searcher import Prior, Searcher
 from foretune.search.stopping import Stopping, make_stopping

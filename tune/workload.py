@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from foretune.collect import Runner
+from foretune.collect.runner import Runner
 from foretune.device import roofline_terms_ms
 from foretune.errors import UsageError
 from foretune.kernel import Kernel

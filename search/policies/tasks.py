@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from foretune.collect import Runner
+from foretune.collect.runner import Runner
 from foretune.device import Device
 from foretune.errors import MeasurementError
 from foretune.kernel import Kernel
-from foretune.models import Predictor
+from foretune.models.predictor import Predictor
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.search.prior import prior_from_predictor

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from foretune.datasets import newest_runs, read_runs, to_measurements
 from foretune.datasets.device_specs import device_of
-from foretune.datasets.runs import problems_of
+from foretune.datasets.runs import newest_runs, problems_of, read_runs, to_measurements
 from foretune.datasets.schema import columns_of
 from foretune.device import Device
 from foretune.errors import RunTableError

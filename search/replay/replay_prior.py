@@ -5,7 +5,7 @@ import pandas as pd
 from foretune.datasets.runs import problems_of
 from foretune.device import canonical_name
 from foretune.errors import PredictorError
-from foretune.models import Predictor
+from foretune.models.predictor import Predictor
 from foretune.models.saved.guides import GuideModel
 from foretune.models.saved.search_predictor import require_kernel
 from foretune.search.prior import prior_from_predictor

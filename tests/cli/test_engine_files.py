@@ -89,7 +89,7 @@ def b200(monkeypatch):
     monkeypatch.setattr(vllm_kernels, "version", lambda name: "0.33.0")
     monkeypatch.setattr(vllm_kernels, "_vllm", lambda name: SimpleNamespace(
         get_default_config=lambda *sizes: vllm_times.DEFAULT))  # fmt: skip
-    monkeypatch.setattr("foretune.collect.IsolatedRunner", vllm_times.Replaying)
+    monkeypatch.setattr("foretune.collect.runner.IsolatedRunner", vllm_times.Replaying)
     return gpu
 
 

@@ -4,7 +4,6 @@ import pytest
 from commands import fails, run_json
 from toy_kernel import FakeRunner, MeteredRunner, Toy
 
-import foretune.collect
 from foretune.datasets import RunLog
 from foretune.errors import UsageError
 from foretune.tune import Calls, job, tune_pareto, tune_problem, tune_workload
@@ -98,7 +97,7 @@ def test_no_time_at_all_is_refused():
 @pytest.mark.usefixtures("toy_place")
 def test_the_command(clock, capsys, monkeypatch):
     runner = clock.timed(FakeRunner, lambda config: 2.0)
-    monkeypatch.setattr(foretune.collect, "IsolatedRunner", lambda *_: runner)
+    monkeypatch.setattr("foretune.collect.runner.IsolatedRunner", lambda *_: runner)
     words = ("tune", "toy", "--problem", "n=100", "--store", "none", "--predictor", "none")
     out = run_json(capsys, *words, "--budget", "15s")
     assert len(out["trace"]) == 8

@@ -4,7 +4,6 @@ import pytest
 from commands import fails, run_json
 from toy_kernel import FakeRunner, Toy, config
 
-import foretune.collect
 from foretune.errors import UsageError
 from foretune.tune import Calls, tune_workload
 
@@ -32,7 +31,7 @@ def test_a_problem_given_twice_is_refused():
 class TestCommand:
     @pytest.fixture(autouse=True)
     def _fake(self, monkeypatch):
-        monkeypatch.setattr(foretune.collect, "IsolatedRunner", lambda d, *_: FakeRunner(d))
+        monkeypatch.setattr("foretune.collect.runner.IsolatedRunner", lambda d, *_: FakeRunner(d))
 
     def test_it_reads_calls(self, capsys, tmp_path):
         calls = tmp_path / "calls.csv"

@@ -12,17 +12,19 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from foretune.collect import Runner, collect_runs, plan_configurations
-from foretune.datasets import RunLog, to_measurements
-from foretune.datasets.runs import problems_of
+from foretune.collect.collection import collect_runs, plan_configurations
+from foretune.collect.runner import Runner
+from foretune.datasets.run_log import RunLog
+from foretune.datasets.runs import problems_of, to_measurements
 from foretune.device import Device
 from foretune.errors import ProblemError, UnknownName, UsageError
 from foretune.files import translate_read_errors
 from foretune.kernel import Kernel
-from foretune.models import Predictor, Training, train_predictor
+from foretune.models.predictor import Predictor
 from foretune.models.saved.guides import SpacePredictor
 from foretune.models.saved.lookup import PredictorSource
 from foretune.models.saved.search_predictor import SearchPredictor
+from foretune.models.training import Training, train_predictor
 from foretune.models.validation.evaluation import VALIDATION_LEVELS, ValidationLevel
 from foretune.objective import Objective
 from foretune.problem import Problem

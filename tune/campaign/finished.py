@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from foretune.models import Training
+from foretune.models.training import Training
 from foretune.result import Result
 from foretune.tune.results import TuneResult, results_frame
 

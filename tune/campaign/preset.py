@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from foretune.collect import Timing
+from foretune.collect.timing import Timing
 from foretune.errors import UnknownName
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MethodType
 from typing import Any, Unpack
 
-from foretune.collect import local_device
+from foretune.collect.devices import local_device
 from foretune.collect.worker_process import is_worker
 from foretune.collect.wrapped.function import FunctionKernel, OutputCheck
 from foretune.collect.wrapped.values import is_array, shape_of

@@ -12,8 +12,9 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from foretune.collect import Timing, local_device
+from foretune.collect.devices import local_device
 from foretune.collect.power import explain_missing_meter, find_meter
+from foretune.collect.timing import Timing
 from foretune.collect.wrapped.opencl import find_device
 from foretune.collect.wrapped.source import (
     TORCH_LANGUAGES,

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from foretune.collect import local_device
 from foretune.collect.benchmark import environment
+from foretune.collect.devices import local_device
 from foretune.collect.wrapped.wrapped import WrappedKernel
 from foretune.datasets.importers.kerneltuner import parse
 from foretune.device import Device

@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack
 
-from foretune.collect import Timing
+from foretune.collect.timing import Timing
 from foretune.collect.wrapped.program import Program, ProgramKernel
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions
 from foretune.errors import UsageError

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect import InProcessRunner, IsolatedRunner, Runner, Timing, local_device
+from foretune.collect.devices import local_device
+from foretune.collect.runner import InProcessRunner, IsolatedRunner, Runner
+from foretune.collect.timing import Timing
 from foretune.collect.worker_process import is_worker
 from foretune.collect.wrapped.wrapped import WrappedKernel
 from foretune.console import progress_bar

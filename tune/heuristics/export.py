@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from foretune.datasets import from_measurements
+from foretune.datasets.runs import from_measurements
 from foretune.errors import UsageError
 from foretune.measurement import Measurement, Status
 from foretune.models.validation.splits import fold_of_rows

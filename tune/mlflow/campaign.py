@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from foretune.collect.benchmark import environment
-from foretune.datasets import read_runs
+from foretune.datasets.runs import read_runs
 from foretune.errors import TrackingError
 from foretune.progress import SILENT, Progress
 from foretune.tune.campaign.campaign import load_campaign

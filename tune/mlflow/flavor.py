@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from foretune.datasets.schema import PLAIN_GROUPS
-from foretune.models import Predictor
+from foretune.models.predictor import Predictor
 from foretune.models.saved.lookup import ARTIFACT
 
 if TYPE_CHECKING:

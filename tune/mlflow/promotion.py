@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretune.datasets import newest_runs
-from foretune.datasets.runs import problems_of
+from foretune.datasets.runs import newest_runs, problems_of
 from foretune.errors import ForetuneError
-from foretune.models import Predictor, Training
+from foretune.models.predictor import Predictor
 from foretune.models.targets import measured_rows
+from foretune.models.training import Training
 
 CHAMPION, CHALLENGER = "champion", "challenger"
 METRIC = "median_ape"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from foretune.datasets import read_runs
+from foretune.datasets.runs import read_runs
 from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.models.explanation import importance, is_explainable, parameter_importance

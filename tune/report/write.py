@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.datasets import to_measurements
+from foretune.datasets.runs import to_measurements
 from foretune.device import SPECS, Device
 from foretune.models.explanation import Importance
 from foretune.models.validation.evaluation import Validation

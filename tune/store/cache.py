@@ -20,7 +20,7 @@ from foretune.tune.store.subject import CANDIDATES_TAG, OBJECTIVE_TAG, Choice, S
 
 if TYPE_CHECKING:
     from foretune.collect.collection import RunSink
-    from foretune.datasets import RunLog
+    from foretune.datasets.run_log import RunLog
     from foretune.device import Device
     from foretune.kernel import Kernel
 

@@ -85,7 +85,8 @@ class StoreReader(ABC):
         Raises:
             UnknownName: the kernel was never tuned.
         """
-        from foretune.datasets import from_measurements, validate
+        from foretune.datasets.runs import from_measurements
+        from foretune.datasets.schema import validate
 
         found = [
             replace(m, environment=m.environment or f"{s.versions}, source {s.source}")

@@ -235,7 +235,7 @@ def _concrete_size(size: Any) -> int:
 
 def _device(device: Any) -> "Device":
     if device.type == "cpu":
-        from foretune.collect import local_device
+        from foretune.collect.devices import local_device
 
         return local_device("cpu")
     from foretune.tune.triton.runtime import device_at

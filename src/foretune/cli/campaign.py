@@ -14,7 +14,7 @@ from foretune.problem import Problem
 from foretune.values import Value
 
 if TYPE_CHECKING:
-    from foretune.tune import Campaign
+    from foretune.tune.campaign.finished import Campaign
     from foretune.tune.results import Comparison, TuneResult
 
 SETTLE_ADVICE = "--wait-quiet SECONDS waits for a quiet machine before the comparison"

@@ -108,10 +108,11 @@ def _collect_runs(
     where: tuple[str, str | None, str],
     max_seconds: float,
 ) -> None:
-    from foretune.collect import Timing, collect_runs, plan_configurations, plan_rows
+    from foretune.collect.collection import collect_runs, plan_configurations, plan_rows
     from foretune.collect.machine_load import wait_until_idle
-    from foretune.datasets import RunLog
+    from foretune.collect.timing import Timing
     from foretune.datasets.importers.files import read_table
+    from foretune.datasets.run_log import RunLog
     from foretune.tune.store.cache import MeasurementCache
 
     root, chosen = options.root_options(context), options.read_kernel(kernel)
@@ -165,7 +166,7 @@ def _collect_operators(
     The most informative sizes come first.
     """
     from foretune.collect.torch_operators.measuring import OperatorBenchmarker, collect_operators
-    from foretune.datasets import RunLog
+    from foretune.datasets.run_log import RunLog
     from foretune.plan.cost.tables import OPERATORS_FILE
 
     bench = OperatorBenchmarker(hardware)
@@ -211,8 +212,7 @@ def parse_sizes(text: str, option: str) -> list[int]:
 
 def _operator_device(name: str) -> "Device":
     """Return the device named; the GPU by default, if there is one."""
-    from foretune.collect import local_device
-    from foretune.collect.devices import local_gpus
+    from foretune.collect.devices import local_device, local_gpus
 
     return local_device(name or ("cuda" if local_gpus() else "cpu"))
 

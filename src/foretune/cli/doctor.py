@@ -25,8 +25,7 @@ def doctor(
     ),
 ) -> None:
     """Check what works on this machine and how to get the rest; list its devices and rates."""
-    from foretune.collect import local_devices
-    from foretune.collect.devices import probe_cpu
+    from foretune.collect.devices import local_devices, probe_cpu
     from foretune.collect.distributed.actor import resource_counts
     from foretune.device import known_devices
     from foretune.tune.doctor import examine

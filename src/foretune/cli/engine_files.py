@@ -186,7 +186,8 @@ def _measure_missing(
     budget: int | None,
 ) -> list["EngineFile"]:
     """Measure the missing files; each is written as soon as it is done."""
-    from foretune.collect import IsolatedRunner, local_device
+    from foretune.collect.devices import local_device
+    from foretune.collect.runner import IsolatedRunner
     from foretune.console import progress_bar
     from foretune.plan.engine_files.folder import check_folder, write_files
     from foretune.plan.engine_files.measuring import DEFAULT_BUDGET, measure_file

@@ -13,7 +13,7 @@ from foretune.errors import UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from foretune.datasets import DatasetCard
+    from foretune.datasets.catalog import DatasetCard
 
 
 def import_(
@@ -63,8 +63,9 @@ def _import_files(
     output: Output, files: list[str], format: str, out: Path, names: tuple[str, str],
     maps: list[str],
 ) -> None:  # fmt: skip
-    from foretune.datasets import import_runs, read_runs, write_runs
+    from foretune.datasets.importers import import_runs
     from foretune.datasets.importers.columns import as_number
+    from foretune.datasets.runs import read_runs, write_runs
 
     (kernel, device), sources = names, options.parse_key_values(maps, "--map")
     constants = {c: as_number(v[1:]) for c, v in sources.items() if v.startswith("=")}
@@ -101,7 +102,8 @@ def _count_lost_runs(before: "pd.DataFrame", now: "pd.DataFrame") -> int:
 
 def _import_shipped(output: Output, names: list[str], out: Path | None) -> None:
     """List the shipped tables; or show one's card, and copy its table to ``out``."""
-    from foretune.datasets import card, load, shipped, write_runs
+    from foretune.datasets.catalog import card, load, shipped
+    from foretune.datasets.runs import write_runs
 
     if not names:
         if out is not None:

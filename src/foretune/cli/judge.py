@@ -39,7 +39,7 @@ def judge(
     fast is refused with the reason, and exit code 1: remembered or late answers, changed inputs,
     narrower types, manipulated clocks.
     """
-    from foretune.collect import local_device
+    from foretune.collect.devices import local_device
     from foretune.tune.judge import judge as judged
 
     options.require_positive(max_seconds, "--max-seconds")

@@ -16,10 +16,11 @@ from foretune.objective import Objective
 from foretune.problem import Problem
 
 if TYPE_CHECKING:
-    from foretune.collect import Runner, Timing
+    from foretune.collect.runner import Runner
+    from foretune.collect.timing import Timing
     from foretune.device import Device
     from foretune.kernel import Kernel
-    from foretune.models import Predictor
+    from foretune.models.predictor import Predictor
 
 NO_STORE = "none"
 EPILOG = "Also: --json, --seed, --store, --wait-quiet and --debug; see 'foretune --help'."
@@ -250,7 +251,7 @@ def check_memory(kernel: "Kernel", problem: Problem) -> None:
 
 def read_local_device(name: str) -> "Device":
     """Return the device of this machine named ``name``."""
-    from foretune.collect import local_device
+    from foretune.collect.devices import local_device
 
     return local_device(name)
 
@@ -266,12 +267,12 @@ def make_runner(
     if runner not in ("local", "ray"):
         raise UnknownName("runner", runner, ("local", "ray"))
     if runner == "local":
-        from foretune.collect import IsolatedRunner
+        from foretune.collect.runner import IsolatedRunner
 
         if ray_address and not os.environ.get("RAY_ADDRESS"):
             raise UsageError("--ray-address needs --runner ray: give both")
         return IsolatedRunner(read_local_device(device), timing)
-    from foretune.collect import RayRunner
+    from foretune.collect.distributed.ray_runner import RayRunner
 
     try:
         hardware: Device | str = read_local_device(device)

@@ -17,8 +17,7 @@ def verify_operators(
     output: Output, plan: "Plan", tables: "OperatorTables | None", backend: str
 ) -> "OperatorCheck":
     """Measure the operators of the two best deployments on this machine, and show them."""
-    from foretune.collect import local_device
-    from foretune.collect.devices import local_gpus
+    from foretune.collect.devices import local_device, local_gpus
     from foretune.plan.check import operators
 
     rows = [row for row in (plan.best, plan.runner_up) if row is not None]

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from foretune.device import Device
     from foretune.kernel import Kernel
-    from foretune.models import Predictor
     from foretune.models.explanation import Comparison, Importance
+    from foretune.models.predictor import Predictor
     from foretune.models.targets import Target
     from foretune.space import SearchSpace
 

@@ -15,7 +15,8 @@ from foretune.errors import PredictorError, UnknownName, UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from foretune.models import Predictor, Training
+    from foretune.models.predictor import Predictor
+    from foretune.models.training import Training
 
 UNUSABLE_SPLIT_REASONS = {
     "random": "there are too few rows",
@@ -69,11 +70,11 @@ def train(
 ) -> None:
     """Train a predictor, and validate it on held-out runs."""
     from foretune.features.families.user_defined import UserDefinedCost
-    from foretune.models import Predictor, train_predictor
-    from foretune.models.predictor import require_single_kernel
+    from foretune.models.predictor import Predictor, require_single_kernel
     from foretune.models.saved.folder import CARD, require_writable_folder
     from foretune.models.saved.lookup import read_predictor
     from foretune.models.targets import TARGETS
+    from foretune.models.training import train_predictor
     from foretune.models.validation.splits import group_columns
     from foretune.registry import load
 
@@ -194,9 +195,8 @@ def evaluate(
     ),
 ) -> None:
     """Score a saved predictor on runs it never saw."""
-    from foretune.models import evaluate_predictor
     from foretune.models.saved.lookup import read_predictor
-    from foretune.models.validation.evaluation import count_seen_before
+    from foretune.models.validation.evaluation import count_seen_before, evaluate_predictor
 
     output = Output(options.root_options(context).as_json)
     loaded = read_predictor(predictor)

@@ -17,7 +17,7 @@ from foretune.lazy import require
 if TYPE_CHECKING:
     import pandas as pd
 
-    from foretune.models import Predictor
+    from foretune.models.predictor import Predictor
     from foretune.models.saved.guides import GuideModel
     from foretune.search.replay.scores import Scores, Summary
 

@@ -11,7 +11,7 @@ from foretune.errors import UnknownName, UsageError
 if TYPE_CHECKING:
     import pandas as pd
 
-    from foretune.models import Predictor
+    from foretune.models.predictor import Predictor
 
 CSV_SUFFIXES = (".csv", ".csv.gz", ".txt")
 """How the names of files with anybody's columns end."""
@@ -33,7 +33,7 @@ def read_files(
     """
     import pandas as pd
 
-    from foretune.datasets import read_runs
+    from foretune.datasets.runs import read_runs
 
     csv_files = [f for f in files if f.name.lower().endswith(CSV_SUFFIXES)]
     if (problem or maps) and len(csv_files) < len(files):
@@ -58,7 +58,7 @@ def _read_csv_file(
     predictor: "Predictor | None",
     problem: Sequence[str],
 ) -> "pd.DataFrame":
-    from foretune.datasets import import_runs
+    from foretune.datasets.importers import import_runs
     from foretune.datasets.importers.files import read_table
     from foretune.datasets.importers.generic import UNNAMED, run_columns
     from foretune.datasets.schema import columns_of

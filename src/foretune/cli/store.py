@@ -235,7 +235,7 @@ def _forget(
 
 def _write_runs(tuned: "StoreReader", subjects: list["Subject"], path: Path) -> int:
     """Write a run table; return its length."""
-    from foretune.datasets import write_runs
+    from foretune.datasets.runs import write_runs
 
     runs = tuned.runs(subjects=subjects)
     if runs.empty:

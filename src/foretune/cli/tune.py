@@ -244,11 +244,12 @@ def _tune_kernel(
     where: tuple[str, str, str | None],
     output: Output,
 ) -> None:
-    from foretune.datasets import RunLog
+    from foretune.datasets.run_log import RunLog
     from foretune.models.saved.lookup import AUTO, NONE, read_guide
     from foretune.registry import get_kernel, load
-    from foretune.tune import tune_pareto, tune_problem
     from foretune.tune.functions.result import Best
+    from foretune.tune.pareto import tune_pareto
+    from foretune.tune.tuner import tune_problem
 
     if not kernel:
         raise UsageError(

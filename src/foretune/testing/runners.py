@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from foretune.collect import Runner
 from foretune.collect.comparison import DEFAULT_REPEATED
+from foretune.collect.runner import Runner
 from foretune.errors import MeasurementError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration

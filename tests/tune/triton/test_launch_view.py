@@ -102,7 +102,7 @@ def test_a_tuned_kernel_is_chosen_without_measuring(driver, tuned, key):
 
 def test_the_same_from_the_command_to_the_replay(driver, monkeypatch, tmp_path, capsys):
     """One kernel through tune, store, decorator and replay."""
-    monkeypatch.setattr("foretune.collect.IsolatedRunner", lambda *_: LawRunner())
+    monkeypatch.setattr("foretune.collect.runner.IsolatedRunner", lambda *_: LawRunner())
     monkeypatch.setattr("foretune.cli.options.read_local_device", lambda name: H200)
     monkeypatch.chdir(tmp_path)
     tune = ("tune", "triton_gemm", "--problem", "M=256,N=512,K=1024", "--device", "cuda:0",
