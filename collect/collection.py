@@ -30,7 +30,7 @@ class RunSink(Protocol):
     """Where `collect_runs` puts measurements, and finds those it need not repeat."""
 
     def find(self, problem: Problem, config: Configuration) -> Measurement | None:
-        """Return what is known of a configuration; None if it has to be measured."""
+        """Return the measurement of a configuration; None if it has to be measured."""
 
     def append(self, measurement: Measurement, /) -> None:
         """Keep a new measurement."""

@@ -261,7 +261,7 @@ def _can_improve(probe: Probe) -> bool:
 
 
 def _measure(before: Probe | None) -> Probe:
-    """Measure the rates; of those measured before, the higher ones stay."""
+    """Measure the rates; higher ones from before stay."""
     specs, load = _watched(measure_cpu)
     if before is None:
         return Probe(specs, MachineLoad(load.other_load, load.steal).disturbance)

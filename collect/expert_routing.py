@@ -25,11 +25,8 @@ def routing_exponent(distribution: str) -> float:
 def mean_counts(tokens: Any, top_k: Any, experts: int, exponent: float) -> npt.NDArray[np.float64]:
     """Return the mean tokens per expert under a power law, most popular expert first.
 
-    Args:
-        tokens: number of routed tokens, or a column (n, 1) of them for a table (n, experts).
-        top_k: experts per token, likewise.
-        experts: number of experts.
-        exponent: of the power law; 0 balances the experts.
+    ``tokens`` (routed) and ``top_k`` (experts per token) are numbers, or columns (n, 1) for a table
+    (n, experts). With ``exponent`` 0 the experts are balanced.
     """
     share = np.ones(experts)
     if exponent:

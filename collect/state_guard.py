@@ -19,7 +19,7 @@ from foretune.collect.wrapped.values import as_numpy, is_array, is_tensor, leave
 from foretune.kernel import Kernel
 
 SAMPLED_BYTES = 1 << 24
-"""Of an array larger than 16 MiB, so many are compared, in evenly spaced blocks."""
+"""Bytes of a larger array (16 MiB) that are compared, in evenly spaced blocks."""
 _BLOCKS = 64
 _CLOCKS = ("perf_counter", "perf_counter_ns", "monotonic", "monotonic_ns", "process_time")
 _GUARDED = (
@@ -95,7 +95,7 @@ def judges_of(kernel: Kernel) -> list[Any]:
 
 
 def fingerprint(array: Any) -> int:
-    """Return a checksum of an array's content; of a large one, of evenly spaced blocks."""
+    """Return a checksum of an array's content, or of evenly spaced blocks of a large array."""
     if isinstance(array, list):
         return zlib.crc32(repr(array).encode())
     flat = array.detach().reshape(-1) if is_tensor(array) else array.ravel(order="K")
@@ -109,7 +109,7 @@ def fingerprint(array: Any) -> int:
 
 
 def _mark(value: Any) -> Any:
-    """Return what changes if a name is bound anew, a container grows or an array is written."""
+    """Return what changes if a name is bound again, a container grows or an array is written."""
     if isinstance(value, np.ndarray) or is_tensor(value):
         return id(value), fingerprint(value)
     return (id(value), len(value)) if isinstance(value, dict | list | set) else id(value)

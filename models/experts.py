@@ -130,7 +130,7 @@ class Experts:
     def predict(self, X: np.ndarray, neighbors: np.ndarray | None) -> np.ndarray:
         """Return the opinion of each expert (rows, experts).
 
-        The order is trees, second expert, interpolation, unit, as far as there are such. Rows
+        The order is trees, second expert, interpolation, unit; missing ones are left out. Rows
         without neighbors repeat the trees.
         """
         if neighbors is None:

@@ -19,7 +19,7 @@ REFRESH_S = 5.0
 MAX_IDLE_S = 600.0
 """Time limit of a wait without any worker."""
 RETIRE_S, MAX_RETIRE_S = 5.0, 300.0
-"""A device that proved unfit is tried again after so many seconds, then after twice as many."""
+"""Seconds until a device that proved unfit is tried again; they double each time."""
 
 Worker = Hashable
 

@@ -110,7 +110,7 @@ class Program:
     def shown(self) -> str:
         """Return all there is to know of the program without its secrets.
 
-        Its hash identifies the program, so that nobody can guess a secret from the hash.
+        Its hash identifies the program, and no secret can be guessed from it.
         """
         environment = {n: "" if is_secret(n, t) else t for n, t in self.environment.items()}
         rest = replace(self, words=(), build="", compare="", environment=environment)

@@ -17,7 +17,7 @@ IMMUTABLE_TYPES = (int, float, complex, bool, str, bytes, type(None), np.generic
 def leaves(value: Any) -> Iterator[Any]:
     """Yield the leaves of nested tuples, lists and dicts, in order; a list of numbers is a leaf.
 
-    A container with Python code of its own may compute when it is read: it is a leaf, too.
+    A container with its own Python code may compute when it is read: it is a leaf, too.
     """
     if is_array(value):
         yield value

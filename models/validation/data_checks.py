@@ -1,6 +1,6 @@
 """Checks runs before training: warns about suspect rows, and leaves out what cannot be.
 
-No table is refused: a few impossible rows are left out, and of many it is asked what they are.
+No table is refused: a few impossible rows are left out, and a warning asks about many.
 """
 
 import warnings
@@ -115,9 +115,9 @@ def is_idle_power(family: Family | None, metered: pd.DataFrame) -> np.ndarray:
     """Return which rows have an idle board's ``power_w`` though they are busy.
 
     Power near the lowest of the device is explained by little work. It is not if the kernel reached
-    a good share of the roofline: then it was sampled after the kernel had ended.
-    Without a limit of power, the highest power of the device stands for it. Without a ``family``,
-    nothing is known of the work, so no row is.
+    a good share of the roofline: then it was sampled after the kernel had ended. Without a limit of
+    power, the highest power of the device stands for it. Without a ``family`` the work is unknown,
+    so no row is idle.
     """
     if family is None or metered.empty:
         return np.zeros(len(metered), dtype=bool)
