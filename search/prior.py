@@ -12,8 +12,7 @@ from foretune.errors import PredictorError, RunTableError
 from foretune.features.candidates import rows_of
 from foretune.measurement import Measurement
 from foretune.models.predictor import Predictor
-from foretune.models.saved.guides import GuideModel
-from foretune.models.saved.search_predictor import SearchPredictor
+from foretune.models.saved.guides import GuideModel, SearchPredictor
 from foretune.models.targets import MIN_ROWS
 from foretune.objective import Limit, Objective
 from foretune.problem import Problem

@@ -12,7 +12,7 @@ from foretune.datasets import card, load, shipped
 from foretune.device import Device
 from foretune.models import find_pretrained
 from foretune.models.saved import shipped as pretrained
-from foretune.models.saved.search_predictor import PredictorRequest
+from foretune.models.saved.guides import PredictorRequest
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 CPU = Device(DEVICE.name, "cpu", "toy", DEVICE.specs)

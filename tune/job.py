@@ -20,8 +20,8 @@ from foretune.errors import (
 )
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
+from foretune.models.saved.guides import PredictorRequest, SearchPredictor
 from foretune.models.saved.lookup import PredictorSource, find_search_predictor
-from foretune.models.saved.search_predictor import PredictorRequest, SearchPredictor
 from foretune.objective import ConstrainedObjective, Limit, Objective, limitable_columns_of
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress

@@ -15,8 +15,7 @@ from foretune.datasets.run_log import RunLog
 from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
-from foretune.models.saved.guides import GuideModel
-from foretune.models.saved.search_predictor import SearchPredictor
+from foretune.models.saved.guides import GuideModel, SearchPredictor
 from foretune.objective import ConstrainedObjective, Limit, Objective, violated_limits
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress

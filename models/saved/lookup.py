@@ -27,8 +27,14 @@ from foretune.errors import (
     UsageError,
 )
 from foretune.models.saved.folder import CARD
-from foretune.models.saved.guides import GuideModel, make_guide, mlflow_guide, onnx_guide
-from foretune.models.saved.search_predictor import PredictorRequest, SearchPredictor
+from foretune.models.saved.guides import (
+    GuideModel,
+    PredictorRequest,
+    SearchPredictor,
+    make_guide,
+    mlflow_guide,
+    onnx_guide,
+)
 from foretune.models.saved.shipped import NotShipped, find_pretrained
 from foretune.registry import is_code_location, object_at
 

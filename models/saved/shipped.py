@@ -20,7 +20,7 @@ from pathlib import Path
 from foretune.device import Device
 from foretune.errors import PredictorError
 from foretune.files import read_json, translate_read_errors
-from foretune.models.saved.search_predictor import PredictorRequest, SearchPredictor
+from foretune.models.saved.guides import PredictorRequest, SearchPredictor
 
 SHIPPED = Path(__file__).parents[1] / "shipped"
 CARD = "card.json"

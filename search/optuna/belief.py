@@ -8,8 +8,8 @@ import numpy as np
 from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.models.predictor import Predictor
+from foretune.models.saved.guides import SearchPredictor
 from foretune.models.saved.lookup import PredictorSource, read_guide
-from foretune.models.saved.search_predictor import SearchPredictor
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns

@@ -6,8 +6,7 @@ from foretune.datasets.runs import problems_of
 from foretune.device import canonical_name
 from foretune.errors import PredictorError
 from foretune.models.predictor import Predictor
-from foretune.models.saved.guides import GuideModel
-from foretune.models.saved.search_predictor import require_kernel
+from foretune.models.saved.guides import GuideModel, require_kernel
 from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.searcher import Prior

@@ -21,9 +21,8 @@ from foretune.errors import ProblemError, UnknownName, UsageError
 from foretune.files import translate_read_errors
 from foretune.kernel import Kernel
 from foretune.models.predictor import Predictor
-from foretune.models.saved.guides import SpacePredictor
+from foretune.models.saved.guides import SearchPredictor, SpacePredictor
 from foretune.models.saved.lookup import PredictorSource
-from foretune.models.saved.search_predictor import SearchPredictor
 from foretune.models.training import Training, train_predictor
 from foretune.models.validation.evaluation import VALIDATION_LEVELS, ValidationLevel
 from foretune.objective import Objective

@@ -52,8 +52,8 @@ def predict(
     is predicted faster and what limits either.
     Contributions are exact (TreeSHAP); this needs a predictor of model xgboost.
     """
+    from foretune.models.saved.guides import require_kernel
     from foretune.models.saved.lookup import read_predictor
-    from foretune.models.saved.search_predictor import require_kernel
 
     options.require_positive_int(top, "--top")
     if config and not explain:

@@ -14,7 +14,7 @@ from foretune.errors import ForetuneWarning, PredictorError, RunTableError
 from foretune.models import Predictor
 from foretune.models import find_pretrained as find_guide
 from foretune.models.saved import shipped
-from foretune.models.saved.search_predictor import PredictorRequest
+from foretune.models.saved.guides import PredictorRequest
 from foretune.models.saved.shipped import NotShipped, Pretrained, read_cards
 from foretune.models.validation.metrics import score
 from foretune.models.validation.splits import task_numbers
