@@ -35,28 +35,13 @@ OutputCheck = Callable[[Any, Any], bool]
 class FunctionKernel(WrappedKernel):
     """A function whose knobs are some of its keyword arguments.
 
-    Args:
-        function: called with the arguments and a configuration. It may return its output, write it
-            into its arguments, or both.
-        knobs: argument -> values.
-        args: positional arguments; or a function of the problem's parameters that returns them.
-        kwargs: named arguments that are not knobs.
-        check: the reference: a function of the same arguments without knobs, which returns the
-            output or writes it into them; or the output itself, which fits the given arguments
-            only: then none is ever redrawn. None: the default's output.
-        verify: judges an output, ``verify(reference, output)``, instead of ``tolerance``. Both are
-            as the function returns them; a list, if it also writes into its arguments.
-        tolerance: largest accepted relative error, see `foretune.relative_error`.
-        restrictions: rules between knobs.
-        default: baseline configuration; None: the function's defaults.
-        name: in the store; None: the function's name.
-        cost: work of one launch, if known.
-        device_kind: ``gpu`` if the function launches work on torch's current GPU.
-        pinned: names of arguments that are never redrawn, see `make_inputs`.
+    It may return its output, write it into its arguments, or both. Parameters are those of
+    `foretune.tune_function`. ``verify`` gets outputs as the function returns them; a list, if it
+    also writes into its arguments. ``device_kind`` is ``gpu`` if the function launches work on
+    torch's current GPU.
 
-    Raises:
-        UsageError: the function takes no argument of a knob's name, or the default is not in the
-            space.
+    Raises UsageError if the function takes no argument of a knob's name, or the default is not in
+    the space.
     """
 
     def __init__(

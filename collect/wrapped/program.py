@@ -42,21 +42,11 @@ ERROR_LINE = re.compile(r"\berror:|undefined reference")
 
 @dataclass(frozen=True)
 class Program:
-    """A program with knobs.
+    """A program with knobs; its parts are the parameters of `foretune.tune_program`.
 
-    Attributes:
-        words: the program and its arguments, with ``{knob}`` anywhere in them.
-        build: build command, with ``{knob}`` and ``{dir}``.
-        environment: variable -> text, likewise.
-        templates: template file -> file written from it, with every ``{knob}`` replaced.
-        time: regular expression whose first group is the time in the output; None: wall time.
-        time_unit: ns, us, ms or s.
-        check: regular expression that the output must match.
-        compare: command that checks the program's results by its exit code.
-        shell: whether a shell runs program and build, so that they may have pipes.
-        sources: source files that its commands do not name.
-        folder: working directory.
-        limit_s: timeout of one run, build or comparison in seconds.
+    ``{knob}`` may be anywhere in its words, its build, its environment and its templates.
+    ``folder`` is the working directory, and ``limit_s`` the timeout of one run, build or comparison
+    in seconds.
     """
 
     words: tuple[str, ...]
@@ -139,19 +129,10 @@ class Program:
 
 
 class ProgramKernel(WrappedKernel):
-    """A program as a kernel.
+    """A program as a kernel; ``scratch`` is the parent of the configurations' folders.
 
-    Args:
-        program: the program.
-        knobs: name -> values.
-        scratch: parent of the configurations' folders.
-        restrictions: rules between knobs.
-        default: baseline configuration; None: the first legal one.
-        name: in the store; None: the program's file name.
-        cost: work of one run, if known.
-
-    Raises:
-        UsageError: a knob is unused, or a pattern, unit or template is invalid.
+    Without a name, the store has it under the program's file name. Raises UsageError if a knob is
+    unused, or a pattern, unit or template is invalid.
     """
 
     tolerance = 0.5

@@ -50,24 +50,15 @@ Verify = Callable[..., Any]
 class SourceKernel(WrappedKernel):
     """A kernel's source as a kernel.
 
-    Args:
-        source: the source.
-        shape: launch shape.
-        arguments: NumPy arrays and NumPy numbers, in the order of the function's parameters.
-        knobs: name -> values.
-        defines: definitions instead of one per knob: name -> text or function of knobs.
-        restrictions: rules between knobs.
-        answer: expected content of each argument after a launch, or None if it is not checked.
-            None for all: the content that the default leaves.
-        atol: largest absolute difference from the answer, in addition to a relative one of 1e-5.
-        verify: judges instead: ``verify(answer, contents, atol=atol)``, both with one element per
-            argument, None for arguments that are not checked.
-        default: baseline configuration; None: the first one that works.
-        cost: work of one launch, if known.
+    ``arguments`` are NumPy arrays and NumPy numbers, in the order of the function's parameters.
+    ``defines`` are definitions instead of one per knob: name -> text or function of knobs.
+    ``answer`` is the expected content of each argument after a launch, or None if it is not
+    checked; without any, it is the content that the default leaves. It may differ by a relative
+    1e-5 and an absolute ``atol``, or ``verify(answer, contents, atol=atol)`` judges, with one
+    element per argument.
 
-    Raises:
-        UsageError: a knob is unused, or arguments and answer do not fit.
-        ForetuneError: there is no compiler for the language.
+    Raises UsageError if a knob is unused, or arguments and answer do not fit; ForetuneError if
+    there is no compiler for the language.
     """
 
     def __init__(
