@@ -124,11 +124,11 @@ def vector_bits(features: set[str]) -> float:
 
 
 def measure_cpu() -> dict[str, float]:
-    """Measure bandwidth (`triad_gbps`) and compute rates (`fma_gflops`)."""
+    """Measure bandwidth (`triad_gbps`) and compute rates (`fma_rates`)."""
     return {
         "memory_gbps": triad_gbps(_triad_elements()),
-        "fp32_gflops": fma_gflops(np.float32),
-        "fp64_gflops": fma_gflops(np.float64),
+        "fp32_gflops": max(fma_rates(np.float32).values()),
+        "fp64_gflops": max(fma_rates(np.float64).values()),
     }
 
 
@@ -152,14 +152,14 @@ def triad_gbps(elements: int, seconds: float = 0.4) -> float:
     """
     elements -= elements % _LANES
     ranges = split_range(elements, available_cores(), _LANES)
-    arrays = [_aligned(elements) for _ in range(3)]
+    arrays = [aligned(elements, np.float64) for _ in range(3)]
     fill, best_s = compile_function(_FILL, "fill"), math.inf
     for array in arrays:
         # First touch: the core that uses a page allocates it in its own memory.
         run_parallel(_bind_arrays(fill, array, 1.0), ranges)
     for store in ("store", "store_past_cache"):
         work = _bind_arrays(compile_function(_triad_source(store), "triad"), *arrays, 3.0)
-        best_s = min(best_s, _fast_seconds(partial(run_parallel, work, ranges), seconds / 2))
+        best_s = min(best_s, fast_seconds(partial(run_parallel, work, ranges), seconds / 2))
     return 3 * 8 * elements / best_s / 1e9
 
 
@@ -173,9 +173,9 @@ def _triad_source(store: str) -> str:
     return function_source("triad", "a, b, c, scalar, start, stop", body)
 
 
-def _aligned(elements: int) -> Any:
-    """Return an array of doubles that starts at a cache line; its pages are not allocated yet."""
-    array = np.empty(elements + _LANES)
+def aligned(elements: int, dtype: type[np.generic]) -> Any:
+    """Return an array of 8-byte elements from a cache line on; its pages are not allocated yet."""
+    array = np.empty(elements + _LANES, dtype)
     skip = -array.ctypes.data // 8 % _LANES
     return array[skip : skip + elements]
 
@@ -198,17 +198,16 @@ def _last_level_caches(cpus: Path = CPU_FOLDER) -> int:
     return max(1, len(shared))
 
 
-def fma_gflops(dtype: type[np.floating[Any]], seconds: float = 0.1) -> float:
-    """Return the rate of independent fused multiply-adds on all cores, in 1e9 operations/s.
+def fma_rates(dtype: type[np.floating[Any]], seconds: float = 0.1) -> dict[int, float]:
+    """Return the rates of fused multiply-adds on all cores, 1e9 operations/s, by bits of a vector.
 
     Each core keeps a dozen accumulators in registers: enough to hide the latency of two pipelines,
-    few enough for sixteen registers. The best of three vector widths counts, because the widest is
-    not the fastest on every machine.
+    few enough for sixteen registers. The widest vector is not the fastest on every machine.
 
     All cores run at once. Each core is timed separately in slices of a millisecond, and its faster
     slices count. Another process that shares a core therefore does not lower the result.
     """
-    threads, best = available_cores(), 0.0
+    threads, rates = available_cores(), {}
     # Many cores need longer slices, because their threads queue to start the next slice.
     iterations = _ITERATIONS * max(1, threads // 32)
     for bits in (128, 256, 512):
@@ -216,8 +215,8 @@ def fma_gflops(dtype: type[np.floating[Any]], seconds: float = 0.1) -> float:
         loop = compile_function(_fma_source(lanes), "accumulate")
         call = partial(loop, dtype(0.5), dtype(1e-3), iterations)
         operations = 2.0 * _ACCUMULATORS * lanes * iterations
-        best = max(best, operations * _calls_per_second(call, threads, seconds) / 1e9)
-    return best
+        rates[bits] = operations * _calls_per_second(call, threads, seconds) / 1e9
+    return rates
 
 
 _ACCUMULATORS = 12
@@ -229,7 +228,7 @@ def _calls_per_second(call: Callable[[], object], threads: int, seconds: float) 
     fast_s = [0.0] * threads
 
     def repeat(thread: int, _: int) -> None:
-        fast_s[thread] = _fast_seconds(call, seconds)
+        fast_s[thread] = fast_seconds(call, seconds)
 
     call()  # compiles
     run_parallel(repeat, [(i, i + 1) for i in range(threads)])
@@ -253,7 +252,7 @@ def _bind_arrays(function: Any, *args: Any) -> Callable[[int, int], object]:
     return lambda start, stop: function(*args, start, stop)
 
 
-def _fast_seconds(call: Callable[[], object], seconds: float) -> float:
+def fast_seconds(call: Callable[[], object], seconds: float) -> float:
     """Call for ``seconds``, and return the first decile of the call times.
 
     The minimum is no good estimate: on shared machines, single calls come out at half of the

@@ -224,7 +224,9 @@ def local_cpu(measure: bool = True) -> Device:
     )
 
 
-def probe_cpu(refresh: bool = False, measure: bool = True) -> Probe | None:
+def probe_cpu(
+    refresh: bool = False, measure: bool = True, dissected: Mapping[str, float] | None = None
+) -> Probe | None:
     """Return the measured ``memory_gbps``, ``fp32_gflops`` and ``fp64_gflops`` of this CPU.
 
     Measuring takes a few seconds, most of them compilation. The result is cached as JSON in the
@@ -233,6 +235,7 @@ def probe_cpu(refresh: bool = False, measure: bool = True) -> Probe | None:
     busy machine are measured again by the first process that finds it quiet; the higher ones stay.
 
     ``refresh`` measures again now; without ``measure``, the result is None if nothing is cached.
+    ``dissected`` are further rates to keep (`foretune.collect.dissection.Dissection.specs`).
     Raises MissingExtra without Numba.
     """
     machine: dict[str, Any] = {
@@ -247,6 +250,7 @@ def probe_cpu(refresh: bool = False, measure: bool = True) -> Probe | None:
     found = _memo.get(path) or _read(path)
     if measure and (refresh or not found or (path not in _memo and _can_improve(found))):
         found = _measure(found)
+        found.specs.update(dissected or {})
         _write(path, {"machine": machine, **asdict(found)})
     if found:
         _memo[path] = found
@@ -267,7 +271,8 @@ def _measure(before: Probe | None) -> Probe:
         return Probe(specs, MachineLoad(load.other_load, load.steal).disturbance)
     # The machine was quiet just now: what the host takes away during the probe, it always takes.
     disturbance = before.disturbance and MachineLoad(load.other_load).disturbance
-    return Probe({s: max(rate, before.specs[s]) for s, rate in specs.items()}, disturbance)
+    higher = {s: max(rate, before.specs[s]) for s, rate in specs.items()}
+    return Probe({**before.specs, **higher}, disturbance)
 
 
 def _watched(work: Callable[[], T]) -> "tuple[T, MachineLoad]":
@@ -287,11 +292,12 @@ def cache_directory() -> Path:
 def _read(path: Path) -> Probe | None:
     try:
         content = read_json(path)
-        specs = {spec: float(content["specs"][spec]) for spec in _MEASURED}
+        specs = {str(spec): float(value) for spec, value in content["specs"].items()}
         found = Probe(specs, str(content["disturbance"]))
-    except (OSError, ValueError, TypeError, KeyError):
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
         return None
-    return found if all(0 < value < math.inf for value in specs.values()) else None
+    valid = all(0 < value < math.inf for value in specs.values())
+    return found if valid and specs.keys() >= _MEASURED else None
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:
@@ -300,4 +306,4 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
         new.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-_MEASURED = ("memory_gbps", "fp32_gflops", "fp64_gflops")
+_MEASURED = {"memory_gbps", "fp32_gflops", "fp64_gflops"}

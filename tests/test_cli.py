@@ -1,6 +1,7 @@
 """The command line as its users meet it: JSON, tables, one line for everything that is wrong."""
 
 import json
+import math
 import os
 import re
 import shutil
@@ -19,6 +20,7 @@ import foretune.tune.doors
 from foretune.cli import main
 from foretune.collect import IsolatedRunner, Timing, machine_load
 from foretune.collect.devices import Probe
+from foretune.collect.dissection import Dissection, Level, MemoryCurve
 from foretune.datasets import read_runs, write_runs
 from foretune.models import Predictor
 from foretune.tune.campaign.preset import PRESETS, Preset
@@ -199,16 +201,33 @@ def test_doctor_names_the_doors_into_other_tools(capsys, monkeypatch):
         assert any(name in line for name in foretune.tune.doors.__all__)
 
 
-def test_doctor_probes_again(capsys, monkeypatch):
+def test_doctor_probes_again(capsys, monkeypatch, tmp_path):
     probes = {False: Probe({"memory_gbps": 12.5}, "busy"), True: Probe({"memory_gbps": 38.0}, "")}
+    levels = Level("L1", 4.0, 1.0, 200.0, 0.0), Level("memory", math.inf, 80.0, 20.0, 0.5)
+    curve = MemoryCurve((4.0, 8.0), (1.0, 80.0), (200.0, 20.0), levels)
+    found = Dissection(curve, {"fp32 x 256": 9.5}, 120.0, {"0-1": 50.0}, 1, 2, 3)
     monkeypatch.setattr(
-        "foretune.collect.devices.probe_cpu", lambda refresh=False, measure=True: probes[refresh]
+        "foretune.collect.devices.probe_cpu", lambda refresh=False, **_: probes[refresh]
     )
-    assert main(["doctor", "--probe"]) == 0
-    assert re.search(r"memory_gbps\W+12\.5\W+38\.0", capsys.readouterr().out)
+    monkeypatch.setattr("foretune.collect.dissection.dissect_cpu", lambda progress: found)
+    assert main(["doctor", "--probe", "--plot", str(tmp_path / "new" / "levels.png")]) == 0
+    out = capsys.readouterr().out
+    assert re.search(r"memory_gbps\W+12\.5\W+38\.0", out)
+    assert re.search(r"memory +- +- +80.0 +20.0 +two rounds differ by 50%", out)
+    assert "L1: smaller than the system says" in out
+    assert (tmp_path / "new" / "levels.png").exists()
     now = run_json(capsys, "doctor", "--probe")
     assert now["before"] == {"specs": {"memory_gbps": 12.5}, "disturbance": "busy"}
     assert now["now"]["specs"] == {"memory_gbps": 38.0}
+    assert now["dissection"]["memory"]["levels"][1]["size_kib"] is None
+
+
+def test_doctor_says_at_once_where_it_cannot_draw(capsys, monkeypatch, tmp_path):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("foretune.collect.dissection.dissect_cpu", lambda progress: 1 / 0)
+    wrong = str(tmp_path / "file" / "levels.png")
+    assert "cannot write" in fails(capsys, 1, "doctor", "--probe", "--plot", wrong)
+    assert "give both" in fails(capsys, 2, "doctor", "--plot", "levels.png")
 
 
 def test_extras_are_printed_as_they_are_typed(capsys, monkeypatch):

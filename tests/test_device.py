@@ -45,7 +45,9 @@ SPOT_CHECKS = [
 def test_columns_are_the_specs_in_order():
     text = files("foretune").joinpath("device_specs.csv").read_text(encoding="utf-8")
     rows = list(csv.reader(text.splitlines()))
-    assert rows[0] == ["name", "kind", "architecture", *SPECS, "source"]
+    only_measured = {"l1_gbps", "l2_gbps", "l3_gbps", "memory_ns"}
+    listed = [spec for spec in SPECS if spec not in only_measured]
+    assert rows[0] == ["name", "kind", "architecture", *listed, "source"]
     assert {len(row) for row in rows} == {len(rows[0])}
     assert len(rows) - 1 == len(known_devices()) >= 36  # and so no name occurs twice
 

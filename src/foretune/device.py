@@ -32,6 +32,10 @@ SPECS: dict[str, str] = {
     "l1_kib": "first-level data cache per core; L1 and shared memory per SM",
     "l2_kib": "second-level cache: per core on a CPU, whole device on a GPU",
     "l3_kib": "last-level cache shared by cores (AMD GPUs: Infinity Cache)",
+    "l1_gbps": "rate at which one core reads from its first-level cache, GB/s (1e9)",
+    "l2_gbps": "the same from its second-level cache",
+    "l3_gbps": "the same from the last-level cache",
+    "memory_ns": "time of a random read from main memory, nanoseconds",
     "vector_bits": "widest SIMD register of a CPU",
     "power_limit_w": "board or package power limit, watts",
 }

@@ -3,6 +3,7 @@
 import json
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 pytest.importorskip("numba")
@@ -64,7 +65,7 @@ def test_real_probe():
 
 @pytest.mark.parametrize("store", ["store", "store_past_cache"])
 def test_triad_computes_what_it_says(store):
-    a, b, c = (cpu._aligned(64) for _ in range(3))
+    a, b, c = (cpu.aligned(64, np.float64) for _ in range(3))
     a[:], b[:], c[:] = 0, range(64), 2
     assert a.ctypes.data % 64 == 0
     cpu.compile_function(cpu._triad_source(store), "triad")(a, b, c, 3.0, 8, 48)
@@ -172,6 +173,13 @@ def test_the_higher_rates_stay(measured, monkeypatch):
     )
     assert devices.probe_cpu(refresh=True).specs == {**first.specs, "fp32_gflops": 500.0}
     assert devices.probe_cpu().disturbance == ""  # of the first
+
+
+def test_what_a_dissection_found_stays(measured):
+    devices.probe_cpu(refresh=True, dissected={"l1_gbps": 200.0})
+    devices._memo.clear()
+    assert devices.local_cpu().specs["l1_gbps"] == 200.0
+    assert devices.probe_cpu(refresh=True).specs["l1_gbps"] == 200.0
 
 
 def test_what_a_host_always_takes_does_not_count_twice(measured):

@@ -1,16 +1,23 @@
 """``foretune doctor``: devices, what works on this machine, and how to get the rest."""
 
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output
+from foretune.collect.cpu import cache_sizes, cpu_name
+from foretune.console import progress_bar
+from foretune.errors import OutputError, UsageError
+from foretune.files import require_writable
 
 if TYPE_CHECKING:
     from foretune.collect.devices import Probe
+    from foretune.collect.dissection import Dissection, MemoryCurve
     from foretune.device import Device
 
 
@@ -18,14 +25,17 @@ def doctor(
     context: typer.Context,
     known: bool = typer.Option(False, "--known", help="Only list the devices Foretune knows."),
     probe: bool = typer.Option(
-        False, "--probe", help="Only measure the CPU's rates again; the higher ones are kept."
+        False, "--probe", help="Only measure the CPU's caches, rates and overheads (a minute)."
+    ),
+    plot: Path | None = typer.Option(
+        None, "--plot", help="With --probe: draw latency over working sets to this file."
     ),
     ray: bool = typer.Option(
         False, "--ray", help="Only print this machine's devices for 'ray start --resources'."
     ),
 ) -> None:
     """Check what works on this machine and how to get the rest; list its devices and rates."""
-    from foretune.collect.devices import local_devices, probe_cpu
+    from foretune.collect.devices import local_devices
     from foretune.collect.distributed.actor import resource_counts
     from foretune.device import known_devices
     from foretune.tune.doctor import examine
@@ -34,10 +44,10 @@ def doctor(
     if ray:
         print(json.dumps(resource_counts(local_devices())))
         return
+    if plot and not probe:
+        raise UsageError("--plot draws what --probe measures: give both")
     if probe:
-        before, now = probe_cpu(measure=False), probe_cpu(refresh=True)
-        _show_probes(output, before, now)
-        output.result({"before": before, "now": now})
+        _probe(output, plot)
         return
     if known:
         output.result({"devices": _show_devices(output, list(known_devices().values()))})
@@ -49,6 +59,82 @@ def doctor(
     output.say("")
     devices = _show_devices(output, local_devices())
     output.result({"checks": findings, "devices": devices})
+
+
+def _probe(output: Output, plot: Path | None) -> None:
+    """Take the CPU and the GPUs apart, print what was found, and keep the CPU's rates."""
+    from foretune.collect.devices import local_gpus, probe_cpu
+    from foretune.collect.dissection import dissect_cpu
+
+    if plot:
+        require_writable(plot.parent, "the folder")
+    before = probe_cpu(measure=False)
+    with progress_bar() as progress:
+        found = dissect_cpu(progress)
+        now = probe_cpu(refresh=True, dissected=found.specs)
+        curves = {cpu_name(): found.memory}
+        for gpu in local_gpus():
+            from foretune.collect.gpu_dissection import dissect_gpu
+
+            curves[gpu.name] = dissect_gpu(gpu, progress)
+    if plot:
+        _draw(found.memory, plot)
+    for name, curve in curves.items():
+        _show_levels(output, name, curve, cache_sizes() if curve is found.memory else {})
+    _show_dissection(output, found)
+    _show_probes(output, before, now)
+    output.result({"before": before, "now": now, "dissection": found, "memory": curves})
+
+
+def _draw(curve: "MemoryCurve", path: Path) -> None:
+    from matplotlib import pyplot
+
+    from foretune.plot import memory_levels
+
+    figure, ax = pyplot.subplots(layout="constrained")
+    try:
+        memory_levels(curve, ax)
+        figure.savefig(path)
+    except (OSError, ValueError) as e:  # the latter: no format of pictures
+        raise OutputError(f"cannot write {path}: {e}") from e
+    finally:
+        pyplot.close(figure)
+
+
+def _show_levels(
+    output: Output, name: str, curve: "MemoryCurve", told_kib: Mapping[str, float]
+) -> None:
+    """Print the levels of a device's memory beside the sizes that the system tells."""
+    told = {cache.removesuffix("_kib").upper(): size for cache, size in told_kib.items()}
+    rows = [
+        [
+            level.name,
+            f"{level.size_kib:,.0f}" if level.size_kib < math.inf else "-",
+            f"{told[level.name]:,.0f}" if level.name in told else "-",
+            f"{level.latency_ns:.1f}",
+            f"{level.read_gbps:,.1f}",
+            "" if level.stable else f"two rounds differ by {level.difference:.0%}",
+        ]
+        for level in curve.levels
+    ]
+    output.table(f"memory of {name}", ("", "KiB", "system says", "ns", "GB/s", ""), rows)
+    small = [v.name for v in curve.levels if v.size_kib < 0.7 * told.get(v.name, 0.0)]
+    if small:
+        output.say(f"{', '.join(small)}: smaller than the system says, perhaps shared with others")
+
+
+def _show_dissection(output: Output, found: "Dissection") -> None:
+    """Print the rates of vectors, and the overheads."""
+    rates = [[kind, f"{rate:,.1f}"] for kind, rate in found.fma_gflops.items()]
+    output.table("multiply-adds of all cores", ("type x bits", "1e9 operations/s"), rows=rates)
+    times = {
+        "memory while all other cores read, ns": found.loaded_latency_ns,
+        **{f"cache line between cores {c}, ns": ns for c, ns in found.core_to_core_ns.items()},
+        "call of a compiled function, us": found.call_us,
+        "work on all cores, us": found.parallel_us,
+        "first touch of a page, us": found.page_us,
+    }
+    output.table("overheads", ("", "time"), [[n, f"{t:,.2f}"] for n, t in times.items()])
 
 
 def _show_probes(output: Output, before: "Probe | None", now: "Probe | None") -> None:

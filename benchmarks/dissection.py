@@ -1,0 +1,81 @@
+"""How right is ``foretune doctor --probe``? Beside lscpu and, where installed, likwid-bench.
+
+    python benchmarks/dissection.py [--repeats 15]
+
+Bandwidth is read by one core, in turns, the better of all repeats of either (``likwid-bench -t
+load_avx512``, or the widest ``load`` that runs). Sizes are those that Linux tells.
+"""
+
+import argparse
+import re
+import shutil
+import subprocess
+
+import numpy as np
+from machine import heading, markdown
+
+from foretune.collect import local_device
+from foretune.collect.cpu import cache_sizes
+from foretune.collect.dissection import _Buffer, dissect_cpu
+
+VOLUME = 1 << 28
+"""Bytes that a run of likwid-bench reads: milliseconds, since it reports a mean, and other
+processes may take the core away."""
+LOADS = ("load_avx512", "load_avx", "load_sse")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--repeats", type=int, default=15)
+    repeats = parser.parse_args().repeats
+    found = dissect_cpu()
+    print(heading("A machine taken apart", local_device()))
+    told = {name.removesuffix("_kib").upper(): size for name, size in cache_sizes().items()}
+    rows = []
+    for level in found.memory.levels:
+        memory = level.name == "memory"
+        size = int(found.memory.sizes_kib[-1] if memory else level.size_kib / 2)
+        ours, theirs = compare(size, repeats)
+        rows.append([
+            level.name,
+            "-" if memory else f"{level.size_kib:,.0f}",
+            f"{told[level.name]:,.0f}" if level.name in told else "-",
+            f"{level.size_kib / told[level.name]:.2f}" if level.name in told else "-",
+            f"{level.latency_ns:.1f}",
+            f"{ours:.1f}",
+            f"{theirs:.1f}",
+            f"{ours / theirs:.2f}",
+            f"{level.difference:.1%}",
+        ])  # fmt: skip
+    columns = [
+        "level", "KiB", "Linux says", "ratio", "latency, ns", "GB/s", "likwid-bench", "ratio",
+        "rounds differ by",
+    ]  # fmt: skip
+    print(markdown(columns, rows))
+
+
+def compare(size_kib: int, repeats: int) -> tuple[float, float]:
+    """Return the rates at which we and likwid-bench read a working set, GB/s; NaN without it."""
+    buffer = _Buffer(size_kib)
+    ours, theirs = [], []
+    for _ in range(repeats):
+        ours.append(buffer.read_gbps(size_kib, seconds=0.2))
+        theirs.append(likwid_gbps(size_kib))
+    return max(ours), float(np.nanmax([*theirs, -np.inf])) if any(theirs) else np.nan
+
+
+def likwid_gbps(size_kib: int) -> float:
+    """Return what likwid-bench reads on one core, GB/s; NaN if it does not run."""
+    if shutil.which("likwid-bench") is None:
+        return np.nan
+    for load in LOADS:
+        times = max(4, VOLUME // (1024 * size_kib))
+        command = ["likwid-bench", "-t", load, "-i", str(times), "-w", f"S0:{size_kib}kB:1"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if rate := re.search(r"MByte/s:\s+([\d.]+)", done.stdout):
+            return float(rate[1]) / 1e3
+    return np.nan
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Latency and bandwidth of a GPU's caches and memory; the twin of `foretune.collect.dissection`.
+
+One program follows pointers, and all multiprocessors read the working set again and again.
+"""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from foretune.collect.dissection import LINE_BYTES, ROUNDS, MemoryCurve, working_sets
+from foretune.collect.kernels.triton_probe import chase, read
+from foretune.collect.timing import Timer, gpu_timer
+from foretune.device import Device
+from foretune.progress import SILENT, Progress
+
+STEPS = 4096
+"""Dependent loads per launch."""
+BLOCK, PROGRAMS_PER_CORE = 1024, 8
+READS = 1 << 28
+"""Bytes that a launch reads at least."""
+_WORDS = LINE_BYTES // 4
+
+
+def dissect_gpu(device: Device, progress: Progress = SILENT) -> MemoryCurve:
+    """Measure a GPU of this machine; takes a few seconds.
+
+    Args:
+        device: the GPU.
+        progress: receives a step per working set.
+    """
+    sizes = working_sets(int(4 * max(device.specs.get("l2_kib", 0.0), 32 * 1024)))
+    timer = gpu_timer(device, warm_cache=True)
+    memory = torch.zeros(sizes[-1] * 256, dtype=torch.int32, device=f"cuda:{device.index}")
+    programs = int(device.specs.get("cores", 100)) * PROGRAMS_PER_CORE
+    progress.start("taking the GPU apart", ROUNDS * len(sizes))
+    latency, rate = (np.empty((ROUNDS, len(sizes))) for _ in range(2))
+    for round_number in range(ROUNDS):
+        for i, size in enumerate(sizes):
+            latency[round_number, i] = latency_ns(memory, size, timer)
+            rate[round_number, i] = read_gbps(memory, size, programs, timer)
+            progress.advance(f"{size:,} KiB")
+    return MemoryCurve.from_rounds(sizes, latency, rate)
+
+
+def latency_ns(memory: torch.Tensor, size_kib: int, timer: Timer, steps: int = STEPS) -> float:
+    """Return the time of a dependent load in a working set."""
+    position = link(memory, size_kib)
+    lines = size_kib * 1024 // LINE_BYTES
+    chase[(1,)](memory, position, min(lines, 1 << 20))  # brings them into the caches
+    launch = partial(chase[(1,)], memory, position, steps)
+    return _fast_ms(launch, timer) / steps * 1e6
+
+
+def read_gbps(memory: torch.Tensor, size_kib: int, programs: int, timer: Timer) -> float:
+    """Return the rate at which all multiprocessors read a working set."""
+    blocks = max(1, size_kib * 256 // BLOCK)
+    times = max(1, READS // (blocks * BLOCK * 4))
+    sums = torch.zeros(programs * BLOCK, dtype=torch.int32, device=memory.device)
+    launch = partial(read[(programs,)], memory, sums, blocks, times, BLOCK)
+    return blocks * BLOCK * 4 * times / _fast_ms(launch, timer) / 1e6
+
+
+def link(memory: torch.Tensor, size_kib: int) -> torch.Tensor:
+    """Link the lines of a working set to a ring in random order; return a position on it."""
+    order = torch.randperm(size_kib * 1024 // LINE_BYTES, device=memory.device) * _WORDS
+    memory[order] = order.roll(-1).to(torch.int32)
+    return order[:1].to(torch.int32)
+
+
+def _fast_ms(launch: Any, timer: Timer, samples: int = 20) -> float:
+    """Return the first decile of the times of a launch."""
+    launch()
+    return float(np.quantile([timer.sample_ms(launch, 1) for _ in range(samples)], 0.1))
