@@ -241,7 +241,7 @@ def cut_by(tool: RecordedFlashInfer, budget: int, seed: int | None) -> Callable[
 
 def flashinfer(table: Path, budgets: Sequence[int] = (2, 3, 4, 6)) -> str:
     """Return the table of FlashInfer's AutoTuner, alone and cut, over all orders of the layers."""
-    from foretune.tune.doors import patch_flashinfer
+    from foretune.tune.doors.flashinfer import MIN_BUDGET, patch_flashinfer
 
     found: dict[tuple[str, int], list[tuple[int, list[float], int]]] = {}
     for seed, order in enumerate(itertools.permutations(layers_of(table))):
@@ -251,6 +251,8 @@ def flashinfer(table: Path, budgets: Sequence[int] = (2, 3, 4, 6)) -> str:
         found.setdefault(("all tactics", 0), []).append((tool.count, [1.0] * len(alone), 0))
         for budget in budgets:
             for name in ("Foretune", "best of the nearest", "random"):
+                if name == "Foretune" and budget < MIN_BUDGET:
+                    continue
                 if name == "Foretune":
                     undo = patch_flashinfer(budget, store=False)
                 else:

@@ -19,6 +19,8 @@ from foretune.tune.store.subject import Subject
 T = TypeVar("T")
 DEFAULT = -1
 """FlashInfer's number of a runner's default tactic."""
+MIN_BUDGET = 3
+"""Two others tell which is faster; one tells nothing about its neighbors."""
 METHODS = (
     "_generate_optimization_profiles", "_prepare_input_tensors", "_profile_single_kernel", "filter",
 )  # fmt: skip
@@ -35,17 +37,17 @@ def patch_flashinfer(budget: int = 4, store: StoreLocation = None) -> Callable[[
     process group of FlashInfer's autotuner, the first rank decides for all.
 
     Args:
-        budget: number of tactics per bucket, at least 2.
+        budget: number of tactics per bucket, at least `MIN_BUDGET`.
         store: path or URL of the store for the times; None for the user's own, False for none.
 
     Returns:
         a function that undoes it.
 
     Raises:
-        UsageError: ``budget`` is below 2, or FlashInfer is absent, patched or of another version.
+        UsageError: ``budget`` is too small, or FlashInfer is absent, patched or of another version.
     """
-    if budget < 2:
-        raise UsageError(f"budget is {budget}: give 2 or more, as the default is one of them")
+    if budget < MIN_BUDGET:
+        raise UsageError(f"budget is {budget}: give {MIN_BUDGET} or more, the default included")
     try:
         from flashinfer.autotuner import get_autotune_process_group
         from flashinfer.autotuner.autotuner import AutoTuner

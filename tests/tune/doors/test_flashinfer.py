@@ -189,7 +189,7 @@ def test_servers_are_told_by_the_environment(tool, monkeypatch):
     monkeypatch.delenv(servers.VARIABLE, raising=False)
     servers.patch_server()
     assert TacticsBlocklist.filter is real
-    for wrong in ("many", "1", "-4"):
+    for wrong in ("many", "2", "-4"):
         monkeypatch.setenv(servers.VARIABLE, wrong)
         with pytest.warns(ForetuneWarning, match="tunes without Foretune"):
             servers.patch_server()
@@ -200,5 +200,5 @@ def test_servers_are_told_by_the_environment(tool, monkeypatch):
 
 
 def test_the_default_needs_room():
-    with pytest.raises(UsageError, match="2 or more"):
-        patch_flashinfer(budget=1)
+    with pytest.raises(UsageError, match="3 or more"):
+        patch_flashinfer(budget=2)
