@@ -2,6 +2,7 @@
 
     python benchmarks/doors.py kernel-tuner SPACES [--only NAMES] [--repeats 5]
     python benchmarks/doors.py flashinfer TABLE
+    HELION_BACKEND=pallas HELION_PALLAS_INTERPRET=1 python benchmarks/doors.py helion
 
 ``kernel-tuner``: Kernel Tuner's simulation mode replays the recorded spaces of SPACES (run tables)
 with Foretune's strategy, two of its own and random sampling. A space's share after n evaluations is
@@ -11,11 +12,17 @@ the fastest time / the fastest of the first n; the table has geometric means ove
 that have most values of M; each value is a bucket. The recorded times replace its clock. Beside
 Foretune: all tactics, random ones, and the best ones of the nearest bucket that is timed in full.
 A second table adds noise to the clock: the choice by estimates beside that of the least time.
+
+``helion``: a product of 128 × 128 matrices in interpreted Pallas, by Foretune, by Helion's own
+search with little effort and at random. To the target: configurations measured, with failures,
+until one is within 10 % of the fastest of all; ``>n`` if none was. The interpreter's times
+say nothing about other machines.
 """
 
 import argparse
 import itertools
 import json
+import os
 import random
 import tempfile
 import warnings
@@ -302,14 +309,70 @@ def flashinfer_noise(table: Path, levels: Sequence[float] = (0.01, 0.02, 0.05)) 
     return markdown(["noise", "chosen by", "kept", "two runs agree"], rows)
 
 
+def helion(budget: int = 8) -> str:
+    """Return the table of Helion's searches on one interpreted product."""
+    import helion as tool
+    import helion.language as hl
+    import torch
+    from helion.autotuner.base_search import BaseSearch
+
+    from foretune.tune.doors import helion_autotuner
+
+    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        out = torch.empty([x.size(0), y.size(1)], dtype=x.dtype, device=x.device)
+        for rows, columns in hl.tile([x.size(0), y.size(1)]):
+            total = hl.zeros([rows, columns], dtype=torch.float32)
+            for k in hl.tile(x.size(1)):
+                total = torch.addmm(total, x[rows, k], y[k, columns])
+            out[rows, columns] = total
+        return out
+
+    measured: list[float] = []
+    real = BaseSearch.benchmark_batch
+
+    def counted(search: Any, configs: Any, **named: Any) -> Any:
+        results = real(search, configs, **named)
+        measured.extend(result.perf for result in results)
+        return results
+
+    os.environ["HELION_SKIP_CACHE"] = "1"
+    BaseSearch.benchmark_batch = counted
+    runs: dict[str, list[float]] = {}
+    x, y = torch.randn(128, 128), torch.randn(128, 128)
+    for name, options in (
+        ("Foretune", {"autotuner_fn": helion_autotuner(budget)}),
+        ("Helion's, quick", {"autotune_effort": "quick"}),
+        ("random", {"autotuner_fn": helion_autotuner(budget, "random")}),
+    ):
+        measured.clear()
+        tool.kernel(product, static_shapes=True, autotune_random_seed=0, **options)(x, y)
+        runs[name] = list(measured)
+    target = 1.1 * min(map(min, runs.values()))
+    rows = []
+    for name, times in runs.items():
+        within = [i for i, time in enumerate(times, 1) if time <= target]
+        failed = sum(not np.isfinite(time) for time in times)
+        rows.append([
+            name, str(len(times)), str(failed), str(within[0]) if within else f">{len(times)}",
+            f"{times[0]:.3g}", f"{min(times):.3g}",
+        ])  # fmt: skip
+    titles = ["search", "measured", "failed", "to the target", "default, ms", "best, ms"]
+    return markdown(titles, rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tool", choices=["kernel-tuner", "flashinfer"])
-    parser.add_argument("data", type=Path)
+    parser.add_argument("tool", choices=["kernel-tuner", "flashinfer", "helion"])
+    parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--only", default="")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     print(heading(f"Foretune in {options.tool}", local_device("cpu")))
+    if options.tool == "helion":
+        print(helion())
+        return
+    if options.data is None:
+        parser.error(f"{options.tool} needs recorded times: name their folder or table")
     if options.tool == "flashinfer":
         print(flashinfer(options.data), flashinfer_noise(options.data), sep="\n\n")
         return

@@ -11,7 +11,7 @@ from foretune.collect.versions import toolchain
 from foretune.errors import UsageError
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.doors.knobs import flat_knobs
+from foretune.tune.doors.knobs import flat_knobs, internals_of
 from foretune.tune.doors.tactics import TacticTimes
 from foretune.tune.store.cache import StoreLocation
 from foretune.tune.store.subject import Subject
@@ -48,15 +48,13 @@ def patch_flashinfer(budget: int = 4, store: StoreLocation = None) -> Callable[[
     """
     if budget < MIN_BUDGET:
         raise UsageError(f"budget is {budget}: give {MIN_BUDGET} or more, the default included")
-    try:
+    with internals_of(TESTED):
         from flashinfer.autotuner import get_autotune_process_group
         from flashinfer.autotuner.autotuner import AutoTuner
         from flashinfer.tactics_blocklist import TacticsBlocklist
 
         homes = (AutoTuner, AutoTuner, AutoTuner, TacticsBlocklist)
         real = {(h, name): vars(h)[name] for h, name in zip(homes, METHODS, strict=True)}
-    except (ImportError, AttributeError, KeyError) as e:
-        raise UsageError(f"FlashInfer cannot be patched ({e}): {TESTED} was tested") from None
     if isinstance(real[TacticsBlocklist, "filter"], partialmethod):
         raise UsageError("FlashInfer is patched already: undo that first")
     door = _Door(budget, store, get_autotune_process_group, *real.values())

@@ -18,9 +18,10 @@ KEPT = 4
 def patch_tracing() -> Callable[[], None]:
     """Shorten the lists that torch sees, where torch has the method that is replaced; undo it."""
     try:
-        from torch._higher_order_ops.triton_kernel_wrap import TritonHOPifier
+        from torch._higher_order_ops import triton_kernel_wrap
 
-        real = TritonHOPifier.call_triton_kernel
+        tracer: Any = triton_kernel_wrap.TritonHOPifier
+        real = tracer.call_triton_kernel
     except (ImportError, AttributeError):  # no torch, or an older one: it sees all configurations
         return lambda: None
 
@@ -31,10 +32,10 @@ def patch_tracing() -> Callable[[], None]:
             return real(self, variable, args, kwargs, tx)
         return real(self, variable, args, kwargs, tx)
 
-    TritonHOPifier.call_triton_kernel = call
+    tracer.call_triton_kernel = call
 
     def undo() -> None:
-        TritonHOPifier.call_triton_kernel = real
+        tracer.call_triton_kernel = real
 
     return undo
 

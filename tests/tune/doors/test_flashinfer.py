@@ -173,7 +173,7 @@ def test_other_versions_are_refused(tool, monkeypatch):
     with pytest.raises(UsageError, match=r"0\.7\.2 was tested"):
         patch_flashinfer()
     monkeypatch.setitem(sys.modules, "flashinfer.autotuner", None)
-    with pytest.raises(UsageError, match="cannot be patched"):
+    with pytest.raises(UsageError, match="does not fit this version"):
         patch_flashinfer()
 
 
