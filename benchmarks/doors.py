@@ -2,6 +2,7 @@
 
     python benchmarks/doors.py kernel-tuner SPACES [--only NAMES] [--repeats 5]
     python benchmarks/doors.py flashinfer TABLE
+    HELION_BACKEND=pallas HELION_PALLAS_INTERPRET=1 python benchmarks/doors.py helion
 
 ``kernel-tuner``: Kernel Tuner's simulation mode replays the recorded spaces of SPACES (run tables)
 with Foretune's strategy, two of its own and random sampling. A space's share after n evaluations is
@@ -9,12 +10,19 @@ the fastest time / the fastest of the first n; the table has geometric means ove
 
 ``flashinfer``: FlashInfer's own AutoTuner tunes the three layers of TABLE (a run table of products)
 that have most values of M; each value is a bucket. The recorded times replace its clock. Beside
-Foretune: all tactics, random ones, and the best ones of the first bucket; a layer order per row.
+Foretune: all tactics, random ones, and the best ones of the nearest bucket that is timed in full.
+A second table adds noise to the clock: the choice by estimates beside that of the least time.
+
+``helion``: a product of 128 × 128 matrices in interpreted Pallas, by Foretune, by Helion's own
+search with little effort and at random. To the target: configurations measured, with failures,
+until one is within 10 % of the fastest of all; ``>n`` if none was. The interpreter's times
+say nothing about other machines.
 """
 
 import argparse
 import itertools
 import json
+import os
 import random
 import tempfile
 import warnings
@@ -32,6 +40,7 @@ from foretune.datasets import read_runs
 from foretune.search.replay.recorded import RecordedSpace
 from foretune.tune.doors import KernelTunerStrategy
 
+Bucket = tuple[int, int, int]
 EVALUATIONS = (10, 20, 50, 100)
 STRATEGIES: dict[str, Callable[[], Any]] = {
     "Foretune": KernelTunerStrategy,
@@ -104,7 +113,7 @@ def kernel_tuner(spaces: list[RecordedSpace], repeats: int) -> str:
     return markdown(["strategy", *map(str, EVALUATIONS), f"worst at {EVALUATIONS[-1]}"], rows)
 
 
-def layers_of(table: Path, count: int = 3) -> list[dict[tuple[int, int, int], dict[Any, float]]]:
+def layers_of(table: Path, count: int = 3) -> list[dict[Bucket, dict[Any, float]]]:
     """Return layers: (M, K, N) -> tactic -> milliseconds; those with most values of M."""
     runs = read_runs(table)
     runs = runs[runs["status"] == "ok"]
@@ -116,7 +125,7 @@ def layers_of(table: Path, count: int = 3) -> list[dict[tuple[int, int, int], di
     )
     found = []
     for group in groups[:count]:
-        buckets: dict[tuple[int, int, int], dict[Any, float]] = {}
+        buckets: dict[Bucket, dict[Any, float]] = {}
         rows = zip(group[sizes].to_numpy(), group[knobs].to_numpy(), group["time_ms"], strict=True)
         for size, tactic, time in rows:
             buckets.setdefault(tuple(map(int, size)), {})[tuple(map(int, tactic))] = float(time)
@@ -125,22 +134,29 @@ def layers_of(table: Path, count: int = 3) -> list[dict[tuple[int, int, int], di
 
 
 class RecordedFlashInfer:
-    """FlashInfer's AutoTuner on recorded times; `timed` has those that it asked for."""
+    """FlashInfer's AutoTuner on recorded times; `timed` has those that it asked for.
 
-    def __init__(self, layers: list[dict[tuple[int, int, int], dict[Any, float]]]) -> None:
+    ``noise`` is the standard deviation of the clock's log errors.
+    """
+
+    def __init__(
+        self, layers: list[dict[Bucket, dict[Any, float]]], noise: float = 0.0, seed: int = 0
+    ) -> None:
         import torch
         from flashinfer.autotuner import autotuner
 
         self.layers = layers
-        self.timed: dict[tuple[int, int, int], dict[Any, float]] = {}
+        self.timed: dict[Bucket, dict[Any, float]] = {}
         self.tool = autotuner
         torch.cuda.is_current_stream_capturing = lambda: False
         times, timed = {k: v for layer in layers for k, v in layer.items()}, self.timed
+        rng = np.random.default_rng(seed)
 
         def time_of(tuner: Any, runner: Any, inputs: Any, tactic: Any, *args: Any, **k: Any) -> Any:
             size = (*inputs[0].shape, inputs[1].shape[1])
             tactic = next(iter(times[size])) if tactic == -1 else tactic
-            return timed.setdefault(size, {}).setdefault(tactic, times[size][tactic])
+            time = times[size][tactic] * np.exp(noise * rng.standard_normal())
+            return timed.setdefault(size, {}).setdefault(tactic, time)
 
         class Recorded(autotuner.TunableRunner):  # type: ignore[misc, name-defined]
             def get_valid_tactics(self, inputs: Any, profile: Any) -> list[Any]:
@@ -157,8 +173,16 @@ class RecordedFlashInfer:
         """Number of times that FlashInfer asked for."""
         return sum(map(len, self.timed.values()))
 
-    def tune(self) -> dict[tuple[int, int, int], float]:
-        """Tune all layers; return bucket -> milliseconds of FlashInfer's choice."""
+    def tune(self) -> dict[Bucket, float]:
+        """Tune all layers; return bucket -> recorded milliseconds of FlashInfer's choice."""
+        return {size: self.of(size)[tactic] for size, tactic in self.choices().items()}
+
+    def of(self, size: Bucket) -> dict[Any, float]:
+        """Return the recorded times of a bucket."""
+        return next(layer[size] for layer in self.layers if size in layer)
+
+    def choices(self) -> dict[Bucket, Any]:
+        """Tune all layers; return bucket -> FlashInfer's choice."""
         import torch
 
         self.timed.clear()
@@ -176,84 +200,181 @@ class RecordedFlashInfer:
             for m in buckets:
                 inputs = [torch.empty(m, k, device="meta"), torch.empty(k, n, device="meta")]
                 _, tactic = tuner.choose_one("gemm", [self.runner], config, inputs)
-                times = layer[m, k, n]
-                found[m, k, n] = times[next(iter(times)) if tactic == -1 else tactic]
+                found[m, k, n] = next(iter(layer[m, k, n])) if tactic == -1 else tactic
         return found
 
 
 def cut_by(tool: RecordedFlashInfer, budget: int, seed: int | None) -> Callable[[], None]:
-    """Replace FlashInfer's filter by random choice, or with no seed the best of its first bucket.
+    """Replace FlashInfer's filter by random choice, or with no seed the nearest bucket's best.
 
-    The default and that whole bucket, the largest, are timed as with Foretune. Returns what undoes
-    it.
+    The default and the same two buckets are timed as with Foretune. Returns what undoes it.
     """
     from flashinfer.tactics_blocklist import TacticsBlocklist
 
     rng = np.random.default_rng(seed)
     automatic = tool.tool.AutoTuner
     real, profiles = TacticsBlocklist.filter, automatic._generate_optimization_profiles
+    prepare, rows = automatic._prepare_input_tensors, [0]
+
+    def generate(*args: Any, **named: Any) -> list[Any]:
+        found = profiles(*args, **named)
+        return [found[-1], *found[:-1]]
+
+    def remember(tuner: Any, profile: Any, inputs: Any) -> Any:
+        rows[0] = profile.get_opt_shapes()[0][0]
+        return prepare(tuner, profile, inputs)
 
     def choose(blocklist: Any, custom_op: str, runner: Any, tactics: list[Any]) -> list[Any]:
-        if not tool.timed:
+        if len(tool.timed) < 2:
             return tactics
-        first = next(iter(tool.timed.values()))
+        full = list(tool.timed)[:2]
+        near = tool.timed[min(full, key=lambda size: abs(np.log(size[0] / rows[0])))]
         others = tactics[1:]
         if seed is None:
-            ranked = sorted(others, key=lambda t: first.get(t, np.inf))
+            ranked = sorted(others, key=lambda t: near.get(t, np.inf))
         else:
             ranked = [others[i] for i in rng.permutation(len(others))]
         return [tactics[0], *ranked[: budget - 1]]
 
     def undo() -> None:
         TacticsBlocklist.filter, automatic._generate_optimization_profiles = real, profiles
+        automatic._prepare_input_tensors = prepare
 
     TacticsBlocklist.filter = choose
-    automatic._generate_optimization_profiles = lambda *a, **k: profiles(*a, **k)[::-1]
+    automatic._generate_optimization_profiles = generate
+    automatic._prepare_input_tensors = remember
     return undo
 
 
-def flashinfer(table: Path, budgets: Sequence[int] = (3, 4, 6)) -> str:
+def flashinfer(table: Path, budgets: Sequence[int] = (2, 3, 4, 6)) -> str:
     """Return the table of FlashInfer's AutoTuner, alone and cut, over all orders of the layers."""
-    from foretune.tune.doors import patch_flashinfer
+    from foretune.tune.doors.flashinfer import MIN_BUDGET, patch_flashinfer
 
-    found: dict[tuple[str, int], list[tuple[int, list[float]]]] = {}
+    found: dict[tuple[str, int], list[tuple[int, list[float], int]]] = {}
     for seed, order in enumerate(itertools.permutations(layers_of(table))):
         tool = RecordedFlashInfer(list(order))
         alone = tool.tune()
-        found.setdefault(("all tactics", 0), []).append((tool.count, [1.0] * len(alone)))
+        default = {size: next(iter(tool.of(size).values())) for size in alone}
+        found.setdefault(("all tactics", 0), []).append((tool.count, [1.0] * len(alone), 0))
         for budget in budgets:
-            for name in ("Foretune", "best of the first", "random"):
+            for name in ("Foretune", "best of the nearest", "random"):
+                if name == "Foretune" and budget < MIN_BUDGET:
+                    continue
                 if name == "Foretune":
-                    undo = patch_flashinfer(budget)
+                    undo = patch_flashinfer(budget, store=False)
                 else:
                     undo = cut_by(tool, budget, seed if name == "random" else None)
                 ours = tool.tune()
                 undo()
                 kept = [alone[size] / ours[size] for size in alone]
-                found.setdefault((name, budget), []).append((tool.count, kept))
+                below = sum(ours[size] > default[size] for size in alone)
+                found.setdefault((name, budget), []).append((tool.count, kept, below))
     rows = []
     for (name, budget), runs in sorted(found.items(), key=lambda item: item[0][1]):
-        kept = [gmean(shares) for _, shares in runs]
-        every = [share for _, shares in runs for share in shares]
+        kept = [gmean(shares) for _, shares, _ in runs]
+        every = [share for _, shares, _ in runs for share in shares]
         near = np.mean([share >= 0.95 for share in every])
         rows.append([
-            name, str(budget or ""), f"{np.mean([n for n, _ in runs]):.0f}",
+            name, str(budget or ""), f"{np.mean([n for n, *_ in runs]):.0f}",
             f"{gmean(every):.3f} ({min(kept):.3f}–{max(kept):.3f})", f"{near:.0%}",
-            f"{min(every):.2f}",
+            f"{min(every):.2f}", str(sum(below for *_, below in runs)),
         ])  # fmt: skip
-    return markdown(["tactics", "budget", "timed", "kept", "within 5 %", "worst bucket"], rows)
+    titles = ["tactics", "budget", "timed", "kept", "within 5 %", "worst bucket", "below default"]
+    return markdown(titles, rows)
+
+
+def flashinfer_noise(table: Path, levels: Sequence[float] = (0.01, 0.02, 0.05)) -> str:
+    """Return the table of choices by a noisy clock, and how often two runs choose the same."""
+    from foretune.tune.doors import patch_flashinfer
+    from foretune.tune.doors.tactics import TacticTimes
+
+    estimates, rows = TacticTimes.estimates, list[list[str]]()
+    for noise in levels:
+        for name, choose in (
+            ("least time", lambda times, bucket, timed: timed), ("Foretune", estimates)
+        ):  # fmt: skip
+            TacticTimes.estimates = choose  # type: ignore[assignment, method-assign]
+            every, same = list[float](), list[bool]()
+            for order in itertools.permutations(layers_of(table)):
+                runs = []
+                for seed in (0, 1):
+                    tool = RecordedFlashInfer(list(order), noise, seed)
+                    undo = patch_flashinfer(4, store=False)
+                    runs.append(tool.choices())
+                    undo()
+                    every += [min(tool.of(s).values()) / tool.of(s)[t] for s, t in runs[-1].items()]
+                same += [runs[0][size] == runs[1][size] for size in runs[0]]
+            rows.append([f"{noise:.0%}", name, f"{gmean(every):.4f}", f"{np.mean(same):.0%}"])
+    TacticTimes.estimates = estimates  # type: ignore[method-assign]
+    return markdown(["noise", "chosen by", "kept", "two runs agree"], rows)
+
+
+def helion(budget: int = 8) -> str:
+    """Return the table of Helion's searches on one interpreted product."""
+    import helion as tool
+    import helion.language as hl
+    import torch
+    from helion.autotuner.base_search import BaseSearch
+
+    from foretune.tune.doors import helion_autotuner
+
+    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        out = torch.empty([x.size(0), y.size(1)], dtype=x.dtype, device=x.device)
+        for rows, columns in hl.tile([x.size(0), y.size(1)]):
+            total = hl.zeros([rows, columns], dtype=torch.float32)
+            for k in hl.tile(x.size(1)):
+                total = torch.addmm(total, x[rows, k], y[k, columns])
+            out[rows, columns] = total
+        return out
+
+    measured: list[float] = []
+    real = BaseSearch.benchmark_batch
+
+    def counted(search: Any, configs: Any, **named: Any) -> Any:
+        results = real(search, configs, **named)
+        measured.extend(result.perf for result in results)
+        return results
+
+    os.environ["HELION_SKIP_CACHE"] = "1"
+    BaseSearch.benchmark_batch = counted
+    runs: dict[str, list[float]] = {}
+    x, y = torch.randn(128, 128), torch.randn(128, 128)
+    for name, options in (
+        ("Foretune", {"autotuner_fn": helion_autotuner(budget)}),
+        ("Helion's, quick", {"autotune_effort": "quick"}),
+        ("random", {"autotuner_fn": helion_autotuner(budget, "random")}),
+    ):
+        measured.clear()
+        tool.kernel(product, static_shapes=True, autotune_random_seed=0, **options)(x, y)
+        runs[name] = list(measured)
+    target = 1.1 * min(map(min, runs.values()))
+    rows = []
+    for name, times in runs.items():
+        within = [i for i, time in enumerate(times, 1) if time <= target]
+        failed = sum(not np.isfinite(time) for time in times)
+        rows.append([
+            name, str(len(times)), str(failed), str(within[0]) if within else f">{len(times)}",
+            f"{times[0]:.3g}", f"{min(times):.3g}",
+        ])  # fmt: skip
+    titles = ["search", "measured", "failed", "to the target", "default, ms", "best, ms"]
+    return markdown(titles, rows)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("tool", choices=["kernel-tuner", "flashinfer"])
-    parser.add_argument("data", type=Path)
+    parser.add_argument("tool", choices=["kernel-tuner", "flashinfer", "helion"])
+    parser.add_argument("data", type=Path, nargs="?")
     parser.add_argument("--only", default="")
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
     print(heading(f"Foretune in {options.tool}", local_device("cpu")))
+    if options.tool == "helion":
+        print(helion())
+        return
+    if options.data is None:
+        parser.error(f"{options.tool} needs recorded times: name their folder or table")
     if options.tool == "flashinfer":
-        print(flashinfer(options.data))
+        print(flashinfer(options.data), flashinfer_noise(options.data), sep="\n\n")
         return
     spaces = complete_spaces(options.data, options.only)
     print(f"{', '.join(s.name for s in spaces)}; {options.repeats} seeds\n")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import operator
 import os
 import re
 import shutil
@@ -193,12 +194,13 @@ def test_doctor_names_the_doors_into_other_tools(capsys, monkeypatch):
 
     monkeypatch.setattr(foretune.tune.doctor, "version", version)
     notes = {c["what"]: (c["works"], c["note"]) for c in run_json(capsys, "doctor")["checks"]}
-    assert notes["helion"][0]
-    assert notes["helion"][1].startswith("9.9, tested 1.5.1")
-    assert not notes["flashinfer-python"][0]
+    assert notes["inside helion"][0]
+    assert notes["inside helion"][1].startswith("9.9, tested 1.5.1")
+    assert not notes["inside flashinfer-python"][0]
     for package, (_, line) in foretune.tune.doctor.DOORS.items():
-        assert notes[package][1].endswith(line)
-        assert any(name in line for name in foretune.tune.doors.__all__)
+        assert notes[f"inside {package}"][1].endswith(line)
+        for name in re.findall(r"(?:foretune\.)?((?:search\.)?\w+)\(\)", line):
+            assert operator.attrgetter(name)(foretune)
 
 
 def test_doctor_probes_again(capsys, monkeypatch, tmp_path):

@@ -109,3 +109,21 @@ def test_an_index_with_a_recall_floor(monkeypatch, capsys):
     best = python(monkeypatch, "faiss_index.py", "1000")["best"]
     assert best.config.keys() == {"kind", "nprobe"}
     assert "the default's speed" in capsys.readouterr().out
+
+
+@pytest.mark.extended
+@pytest.mark.parametrize(
+    ("module", "name", "size", "knobs"),
+    [
+        ("duckdb", "duckdb_query.py", "2000", {"group", "codec", "threads", "keep_order"}),
+        ("tokenizers", "tokenizer_batch.py", "20", {"batch", "by_length", "parallel"}),
+        ("numba", "numba_stencil.py", "100", {"rows", "columns", "fastmath"}),
+    ],
+)
+def test_what_people_copy(monkeypatch, capsys, module, name, size, knobs):
+    pytest.importorskip(module)
+    monkeypatch.setenv("TOKENIZERS_PARALLELISM", "true")  # the example sets it
+    best = python(monkeypatch, name, size)["best"]
+    assert best.config.keys() == knobs
+    assert "the default's speed" in capsys.readouterr().out
+    assert len((EXAMPLES / name).read_text().splitlines()) <= 40

@@ -20,11 +20,17 @@ EXTRAS = {
     "pynvml": ("gpu", "NVIDIA devices and power"),
 }
 DOORS = {
-    "kernel_tuner": ("1.5.0", "tune_kernel(…, strategy=KernelTunerStrategy())"),
-    "flashinfer-python": ("0.7.2.post1", "patch_flashinfer()"),
-    "helion": ("1.5.1", "@helion.kernel(autotuner_fn=helion_autotuner())"),
-}
-"""Package -> the version that was tested, what lets Foretune in: names of `foretune.tune.doors`."""
+    "triton": ("3.9.0", "patch_triton()"),
+    "torch": ("2.13.0", "patch_inductor(), patch_triton()"),
+    "flashinfer-python": (
+        "0.7.2.post1", "patch_flashinfer(); for vLLM and SGLang, FORETUNE_FLASHINFER=4"
+    ),
+    "helion": ("1.5.1", "@helion.kernel(autotuner_fn=foretune.helion_autotuner())"),
+    "kernel_tuner": ("1.5.0", "tune_kernel(…, strategy=foretune.KernelTunerStrategy())"),
+    "optuna": ("5.0.0", "create_study(sampler=foretune.search.SurrogateSampler())"),
+    "tilelang": ("0.1.15", "docs/doors.md has the code"),
+}  # fmt: skip
+"""Package -> the version that was tested, what lets Foretune in."""
 
 
 @dataclass(frozen=True)
@@ -80,8 +86,8 @@ def _door(package: str, tested: str, line: str) -> Finding:
     try:
         here = version(package)
     except PackageNotFoundError:
-        return Finding(package, False, f"tested {tested}; from foretune.tune.doors: {line}")
-    return Finding(package, True, f"{here}, tested {tested}; from foretune.tune.doors: {line}")
+        return Finding(f"inside {package}", False, f"tested {tested}: {line}")
+    return Finding(f"inside {package}", True, f"{here}, tested {tested}: {line}")
 
 
 def _kernel(name: str, on_gpu: bool) -> Finding:

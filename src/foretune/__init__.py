@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from foretune.search import make_searcher, run_search
     from foretune.space import Configuration, SearchSpace
     from foretune.tune import run_campaign, tune_pareto, tune_problem, tune_workload
+    from foretune.tune.doors import KernelTunerStrategy, helion_autotuner, patch_flashinfer
     from foretune.tune.functions.function import tunable, tune_function
     from foretune.tune.functions.kernel_tuner import tune_kernel
     from foretune.tune.functions.lookup import best
@@ -48,6 +49,7 @@ __all__ = [
     "InProcessRunner",
     "IsolatedRunner",
     "Kernel",
+    "KernelTunerStrategy",
     "Limit",
     "Measurement",
     "Objective",
@@ -64,9 +66,11 @@ __all__ = [
     "collect_runs",
     "find_device",
     "get_kernel",
+    "helion_autotuner",
     "listen",
     "local_device",
     "make_searcher",
+    "patch_flashinfer",
     "patch_inductor",
     "patch_triton",
     "plot",
@@ -109,6 +113,7 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
             "search": ["make_searcher", "run_search"],
             "space": ["Configuration", "SearchSpace"],
             "tune": ["run_campaign", "tune_pareto", "tune_problem", "tune_workload"],
+            "tune.doors": ["KernelTunerStrategy", "helion_autotuner", "patch_flashinfer"],
             "tune.functions.function": ["tunable", "tune_function"],
             "tune.functions.kernel_tuner": ["tune_kernel"],
             "tune.functions.lookup": ["best"],

@@ -1,20 +1,26 @@
 """Foretune inside FlashInfer's autotuner: it times a few tactics instead of all."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from functools import partialmethod
-from typing import Any
+from functools import cache, partialmethod
+from typing import Any, TypeVar
 
+from foretune.collect import local_device
+from foretune.collect.versions import toolchain
 from foretune.errors import UsageError
-from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
-from foretune.search.ordered import OrderedSearcher
-from foretune.space import Configuration, ListedSpace
-from foretune.tune.doors.knobs import flat_knobs
+from foretune.space import Configuration
+from foretune.tune.doors.knobs import flat_knobs, internals_of
+from foretune.tune.doors.tactics import TacticTimes
+from foretune.tune.store.cache import StoreLocation
+from foretune.tune.store.subject import Subject
 
+T = TypeVar("T")
 DEFAULT = -1
 """FlashInfer's number of a runner's default tactic."""
+MIN_BUDGET = 3
+"""Two others tell which is faster; one tells nothing about its neighbors."""
 METHODS = (
     "_generate_optimization_profiles", "_prepare_input_tensors", "_profile_single_kernel", "filter",
 )  # fmt: skip
@@ -22,31 +28,36 @@ METHODS = (
 TESTED = "FlashInfer 0.7.2"
 
 
-def patch_flashinfer(budget: int = 4) -> Callable[[], None]:
+def patch_flashinfer(budget: int = 4, store: StoreLocation = None) -> Callable[[], None]:
     """Let FlashInfer time and compile ``budget`` tactics per bucket of sizes, the default included.
 
-    The first bucket of an operator, its largest, is timed in full. FlashInfer's times of earlier
-    buckets order the tactics of later ones; they are remembered as long as the process lives. If
-    Foretune fails, FlashInfer times all tactics. Every rank times the same tactics, as FlashInfer
-    gives all ranks the same times.
+    The first two buckets of an operator, its largest and smallest, are timed in full. FlashInfer's
+    times of earlier buckets and processes order the tactics of later ones, and decide between
+    tactics that are equally fast up to noise. If Foretune fails, FlashInfer times all tactics. In a
+    process group of FlashInfer's autotuner, the first rank decides for all.
+
+    Args:
+        budget: number of tactics per bucket, at least `MIN_BUDGET`.
+        store: path or URL of the store for the times; None for the user's own, False for none.
 
     Returns:
         a function that undoes it.
 
     Raises:
-        UsageError: ``budget`` is below 2, or FlashInfer is absent or of another version.
+        UsageError: ``budget`` is too small, or FlashInfer is absent, patched or of another version.
     """
-    if budget < 2:
-        raise UsageError(f"budget is {budget}: give 2 or more, as the default is one of them")
-    try:
+    if budget < MIN_BUDGET:
+        raise UsageError(f"budget is {budget}: give {MIN_BUDGET} or more, the default included")
+    with internals_of(TESTED):
+        from flashinfer.autotuner import get_autotune_process_group
         from flashinfer.autotuner.autotuner import AutoTuner
         from flashinfer.tactics_blocklist import TacticsBlocklist
 
         homes = (AutoTuner, AutoTuner, AutoTuner, TacticsBlocklist)
-        real = {(h, name): getattr(h, name) for h, name in zip(homes, METHODS, strict=True)}
-    except (ImportError, AttributeError) as e:
-        raise UsageError(f"FlashInfer cannot be patched ({e}): {TESTED} was tested") from None
-    door = _Door(budget, *real.values())
+        real = {(h, name): vars(h)[name] for h, name in zip(homes, METHODS, strict=True)}
+    if isinstance(real[TacticsBlocklist, "filter"], partialmethod):
+        raise UsageError("FlashInfer is patched already: undo that first")
+    door = _Door(budget, store, get_autotune_process_group, *real.values())
     ours = (door.profiles, door.prepare, door.profile, door.filter)
     for (home, name), method in zip(real, ours, strict=True):
         setattr(home, name, partialmethod(_pass_on, method))
@@ -65,71 +76,111 @@ def _pass_on(owner: Any, method: Callable[..., Any], *args: Any, **named: Any) -
 class _Door:
     """What replaces FlashInfer's methods, and the times so far."""
 
-    def __init__(self, budget: int, *real: Callable[..., Any]) -> None:
-        self.budget = budget
+    def __init__(
+        self, budget: int, store: Any, group: Callable[[], Any], *real: Callable[..., Any]
+    ) -> None:
+        self._budget, self._store, self._group = budget, store, group
         self._profiles, self._prepare, self._profile, self._filter = real
-        self.shapes: Sequence[Sequence[int]] = ()
-        self.operator = ""
-        self.times: dict[str, list[Measurement]] = {}
-        """By operator and class of the runner."""
+        self._operators: dict[str, TacticTimes] = {}
+        self._operator = ""
+        self._bucket = Problem()
+        self._expected: list[tuple[Any, Any]] = []
+        """What FlashInfer will ask to time: runners and tactics, each twice."""
+        self._timed: dict[Configuration, float] = {}
+        """Milliseconds of this bucket's tactics, infinite for failures."""
+        self._estimates: dict[Configuration, float] | None = None
 
     def profiles(self, tuner: Any, *args: Any, **named: Any) -> Any:
-        """Return the buckets, the largest first: its times tell most about the others."""
-        return self._profiles(tuner, *args, **named)[::-1]
+        """Return the buckets: the largest, the smallest, then the larger ones first."""
+        found = self._profiles(tuner, *args, **named)
+        return [*found[:0:-1][:1], *found[:1], *found[-2:0:-1]]
 
     def prepare(self, tuner: Any, profile: Any, inputs: Any) -> Any:
-        """Remember the sizes of the bucket."""
+        """Remember sizes and types of the bucket."""
         with suppress(Exception):
-            self.shapes = profile.get_opt_shapes()
+            types = [str(getattr(x, "dtype", "")) for x in inputs]
+            self._bucket = Problem(
+                dict(flat_knobs({"size": profile.get_opt_shapes(), "type": types}))
+            )
         return self._prepare(tuner, profile, inputs)
 
     def filter(self, blocklist: Any, custom_op: str, runner: Any, tactics: list[Any]) -> Any:
-        """Return the tactics to time."""
+        """Return the tactics to time, twice: the second time, `profile` returns estimates."""
         tactics = self._filter(blocklist, custom_op, runner, tactics)
-        self.operator = f"{custom_op} {type(runner).__name__}"
-        try:
-            return self._shortened(tactics)
-        except Exception:  # FlashInfer must go on
+        self._operator = f"{custom_op} {type(runner).__name__}"
+        self._expected, self._timed, self._estimates = [], {}, None
+        chosen = self._on_all_ranks(lambda: self._chosen(tactics))
+        if chosen is None:
             return tactics
+        if len(chosen) < len(tactics):
+            tactics = [DEFAULT, *(tactics[i] for i in chosen)]
+        self._expected = [(runner, tactic) for tactic in tactics * 2]
+        return tactics * 2
 
     def profile(self, tuner: Any, runner: Any, inputs: Any, tactic: Any, *args: Any, **named: Any
     ) -> Any:  # fmt: skip
-        """Time a tactic as FlashInfer does; remember its time."""
-        time_ms = math.inf
+        """Time a tactic as FlashInfer does, but return nothing to choose by: estimates follow."""
+        if not self._expected or self._expected[0] != (runner, tactic):  # asked for by others
+            return self._profile(tuner, runner, inputs, tactic, *args, **named)
+        del self._expected[0]
+        config = _configuration(tactic)
+        if config in self._timed:
+            if self._estimates is None:
+                self._estimates = self._on_all_ranks(self._estimated) or self._timed
+            return self._estimates[config]
+        self._timed[config] = math.inf
         try:
-            time_ms = self._profile(tuner, runner, inputs, tactic, *args, **named)
-            return time_ms
+            self._timed[config] = self._profile(tuner, runner, inputs, tactic, *args, **named)
         finally:
             with suppress(Exception):
-                self._record(tactic, time_ms)
-
-    def _shortened(self, tactics: list[Any]) -> list[Any]:
-        earlier = self.times.setdefault(self.operator, [])
-        others = [tactic for tactic in tactics if tactic != DEFAULT]
-        if not earlier or len(others) < self.budget:
-            return tactics
-        configs = [_configuration(tactic) for tactic in others]
-        searcher = OrderedSearcher(
-            ListedSpace(configs), problem=self._problem, other_measurements=earlier
-        )
-        chosen = set(searcher.ask(self.budget - 1))
-        return [DEFAULT, *(t for t, c in zip(others, configs, strict=True) if c in chosen)]
-
-    def _record(self, tactic: Any, time_ms: float) -> None:
-        if tactic == DEFAULT:
-            return
-        ok = 0 < time_ms < math.inf
-        status, time_ms = (Status.OK, time_ms) if ok else (Status.RUNTIME_ERROR, math.nan)
-        self.times.setdefault(self.operator, []).append(
-            Measurement(
-                self.operator, self._problem, _configuration(tactic), "this", status, time_ms,
-                source="flashinfer",
-            )
-        )  # fmt: skip
+                if tactic != DEFAULT:
+                    self._times.record(self._bucket, config, self._timed[config])
+        return math.inf
 
     @property
-    def _problem(self) -> Problem:
-        return Problem(dict(flat_knobs(list(self.shapes), "size")))
+    def _times(self) -> TacticTimes:
+        """What is known of the operator."""
+        if self._operator not in self._operators:
+            subject = Subject(self._operator, *_environment())
+            self._operators[self._operator] = TacticTimes(subject, self._store)
+        return self._operators[self._operator]
+
+    def _chosen(self, tactics: list[Any]) -> list[int]:
+        """Return the indices of the tactics to time, or of all; if not all, without the default."""
+        others = [i for i, tactic in enumerate(tactics) if tactic != DEFAULT]
+        if len(others) < self._budget:
+            return list(range(len(tactics)))
+        configs = [_configuration(tactics[i]) for i in others]
+        chosen = self._times.choose(self._bucket, configs, self._budget - 1)
+        return [others[i] for i in chosen] if len(chosen) < len(others) else [*range(len(tactics))]
+
+    def _estimated(self) -> dict[Configuration, float]:
+        default = _configuration(DEFAULT)
+        times = {config: time for config, time in self._timed.items() if config != default}
+        return self._timed | self._times.estimates(self._bucket, times)
+
+    def _on_all_ranks(self, make: Callable[[], T]) -> T | None:
+        """Return what ``make`` returns on the group's first rank; None if it fails there."""
+        import torch.distributed as dist
+
+        group, found = self._group(), list[T | None]([None])
+        if group is None or dist.get_rank(group) == 0:
+            with suppress(Exception):
+                found[0] = make()
+        if group is not None:
+            dist.broadcast_object_list(found, dist.get_global_rank(group, 0), group)
+        return found[0]
+
+
+@cache
+def _environment() -> tuple[str, str, str]:
+    """Return FlashInfer's version, the device's name, and versions that times depend on."""
+    import flashinfer
+    import torch
+
+    cuda = torch.cuda.is_available()
+    device = torch.cuda.get_device_name() if cuda else local_device("cpu", measure=False).name
+    return f"flashinfer {flashinfer.__version__}", device, toolchain("gpu" if cuda else "cpu")
 
 
 def _configuration(tactic: Any) -> Configuration:

@@ -11,11 +11,12 @@ from foretune.search.factory import make_searcher
 from foretune.search.loop import search
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration, ListedSpace
-from foretune.tune.doors.knobs import flat_knobs
+from foretune.tune.doors.knobs import flat_knobs, internals_of
 
 if TYPE_CHECKING:
     from foretune.search.factory import SearcherKind
 
+TESTED = "Helion 1.5.1"
 CANDIDATES = 200
 """Number of Helion's random configurations that the search chooses among."""
 BATCH = 4
@@ -36,8 +37,11 @@ def helion_autotuner(
     """
 
     def autotuner(kernel: Any, args: Sequence[Any], **_: Any) -> Any:
-        from helion.autotuner import cache_classes
-        from helion.autotuner.base_search import BaseSearch
+        with internals_of(TESTED):
+            from helion.autotuner import cache_classes
+            from helion.autotuner.base_search import BaseSearch
+
+            cache = cache_classes[kernel.settings.autotune_cache]
 
         class ForetuneSearch(BaseSearch):  # type: ignore[misc]
             def _autotune(self) -> Any:
@@ -46,29 +50,31 @@ def helion_autotuner(
         def make() -> Any:
             return ForetuneSearch(kernel, args)
 
-        return cache_classes[kernel.settings.autotune_cache](make(), autotuner_factory=make)
+        return cache(make(), autotuner_factory=make)
 
     return autotuner
 
 
 def _search(helion: Any, budget: int, kind: "SearcherKind") -> Any:
     """Return the best measured configuration of a `BaseSearch` of Helion's."""
-    from helion import exc
+    with internals_of(TESTED):
+        from helion.exc import NoConfigFound
 
-    seeds, others = _candidates(helion)
+        seeds, others = _candidates(helion)
+        benchmark, settings = helion.benchmark_batch, helion.settings
+        seed, seconds = settings.autotune_random_seed, settings.autotune_budget_seconds
     configs = {_configuration(c): c for c in [*seeds, *others]}
     first = list(dict.fromkeys(map(_configuration, seeds)))
-    settings = helion.settings
-    searcher = make_searcher(kind, ListedSpace(configs), seed=settings.autotune_random_seed)
+    searcher = make_searcher(kind, ListedSpace(configs), seed=seed)
 
     def measure(start: tuple[Configuration, ...]) -> list[Measurement]:
-        results = helion.benchmark_batch([configs[c] for c in start])
+        results = benchmark([configs[c] for c in start])
         return [_measurement(c, r.perf) for c, r in zip(start, results, strict=True)]
 
-    stopping = Stopping(max(budget, len(first)), seconds=settings.autotune_budget_seconds)
+    stopping = Stopping(max(budget, len(first)), seconds=seconds)
     run(search(searcher, stopping, first=first, parallel=BATCH), measure)
     if (best := searcher.best()) is None:
-        raise exc.NoConfigFound
+        raise NoConfigFound
     return configs[best]
 
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from foretune.errors import UsageError
 from foretune.search.factory import make_searcher
 from foretune.space import SearchSpace
+from foretune.tune.doors.knobs import internals_of
 
 if TYPE_CHECKING:
     from foretune.search.factory import SearcherKind
@@ -28,18 +29,20 @@ class KernelTunerStrategy:
         """Search until Kernel Tuner's budget is spent; return its results. Kernel Tuner calls this.
 
         Raises:
-            UsageError: there are several objectives.
+            UsageError: there are several objectives, or Kernel Tuner is of another version.
         """
-        from kernel_tuner.strategies.common import CostFunc
-        from kernel_tuner.util import StopCriterionReached
+        with internals_of("Kernel Tuner 1.5.0"):
+            from kernel_tuner.strategies.common import CostFunc
+            from kernel_tuner.util import StopCriterionReached
 
-        if len(tuning_options.objective) > 1:
+            measure = CostFunc(searchspace, tuning_options, runner, snap=False)
+            results, objectives = measure.results, len(tuning_options.objective)
+            x0, seed = tuning_options.strategy_options.get("x0"), tuning_options.seed or 0
+        if objectives > 1:
             raise UsageError("KernelTunerStrategy minimizes one objective: give objective='time'")
         names = list(searchspace.tune_params)
         space = SearchSpace.from_configs(dict(zip(names, c, strict=True)) for c in searchspace.list)
-        searcher = make_searcher(self.searcher, space, seed=tuning_options.seed or 0)
-        measure = CostFunc(searchspace, tuning_options, runner, snap=False)
-        x0 = tuning_options.strategy_options.get("x0")
+        searcher = make_searcher(self.searcher, space, seed=seed)
         asked = [dict(zip(names, x0, strict=True))] if x0 else searcher.ask()
         try:
             while asked:
@@ -48,7 +51,7 @@ class KernelTunerStrategy:
                 asked = searcher.ask()
         except StopCriterionReached:
             pass
-        return measure.results
+        return results
 
 
 def _value(cost: float) -> float:

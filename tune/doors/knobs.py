@@ -1,9 +1,20 @@
-"""Nested knobs of other tools as named values."""
+"""What the doors share: nested knobs as named values, and the refusal of other versions."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
+from foretune.errors import UsageError
 from foretune.values import Value
+
+
+@contextmanager
+def internals_of(tool: str) -> Iterator[None]:
+    """Refuse a tool in one line if what is used of it here moved; ``tool`` was tested."""
+    try:
+        yield
+    except (ImportError, AttributeError, KeyError, TypeError) as e:
+        raise UsageError(f"Foretune does not fit this version ({e}): {tool} was tested") from None
 
 
 def flat_knobs(value: Any, name: str = "") -> Iterator[tuple[str, Value]]:

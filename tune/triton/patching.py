@@ -35,6 +35,7 @@ class Patch:
         import triton.runtime.autotuner
 
         from foretune.tune.triton.autotuner import Autotuner
+        from foretune.tune.triton.traced import patch_tracing
 
         self.unreached: dict[str, str] = {}
         self._patched_modules = (triton, triton.runtime, triton.runtime.autotuner)
@@ -48,11 +49,13 @@ class Patch:
                     kind, "was derived from Triton's autotuner before it was patched"
                 )
         self._stock.__init_subclass__ = classmethod(lambda kind: self._rebase(kind))
+        self._undo_tracing = patch_tracing()
 
     def __call__(self) -> None:
         """Undo the patch; classes derived meanwhile keep our base class."""
         for module in self._patched_modules:
             module.autotune = self._before
+        self._undo_tracing()
         if "__init_subclass__" in vars(self._stock):
             del self._stock.__init_subclass__
 

@@ -96,3 +96,10 @@ def test_several_objectives_are_refused():
             {"block": [1, 2]}, objective=["time", "block"],
             objective_higher_is_better=[False, False], strategy=KernelTunerStrategy(),
         )  # fmt: skip
+
+
+@pytest.mark.parametrize("moved", ["strategies.common.CostFunc", "util.StopCriterionReached"])
+def test_other_versions_are_refused(monkeypatch, moved):
+    monkeypatch.delattr(f"kernel_tuner.{moved}")
+    with pytest.raises(UsageError, match=r"Kernel Tuner 1\.5\.0 was tested"):
+        tuned({"block": [1, 2]}, strategy=KernelTunerStrategy())

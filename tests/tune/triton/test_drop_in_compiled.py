@@ -1,5 +1,7 @@
 """Programs compiled by torch: the tuned kernel goes into the graph with its configurations."""
 
+import warnings
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -12,6 +14,10 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _triton as torch_triton
 from triton.runtime.autotuner import Autotuner
 from tuned_kernels import best_is, blocks_of, configs
+
+import foretune
+from foretune.errors import ForetuneWarning
+from foretune.tune.triton.traced import KEPT
 
 
 @pytest.fixture(autouse=True)
@@ -124,3 +130,68 @@ def test_an_operator_of_torchs_may_wrap_it(autotune, copying):
         graph = make_fx(lambda x: copied(x) + 1)(x)
         assert graph(x).eq(4).all()
         assert "tuned_toys.copied" in graph.code
+
+
+class TestPatched:
+    """With ``patch_triton``, torch sees a short list."""
+
+    @pytest.fixture(autouse=True)
+    def _patched(self, monkeypatch, tmp_path):
+        monkeypatch.setenv("FORETUNE_STORE", str(tmp_path / "tuned.db"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ForetuneWarning)  # other tests' classes
+            undo = foretune.patch_triton()
+        yield
+        undo()
+
+    def test_the_default_and_the_most_promising_are_traced(self, copying):
+        sizes = [2**i for i in range(4, 13)]
+        tuned = triton.autotune(configs(*sizes), ["n"])(triton.jit(tuned_kernels.copy))
+        result, node = traced(tuned, torch.full((64,), 3.0))
+        assert result.eq(4).all()
+        kept = blocks_of(kernel_of(node).configs)
+        assert len(kept) in (KEPT, KEPT + 1)
+        assert kept[0] == sizes[0]
+        assert len(node.kwargs["grid"]) == len(kept)
+        assert blocks_of(tuned.configs) == sizes
+
+    def test_what_was_measured_is_among_them(self, copying):
+        sizes = [2**i for i in range(4, 13)]
+        tuned = foretune.autotune(configs(*sizes), ["n"], budget=2)(triton.jit(tuned_kernels.copy))
+        x = torch.full((64,), 3.0)
+        tuned[(1,)](x, torch.zeros(64), 64)
+        best = tuned.best_config.kwargs["BLOCK"]
+        _, node = traced(tuned, x)
+        kept = blocks_of(kernel_of(node).configs)
+        assert best in kept
+        assert len(kept) <= 3
+
+    def test_sizes_may_vary(self, copying):
+        tuned = triton.autotune(configs(*(2**i for i in range(4, 13))), ["n"])(
+            triton.jit(tuned_kernels.copy)
+        )
+        graphs = []
+
+        def capture(graph, inputs):
+            graphs.append(graph)
+            return graph.forward
+
+        @torch.compile(backend=capture, fullgraph=True, dynamic=True)
+        def program(x):
+            y = torch.zeros_like(x)
+            tuned[lambda meta: (triton.cdiv(x.numel(), meta["BLOCK"]),)](x, y, x.numel())
+            return y + 1
+
+        for size in (64, 96, 128):
+            assert program(torch.full((size,), 3.0)).eq(4).all()
+        assert len(graphs) == 1
+        (node,) = (n for n in graphs[0].graph.nodes if "triton" in str(n.target))
+        assert len(kernel_of(node).configs) <= KEPT + 1
+
+    def test_a_list_that_cannot_be_ranked_stays(self, copying, monkeypatch):
+        tuned = triton.autotune(configs(*(2**i for i in range(4, 13))), ["n"])(
+            triton.jit(tuned_kernels.copy)
+        )
+        monkeypatch.setattr(type(tuned), "rank", None)
+        _, node = traced(tuned, torch.full((64,), 3.0))
+        assert len(kernel_of(node).configs) == 9

@@ -1,0 +1,5 @@
+"""Foretune's surrogate search as a sampler."""
+
+from foretune.search import SurrogateSampler
+
+__all__ = ["SurrogateSampler"]
