@@ -24,7 +24,7 @@ def doctor(
         False, "--ray", help="Only print this machine's devices for 'ray start --resources'."
     ),
 ) -> None:
-    """Check what works on this machine and how to get the rest; list its devices and rates."""
+    """Check what works on this machine, and how to get the rest."""
     from foretune.collect import local_devices
     from foretune.collect.devices import probe_cpu
     from foretune.collect.distributed.actor import resource_counts
