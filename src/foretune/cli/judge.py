@@ -61,8 +61,8 @@ def judge(
             for ruling in verdict.problem_verdicts
         ]
         output.table("Times in ms", ["problem", *names, "speed-up (99 %)"], rows)
-    output.say(str(verdict))
-    output.result(verdict.summary())
+    output.say(verdict.headline)
+    output.result(verdict.to_dict())
     if verdict.refused:
         raise typer.Exit(1)
 

@@ -47,10 +47,10 @@ class Command(TyperCommand):
             option.hidden = True
         try:
             self.format_usage(ctx, formatter)
-            said, *more = (self.help or "").split("\n\n")
+            said, *others = (self.help or "").split("\n\n")
             formatter.write_paragraph()
             with formatter.indentation():
-                for text in (said, *(text for text in more if ": foretune " in text)):
+                for text in (said, *(text for text in others if ": foretune " in text)):
                     formatter.write_text(text)
             self.format_options(ctx, formatter)
         finally:
