@@ -43,8 +43,9 @@ class Result:
         return hash((type(self), self.headline))
 
     def _repr_html_(self) -> str:
-        table = self.to_frame().head(10).to_html(index=False, na_rep="–", border=0)
-        return f"<p><b>{html.escape(self.headline)}</b></p>{table}"
+        table = self.to_frame().head(10)
+        shown = table.to_html(index=False, na_rep="–", border=0, float_format="{:.4g}".format)
+        return f"<p><b>{html.escape(self.headline)}</b></p>{shown}"
 
 
 def plain(value: Any) -> Any:
