@@ -1,11 +1,12 @@
 """Fits a predictor and validates it on held-out rows."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
+from foretune.datasets.importers.generic import plain_runs
 from foretune.family import Family
 from foretune.models.predictor import Predictor
 from foretune.models.targets import Target
@@ -16,18 +17,42 @@ from foretune.models.validation.evaluation import (
     cross_validate,
 )
 from foretune.models.validation.splits import Split
+from foretune.result import Result, plain
 
 
-@dataclass(frozen=True)
-class Training:
+@dataclass(frozen=True, eq=False, repr=False)
+class Training(Result):
     """A fitted predictor and its scores.
 
     ``predictor`` was fitted on all rows; ``validation`` has scores on held-out rows, and those
     rows.
     """
 
-    predictor: Predictor
+    predictor: Predictor = field(compare=False)
     validation: Validation
+
+    @property
+    def headline(self) -> str:
+        """Error on held-out problems, else on held-out rows."""
+        rows = self.to_frame()
+        if rows.empty:
+            return str(self.validation)
+        own = rows[rows["model"] == self.predictor.model].iloc[-1]
+        return f"{own['target']}: median error {own['median_ape']:.1%} ({own['held out']})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the scores, see `scores`."""
+        return {"level": self.validation.level, "scores": plain(self.scores)}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return a row per target, split, and model or baseline, with its metrics."""
+        rows = [
+            {"target": target, "held out": split, "model": model, **metrics}
+            for target, splits in self.scores.items()
+            for split, models in splits.items()
+            for model, metrics in models.items()
+        ]
+        return pd.DataFrame(rows)
 
     @property
     def scores(self) -> dict[str, Scores]:
@@ -53,11 +78,12 @@ def train_predictor(
     extra_columns: Sequence[str] = (),
     parameters: Mapping[str, Any] | None = None,
     validate: ValidationLevel = "quick",
+    sizes: Sequence[str] = (),
 ) -> Training:
     """Fit a predictor and validate it on held-out rows.
 
     Args:
-        runs: a run table of one kernel.
+        runs: a run table of one kernel, or any table with a column ``time_ms``.
         model: name of a registered model; see `Predictor`, also for the following.
         targets: the targets to learn.
         group: what the grouped split holds out together (see
@@ -69,10 +95,14 @@ def train_predictor(
         parameters: model parameters.
         validate: ``quick`` holds out one fold, for one more fit; ``full`` every fold of every
             split; ``none`` nothing.
+        sizes: of a table that is no run table, the columns that are the problem; the others are
+            the configuration. Empty: all are the problem.
 
     Raises:
         RunTableError, PredictorError: see `Predictor.fit`.
         UnknownName: there is no such validation level.
     """
+    if sizes or not {"kernel", "device", "status"} & set(runs.columns):
+        runs = plain_runs(runs, sizes)
     predictor = Predictor(model, targets, seed, kernel, extra_columns, parameters).fit(runs)
     return Training(predictor, cross_validate(predictor, predictor.runs_, group, splits, validate))

@@ -14,6 +14,7 @@ from typing import Generic, TypeVar
 
 from foretune.errors import UsageError
 from foretune.measurement import Measurement
+from foretune.result import Result
 from foretune.search.searcher import AskTell
 from foretune.search.stopping import Stopping, StopReason
 
@@ -36,8 +37,8 @@ class Batch(Generic[C]):
     pending: int = 0
 
 
-@dataclass(frozen=True)
-class SearchResult:
+@dataclass(frozen=True, eq=False, repr=False)
+class SearchResult(Result):
     """How a search ended.
 
     Attributes:

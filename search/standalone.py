@@ -21,11 +21,13 @@ from foretune.space import Configuration, SearchSpace
 from foretune.values import Value
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from foretune.models.saved.lookup import PredictorSource
     from foretune.search.factory import SearcherKind
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class SearchOutcome(SearchResult):
     """What a search found.
 
@@ -38,6 +40,18 @@ class SearchOutcome(SearchResult):
     best: Configuration | None
     best_value: float
     trace: tuple[Measurement, ...]
+
+    @property
+    def headline(self) -> str:
+        """The best configuration and its value."""
+        return f"{dict(self.best or {})}: {self.best_value:.4g}, after {self.measured} measurements"
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return the trace, one row per measurement."""
+        import pandas as pd
+
+        rows = [{**m.config, "status": m.status.value, "value": m.time_ms} for m in self.trace]
+        return pd.DataFrame(rows)
 
 
 def run_search(

@@ -8,7 +8,8 @@ import pytest
 from commands import fails
 
 from foretune.cli import main
-from foretune.models import Predictor
+from foretune.errors import DataWarning, RunTableError, UnknownName
+from foretune.models import Predictor, train_predictor
 
 TRAIN = ("train", "theirs.csv", "--map", "time_ms=latency_us*0.001", "--sizes", "M,N")
 
@@ -68,3 +69,20 @@ def test_a_replaced_predictor_is_said(capsys):
     for said in ("predictor: p\n", "predictor: p, which held another one\n"):
         assert main([*TRAIN, "--out", "p", "--validate", "none"]) == 0
         assert said in capsys.readouterr().out
+
+
+def test_python_takes_the_same_columns_as_the_command():
+    table = pd.read_csv("theirs.csv")
+    table["time_ms"] = table.pop("latency_us") * 0.001
+    training = train_predictor(table, sizes=["M", "N"])
+    columns = {"problem.M", "problem.N", "config.tile", "config.order", "time_ms"}
+    assert columns <= set(training.predictor.runs_.columns)
+    assert training.metrics()["time_ms"]["grouped"]["mape"] < 0.2
+    assert "problem.tile" in train_predictor(table).predictor.runs_
+    table.loc[:2, "time_ms"] = 0.0
+    with pytest.warns(DataWarning, match="3 rows are left out: time is zero"):
+        assert len(train_predictor(table).predictor.runs_) == len(table) - 3
+    with pytest.raises(RunTableError, match="no column is named time_ms"):
+        train_predictor(table.drop(columns="time_ms"))
+    with pytest.raises(UnknownName, match="'K'"):
+        train_predictor(table, sizes=["K"])

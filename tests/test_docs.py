@@ -74,3 +74,18 @@ def test_a_decision_is_listed_and_short(page):
     if page.name != "README.md":
         assert len(text.split()) <= 250
         assert f"({page.name})" in (page.parent / "README.md").read_text(encoding="utf-8")
+
+
+GUIDES = [page for page in sorted((ROOT / "docs").glob("*.md")) if page.name != "doors.md"]
+
+
+@pytest.mark.parametrize("page", GUIDES, ids=named)
+def test_a_page_opens_with_what_its_reader_can_do(page):
+    assert page.read_text(encoding="utf-8").split("\n\n")[1].startswith("Afterwards you")
+
+
+def test_the_first_page_and_the_words_stay_short():
+    first = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Where next")[0]
+    assert len(first.split()) <= 500
+    words = (ROOT / "docs" / "words.md").read_text(encoding="utf-8")
+    assert 0 < len(re.findall(r"^\| (?!word |-)", words, flags=re.M)) <= 40

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,8 +22,12 @@ from foretune.device import Device
 from foretune.errors import ForetuneError, MeasurementError, UsageError
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
+from foretune.result import Result
 from foretune.tune.results import Comparison, NoiseEstimate, Outcome
 from foretune.tune.verifier import ERROR, LOOKS, Evidence
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -55,8 +59,8 @@ class ProblemVerdict:
         return self.against[0]
 
 
-@dataclass(frozen=True)
-class Verdict:
+@dataclass(frozen=True, eq=False, repr=False)
+class Verdict(Result):
     """Whether a candidate is correct, and its speed against the best rival.
 
     Attributes:
@@ -97,7 +101,9 @@ class Verdict:
         """Whether it beats every rival for certain."""
         return self.outcome == "win"
 
-    def __str__(self) -> str:
+    @property
+    def headline(self) -> str:
+        """What the judge says."""
         if self.refused:
             return f"refused: {self.refused}"
         low, high = self.interval
@@ -107,8 +113,18 @@ class Verdict:
             f"({low:.2f}–{high:.2f})"
         )
 
-    def summary(self) -> dict[str, Any]:
-        """Return the verdict for the command line's JSON output."""
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one row per problem: its times by implementation, and the speed-up."""
+        import pandas as pd
+
+        rows = [
+            {"problem": str(r.problem), **r.time_ms, "speedup": r.candidate.ratio}
+            for r in self.problem_verdicts
+        ]
+        return pd.DataFrame(rows or [{"refused": self.refused}])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the verdict as the command line's JSON gives it."""
         low, high = self.interval
         return {
             "accepted": self.accepted,

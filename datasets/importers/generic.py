@@ -5,6 +5,7 @@ Columns that already have a run-table name (``problem.M``, ``time_ms``) need no 
 """
 
 import re
+import warnings
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -15,8 +16,9 @@ import pandas as pd
 
 from foretune.datasets.importers.columns import constant, is_run_column
 from foretune.datasets.importers.files import Request, read_table
+from foretune.datasets.importers.importing import drop_invalid_rows
 from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS, PLAIN_GROUPS, TEXT
-from foretune.errors import SpaceError, UnknownName, UsageError
+from foretune.errors import DataWarning, RunTableError, SpaceError, UnknownName, UsageError
 from foretune.expression import Expression
 from foretune.measurement import Status
 
@@ -26,7 +28,10 @@ def read(path: Path, request: Request) -> pd.DataFrame:
 
     Rows without a status are ``ok``; the time of failed rows is dropped.
     """
-    table = read_table(path)
+    return _mapped(read_table(path), request, path)
+
+
+def _mapped(table: pd.DataFrame, request: Request, path: Path) -> pd.DataFrame:
     sources = {c: c for c in table.columns if is_run_column(c)} | dict(request.mapping)
     given = {n: v for n, v in (("kernel", request.kernel), ("device", request.device)) if v}
     _check({*sources, *given, *request.constants}, table, path)
@@ -69,6 +74,27 @@ def run_columns(
             group = "problem" if c in problem or not problem else "config"
             named[c if is_run_column(c) else f"{group}.{c}"] = c
     return {**named, **sources}
+
+
+def plain_runs(table: pd.DataFrame, problem: Collection[str] = ()) -> pd.DataFrame:
+    """Return the run table of a table with anybody's columns, see `run_columns`.
+
+    Rows that cannot be right are left out, with a warning.
+
+    Raises:
+        RunTableError: there is no column ``time_ms``.
+        UnknownName: a column of ``problem`` is missing.
+    """
+    table = table.rename(columns=str)
+    mapping = run_columns(table.columns, problem)
+    if "time_ms" not in mapping:
+        has = ", ".join(table.columns)
+        raise RunTableError(f"no column is named time_ms, the milliseconds of a run: it has {has}")
+    kernel, device = (None if name in mapping else UNNAMED for name in ("kernel", "device"))
+    read = drop_invalid_rows(_mapped(table, Request(kernel, device, mapping), Path("the table")))
+    for reason, count in read.rejected.items():
+        warnings.warn(f"{count} rows are left out: {reason}", DataWarning, stacklevel=3)
+    return read.runs
 
 
 def _check(sources: set[str], table: pd.DataFrame, path: Path) -> None:

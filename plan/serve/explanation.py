@@ -10,7 +10,7 @@ from foretune.plan.serve.at_rate import IDENTITY
 from foretune.plan.serve.candidates import CONCURRENCIES
 from foretune.plan.serve.deployments.arrivals import MIN_GOODPUT_SHARE
 from foretune.plan.serve.engine_support import engines_with, unsupported_formats
-from foretune.plan.serve.planner import Plan
+from foretune.plan.serve.planner import Plan, describe_layout
 from foretune.plan.serve.requirements import GOALS
 
 PART_PHRASES = {
@@ -165,12 +165,6 @@ def format_number(value: float) -> str:
     if not np.isfinite(value):
         return "–"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-
-
-def describe_layout(row: pd.Series) -> str:
-    """Return the layout of a candidate in words."""
-    parts = [f"{name}{row[name]}" for name in ("tp", "pp", "dp", "ep") if row[name] > 1]
-    return " ".join(parts) or "one GPU"
 
 
 def describe_candidate(plan: Plan, row: pd.Series) -> str:

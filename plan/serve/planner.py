@@ -35,11 +35,26 @@ from foretune.plan.serve.engine_support import unsupported_offload
 from foretune.plan.serve.launching import unsupported_system
 from foretune.plan.serve.prediction import predict
 from foretune.plan.serve.requirements import GOALS, Requirements
+from foretune.result import Result
 from foretune.search.pareto import pareto_front
 
 MAX_EXTRAPOLATED_SHARE = 0.5
 """Share of step time outside the measured range above which a candidate counts as extrapolated.
 Such a candidate is best only if all are."""
+SHOWN = [
+    "system",
+    "formats",
+    "layout",
+    "replicas",
+    "batch",
+    "tokens_per_s_per_gpu",
+    "ttft_ms",
+    "tpot_ms",
+    "usd_per_million_tokens",
+    "memory_gib",
+    "limited_by",
+]
+"""Columns of a plan as a table; ``layout`` is made of tp, pp, dp and ep."""
 MIN_QUANTIZATION_GAIN = 0.05
 """Minimum gain that justifies requantizing a published checkpoint."""
 UNKNOWN_GOAL_MESSAGES = {
@@ -49,8 +64,8 @@ UNKNOWN_GOAL_MESSAGES = {
 """Goal -> message when no system has the data to compute it."""
 
 
-@dataclass(frozen=True)
-class Plan:
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan(Result):
     """All candidates of a plan, and the best.
 
     Attributes:
@@ -80,6 +95,27 @@ class Plan:
     requirements: Requirements
     excluded_systems: dict[str, str]
     probability_best: float | None = None
+
+    @property
+    def headline(self) -> str:
+        """The best candidate."""
+        if not self.candidates["keeps"].any():
+            return f"none of {len(self.candidates)} candidates is feasible"
+        best = self.best
+        speed = (
+            f"{best['tokens_per_s_per_gpu']:,.0f} tokens/s per GPU, {best['tpot_ms']:.1f} ms each"
+        )
+        return f"{best['system']} {best['formats']} {describe_layout(best)}: {speed}"
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the Pareto front's rows as plain values."""
+        return {"front": self.to_frame().to_dict("records")}
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the Pareto front, fastest first."""
+        front = self.pareto
+        layouts = [describe_layout(row) for _, row in front.iterrows()]
+        return front.assign(layout=layouts)[SHOWN].reset_index(drop=True)
 
     @cached_property
     def best(self) -> pd.Series:
@@ -171,6 +207,12 @@ class Plan:
     def deployment(self, row: pd.Series) -> Deployment:
         """Return the deployment of a row of `candidates`."""
         return self.deployments[int(row["number"])]
+
+
+def describe_layout(row: pd.Series) -> str:
+    """Return the layout of a candidate in words."""
+    parts = [f"{name}{row[name]}" for name in ("tp", "pp", "dp", "ep") if row[name] > 1]
+    return " ".join(parts) or "one GPU"
 
 
 def plan(

@@ -43,8 +43,9 @@ class Result:
         return hash((type(self), self.headline))
 
     def _repr_html_(self) -> str:
-        table = self.to_frame().head(10).to_html(index=False, na_rep="–", border=0)
-        return f"<p><b>{html.escape(self.headline)}</b></p>{table}"
+        table = self.to_frame().head(10)
+        shown = table.to_html(index=False, na_rep="–", border=0, float_format="{:.4g}".format)
+        return f"<p><b>{html.escape(self.headline)}</b></p>{shown}"
 
 
 def plain(value: Any) -> Any:
@@ -69,6 +70,8 @@ def _same(one: Any, other: Any) -> bool:
         return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         return len(one) == len(other) and all(map(_same, one, other))
+    if hasattr(one, "equals"):  # a table
+        return type(one) is type(other) and bool(one.equals(other))
     if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
         return math.isnan(other)
     return bool(one == other)

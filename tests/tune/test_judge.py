@@ -50,7 +50,7 @@ def test_what_is_right_is_accepted_and_compared_with_its_best_rival():
         assert ruling.candidate.ratio_low <= ruling.candidate.ratio <= ruling.candidate.ratio_high
     low, high = verdict.interval
     assert low <= verdict.speedup <= high
-    assert json.dumps(verdict.summary())
+    assert json.dumps(verdict.to_dict())
 
 
 @pytest.mark.parametrize(

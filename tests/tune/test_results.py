@@ -5,15 +5,18 @@ import logging
 import pickle
 import xml.etree.ElementTree as ET
 
+import pandas as pd
 import pytest
 from toy_kernel import DEVICE, FakeRunner, MeteredRunner, Toy
 
 from foretune.collect.collection import CollectSummary
-from foretune.models import Training
+from foretune.models import Training, train_predictor
 from foretune.objective import Objective
+from foretune.search import run_search
 from foretune.tune import job, tune_pareto, tune_problem, tune_workload
 from foretune.tune.campaign.finished import Campaign
 from foretune.tune.functions.result import Best
+from foretune.tune.judge import Verdict
 from foretune.tune.results import Comparison, NoiseEstimate, TuneResult
 from foretune.tune.workload import Calls
 
@@ -26,6 +29,14 @@ def tuned(tmp_path_factory):
     return tune_problem(
         KERNEL, PROBLEM, FakeRunner(), budget=12, searcher="random", store=False, seed=1
     )
+
+
+def found(config):
+    return float(config["n"])
+
+
+def to_runs():
+    return pd.DataFrame({"n": range(1, 41), "time_ms": [0.1 + n % 7 for n in range(1, 41)]})
 
 
 @pytest.fixture
@@ -41,7 +52,9 @@ def every(tuned, tmp_path_factory, monkeypatch):
     training = Training.__new__(Training)  # a campaign's results do not depend on it
     campaign = Campaign((tuned,), training, tmp_path_factory.getbasetemp(), 1.0)
     return [
-        tuned, Best(KERNEL, tuned), front, *front.front, workload, campaign, NoiseEstimate(),
+        train_predictor(to_runs()), run_search("random", {"n": [1, 2]}, found, budget=2),
+        Verdict("n=1: the output is wrong"), tuned, Best(KERNEL, tuned), front, *front.front,
+        workload, campaign, NoiseEstimate(),
         CollectSummary(3, 2, 1, 0, 1.5), *tuned.trace[:1], *tuned.contenders,
     ]  # fmt: skip
 
@@ -61,7 +74,7 @@ def test_each_is_equal_after_a_journey(every):
             assert pickle.loads(pickle.dumps(result)) == result
         assert result == result
         assert hash(result) == hash(result)
-    assert len({type(result) for result in every}) == 10
+    assert len({type(result) for result in every}) == 13
     assert Comparison("a", None, 1.0, 1.0, 1.0, 1.0) != Comparison("b", None, 1.0, 1.0, 1.0, 1.0)
     assert NoiseEstimate(again_low=1.0) != NoiseEstimate()
 

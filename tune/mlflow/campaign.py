@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from foretune import plot
 from foretune.collect.benchmark import environment
 from foretune.datasets.runs import read_runs
 from foretune.errors import TrackingError
@@ -70,6 +71,7 @@ class CampaignTracker(CampaignObserver):
         folder.save()
         with self._tracker.running(run_id):
             self._tracker.log_trace(run_id, result)
+            self._tracker.log_charts(run_id, {plot.history: result, plot.ratios: result})
 
     def on_finish(self, campaign: Campaign) -> None:
         """Write request, outcome, predictor and files, and end the run."""
@@ -86,6 +88,7 @@ class CampaignTracker(CampaignObserver):
         tracker.log(run_id, {**flat, **preset, **versions}, _metrics(campaign.results))
         made = tracker.log_predictor(run_id, campaign.training, folder.predictor, folder.runs)
         model = f"models:/foretune-{campaign.training.predictor.kernel_name_}@{made.alias}"
+        tracker.log_charts(run_id, {plot.predicted_measured: campaign.training})
         tracker.log_best(run_id, [r.summary() for r in campaign.results])
         for path in (campaign.report, folder.runs):
             if path.exists():

@@ -5,8 +5,9 @@ import os
 import subprocess
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +301,21 @@ class Tracker:
         """Attach a file."""
         with _translate_errors(self.uri):
             self._client.log_artifact(run_id, str(path))
+
+    def log_charts(self, run_id: str, charts: Mapping[Callable[..., Any], Any]) -> None:
+        """Write charts as images, if Matplotlib is installed: function of `plot` -> what it draws.
+
+        A chart that has nothing to draw is left out.
+        """
+        if find_spec("matplotlib") is None:
+            return
+        from matplotlib.figure import Figure
+
+        for draw, result in charts.items():
+            figure = Figure(figsize=(7, 4), layout="constrained")
+            with suppress(ForetuneError), _translate_errors(self.name):
+                draw(result, ax=figure.add_subplot())
+                self._client.log_figure(run_id, figure, f"charts/{draw.__name__}.png")
 
     def log_best(self, run_id: str, best: list[dict[str, Any]]) -> None:
         """Attach the winning configurations as ``best.json``."""

@@ -29,6 +29,7 @@ from foretune.cli import (
     tune,
 )
 from foretune.cli.options import NO_STORE, RootOptions, find_program
+from foretune.cli.short_help import HELP_ALL
 from foretune.errors import ForetuneError, ForetuneWarning, UsageError
 from foretune.redaction import redact
 from foretune.version import __version__
@@ -37,14 +38,10 @@ INTERRUPTED_EXIT_CODE = 130
 
 HELP = """Predict before you measure, verify before you trust.
 
-Most people start here:
-
 \b
-  foretune campaign softmax         try it all on this machine (2 minutes)
+  foretune campaign softmax         try it all here, in 2 minutes
   foretune tune FILE.py:NAME …      tune your own function or kernel
   foretune plan MODEL --system …    plan the deployment of a language model
-
-The options below may stand anywhere on the line of any command.
 """
 PANELS = {
     "Tune": ("tune", "campaign", "judge", "replay"),
@@ -55,6 +52,10 @@ PANELS = {
     "Machine": ("doctor",),
 }
 """Heading of the help -> its commands."""
+FIRST_COMMANDS = (
+    "tune", "campaign", "judge", "collect", "train", "predict", "plan", "store", "export", "doctor",
+)  # fmt: skip
+"""The commands in ``foretune --help``; ``--help-all`` has all."""
 ROOT_FLAGS = ("--json", "--debug")
 ROOT_VALUES = ("--seed", "--store", "--wait-quiet")
 
@@ -66,8 +67,26 @@ class RootGroup(TyperGroup):
         """Return the names of the commands."""
         return sorted(super().list_commands(ctx), key=list(_PANEL_OF).index)
 
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Write the help: the most used commands, or all of it."""
+        if ctx.meta.get(HELP_ALL):
+            super().format_help(ctx, formatter)
+            return
+        self.format_usage(ctx, formatter)
+        self.format_help_text(ctx, formatter)
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, self.commands[name].get_short_help_str(65)) for name in FIRST_COMMANDS]
+            )
+        formatter.write_text(
+            "Anywhere: --json, --seed N, --store PATH, --wait-quiet SECONDS, --debug"
+        )
+        formatter.write_text("More: foretune COMMAND --help, foretune --help-all")
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse a line whose root options are anywhere on it."""
+        if args and args[0] == HELP_ALL:
+            ctx.meta[HELP_ALL], args = True, ["--help"]
         return super().parse_args(ctx, move_root_options(args))
 
 
@@ -99,12 +118,11 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _COMMANDS = (
-    campaign.campaign, replay.replay, triton.inspect, triton.warm_up, collect.collect,
+    campaign.campaign, judge.judge, replay.replay, triton.inspect, triton.warm_up, collect.collect,
     predictors.train, predictors.evaluate, predict.predict, calibrate.calibrate,
     engine_files.engine_config, store.store, export.export, doctor.doctor,
 )  # fmt: skip
 options.add_command(app, tune.tune, cls=tune.TuneCommand)
-options.add_command(app, judge.judge, epilog=f"{judge.EXAMPLE}\n\n{options.EPILOG}")
 options.add_command(app, importing.import_, name="import")
 for _command in _COMMANDS:
     options.add_command(app, _command)

@@ -19,14 +19,12 @@ if TYPE_CHECKING:
 
 SETTLE_ADVICE = "--wait-quiet SECONDS waits for a quiet machine before the comparison"
 
-PROBLEM = typer.Option([], help="Problem to tune (repeatable). Default: problems not trained on.")
+PROBLEM = typer.Option([], help="Problem to tune (repeatable). Default: two not trained on.")
 BUDGET = typer.Option(
-    "", help=f"Per search: {options.BUDGET_HELP}. Default: the preset's.", show_default=False
+    "", help="Per search, as in 'tune'. Default: the preset's.", show_default=False
 )
-PREDICTOR = typer.Option(
-    "none", help=f"Start from this predictor. {options.PREDICTOR_HELP}; auto: the shipped one."
-)
-REPORT = typer.Option(None, help="Only write the HTML report of this campaign's folder again.")
+PREDICTOR = typer.Option("none", help="Start from this predictor, as in 'tune'.")
+REPORT = typer.Option(None, help="Only write this campaign's report again.")
 TRACK = typer.Option(
     None, help="Only track this campaign's folder in MLflow, at $MLFLOW_TRACKING_URI."
 )
@@ -38,7 +36,7 @@ def campaign(
     device: str = options.DEVICE,
     runner: str = options.RUNNER,
     ray_address: str | None = options.RAY_ADDRESS,
-    preset: str = typer.Option("quick", help="Size: quick, or full (13 times the runs)."),
+    preset: str = typer.Option("quick", help="quick, or full: 13 times the runs."),
     problem: list[str] = PROBLEM,
     objective: str = options.OBJECTIVE,
     model: str = options.MODEL,
@@ -49,7 +47,7 @@ def campaign(
     report: Path | None = REPORT,
     track: Path | None = TRACK,
 ) -> None:
-    """Profile a kernel, train a predictor, tune unseen problems, verify, report.
+    """Profile a kernel, train a predictor, tune other problems, report.
 
     MLflow tracks everything. If it is interrupted, run the same command again to continue.
     """

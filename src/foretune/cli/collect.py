@@ -70,7 +70,7 @@ def collect(
     tokens: str = TOKENS,
     minutes: float = MINUTES,
 ) -> None:
-    """Profile a kernel over problems and configurations, or operators of a language model.
+    """Measure a kernel, or operators of a language model.
 
     Each row is on disk as soon as it is measured: if the command is interrupted, run it again to
     continue. Stored measurements are reused, and new ones are stored.

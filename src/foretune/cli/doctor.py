@@ -34,7 +34,7 @@ def doctor(
         False, "--ray", help="Only print this machine's devices for 'ray start --resources'."
     ),
 ) -> None:
-    """Check what works on this machine and how to get the rest; list its devices and rates."""
+    """Check what works on this machine, and how to get the rest."""
     from foretune.collect.devices import local_devices
     from foretune.collect.distributed.actor import resource_counts
     from foretune.device import known_devices

@@ -35,10 +35,11 @@ def export(
     objective: str = options.OBJECTIVE,
     group: str = GROUP,
 ) -> None:
-    """Write a standalone Python function that maps a problem to a configuration, or Optuna studies.
+    """Write choices as a Python function, or runs for Optuna.
 
-    Prints how much of the best measured performance the function keeps, on the same problems and
-    on held-out ones, and compares it with the single best configuration.
+    The function maps a problem to a configuration, without Foretune. Prints how much of the best
+    measured performance it keeps, on the same problems and on held-out ones, and compares it with
+    the single best configuration.
     """
     from foretune.tune.heuristics import efficiency_table, export_function
 

@@ -13,31 +13,25 @@ if TYPE_CHECKING:
     from foretune.tune.results import Comparison
 
 
-EXAMPLE = "Example: foretune judge new.py:sums old.py:sums --problem N=1000 --problem N=4096"
-
-
 def judge(
     context: typer.Context,
     candidate: str = typer.Argument(help="The function to judge: FILE.py:NAME."),
     reference: str = typer.Argument(help="The reference: FILE.py:NAME."),
     problem: list[str] = typer.Option(
-        ..., help="Arguments of --inputs: 'N=1024,M=64'. Give several (repeatable)."
+        ..., help="Arguments of --inputs, 'N=1024,M=64' (repeatable)."
     ),
-    inputs: str = typer.Option(
-        "", help="FILE.py:NAME that makes the arguments. Default: 'inputs' in the reference's file."
-    ),
-    beside: list[str] = typer.Option(
-        [], help="Another rival: 'blas=FILE.py:NAME'. The fastest counts (repeatable)."
-    ),
+    inputs: str = typer.Option("", help="FILE.py:NAME. Default: 'inputs' in the reference's file."),
+    beside: list[str] = typer.Option([], help="Another rival: 'blas=FILE.py:NAME' (repeatable)."),
     tolerance: float = typer.Option(1e-4, help="Maximum relative error of an output."),
     max_seconds: float = typer.Option(0.5, help="Seconds of rounds in each process, per problem."),
     device: str = options.DEVICE,
 ) -> None:
-    """Check whether a function is right, and how much faster it is than another.
+    """Check whether a function is right, and faster than another.
 
-    Each function runs in a separate process, on inputs that it has never seen. Code that only looks
-    fast is refused with the reason, and exit code 1: remembered or late answers, changed inputs,
-    narrower types, manipulated clocks.
+    Each runs in a separate process, on inputs that it has never seen. Code that only looks fast is
+    refused with the reason, and exit code 1.
+
+    Example: foretune judge new.py:sums old.py:sums --problem N=1000
     """
     from foretune.collect.devices import local_device
     from foretune.tune.judge import judge as judged
@@ -67,8 +61,8 @@ def judge(
             for ruling in verdict.problem_verdicts
         ]
         output.table("Times in ms", ["problem", *names, "speed-up (99 %)"], rows)
-    output.say(str(verdict))
-    output.result(verdict.summary())
+    output.say(verdict.headline)
+    output.result(verdict.to_dict())
     if verdict.refused:
         raise typer.Exit(1)
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 
+from foretune.cli.short_help import Command
 from foretune.errors import ProblemError, UnknownName, UsageError
 from foretune.objective import Objective
 from foretune.problem import Problem
@@ -27,12 +28,12 @@ EPILOG = "Also: --json, --seed, --store, --wait-quiet and --debug; see 'foretune
 
 
 def add_command(
-    app: typer.Typer, function: Callable[..., None], epilog: str = EPILOG, **settings: Any
+    app: typer.Typer, function: Callable[..., None], cls: type[Command] = Command, **settings: Any
 ) -> None:
     """Add a command to ``app``; its help is the docstring, each paragraph on one line."""
     paragraphs = inspect.cleandoc(function.__doc__ or "").split("\n\n")
     text = "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
-    app.command(help=text, epilog=epilog, **settings)(function)
+    app.command(cls=cls, help=text, epilog=EPILOG, **settings)(function)
 
 
 @dataclass(frozen=True)
@@ -99,16 +100,17 @@ def _choice_completion(*names: str) -> Callable[[str], list[str]]:
     return lambda incomplete: [name for name in names if name.startswith(incomplete)]
 
 
-KERNEL_HELP = "Name of a kernel ('foretune doctor' lists them), or your own: FILE.py:NAME."
+KERNEL_HELP = "A kernel's name ('foretune doctor' lists them), or FILE.py:NAME."
 KERNEL = typer.Argument(
     "", help=KERNEL_HELP, autocompletion=registered_completion("kernels"), show_default=False
 )
 ONLY_KERNEL = typer.Option(None, help="Use only this kernel, if the files hold several.")
-PREDICTOR_HELP = "Predictor: a folder (also a campaign's), models:/NAME@ALIAS or runs:/ID"
+PREDICTOR_HELP = "Predictor: a folder (also a campaign's), models:/NAME@ALIAS"
 PREDICTOR_OPTION = typer.Option(
     "auto",
     "--predictor",
-    help=f"{PREDICTOR_HELP}; your own model: FILE.py:NAME, FILE.onnx; auto: the shipped one; none.",
+    help="A folder (a campaign's, too), models:/NAME@ALIAS, FILE.py:NAME, FILE.onnx; "
+    "auto: shipped; none.",
 )
 PREDICTOR = typer.Argument(help=f"{PREDICTOR_HELP}.")
 RUNS = typer.Argument(help="Run tables (Parquet, or CSV with any columns).")
@@ -137,11 +139,11 @@ MODEL = typer.Option(
     help="Kind of model: xgboost or random_forest.",
     autocompletion=registered_completion("models"),
 )
-SEARCHER_HELP = "surrogate, transfer, policy, tpe, gp, cmaes, random or exhaustive"
+SEARCHER_HELP = "surrogate, policy, tpe, gp, cmaes, random or exhaustive"
 SEARCHER = typer.Option(
     "surrogate", "--searcher", help=SEARCHER_HELP, autocompletion=registered_completion("searchers")
 )
-BUDGET_HELP = "10 new measurements, auto (until the expected regret is 3 %), auto:0.01, or 60s"
+BUDGET_HELP = "Measurements; auto: 3 % regret; 60s"
 RUNNER = typer.Option(
     "local", "--runner", help="local (this device) or ray (all equal devices of a cluster)."
 )

@@ -275,8 +275,8 @@ def _show(
     left_out: str,
 ) -> None:
     """Print the Pareto front, its explanation, and the commands that start the best."""
-    from foretune.plan.serve.explanation import describe_layout, notes, sentences
-    from foretune.plan.serve.planner import MAX_EXTRAPOLATED_SHARE
+    from foretune.plan.serve.explanation import notes, sentences
+    from foretune.plan.serve.planner import MAX_EXTRAPOLATED_SHARE, describe_layout
 
     shown = _select_rows(plan, top)
     guesses = bool((shown["guessed"] > MAX_EXTRAPOLATED_SHARE).any())

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
-from typer.core import TyperCommand
 
 from foretune.cli import options, tune_program
 from foretune.cli.campaign import show_results
 from foretune.cli.output import Output, format_config
+from foretune.cli.short_help import Command
 from foretune.cli.tune_program import SearchOptions
 from foretune.console import progress_bar
 from foretune.errors import UsageError
@@ -31,7 +31,7 @@ KNOB_PANEL = "Knobs"
 WORKLOAD_COLUMNS = ("kernel", "problem", "calls")
 
 
-class TuneCommand(TyperCommand):
+class TuneCommand(Command):
     """A command whose line may hold a program: the words after ``--``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -45,7 +45,7 @@ class TuneCommand(TyperCommand):
 
 KERNEL = typer.Argument(
     "",
-    help="Name of a kernel, your own (FILE.py:NAME), a source file, or -- PROGRAM …",
+    help="A kernel's name, FILE.py:NAME, a source file, or -- PROGRAM …",
     autocompletion=options.registered_completion("kernels"),
 )
 WORKLOAD = typer.Option(
@@ -55,12 +55,10 @@ OBJECTIVE = typer.Option(["time"], help="time, energy or edp; two of them give a
 LIMIT = typer.Option(
     [], help="Reject configurations above COLUMN=VALUE, like power_w=300 (repeatable)."
 )
-EXPORT = typer.Option(
-    [], help="Write the best configuration to FILE.h, .json or .env (repeatable)."
-)
+EXPORT = typer.Option([], help="Write the best to FILE.h, .json or .env (repeatable).")
 PARAM = typer.Option(
     [],
-    help="KNOB=VALUE,VALUE,… or KNOB=8..256 (doubling); {KNOB} inserts it (repeatable).",
+    help="KNOB=VALUE,VALUE or KNOB=8..256 (repeatable).",
     rich_help_panel=KNOB_PANEL,
 )
 RESTRICT = typer.Option(
@@ -107,19 +105,18 @@ def tune(
     grid: str = tune_program.GRID,
     option: list[str] = tune_program.COMPILER_OPTION,
 ) -> None:
-    """Tune one problem and verify the winner against the default and the library.
+    """Find the fastest configuration and verify it.
 
-    Stored measurements of this kernel on this device are reused. With two objectives, find and
-    verify their Pareto front.
-
-    A workload: foretune tune --workload calls.csv --budget 100
-
-    A Python function: foretune tune FILE.py:NAME --param block=1,16
+    A function: foretune tune FILE.py:NAME --param block=1,16
 
     A program: foretune tune -- ./stencil --tile {tile} --param tile=8,16,32
 
-    A source: foretune tune blur.cl --kernel blur --arg float32[512,512]=0 --arg float32[512,512]
-    --size 512,512 --param block_size_x=8..64
+    A source: foretune tune a.c --kernel f --arg float32[8] --param tile=1,8
+
+    A workload: foretune tune --workload calls.csv --budget 100
+
+    Stored measurements of this kernel on this device are reused. The winner is verified against the
+    default and the library. With two objectives, find and verify their Pareto front.
     """
     root = options.root_options(context)
     output = Output(root.as_json)

@@ -65,9 +65,13 @@ def test_a_campaign_is_tracked_whole(place):
         assert run.data.params["best.behaviour"] == "ok"
         assert run.data.metrics["verified"] == 1
         assert run.data.tags["mlflow.note.content"].startswith("**better than the default**")
+        drawn = {a.path for a in client.list_artifacts(run.info.run_id, "charts")}
+        assert drawn == {"charts/history.png", "charts/ratios.png"}
 
     names = {a.path for a in client.list_artifacts(done.mlflow_run_id)}
     assert {"report.html", "best.json", "runs.parquet"} <= names
+    (drawn,) = client.list_artifacts(done.mlflow_run_id, "charts")
+    assert drawn.path == "charts/predicted_measured.png"
     (version,) = client.search_model_versions(f"run_id = '{done.mlflow_run_id}'")
     assert version.name == "foretune-toy"
     alias = parent.data.tags["foretune.alias"]
