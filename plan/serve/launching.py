@@ -352,10 +352,9 @@ def _yaml(options: Mapping[str, Any]) -> str:
 
 
 def _static_share(deployment: Deployment, layout: Layout, requests: float) -> float:
-    """Return the share of GPU memory left for weights and cache after activations."""
-    held = deployment.memory(requests, layout)
-    overhead = held.activations + held.communication
-    return USABLE_SHARE - overhead / (deployment.system.memory_gib * GIB)
+    """Return the share for weights and cache of what is free before weights are loaded."""
+    held, total = deployment.memory(requests, layout), deployment.system.memory_gib * GIB
+    return (USABLE_SHARE * total - held.activations - held.engine) / (total - held.engine)
 
 
 def _pool_servers(deployment: Deployment) -> Iterator[tuple[Layout, float, int, str]]:

@@ -10,8 +10,10 @@ from foretune.errors import ProblemError
 from foretune.plan import Formats, Layout, Workload, describe_model, find_system
 from foretune.plan.cost.memory import (
     GIB,
+    STEP_BYTES,
     USABLE_SHARE,
     activation_bytes,
+    engine_bytes,
     max_requests,
     rank_memory,
     request_bytes,
@@ -140,10 +142,15 @@ def test_a_known_cache():
 
 def test_activations(small, sparse):
     # Gate, up and product of the MLP are wider than queries, keys, values and their outcome.
-    assert activation_bytes(small, Layout(), 10, 3) == 2 * 10 * (128 + 3 * 128) + 4 * 3 * 100
-    # Two of the four ranks' pairs with experts, 3·32 wide inside and 64 outside.
+    layer = 2 * 10 * (128 + 3 * 128)
+    assert activation_bytes(small, Layout(), 10, 3) == layer + STEP_BYTES
+    # All ranks sample from the whole vocabulary.
+    sampling = 2 * 10 * 64 + 14 * 30 * 100
+    assert activation_bytes(small, Layout(2), 10, 30) == sampling + STEP_BYTES
+    # Two pairs with experts per token: gate and up, and outputs or products.
     wide = replace(sparse, moe_intermediate=256)
-    assert activation_bytes(wide, Layout(), 10, 0) == 2 * 10 * (128 + 2 * (3 * 256 + 64))
+    shared, buffers = 2 * 10 * (128 + 3 * 256), 2 * 10 * 2 * (2 * 256 + 256)
+    assert activation_bytes(wide, Layout(), 10, 0) == shared + buffers + STEP_BYTES
 
 
 def test_everything_together(small):
@@ -151,10 +158,10 @@ def test_everything_together(small):
     assert memory.weights == 2 * small.parameters()
     assert memory.kv_cache == 3 * 10 * 256
     assert memory.activations == activation_bytes(small, Layout(), 18, 3)
-    assert memory.communication == 0
+    assert memory.engine == engine_bytes(Layout(pp=2)) == 0.25 * GIB
     assert memory.total == sum(vars(memory).values())
     assert memory.gib == memory.total / GIB
-    assert rank_memory(small, Layout(2), Formats(), Workload(6, 4), 3).communication > 2**28
+    assert engine_bytes(Layout(2)) == engine_bytes(Layout(dp=2)) > 2 * GIB
 
 
 def test_attention_groups_share_requests(sparse):
@@ -216,7 +223,7 @@ def test_ranks_hold_the_model_between_them(case):
 
 
 def test_every_request_that_fits_is_counted(sparse):
-    system = replace(find_system("l4"), memory_gib=0.001)
+    system = replace(find_system("l4"), memory_gib=0.42)
     room = USABLE_SHARE * system.memory_gib * GIB
     found = max_requests(sparse, Layout(), Formats(), Workload(8, 8), system)
     assert found > 0

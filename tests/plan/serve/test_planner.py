@@ -59,7 +59,7 @@ def test_more_bandwidth_is_never_slower():
 
 
 def test_what_fits_nowhere_says_what_it_needs():
-    says = r"does not fit on 1 × h100_sxm \(80 GiB each, 72 of them usable\): .* \d+ GiB"
+    says = r"does not fit on 1 × h100_sxm \(79 GiB each, 71 of them usable\): .* \d+ GiB"
     with pytest.raises(UsageError, match=says):
         planned(gpus=1, formats=[Formats("bf16")])
 
