@@ -24,7 +24,8 @@ GIB = 2**30
 USABLE_SHARE = 0.9
 """Share of GPU memory that engines fill (vLLM's ``gpu_memory_utilization``)."""
 MAX_STEP_TOKENS = 8192
-"""Maximum tokens of a step; longer prompts are chunked (vLLM's ``max_num_batched_tokens``)."""
+"""Maximum tokens of a step; longer prompts are chunked (vLLM's ``max_num_batched_tokens``). Plans
+compare deployments with this many, and choose the best one's number last."""
 BF16_BYTES = 2.0
 """Bytes of an activation between kernels."""
 STATE_BYTES = 4.0
@@ -71,14 +72,15 @@ def rank_memory(
     workload: Workload,
     concurrency: Any,
     offloaded_bytes: float = 0.0,
+    step_tokens: int = MAX_STEP_TOKENS,
 ) -> RankMemory:
     """Return the memory of the fullest rank with ``concurrency`` requests at full length.
 
     An array of ``concurrency`` (of one replica) returns arrays. ``offloaded_bytes`` of the weights
-    are in host memory.
+    are in host memory. A step has at most ``step_tokens``.
     """
     requests: Any = np.ceil(concurrency / layout.dp)
-    tokens: Any = np.maximum(np.minimum(MAX_STEP_TOKENS, requests * workload.isl), requests)
+    tokens: Any = np.maximum(np.minimum(step_tokens, requests * workload.isl), requests)
     return RankMemory(
         weights=weight_bytes(model, layout, formats) - offloaded_bytes,
         kv_cache=requests * request_bytes(model, layout, formats, workload.last_context),

@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any
 
 from foretune.errors import UnknownName
-from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE
+from foretune.plan.cost.memory import GIB, USABLE_SHARE
 from foretune.plan.describe.formats import checkpoint_formats
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
@@ -174,7 +174,7 @@ def _speculation_flags(deployment: Deployment, engine: str) -> list[str]:
 
 def _max_step_tokens(deployment: Deployment, requests: float) -> str:
     """Return the maximum tokens of a step that plans assume for this many requests."""
-    return str(max(MAX_STEP_TOKENS, ceil(requests) * (1 + deployment.drafted)))
+    return str(max(deployment.step_tokens, ceil(requests) * (1 + deployment.drafted)))
 
 
 def _vllm(deployment: Deployment, replicas: int) -> Launch:

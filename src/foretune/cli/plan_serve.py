@@ -148,7 +148,7 @@ def serve(
     from foretune.plan.serve.launching import launch_commands
     from foretune.plan.serve.report import Question
     from foretune.plan.serve.saving import plan_to_json, save_plan
-    from foretune.plan.serve.simulation import simulate
+    from foretune.plan.serve.simulation import choose_step_tokens, simulate
 
     output = Output(options.root_options(context).as_json)
     clocks, tables = plan_options.load_operator_clocks(operators)
@@ -176,14 +176,13 @@ def serve(
         speculation=_parse_speculation(speculative), offload=question.offload,
     ).with_max_request_tokens(longest)  # fmt: skip
     question = replace(question, seconds=time.perf_counter() - start)
-    best = found.deployment(found.best)
-    commands = launch_commands(best, int(found.best["replicas"]))
-    replay = None
+    best, replay = found.deployment(found.best), None
     if best.pools is None or rate is not None or requests is not None:
         corrected_tpot_ms = float(found.best["tpot_ms"]) if measured and rate is None else None
-        replay = simulate(
-            best, int(found.best["replicas"]), clocks, rate, requests, corrected_tpot_ms
-        )
+        best, replay = choose_step_tokens(best, requirements, lambda deployment: simulate(
+            deployment, int(found.best["replicas"]), clocks, rate, requests, corrected_tpot_ms
+        ))  # fmt: skip
+    commands = launch_commands(best, int(found.best["replicas"]))
     _show(output, found, question, commands, top, replay, describe_rejected(clocks.rejected_rows))
     checks: pd.DataFrame | None = None
     results: dict[str, Any] = {"screened": [one._asdict() for one in clocks.rejected_rows]}
