@@ -220,10 +220,8 @@ def request_bytes(
         size = kind.bytes_per_value(model.head_dim)
         return share * model.compressed.request_bytes(tokens, model.head_dim, size, model.index)
     cache = sum(
-        layers * kind.cache_bytes(
-            min(tokens, window or tokens), _cached_values(model.mla, heads, layout),
-            _width(model.mla, heads),
-        )
+        layers * min(tokens, window or tokens) * _cached_values(model.mla, heads, layout)
+        * kind.bytes_per_value(_width(model.mla, heads))
         for layers, window, heads in model.softmax_groups()
     )  # fmt: skip
     cache += model.indexed_layers * tokens * model.index.token_bytes if model.index else 0.0

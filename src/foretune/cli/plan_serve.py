@@ -62,8 +62,7 @@ SPECULATIVE = typer.Option(
 FORMATS = typer.Option(
     "",
     help="Only these formats of weights, of the cache, or of both: fp8, /nvfp4, nvfp4/fp8, "
-    "joined by commas. Caches: bf16, fp8, nvfp4, int4_head (vLLM), fp4_e2m1 (SGLang), kivi2, "
-    "kvquant3 (no engine has these two).",
+    "joined by commas. Caches: bf16, fp8, nvfp4, int4_head (vLLM), fp4_e2m1 (SGLang).",
     show_default=False,
 )
 OFFLOAD = typer.Option(

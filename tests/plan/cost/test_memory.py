@@ -96,7 +96,6 @@ def test_cache(small):
         ("nvfp4", 16 / 2 + 1),  # an e4m3 scale for each of 16
         ("fp4_e2m1", 16 / 2 + 1),
         ("int4_head", 16 / 2 + 4),  # an fp32 word for each head's key or value
-        ("kvquant3", 16 * 3.33 / 8),
     ],
 )
 def test_narrow_caches_with_their_scales(small, kind, token):
@@ -104,17 +103,6 @@ def test_narrow_caches_with_their_scales(small, kind, token):
     formats = Formats(kv=kind)
     assert request_bytes(small, Layout(), formats, 10) == pytest.approx(10 * 2 * 2 * 2 * token)
     assert request_bytes(small, Layout(2), formats, 10) == pytest.approx(10 * 2 * 2 * token)
-
-
-def test_kivi_keeps_the_last_tokens(small):
-    numbers = 2 * 2 * 2 * 16
-    formats = Formats(kv="kivi2")
-    assert request_bytes(small, Layout(), formats, 100) == 100 * numbers * 2
-    older = 32768 - 128
-    found = request_bytes(small, Layout(), formats, 32768)
-    assert found == numbers * (older * 3 / 8 + 128 * 2)
-    # What KVQuant (arXiv:2401.18079, table 4) gives as its average over 32k tokens.
-    assert 8 * found / numbers / 32768 == pytest.approx(3.05, abs=0.005)
 
 
 def test_a_latent_cache_of_four_bits():
