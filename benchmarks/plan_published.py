@@ -31,7 +31,7 @@ from foretune.errors import ForetuneError, UsageError
 from foretune.plan.cost.memory import (
     GIB,
     activation_bytes,
-    communication_bytes,
+    engine_bytes,
     request_bytes,
     weight_bytes,
 )
@@ -57,8 +57,8 @@ GRAPHS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 384, 512, 1024, 2048, 4096, 8192)
 """Sizes of decode steps that are captured, as documented."""
 CACHE_SHARE = 0.95
 """Of the memory that weights and a step leave, as documented for most runs."""
-TAKEN_GIB = 2.0
-"""Of a GPU: what its driver keeps, its context, libraries and captured graphs."""
+TAKEN_GIB = 0.9
+"""Of a GPU: its context, and captured graphs."""
 MOST = 4096
 MOST_TOKENS = 32768
 """Requests and tokens beyond which ``trtllm-bench`` does not tune its limits."""
@@ -159,9 +159,8 @@ def as_benchmarked(
     token = request_bytes(model, layout, formats, isl + osl) / (isl + osl)
     fit = CACHE_SHARE * room / (token * (isl + osl)) * layout.dp
     batch, tokens = tuned(fit, isl, osl, layout.pp)
-    used = activation_bytes(model, layout, tokens, batch) + communication_bytes(
-        model, layout, tokens
-    )
+    logits = 4.0 * batch * model.vocab / layout.tp  # its sampler keeps no more
+    used = activation_bytes(model, layout, tokens, 0) + logits + engine_bytes(layout)
     cache = CACHE_SHARE * (room - used)
     host = Host.for_system(system, layout.pp)
     return Scheduler(tokens, batch, cache / token, chunked=False, host=host, graph_sizes=GRAPHS)

@@ -1,6 +1,7 @@
-"""Memory of a rank: weights, cache, activations and communication buffers.
+"""Memory of a rank: weights, cache, activations, and what the engine holds beside them.
 
-`USABLE_SHARE` leaves the rest to the engine and its driver (code, graphs, allocator).
+The formula follows vLLM's profiling: the peak of a step with most tokens, and of sampling. Its
+constants were fitted to rooms of vLLM 0.19 on one, two and four H100s (``plan_memory.py``).
 """
 
 import math
@@ -23,14 +24,18 @@ GIB = 2**30
 USABLE_SHARE = 0.9
 """Share of GPU memory that engines fill (vLLM's ``gpu_memory_utilization``)."""
 MAX_STEP_TOKENS = 8192
-"""Maximum tokens of a step; longer prompts are chunked (vLLM's ``max_num_batched_tokens``)."""
+"""Maximum tokens of a step; longer prompts are chunked (vLLM's ``max_num_batched_tokens``). Plans
+compare deployments with this many, and choose the best one's number last."""
 BF16_BYTES = 2.0
 """Bytes of an activation between kernels."""
 STATE_BYTES = 4.0
 """Bytes per number of a linear layer's state."""
-COLLECTIVE_BYTES = {1: 0.0, 2: 342 * 2**20}
-MANY_RANKS_BYTES = 392 * 2**20
-"""Bytes of NCCL's buffers per rank, by ranks, from AIConfigurator's systems table (Apache-2.0)."""
+SAMPLING_BYTES = 14.0
+"""Bytes per request and word of the vocabulary while sampling: logits in 16 and 32 bits, sorted."""
+STEP_BYTES = 0.125 * GIB
+"""Bytes of a step beside its widest tensors."""
+ENGINE_BYTES, RANKS_BYTES = 0.25 * GIB, 2.12 * GIB
+"""Bytes that an engine holds outside of PyTorch: on a single GPU, and with collectives."""
 
 
 @dataclass(frozen=True)
@@ -40,19 +45,19 @@ class RankMemory:
     Attributes:
         weights: its share of the model.
         kv_cache: keys, values and states of its requests.
-        activations: peak of a step, and the logits.
-        communication: buffers of collectives.
+        activations: peak of a step.
+        engine: outside of PyTorch, with buffers of collectives.
     """
 
     weights: float
     kv_cache: float
     activations: float
-    communication: float
+    engine: float
 
     @property
     def total(self) -> float:
         """Sum in bytes."""
-        return self.weights + self.kv_cache + self.activations + self.communication
+        return self.weights + self.kv_cache + self.activations + self.engine
 
     @property
     def gib(self) -> float:
@@ -67,19 +72,20 @@ def rank_memory(
     workload: Workload,
     concurrency: Any,
     offloaded_bytes: float = 0.0,
+    step_tokens: int = MAX_STEP_TOKENS,
 ) -> RankMemory:
     """Return the memory of the fullest rank with ``concurrency`` requests at full length.
 
     An array of ``concurrency`` (of one replica) returns arrays. ``offloaded_bytes`` of the weights
-    are in host memory.
+    are in host memory. A step has at most ``step_tokens``.
     """
     requests: Any = np.ceil(concurrency / layout.dp)
-    tokens: Any = np.maximum(np.minimum(MAX_STEP_TOKENS, requests * workload.isl), requests)
+    tokens: Any = np.maximum(np.minimum(step_tokens, requests * workload.isl), requests)
     return RankMemory(
         weights=weight_bytes(model, layout, formats) - offloaded_bytes,
         kv_cache=requests * request_bytes(model, layout, formats, workload.last_context),
         activations=activation_bytes(model, layout, tokens, requests),
-        communication=communication_bytes(model, layout, tokens),
+        engine=engine_bytes(layout),
     )
 
 
@@ -214,10 +220,8 @@ def request_bytes(
         size = kind.bytes_per_value(model.head_dim)
         return share * model.compressed.request_bytes(tokens, model.head_dim, size, model.index)
     cache = sum(
-        layers * kind.cache_bytes(
-            min(tokens, window or tokens), _cached_values(model.mla, heads, layout),
-            _width(model.mla, heads),
-        )
+        layers * min(tokens, window or tokens) * _cached_values(model.mla, heads, layout)
+        * kind.bytes_per_value(_width(model.mla, heads))
         for layers, window, heads in model.softmax_groups()
     )  # fmt: skip
     cache += model.indexed_layers * tokens * model.index.token_bytes if model.index else 0.0
@@ -253,9 +257,9 @@ def activation_bytes(
 ) -> float:
     """Return the peak activation bytes of a step with ``tokens`` tokens.
 
-    The peak has the residual stream, its normalized copy, and the widest of attention (queries,
-    keys, values, output), an MLP (gate, up, product) and the experts (the same per pair of token
-    and expert, with outputs). Each of ``requests`` adds 32-bit logits over the vocabulary.
+    A layer's peak has the residual stream, its normalized copy, and the wider of attention
+    (queries, keys, values, output) and an MLP (gate, up, product). Sampling for all ``requests``
+    follows. The buffers of experts are kept meanwhile.
     """
     if model.mla:
         heads = model.heads / layout.tp
@@ -266,18 +270,21 @@ def activation_bytes(
             for _, _, h in model.softmax_groups()
         )
     dense = 3 * max(model.intermediate if model.mlp_layers else 0, model.shared_width) / layout.tp
-    inner = 3 * model.moe_intermediate / layout.moe_tp + (model.expert_hidden or model.hidden)
-    # Experts process the tokens of all attention-DP groups.
+    layer = BF16_BYTES * tokens * (2 * model.hidden + max(width, dense))
+    sampling = BF16_BYTES * tokens * model.hidden + SAMPLING_BYTES * requests * model.vocab
+    return np.maximum(layer, sampling) + _expert_bytes(model, layout, tokens) + STEP_BYTES
+
+
+def _expert_bytes(model: ModelDescription, layout: Layout, tokens: float) -> float:
+    """Return the bytes of the experts' two buffers, for tokens of all attention-DP groups."""
+    if not model.is_moe:
+        return 0.0
+    outer, inner = model.expert_hidden or model.hidden, model.moe_intermediate / layout.moe_tp
     pairs = layout.dp * model.experts_per_token / layout.moe_ep
     gathered = model.hidden * layout.dp if layout.dp > 1 else 0
-    widest = max(width, dense, pairs * inner + gathered)
-    logits = 4.0 * requests * math.ceil(model.vocab / layout.tp)
-    return BF16_BYTES * tokens * (2 * model.hidden + widest) + logits
+    return BF16_BYTES * tokens * (pairs * (max(2 * inner, outer) + max(inner, outer)) + gathered)
 
 
-def communication_bytes(model: ModelDescription, layout: Layout, tokens: float) -> float:
-    """Return the collective buffers of a rank: NCCL's, and a message in and out."""
-    ranks = layout.gpus
-    if ranks == 1:
-        return 0.0
-    return COLLECTIVE_BYTES.get(ranks, MANY_RANKS_BYTES) + 2 * BF16_BYTES * tokens * model.hidden
+def engine_bytes(layout: Layout) -> float:
+    """Return the bytes that an engine holds outside of PyTorch on each rank."""
+    return RANKS_BYTES if layout.gpus > layout.pp else ENGINE_BYTES

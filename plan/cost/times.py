@@ -40,8 +40,6 @@ SIMILAR_FORMATS = {
     "int3_wo": ("int4_wo", "w4a16_mxfp4", "int8_wo", "bf16"),
     "fp4_e2m1": ("nvfp4", "fp8"),
     "int4_head": ("fp8",),
-    "kivi2": ("fp8",),
-    "kvquant3": ("fp8",),
 }
 """Format -> formats whose efficiency it borrows if unmeasured, nearest first."""
 

@@ -2,18 +2,12 @@
 
 Layouts follow the implementations: NVFP4 (an e4m3 scale per 16 numbers; TensorRT-LLM, and vLLM's
 ``nvfp4_kv_cache_full_dim``); SGLang's ``fp4_e2m1`` (an 8-bit exponent per 16 numbers; OCP has 32);
-vLLM's ``int4_per_token_head`` (an fp32 word per token, head, and key or value); KIVI
-(arXiv:2402.02750: a 16-bit scale and a zero point per 32 numbers, the last 128 tokens in 16 bits;
-3.05 bits on average over 32k tokens); KVQuant's ``nuq3-1%`` (arXiv:2401.18079: 3 bits, 32 for the 1
-% outliers, the rest of 3.33 for tables and pointers).
+vLLM's ``int4_per_token_head`` (an fp32 word per token, head, and key or value).
 """
 
 from dataclasses import dataclass
 
 from foretune.errors import UnknownName
-
-BF16_BYTES = 2.0
-"""Bytes of an unquantized number."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +18,8 @@ class CacheFormat:
         name: as in the run table's ``config.kv_format``.
         bits: per number.
         group: numbers that share a scale; 0 for one scale per tensor.
-        scale_bits: per scale, including its zero point.
+        scale_bits: per scale.
         head_bits: per scale of a token, head, and key or value.
-        residual: latest tokens of a request kept in 16 bits.
     """
 
     name: str
@@ -34,21 +27,11 @@ class CacheFormat:
     group: int = 0
     scale_bits: int = 0
     head_bits: int = 0
-    residual: int = 0
 
     def bytes_per_value(self, width: float) -> float:
         """Return bytes per number for heads of ``width`` numbers."""
         scales = self.scale_bits / self.group if self.group else 0.0
         return (self.bits + scales + self.head_bits / width) / 8
-
-    def cache_bytes(self, tokens: float, numbers: float, width: float) -> float:
-        """Return the cache bytes of a layer and request.
-
-        ``numbers`` is per token; ``width`` is that of a head's key or value.
-        """
-        recent = min(tokens, self.residual)
-        older = tokens - recent
-        return numbers * (older * self.bytes_per_value(width) + recent * BF16_BYTES)
 
 
 CACHE_FORMATS: dict[str, CacheFormat] = {
@@ -59,8 +42,6 @@ CACHE_FORMATS: dict[str, CacheFormat] = {
         CacheFormat("nvfp4", 4, 16, 8),
         CacheFormat("fp4_e2m1", 4, 16, 8),
         CacheFormat("int4_head", 4, head_bits=32),
-        CacheFormat("kivi2", 2, 32, 32, residual=128),
-        CacheFormat("kvquant3", 3.33),
     )
 }
 """Cache formats; fp8 has one scale per tensor."""

@@ -20,6 +20,8 @@ PCIE_GBPS = 32.0
 """PCIe 4.0 x16 in one direction; assumed for unknown links."""
 NETWORK_GBPS = 50.0
 """A 400 Gb/s network adapter, in one direction."""
+REPORTED_SHARE = 0.99
+"""Share of the data sheet's memory that the driver leaves, on most GPUs."""
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class System:
         gpus_per_node: GPUs per server.
         intra_node_gbps: between GPUs of a node or domain, GB/s.
         inter_node_gbps: between nodes or domains, GB/s.
-        memory_gib: per GPU.
+        memory_gib: per GPU, as PyTorch reports it: less than the data sheet's.
         price_per_hour: USD per GPU; None if unknown.
         power_limit_w: watts per GPU; NaN if unknown.
         domain_gpus: GPUs joined by fast links, if more than a node (a rack of 72).
@@ -60,13 +62,14 @@ class System:
         byte is read and written (`foretune.collect.devices`).
         """
         copy_gbps = device.specs.get("memory_gbps", 0.0) / 2 if device.kind == "cpu" else 0.0
+        reported = 1.0 if device.kind == "cpu" else REPORTED_SHARE
         return cls(
             name=name or device.name,
             device=device,
             gpus_per_node=gpus_per_node,
             intra_node_gbps=PCIE_GBPS,
             inter_node_gbps=NETWORK_GBPS,
-            memory_gib=device.specs.get("memory_gib", 0.0),
+            memory_gib=reported * device.specs.get("memory_gib", 0.0),
             price_per_hour=None,
             power_limit_w=device.specs.get("power_limit_w", float("nan")),
             host_gbps=copy_gbps or PCIE_GBPS,
@@ -98,7 +101,7 @@ def find_system(name: str, prices: Mapping[str, float] | None = None) -> System:
         gpus_per_node=int(row["gpus_per_node"]),
         intra_node_gbps=float(row["intra_node_gbps"]),
         inter_node_gbps=float(row["inter_node_gbps"]),
-        memory_gib=device.specs["memory_gib"],
+        memory_gib=float(row["memory_gib"]),
         price_per_hour=cost.get(short),
         power_limit_w=device.specs.get("power_limit_w", float("nan")),
         domain_gpus=int(row["domain_gpus"]),
@@ -181,6 +184,7 @@ def _read_descriptor(name: str) -> dict[str, Any]:
         "device": known or _descriptor_device(name, gpu),
         "gpus_per_node": node["num_gpus_per_node"],
         "domain_gpus": rack or node["num_gpus_per_node"],
+        "memory_gib": REPORTED_SHARE * gpu["mem_capacity"] / 2**30,
         "intra_node_gbps": node["intra_node_bw"] / 1e9,
         "inter_node_gbps": (node["inter_rack_bw"] if rack else node["inter_node_bw"]) / 1e9,
         "host_gbps": node.get("pcie_bw", PCIE_GBPS * 1e9) / 1e9,

@@ -1,40 +1,21 @@
-"""Folder of tuned files for an engine, and the card with their origin.
-
-The card holds all measurements, also where the engine's default is best and no file is written.
-Later runs with other numbers of tokens extend it.
-"""
+"""Folder of tuned files for an engine, and the card with their origin."""
 
 import json
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from foretune.errors import OutputError, UsageError
-from foretune.files import atomic_write, read_json, require_writable
-from foretune.plan.engine_files.guesses import EngineFile, MeasuredEntry
+from foretune.files import atomic_write, read_json
+from foretune.plan.engine_files.guesses import EngineFile
 from foretune.plan.engine_files.layer import Engine, Layer
 from foretune.plan.engine_files.tuned_layers import MANIFEST_NAME
 from foretune.plan.engine_files.vllm import TunedLayer, write_layer
-from foretune.space import Configuration
 
 LINEAR_FOLDER = "linear"
 """Folder for files that engines read only from their own package."""
 VERSION = re.compile(r"\d+(\.\d+)*")
-
-
-def check_folder(
-    folder: Path, layers: Iterable[Layer], engine: Engine, triton: str = ""
-) -> None:  # fmt: skip
-    """Check that files of these layers can be written; create the folder if needed.
-
-    Raises OutputError if the folder is not writable or has other files of these layers.
-    """
-    card = read_card(folder / MANIFEST_NAME)
-    for path in (relative_path(layer, engine, triton) for layer in layers):
-        refuse_foreign_file(folder, path, card)
-    require_writable(folder, "into")
 
 
 def write_files(
@@ -43,19 +24,16 @@ def write_files(
     """Write tuned files as the engine reads them, and the card; return the written files.
 
     Files of linear layers go to `LINEAR_FOLDER`, since engines read them only from their own
-    package. Earlier measurements are kept, and no guess replaces them. A guessed file is removed if
-    nothing beats the default. SGLang keeps expert files by ``triton`` version; without one,
-    UsageError is raised.
+    package. SGLang keeps expert files by ``triton`` version; without one, UsageError is raised.
     """
     card = read_card(folder / MANIFEST_NAME)
     found: dict[Path, EngineFile] = {}
     for file in files:
-        if not (file.configs or file.measured):
+        if not file.configs:
             continue
         path = relative_path(file.layer, engine, triton)
         refuse_foreign_file(folder, path, card)
-        earlier = _read_entries(card.get(path.as_posix(), {}))
-        found[path] = replace(file, measured={**earlier, **file.measured})
+        found[path] = file
     if not found:
         return {}
     card |= {path.as_posix(): _card_entry(file) for path, file in found.items()}
@@ -63,11 +41,8 @@ def write_files(
         text = {"engine": engine, "files": card}
         new.write_text(json.dumps(text, indent=1) + "\n", encoding="utf-8")
     for path, file in found.items():
-        if file.configs:
-            write_layer(folder / path, TunedLayer(file.layer, file.configs))
-        else:
-            (folder / path).unlink(missing_ok=True)
-    return {folder / path: file for path, file in found.items() if file.configs}
+        write_layer(folder / path, TunedLayer(file.layer, file.configs))
+    return {folder / path: file for path, file in found.items()}
 
 
 def relative_path(layer: Layer, engine: Engine, triton: str) -> Path:
@@ -107,23 +82,9 @@ def read_card(path: Path) -> dict[str, Any]:
 
 
 def _card_entry(file: EngineFile) -> dict[str, object]:
-    if not file.measured:
-        return {
-            "parts": file.parts,
-            "measured": False,
-            "agreement": {tokens: round(g.agreement, 3) for tokens, g in file.guesses.items()},
-            "nearest": sorted({guess.nearest.file_name for guess in file.guesses.values()}),
-        }
-    entries = {
-        tokens: {"config": dict(e.config), "gain": [e.speedup, e.speedup_low, e.speedup_high]}
-        for tokens, e in sorted(file.measured.items())
-    }
-    return {"parts": file.parts, "measured": True, "entries": entries, "failed": dict(file.failed)}
-
-
-def _read_entries(about: dict[str, Any]) -> dict[int, MeasuredEntry]:
-    """Return the measured entries of a card."""
     return {
-        int(tokens): MeasuredEntry(Configuration(entry["config"]), *entry["gain"])
-        for tokens, entry in about.get("entries", {}).items()
+        "parts": file.parts,
+        "measured": False,
+        "agreement": {tokens: round(g.agreement, 3) for tokens, g in file.guesses.items()},
+        "nearest": sorted({guess.nearest.file_name for guess in file.guesses.values()}),
     }

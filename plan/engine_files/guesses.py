@@ -2,8 +2,7 @@
 
 Engines warn if no tuned file exists for a model's layers on a GPU, and use defaults. The model, its
 layout and its formats determine the files. Their content is the vote of similar layers
-(`foretune.plan.engine_files.tuned_layers`) or a measurement
-(`foretune.plan.engine_files.measuring`).
+(`foretune.plan.engine_files.tuned_layers`).
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,28 +29,7 @@ EXPERT_DTYPES = {
     "int8_wo": "int8_w8a16", "int4_wo": PACKED_INT4,
 }  # fmt: skip
 """Format of routed experts -> its name in file names, for Triton kernels."""
-Status = Literal["there", "guessed", "nothing similar", "measured", "default is best"]
-
-
-@dataclass(frozen=True)
-class MeasuredEntry:
-    """Measured winner for one number of tokens.
-
-    Attributes:
-        config: the winner; the engine's default if nothing verifiably beats it.
-        speedup: the default's time over the winner's, median over interleaved rounds.
-        speedup_low, speedup_high: its 95 % interval.
-    """
-
-    config: Configuration
-    speedup: float = 1.0
-    speedup_low: float = 1.0
-    speedup_high: float = 1.0
-
-    @property
-    def beats_default(self) -> bool:
-        """Whether the speed-up's 95 % interval excludes 1."""
-        return self.speedup_low > 1.0
+Status = Literal["there", "guessed", "nothing similar"]
 
 
 @dataclass(frozen=True)
@@ -61,30 +39,18 @@ class EngineFile:
     Attributes:
         layer: the layer in its name.
         parts: parts of the model that use it.
-        status: whether the engine has it, or the result of guessing or measuring.
+        status: whether the engine has it, or the result of guessing.
         guesses: number of tokens -> guess.
-        measured: number of tokens -> measured winner.
-        failed: number of tokens -> reason of the failure.
     """
 
     layer: Layer
     parts: tuple[str, ...]
     status: Status
     guesses: Mapping[int, Guess] = field(default_factory=dict)
-    measured: Mapping[int, MeasuredEntry] = field(default_factory=dict)
-    failed: Mapping[int, str] = field(default_factory=dict)
 
     @property
     def configs(self) -> dict[int, Configuration]:
-        """Content of the file to write; empty if none is written.
-
-        Engines use the entry of the nearest number of tokens. So a measured file includes the
-        default where it is best, and is written only if some entry beats it.
-        """
-        if any(entry.beats_default for entry in self.measured.values()):
-            return {tokens: entry.config for tokens, entry in self.measured.items()}
-        if self.measured or self.failed:
-            return {}
+        """Content of the file to write; empty if none is written."""
         return {tokens: guess.config for tokens, guess in self.guesses.items()}
 
     @property

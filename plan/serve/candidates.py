@@ -57,7 +57,8 @@ def supported_formats(
     """Return the formats to plan: the checkpoint's, then those native to the GPU.
 
     The checkpoint's formats come first, then the same with other usual caches. Weights wider than
-    the checkpoint's are left out: they take more memory and gain nothing. So is int8 on GPUs with
+    the checkpoint's are left out: they take more memory and gain nothing. So are others as narrow
+    as those of a quantized checkpoint, and int8 on GPUs with
     fp8, which is as fast and loses less. ``caches`` restricts the cache formats; empty takes the
     usual ones of the GPU.
     """
@@ -71,7 +72,8 @@ def supported_formats(
     standard = [
         Formats(weights, kv=kv)
         for weights in WEIGHT_FORMATS
-        if find_format(weights).bits <= max_bits and not (native_fp8 and weights == "int8")
+        if (max_bits == 16 or find_format(weights).bits < max_bits)
+        and not (native_fp8 and weights == "int8")
         for kv in DEFAULT_CACHE_FORMATS
     ]  # fmt: skip
     native = [f for f in standard if f.support(architecture) == "native"]

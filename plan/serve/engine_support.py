@@ -42,12 +42,8 @@ def _unsupported_cache(deployment: Deployment, engine: str) -> str:
     if kind in DEFAULT_CACHE_FORMATS:
         return ""
     if not cache_name(engine, kind):
-        others = engines_with(kind)
-        if not others:
-            return (
-                f"no engine has a {kind} cache; this plan shows its effect only: use --formats /fp8"
-            )
-        return f"{title} has no {kind} cache: use --backend {others[0]} or --formats /fp8"
+        other = engines_with(kind)[0]
+        return f"{title} has no {kind} cache: use --backend {other} or --formats /fp8"
     system = deployment.system
     if supported(support_key(kind), system.device.architecture) == "no":
         return f"{title} has no kernels for {kind} caches on {system.name}: use --formats /fp8"

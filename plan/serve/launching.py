@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any
 
 from foretune.errors import UnknownName
-from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE
+from foretune.plan.cost.memory import GIB, USABLE_SHARE
 from foretune.plan.describe.formats import checkpoint_formats
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
@@ -174,7 +174,7 @@ def _speculation_flags(deployment: Deployment, engine: str) -> list[str]:
 
 def _max_step_tokens(deployment: Deployment, requests: float) -> str:
     """Return the maximum tokens of a step that plans assume for this many requests."""
-    return str(max(MAX_STEP_TOKENS, ceil(requests) * (1 + deployment.drafted)))
+    return str(max(deployment.step_tokens, ceil(requests) * (1 + deployment.drafted)))
 
 
 def _vllm(deployment: Deployment, replicas: int) -> Launch:
@@ -352,10 +352,9 @@ def _yaml(options: Mapping[str, Any]) -> str:
 
 
 def _static_share(deployment: Deployment, layout: Layout, requests: float) -> float:
-    """Return the share of GPU memory left for weights and cache after activations."""
-    held = deployment.memory(requests, layout)
-    overhead = held.activations + held.communication
-    return USABLE_SHARE - overhead / (deployment.system.memory_gib * GIB)
+    """Return the share for weights and cache of what is free before weights are loaded."""
+    held, total = deployment.memory(requests, layout), deployment.system.memory_gib * GIB
+    return (USABLE_SHARE * total - held.activations - held.engine) / (total - held.engine)
 
 
 def _pool_servers(deployment: Deployment) -> Iterator[tuple[Layout, float, int, str]]:

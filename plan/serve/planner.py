@@ -27,6 +27,7 @@ from foretune.plan.serve.candidates import (
 )
 from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times
 from foretune.plan.serve.deployments.arrivals import MIN_GOODPUT_SHARE
+from foretune.plan.serve.deployments.calibration import Calibration
 from foretune.plan.serve.deployments.comparison import Metric, probability_better
 from foretune.plan.serve.deployments.correction import LatencyPredictor
 from foretune.plan.serve.deployments.deployment import Deployment
@@ -231,6 +232,7 @@ def plan(
     speculation: Speculation | None = None,
     caches: Sequence[str] = (),
     offload: Offload = Offload(),  # noqa: B008  # immutable
+    calibration: Calibration | None = None,
 ) -> Plan:
     """Predict every deployment of ``model`` on ``gpus`` GPUs.
 
@@ -253,6 +255,7 @@ def plan(
         speculation: how tokens are drafted; None drafts none.
         caches: KV-cache formats to combine with every weight format; empty takes the usual.
         offload: upper limits on weights and prefixes in host memory.
+        calibration: what the user's own stack measured of the model.
     """
     _check_options(pools, rate, speculation, offload, backend, workload)
     requirements = requirements or Requirements()
@@ -263,7 +266,7 @@ def plan(
     )  # fmt: skip
     if not candidates:
         raise UsageError("; ".join(refused.values()))
-    table = predict(candidates, timers, correction, accuracy)
+    table = predict(candidates, timers, correction, accuracy, calibration)
     table = _with_ranking(table, rate, workload.osl, requirements, correction)
     result = Plan(table, [c.deployment for c in candidates], requirements, refused)
     if correction is None:

@@ -11,6 +11,7 @@ from foretune.plan.describe.accuracy import AccuracyResult, recovery
 from foretune.plan.describe.formats import Formats, checkpoint_formats
 from foretune.plan.serve.candidates import Candidate
 from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times
+from foretune.plan.serve.deployments.calibration import Calibration
 from foretune.plan.serve.deployments.correction import LatencyPredictor
 from foretune.plan.serve.deployments.power import deployment_power
 from foretune.plan.serve.deployments.serving import (
@@ -27,14 +28,17 @@ def predict(
     timers: StepTimers,
     correction: LatencyPredictor | None = None,
     accuracy: Sequence[AccuracyResult] | None = None,
+    calibration: Calibration | None = None,
 ) -> pd.DataFrame:
     """Return the predictions of candidates: the columns of `Plan.candidates`, one row each.
 
     Without a ``correction``, latencies come from the formulas alone. Without ``accuracy``,
-    qualities are the published ones.
+    qualities are the published ones. ``calibration`` is the user's stack.
     """
     rows = analytic_times([c.deployment for c in candidates], timers)
     latencies = correction.predict(rows) if correction else formula_latencies(rows)
+    if calibration:
+        latencies = calibration.apply(rows, latencies)
     latencies = apply_prefill_limit(rows, latencies)
     ttft_columns = [name for name in latencies if name.startswith("ttft_ms")]
     latencies = latencies.assign(**{name: latencies[name] + rows["fetch"] for name in ttft_columns})

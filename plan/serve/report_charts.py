@@ -72,7 +72,7 @@ def memory_breakdown(deployment: Deployment) -> dict[str, float]:
         "weights": held.weights,
         "KV cache": held.kv_cache,
         "activations": held.activations,
-        "buffers of collectives": held.communication,
+        "outside of PyTorch": held.engine,
     }
     return {name: float(np.asarray(size) / GIB) for name, size in parts.items()}
 

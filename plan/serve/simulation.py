@@ -4,7 +4,7 @@ Closed formulas rank thousands of deployments by their mean latencies. For the c
 simulation gives percentiles, also for a recorded trace.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +12,7 @@ import pandas as pd
 
 from foretune.errors import UsageError
 from foretune.plan.cost.host_link import exposed_fetch_ms
-from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, request_bytes
+from foretune.plan.cost.memory import GIB, USABLE_SHARE, request_bytes
 from foretune.plan.describe.layout import Layout
 from foretune.plan.engine.requests import Requests
 from foretune.plan.engine.scheduler import Host, Scheduler
@@ -21,6 +21,7 @@ from foretune.plan.engine.stage_times import StageTimes, StageWork, StepLoad
 from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.explanation import format_number
+from foretune.plan.serve.requirements import Requirements
 
 PERCENTILES = (50, 90, 99)
 REQUESTS_PER_SLOT = 6
@@ -29,6 +30,10 @@ MIN_REQUESTS, MAX_REQUESTS = 200, 4000
 """Simulated requests per replica; the maximum grows to fill the replica three times."""
 WARMUP_SHARE = 0.2
 """Share of the requests dropped as warm-up."""
+STEP_TOKENS = (1024, 2048, 4096, 16384)
+"""Maximum tokens of a step to try beside the usual number."""
+MIN_GAIN = 0.01
+"""Share by which another number of tokens must be better."""
 
 
 @dataclass(frozen=True)
@@ -106,6 +111,36 @@ def simulate(
     return SimulationResult(len(table), ttft, tpot, per_s)
 
 
+def choose_step_tokens(
+    deployment: Deployment,
+    requirements: Requirements,
+    run: Callable[[Deployment], SimulationResult],
+) -> tuple[Deployment, SimulationResult]:
+    """Return the deployment with the best maximum of tokens per step, and its simulation.
+
+    That is the one where 90 % of the requests meet the limits, then the one with most tokens per
+    second, or with the goal ``latency`` the shortest time per token. The usual number stays unless
+    another one is better by `MIN_GAIN`. ``run`` simulates a deployment.
+    """
+    usable = USABLE_SHARE * deployment.system.memory_gib * GIB
+    best, result = deployment, run(deployment)
+    for tokens in STEP_TOKENS:
+        other = replace(deployment, step_tokens=tokens)
+        if other.memory(other.requests_per_worker).total > usable:
+            continue
+        found = run(other)
+        (met, merit), (was_met, so_far) = (_merit(r, requirements) for r in (found, result))
+        if (met, merit) > (was_met, (1.0 + MIN_GAIN) * so_far):
+            best, result = other, found
+    return best, result
+
+
+def _merit(result: SimulationResult, requirements: Requirements) -> tuple[bool, float]:
+    met = result.ttft_ms[90] <= requirements.ttft_ms and result.tpot_ms[90] <= requirements.tpot_ms
+    latency = requirements.goal == "latency"
+    return met, 1.0 / result.tpot_ms[50] if latency else result.tokens_per_s
+
+
 class _GroupSimulator:
     """One attention-DP group of a deployment, and the group that prefills its prompts.
 
@@ -172,7 +207,7 @@ class _GroupSimulator:
             ]
 
         scheduler = Scheduler(
-            max(MAX_STEP_TOKENS, batch * (1 + deployment.drafted)),
+            max(deployment.step_tokens, batch * (1 + deployment.drafted)),
             batch,
             _cache_tokens(deployment, layout, longest),
             host=Host.for_system(deployment.system, layout.pp),
@@ -187,7 +222,7 @@ class _GroupSimulator:
         model, formats = deployment.model, deployment.formats
         timer = self._timers(deployment.system, deployment.backend)
         tokens_per_request = deployment.drafted + 1
-        limits = MAX_STEP_TOKENS + batch * tokens_per_request, longest, batch
+        limits = deployment.step_tokens + batch * tokens_per_request, longest, batch
         drafter = None
         if drafts is not None:
             drafter = StageTimes(

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from foretune.plan.cost.memory import GIB, MANY_RANKS_BYTES
+from foretune.plan.cost.memory import GIB
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.train.recipe import Recipe, TrainingLayout, layers_per_stage
 from foretune.plan.train.task import TrainingTask
 
 WEIGHT_BYTES, OPTIMIZER_BYTES = 2.0, 12.0
 """Bytes per parameter: its weight, and the optimizer's states including an fp32 weight."""
+MANY_RANKS_BYTES = 392 * 2**20
+"""Bytes of NCCL's buffers, from AIConfigurator's systems table (Apache-2.0)."""
 GATHERED_LAYERS = 2
 """Layers gathered at a time with ZeRO 3: the current and the next."""
 LOGIT_BYTES = 4.0 + 2.0

@@ -1,14 +1,10 @@
 """``foretune engine-config``: what it lists, what it writes, what it refuses."""
 
 import json
-from types import SimpleNamespace
 
 import pytest
-import vllm_times
 
 from foretune.__main__ import main
-from foretune.device import find_device
-from foretune.plan.engine_files import vllm_kernels
 from foretune.plan.engine_files.layer import Layer
 from foretune.plan.engine_files.tuned_layers import PARAMETERS
 
@@ -77,63 +73,9 @@ def test_an_unknown_gpu_is_said_to_be_one(tuned, capsys):
     assert "B2OO has no known architecture" in capsys.readouterr().out
 
 
-@pytest.fixture
-def b200(monkeypatch):
-    """A machine with one, whose kernels are not run: their times follow a law."""
-    pytest.importorskip("torch")
-    from foretune.collect import devices
-
-    gpu = find_device(B200)
-    monkeypatch.setattr("foretune.collect.devices.local_gpus", lambda: [gpu])
-    monkeypatch.setattr(devices, "local_gpus", lambda: [gpu])
-    monkeypatch.setattr(vllm_kernels, "version", lambda name: "0.33.0")
-    monkeypatch.setattr(vllm_kernels, "_vllm", lambda name: SimpleNamespace(
-        get_default_config=lambda *sizes: vllm_times.DEFAULT))  # fmt: skip
-    monkeypatch.setattr("foretune.collect.runner.IsolatedRunner", vllm_times.Replaying)
-    return gpu
-
-
-@pytest.mark.usefixtures("b200")
-def test_what_is_measured_is_written(tuned, capsys, tmp_path):
-    arguments = ["engine-config", "vllm", MODEL, "--layout", "tp=4", "--tuned", tuned, "--measure",
-                 "--tokens", "1,64", "--out", "out"]  # fmt: skip
-    assert main(arguments) == 0
-    said = capsys.readouterr().out
-    assert "out: 1 file, measured" in said
-    assert "E=128 N=192 16 bit: faster than the default at 1: " in said
-    name = Layer(128, 192, B200).file_name
-    card = json.loads((tmp_path / "out" / "foretune.json").read_text())
-    assert card["files"][name]["measured"] is True
-    assert set(card["files"][name]["entries"]) == {"1", "64"}
-    assert main([*arguments, "--json"]) == 0
-    (file,) = json.loads(capsys.readouterr().out)["files"]
-    assert (file["status"], set(file["gains"])) == ("measured", {"1", "64"})
-
-
-@pytest.mark.usefixtures("b200")
-@pytest.mark.parametrize(
-    ("more", "reason"),
-    [
-        (["--device", "h100_sxm"], "this machine's GPU, NVIDIA B200"),
-        (["--tokens", "1,x"], "give numbers, like 1,16,64"),
-        (["--tokens", "0"], "--tokens"),
-        (["--budget", "0"], "--budget"),
-    ],
-)
-def test_what_cannot_be_measured(tuned, more, reason, capsys):
-    arguments = ["engine-config", "vllm", MODEL, "--tuned", tuned, "--measure", "--out", "out"]
-    assert main([*arguments, *more]) == 2
-    assert reason in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [
-        (["vllm", MODEL, "--tokens", "1"], "--tokens and --budget are of --measure"),
-        (["vllm", MODEL, "--measure", "--layout", "tp=2,ep=2", "--out", "x"], "(ep) are not"),
-        (["sglang", MODEL, "--measure"], "only vLLM's kernels are measured"),
-        (["vllm", MODEL, "--measure"], "--measure needs --out"),
-        (["vllm", MODEL, "--measure", "--out", "x"], "this machine has none"),
         (["lmdeploy", MODEL, "--device", "b200_sxm"], "unknown engine with tuned files 'lmdeploy'"),
         (["vllm", MODEL], "give --device: tuned files"),
         (["vllm", MODEL, "--device", "b200_sxn"], "did you mean 'b200_sxm'"),
@@ -149,7 +91,6 @@ def test_what_cannot_be_measured(tuned, more, reason, capsys):
 )
 def test_what_is_refused(arguments, reason, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("foretune.collect.devices.local_gpus", list)
     monkeypatch.setattr("foretune.cli.engine_files.find_spec", lambda name: None)
     assert main(["engine-config", *arguments]) in (1, 2)
     assert reason in capsys.readouterr().err

@@ -5,7 +5,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 from foretune.plan.cost.host_link import offloaded_bytes, prefix_ms, step_ms
-from foretune.plan.cost.memory import RankMemory, max_requests, rank_memory
+from foretune.plan.cost.memory import MAX_STEP_TOKENS, RankMemory, max_requests, rank_memory
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
@@ -49,6 +49,7 @@ class Deployment:
         speculation: how a planned deployment drafts tokens.
         offload: weights and cache in host memory.
         max_request_tokens: length of the longest request, if longer than in ``workload``.
+        step_tokens: maximum tokens of a step.
     """
 
     model: ModelDescription
@@ -65,6 +66,7 @@ class Deployment:
     speculation: Speculation | None = None
     offload: Offload = Offload()  # noqa: RUF009  # immutable
     max_request_tokens: int = 0
+    step_tokens: int = MAX_STEP_TOKENS
 
     @property
     def architecture(self) -> str:
@@ -137,7 +139,7 @@ class Deployment:
         """
         return rank_memory(
             self.loaded_model, layout or self.layout, self.formats, self.workload, requests,
-            offloaded_bytes=self.offloaded_weight_bytes,
+            offloaded_bytes=self.offloaded_weight_bytes, step_tokens=self.step_tokens,
         )  # fmt: skip
 
     def weight_wait_ms(self, tokens: float) -> float:

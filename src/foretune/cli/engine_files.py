@@ -13,7 +13,6 @@ from foretune.errors import UnknownName, UsageError
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from foretune.plan import ModelDescription
     from foretune.plan.engine_files.guesses import EngineFile
     from foretune.plan.engine_files.layer import Engine, Layer
 
@@ -22,12 +21,8 @@ LINEAR_CONFIG_FOLDERS = {
     "sglang": "sglang/kernels/ops/gemm/configs",
 }
 """Folder of an engine's files of linear layers, as of vLLM 0.33 and SGLang 0.5.23."""
-LIMIT_S = 180.0
-"""Time limit of one measurement; the first one imports vLLM."""
 EXPERT_CONFIG_FOLDER = "sglang/srt/layers/moe/moe_runner/triton_utils"
-DEVICE = typer.Option(
-    "", help="The GPU: h100_sxm, or its name in the driver. With --measure: this machine's."
-)
+DEVICE = typer.Option("", help="The GPU: h100_sxm, or its name in the driver.")
 LAYOUT = typer.Option(
     "",
     help="tp=8,dp=2,ep=16: ranks per dense projection, replicas of attention, and groups of "
@@ -39,12 +34,6 @@ FORMATS = typer.Option(
 )
 TUNED = typer.Option(
     [], help="Folder with the engine's tuned files. Default: that of the installed engine."
-)
-MEASURE = typer.Option(
-    False, "--measure", help="Measure vLLM's kernels on this machine's GPU; --out is needed."
-)
-BUDGET = typer.Option(
-    None, help="With --measure: configurations per number of tokens. Default: 16."
 )
 
 
@@ -58,16 +47,11 @@ def engine_config(
     tuned: list[Path] = TUNED,
     also: list[Path] = typer.Option([], help="Folder with another engine's, to learn from."),
     triton: str = typer.Option("", help="Version of Triton, for SGLang's files of experts."),
-    measure: bool = MEASURE,
-    tokens: str = typer.Option("", help="With --measure: numbers of tokens, like 1,16,64."),
-    budget: int | None = BUDGET,
     out: Path = typer.Option(None, help="Folder to write to; by default, nothing is written."),
 ) -> None:
     """List the tuned files that an engine looks for, and guess the missing ones.
 
     A guess is what the tuned files of similar layers agree on; it is not measured.
-
-    With --measure, files hold what beats the engine's default; their card says by how much.
     """
     from foretune.plan import Formats, Layout, checkpoint_formats, describe_model
     from foretune.plan.engine_files.folder import relative_path, write_files
@@ -78,9 +62,7 @@ def engine_config(
         raise UnknownName("engine with tuned files", engine, get_args(Engine))
     kind = cast("Engine", engine)
     tp, dp, ep = _parse_layout(layout)
-    if not measure and (tokens or budget is not None):
-        raise UsageError("--tokens and --budget are of --measure")
-    gpu_name = _local_gpu_name(kind, device, out, ep) if measure else _gpu_name(device)
+    gpu_name = _gpu_name(device)
     _check_ranks(kind, tp, dp, ep)
     described, output = describe_model(model), Output(options.root_options(context).as_json)
     ranks = Layout(tp, 1, dp, tp * dp // ep, ep) if described.is_moe else Layout(tp, 1, dp)
@@ -92,8 +74,6 @@ def engine_config(
     files: list[EngineFile] = []
     if layers:
         files, skipped = _guess_files(layers, tuned or _installed_folder(engine), also)
-        if measure:
-            files = _measure_missing(files, described, out, _parse_token_counts(tokens), budget)
         _show(output, f"{described.name} on {ranks}, {gpu_name}", files)
         _say_limits(output, gpu_name, skipped)
     else:
@@ -157,66 +137,6 @@ def _gpu_name(device: str) -> str:
     return name
 
 
-def _local_gpu_name(engine: "Engine", device: str, out: Path | None, ep: int) -> str:
-    """Return the name of this machine's GPU, if its kernels can be measured."""
-    from foretune.collect.devices import local_gpus
-
-    if engine != "vllm":
-        raise UsageError("--measure: only vLLM's kernels are measured")
-    if out is None:
-        raise UsageError("--measure needs --out, the folder for the files")
-    if ep > 1:
-        raise UsageError("--measure: experts that are spread over ranks (ep) are not measured")
-    gpus = local_gpus()
-    if not gpus:
-        raise UsageError("--measure needs a GPU, and this machine has none")
-    if not gpus[0].architecture.startswith("sm_"):  # vLLM names files of others differently
-        raise UsageError("--measure: only NVIDIA GPUs are measured")
-    if device and _gpu_name(device) != gpus[0].name:
-        raise UsageError(f"--measure measures this machine's GPU, {gpus[0].name}: leave --device "
-                         "out")  # fmt: skip
-    return gpus[0].name
-
-
-def _measure_missing(
-    files: list["EngineFile"],
-    model: "ModelDescription",
-    out: Path,
-    tokens: list[int],
-    budget: int | None,
-) -> list["EngineFile"]:
-    """Measure the missing files; each is written as soon as it is done."""
-    from foretune.collect.devices import local_device
-    from foretune.collect.runner import IsolatedRunner
-    from foretune.console import progress_bar
-    from foretune.plan.engine_files.folder import check_folder, write_files
-    from foretune.plan.engine_files.measuring import DEFAULT_BUDGET, measure_file
-
-    count = options.require_positive_int(DEFAULT_BUDGET if budget is None else budget, "--budget")
-    missing = [file for file in files if file.status != "there"]
-    check_folder(out, [file.layer for file in missing], "vllm")
-    done = [file for file in files if file.status == "there"]
-    runner = IsolatedRunner(local_device("cuda"), limit_s=LIMIT_S)
-    with runner, progress_bar(notes=True) as progress:
-        for file in missing:
-            done.append(
-                measure_file(file, model, runner, tokens=tokens, budget=count, progress=progress)
-            )
-            write_files(out, done[-1:], "vllm")
-    return done
-
-
-def _parse_token_counts(tokens: str) -> list[int]:
-    from foretune.plan.engine_files.guesses import TOKEN_COUNTS
-
-    if not tokens:
-        return list(TOKEN_COUNTS)
-    try:
-        return [options.require_positive_int(int(word), "--tokens") for word in tokens.split(",")]
-    except ValueError:
-        raise UsageError(f"--tokens {tokens!r}: give numbers, like 1,16,64") from None
-
-
 def _installed_folder(engine: str) -> list[Path]:
     """Return the folder of an installed engine, without importing it."""
     found = find_spec(engine)
@@ -232,13 +152,6 @@ def _show(output: Output, title: str, files: list["EngineFile"]) -> None:
         [", ".join(f.parts), _layer_sizes(f.layer), f.status, percent(f.agreement)] for f in files
     ]
     output.table(title, ("part", "layer", "file", "agreement"), rows)
-    for file in files:
-        if file.measured:
-            wins = [f"{count}: {entry.speedup:.2f}×" for count, entry in file.measured.items()
-                    if entry.beats_default]  # fmt: skip
-            outcome = f"faster than the default at {', '.join(wins)}" if wins else file.status
-            failed = f"; {len(file.failed)} failed" if file.failed else ""
-            output.say(f"{_layer_sizes(file.layer)}: {outcome}{failed}")
 
 
 def _say_next_steps(
@@ -251,12 +164,8 @@ def _say_next_steps(
     if not written:
         output.say("nothing to write: no file was written")
         return
-    guessed = sum(not file.measured for file in written)
     count = f"{len(written)} file{'s' if len(written) > 1 else ''}"
-    how = "measured" if not guessed else "guessed and not measured"
-    if guessed and guessed < len(written):
-        how = f"{guessed} guessed and not measured"
-    output.say(f"{out}: {count}, {how}")
+    output.say(f"{out}: {count}, guessed and not measured")
     if any(file.layer.experts for file in written):
         output.say(
             f"For experts: start vLLM with VLLM_TUNED_CONFIG_FOLDER={out.absolute()}"
@@ -277,7 +186,5 @@ def _layer_sizes(layer: "Layer") -> str:
 
 def _file_to_json(file: "EngineFile", engine: "Engine") -> dict[str, object]:
     configs = {tokens: dict(config) for tokens, config in file.configs.items()}
-    gains = {tokens: entry.speedup for tokens, entry in file.measured.items()}
     return {"name": file.layer.file_name_for(engine), "parts": file.parts, "status": file.status,
-            "agreement": file.agreement, "configs": configs, "gains": gains,
-            "failed": dict(file.failed)}  # fmt: skip
+            "agreement": file.agreement, "configs": configs}  # fmt: skip

@@ -18,8 +18,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from foretune.plan import Formats, Plan, Speculation, System
+    from foretune.plan.cost.steps import StepTimerFactory
     from foretune.plan.describe.workload import Offload
     from foretune.plan.engine.requests import Requests
+    from foretune.plan.serve.deployments.calibration import Calibration
+    from foretune.plan.serve.deployments.correction import LatencyPredictor
     from foretune.plan.serve.deployments.deployment import Deployment
     from foretune.plan.serve.report import Question
     from foretune.plan.serve.simulation import SimulationResult
@@ -59,8 +62,7 @@ SPECULATIVE = typer.Option(
 FORMATS = typer.Option(
     "",
     help="Only these formats of weights, of the cache, or of both: fp8, /nvfp4, nvfp4/fp8, "
-    "joined by commas. Caches: bf16, fp8, nvfp4, int4_head (vLLM), fp4_e2m1 (SGLang), kivi2, "
-    "kvquant3 (no engine has these two).",
+    "joined by commas. Caches: bf16, fp8, nvfp4, int4_head (vLLM), fp4_e2m1 (SGLang).",
     show_default=False,
 )
 OFFLOAD = typer.Option(
@@ -71,6 +73,10 @@ OFFLOAD = typer.Option(
 MEASURED = typer.Option(
     None, help="Measured deployments that correct the formulas: a table, or 'published'."
 )
+CALIBRATE = typer.Option(
+    None, help="Results of vllm bench serve or sglang.bench_serving (JSON) of this model on your "
+    "own GPUs, 3 to 10: they shift the plan. Add the layout: --metadata tp=4."
+)  # fmt: skip
 QUALITIES = typer.Option(
     None,
     help="CSV of measured qualities to use instead of the published ones: format (kv:fp8 "
@@ -115,6 +121,7 @@ def serve(
     backend: str = plan_options.BACKEND,
     operators: Path = plan_options.OPERATORS,
     measured: str = MEASURED,
+    calibrate: Path = CALIBRATE,
     prices: Path = plan_options.PRICES,
     qualities: Path = QUALITIES,
     ttft: float | None = plan_options.TTFT,
@@ -148,7 +155,7 @@ def serve(
     from foretune.plan.serve.launching import launch_commands
     from foretune.plan.serve.report import Question
     from foretune.plan.serve.saving import plan_to_json, save_plan
-    from foretune.plan.serve.simulation import simulate
+    from foretune.plan.serve.simulation import choose_step_tokens, simulate
 
     output = Output(options.root_options(context).as_json)
     clocks, tables = plan_options.load_operator_clocks(operators)
@@ -168,22 +175,25 @@ def serve(
     correction = (
         fit_or_load_correction(measured, output.say, clocks.predictors) if measured else None
     )
+    stack = _calibration(calibrate, question, clocks, correction) if calibrate else None
     start = time.perf_counter()
     found = plan(
         question.model, question.systems, gpus, question.workload, clocks, requirements, backend,
         formats=chosen, caches=caches, correction=correction, rate=rate,
         pools=pools, accuracy=read_accuracy(qualities) if qualities else None,
         speculation=_parse_speculation(speculative), offload=question.offload,
+        calibration=stack,
     ).with_max_request_tokens(longest)  # fmt: skip
     question = replace(question, seconds=time.perf_counter() - start)
-    best = found.deployment(found.best)
-    commands = launch_commands(best, int(found.best["replicas"]))
-    replay = None
+    best, replay = found.deployment(found.best), None
     if best.pools is None or rate is not None or requests is not None:
-        corrected_tpot_ms = float(found.best["tpot_ms"]) if measured and rate is None else None
-        replay = simulate(
-            best, int(found.best["replicas"]), clocks, rate, requests, corrected_tpot_ms
+        corrected_tpot_ms = (
+            float(found.best["tpot_ms"]) if (measured or stack) and rate is None else None
         )
+        best, replay = choose_step_tokens(best, requirements, lambda deployment: simulate(
+            deployment, int(found.best["replicas"]), clocks, rate, requests, corrected_tpot_ms
+        ))  # fmt: skip
+    commands = launch_commands(best, int(found.best["replicas"]))
     _show(output, found, question, commands, top, replay, describe_rejected(clocks.rejected_rows))
     checks: pd.DataFrame | None = None
     results: dict[str, Any] = {"screened": [one._asdict() for one in clocks.rejected_rows]}
@@ -215,6 +225,21 @@ def _read_trace(path: Path | None) -> "Requests | None":
     from foretune.plan.engine.requests import read_trace
 
     return read_trace(path) if path else None
+
+
+def _calibration(
+    path: Path,
+    question: "Question",
+    clocks: "StepTimerFactory",
+    correction: "LatencyPredictor | None",
+) -> "Calibration":
+    from foretune.plan.serve.deployments.calibration import read_calibration
+
+    if len(question.systems) > 1:
+        raise UsageError(f"--calibrate {path} is of one system: give --system that one alone")
+    return read_calibration(
+        path, question.model, question.systems[0], question.backend, clocks, correction
+    )
 
 
 def _write_files(

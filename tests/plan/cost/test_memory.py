@@ -10,8 +10,10 @@ from foretune.errors import ProblemError
 from foretune.plan import Formats, Layout, Workload, describe_model, find_system
 from foretune.plan.cost.memory import (
     GIB,
+    STEP_BYTES,
     USABLE_SHARE,
     activation_bytes,
+    engine_bytes,
     max_requests,
     rank_memory,
     request_bytes,
@@ -94,7 +96,6 @@ def test_cache(small):
         ("nvfp4", 16 / 2 + 1),  # an e4m3 scale for each of 16
         ("fp4_e2m1", 16 / 2 + 1),
         ("int4_head", 16 / 2 + 4),  # an fp32 word for each head's key or value
-        ("kvquant3", 16 * 3.33 / 8),
     ],
 )
 def test_narrow_caches_with_their_scales(small, kind, token):
@@ -102,17 +103,6 @@ def test_narrow_caches_with_their_scales(small, kind, token):
     formats = Formats(kv=kind)
     assert request_bytes(small, Layout(), formats, 10) == pytest.approx(10 * 2 * 2 * 2 * token)
     assert request_bytes(small, Layout(2), formats, 10) == pytest.approx(10 * 2 * 2 * token)
-
-
-def test_kivi_keeps_the_last_tokens(small):
-    numbers = 2 * 2 * 2 * 16
-    formats = Formats(kv="kivi2")
-    assert request_bytes(small, Layout(), formats, 100) == 100 * numbers * 2
-    older = 32768 - 128
-    found = request_bytes(small, Layout(), formats, 32768)
-    assert found == numbers * (older * 3 / 8 + 128 * 2)
-    # What KVQuant (arXiv:2401.18079, table 4) gives as its average over 32k tokens.
-    assert 8 * found / numbers / 32768 == pytest.approx(3.05, abs=0.005)
 
 
 def test_a_latent_cache_of_four_bits():
@@ -140,10 +130,15 @@ def test_a_known_cache():
 
 def test_activations(small, sparse):
     # Gate, up and product of the MLP are wider than queries, keys, values and their outcome.
-    assert activation_bytes(small, Layout(), 10, 3) == 2 * 10 * (128 + 3 * 128) + 4 * 3 * 100
-    # Two of the four ranks' pairs with experts, 3·32 wide inside and 64 outside.
+    layer = 2 * 10 * (128 + 3 * 128)
+    assert activation_bytes(small, Layout(), 10, 3) == layer + STEP_BYTES
+    # All ranks sample from the whole vocabulary.
+    sampling = 2 * 10 * 64 + 14 * 30 * 100
+    assert activation_bytes(small, Layout(2), 10, 30) == sampling + STEP_BYTES
+    # Two pairs with experts per token: gate and up, and outputs or products.
     wide = replace(sparse, moe_intermediate=256)
-    assert activation_bytes(wide, Layout(), 10, 0) == 2 * 10 * (128 + 2 * (3 * 256 + 64))
+    shared, buffers = 2 * 10 * (128 + 3 * 256), 2 * 10 * 2 * (2 * 256 + 256)
+    assert activation_bytes(wide, Layout(), 10, 0) == shared + buffers + STEP_BYTES
 
 
 def test_everything_together(small):
@@ -151,10 +146,10 @@ def test_everything_together(small):
     assert memory.weights == 2 * small.parameters()
     assert memory.kv_cache == 3 * 10 * 256
     assert memory.activations == activation_bytes(small, Layout(), 18, 3)
-    assert memory.communication == 0
+    assert memory.engine == engine_bytes(Layout(pp=2)) == 0.25 * GIB
     assert memory.total == sum(vars(memory).values())
     assert memory.gib == memory.total / GIB
-    assert rank_memory(small, Layout(2), Formats(), Workload(6, 4), 3).communication > 2**28
+    assert engine_bytes(Layout(2)) == engine_bytes(Layout(dp=2)) > 2 * GIB
 
 
 def test_attention_groups_share_requests(sparse):
@@ -216,7 +211,7 @@ def test_ranks_hold_the_model_between_them(case):
 
 
 def test_every_request_that_fits_is_counted(sparse):
-    system = replace(find_system("l4"), memory_gib=0.001)
+    system = replace(find_system("l4"), memory_gib=0.42)
     room = USABLE_SHARE * system.memory_gib * GIB
     found = max_requests(sparse, Layout(), Formats(), Workload(8, 8), system)
     assert found > 0

@@ -74,10 +74,10 @@ def test_they_gain_what_their_bytes_allow(times, kind):
 def test_they_are_a_guess_of_a_step():
     model, system = describe_model("meta-llama/Llama-3.1-8B"), find_system("h100_sxm")
     steps = [
-        Step(model, Layout(), Formats(kv=kind), 64, 1, 8192, "decode") for kind in ("fp8", "kivi2")
+        Step(model, Layout(), Formats(kv=kind), 64, 1, 8192, "decode") for kind in ("fp8", "nvfp4")
     ]
     clock = StepTimerFactory(None)(system, "vllm")
-    eight, two = clock.times(steps)["attention"]
-    bytes_ratio = CACHE_FORMATS["kivi2"].bytes_per_value(128)
-    assert two == pytest.approx(bytes_ratio * eight, rel=0.05)
-    assert clock.times(steps)["guessed"].eq(1.0).all()
+    eight, four = clock.times(steps)["attention"]
+    bytes_ratio = CACHE_FORMATS["nvfp4"].bytes_per_value(128)
+    assert four == pytest.approx(bytes_ratio * eight, rel=0.05)
+    assert clock.times(steps)["guessed"].tolist() == pytest.approx([1.0, 1.0])

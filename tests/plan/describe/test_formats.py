@@ -60,7 +60,6 @@ def test_formats_of_checkpoints():
         ("kv:nvfp4", "sm_100", "native"),
         ("kv:nvfp4", "sm_90", "no"),
         ("kv:int4_head", "sm_90", "emulated"),
-        ("kv:kivi2", "sm_100", "no"),
     ],
 )
 def test_hardware(name, architecture, expected):

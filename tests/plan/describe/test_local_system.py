@@ -15,7 +15,7 @@ def test_local_is_this_machine(monkeypatch):
     assert resolve_system("local").name == "h100_sxm"
     monkeypatch.setattr(module, "local_gpus", lambda: [other, other, h100])
     found = local_system()
-    assert (found.name, found.gpus_per_node, found.memory_gib) == ("NVIDIA Other 9", 2, 10.0)
+    assert (found.name, found.gpus_per_node, found.memory_gib) == ("NVIDIA Other 9", 2, 9.9)
     monkeypatch.setattr(module, "local_gpus", list)
     monkeypatch.setattr(module, "local_device", lambda name: CPU)
     assert resolve_system("Local").device is CPU

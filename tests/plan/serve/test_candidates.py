@@ -77,3 +77,16 @@ def test_one_pool_has_every_service_at_every_load():
     candidates = one_pool_candidates(several)
     assert len(candidates) == sum(len(s.concurrencies()) for s in several)
     assert np.all([c.gpus == 8 for c in candidates])
+
+
+@pytest.mark.parametrize(
+    ("name", "weights"),
+    [
+        ("deepseek-ai/DeepSeek-R1", {"fp8_block", "int4_wo", "nvfp4"}),  # published in fp8 blocks
+        ("openai/gpt-oss-120b", {"bf16"}),  # its experts have 4 bits
+        ("Qwen/Qwen3-8B", {"bf16", "fp8", "fp8_block", "int4_wo", "nvfp4"}),
+    ],
+)
+def test_a_quantized_checkpoint_is_not_quantized_to_as_many_bits(name, weights):
+    found = supported_formats(describe_model(name), find_system("b200_sxm"))
+    assert {formats.weights for formats in found} == weights

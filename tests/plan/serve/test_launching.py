@@ -171,8 +171,6 @@ def test_trtllm_has_an_nvfp4_cache_beside_fp8(small):
         ("vllm", "fp4_e2m1", B200, "use --backend sglang"),
         ("trtllm", "int4_head", B200, "TensorRT-LLM has no int4_head cache"),
         ("vllm", "nvfp4", H100, "no kernels for nvfp4 caches on h100_sxm"),
-        ("vllm", "kivi2", B200, "no engine has a kivi2 cache"),
-        ("trtllm", "kvquant3", B200, "no engine has a kvquant3 cache"),
     ],
 )
 def test_caches_that_an_engine_lacks_are_refused(small, engine, kind, system, why):

@@ -59,7 +59,7 @@ def test_more_bandwidth_is_never_slower():
 
 
 def test_what_fits_nowhere_says_what_it_needs():
-    says = r"does not fit on 1 × h100_sxm \(80 GiB each, 72 of them usable\): .* \d+ GiB"
+    says = r"does not fit on 1 × h100_sxm \(79 GiB each, 71 of them usable\): .* \d+ GiB"
     with pytest.raises(UsageError, match=says):
         planned(gpus=1, formats=[Formats("bf16")])
 
@@ -231,8 +231,8 @@ def test_the_command_drafts_tokens_and_writes_a_manifest(capsys, monkeypatch, tm
 
 
 def test_caches_are_looked_at_where_asked_for():
-    narrow = planned(caches=("nvfp4", "kivi2"))
-    assert {d.formats.kv for d in narrow.deployments} == {"nvfp4", "kivi2"}
+    narrow = planned(caches=("nvfp4", "int4_head"))
+    assert {d.formats.kv for d in narrow.deployments} == {"nvfp4", "int4_head"}
     assert {d.formats.weights for d in narrow.deployments} == {
         d.formats.weights for d in planned().deployments
     }
@@ -253,19 +253,12 @@ def test_the_command_plans_a_narrow_cache(capsys, monkeypatch):
         "nvfp4, fp8 cache",
     }
     assert any("attention on nvfp4 caches was not measured" in note for note in answer["notes"])
-    assert main([*command, "--system", "b200_sxm", "--formats", "/kivi2"]) == 0
+    narrow = ["--formats", "/fp4_e2m1,/fp8", "--backend", "trtllm", "--for", "latency"]
+    assert main([*command, "--system", "b200_sxm", *narrow]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert all("no engine has a kivi2 cache" in text for text in answer["commands"].values())
-    assert any("no engine has a kivi2 cache" in note for note in answer["notes"])
-    assert not any("emulated" in note for note in answer["notes"])
-    assert (
-        main([*command, "--system", "b200_sxm", "--formats", "/kivi2,/fp8", "--for", "latency"])
-        == 0
-    )
-    answer = json.loads(capsys.readouterr().out)
-    assert {line["guessed"] for line in answer["pareto"] if "kivi2" in line["formats"]} == {1.0}
-    assert main([*command, "--system", "b200_sxm", "--formats", "/kivi3"]) == 2
-    assert "did you mean 'kivi2'" in capsys.readouterr().err
+    assert {line["guessed"] for line in answer["pareto"] if "e2m1" in line["formats"]} <= {1.0}
+    assert main([*command, "--system", "b200_sxm", "--formats", "/int4_heat"]) == 2
+    assert "did you mean 'int4_head'" in capsys.readouterr().err
 
 
 def test_unknown_names_offer_the_nearest(capsys):

@@ -14,8 +14,10 @@ from foretune.plan.describe.layout import Layout
 from foretune.plan.engine.requests import Requests
 from foretune.plan.serve.candidates import Candidate
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
+from foretune.plan.serve.launching import launch_commands
 from foretune.plan.serve.prediction import predict
-from foretune.plan.serve.simulation import simulate
+from foretune.plan.serve.requirements import Requirements
+from foretune.plan.serve.simulation import SimulationResult, choose_step_tokens, simulate
 
 MODEL = describe_model("meta-llama/Llama-3.1-8B")
 SYSTEM = find_system("h100_sxm")
@@ -109,3 +111,32 @@ def test_formulas_of_short_answers_agree_with_the_replay(clocks, isl, osl, in_fl
     assert 1 / 3 < per_s / seen.tokens_per_s < 3
     if in_flight == 1:
         assert formula["tpot_ms"].iloc[0] < 2 * seen.tpot_ms[50]
+
+
+@pytest.mark.parametrize(
+    ("goal", "limit", "chosen"),
+    [("throughput", np.inf, 16384), ("latency", np.inf, 1024), ("throughput", 15.0, 4096)],
+)
+def test_the_best_number_of_tokens_per_step(goal, limit, chosen):
+    """More tokens per step give more per second here, and longer steps."""
+
+    def run(one):
+        size = one.step_tokens / 1024
+        times = dict.fromkeys((50, 90, 99), 10.0 + size)
+        return SimulationResult(100, dict.fromkeys(times, 1.0), times, 100.0 + size)
+
+    best, found = choose_step_tokens(deployment(), Requirements(tpot_ms=limit, goal=goal), run)
+    assert best.step_tokens == chosen
+    assert found == run(best)
+    assert f"--max-num-batched-tokens {chosen}" in launch_commands(best)["vllm"]
+
+
+def test_a_step_without_room_is_not_tried():
+    full = deployment()
+    full = replace(full, concurrency=full.max_requests)
+
+    def run(one):
+        assert one.step_tokens <= 8192, "activations of more tokens leave no room for the requests"
+        return SimulationResult(1, dict.fromkeys((50, 90, 99), 1.0), {50: 1, 90: 1, 99: 1}, 1.0)
+
+    assert choose_step_tokens(full, Requirements(), run)[0] == full

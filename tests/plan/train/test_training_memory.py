@@ -7,10 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.plan import ModelDescription, describe_model, find_system
-from foretune.plan.cost.memory import GIB, MANY_RANKS_BYTES
+from foretune.plan.cost.memory import GIB
 from foretune.plan.train.recipe import Recipe, TrainingLayout, possible_recipes
 from foretune.plan.train.task import TrainingTask
 from foretune.plan.train.training_memory import (
+    MANY_RANKS_BYTES,
     layer_activations,
     micro_batches_in_flight,
     offloaded_gib,

@@ -45,4 +45,4 @@ def test_they_are_possible_and_fit(shared_data):
     # Labels that are no degree of anything, of one engine on one system.
     assert {tp for tp, _ in impossible} <= {20, 36, 40, 48}
     # The others let requests wait.
-    assert resident >= 0.97 * len(rows)
+    assert resident >= 0.96 * len(rows)

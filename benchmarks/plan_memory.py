@@ -1,0 +1,79 @@
+"""How much room plans leave for the cache, beside what engines report.
+
+Run: ``python benchmarks/plan_memory.py``. ``kv_rooms.json`` holds rooms that engines logged when
+they started: most are of llm-d-planner (Apache-2.0), measured with vLLM 0.19 on H100s; the
+constants of ``plan/cost/memory.py`` were fitted to these. Without a model's own rooms, the
+constants are fitted to the others' errors.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from foretune.plan.cost.memory import GIB, activation_bytes, engine_bytes, weight_bytes
+from foretune.plan.describe.catalog import describe_model
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.formats import Formats
+from foretune.plan.describe.huggingface import read_config
+from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.system import find_system
+
+ROOMS = Path(__file__).with_name("kv_rooms.json")
+FITTED = "llm-d-planner"
+STEP_TOKENS = 8192
+
+
+def main() -> None:
+    """Print the table."""
+    data = json.loads(ROOMS.read_text(encoding="utf-8"))
+    rooms = pd.DataFrame(data["rooms"])
+    models = {name: _describe(name, data["configs"]) for name in rooms["model"].unique()}
+    rooms["planned"] = [_room(row, models[row["model"]]) for row in data["rooms"]]
+    rooms["off"] = rooms["planned"] / rooms["room_gib"] - 1.0
+    rooms["refitted"] = _without_own_model(rooms)
+    print("| model | system | engine | ranks | logged, GiB | planned | off, % | refitted, % |")
+    print("|---|---|---|---|---|---|---|---|")
+    for _, row in rooms.iterrows():
+        print(
+            f"| {row['model'].split('/')[1]} | {row['system']} | {row['engine']} "
+            f"| tp{row['tp']} pp{row['pp']} | {row['room_gib']:.2f} | {row['planned']:.2f} "
+            f"| {100 * row['off']:+.1f} | {100 * row['refitted']:+.1f} |"
+        )
+    for name, part in rooms.groupby(rooms["source"] == FITTED):
+        off = 100 * part[["off", "refitted"]]
+        print(
+            f"\n{'fitted' if name else 'others'}: {len(part)} rooms, mean |error| "
+            f"{off['off'].abs().mean():.2f} %, most {off['off'].max():+.1f} %; without the model's "
+            f"own rooms {off['refitted'].abs().mean():.2f} %, most {off['refitted'].max():+.1f} %"
+        )
+
+
+def _describe(name: str, configs: dict[str, Any]) -> ModelDescription:
+    return read_config(configs[name], name) if name in configs else describe_model(name)
+
+
+def _room(row: dict[str, Any], model: ModelDescription) -> float:
+    """Return the GiB that a plan leaves to the cache on one rank."""
+    layout = Layout.from_labels(model, row["tp"], row["pp"], 1, row["tp"], 1)
+    weights = weight_bytes(model, layout, Formats(row["weights"], moe=row["weights"])) / GIB
+    total, engine = find_system(row["system"]).memory_gib, engine_bytes(layout) / GIB
+    if row["engine"].startswith("SGLang"):  # a share of what is free before weights are loaded
+        return row["share"] * (total - engine) - weights
+    step = activation_bytes(model, layout, STEP_TOKENS, row["requests"]) / GIB
+    return row["share"] * total - weights - step - engine
+
+
+def _without_own_model(rooms: pd.DataFrame) -> "pd.Series[float]":
+    """Return the errors after moving rooms by the mean error of other models' fitted rooms."""
+    gib, many = rooms["planned"] - rooms["room_gib"], rooms["tp"] > 1
+    moved = [
+        gib[(rooms["source"] == FITTED) & (rooms["model"] != row["model"]) & (many == many[i])]
+        for i, row in rooms.iterrows()
+    ]
+    return (rooms["planned"] - [part.mean() for part in moved]) / rooms["room_gib"] - 1.0
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""Lines of a user's own stack shift plans of the same model."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from foretune.errors import RunTableError, UsageError
+from foretune.plan import Formats, Layout, Workload, describe_model, find_system
+from foretune.plan.cost.steps import StepTimerFactory
+from foretune.plan.serve.deployments.analytic import analytic_times
+from foretune.plan.serve.deployments.calibration import Calibration, read_calibration
+from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.serving import formula_latencies
+
+MODEL, SYSTEM = describe_model("meta-llama/Llama-3.1-8B"), find_system("h100_sxm")
+CLOCKS = StepTimerFactory(None)
+
+
+def deployment(concurrency, layout=Layout(), isl=512):  # noqa: B008  # immutable
+    return Deployment(MODEL, SYSTEM, "vllm", layout, Formats(), Workload(isl, 64), concurrency)
+
+
+def line(concurrency, slower=1.3, **more):
+    deployed = deployment(concurrency, Layout(int(more.get("tp", 1))))
+    said = formula_latencies(analytic_times([deployed], CLOCKS)).iloc[0]
+    return {"model_id": "org/Llama-3.1-8B", "max_concurrency": concurrency, "completed": 100,
+            "total_input_tokens": 51200, "total_output_tokens": 6400,
+            "median_ttft_ms": slower * said["ttft_ms"], "median_tpot_ms": slower * said["tpot_ms"],
+            **more}  # fmt: skip
+
+
+def read(tmp_path, lines, text=None):
+    path = tmp_path / "lines.json"
+    path.write_text(text or "\n".join(map(json.dumps, lines)))
+    return read_calibration(path, MODEL, SYSTEM, "vllm", CLOCKS)
+
+
+def factors(calibration, deployments):
+    rows = analytic_times(deployments, CLOCKS)
+    plain = formula_latencies(rows)
+    return calibration.apply(rows, plain) / plain
+
+
+def test_lines_shift_what_is_like_them(tmp_path):
+    found = read(tmp_path, [line(n) for n in (1, 8, 32)])
+    assert found.lines == 3
+    near, far = factors(found, [deployment(16), deployment(16, Layout(8), 8192)])["tpot_ms"]
+    assert 1.15 < near < 1.3
+    assert 1.0 < far < near
+
+
+def test_the_first_token_needs_more_lines(tmp_path):
+    few = factors(read(tmp_path, [line(n) for n in (1, 8, 32)]), [deployment(16)])
+    assert few["ttft_ms"].item() == 1.0
+    many = factors(read(tmp_path, [line(2**i) for i in range(8)]), [deployment(16)])
+    assert 1.1 < many["ttft_ms"].item() < 1.3
+
+
+def test_intervals_shift_too():
+    rows = analytic_times([deployment(n) for n in (1, 8)], CLOCKS)
+    said = formula_latencies(rows)
+    latencies = said.assign(tpot_ms_low=said["tpot_ms"] / 2, tpot_ms_high=said["tpot_ms"] * 2)
+    shifted = Calibration.fit(rows, 0.8 * said, None).apply(rows, latencies)
+    ratio = shifted["tpot_ms"] / said["tpot_ms"]
+    assert (ratio < 0.9).all()
+    pd.testing.assert_series_equal(
+        shifted["tpot_ms_high"], 2 * shifted["tpot_ms"], check_names=False
+    )
+
+
+def test_the_layout_is_read(tmp_path):
+    """vLLM's metadata and SGLang's account of itself say the same."""
+    server = {
+        "tp_size": 4,
+        "dp_size": 2,
+        "enable_dp_attention": False,
+        "model_path": "x/Llama-3.1-8B",
+    }
+    said = line(8, tp="4")
+    other = {**said, "model_id": None, "tp": None, "server_info": server}
+    texts = [json.dumps([said]), json.dumps(said, indent=1), json.dumps(other)]
+    shifts = [factors(read(tmp_path, (), text), [deployment(8, Layout(4))]) for text in texts]
+    assert np.ptp([one["tpot_ms"].item() for one in shifts]) < 1e-9
+    assert shifts[0]["tpot_ms"].item() > 1.15
+
+
+@pytest.mark.parametrize(
+    ("lines", "error", "reason"),
+    [
+        ([{}], RunTableError, "completed is None"),
+        (["x"], RunTableError, "no JSON objects"),
+        ([{**line(8), "max_concurrency": None}], RunTableError, "max_concurrency is None"),
+        ([{**line(8), "model_id": "Qwen/Qwen3-8B"}], UsageError, "give lines of meta-llama"),
+    ],
+)
+def test_other_files_are_refused(tmp_path, lines, error, reason):
+    with pytest.raises(error, match=reason):
+        read(tmp_path, lines, json.dumps(lines))
+
+
+def test_a_file_without_json(tmp_path):
+    with pytest.raises(RunTableError, match="no result of a serving benchmark"):
+        read(tmp_path, (), "TTFT 12 ms")
