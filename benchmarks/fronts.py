@@ -2,9 +2,9 @@
 
     python benchmarks/fronts.py SPACES --repeats 5
 
-The objectives are the times of one kernel on several devices, of the configurations that were measured on all of them
-(one configuration for a fleet), or a time and the seconds to compile. Prints the share of the whole front's hypervolume
-after several numbers of evaluations, in logarithms; the reference point is the median of each objective.
+The objectives are the times of one kernel on several devices (one configuration for a fleet), or a
+time and the seconds to compile. Prints the share of the whole front's hypervolume after several
+numbers of evaluations, in logarithms; the reference point is the median of each objective.
 """
 
 import argparse
@@ -171,14 +171,15 @@ def main() -> None:
             shares[name].append(mean)
             cells.append(" / ".join(f"{share:.3f}" for share in mean))
         rows.append([of.name, f"{len(of.space):,}", f"{front}", *cells])
-    rows.append(
-        ["mean", "", "", *(" / ".join(f"{v:.3f}" for v in np.mean(shares[n], axis=0)) for n in names)]
-    )
+    means = (np.mean(shares[name], axis=0) for name in names)
+    rows.append(["mean", "", "", *(" / ".join(f"{v:.3f}" for v in mean) for mean in means)])
     print(f"{options.repeats} repeats; hypervolume after {' / '.join(map(str, POINTS))}\n")
     print(markdown(["objectives", "configurations", "front", *names], rows))
     seconds = [time_of_volume(objectives) for objectives in (2, 3, 4)]
-    print("Milliseconds of a hypervolume of 200 points on a sphere, two to four objectives: ", end="")
-    print(", ".join(f"{1e3 * s:.2f}" for s in seconds))
+    milliseconds = ", ".join(f"{1e3 * s:.2f}" for s in seconds)
+    print(
+        f"A hypervolume of 200 points on a sphere of two, three, four objectives: {milliseconds} ms"
+    )
 
 
 def time_of_volume(objectives: int, points: int = 200) -> float:
