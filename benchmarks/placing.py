@@ -23,8 +23,7 @@ from machine import heading, markdown
 from placement.decisions import Placement, PlacementDecisions
 
 from foretune.collect import local_device
-from foretune.search.policies.agents import Agents
-from foretune.search.policies.reinforce import TrainingSchedule, reinforce
+from foretune.search.policies.agents import Agents, TrainingSchedule, reinforce
 
 DEVICES, FORMATS = 2, 3
 OFF = 0.15

@@ -30,10 +30,14 @@ from foretune.datasets import read_runs
 from foretune.datasets.device_specs import with_specs
 from foretune.models import Predictor
 from foretune.registry import get_kernel
-from foretune.search.policies.encoding import MIN_DISTINCT
-from foretune.search.policies.policy import Policy, name_groups
-from foretune.search.policies.searcher import PolicySearcher
-from foretune.search.policies.tasks import Task, predicted_task, predicted_tasks
+from foretune.search.policies.decisions import MIN_DISTINCT, Task
+from foretune.search.policies.policy import (
+    Policy,
+    PolicySearcher,
+    name_groups,
+    predicted_task,
+    predicted_tasks,
+)
 from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.recorded import RecordedSpace, read_spaces
 from foretune.search.replay.replay import replay

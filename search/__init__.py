@@ -8,7 +8,6 @@ if TYPE_CHECKING:
     from foretune.search.drivers import run, run_parallel
     from foretune.search.factory import make_searcher
     from foretune.search.loop import Batch, SearchLoop, SearchResult, search
-    from foretune.search.optuna.guided_sampler import GuidedSampler
     from foretune.search.optuna.sampler import SurrogateSampler
     from foretune.search.searcher import AskTell, Prior, Searcher
     from foretune.search.standalone import SearchOutcome, run_search
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 __all__ = [
     "AskTell",
     "Batch",
-    "GuidedSampler",
     "Prior",
     "SearchLoop",
     "SearchOutcome",
@@ -39,7 +37,6 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
             "drivers": ["run", "run_parallel"],
             "factory": ["make_searcher"],
             "loop": ["Batch", "SearchLoop", "SearchResult", "search"],
-            "optuna.guided_sampler": ["GuidedSampler"],
             "optuna.sampler": ["SurrogateSampler"],
             "standalone": ["SearchOutcome", "run_search"],
             "searcher": ["AskTell", "Prior", "Searcher"],

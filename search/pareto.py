@@ -53,7 +53,7 @@ def hypervolume(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     """Return the exact volume that ``values`` dominate within ``reference``.
 
     Computed by slices along the last objective (While et al., IEEE Transactions on Evolutionary
-    Computation 10, 2006), down to three objectives, whose slices are one array.
+    Computation 10, 2006), down to four objectives, whose slices share a grid of the first two.
 
     Args:
         values: shape (points, objectives); smaller is better.
@@ -64,7 +64,7 @@ def hypervolume(values: npt.ArrayLike, reference: npt.ArrayLike) -> float:
     if not len(points):
         return 0.0
     points = points[pareto_front(points)]
-    flat = max(3 - len(corner), 0)  # fewer objectives: as thick as 1 along the others
+    flat = max(4 - len(corner), 0)  # fewer objectives: as thick as 1 along the others
     return _volume(
         np.hstack([points, np.zeros((len(points), flat))]), np.append(corner, np.ones(flat))
     )
@@ -74,14 +74,23 @@ def _volume(points: npt.NDArray[np.float64], corner: npt.NDArray[np.float64]) ->
     """Return the volume that points below ``corner`` dominate."""
     points = points[np.argsort(points[:, -1])]
     depths = np.diff(points[:, -1], append=corner[-1])
-    if len(corner) > 3:
+    if len(corner) > 4:
         below = (_volume(points[: i + 1, :-1], corner[:-1]) for i in range(len(points)))
         return float(sum(d * v for d, v in zip(depths, below, strict=True)))
-    order = np.argsort(points[:, 0])
-    x, y, _ = points[order].T
-    in_slice = order <= np.arange(len(points))[:, None]
-    heights = np.maximum.accumulate(np.where(in_slice, corner[1] - y, 0.0), axis=1)
-    return float(depths @ heights @ np.diff(x, append=corner[0]))
+    x, columns = np.unique(points[:, 0], return_inverse=True)
+    y, rows = np.unique(points[:, 1], return_inverse=True)
+    widths, lengths = np.diff(x, append=corner[0]), np.diff(y, append=corner[1])
+    heights = np.zeros((len(x), len(y)))
+    """What the points so far dominate along the third objective; it never falls along an axis."""
+    slices, volume = np.empty(len(points)), 0.0
+    for n, (i, j, height) in enumerate(zip(columns, rows, corner[2] - points[:, 2], strict=True)):
+        end_i, end_j = np.searchsorted(heights[:, j], height), np.searchsorted(heights[i], height)
+        raised = heights[i:end_i, j:end_j]
+        gain = np.maximum(height - raised, 0.0)
+        raised += gain
+        volume += widths[i:end_i] @ gain @ lengths[j:end_j]
+        slices[n] = volume
+    return float(depths @ slices)
 
 
 @dataclass(frozen=True, eq=False)

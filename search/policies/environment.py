@@ -19,9 +19,13 @@ import numpy as np
 
 from foretune.errors import UsageError
 from foretune.lazy import require
-from foretune.search.policies.configuring import ConfigurationDecisions
-from foretune.search.policies.decisions import FAILURE_REWARD, MAX_OBSERVATION, Decisions
-from foretune.search.policies.tasks import Task
+from foretune.search.policies.decisions import (
+    FAILURE_REWARD,
+    MAX_OBSERVATION,
+    ConfigurationDecisions,
+    Decisions,
+    Task,
+)
 from foretune.space import Configuration
 
 require("gymnasium", "rl", "an environment")

@@ -1,23 +1,47 @@
-"""A policy: trained over many problems, it proposes configurations of unseen ones at once."""
+"""A policy: trained over many problems, it proposes configurations of unseen ones at once.
+
+It learns on predictions: the reward of a task is log(reference / objective). As a searcher it takes
+policy-gradient steps on all measurements after each of them: advantages are standardized log
+objectives. Samples of the initial policy stay likely, so that a few measurements do not erase its
+training.
+"""
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
+from foretune.device import Device
 from foretune.errors import OutputError, PolicyError, UsageError
 from foretune.files import read_arrays, read_json, translate_read_errors
+from foretune.kernel import Kernel
+from foretune.lazy import require
+from foretune.models import Predictor
+from foretune.objective import Objective
+from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
-from foretune.search.policies.agents import Agents
-from foretune.search.policies.configuring import ConfigurationDecisions
-from foretune.search.policies.encoding import MIN_DISTINCT, Context, Vocabulary
-from foretune.search.policies.reinforce import TrainingSchedule, reinforce
-from foretune.search.policies.tasks import Task
-from foretune.space import Configuration
+from foretune.search.policies.agents import (
+    Agents,
+    TrainingSchedule,
+    one_torch_thread,
+    reinforce,
+    standardized,
+)
+from foretune.search.policies.decisions import (
+    MIN_DISTINCT,
+    ConfigurationDecisions,
+    Context,
+    Task,
+    Vocabulary,
+)
+from foretune.search.prior import prior_from_predictor
+from foretune.search.replay.recorded import RecordedSpace
+from foretune.search.searcher import Prior, Searcher
+from foretune.space import Configuration, SearchSpace
 
 FORMAT_VERSION = 1
 CARD, WEIGHTS = "policy.json", "weights.npz"
@@ -199,3 +223,199 @@ def _steps(groups: Sequence[Sequence[str]], names: list[str]) -> list[list[int]]
             f"{', '.join(names)}"
         )
     return [[names.index(name) for name in group] for group in groups]
+
+
+SMALL_SPACE = 20_000
+"""Minimum number of configurations predicted per call, because calls have a high fixed cost."""
+REFERENCE_SAMPLE = 512
+"""Number of random configurations whose median is the reference of a predicted task."""
+MIN_P_VALID = 1e-3
+"""Lower bound of the probability to run."""
+
+
+def predicted_tasks(
+    predictor: Predictor,
+    kernel: Kernel,
+    problems: Iterable[Problem],
+    device: Device,
+    objective: Objective = Objective.TIME,
+) -> list[Task]:
+    """Return one task per problem, with predicted rewards.
+
+    Raises:
+        PredictorError: the predictor has not learned a target that ``objective`` needs.
+    """
+    tasks: list[Task] = []
+    for problem in problems:
+        space = kernel.space(problem)
+        same = (t.space for t in tasks if _is_same_space(t.space, space))
+        space = next(same, space)  # a table of a million rows is kept once
+        tasks.append(predicted_task(predictor, problem, space, device, objective))
+    return tasks
+
+
+def predicted_task(
+    predictor: Predictor,
+    problem: Problem,
+    space: SearchSpace,
+    device: Device,
+    objective: Objective = Objective.TIME,
+) -> Task:
+    """Return a task with the reward log(reference / predicted objective), predicted on demand.
+
+    The reference is the median of random configurations. The objective is divided by the
+    probability to run.
+
+    Raises:
+        PredictorError: the predictor has not learned a target that ``objective`` needs.
+    """
+    known = np.full(len(space), np.nan)
+
+    def predict(numbers: np.ndarray) -> np.ndarray:
+        if len(space) <= SMALL_SPACE:
+            numbers = np.arange(len(space))
+        new = np.unique(numbers[np.isnan(known[numbers])])
+        if len(new):
+            known[new] = _expected(
+                prior_from_predictor(predictor, problem, space, device, objective, new)
+            )
+        return known
+
+    some = np.random.default_rng(0).permutation(len(space))[:REFERENCE_SAMPLE]
+    reference = float(np.median(predict(some)[some]))
+    return Task(space, problem, device, lambda numbers: reference - predict(numbers)[numbers])
+
+
+def prior_task(
+    space: SearchSpace, prior: Prior, problem: Problem, device: Device | None = None
+) -> Task:
+    """Return a task with rewards from a prior: log(median / expected objective)."""
+    return _task_of_values(space, _expected(prior), problem, device)
+
+
+def recorded_task(recorded: RecordedSpace) -> Task:
+    """Return a task with rewards from a recorded space: log(median / objective)."""
+    return _task_of_values(
+        recorded.space, np.log(recorded.values), recorded.problem, recorded.device
+    )
+
+
+def _task_of_values(
+    space: SearchSpace, log_values: np.ndarray, problem: Problem, device: Device | None
+) -> Task:
+    reference = float(np.median(log_values[np.isfinite(log_values)]))
+    return Task(space, problem, device, lambda numbers: reference - log_values[numbers])
+
+
+def _expected(prior: Prior) -> np.ndarray:
+    """Return the log of the expected cost of one success, if failures cost as much as runs."""
+    return prior.log_mean - np.log(np.maximum(prior.p_valid, MIN_P_VALID))
+
+
+def _is_same_space(one: SearchSpace, other: SearchSpace) -> bool:
+    return one.parameters == other.parameters and np.array_equal(one.codes, other.codes)
+
+
+SHORT_TRAINING = TrainingSchedule(updates=100, episodes=128, rate=1e-2)
+"""Training of a policy for a single space on its prior."""
+UPDATES_PER_TELL = 5
+"""Updates per measurement."""
+LEARNING_RATE = 1e-3
+"""Adam's learning rate in these updates."""
+ANCHOR_DRAWS = 64
+"""Samples of the initial policy; together they weigh as much as all measurements."""
+FAILURE_PENALTY = float(np.log(2.0))
+"""Log slowdown of a failure, relative to the slowest success."""
+
+
+class PolicySearcher(Searcher):
+    """Proposes the configurations that a policy finds likeliest.
+
+    Without a given policy, it trains one on the prior of this space; without a prior, it starts
+    from uniform probabilities. A given policy was already trained on predictions; a prior then gets
+    its own guide.
+
+    Args:
+        args, named: as for `Searcher`.
+        policy: trained on other problems of the same kernel.
+
+    Raises:
+        UsageError: the policy's parameters differ from the space's.
+        MissingExtra: torch is not installed.
+    """
+
+    def __init__(self, *args: Any, policy: Policy | None = None, **named: Any) -> None:
+        self._policy = policy
+        self.uses_prior = policy is None
+        super().__init__(*args, **named)
+
+    def _prepare(self) -> None:
+        torch = require("torch", "rl", "policy search")
+        self._is_trained = self._policy is not None or self.prior is not None
+        policy = self._policy or self._train_policy()
+        self._decisions = policy.decisions(Task(self.space, self.problem, self.device))
+        self._agents = policy.agents.copy()
+        self._adam = torch.optim.Adam(self._agents.networks.parameters(), lr=LEARNING_RATE)
+        self._anchors = self._draw(ANCHOR_DRAWS)
+
+    def _train_policy(self) -> Policy:
+        """Return a policy for this space, trained on its prior if there is one."""
+        if self.prior is None:
+            schedule, task = (
+                TrainingSchedule(updates=0),
+                Task(self.space, self.problem, self.device),
+            )
+        else:
+            task = prior_task(self.space, self.prior, self.problem, self.device)
+            schedule = SHORT_TRAINING
+        return Policy.train([task], schedule=schedule, seed=self.seed)
+
+    def _propose(self, n: int) -> list[int]:
+        numbers = dict.fromkeys(i for i in self._candidates(n) if i not in self.proposed)
+        chosen = list(numbers)[:n]
+        others = (i for i in self.random_indices(n) if i not in numbers)
+        return chosen + [i for i, _ in zip(others, range(n - len(chosen)), strict=False)]
+
+    def _candidates(self, n: int) -> list[int]:
+        """Return the policy's preferred configurations in order; samples if it is untrained."""
+        if not self._is_trained:
+            return self._decisions.indices_of(0, self._draw(n + BEAM_WIDTH)).tolist()
+        width = n + len(self.proposed) + BEAM_WIDTH
+        likeliest, _ = self._agents.beam_search(self._decisions, 0, width)
+        return self._decisions.indices_of(0, likeliest).tolist()
+
+    def _learn(self, new_values: dict[int, float]) -> None:
+        known = [(self._encode(i), value) for i, value in self.observed.items()]
+        codes = [c for c, _ in known if c is not None]
+        values = np.log([value for c, value in known if c is not None])
+        finite = np.isfinite(values)
+        if finite.sum() == 0 or len(values) < 2:
+            return
+        values[~finite] = values[finite].max() + FAILURE_PENALTY
+        weights = np.append(
+            -standardized(values) / len(values), np.full(ANCHOR_DRAWS, 1.0 / ANCHOR_DRAWS)
+        )
+        self._improve(np.vstack([codes, self._anchors]), weights.astype(np.float32))
+
+    def _improve(self, chosen: np.ndarray, weights: np.ndarray) -> None:
+        """Make episodes likelier in proportion to their weights."""
+        import torch
+
+        tasks, by = np.zeros(len(chosen), dtype=np.int64), torch.from_numpy(weights)
+        with one_torch_thread():
+            for _ in range(UPDATES_PER_TELL):
+                loss = -(by * self._agents.log_likelihood(self._decisions, tasks, chosen)).sum()
+                self._adam.zero_grad()
+                torch.autograd.backward(loss)
+                self._adam.step()
+
+    def _draw(self, n: int) -> np.ndarray:
+        import torch
+
+        with torch.no_grad(), one_torch_thread():
+            return self._agents.sample_episodes(
+                self._decisions, np.zeros(n, dtype=np.int64), self.rng
+            )[0]
+
+    def _encode(self, number: int) -> list[int] | None:
+        return self._decisions.vocabulary.encode(self.space[number])

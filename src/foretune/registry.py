@@ -199,7 +199,7 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "gp": "foretune.search.optuna.searchers:GPSearcher",
         "cmaes": "foretune.search.optuna.searchers:CMAESSearcher",
         "surrogate": "foretune.search.surrogate:SurrogateSearcher",
-        "policy": "foretune.search.policies.searcher:PolicySearcher",
+        "policy": "foretune.search.policies.policy:PolicySearcher",
     },
     "observers": {
         "report": "foretune.tune.report.campaign:ReportObserver",

@@ -184,9 +184,9 @@ def _read_predictor(folder: Path) -> int:
 
 def _policy(folder: Path) -> None:
     from foretune.problem import Problem
+    from foretune.search.policies.agents import TrainingSchedule
+    from foretune.search.policies.decisions import Task
     from foretune.search.policies.policy import Policy
-    from foretune.search.policies.reinforce import TrainingSchedule
-    from foretune.search.policies.tasks import Task
     from foretune.space import SearchSpace
 
     space = SearchSpace({"x": (1, 2, 4), "y": (False, True)})

@@ -5,8 +5,7 @@ import pytest
 from placement.decisions import Placement, PlacementDecisions
 
 pytest.importorskip("torch")
-from foretune.search.policies.agents import Agents
-from foretune.search.policies.reinforce import TrainingSchedule, reinforce
+from foretune.search.policies.agents import Agents, TrainingSchedule, reinforce
 
 
 def test_agents_learn_to_place():

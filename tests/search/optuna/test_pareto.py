@@ -18,7 +18,7 @@ from foretune.search.pareto import Chebyshev, ParetoSearcher, hypervolume, paret
 from foretune.space import Configuration, SearchSpace
 
 COORDINATES = st.floats(0, 4).map(lambda x: round(x, 1))  # ties and repetitions are likely
-POINTS = st.integers(1, 4).flatmap(
+POINTS = st.integers(1, 5).flatmap(
     lambda d: hnp.arrays(float, st.tuples(st.integers(0, 7), st.just(d)), elements=COORDINATES)
 )
 

@@ -11,10 +11,14 @@ from hypothesis import strategies as st
 from foretune.device import Device
 from foretune.errors import MissingExtra, UsageError
 from foretune.problem import Problem
-from foretune.search.policies.configuring import ConfigurationDecisions
-from foretune.search.policies.decisions import FAILURE_REWARD, MAX_OBSERVATION
-from foretune.search.policies.encoding import Context, Vocabulary
-from foretune.search.policies.tasks import Task
+from foretune.search.policies.decisions import (
+    FAILURE_REWARD,
+    MAX_OBSERVATION,
+    ConfigurationDecisions,
+    Context,
+    Task,
+    Vocabulary,
+)
 from foretune.space import Configuration, SearchSpace
 
 gymnasium = pytest.importorskip("gymnasium")

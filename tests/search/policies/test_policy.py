@@ -13,7 +13,6 @@ from foretune.collect.collection import plan_configurations
 from foretune.datasets import from_measurements
 from foretune.device import Device
 from foretune.errors import (
-    MeasurementError,
     MissingExtra,
     OutputError,
     PolicyError,
@@ -24,23 +23,21 @@ from foretune.models import Predictor
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.search import Prior, make_searcher
-from foretune.search.policies.configuring import ConfigurationDecisions
-from foretune.search.policies.tasks import (
-    Task,
-    measured_task,
-    predicted_tasks,
-    prior_task,
-    recorded_task,
-)
+from foretune.search.policies.decisions import ConfigurationDecisions, Task
 from foretune.search.replay.recorded import recorded_spaces
 from foretune.search.replay.replay import replay
 from foretune.space import SearchSpace
 
 torch = pytest.importorskip("torch")
-from foretune.search.policies.agents import Agents
-from foretune.search.policies.policy import Policy, name_groups
-from foretune.search.policies.reinforce import TrainingSchedule, reinforce
-from foretune.search.policies.searcher import PolicySearcher
+from foretune.search.policies.agents import Agents, TrainingSchedule, reinforce
+from foretune.search.policies.policy import (
+    Policy,
+    PolicySearcher,
+    name_groups,
+    predicted_tasks,
+    prior_task,
+    recorded_task,
+)
 
 SHORT = TrainingSchedule(updates=60, episodes=64, rate=1e-2)
 SPACE = SearchSpace(
@@ -259,31 +256,6 @@ def test_predictions_are_the_reward():
     assert tasks[1].reward(some) == pytest.approx(np.median(cost) - cost[some])
     with pytest.raises(PredictorError, match="power"):
         predicted_tasks(predictor, toy, problems[:1], DEVICE, Objective.ENERGY)
-
-
-def test_measurements_are_the_reward():
-    toy, runner = Toy(), FakeRunner()
-    problem = toy.problem(n=100)
-    measured = measured_task(toy, problem, runner)
-    assert [c for _, c in runner.measured] == [toy.default(problem)]
-    fast = measured.space.index({"work": 1, "skew": 1, "order": "ab", "behaviour": "ok"})
-    broken = measured.space.index({"work": 1, "skew": 1, "order": "ab", "behaviour": "no run"})
-    rewards = measured.reward(np.array([fast, broken, fast]))
-    assert rewards == pytest.approx([np.log(8), -np.inf, np.log(8)])
-    assert len(runner.measured) == 3  # each once
-    decisions = ConfigurationDecisions([measured])
-    codes = [decisions.vocabulary.encode(measured.space[i]) for i in (fast, broken)]
-    worst = decisions.reward(np.zeros(2, dtype=int), np.array(codes))
-    assert worst == pytest.approx([np.log(8), -np.log(10)])  # what fails is the worst, not more
-
-
-def test_a_default_that_fails_is_no_reference():
-    class Broken(Toy):
-        def default(self, problem):
-            return {**super().default(problem), "work": 1, "skew": 1, "behaviour": "no run"}
-
-    with pytest.raises(MeasurementError, match="the default of"):
-        measured_task(Broken(), Toy().problem(n=10), FakeRunner())
 
 
 def test_recordings_are_the_reward():
