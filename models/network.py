@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ from foretune.datasets import newest_runs
 from foretune.datasets.schema import columns_of
 from foretune.device import Device
 from foretune.errors import PredictorError
-from foretune.features import row_roofline_ms, rows_of
+from foretune.features import row_limits_ms, rows_of
 from foretune.models.predictor import Predictor
 from foretune.models.targets import MIN_ROWS
 from foretune.registry import load, registered
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 LINEAR = ("view", "host")
 """Kernels whose time is a constant and a share per call: too plain, and too few rows, for trees."""
+_KEYS = ("kernel", "problem.", "config.")
+RowKey = tuple[tuple[str, Any], ...]
 COLUMNS = ("time_ms", "time_ms_low", "time_ms_high", "power_w")
 
 
@@ -83,10 +85,16 @@ class NetworkPredictor:
         self._rows = {str(k): rows.dropna(axis="columns", how="all").reset_index(drop=True)
                       for k, rows in runs.groupby("kernel", observed=True)}  # fmt: skip
         self._measured = {
-            kernel: {_key(row): row for row in rows.to_dict("records")}
+            kernel: {self.key_of(row): row for row in rows.to_dict("records")}
             for kernel, rows in self._rows.items()
         }
         self._fitted: dict[str, Predictor | _Linear | None] = {}
+
+    @staticmethod
+    def key_of(row: Mapping[Any, Any]) -> RowKey:
+        """Return what identifies a row among those of one device."""
+        named = ((str(c), v) for c, v in row.items())
+        return tuple(sorted((c, v) for c, v in named if c.startswith(_KEYS) and pd.notna(v)))
 
     def predict(self, network: "Network", device: Device) -> NetworkPrediction:
         """Return the prediction of ``network`` on ``device``, which the rows were measured on."""
@@ -103,7 +111,7 @@ class NetworkPredictor:
 
     def _predict_operator(self, operator: "NetworkOperator", device: Device) -> dict[str, object]:
         rows = rows_of(operator.kernel, operator.problem, [operator.config], device)
-        known = self._measured.get(operator.kernel, {}).get(_key(rows.iloc[0].to_dict()))
+        known = self._measured.get(operator.kernel, {}).get(self.key_of(rows.iloc[0]))
         if known is not None:
             ends = np.quantile(known["time_ms_samples"], (0.05, 0.95))
             power = known.get("power_w", np.nan)
@@ -117,8 +125,8 @@ class NetworkPredictor:
             if model is not None:
                 made = model.predict(rows).iloc[0]
                 return {**{c: made.get(c, np.nan) for c in COLUMNS}, "source": "predicted"}
-        return {**dict.fromkeys(COLUMNS, roofline_ms(operator, device)), "power_w": np.nan,
-                "source": "roofline"}  # fmt: skip
+        found = roofline_ms(operator, device) * self._slowdown(operator.kernel)
+        return {**dict.fromkeys(COLUMNS, found), "power_w": np.nan, "source": "roofline"}
 
     def _knows(self, operator: "NetworkOperator") -> bool:
         """Return whether there are rows of the kernel, and of the operation that it names."""
@@ -127,6 +135,14 @@ class NetworkPredictor:
             return False
         op = operator.problem.get("op")
         return operator.kernel in LINEAR or op is None or (rows["problem.op"] == op).any()
+
+    def _slowdown(self, kernel: str) -> float:
+        """Return the measured time over the roofline, of the kernel's rows or else of all."""
+        one = {k: rows for k, rows in self._rows.items() if k == kernel and k not in LINEAR}
+        known = one or {k: rows for k, rows in self._rows.items() if k not in LINEAR}
+        times = sum(float(rows["time_ms"].sum()) for rows in known.values())
+        limits = sum(float(_rooflines_ms(k, rows).sum()) for k, rows in known.items())
+        return times / limits if limits else 1.0
 
     def _model(self, kernel: str) -> "Predictor | _Linear | None":
         if kernel not in self._fitted:
@@ -145,14 +161,19 @@ def roofline_ms(operator: "NetworkOperator", device: Device) -> float:
 
     Raises PredictorError if the device's rates are unknown.
     """
-    if operator.kernel not in registered("families"):
-        return 0.0
-    family = load("families", operator.kernel)()
     rows = rows_of(operator.kernel, operator.problem, [operator.config], device)
-    found = float(row_roofline_ms(family, rows)[0])
-    if not np.isfinite(found):
+    if np.isnan(found := float(_rooflines_ms(operator.kernel, rows)[0])):
         raise PredictorError(f"the rates of {device.name} are unknown: no roofline")
     return found
+
+
+def _rooflines_ms(kernel: str, rows: pd.DataFrame) -> np.ndarray:
+    """Return the rooflines of rows; their threads have a share of the device's operations."""
+    if kernel not in registered("families"):
+        return np.zeros(len(rows))
+    limits = row_limits_ms(load("families", kernel)(), rows)
+    limits[:, 0] *= np.maximum(rows["device.cores"] / rows["config.threads"], 1.0)
+    return np.asarray(limits.max(axis=1))
 
 
 @dataclass(frozen=True)
@@ -172,9 +193,3 @@ class _Linear:
     def predict(self, problem: Mapping[str, object]) -> float:
         values = {"": 1.0, **problem}
         return sum(share * float(str(values[name])) for name, share in self.weights.items())
-
-
-def _key(row: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
-    """Return what identifies a row among those of its kernel and device."""
-    named = ((c, v) for c, v in row.items() if c.startswith(("problem.", "config.")))
-    return tuple(sorted((c, v) for c, v in named if v == v and v is not None))
