@@ -132,7 +132,10 @@ class Decoder(nn.Module):
         super().__init__()
         self.norms = nn.ModuleList([nn.RMSNorm(width), nn.RMSNorm(width)])
         self.attention, wide = Attention(width, heads, causal=True), 8 * width // 3
-        self.gate, self.rise = nn.Linear(width, wide, bias=False), nn.Linear(width, wide, bias=False)
+        self.gate, self.rise = (
+            nn.Linear(width, wide, bias=False),
+            nn.Linear(width, wide, bias=False),
+        )
         self.fall = nn.Linear(wide, width, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -190,7 +190,8 @@ def report(
                      f"{np.mean(right):.1%}"])  # fmt: skip
     print(markdown(["sum of", "mean error", "median", "largest", "pairs ordered right"], rows))
     inside = [predicted[k]["low"] <= truth[k] <= predicted[k]["high"] for k in truth]
-    print(f"{len(runs):,} rows of operators; {sum(inside)} of {len(inside)} inside the 90 % interval")
+    covered = f"{sum(inside)} of {len(inside)} inside the 90 % interval"
+    print(f"{len(runs):,} rows of operators; {covered}")
 
 
 if __name__ == "__main__":

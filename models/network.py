@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 LINEAR = ("view", "host")
 """Kernels whose time is a constant and a share per call: too plain, and too few rows, for trees."""
+MAX_FACTOR = 4.0
+"""Intervals are at most so wide to either side: of few rows, they say nothing of a sum."""
 _KEYS = ("kernel", "problem.", "config.")
 RowKey = tuple[tuple[str, Any], ...]
 COLUMNS = ("time_ms", "time_ms_low", "time_ms_high", "power_w")
@@ -34,8 +36,9 @@ class NetworkPrediction:
 
     Attributes:
         operators: one row per distinct operator, largest share first: ``kernel``, ``problem``,
-            ``count``, ``time_ms`` of one, ``time_ms_low`` and ``time_ms_high`` (90 %), ``power_w``
-            (NaN without a meter) and ``source``: ``measured``, ``predicted`` or ``roofline``.
+            ``count``, ``time_ms`` of one, ``time_ms_low`` and ``time_ms_high`` (90 %; the quartiles
+            of a measurement), ``power_w`` (NaN without a meter) and ``source``: ``measured``,
+            ``predicted`` or ``roofline``.
         memory_bytes: weights and the most activations that live at once.
     """
 
@@ -78,10 +81,14 @@ class NetworkPredictor:
 
     Args:
         runs: rows of ``foretune collect --operators MODEL.pt2``, of one device.
+
+    Raises PredictorError if there are none.
     """
 
     def __init__(self, runs: pd.DataFrame) -> None:
-        runs = newest_runs(runs[runs["status"] == "ok"])
+        if "config.threads" not in runs or not (runs["status"] == "ok").any():
+            raise PredictorError("no operator of a network was measured: collect some first")
+        runs = newest_runs(runs[(runs["status"] == "ok") & runs["config.threads"].notna()])
         self._rows = {str(k): rows.dropna(axis="columns", how="all").reset_index(drop=True)
                       for k, rows in runs.groupby("kernel", observed=True)}  # fmt: skip
         self._measured = {
@@ -113,7 +120,7 @@ class NetworkPredictor:
         rows = rows_of(operator.kernel, operator.problem, [operator.config], device)
         known = self._measured.get(operator.kernel, {}).get(self.key_of(rows.iloc[0]))
         if known is not None:
-            ends = np.quantile(known["time_ms_samples"], (0.05, 0.95))
+            ends = np.quantile(known["time_ms_samples"], (0.25, 0.75))
             power = known.get("power_w", np.nan)
             values = (known["time_ms"], *ends.tolist(), power)
             return {**dict(zip(COLUMNS, values, strict=True)), "source": "measured"}
@@ -123,8 +130,7 @@ class NetworkPredictor:
                 found = model.predict(operator.problem)
                 return {**dict.fromkeys(COLUMNS, found), "power_w": np.nan, "source": "predicted"}
             if model is not None:
-                made = model.predict(rows).iloc[0]
-                return {**{c: made.get(c, np.nan) for c in COLUMNS}, "source": "predicted"}
+                return {**_bounded(model.predict(rows).iloc[0]), "source": "predicted"}
         found = roofline_ms(operator, device) * self._slowdown(operator.kernel)
         return {**dict.fromkeys(COLUMNS, found), "power_w": np.nan, "source": "roofline"}
 
@@ -137,12 +143,18 @@ class NetworkPredictor:
         return operator.kernel in LINEAR or op is None or (rows["problem.op"] == op).any()
 
     def _slowdown(self, kernel: str) -> float:
-        """Return the measured time over the roofline, of the kernel's rows or else of all."""
-        one = {k: rows for k, rows in self._rows.items() if k == kernel and k not in LINEAR}
-        known = one or {k: rows for k, rows in self._rows.items() if k not in LINEAR}
-        times = sum(float(rows["time_ms"].sum()) for rows in known.values())
-        limits = sum(float(_rooflines_ms(k, rows).sum()) for k, rows in known.items())
-        return times / limits if limits else 1.0
+        """Return the typical time over the roofline, of the kernel's rows or else of all.
+
+        The smaller half of the rows is left out: launching takes most of their time.
+        """
+        known = {k: rows for k, rows in self._rows.items() if k not in LINEAR}
+        chosen = {kernel: known[kernel]} if kernel in known else known
+        if not chosen:
+            return 1.0
+        limits = np.concatenate([_rooflines_ms(k, rows) for k, rows in chosen.items()])
+        times = np.concatenate([rows["time_ms"].to_numpy() for rows in chosen.values()])
+        large = limits >= np.median(limits)
+        return float(np.median(times[large] / limits[large]))
 
     def _model(self, kernel: str) -> "Predictor | _Linear | None":
         if kernel not in self._fitted:
@@ -154,6 +166,14 @@ class NetworkPredictor:
                 model = Predictor().fit(rows)
             self._fitted[kernel] = model
         return self._fitted[kernel]
+
+
+def _bounded(predicted: "pd.Series[Any]") -> dict[str, float]:
+    """Return a prediction, with an interval that `MAX_FACTOR` limits."""
+    found = {c: float(predicted.get(c, np.nan)) for c in COLUMNS}
+    low, high = found["time_ms"] / MAX_FACTOR, found["time_ms"] * MAX_FACTOR
+    return {**found, "time_ms_low": max(found["time_ms_low"], low),
+            "time_ms_high": min(found["time_ms_high"], high)}  # fmt: skip
 
 
 def roofline_ms(operator: "NetworkOperator", device: Device) -> float:

@@ -129,8 +129,8 @@ class Call:
         batch = next((t.shape[0] for t in self.tensors if t.shape and not t.is_weight), 0)
         tried: list[Call] = []
         for factor in FACTORS:
-            for size in sorted({n for t in self.tensors for n in t.shape if n >= MIN_SCALED}):
-                tried.append(self._replace_size(size, round(size * factor)))
+            sizes = sorted({n for t in self.tensors for n in t.shape if n >= MIN_SCALED})
+            tried += [self._replace_size(size, round(size * factor)) for size in sizes]
             if (other := round(batch * factor)) >= 1 and batch < MIN_SCALED:
                 tried.append(self._replace_batch(batch, other))
         for call in tried:

@@ -26,12 +26,14 @@ class Network:
 
     Attributes:
         name: name of its file.
+        batch: first size of its first input.
         operators: distinct operator -> how often it runs. The last is the host's work.
         weight_bytes: bytes of parameters, buffers and constants.
         activation_bytes: largest sum of live inputs and intermediate results.
     """
 
     name: str
+    batch: int
     operators: dict[NetworkOperator, int]
     weight_bytes: int
     activation_bytes: int
@@ -83,7 +85,9 @@ def network_of(
     counts = Counter(operator_of(call, threads, view) for call, view in recorder.calls)
     host = _host_work(program.module(), [_real(x) for x in fake], threads)
     weights = {_storage(x): x.untyped_storage().nbytes() for x in _constants(module)}
-    return Network(name, {**counts, host: 1}, sum(weights.values()), recorder.peak_bytes())
+    sizes = [x.shape[0] for x in fake if _is_tensor(x) and x.dim()]
+    memory = sum(weights.values()), recorder.peak_bytes()
+    return Network(name, int(sizes[0]) if sizes else 1, {**counts, host: 1}, *memory)
 
 
 class _Recorder(torch.fx.Interpreter):
@@ -109,7 +113,7 @@ class _Recorder(torch.fx.Interpreter):
             read = {_storage(x) for x in tree_leaves((args, kwargs)) if _is_tensor(x)}
             results = [x for x in tree_leaves(made) if _is_tensor(x)]
             shares = all(_storage(x) in read for x in results)
-            is_view = bool(results) and shares and not target._schema.is_mutable
+            is_view = shares and not target._schema.is_mutable  # or it returns no tensor
             self.calls.append((Call.of(target, args, kwargs), is_view))
         return made
 
@@ -180,5 +184,3 @@ def _is_tensor(value: Any) -> bool:
 
 def _storage(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
-
-
