@@ -139,7 +139,7 @@ def collect_operators(
     """
     progress.start("measuring operators", len(operators))
     start, rows, failed = time.perf_counter(), 0, 0
-    known = {o for o in map(benchmarker.log_key, operators) if _is_current(log.find(o))}
+    known = {o for o in map(benchmarker.log_key, operators) if is_current(log.find(o))}
     failures = _failures(known, log)
     for operator in operators:
         if time.perf_counter() - start > 60.0 * minutes:
@@ -169,7 +169,8 @@ def distinct(operators: Iterable[Run]) -> Iterator[Run]:
             yield operator
 
 
-def _is_current(found: Measurement | None) -> bool:
+def is_current(found: Measurement | None) -> bool:
+    """Return whether there is a measurement, made with the versions that run now."""
     return found is not None and found.environment == versions()
 
 

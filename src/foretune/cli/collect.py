@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from foretune.cli import options
+from foretune.cli import networks, options
 from foretune.cli.output import Output
 from foretune.console import progress_bar
 from foretune.errors import UsageError
@@ -34,7 +34,7 @@ OUT = typer.Option(
 OPERATORS = typer.Option(
     "",
     help=f"Measure the operators of this model instead: a Hugging Face id, a folder with its "
-    f"config.json, or {TYPICAL} (common models).",
+    f"config.json, {TYPICAL} (common models), or a graph, MODEL.pt2.",
     rich_help_panel=OPERATORS_PANEL,
 )
 TP = typer.Option("1,2,4,8", help="Degrees of tensor parallelism.", rich_help_panel=OPERATORS_PANEL)
@@ -69,13 +69,16 @@ def collect(
     formats: str = FORMATS,
     tokens: str = TOKENS,
     minutes: float = MINUTES,
+    batch: str = networks.BATCHES,
+    threads: str = networks.THREADS,
 ) -> None:
     """Measure a kernel, or operators of a language model.
 
     Each row is on disk as soon as it is measured: if the command is interrupted, run it again to
     continue. Stored measurements are reused, and new ones are stored.
 
-    'foretune plan … --operators FOLDER' prefers operators measured here to the engines' tables.
+    'foretune plan … --operators FOLDER' prefers operators measured here to the engines' tables;
+    'foretune predict MODEL.pt2 --operators FOLDER' adds up those of a network.
     """
     output = Output(options.root_options(context).as_json)
     if operators:
@@ -83,13 +86,22 @@ def collect(
                           "max_seconds")  # fmt: skip
         options.reject_options(context, kernel_options, "--operators does not take")
         options.require_positive(minutes, "--minutes")
+        if operators.endswith(networks.SUFFIX):
+            options.reject_options(context, ("tp", "formats", "tokens"), "a graph does not take")
+            networks.collect_operators(
+                output, operators, [*parse_sizes(batch, "--batch")] if batch else [None],
+                parse_sizes(threads, "--threads") if threads else [], out, minutes,
+                options.read_local_device(device),
+            )  # fmt: skip
+            return
+        options.reject_options(context, ("batch", "threads"), "only a graph, MODEL.pt2, takes")
         given = context.get_parameter_source("device")
         hardware = _operator_device(device if given and given.name == "COMMANDLINE" else "")
         degrees, sizes = parse_sizes(tp, "--tp"), parse_sizes(tokens, "--tokens")
         model = "" if operators == TYPICAL else operators
         _collect_operators(output, model, degrees, formats, sizes, out, minutes, hardware)
         return
-    operator_options = ("tp", "formats", "tokens", "minutes")
+    operator_options = ("tp", "formats", "tokens", "minutes", "batch", "threads")
     options.reject_options(context, operator_options, "without --operators, collect takes no")
     _collect_runs(
         context, output, kernel, problems, configs, rows, out, (runner, ray_address, device),

@@ -1,10 +1,12 @@
 """``foretune predict``: configurations ranked without running them, and why (``--explain``)."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 
-from foretune.cli import options
+from foretune.cli import networks, options
+from foretune.cli.collect import parse_sizes
 from foretune.cli.output import Output, format_config
 from foretune.errors import UnknownName, UsageError
 from foretune.problem import Problem
@@ -45,8 +47,13 @@ def predict(
     ),
     device: str | None = options.TRAINED_DEVICE,
     objective: str | None = options.RANKED_BY,
+    operators: Path | None = networks.FOLDER,
+    batch: str = networks.BATCHES,
+    threads: str = networks.THREADS,
 ) -> None:
     """Rank the configurations of a problem without running anything.
+
+    Of a network, MODEL.pt2 of torch.export, show latency, energy and peak memory.
 
     With --explain, show what limits the runs and what predictions rest on, or why one configuration
     is predicted faster and what limits either.
@@ -55,6 +62,19 @@ def predict(
     from foretune.models.saved.guides import require_kernel
     from foretune.models.saved.lookup import read_predictor
 
+    if predictor.endswith(networks.SUFFIX):
+        others = ("kernel", "problem", "top", "explain", "config", "objective")
+        options.reject_options(context, others, "a network does not take")
+        networks.predict_network(
+            Output(options.root_options(context).as_json), predictor, operators,
+            [*parse_sizes(batch, "--batch")] if batch else [None],
+            parse_sizes(threads, "--threads") if threads else [],
+            options.read_local_device(device or "cpu"),
+        )  # fmt: skip
+        return
+    options.reject_options(
+        context, ("operators", "batch", "threads"), "only a network, MODEL.pt2, takes"
+    )
     options.require_positive_int(top, "--top")
     if config and not explain:
         raise UsageError("--config needs --explain: add it")

@@ -1,0 +1,156 @@
+"""Operators of a network as rows of a run table: kernel, problem and configuration."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import torch
+
+from foretune.collect.networks.call import Call, TensorSpec
+from foretune.kernel import Launch
+from foretune.problem import Problem
+from foretune.space import Configuration
+
+PRODUCTS = ("linear", "addmm", "mm", "bmm", "baddbmm", "matmul")
+CONVOLUTIONS = ("conv1d", "conv2d")
+NORMS = ("layer_norm", "batch_norm", "group_norm", "instance_norm", "rms_norm")
+ATTENTION = "scaled_dot_product_attention"
+VIEW, HOST = "view", "host"
+"""Kernels of operators that move no data, and of Python's work around all operators."""
+FORMATS = {torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16",
+           torch.float64: "fp64"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class NetworkOperator:
+    """An operator of a network.
+
+    Attributes:
+        kernel: the family that predicts it: ``gemm``, ``convolution``, …, or ``elementwise`` with
+            ``problem.op`` for all that have none of their own.
+        problem: sizes.
+        config: number format and threads.
+        build: makes a launch with random tensors; it must run with ``config.threads``.
+        call: the call in torch; None for the host's work.
+    """
+
+    kernel: str
+    problem: Problem
+    config: Configuration
+    build: Callable[[], Launch] = field(compare=False, repr=False)
+    call: Call | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of its arguments."""
+        return self.call.bytes if self.call else 0
+
+    def neighbors(self) -> Iterator["NetworkOperator"]:
+        """Yield operators of the same kind, with one size halved or doubled."""
+        if self.call and self.kernel != VIEW:
+            for call in self.call.neighbors():
+                yield operator_of(call, int(self.config["threads"]))
+
+
+def operator_of(call: Call, threads: int, is_view: bool = False) -> NetworkOperator:
+    """Return the operator that ``call`` is.
+
+    Args:
+        call: the call.
+        threads: threads of torch.
+        is_view: whether its result shares memory with an argument.
+    """
+    if is_view:
+        kernel, sizes = VIEW, {"op": call.name}
+    else:
+        kernel, sizes = next(filter(None, (describe(call) for describe in _KINDS)))
+    kind = next((FORMATS[t.dtype] for t in call.tensors if t.dtype in FORMATS), "fp32")
+    config = Configuration(format=kind, threads=threads)
+    return NetworkOperator(kernel, Problem(**sizes), config, call.build, call)
+
+
+_Description = tuple[str, dict[str, Any]] | None
+
+
+def _product(call: Call) -> _Description:
+    if call.name not in PRODUCTS:
+        return None
+    first, second = [t for t in call.tensors if len(t.shape) > 1 or t.is_weight][:2]
+    if call.name in ("addmm", "baddbmm"):
+        first, second = call.tensors[1:3]
+    if min(len(first.shape), len(second.shape)) < 2:
+        return None
+    inner = first.shape[-1]
+    outputs = second.shape[0] if call.name == "linear" else second.shape[-1]
+    batch = prod(second.shape[:-2])
+    rows = first.elements // inner // batch
+    sizes = {"op": call.name, "batch": batch, "M": rows, "N": outputs, "K": inner}
+    return "gemm", {**sizes, "contiguous": _contiguous(call)}
+
+
+def _convolution(call: Call) -> _Description:
+    if call.name not in CONVOLUTIONS:
+        return None
+    names = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+    given = {**dict(zip(names, call.args, strict=False)), **call.kwargs}
+    image, weight, made = given["input"], given["weight"], call.outputs()[0]
+    sizes = {"batch": image.shape[0], "in_channels": image.shape[1],
+             "out_channels": weight.shape[0], "groups": given.get("groups", 1)}  # fmt: skip
+    for name, values in (("in", image.shape[2:]), ("out", made.shape[2:]),
+                         ("kernel", weight.shape[2:]), ("stride", given.get("stride", 1)),
+                         ("dil", given.get("dilation", 1))):  # fmt: skip
+        sizes |= zip((f"{name}_h", f"{name}_w"), _pair(values), strict=True)
+    return "convolution", {**sizes, "contiguous": _contiguous(call)}
+
+
+def _attention(call: Call) -> _Description:
+    if call.name != ATTENTION:
+        return None
+    query, keys = call.args[:2]
+    is_causal = call.kwargs.get("is_causal", len(call.args) > 5 and call.args[5])
+    batch, heads, tokens, dim = (1, *query.shape)[-4:]
+    kernel = "attention_prefill" if is_causal else "attention_encoder"
+    return kernel, {
+        "batch": batch, "heads": heads, "kv_heads": (1, *keys.shape)[-3], "seq_len": tokens,
+        "prefix_len": keys.shape[-2] - tokens, "head_dim": dim, "contiguous": _contiguous(call),
+    }  # fmt: skip
+
+
+def _norm(call: Call) -> _Description:
+    image = call.tensors[0] if call.tensors else None
+    if image is None or call.name not in (*NORMS, "softmax", "log_softmax"):
+        return None
+    columns = image.shape[-1]
+    if call.name in ("batch_norm", "instance_norm", "group_norm"):
+        columns = prod(image.shape[2:])
+    kernel = "softmax" if "softmax" in call.name else "norm"
+    sizes = {"op": call.name, "rows": image.elements // max(columns, 1), "columns": columns}
+    return kernel, {**sizes, "contiguous": _contiguous(call)}
+
+
+def _elementwise(call: Call) -> _Description:
+    """Return all that stream their operands: by their largest tensor; of weights they read few."""
+    outputs, inputs = call.outputs(), [t for t in call.tensors if not t.is_weight]
+    large = max((*outputs, *inputs), key=lambda t: t.elements)
+    columns = large.shape[-1] if large.shape else 1
+    return "elementwise", {
+        "op": call.name, "rows": large.elements // max(columns, 1), "columns": columns,
+        "read": sum(t.elements for t in inputs),
+        "written": sum(t.elements for t in outputs), "contiguous": _contiguous(call),
+    }  # fmt: skip
+
+
+_KINDS = (_product, _convolution, _attention, _norm, _elementwise)
+
+
+def _contiguous(call: Call) -> int:
+    inputs: Iterable[TensorSpec] = (t for t in call.tensors if not t.is_weight)
+    return int(all(t.is_contiguous for t in inputs))
+
+
+def _pair(values: Any) -> tuple[int, int]:
+    """Return height and width; what has one dimension has height 1."""
+    if isinstance(values, int):
+        return values, values
+    return (1, *values)[-2:] if len(values) < 2 else tuple(values)[:2]

@@ -1,0 +1,140 @@
+"""Networks on the command line: ``collect --operators MODEL.pt2`` and ``predict MODEL.pt2``."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from foretune.cli.output import Output
+from foretune.console import progress_bar
+from foretune.errors import UsageError
+
+if TYPE_CHECKING:
+    from foretune.device import Device
+    from foretune.models.network import NetworkPrediction
+
+SUFFIX = ".pt2"
+PANEL = "Networks (MODEL.pt2 of torch.export.save)"
+BATCHES = typer.Option(
+    "", help="Batch sizes, 1,4; the graph must have a dynamic first size.", rich_help_panel=PANEL
+)
+THREADS = typer.Option("", help="Threads of torch, 1,2. Default: all.", rich_help_panel=PANEL)
+FOLDER = typer.Option(
+    None, help="Folder of 'foretune collect --operators MODEL.pt2'.", rich_help_panel=PANEL
+)
+MIB = 2**20
+MAX_SHOWN = 10
+
+
+def collect_operators(
+    output: Output, model: str, batches: list[int | None], threads: list[int], out: Path, minutes: float,
+    device: "Device",
+) -> None:  # fmt: skip
+    """Measure the operators of a network, then their neighbors in size."""
+    from foretune.collect.machine_load import LoadMonitor
+    from foretune.collect.networks.graph import read_network
+    from foretune.collect.networks.measuring import collect_network
+    from foretune.datasets import RunLog
+    from foretune.plan.cost.tables import OPERATORS_FILE
+
+    _require_cpu(device)
+    own = {o: None for b in batches for t in threads or [_all_threads()]
+           for o in read_network(model, b, t).operators}  # fmt: skip
+    every = list(dict.fromkeys([*own, *(near for o in own for near in o.neighbors())]))
+    with (
+        RunLog(out / OPERATORS_FILE, device) as log, progress_bar() as progress,
+        LoadMonitor(device) as watch,
+    ):  # fmt: skip
+        done = collect_network(every, log, device, minutes, progress=progress)
+    left = len(every) - done.rows - done.reused
+    output.say(
+        f"{out}: {done.rows} new rows ({done.ok} ok, {done.failed} failed), {done.reused} reused, "
+        f"{left} of {len(every)} not measured, {done.seconds:.0f} s"
+    )
+    if done.rows and (disturbance := watch.load.disturbance):
+        output.say(f"times may be off: {disturbance}")
+    output.say(f"foretune predict {model} --operators {out} uses them")
+    output.result(
+        {"rows": done.rows, "ok": done.ok, "failed": done.failed, "reused": done.reused,
+         "left": left, "seconds": done.seconds, "device": device.name,
+         "disturbed": watch.load.disturbance, "out": str(out)}
+    )  # fmt: skip
+
+
+def predict_network(
+    output: Output, model: str, folder: Path | None, batches: list[int | None], threads: list[int],
+    device: "Device",
+) -> None:  # fmt: skip
+    """Predict a network at every batch size and number of threads."""
+    from foretune.collect.networks.graph import read_network
+    from foretune.datasets import read_runs
+    from foretune.models.network import NetworkPredictor
+    from foretune.plan.cost.tables import OPERATORS_FILE
+
+    _require_cpu(device)
+    if folder is None:
+        raise UsageError(
+            f"give --operators FOLDER: 'foretune collect --operators {model} --out FOLDER' makes it"
+        )
+    predictor, entries = NetworkPredictor(read_runs(folder / OPERATORS_FILE)), []
+    for batch in batches:
+        for count in threads or [_all_threads()]:
+            network = read_network(model, batch, count)
+            predicted = predictor.predict(network, device)
+            low, high = predicted.interval_ms
+            entries.append(
+                {
+                    "batch": network.batch, "threads": count, "time_ms": predicted.time_ms,
+                    "low": low, "high": high, "energy_mj": predicted.energy_mj,
+                    "weight_bytes": network.weight_bytes,
+                    "activation_bytes": network.activation_bytes,
+                    "peak_memory_bytes": predicted.memory_bytes, "by_roofline": predicted.unknown,
+                    "operators": predicted.operators.to_dict("records"),
+                }
+            )  # fmt: skip
+    _show(output, model, entries)
+    if len(entries) == 1:
+        _show_operators(output, predicted)
+    if unknown := sorted({op for e in entries for op in e["by_roofline"]}):
+        output.say(f"by roofline, since none was measured: {', '.join(unknown)}")
+    output.result({"model": model, "device": device.name, "predictions": entries})
+
+
+def _show(output: Output, model: str, entries: list[dict[str, Any]]) -> None:
+    metered = any(e["energy_mj"] == e["energy_mj"] for e in entries)
+    rows = [
+        [
+            f"{e['batch']}", f"{e['threads']}", f"{e['time_ms']:.3g}",
+            f"{e['low']:.3g}–{e['high']:.3g}", f"{e['time_ms'] / e['batch']:.3g}",
+            f"{e['peak_memory_bytes'] / MIB:.1f}",
+            *([f"{e['energy_mj']:.3g}"] if metered else []),
+        ]
+        for e in entries
+    ]  # fmt: skip
+    names = ("batch", "threads", "ms", "90 % interval", "ms an item", "peak MiB")
+    output.table(f"{model}: predicted", (*names, "mJ") if metered else names, rows)
+
+
+def _show_operators(output: Output, predicted: "NetworkPrediction") -> None:
+    table = predicted.operators
+    rows = [
+        [
+            f"{o['kernel']}", " ".join(f"{k}={v}" for k, v in o["problem"].items()),
+            f"{o['count']}", f"{o['count'] * o['time_ms']:.3g}",
+            f"{o['count'] * o['time_ms'] / predicted.time_ms:.0%}", o["source"],
+        ]
+        for o in table.head(MAX_SHOWN).to_dict("records")
+    ]  # fmt: skip
+    columns = ("kernel", "problem", "times", "ms", "share", "source")
+    output.table(f"{len(rows)} of {len(table)} distinct operators", columns, rows)
+
+
+def _require_cpu(device: "Device") -> None:
+    if device.kind != "cpu":
+        raise UsageError("networks are measured and predicted on CPUs: give --device cpu")
+
+
+def _all_threads() -> int:
+    from foretune.device import available_cores
+
+    return available_cores()
