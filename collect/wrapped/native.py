@@ -64,31 +64,43 @@ def _as_c_argument(argument: Any) -> Any:
     return np.ctypeslib.as_ctypes_type(argument.dtype)(argument.item())
 
 
-def _load(build: Build) -> Any:
-    """Return the function of a freshly compiled library."""
+def compile_native(build: Build, compiler: str, *flags: str) -> Path:
+    """Compile a source with more flags; return the output, in a folder that the caller removes.
+
+    Raises:
+        RuntimeError: compilation fails; the message is the compiler's first error.
+    """
     source, text = build.source, build.text
-    compiler = _compiler(source)
     is_c = _is_c(source)
     if not is_c and 'extern "C"' not in text:
         text = f'extern "C" {{\n{text}\n}}\n'
     options = list(DEFAULT_OPTIONS if build.options is None else build.options)
     if "#pragma omp" in text and not any("openmp" in option for option in options):
         options.append("-fopenmp")
-    with tempfile.TemporaryDirectory(prefix="foretune-") as name:
-        folder = Path(name)
-        main = folder / f"kernel{'.c' if is_c else '.cc'}"
-        main.write_text(text, encoding="utf-8")
-        for other, content in build.extra_files.items():
-            (folder / other).write_text(content, encoding="utf-8")
-        library = folder / "kernel.so"
-        done = subprocess.run(
-            [*compiler.split(), "-shared", "-fPIC", str(main), "-I", str(folder), "-I",
-             source.folder, *options, "-o", str(library)],
-            capture_output=True, text=True, errors="replace", check=False,
-        )  # fmt: skip
-        if done.returncode:
-            raise RuntimeError(first_error(done.stderr).replace(str(main), "the source"))
+    folder = Path(tempfile.mkdtemp(prefix="foretune-"))
+    main, output = folder / f"kernel{'.c' if is_c else '.cc'}", folder / "kernel.out"
+    main.write_text(text, encoding="utf-8")
+    for other, content in build.extra_files.items():
+        (folder / other).write_text(content, encoding="utf-8")
+    done = subprocess.run(
+        [*compiler.split(), *flags, str(main), "-I", str(folder), "-I", source.folder, *options,
+         "-o", str(output)],
+        capture_output=True, text=True, errors="replace", check=False,
+    )  # fmt: skip
+    if done.returncode:
+        shutil.rmtree(folder)
+        raise RuntimeError(first_error(done.stderr).replace(str(main), "the source"))
+    return output
+
+
+def _load(build: Build) -> Any:
+    """Return the function of a freshly compiled library."""
+    source = build.source
+    library = compile_native(build, _compiler(source), "-shared", "-fPIC")
+    try:
         loaded = ctypes.CDLL(str(library))
+    finally:
+        shutil.rmtree(library.parent)
     try:
         return getattr(loaded, source.name)
     except AttributeError:
