@@ -5,7 +5,8 @@ import functools
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,14 @@ def _as_c_argument(argument: Any) -> Any:
     return np.ctypeslib.as_ctypes_type(argument.dtype)(argument.item())
 
 
-def _load(build: Build) -> Any:
-    """Return the function of a freshly compiled library."""
+@contextmanager
+def compile_native(build: Build, compiler: str, *flags: str) -> Iterator[Path]:
+    """Compile a source with more flags, and yield the output, which is removed afterwards.
+
+    Raises:
+        RuntimeError: compilation fails; the message is the compiler's first error.
+    """
     source, text = build.source, build.text
-    compiler = _compiler(source)
     is_c = _is_c(source)
     if not is_c and 'extern "C"' not in text:
         text = f'extern "C" {{\n{text}\n}}\n'
@@ -76,14 +81,21 @@ def _load(build: Build) -> Any:
     with include_folders(build) as folders:
         main = Path(folders[0], f"kernel{'.c' if is_c else '.cc'}")
         main.write_text(text, encoding="utf-8")
-        library = main.with_suffix(".so")
+        output = main.with_suffix(".out")
         done = subprocess.run(
-            [*compiler.split(), "-shared", "-fPIC", str(main), *(f"-I{f}" for f in folders),
-             *options, "-o", str(library)],
+            [*compiler.split(), *flags, str(main), *(f"-I{f}" for f in folders), *options,
+             "-o", str(output)],
             capture_output=True, text=True, errors="replace", check=False,
         )  # fmt: skip
         if done.returncode:
             raise RuntimeError(first_error(done.stderr).replace(str(main), "the source"))
+        yield output
+
+
+def _load(build: Build) -> Any:
+    """Return the function of a freshly compiled library."""
+    source = build.source
+    with compile_native(build, _compiler(source), "-shared", "-fPIC") as library:
         loaded = ctypes.CDLL(str(library))
     try:
         return getattr(loaded, source.name)

@@ -139,6 +139,11 @@ class SourceKernel(WrappedKernel):
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
         """Compile a configuration and return its launch on copies of the arguments."""
+        backend = BACKENDS[self.source.language]()
+        return backend.launch(self.prepare(config), inputs["arguments"])
+
+    def prepare(self, config: Mapping[str, Any]) -> Build:
+        """Return sources, options and launch shape of a configuration."""
         values = dict(config)
         threads, grid = self.shape.threads(values), self.shape.grid(values)
         definitions = self._definitions(values, threads, grid)
@@ -148,12 +153,11 @@ class SourceKernel(WrappedKernel):
         options = self.source.options
         if options is not None:
             options = tuple(_replace_placeholders(option, values) for option in options)
-        build = Build(
+        return Build(
             self.source, f"{prefix}#line 1\n{text}",
             {name: prefix + other for name, other in self.source.extra_files.items()},
             options, threads, grid, int(evaluate_amount(self.source.shared_bytes, values)),
         )  # fmt: skip
-        return BACKENDS[self.source.language]().launch(build, inputs["arguments"])
 
     def reference(self, inputs: Inputs) -> CallResult | None:
         """Return the answer, or the arguments after a launch of the default.

@@ -1,0 +1,1 @@
+"""CPU code in LLVM's intermediate representation: read, followed and counted, never run."""

@@ -1,0 +1,246 @@
+"""Operations of a call, and the chains between iterations: cycles on a core of today.
+
+Throughputs and latencies are those of current x86 cores, rounded. What is learned corrects them, so
+that they need not be exact.
+"""
+
+import math
+import re
+from collections import Counter, defaultdict
+
+import numpy as np
+
+from foretune.collect.compiled.llvm.functions import Instruction, Loop, lanes, size_of
+from foretune.collect.compiled.llvm.sampled_run import SampledRun
+
+UNIT_BYTES = 32
+"""Width of an execution unit; wider vectors count several times."""
+FREE = frozenset(
+    "phi ret getelementptr bitcast switch alloca ptrtoint inttoptr freeze unreachable "
+    "addrspacecast fence resume".split()
+)
+Cost = tuple[str, float, float]
+"""Kind of operation, units of it, latency in cycles."""
+PLAIN: dict[str, tuple[str, float]] = {
+    **{op: ("fadd", 3) for op in ("fadd", "fsub", "fcmp")},
+    **{"fmul": ("fmul", 3), "fneg": ("fadd", 1), "load": ("load", 5), "store": ("store", 0)},
+    **{op: ("cvt", 4) for op in ("fptosi", "fptoui", "sitofp", "uitofp", "fpext", "fptrunc")},
+    **{op: ("shuffle", 1) for op in ("shufflevector", "insertelement", "extractelement")},
+}
+CALLS: tuple[tuple[str, str, float], ...] = (
+    (r"fmuladd|llvm\.fma\.", "fma", 4),
+    (r"masked\.load", "load", 5),
+    (r"masked\.store", "store", 0),
+    (r"llvm\.mem", "copy", 0),
+    (r"vector\.reduce", "reduce", 12),
+    (r"llvm\.(fabs|copysign|max|min)", "fadd", 2),
+    (r"llvm\.(smax|smin|umax|umin|abs|ctpop|bswap|fsh|usub|uadd|ssub|sadd)", "alu", 1),
+    (r"llvm\.(floor|ceil|trunc|rint|round|nearbyint)", "cvt", 8),
+)
+"""Called functions: pattern, kind, latency."""
+IGNORED = re.compile(r"llvm\.(assume|lifetime|dbg|experimental|expect|prefetch|stacksave)")
+
+
+class Operations:
+    """Counts the operations of a call.
+
+    Args:
+        run: the call, followed.
+    """
+
+    def __init__(self, run: SampledRun) -> None:
+        self.run, self.function = run, run.function
+        self._uses: dict[str, list[Instruction]] = defaultdict(list)
+        for i in (i for block in self.function.blocks.values() for i in block):
+            for operand in i.operands:
+                self._uses[operand].append(i)
+        self.costs = {
+            i: cost for block in self.function.blocks.values() for i in block
+            if (cost := self._cost(i))
+        }  # fmt: skip
+
+    def totals(self) -> dict[str, float]:
+        """Return operations by kind, and cycles by throughput and by chains, of one call."""
+        total: Counter[str] = Counter()
+        by_loop: dict[Loop | None, Counter[str]] = defaultdict(Counter)
+        for block, code in self.function.blocks.items():
+            count, loop = self.run.counts[block], self.function.innermost[block]
+            for kind, units, _ in (self.costs[i] for i in code if i in self.costs):
+                by_loop[loop][kind] += units * count
+        for loop, kinds in by_loop.items():
+            busy, chain = throughput(kinds), 0.0
+            if loop is not None:
+                chain = self.chain_cycles(loop) * self.run.counts[loop.header]
+            total.update({"busy": busy, "chain": chain, "cycles": max(busy, chain)})
+            total.update(kinds)
+        total["entries"] = sum(n for key, n in self.run.counts.items() if isinstance(key, Loop))
+        total["exits"] = sum(self._mispredicted(loop) for loop in self.function.loops.values())
+        total["data_branches"] = self.run.data_branches
+        return dict(total)
+
+    def _mispredicted(self, loop: Loop) -> float:
+        """Return how often the end of an innermost loop surprises the branch predictor."""
+        entries = self.run.counts[loop]
+        if not entries or any(o.parent is loop for o in self.function.loops.values()):
+            return 0.0
+        trips = self.run.counts[loop.header] / entries
+        return float(entries * (1.0 if trips > 20 else 0.3 if trips > 1.5 else 0.0))
+
+    def _cost(self, i: Instruction) -> Cost | None:
+        width, vector = size_of(i.type) if i.type else 0, i.type.startswith("<")
+        units = max(1, math.ceil(width / UNIT_BYTES))
+        if i.op == "br":
+            return ("branch", 1, 0) if len(i.detail) == 2 else None
+        if i.op in FREE or (i.op in ("zext", "trunc") and not vector):
+            return None
+        if i.op == "call":
+            return self._call_cost(i, units)
+        if i.op in ("fdiv", "frem"):
+            return _division(i.type, 11)
+        if i.op == "fcmp" and self._is_extreme(i):
+            return None
+        if i.op == "fmul" and self._fuses(i):
+            return ("fused", 0, 0)
+        if i.op == "select" and ("float" in i.type or "double" in i.type):
+            return ("fadd", units, 2 if self._of_extreme(i) else 1)
+        if i.op in PLAIN:
+            kind, latency = PLAIN[i.op]
+            fused = i.op == "fadd" and any(self._is_fused(operand) for operand in i.operands)
+            return (kind, units, 4 if fused else latency)
+        if i.op == "mul":
+            return ("vmul" if vector else "mul", units, 3)
+        if i.op in ("sdiv", "udiv", "srem", "urem"):
+            return ("idiv", lanes(i.type), 12)
+        return ("valu" if vector else "alu", units, 1)
+
+    def _call_cost(self, i: Instruction, units: float) -> Cost | None:
+        if IGNORED.search(i.detail):
+            return None
+        if "masked.gather" in i.detail:
+            return ("gather", lanes(i.type), 20)
+        if "masked.scatter" in i.detail:
+            return ("scatter", 8, 0)
+        if "llvm.sqrt" in i.detail:
+            return _division(i.type, 14)
+        if "llvm.mem" in i.detail:
+            return ("copy", copied_bytes(self.run, i) / UNIT_BYTES, 0)
+        found = next((c for c in CALLS if re.search(c[0], i.detail)), ("", "call", 40.0))
+        return (found[1], 6 if found[1] == "reduce" else units, found[2])
+
+    def _fuses(self, i: Instruction) -> bool:
+        """Whether a product becomes part of a fused addition."""
+        uses = self._uses[i.name]
+        return i.contracts and len(uses) == 1 and uses[0].op in ("fadd", "fsub")
+
+    def _is_fused(self, name: str) -> bool:
+        made = self.function.definitions.get(name)
+        return made is not None and made.op == "fmul" and self._fuses(made)
+
+    def _is_extreme(self, i: Instruction) -> bool:
+        """Whether a comparison and a selection of the same values are one minimum or maximum."""
+        uses = self._uses[i.name]
+        return len(uses) == 1 and uses[0].op == "select" and set(uses[0].operands[1:]) == set(
+            i.operands
+        )  # fmt: skip
+
+    def _of_extreme(self, i: Instruction) -> bool:
+        made = self.function.definitions.get(i.operands[0])
+        return made is not None and made.op == "fcmp" and self._is_extreme(made)
+
+    def chain_cycles(self, loop: Loop) -> float:
+        """Return cycles per iteration of the longest chain from one iteration to the next."""
+        return self._chain(loop, {i: latency for i, (_, _, latency) in self.costs.items()})
+
+    def chases(self, loop: Loop) -> bool:
+        """Return whether an address of a loop depends on what the iteration before loaded."""
+        return self._chain(loop, {i: 1.0 for i in self.costs if i.op == "load"}) > 0
+
+    def _chain(self, loop: Loop, latencies: dict[Instruction, float]) -> float:
+        inside = {i.name: i for b in loop.blocks for i in self.function.blocks[b] if i.name}
+        phis = [i for i in self.function.blocks[loop.header] if i.op == "phi"]
+        paths = _Paths(inside, {i.name: n for n, i in enumerate(phis)}, latencies)
+        longest = np.full((len(phis), len(phis)), -np.inf)
+        for n, phi in enumerate(phis):
+            for value, block in phi.detail:
+                if block in loop.blocks:
+                    for start, latency in paths.to(value).items():
+                        longest[start, n] = max(longest[start, n], latency)
+        return _cycle_time(longest)
+
+
+class _Paths:
+    """Longest latencies from the phis of a loop to its values."""
+
+    def __init__(
+        self, inside: dict[str, Instruction], phis: dict[str, int],
+        latencies: dict[Instruction, float],
+    ) -> None:  # fmt: skip
+        self._inside, self._latencies = inside, latencies
+        self._known: dict[str, dict[int, float]] = {name: {n: 0.0} for name, n in phis.items()}
+
+    def to(self, name: str) -> dict[int, float]:
+        """Return phi -> longest latency to a value."""
+        work = [name]
+        while work:
+            one = work[-1]
+            if one in self._known or one not in self._inside:
+                work.pop()
+                continue
+            i = self._inside[one]
+            missing = [o for o in i.operands if o in self._inside and o not in self._known]
+            if missing and len(work) < 5000 and not set(missing) & set(work):
+                work += missing
+                continue
+            latency = self._latencies.get(i, 0.0)
+            found: dict[int, float] = {}
+            for operand in i.operands:
+                for start, cycles in self._known.get(operand, {}).items():
+                    found[start] = max(found.get(start, 0.0), cycles + latency)
+            self._known[one] = found
+            work.pop()
+        return self._known.get(name, {})
+
+
+def throughput(kinds: Counter[str]) -> float:
+    """Return the cycles that operations need if none waits for another."""
+    k = kinds
+    vector = k["fmul"] + k["fma"] + k["fadd"] + k["valu"] + k["shuffle"] + k["cvt"] + k["vmul"]
+    return max(
+        (k["fmul"] + k["fma"]) / 2,
+        k["fadd"] / 2,
+        (vector + k["reduce"]) / 4,
+        (k["load"] + k["store"] + k["gather"]) / 2,
+        k["store"] + k["copy"],
+        (k["alu"] + k["branch"] + k["mul"]) / 4,
+        sum(k.values()) / 6,
+        k["fdiv"] * 5 + k["fdiv64"] * 8,
+        k["idiv"] * 8,
+        (k["cvt"] + k["vmul"]) / 2,
+        (k["shuffle"] + k["reduce"]) / 2,
+        k["gather"],
+        k["scatter"] * 1.5,
+        k["call"] * 20,
+    )
+
+
+def copied_bytes(run: SampledRun, i: Instruction) -> float:
+    """Return the bytes of a call of memcpy or memset; a line if it is unknown."""
+    length = run.values.get_value(i.operands[2])
+    return float(length) if isinstance(length, int) else 64.0
+
+
+def _division(kind: str, latency: float) -> Cost:
+    double = "double" in kind
+    units = max(0.5, size_of(kind) / UNIT_BYTES if kind.startswith("<") else 0.5)
+    return ("fdiv64", units, latency + 4) if double else ("fdiv", units, latency)
+
+
+def _cycle_time(longest: np.ndarray) -> float:
+    """Return the largest mean latency of a cycle: by how much time grows per iteration."""
+    if not longest.size:
+        return 0.0
+    reached, history = np.zeros(len(longest)), []
+    for _ in range(12):
+        reached = np.maximum((reached[:, None] + longest).max(axis=0), -1e9)
+        history.append(max(0.0, float(reached.max())))
+    return max(0.0, (history[-1] - history[5]) / 6)

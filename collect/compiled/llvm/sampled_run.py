@@ -1,0 +1,284 @@
+"""How often each block of a call runs, and at which addresses, without running it.
+
+A sampled run interprets the integers of a function for known arguments. Of each loop it follows the
+first two iterations, the middle and the last one: the comparison that leaves the loop changes by
+the same step each time, so that the first two give the number of iterations.
+"""
+
+import math
+from collections import Counter, defaultdict
+from typing import Any
+
+import numpy as np
+
+from foretune.collect.compiled.llvm.functions import Function, Instruction, Loop, integer_bits
+from foretune.collect.compiled.llvm.values import Unknown, Values, region_of
+
+UNKNOWN_TRIPS = 4
+"""Assumed iterations of a loop that data ends."""
+MAX_FOLLOWED = 64
+"""Most iterations that are followed one by one, of a loop without a linear comparison."""
+MAX_ADDRESSES = 400
+"""Most addresses kept per instruction."""
+FEW_TRIPS = 4
+"""Up to this many iterations, all are followed."""
+NEGATED = {"eq": "ne", "ne": "eq", "gt": "le", "ge": "lt", "lt": "ge", "le": "gt"}
+Edge = tuple[str, str]
+Exit = tuple[str, int, int, bool]
+"""Predicate, its operands, and whether the loop is left if it holds."""
+
+
+class Pass:
+    """One pass over a loop's body: how often its blocks ran, and where control went."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[Any] = Counter()
+        self.leaving: dict[Edge, float] = defaultdict(float)
+        self.back: dict[str, float] = defaultdict(float)
+        self.exits: dict[str, Exit | None] = {}
+
+
+class SampledRun:
+    """A call followed by samples.
+
+    Args:
+        function: its code.
+        arguments: name of a parameter -> integer; arrays are ``number << REGION_BITS``.
+
+    Attributes:
+        counts: block -> how often it runs; loop -> how often it is entered.
+        addresses: instruction and number of the address -> iterations of the loops around it
+            -> address.
+        data_branches: how often a branch depends on data.
+    """
+
+    def __init__(self, function: Function, arguments: dict[str, int]) -> None:
+        self.function = function
+        self.values = Values(arguments)
+        self.addresses: dict[tuple[Instruction, int], dict[tuple[int, ...], Any]] = defaultdict(dict)
+        self._iterations: tuple[int, ...] = ()
+        self._data: set[str] = set()
+        self.counts = self._pass(None, next(iter(function.blocks)), {}).counts
+        self.data_branches = sum(self.counts[block] for block in self._data)
+
+    def _pass(self, loop: Loop | None, entry: str, before: dict[str, float]) -> Pass:
+        """Run the body of ``loop`` once; None is the function's."""
+        done = Pass()
+        inflow: dict[str, dict[str, float]] = defaultdict(dict, {entry: before})
+        for block, code in self.function.blocks.items():
+            weight = 1.0 if block == entry else sum(inflow[block].values())
+            if weight < 1e-9 or not (loop is None or block in loop.blocks):
+                continue
+            inner = self.function.loops.get(block)
+            if inner is not None and inner is not loop:
+                counts, leaving = self._run_loop(inner, inflow[block])
+                for key, count in counts.items():
+                    done.counts[key] += count * weight
+                following = [(edge, share * weight) for edge, share in leaving.items()]
+            elif self.function.innermost[block] is loop:
+                if block != entry:
+                    self._enter(block, inflow[block])
+                done.counts[block] += weight
+                self._run_block(code)
+                shares = self._branch(loop, block, done)
+                following = [((block, to), share * weight) for to, share in shares.items()]
+            else:
+                continue
+            for (source, to), amount in following:
+                if loop is not None and to == loop.header:
+                    done.back[source] += amount
+                elif loop is not None and to not in loop.blocks:
+                    done.leaving[source, to] += amount
+                else:
+                    inflow[to][source] = inflow[to].get(source, 0.0) + amount
+        return done
+
+    def _run_block(self, code: list[Instruction]) -> None:
+        for i in code:
+            if i.op == "phi":
+                continue
+            for n, pointer in enumerate(pointers_of(i)):
+                if len(known := self.addresses[i, n]) < MAX_ADDRESSES:
+                    address = self.values.get_value(pointer)
+                    known.setdefault(
+                        self._iterations,
+                        int(address[0]) if isinstance(address, np.ndarray) else address,
+                    )
+            if i.name:
+                self.values[i.name] = self.values.evaluate(i)
+
+    def _enter(self, block: str, before: dict[str, float]) -> None:
+        """Set a block's phis to what flows in."""
+        total, new = sum(before.values()), {}
+        for i in self.function.blocks[block]:
+            if i.op != "phi":
+                break
+            incoming = [(self.values.get_value(v), before.get(b, 0.0)) for v, b in i.detail]
+            values = [value for value, share in incoming if share > 0.01 * total]
+            known = values[:1] if all(_same(v, values[0]) for v in values) else []
+            regions = map(region_of, values)
+            new[i.name] = known[0] if known else Unknown(next(filter(None, regions), None))
+        self.values.update(new)
+
+    def _branch(self, loop: Loop | None, block: str, done: Pass) -> dict[str, float]:
+        """Return the share of each following block."""
+        last, following = self.function.blocks[block][-1], self.function.successors(block)
+        if last.op != "br" or len(following) != 2:
+            return dict.fromkeys(following, 1 / max(1, len(following)))
+        yes, no = last.detail
+        value = self.values.get_value(last.operands[0])
+        leaves = loop is not None and (yes not in loop.blocks or no not in loop.blocks)
+        if leaves and loop is not None:
+            done.exits[block] = self._exit(last, yes not in loop.blocks)
+        if isinstance(value, int):
+            return {yes if value & 1 else no: 1.0}
+        self._data.add(block)
+        share = 0.5
+        if leaves and loop is not None:
+            share = 1 / UNKNOWN_TRIPS if yes not in loop.blocks else 1 - 1 / UNKNOWN_TRIPS
+        return {yes: share, no: 1 - share}
+
+    def _exit(self, branch: Instruction, if_holds: bool) -> Exit | None:
+        test = self.function.definitions.get(branch.operands[0])
+        if test is None or test.op != "icmp":
+            return None
+        a, b = map(self.values.get_value, test.operands)
+        if isinstance(a, int) and isinstance(b, int) and integer_bits(test.type) > 1:
+            return test.detail, a, b, if_holds
+        return None
+
+    def _run_loop(
+        self, loop: Loop, before: dict[str, float]
+    ) -> tuple[Counter[Any], dict[Edge, float]]:
+        """Return counts for one entry of a loop, and the share of each way out."""
+        outer, phis = self._iterations, [
+            i.name for i in self.function.blocks[loop.header] if i.op == "phi"
+        ]  # fmt: skip
+        counts: Counter[Any] = Counter({loop: 1.0})
+
+        def run(number: int) -> Pass:
+            self._iterations = (*outer, number)
+            done = self._pass(loop, loop.header, {})
+            self._iterations = outer
+            return done
+
+        def add(done: Pass, weight: float = 1.0) -> None:
+            for key, count in done.counts.items():
+                counts[key] += count * weight
+
+        self._enter(loop.header, before)
+        start = {name: self.values[name] for name in phis}
+        last = first = run(0)
+        add(first)
+        if _goes_on(first):
+            self._enter(loop.header, first.back)
+            step = {name: _difference(self.values[name], start[name]) for name in phis}
+            second = last = run(1)
+            add(second)
+            trips = self._trips(first, second)
+            if trips is not None and trips > FEW_TRIPS and not self._is_linear(loop, second, start):
+                last = run(2)
+                trips = trips if self._trips(second, last) == trips - 1 else None
+                add(last, 0 if trips else 1)
+            samples = _samples(trips, is_simple=len(loop.blocks) == 1)
+            add(second, samples.pop(1, 1) - 1)
+            for number, weight in samples.items():
+                self.values.update({n: _advance(start[n], step[n], number) for n in phis})
+                last = run(number)
+                add(last, weight)
+            number = 2 + (last is not second and not samples)
+            while not samples and _goes_on(last) and number < (trips or MAX_FOLLOWED):
+                self._enter(loop.header, last.back)
+                last = run(number)
+                add(last)
+                number += 1
+        return counts, self._ways_out(loop, last.leaving)
+
+    def _is_linear(self, loop: Loop, second: Pass, start: dict[str, Any]) -> bool:
+        """Enter the third iteration; return whether its phis changed by the step of the second."""
+        before = {name: self.values[name] for name in start}
+        self._enter(loop.header, second.back)
+        return all(
+            isinstance(after := self.values[name], Unknown)
+            or _same(_difference(after, before[name]), _difference(before[name], value))
+            for name, value in start.items()
+        )
+
+    def _trips(self, first: Pass, second: Pass) -> int | None:
+        """Return the iterations of a loop; None if its comparisons are not linear."""
+        found: list[int] = []
+        for block, before in first.exits.items():
+            after = second.exits.get(block)
+            if before is None or after is None:
+                found += [UNKNOWN_TRIPS] if block in self._data else []
+            elif count := _count(before, after):
+                found.append(count)
+        return max(2, min(found)) if found else None
+
+    def _ways_out(self, loop: Loop, leaving: dict[Edge, float]) -> dict[Edge, float]:
+        if not leaving:  # the number of iterations was a guess
+            after = [(b, to) for b in loop.blocks for to in self.function.successors(b)]
+            leaving = {edge: 1.0 for edge in after if edge[1] not in loop.blocks}
+        total = sum(leaving.values())
+        return {edge: amount / total for edge, amount in leaving.items()}
+
+
+def pointers_of(i: Instruction) -> list[str]:
+    """Return the addresses that an instruction accesses; of a copy, its target comes first."""
+    if i.op in ("load", "store"):
+        return i.operands[-1:]
+    if i.op == "call" and "llvm.masked." in i.detail:
+        return [i.operands[1 if "store" in i.detail or "scatter" in i.detail else 0]]
+    if i.op == "call" and "llvm.mem" in i.detail:
+        return i.operands[: 1 if "memset" in i.detail else 2]
+    return []
+
+
+def _goes_on(done: Pass) -> bool:
+    return sum(done.back.values()) > 1e-9
+
+
+def _samples(trips: int | None, is_simple: bool) -> dict[int, int]:
+    """Return the iterations to follow after the first one, and how many each stands for.
+
+    Empty if all are followed.
+    """
+    if trips is None or trips <= FEW_TRIPS:
+        return {}
+    if is_simple:
+        return {1: trips - 2, trips - 1: 1}
+    return {1: 1, trips // 2: trips - 3, trips - 1: 1}
+
+
+def _same(a: Any, b: Any) -> bool:
+    return type(a) is type(b) and bool(np.all(a == b))
+
+
+def _difference(after: Any, before: Any) -> Any:
+    unknown = isinstance(after, Unknown) or isinstance(before, Unknown)
+    return Unknown(region_of(after)) if unknown else after - before
+
+
+def _advance(start: Any, step: Any, number: int) -> Any:
+    return step if isinstance(step, Unknown) else start + number * step
+
+
+def _count(before: Exit, after: Exit) -> int | None:
+    """Return the iterations until a comparison that changes by equal steps leaves the loop."""
+    predicate, a, b, leaves = before
+    kind = predicate[-2:]
+    distance = a - b
+    step = (after[1] - after[2]) - distance
+    if step == 0:
+        return None
+    if not leaves:
+        kind = NEGATED[kind]
+    turn = -distance / step
+    if kind == "ne":
+        return 1 if distance else 2
+    if kind == "eq":
+        return int(turn) + 1 if turn >= 0 and turn == int(turn) else None
+    if (kind[0] == "g") != (step > 0):
+        return None
+    reached = math.ceil(turn) if kind[1] == "e" else math.floor(turn) + 1
+    return max(0, reached) + 1
