@@ -99,9 +99,8 @@ def plan_configurations(
 def plan_rows(kernel: Kernel, rows: pd.DataFrame) -> dict[Problem, list[Configuration]]:
     """Return the problems and configurations of the rows of a table.
 
-    Raises:
-        UsageError: the table is empty, a row is of another kernel, or a problem or configuration
-            is not one of ``kernel``.
+    Raises UsageError if the table is empty, a row is of another kernel, or a problem or
+    configuration is not one of ``kernel``.
     """
     if not len(rows):
         raise UsageError("the table has no rows to measure")

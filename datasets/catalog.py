@@ -69,9 +69,7 @@ def shipped(folder: Path = SHIPPED) -> list[str]:
 def load(name: str, folder: Path = SHIPPED) -> "pd.DataFrame":
     """Return a shipped run table by name (see `shipped`).
 
-    Raises:
-        UnknownName: there is no such table; the message suggests the nearest name.
-        RunTableError: the file is damaged.
+    Raises UnknownName, which suggests the nearest name, or RunTableError if the file is damaged.
     """
     from foretune.datasets.runs import read_runs
 
@@ -81,9 +79,8 @@ def load(name: str, folder: Path = SHIPPED) -> "pd.DataFrame":
 def card(name: str, folder: Path = SHIPPED) -> DatasetCard:
     """Return the card of a shipped table (see `shipped`).
 
-    Raises:
-        UnknownName: there is no such table; the message suggests the nearest name.
-        RunTableError: the card or the table is damaged.
+    Raises UnknownName, which suggests the nearest name, or RunTableError if card or table is
+    damaged.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq

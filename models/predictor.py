@@ -92,11 +92,8 @@ class Predictor(Estimator):
         """Fit to a run table of one kernel.
 
         Warns (`DataWarning`) about suspect rows. Drops the few that are faster than any device
-        allows, and power that was sampled on an idle board.
-
-        Raises:
-            RunTableError: a row is impossible.
-            PredictorError: there are several kernels, or too few successful runs.
+        allows, and power that was sampled on an idle board. Raises RunTableError if a row is
+        impossible, PredictorError if there are several kernels, or too few successful runs.
         """
         runs = validate(runs).reset_index(drop=True)
         self.kernel_name_ = require_single_kernel(runs)
@@ -157,8 +154,7 @@ class Predictor(Estimator):
     ) -> dict[str, float]:
         """Return `predict` for one configuration as column -> value, faster than from a table.
 
-        Raises:
-            PredictorError: a training column is missing, or a number is too large.
+        Raises PredictorError if a training column is missing, or a number is too large.
         """
         if not hasattr(self, "targets_"):
             check_is_fitted(self, "targets_")  # slow, so only if needed
@@ -212,9 +208,8 @@ class Predictor(Estimator):
         `choose` selects the rows to measure; otherwise draw them at random from the rows to
         predict. Earlier calibration runs still count. Predictions for other devices do not change.
 
-        Raises:
-            RunTableError, PredictorError: a row is impossible or of another kernel, or a device has
-                fewer than five runs.
+        Raises RunTableError or PredictorError if a row is impossible or of another kernel, or a
+        device has fewer than five runs.
         """
         check_is_fitted(self, "targets_")
         runs = validate(runs).reset_index(drop=True)
@@ -294,12 +289,8 @@ class Predictor(Estimator):
     def device(self, name: str | None = None) -> Device:
         """Return a measured device with the specs in its runs.
 
-        Args:
-            name: may be None if there is only one.
-
-        Raises:
-            PredictorError: there are several.
-            UnknownName: there are no runs of it.
+        Raises PredictorError if ``name`` is None and there are several, UnknownName if there are no
+        runs of it.
         """
         runs = self.measured_runs()
         known = sorted(map(str, runs["device"].unique()))
@@ -378,8 +369,7 @@ class Predictor(Estimator):
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the predictor to ``folder``: JSON and model files that run no code when loaded.
 
-        Raises:
-            OutputError: the folder cannot be written.
+        Raises OutputError if the folder cannot be written.
         """
         check_is_fitted(self, "targets_")
         features = self.features_
@@ -408,14 +398,9 @@ class Predictor(Estimator):
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str], kernel: Family | None = None) -> "Predictor":
-        """Read a saved predictor.
+        """Read a saved predictor; give the ``kernel`` it was trained for if that is not registered.
 
-        Args:
-            folder: where it was saved.
-            kernel: the kernel that it was trained for, if that is not registered.
-
-        Raises:
-            PredictorError: there is no predictor, or another version wrote it.
+        Raises PredictorError if there is no predictor, or another version wrote it.
         """
         folder = Path(folder)
         card = read_card(folder)

@@ -60,10 +60,8 @@ class RuntimeRegressor(RegressorMixin, Estimator):
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to ``X`` (rows, columns; an array or a data frame) and positive ``y`` (rows).
 
-        Raises:
-            UsageError: a value of ``y`` is not positive, or a column is missing or has gaps.
-            PredictorError: see `Predictor.fit`.
-            ValueError: scikit-learn rejects ``X`` or ``y``.
+        Raises UsageError if a value of ``y`` is not positive, or a column is missing or has gaps;
+        ValueError if scikit-learn rejects ``X`` or ``y``; and the errors of `Predictor.fit`.
         """
         if isinstance(X, pd.DataFrame):
             validate_data(self, X, y, skip_check_array=True)

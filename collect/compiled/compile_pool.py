@@ -84,22 +84,16 @@ def compile_configs(
 ) -> Iterator[tuple[int, CompileResult]]:
     """Compile all configurations in parallel; yield (position, result) as each one finishes.
 
-    The machine code stays in Triton's cache. A launch finds it there with the same Triton release,
-    the same kernel source, the same environment variables that Triton hashes, and the folder at
-    the same path, because Triton's cache holds absolute paths.
+    The machine code stays in Triton's cache, by default that of ``TRITON_CACHE_DIR``. A launch
+    finds it there with the same Triton release, the same kernel source, the same environment
+    variables that Triton hashes, and the folder at the same path, because Triton's cache holds
+    absolute paths.
 
-    Args:
-        kernel: ``module:attribute``, or the kernel itself if other processes can import it.
-        args: positional arguments; only the metadata of tensors is sent to the workers. A torch
-            dtype stands for a pointer aligned to 16 bytes.
-        configs: compile-time parameters and launch options, one mapping per configuration.
-        target: the compile target.
-        kwargs: keyword arguments.
-        jobs: number of processes; one per core if None.
-        limit_s: time limit for one configuration in seconds.
-        cache_dir: Triton's cache; by default the one set by ``TRITON_CACHE_DIR``.
-
-    Raises UsageError if the kernel does not exist, or an argument is missing or unknown.
+    A kernel is named as ``module:attribute``, or given itself if other processes can import it.
+    Only the metadata of tensors is sent to the workers; a torch dtype stands for a pointer aligned
+    to 16 bytes. Configurations are compile-time parameters and launch options. ``jobs`` is the
+    number of processes, by default one per core. Raises UsageError if the kernel does not exist, or
+    an argument is missing or unknown.
     """
     request = _Request(
         kernel=kernel if isinstance(kernel, str) else kernel_reference(kernel),
@@ -231,8 +225,7 @@ def load_kernel(reference: str, compiling: bool = True) -> Any:
     """Return the kernel called ``module:attribute``.
 
     With ``compiling`` it is imported in a form that compiles, even if its module asks for the
-    interpreter. Raises UsageError if it is not there or cannot be imported, MissingExtra without
-    Triton.
+    interpreter. Raises UsageError if it cannot be imported, MissingExtra without Triton.
     """
     module, colon, attribute = reference.partition(":")
     if not colon or not module or not attribute:

@@ -132,10 +132,8 @@ def import_runs(
         constants: run-table column -> its value in every row, e.g. ``problem.M``.
         progress: receives one step per file.
 
-    Raises:
-        UnknownName: there is no such format.
-        UsageError: the format needs an option that is missing, or does not have one that was given.
-        RunTableError: the file is missing, damaged, empty or of another format.
+    Raises UnknownName or UsageError if the format is unknown, or does not fit the options;
+    RunTableError if a file is missing, damaged, empty or of another format.
     """
     if format not in FORMATS:
         raise UnknownName("format", format, FORMATS)

@@ -72,9 +72,8 @@ def _records(
 def write(runs: pd.DataFrame, url: str) -> list[str]:
     """Write one study per kernel, device and problem to a storage; return the studies' names.
 
-    Raises:
-        UsageError: a study of that name is there already.
-        OutputError: the storage cannot be written.
+    Raises UsageError if a study of that name is there already, OutputError if the storage cannot be
+    written.
     """
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     groups: dict[tuple[str, str, Problem], list[Measurement]] = {}

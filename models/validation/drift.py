@@ -83,9 +83,8 @@ def check_drift(predictor: Predictor, fresh: pd.DataFrame) -> dict[Target, Drift
     configurations, or ones measured before: configurations chosen because they are predicted fast
     are slower than predicted, even without drift.
 
-    Raises:
-        RunTableError: a row is impossible.
-        PredictorError: the runs are of another kernel, or fewer than five succeeded.
+    Raises RunTableError if a row is impossible, PredictorError if the runs are of another kernel,
+    or fewer than five succeeded.
     """
     fresh = validate(fresh)
     predictor.require_same_kernel(fresh)
