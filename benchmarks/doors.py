@@ -312,20 +312,11 @@ def flashinfer_noise(table: Path, levels: Sequence[float] = (0.01, 0.02, 0.05)) 
 def helion(budget: int = 8) -> str:
     """Return the table of Helion's searches on one interpreted product."""
     import helion as tool
-    import helion.language as hl
     import torch
     from helion.autotuner.base_search import BaseSearch
+    from helion_product import product
 
     from foretune.tune.doors import helion_autotuner
-
-    def product(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        out = torch.empty([x.size(0), y.size(1)], dtype=x.dtype, device=x.device)
-        for rows, columns in hl.tile([x.size(0), y.size(1)]):
-            total = hl.zeros([rows, columns], dtype=torch.float32)
-            for k in hl.tile(x.size(1)):
-                total = torch.addmm(total, x[rows, k], y[k, columns])
-            out[rows, columns] = total
-        return out
 
     measured: list[float] = []
     real = BaseSearch.benchmark_batch
