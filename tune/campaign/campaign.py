@@ -17,7 +17,7 @@ from foretune.datasets import RunLog, to_measurements
 from foretune.datasets.runs import problems_of
 from foretune.device import Device
 from foretune.errors import ProblemError, UnknownName, UsageError
-from foretune.files import translate_read_errors
+from foretune.files import require_writable, translate_read_errors
 from foretune.kernel import Kernel
 from foretune.models import Predictor, Training, train_predictor
 from foretune.models.saved.guides import SpacePredictor
@@ -134,6 +134,7 @@ def run_campaign(
         "seed": seed,
         "predictor": "" if guide is None else redact(named + str(guide)),
     }
+    require_writable(out, "campaigns into")
     watching = make_observers(observers, tracking_uri, progress)
     progress.say(f"preparing {out}")
     folder = open_folder(out, request)
