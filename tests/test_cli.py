@@ -161,7 +161,7 @@ def test_tune_for_people(capsys, predictor):
     assert main(["tune", "toy", "--problem", PROBLEM, "--predictor", predictor]) == 0
     out = capsys.readouterr().out
     assert "toy on Toy CPU" in out
-    assert "winner: work=" in out
+    assert re.search("(winner|the default stays): work=", out)
     assert max(map(len, out.splitlines())) <= 80
 
 
@@ -461,3 +461,29 @@ def test_as_a_module():
     command = [sys.executable, "-m", "foretune", "--help"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "foretune [OPTIONS] COMMAND" in done.stdout
+
+
+def test_interrupted_while_it_starts(monkeypatch, capsys):
+    class Importing:
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "foretune.cli.app", Importing())
+    assert main(["doctor"]) == 130
+    assert capsys.readouterr().err == "foretune: interrupted: nothing was begun\n"
+
+
+def test_files_that_cannot_be_written_are_refused_before_measuring(capsys):
+    Path("file").touch()
+    line = ("tune", "toy", "--problem", PROBLEM, "--export", "file/best.json")
+    assert "cannot write into file" in fails(capsys, 1, *line)
+    assert "cannot write campaigns into file" in fails(
+        capsys, 1, "campaign", "toy", "--out", "file"
+    )
+    assert not Path("mlflow.db").exists()
+
+
+def test_a_default_that_stays_is_no_winner(capsys):
+    line = ("tune", "toy", "--problem", PROBLEM, "--budget", "1", "--predictor", "none")
+    assert main([*line]) == 0
+    assert "the default stays: work=" in capsys.readouterr().out

@@ -96,6 +96,7 @@ def test_everything_after_a_program_with_options_before_is_its_own(capsys):
         ((*PROGRAM, "--param", "tile=1,2", "--problem", "N=3"), "a program does not take problem"),
         ((*PROGRAM, "--param", "tile=1,2", "--repeats", "0"), "0 runs leave nothing to time"),
         (("matmul", "--problem", "M=3", "--build", "make"), "a kernel does not take build"),
+        (("matmull", "--param", "tile=1,2"), "unknown kernel 'matmull': did you mean 'matmul'?"),
         ((), "nothing to tune: give a kernel, FILE.py:NAME, FILE.c or -- PROGRAM"),
     ],
 )

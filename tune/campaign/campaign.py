@@ -18,7 +18,7 @@ from foretune.datasets.run_log import RunLog
 from foretune.datasets.runs import problems_of, to_measurements
 from foretune.device import Device
 from foretune.errors import ProblemError, UnknownName, UsageError
-from foretune.files import translate_read_errors
+from foretune.files import require_writable, translate_read_errors
 from foretune.kernel import Kernel
 from foretune.models.predictor import Predictor
 from foretune.models.saved.guides import SearchPredictor, SpacePredictor
@@ -135,6 +135,7 @@ def run_campaign(
         "seed": seed,
         "predictor": "" if guide is None else redact(named + str(guide)),
     }
+    require_writable(out, "campaigns into")
     watching = make_observers(observers, tracking_uri, progress)
     progress.say(f"preparing {out}")
     folder = open_folder(out, request)

@@ -46,7 +46,8 @@ class FallibleStore:
             return question(self._location)
         except ForetuneError as e:
             self._location = False
-            warnings.warn(f"tuned results are not kept: {e}", ForetuneWarning, stacklevel=4)
+            # one place, so that a second store of the same name is silent
+            warnings.warn(f"tuned results are not kept: {e}", ForetuneWarning, stacklevel=1)
             return default
 
 

@@ -2,9 +2,12 @@
 
 import sys
 
-from foretune.cli.app import run
-
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command and return its exit code: 0, 1 for a failure, 2 for a wrong command line."""
+    try:
+        from foretune.cli.app import run  # here, so that Ctrl-C meanwhile is one line, too
+    except KeyboardInterrupt:
+        print("foretune: interrupted: nothing was begun", file=sys.stderr)
+        return 130
     return run(sys.argv[1:] if argv is None else argv)

@@ -16,7 +16,7 @@ from foretune.cli.short_help import Command
 from foretune.cli.tune_program import SearchOptions
 from foretune.console import progress_bar
 from foretune.errors import UsageError
-from foretune.files import read_bytes
+from foretune.files import read_bytes, require_writable
 from foretune.objective import Limit
 from foretune.registry import is_code_location, is_plain_function, object_at
 
@@ -131,6 +131,8 @@ def tune(
         if is_code_location(kernel) and ":" in kernel and is_plain_function(object_at(kernel)):
             _show_winner(output, _tune_plain(context, kernel, search), export)
             return
+        if kernel:
+            options.read_kernel(kernel)  # a wrong name is said before wrong options
         options.reject_options(context, tune_program.WRAPPED_OPTIONS, "a kernel does not take")
         _tune_kernel(kernel, problem, search, runs, export, (device, runner, ray_address), output)
         return
@@ -294,28 +296,28 @@ def _front_budget(search: SearchOptions, export: list[Path]) -> int | None:
 
 
 def _check_exports(paths: list[Path]) -> None:
-    """Raise UsageError for an unknown file ending before anything is measured."""
+    """Refuse, before anything is measured, a file ending or a folder that cannot be written."""
     from foretune.tune.functions.result import export_format
 
     for path in paths:
         export_format(path)
+        require_writable(path.parent, "into")
 
 
 def _show_winner(output: Output, best: "Best", export: list[Path]) -> None:
     result = best.result
-    for path in export:
-        best.export(path)
     summary = result.summary()
     show_results(output, [result])
-    output.say("winner: " + format_config(result.winner.config or {}))
+    word = "winner" if result.verified else "the default stays"
+    output.say(f"{word}: {format_config(result.winner.config or {})}")
     if result.failures:
         output.say(result.failures, wrapped=True)
-    for path in export:
-        output.say(f"written: {path}")
     _say_rejected(output, summary)
     if result.default_breaks:
         output.say(f"the default breaks a limit: {result.default_breaks}")
     trace = result.to_dict()["trace"]
+    for path in export:
+        output.say(f"written: {best.export(path)}")
     output.result({"best": summary, "trace": trace, "verified": result.verdict})
 
 
