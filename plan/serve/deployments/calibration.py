@@ -18,7 +18,7 @@ from foretune.errors import RunTableError, UsageError
 from foretune.files import read_bytes, translate_read_errors
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, checkpoint_formats
-from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.layout import Layout, illegal_because
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
 from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times
@@ -130,25 +130,31 @@ def _deployment(
 
     Its layout is in vLLM's ``--metadata tp=4``, or in what SGLang's server said of itself.
     """
-    server = line.get("server_info") or {}
+    server = line.get("server_info")
+    server = server if isinstance(server, dict) else {}
     name = str(line.get("model_id") or server.get("model_path") or model.name)
     if name.rpartition("/")[2].lower() != model.name.rpartition("/")[2].lower():
         raise UsageError(f"--calibrate {path} is of {name}: give lines of {model.name}")
-    groups = int(server.get("dp_size") or 1) if server.get("enable_dp_attention") else 1
-    tp = int(line.get("tp") or server.get("tp_size", groups)) // groups
-    dp = int(line.get("dp") or groups)
-    pp, ep = (int(line.get(key) or server.get(f"{key}_size") or 1) for key in ("pp", "ep"))
+    try:
+        groups = int(server.get("dp_size") or 1) if server.get("enable_dp_attention") else 1
+        tp = int(line.get("tp") or server.get("tp_size", groups)) // groups
+        dp = int(line.get("dp") or groups)
+        pp, ep = (int(line.get(key) or server.get(f"{key}_size") or 1) for key in ("pp", "ep"))
+        layout = Layout.from_labels(model, tp, pp, dp, max(tp * dp // ep, 1), ep)
+    except (TypeError, ValueError, ZeroDivisionError) as e:
+        raise RunTableError(f"{path}: tp, pp, dp and ep are not all numbers ({e})") from e
     published = checkpoint_formats(model)
     formats = Formats(
         str(line.get("weights", published.weights)), kv=str(line.get("kv", published.kv)),
         moe=str(line.get("moe", line.get("weights", published.moe))),
     )  # fmt: skip
+    if reason := illegal_because(model, layout, formats):
+        raise UsageError(f"--calibrate {path}: {model.name} cannot be served on {layout}: {reason}")
     requests = _number(line, "completed", path)
     isl, osl = (_number(line, f"total_{kind}_tokens", path) / requests for kind in TOKENS)
     return Deployment(
-        model, system, backend, Layout.from_labels(model, tp, pp, dp, max(tp * dp // ep, 1), ep),
-        formats, Workload(max(round(isl), 1), max(round(osl), 1)),
-        _number(line, "max_concurrency", path),
+        model, system, backend, layout, formats,
+        Workload(max(round(isl), 1), max(round(osl), 1)), _number(line, "max_concurrency", path),
     )  # fmt: skip
 
 

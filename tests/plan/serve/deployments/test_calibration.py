@@ -91,6 +91,8 @@ def test_the_layout_is_read(tmp_path):
     [
         ([{}], RunTableError, "completed is None"),
         (["x"], RunTableError, "no JSON objects"),
+        ([{**line(8), "tp": "four"}], RunTableError, "are not all numbers"),
+        ([{**line(8), "tp": "5"}], UsageError, "cannot be served on tp5"),
         ([{**line(8), "max_concurrency": None}], RunTableError, "max_concurrency is None"),
         ([{**line(8), "model_id": "Qwen/Qwen3-8B"}], UsageError, "give lines of meta-llama"),
     ],
