@@ -147,7 +147,7 @@ class Boosting(Trees):
     def _label(self, y: np.ndarray) -> np.ndarray:
         return -y
 
-    def _promise(self, best: float, posterior: Posterior) -> np.ndarray:
+    def _log_acquisition(self, best: float, posterior: Posterior) -> np.ndarray:
         mean = posterior.mean
         return self.rng.random(len(mean)) if self.rng.random() < 0.1 else -mean
 
