@@ -49,6 +49,7 @@ FORMATS = {
         f"{_HERE}.optuna_studies:read", (".db", ".sqlite", ".sqlite3"), takes_mapping=True
     ),
     "t4": Format(f"{_HERE}.t4:read", JSON),
+    "torch-profiler": Format(f"{_HERE}.torch_profiler:read", JSON),
     "triton": Format(f"{_HERE}.triton:read", (".autotune.json",), takes_mapping=True),
     "vidur": Format(f"{_HERE}.vidur:read", TABLES),
 }
