@@ -109,7 +109,9 @@ def _show_launches(output: Output, runs: "pd.DataFrame") -> dict[str, Any]:
     output.table(title, ("batch", "kernels", "TKLQT ms", "µs each", "kernels ms"), cells)
     batch = first_compute_bound(summary)
     if len(summary) < 2:
-        output.say("import traces of several batch sizes to see where launches stop being the limit")
+        output.say(
+            "import traces of several batch sizes to see where launches stop being the limit"
+        )
     elif batch is None:
         output.say(f"launch-bound up to batch {summary['batch'].max()}, the largest")
     else:
