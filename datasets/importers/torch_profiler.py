@@ -98,7 +98,7 @@ def _kernel_rows(
         args, name = _args(kernel), str(kernel.get("name"))
         launch = by_correlation.get(args.get("correlation"))
         owner = owners.get(id(launch)) or by_id.get(args.get("External id"))
-        row = _about(owner) if owner else {"kernel": short_name(name)}
+        row: dict[str, Any] = _about(owner) if owner else {"kernel": short_name(name)}
         device = request.device or names.get(args.get("device"))
         row |= {"device": device or request.named_device(path),
                 "config.implementation": name, "time_ms": float(kernel["dur"]) / 1e3}  # fmt: skip
@@ -116,7 +116,7 @@ def _kernel_rows(
 
 def _about(operator: Event) -> dict[str, Any]:
     """Return an operator's name, time and, if they were recorded, the shapes of its inputs."""
-    row = {"kernel": str(operator["name"]), "time_ms": float(operator["dur"]) / 1e3}
+    row: dict[str, Any] = {"kernel": str(operator["name"]), "time_ms": float(operator["dur"]) / 1e3}
     if shapes := _args(operator).get("Input Dims"):
         row["problem.shapes"] = str(shapes)
     return row

@@ -3,13 +3,11 @@
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from foretune.cli import main
 from foretune.datasets import import_runs
 from foretune.datasets.importers.torch_profiler import first_compute_bound, launch_summary
-from foretune.errors import ForetuneError, RunTableError, UsageError
+from foretune.errors import RunTableError, UsageError
 
 
 def hand_written_gpu_trace(queued=3.0, old=False):
@@ -107,32 +105,5 @@ def test_a_recorded_trace_of_this_cpu(tmp_path):
 
 
 def test_other_json_is_refused(tmp_path):
-    with pytest.raises(RunTableError, match="chrome trace of torch.profiler"):
+    with pytest.raises(RunTableError, match=r"chrome trace of torch\.profiler"):
         import_runs(write(tmp_path, {"events": []}), "torch-profiler")
-
-
-VALUES = st.none() | st.booleans() | st.floats() | st.text(max_size=3) | st.lists(st.integers(),
-                                                                                 max_size=2)  # fmt: skip
-
-
-@given(st.data())
-def test_a_spoiled_trace_is_read_or_refused(tmp_path, data):
-    """Any event, any of its fields and any argument may be missing or something else."""
-    trace = hand_written_gpu_trace(data.draw(st.floats(-1e6, 1e6)))
-    for _ in range(data.draw(st.integers(1, 4))):
-        place = data.draw(st.integers(0, len(trace["traceEvents"]) - 1))
-        event = trace["traceEvents"][place]
-        part = event if not isinstance(event, dict) else data.draw(
-            st.sampled_from([event, event["args"]] if isinstance(event.get("args"), dict)
-                            and event["args"] else [event])
-        )  # fmt: skip
-        if isinstance(part, dict) and part:
-            part[data.draw(st.sampled_from(sorted(part)))] = data.draw(VALUES)
-        else:
-            trace["traceEvents"][place] = data.draw(VALUES)
-    try:
-        done = import_runs(write(tmp_path, trace), "torch-profiler")
-    except ForetuneError:
-        return
-    assert (done.runs["time_ms"] > 0).all()
-    assert len(done.runs) + sum(done.rejected.values()) <= 2 + 3
