@@ -24,6 +24,7 @@ OPERATORS = ("cpu_op", "operator")
 LAUNCHES = ("cuda_runtime", "cuda_driver", "runtime")
 KERNELS = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 """Categories of events in lower case, of old and new versions."""
+EXTERNAL = ("External id", "external id")
 RISE = 1.5
 """Factor over smaller batches from which launch and queueing time counts as rising."""
 QUEUE, BATCH = "counter.launch_queue_us", "problem.batch"
@@ -90,16 +91,17 @@ def _kernel_rows(
     kernels: Iterable[Event], launches: Iterable[Event], owners: Mapping[int, Event],
     trace: Mapping[str, Any], path: Path, request: Request,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    by_correlation = {_args(e).get("correlation"): e for e in launches}
-    by_id = {_args(o).get("External id", _args(o).get("external id")): o for o in owners.values()}
+    by_correlation = {key: e for e in launches if (key := _number(e, "correlation"))}
+    by_id = {key: o for o in owners.values() if (key := _number(o, *EXTERNAL))}
     properties = trace.get("deviceProperties", trace.get("computeProperties", []))
-    names = {p.get("id"): p.get("name") for p in properties if isinstance(p, dict)}
+    properties = properties if isinstance(properties, list) else []
+    names = {str(p.get("id")): p.get("name") for p in properties if isinstance(p, dict)}
     for kernel in kernels:
         args, name = _args(kernel), str(kernel.get("name"))
-        launch = by_correlation.get(args.get("correlation"))
-        owner = owners.get(id(launch)) or by_id.get(args.get("External id"))
+        launch = by_correlation.get(_number(kernel, "correlation"))
+        owner = owners.get(id(launch)) or by_id.get(_number(kernel, *EXTERNAL))
         row: dict[str, Any] = _about(owner) if owner else {"kernel": short_name(name)}
-        device = request.device or names.get(args.get("device"))
+        device = request.device or names.get(str(args.get("device")))
         row |= {"device": device or request.named_device(path),
                 "config.implementation": name, "time_ms": float(kernel["dur"]) / 1e3}  # fmt: skip
         if launch:
@@ -150,3 +152,8 @@ def _is_complete(event: Any) -> bool:
 def _args(event: Event) -> Mapping[str, Any]:
     args = event.get("args")
     return args if isinstance(args, dict) else {}
+
+
+def _number(event: Event, *names: str) -> str:
+    """Return the argument that an operator, a launch and its kernels share; "" without one."""
+    return next((str(_args(event)[name]) for name in names if name in _args(event)), "")

@@ -65,6 +65,14 @@ def test_kernels_have_their_operator_launch_and_queue(tmp_path, survives, old):
     assert "problem.batch" not in runs
 
 
+def test_a_kernel_without_its_launch_belongs_to_no_operator(tmp_path):
+    trace = hand_written_gpu_trace()
+    trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("name") != "cudaLaunchKernel"]
+    runs = import_runs(write(tmp_path, trace), "torch-profiler").runs
+    assert runs["kernel"].tolist() == ["gemm", "add"]
+    assert "counter.launch_queue_us" not in runs
+
+
 def test_a_rise_of_launch_and_queueing_time_names_the_batch(tmp_path, capsys):
     for batch, queued in ((1, 3.0), (2, 3.2), (8, 2.9), (32, 9.0), (64, 80.0)):
         write(tmp_path, hand_written_gpu_trace(queued), f"net_b{batch}.json")
