@@ -63,6 +63,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     runs = read_runs(options.out / OPERATORS)
     predicted = predict(networks, own, runs, device)
     report(device, measured, predicted, runs)
+    rows = []
+    for key, program in programs.items():
+        given = sum(x.numel() * x.element_size() for x in program.example_inputs[0])
+        mib = (networks[key].activation_bytes - given) / 2**20
+        rows.append([f"{key[0]}, batch {key[1]}", f"{mib:.2f}", f"{peak_mib(program):.2f}"])
+    print(markdown(["results that live at once, MiB", "predicted", "by torch's allocator"], rows))
 
 
 def operators_of(networks: dict[Key, Network], name: str) -> list[NetworkOperator]:
@@ -101,6 +107,22 @@ def latencies(programs: dict[Key, torch.export.ExportedProgram], path: Path) -> 
                         times[key].append((time.process_time_ns() - start) * 1e-6)
     path.write_text(json.dumps(list(times.items())))
     return times
+
+
+def peak_mib(program: torch.export.ExportedProgram) -> float:
+    """Return the most results that live at once, as torch's allocator counts them."""
+    module, inputs = program.module(), program.example_inputs[0]
+    activities = [torch.profiler.ProfilerActivity.CPU]
+    with torch.inference_mode():
+        module(*inputs)
+        with torch.profiler.profile(activities=activities, profile_memory=True) as profiler:
+            module(*inputs)
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        profiler.export_chrome_trace(file.name)
+        events = json.loads(Path(file.name).read_text())["traceEvents"]
+    changes = [e for e in events if e.get("name") == "[memory]"]
+    ordered = sorted(changes, key=lambda event: event["ts"])
+    return max(itertools.accumulate(e["args"]["Bytes"] for e in ordered)) / 2**20
 
 
 def predict(

@@ -8,7 +8,6 @@ makes the folder ``operators`` for the prior; without it, the search starts from
 """
 
 import sys
-from functools import cache
 from pathlib import Path
 
 import torch
@@ -20,7 +19,6 @@ from foretune.collect.networks.graph import network_of
 from foretune.datasets import read_runs
 from foretune.models.network import NetworkPredictor
 
-NETWORK = Path("network.pt2").resolve()
 OPERATORS = Path("operators/operators.parquet")
 
 
@@ -35,21 +33,15 @@ def export():
     program = torch.export.export(
         network.eval(), (torch.zeros(2, 3, 32, 32),), dynamic_shapes=sizes
     )
-    torch.export.save(program, NETWORK)
+    torch.export.save(program, "network.pt2")
     return program
-
-
-@cache
-def load():
-    """Return the network, once in every process."""
-    return torch.export.load(NETWORK).module()
 
 
 def classify(images, batch=1, threads=1):
     """Run the network over all images, some at a time."""
     torch.set_num_threads(threads)
     with torch.inference_mode():
-        return torch.cat([load()(part) for part in images.split(batch)])
+        return torch.cat([network(part) for part in images.split(batch)])
 
 
 def predicted_ms(config):
@@ -61,12 +53,14 @@ def predicted_ms(config):
 if __name__ == "__main__":
     count = int(sys.argv[1]) if len(sys.argv) > 1 else 256
     program, device = export(), local_device("cpu", measure=False)
+    network = program.module()
     predictor = NetworkPredictor(read_runs(OPERATORS)) if OPERATORS.exists() else None
     best = ft.tune_function(
         classify,
         {"batch": [2**i for i in range(9) if 2**i <= count], "threads": [1, 2]},
         args=(torch.randn(count, 3, 32, 32),),
         budget=6,
+        isolated=False,  # a graph cannot be sent to a measuring process
         predictor=predicted_ms if predictor else None,
     )
     print(best.config, f"{best.speedup:.2f}× the default's speed")

@@ -169,7 +169,10 @@ def test_campaign_and_report(capsys, monkeypatch, place, template):
     (place / "mlflow.db").write_bytes(template.read_bytes())
     monkeypatch.setitem(PRESETS, "quick", Preset(3, 6, 2, 1, 3, 0.01, 0.05))
     monkeypatch.setattr("foretune.models.validation.evaluation.DEFAULT_SPLITS", ("grouped",))
-    done = run_json(capsys, "campaign", "toy", "--problem", PROBLEM, "--preset", "quick")
+    line = ["campaign", "toy", "--problem", PROBLEM, "--preset", "quick", "--carbon", "380"]
+    done = run_json(capsys, *line)
+    assert done["carbon"]["source"] == "380 g/kWh, as given"
+    assert list(done["carbon"]["g_per_million_launches"].values()) in ([None], [None, None])
     assert done["best"][0]["problem"]["n"] == 30
     assert Path(done["report"]).exists()
     assert "time_ms" in done["predictor"]

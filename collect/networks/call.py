@@ -53,13 +53,14 @@ class TensorSpec:
     @property
     def is_contiguous(self) -> bool:
         """Whether it lies in memory in the order of its dimensions, without gaps."""
-        return self.elements < 2 or self._dense(range(len(self.shape))) == self._strides_that_count
+        return self._on("meta").is_contiguous()
 
     def resized(self, shape: Iterable[int]) -> "TensorSpec":
         """Return a tensor of another shape whose dimensions are in the same order in memory."""
-        new = replace(self, shape=tuple(shape))
-        order = sorted(range(len(self.shape)), key=lambda i: (-self.stride[i], i))
-        return replace(new, stride=new._dense(order, keep_units=False))
+        sizes, strides, step = tuple(shape), [0] * len(self.shape), 1
+        for i in sorted(range(len(sizes)), key=lambda i: (self.stride[i], -i)):
+            strides[i], step = step, step * sizes[i]
+        return replace(self, shape=sizes, stride=tuple(strides))
 
     def allocate(self, high: int = 1) -> torch.Tensor:
         """Return it with random contents; integers are below ``high``."""
@@ -72,16 +73,8 @@ class TensorSpec:
             flat = torch.randint(max(high, 1), (last + 1,), dtype=self.dtype)
         return flat.as_strided(self.shape, self.stride)
 
-    @property
-    def _strides_that_count(self) -> tuple[int, ...]:
-        return tuple(s if n > 1 else 0 for n, s in zip(self.shape, self.stride, strict=True))
-
-    def _dense(self, order: Iterable[int], keep_units: bool = True) -> tuple[int, ...]:
-        strides, step = [0] * len(self.shape), 1
-        for i in reversed(list(order)):
-            strides[i] = 0 if keep_units and self.shape[i] == 1 else step
-            step *= self.shape[i]
-        return tuple(strides)
+    def _on(self, device: str) -> torch.Tensor:
+        return torch.empty_strided(self.shape, self.stride, dtype=self.dtype, device=device)
 
 
 @dataclass(frozen=True)
@@ -116,7 +109,7 @@ class Call:
     def outputs(self) -> list[TensorSpec]:
         """Return the tensors that it returns, without computing them."""
         with _fake_mode():
-            made = self._with(lambda t: torch.empty_strided(t.shape, t.stride, dtype=t.dtype))()
+            made = self._with(lambda t: t._on("cpu"))()
         return [TensorSpec.of(x) for x in tree_leaves(made) if isinstance(x, torch.Tensor)]
 
     def build(self) -> Launch:

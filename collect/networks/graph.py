@@ -118,8 +118,8 @@ class _Recorder(torch.fx.Interpreter):
         return made
 
     def output(self, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Results live until the end."""
-        self._see(args, len(self.calls) + 1)
+        """Results live until the end, and so do inputs, which the caller holds."""
+        self._see((args, self._kept[0]), len(self.calls) + 1)
         return super().output(target, args, kwargs)
 
     def peak_bytes(self) -> int:

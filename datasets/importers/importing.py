@@ -61,6 +61,7 @@ FORMATS = {
         f"{__package__}.optuna_studies:read", (".db", ".sqlite", ".sqlite3"), takes_mapping=True
     ),
     "t4": Format(f"{__package__}.t4:read", JSON),
+    "torch-profiler": Format(f"{__package__}.torch_profiler:read", JSON),
     "triton": Format(f"{__package__}.triton_cache:read", (".autotune.json",), takes_mapping=True),
     "vidur": Format(f"{__package__}.vidur:read", TABLES),
 }

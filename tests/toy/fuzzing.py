@@ -83,6 +83,11 @@ def _document(name: str) -> Callable[[Path], Any]:
     return lambda path: path.write_text(json.dumps(_documents()[name]))
 
 
+def _torch_profiler(path: Path) -> None:
+    trace = json.dumps(_samples("torch_profiler").hand_written_gpu_trace())
+    path.write_text(trace.replace("aten::mm", HERE["kernel"]))
+
+
 def _kerneltuner(path: Path) -> None:
     tuners = _samples("tuners")
     path.write_text(tuners.HEAD + ",\n".join(tuners.LINES) + "}\n}")
@@ -349,6 +354,7 @@ def _read_calls(folder: Path) -> int:
 
 
 DECODERS = {
+    "torch profiler": _importer("torch-profiler", "trace.json", _torch_profiler),
     "aiconfigurator.txt": _importer("aiconfigurator", "gemm_perf.txt", _aiconfigurator),
     "aiconfigurator.parquet": _importer("aiconfigurator", "gemm_perf.parquet", _aiconfigurator),
     "generic.csv": _importer("generic", "x.csv", _generic),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from foretune.cli import options
+from foretune.cli.carbon import CARBON, check_carbon, launch_energies, show_carbon
 from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows
 from foretune.console import progress_bar
 from foretune.problem import Problem
@@ -46,6 +47,7 @@ def campaign(
     out: Path = typer.Option(Path("campaigns"), help="Folder that holds the campaigns."),
     report: Path | None = REPORT,
     track: Path | None = TRACK,
+    carbon: float | None = CARBON,
 ) -> None:
     """Profile a kernel, train a predictor, tune other problems, report.
 
@@ -53,6 +55,7 @@ def campaign(
     """
     root = options.root_options(context)
     output = Output(root.as_json)
+    check_carbon(carbon)
     if kernel:  # before imports that take seconds
         print(f"campaign of {kernel}: profile, train, tune, verify", file=sys.stderr, flush=True)
     if report is not None or track is not None:
@@ -89,7 +92,8 @@ def campaign(
             **stop.to_kwargs(),
         )
     _show(output, done)
-    output.result(done.summary())
+    emitted = show_carbon(output, carbon, launch_energies(list(done.results)), "launches")
+    output.result({**done.summary(), **emitted})
 
 
 def _revisit(output: Output, report: Path | None, track: Path | None) -> None:

@@ -1,7 +1,7 @@
 """``foretune import``: other tools' results, or the shipped tables, as run tables."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -90,8 +90,34 @@ def _import_files(
     output.table("", ("kernel", "rows"), [(k, str(n)) for k, n in imported.kernels.items()])
     output.result(
         {"rows": rows, "rejected": rejected, "reasons": imported.rejected,
-         "kernels": imported.kernels, "skipped": list(imported.skipped), "out": str(out)}
+         "kernels": imported.kernels, "skipped": list(imported.skipped), "out": str(out),
+         **(_show_launches(output, imported.runs) if format == "torch-profiler" else {})}
     )  # fmt: skip
+
+
+def _show_launches(output: Output, runs: "pd.DataFrame") -> dict[str, Any]:
+    """Show launch and queueing time by batch size, and where it begins to rise."""
+    from foretune.datasets.importers.torch_profiler import first_compute_bound, launch_summary
+
+    if not len(summary := launch_summary(runs)):
+        return {}
+    cells = [
+        [f"{row.batch}", f"{row.kernels}", f"{row.tklqt_ms:.3g}", f"{row.launch_us:.3g}",
+         f"{row.kernel_ms:.3g}"]
+        for row in summary.itertuples()
+    ]  # fmt: skip
+    title = "launch and queueing time (TKLQT, arXiv 2504.11750)"
+    output.table(title, ("batch", "kernels", "TKLQT ms", "µs each", "kernels ms"), cells)
+    batch = first_compute_bound(summary)
+    if len(summary) < 2:
+        output.say(
+            "import traces of several batch sizes to see where launches stop being the limit"
+        )
+    elif batch is None:
+        output.say(f"launch-bound up to batch {summary['batch'].max()}, the largest")
+    else:
+        output.say(f"launch-bound below batch {batch}; from there on, kernels wait in the queue")
+    return {"launches": summary.to_dict("records"), "compute_bound_from": batch}
 
 
 def _count_lost_runs(before: "pd.DataFrame", now: "pd.DataFrame") -> int:

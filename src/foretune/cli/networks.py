@@ -27,8 +27,8 @@ MAX_SHOWN = 10
 
 
 def collect_operators(
-    output: Output, model: str, batches: list[int | None], threads: list[int], out: Path, minutes: float,
-    device: "Device",
+    output: Output, model: str, batches: list[int | None], threads: list[int], out: Path,
+    minutes: float, device: "Device",
 ) -> None:  # fmt: skip
     """Measure the operators of a network, then their neighbors in size."""
     from foretune.collect.machine_load import LoadMonitor

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from foretune.cli import options, plan_options
+from foretune.cli.carbon import CARBON, check_carbon, show_carbon
 from foretune.cli.output import Output
 from foretune.cli.plan_verify import verify_operators
 from foretune.errors import ForetuneError, OutputError, UsageError
@@ -132,6 +133,7 @@ def serve(
     kubernetes: Path = KUBERNETES,
     dynamo: Path = DYNAMO,
     top: int = plan_options.TOP,
+    carbon: float | None = CARBON,
 ) -> None:
     """Predict every way to serve a model on the given GPUs, and show the Pareto front.
 
@@ -147,6 +149,7 @@ def serve(
         model, {"--system": system, "--gpus": gpus, "--isl": isl, "--osl": osl, "--top": top}
     )
     _check_combination(rate, pools, kubernetes)
+    check_carbon(carbon)
     plan_options.check_engine(backend)
     requirements = plan_options.parse_limits(limit, ttft, tpot, goal)
     from foretune.plan import Workload, describe_model, plan, read_accuracy
@@ -197,6 +200,8 @@ def serve(
     _show(output, found, question, commands, top, replay, describe_rejected(clocks.rejected_rows))
     checks: pd.DataFrame | None = None
     results: dict[str, Any] = {"screened": [one._asdict() for one in clocks.rejected_rows]}
+    energy = {"best": float(found.best["energy_mj_per_token"])}
+    results |= show_carbon(output, carbon, energy, "tokens")
     if replay is not None:
         results["replayed"] = replay.to_json()
     try:

@@ -159,3 +159,14 @@ def test_help_fits_a_terminal(capsys, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
     assert main(["plan", command, "--help"]) == 0
     assert all(len(line) <= 80 for line in capsys.readouterr().out.splitlines())
+
+
+def test_emissions_follow_from_the_energy_and_name_their_source(capsys):
+    answer = answered(capsys, "--carbon", "380")
+    grams = answer["best"]["energy_mj_per_token"] / 3.6e9 * 1e6 * 380
+    assert answer["carbon"] == {
+        "g_per_kwh": 380, "source": "380 g/kWh, as given",
+        "g_per_million_tokens": {"best": pytest.approx(grams)},
+    }  # fmt: skip
+    assert "carbon" not in answered(capsys)
+    assert "give grams of CO2 per kWh" in fails(capsys, 2, *PLAN, "--carbon", "-1")
