@@ -15,6 +15,8 @@ from foretune.collect.compiled.llvm.sampled_run import SampledRun
 
 UNIT_BYTES = 32
 """Width of an execution unit; wider vectors count several times."""
+WINDOW = 256
+"""Operations that a core keeps in flight."""
 FREE = frozenset(
     "phi ret getelementptr bitcast switch alloca ptrtoint inttoptr freeze unreachable "
     "addrspacecast fence resume".split()
@@ -71,12 +73,20 @@ class Operations:
             busy, chain = throughput(kinds), 0.0
             if loop is not None:
                 chain = self.chain_cycles(loop) * self.run.counts[loop.header]
+                chain /= self._overlap(loop, sum(kinds.values()))
             total.update({"busy": busy, "chain": chain, "cycles": max(busy, chain)})
             total.update(kinds)
         total["entries"] = sum(n for key, n in self.run.counts.items() if isinstance(key, Loop))
         total["exits"] = sum(self._mispredicted(loop) for loop in self.function.loops.values())
         total["data_branches"] = self.run.data_branches
         return dict(total)
+
+    def _overlap(self, loop: Loop, operations: float) -> float:
+        """Return how many entries of a loop within another run at once, out of order."""
+        entries = self.run.counts[loop]
+        if loop.parent is None or not entries:
+            return 1.0
+        return 1.0 + min(3.0, WINDOW * entries / operations)
 
     def _mispredicted(self, loop: Loop) -> float:
         """Return how often the end of an innermost loop surprises the branch predictor."""
@@ -110,6 +120,8 @@ class Operations:
         if i.op == "mul":
             return ("vmul" if vector else "mul", units, 3)
         if i.op in ("sdiv", "udiv", "srem", "urem"):
+            if not i.operands[1].startswith("%"):  # a constant: a product and a shift
+                return ("vmul" if vector else "mul", 2 * units, 5)
             return ("idiv", lanes(i.type), 12)
         return ("valu" if vector else "alu", units, 1)
 
@@ -213,7 +225,7 @@ def throughput(kinds: Counter[str]) -> float:
         k["store"] + k["copy"],
         (k["alu"] + k["branch"] + k["mul"]) / 4,
         sum(k.values()) / 6,
-        k["fdiv"] * 5 + k["fdiv64"] * 8,
+        k["fdiv"] * 3 + k["fdiv64"] * 5,
         k["idiv"] * 8,
         (k["cvt"] + k["vmul"]) / 2,
         (k["shuffle"] + k["reduce"]) / 2,

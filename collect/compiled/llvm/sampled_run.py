@@ -99,11 +99,7 @@ class SampledRun:
                 continue
             for n, pointer in enumerate(pointers_of(i)):
                 if len(known := self.addresses[i, n]) < MAX_ADDRESSES:
-                    address = self.values.get_value(pointer)
-                    known.setdefault(
-                        self._iterations,
-                        int(address[0]) if isinstance(address, np.ndarray) else address,
-                    )
+                    known.setdefault(self._iterations, self.values.get_value(pointer))
             if i.name:
                 self.values[i.name] = self.values.evaluate(i)
 
