@@ -8,8 +8,12 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
+from foretune.device import Device
 from foretune.errors import PredictorError
 from foretune.files import StrPath, read_json
+from foretune.kernel import Kernel
+from foretune.problem import Problem
+from foretune.space import SearchSpace
 
 SHIPPED = Path(__file__).parent / "shipped" / "code_time.json"
 CORE_NS: dict[str, float] = {"cycles": 0.27, "exits": 2.7, "data_branches": 2.7}
@@ -93,6 +97,42 @@ class CodeTime:
             raise PredictorError(
                 f"{path} holds no costs of code: benchmarks/from_code.py --out writes them"
             ) from e
+
+
+class CodePredictor:
+    """Predicts the configurations of a CPU kernel from their code (a `SpacePredictor`).
+
+    Args:
+        kernel: a Numba function or a source in C or C++.
+        model: costs of what is counted; None: those shipped.
+    """
+
+    def __init__(self, kernel: Kernel, model: CodeTime | None = None) -> None:
+        self.kernel = kernel
+        self.model = model or CodeTime.load()
+
+    def predict_space(
+        self,
+        problem: Problem,
+        space: SearchSpace,
+        device: Device,
+        indices: np.ndarray | None = None,
+    ) -> pd.DataFrame:
+        """Return time and 90 % interval per configuration; NaN where the code does not compile."""
+        from foretune.collect.compiled.llvm.calls import cache_bytes, code_of, count_code
+
+        caches, counts = cache_bytes(device), []
+        for i in range(len(space)) if indices is None else indices.tolist():
+            try:
+                counts.append(count_code(code_of(self.kernel, problem, space[i]), caches))
+            except RuntimeError:
+                counts.append({})
+        table = pd.DataFrame(counts)
+        ms = np.where(table.isna().all(axis=1), np.nan, self.model.predict(table))
+        return pd.DataFrame({
+            "time_ms": ms, "time_ms_low": ms / self.model.factor,
+            "time_ms_high": ms * self.model.factor,
+        })  # fmt: skip
 
 
 def _table(counts: pd.DataFrame) -> np.ndarray:

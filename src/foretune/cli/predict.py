@@ -45,13 +45,24 @@ def predict(
     ),
     device: str | None = options.TRAINED_DEVICE,
     objective: str | None = options.RANKED_BY,
+    source: str | None = typer.Option(
+        None, "--from", help="code: rank FILE.py:KERNEL by its compiled code; or a file of costs."
+    ),
 ) -> None:
     """Rank the configurations of a problem without running anything.
 
     With --explain, show what limits the runs and what predictions rest on, or why one configuration
     is predicted faster and what limits either.
     Contributions are exact (TreeSHAP); this needs a predictor of model xgboost.
+
+    With --from code, name a CPU kernel that never ran instead of a predictor: a function of
+    numba.njit, or a source in C (with clang).
     """
+    if source is not None:
+        from foretune.cli.predict_code import rank_by_code
+
+        rank_by_code(context, predictor, source, problem, options.require_positive_int(top, "--top"))
+        return
     from foretune.models.saved.lookup import read_predictor
     from foretune.models.saved.search_predictor import require_kernel
 
