@@ -48,7 +48,9 @@ class CodeTime:
     factor: float = float("nan")
 
     @classmethod
-    def fit(cls, counts: pd.DataFrame, ms: np.ndarray, kernels: np.ndarray, device: str = "") -> Self:
+    def fit(
+        cls, counts: pd.DataFrame, ms: np.ndarray, kernels: np.ndarray, device: str = ""
+    ) -> Self:
         """Fit to measured calls; every kernel counts the same.
 
         Args:

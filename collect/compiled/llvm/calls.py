@@ -77,7 +77,9 @@ def count_code(code: Code, caches: Mapping[str, float]) -> dict[str, float]:
 
 def cache_bytes(device: Device) -> dict[str, float]:
     """Return the sizes of a CPU's caches as `count_code` takes them; a common CPU's if unknown."""
-    return {name: device.specs.get(spec, default) * 1024 for name, (spec, default) in CACHES.items()}
+    return {
+        name: device.specs.get(spec, default) * 1024 for name, (spec, default) in CACHES.items()
+    }
 
 
 def simulated_cycles(code: Code) -> float | None:

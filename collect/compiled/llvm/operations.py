@@ -10,7 +10,14 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
-from foretune.collect.compiled.llvm.functions import Instruction, Loop, lanes, size_of
+from foretune.collect.compiled.llvm.functions import (
+    CONVERSIONS,
+    POINTER_CASTS,
+    Instruction,
+    Loop,
+    lanes,
+    size_of,
+)
 from foretune.collect.compiled.llvm.sampled_run import SampledRun
 
 UNIT_BYTES = 32
@@ -18,16 +25,16 @@ UNIT_BYTES = 32
 WINDOW = 256
 """Operations that a core keeps in flight."""
 FREE = frozenset(
-    "phi ret getelementptr bitcast switch alloca ptrtoint inttoptr freeze unreachable "
-    "addrspacecast fence resume".split()
-)
+    {"phi", "ret", "getelementptr", "switch", "alloca", "freeze", "unreachable", "fence", "resume"}
+).union(POINTER_CASTS)
+DIVISIONS = ("sdiv", "udiv", "srem", "urem")
 Cost = tuple[str, float, float]
 """Kind of operation, units of it, latency in cycles."""
 PLAIN: dict[str, tuple[str, float]] = {
-    **{op: ("fadd", 3) for op in ("fadd", "fsub", "fcmp")},
+    **dict.fromkeys(("fadd", "fsub", "fcmp"), ("fadd", 3)),
     **{"fmul": ("fmul", 3), "fneg": ("fadd", 1), "load": ("load", 5), "store": ("store", 0)},
-    **{op: ("cvt", 4) for op in ("fptosi", "fptoui", "sitofp", "uitofp", "fpext", "fptrunc")},
-    **{op: ("shuffle", 1) for op in ("shufflevector", "insertelement", "extractelement")},
+    **dict.fromkeys(CONVERSIONS, ("cvt", 4)),
+    **dict.fromkeys(("shufflevector", "insertelement", "extractelement"), ("shuffle", 1)),
 }
 CALLS: tuple[tuple[str, str, float], ...] = (
     (r"fmuladd|llvm\.fma\.", "fma", 4),
@@ -105,25 +112,28 @@ class Operations:
             return None
         if i.op == "call":
             return self._call_cost(i, units)
+        if i.op in PLAIN or i.op in ("fdiv", "frem") or "float" in i.type or "double" in i.type:
+            return self._float_cost(i, units)
+        if i.op in DIVISIONS and i.operands[1].startswith("%"):
+            return ("idiv", lanes(i.type), 12)
+        if i.op == "mul" or i.op in DIVISIONS:  # a division by a constant is a product and a shift
+            several = 1 if i.op == "mul" else 2
+            return ("vmul" if vector else "mul", several * units, 2 * several + 1)
+        return ("valu" if vector else "alu", units, 1)
+
+    def _float_cost(self, i: Instruction, units: float) -> Cost | None:
+        """Return the cost of what floats, loads, stores or moves lanes."""
         if i.op in ("fdiv", "frem"):
             return _division(i.type, 11)
         if i.op == "fcmp" and self._is_extreme(i):
             return None
         if i.op == "fmul" and self._fuses(i):
             return ("fused", 0, 0)
-        if i.op == "select" and ("float" in i.type or "double" in i.type):
+        if i.op not in PLAIN:  # a selection
             return ("fadd", units, 2 if self._of_extreme(i) else 1)
-        if i.op in PLAIN:
-            kind, latency = PLAIN[i.op]
-            fused = i.op == "fadd" and any(self._is_fused(operand) for operand in i.operands)
-            return (kind, units, 4 if fused else latency)
-        if i.op == "mul":
-            return ("vmul" if vector else "mul", units, 3)
-        if i.op in ("sdiv", "udiv", "srem", "urem"):
-            if not i.operands[1].startswith("%"):  # a constant: a product and a shift
-                return ("vmul" if vector else "mul", 2 * units, 5)
-            return ("idiv", lanes(i.type), 12)
-        return ("valu" if vector else "alu", units, 1)
+        kind, latency = PLAIN[i.op]
+        fused = i.op == "fadd" and any(self._is_fused(operand) for operand in i.operands)
+        return (kind, units, 4 if fused else latency)
 
     def _call_cost(self, i: Instruction, units: float) -> Cost | None:
         if IGNORED.search(i.detail):

@@ -55,7 +55,9 @@ class SampledRun:
     def __init__(self, function: Function, arguments: dict[str, int]) -> None:
         self.function = function
         self.values = Values(arguments)
-        self.addresses: dict[tuple[Instruction, int], dict[tuple[int, ...], Any]] = defaultdict(dict)
+        self.addresses: dict[tuple[Instruction, int], dict[tuple[int, ...], Any]] = defaultdict(
+            dict
+        )
         self._iterations: tuple[int, ...] = ()
         self._data: set[str] = set()
         self.counts = self._pass(None, next(iter(function.blocks)), {}).counts

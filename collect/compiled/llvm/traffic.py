@@ -126,7 +126,7 @@ class Traffic:
         return max(LINE, self.sizes.get(region or 0, DEFAULT_BYTES))
 
     def _touch(self, loop: Loop | None) -> tuple[list[Lines], float, float]:
-        """Return what one run of a loop (None: the call) touches; its lines in total, and crowded."""
+        """Return what one run of a loop (None: the call) touches; its lines, and crowded."""
         if loop not in self._touched:
             groups: dict[tuple[object, ...], list[Access]] = defaultdict(list)
             for access in self.accesses:
@@ -143,7 +143,9 @@ class Traffic:
             self._touched[loop] = found, total, total + sum(o.crowded - o.lines for o in found)
         return self._touched[loop]
 
-    def _signature(self, access: Access, loop: Loop | None) -> tuple[tuple[float, float], ...] | str:
+    def _signature(
+        self, access: Access, loop: Loop | None
+    ) -> tuple[tuple[float, float], ...] | str:
         """Return stride and iterations of each loop inside ``loop``, by stride."""
         if access.strides is None:
             return "chased" if access.chased else "random"
@@ -184,15 +186,17 @@ class Traffic:
             loop = self.run.function.innermost[block]
             nest = tuple(loop.nest()) if loop else ()
             count, width, writes = self.run.counts[block], *_width(self.run, i, number)
-            known = {k: _lanes(v) for k, v in addresses.items() if not isinstance(v, Unknown)}
             region = next(filter(None, map(region_of, addresses.values())), None)
-            if not known:
+            if any(isinstance(v, Unknown) for v in addresses.values()):
                 elements = lanes(i.type) if i.op == "call" else 1
                 chased = not writes and loop in self._chasing
                 found.append(
-                    Access(region, nest, None, 0, width / elements, count * elements, writes, chased)
+                    Access(
+                        region, nest, None, 0, width / elements, count * elements, writes, chased
+                    )
                 )
                 continue
+            known = {k: _lanes(v) for k, v in addresses.items()}
             firsts = {k: v[0] for k, v in known.items()}
             strides = tuple(_stride(firsts, len(nest) - 1 - n) for n in range(len(nest)))
             offsets = next(iter(known.values()))

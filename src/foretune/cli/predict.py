@@ -61,7 +61,9 @@ def predict(
     if source is not None:
         from foretune.cli.predict_code import rank_by_code
 
-        rank_by_code(context, predictor, source, problem, options.require_positive_int(top, "--top"))
+        rank_by_code(
+            context, predictor, source, problem, options.require_positive_int(top, "--top")
+        )
         return
     from foretune.models.saved.lookup import read_predictor
     from foretune.models.saved.search_predictor import require_kernel

@@ -29,7 +29,9 @@ def rank_by_code(
     space = kernel.space(problem)
     indices = np.arange(len(space))
     if len(indices) > MAX_CONFIGURATIONS:
-        indices = np.random.default_rng(root.seed).choice(indices, MAX_CONFIGURATIONS, replace=False)
+        indices = np.random.default_rng(root.seed).choice(
+            indices, MAX_CONFIGURATIONS, replace=False
+        )
         output.say(f"{MAX_CONFIGURATIONS} of {len(space):,} configurations, drawn at random")
     predicted = CodePredictor(kernel, model).predict_space(problem, space, device, indices)
     if predicted["time_ms"].isna().all():
