@@ -18,7 +18,7 @@ TEXT = ("kernel", "device", "status", "error", "source", "recorded_at", "environ
 NUMBERS = ("time_ms", "power_w", "energy_mj", "compile_s", "relative_error")
 SAMPLES = "time_ms_samples"
 PLAIN_GROUPS = ("problem.", "config.")
-NUMBER_GROUPS = ("device.", "static.", "counter.")
+NUMBER_GROUPS = ("device.", "static.", "counter.", "simulated.")
 
 
 def columns_of(runs: pd.DataFrame, group: str) -> list[str]:

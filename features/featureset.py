@@ -50,7 +50,11 @@ FEATURES_VERSION = 6
 """Incremented when the same rows give other columns or values; stored with every predictor."""
 
 GROUPS = ("problem", "config", "device")
-EXTRA_GROUPS = {"static": "compiled code", "counter": "profiler counters"}
+EXTRA_GROUPS = {
+    "static": "compiled code",
+    "counter": "profiler counters",
+    "simulated": "figures of a simulator",
+}
 """Column groups that are known only later, and what they hold."""
 CACHES = frozenset({"device.l2_kib", "device.l3_kib"})
 FITTED_STATE = {

@@ -106,7 +106,7 @@ def table_from_records(records: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     if rows.empty:
         return rows
     for column in rows.columns:
-        if column in NUMBERS or column.startswith(("device.", "static.", "counter.")):
+        if column in NUMBERS or column.startswith(NUMBER_GROUPS):
             rows[column] = pd.to_numeric(rows[column], errors="coerce").astype(float)
     if "time_ms" not in rows:
         rows["time_ms"] = np.nan

@@ -101,7 +101,7 @@ def _check(sources: set[str], table: pd.DataFrame, path: Path) -> None:
     if unknown := sorted(c for c in sources if not is_run_column(c)):
         raise UsageError(
             f"{unknown[0]!r} is no run-table column: there are {', '.join((*NUMBERS, *TEXT))}, "
-            "and all that start with problem., config., device., static. or counter."
+            "and all that start with problem., config., device., static., counter. or simulated."
         )
     has = ", ".join(map(str, table.columns))
     for needed in ("time_ms", "kernel", "device"):

@@ -21,6 +21,8 @@ from foretune.models.validation.splits import DEFAULT_SPLITS, Split, fold_of_row
 
 Scores = dict[str, dict[str, dict[str, float]]]
 """split -> model or baseline -> metric -> value"""
+SIMULATED = "simulated.cycles"
+"""Column of a simulator's cycles."""
 MANY_ROWS = 10_000
 """Larger tables test one fold of five: enough rows, a fifth of the time."""
 ValidationLevel = Literal["none", "quick", "full"]
@@ -122,6 +124,22 @@ def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, di
     if not scores:
         raise PredictorError(f"none of the runs succeeded with {', '.join(predictor.targets_)}")
     return scores
+
+
+def score_simulator(runs: pd.DataFrame) -> dict[str, float]:
+    """Return the scores of ``simulated.cycles`` as times at one clock; empty without that column.
+
+    The clock is the median of cycles over time: chosen on these runs, to the simulator's advantage.
+    """
+    if SIMULATED not in runs:
+        return {}
+    rows = measured_rows("time_ms", newest_runs(validate(runs)))
+    rows = rows[rows[SIMULATED].to_numpy(float) > 0]
+    if rows.empty:
+        return {}
+    truth, cycles = rows["time_ms"].to_numpy(float), rows[SIMULATED].to_numpy(float)
+    predicted = cycles * np.exp(np.median(np.log(truth / cycles)))
+    return score(truth, predicted, task_numbers(rows))
 
 
 def count_seen_before(predictor: Predictor, runs: pd.DataFrame) -> int:

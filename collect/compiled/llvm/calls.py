@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,16 @@ from foretune.collect.compiled.llvm.operations import Operations
 from foretune.collect.compiled.llvm.sampled_run import SampledRun
 from foretune.collect.compiled.llvm.traffic import Traffic
 from foretune.collect.compiled.llvm.values import REGION_BITS
+from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.kernel import Kernel
 from foretune.lazy import require
 from foretune.problem import Problem
 from foretune.space import Configuration
 
-CACHES = {"l1": "device.l1_kib", "l2": "device.l2_kib", "l3": "device.l3_kib"}
+CACHES = {"l1": ("l1_kib", 32.0), "l2": ("l2_kib", 1024.0), "l3": ("l3_kib", 32768.0)}
+"""Caches: the device's spec, and its usual size in KiB."""
+SIMULATED_TIMES = 50
 SIMULATED_CPU = "icelake-server"
 """llvm-mca's model: of those of Debian's release, the newest one that knows 512-bit vectors."""
 CALL_OR_RETURN = ("call", "ret")
@@ -71,6 +75,13 @@ def count_code(code: Code, caches: Mapping[str, float]) -> dict[str, float]:
     return {**operations.totals(), **Traffic(operations, code.sizes).totals(caches)}
 
 
+def cache_bytes(device: Device) -> dict[str, float]:
+    """Return the sizes of a CPU's caches as `count_code` takes them; a common CPU's if unknown."""
+    return {
+        name: device.specs.get(spec, default) * 1024 for name, (spec, default) in CACHES.items()
+    }
+
+
 def simulated_cycles(code: Code) -> float | None:
     """Return the cycles of one call by llvm-mca, its memory all in the first cache.
 
@@ -79,38 +90,41 @@ def simulated_cycles(code: Code) -> float | None:
     if shutil.which("llvm-mca") is None:
         return None
     counts = SampledRun(read_function(code.ir, code.name), dict(code.arguments)).counts
+    return sum(counts[block] * cycles for block, cycles in _block_cycles(code.ir, code.name))
+
+
+@lru_cache(maxsize=4)
+def _block_cycles(ir: str, name: str) -> list[tuple[str, float]]:
+    """Return the simulated cycles of each block, in steady state."""
     blocks = [
         (block, [line for line in lines if not line.startswith(CALL_OR_RETURN)])
-        for block, lines in _assembly(code) if counts[block]
-    ]  # fmt: skip
+        for block, lines in _assembly(ir, name)
+    ]
     text = "".join(
         f"# LLVM-MCA-BEGIN {n}\n" + "\n".join(lines) + f"\n# LLVM-MCA-END {n}\n"
         for n, (_, lines) in enumerate(blocks) if lines
     )  # fmt: skip
     done = subprocess.run(
-        ["llvm-mca", f"-mcpu={SIMULATED_CPU}", "-iterations=50", "-"],
+        ["llvm-mca", f"-mcpu={SIMULATED_CPU}", f"-iterations={SIMULATED_TIMES}", "-"],
         input=text, capture_output=True, text=True, check=False,
     )  # fmt: skip
-    regions = re.findall(
-        r"Code Region - (\d+)\s+Iterations:\s+(\d+)\s+Instructions:.*\s+Total Cycles:\s+(\d+)",
-        done.stdout,
-    )
-    return sum(counts[blocks[int(n)][0]] * int(cycles) / int(times) for n, times, cycles in regions)
+    regions = re.findall(r"Code Region - (\d+)\s+.*?Total Cycles:\s+(\d+)", done.stdout, re.DOTALL)
+    return [(blocks[int(n)][0], int(cycles) / SIMULATED_TIMES) for n, cycles in regions]
 
 
-def _assembly(code: Code) -> list[tuple[str, list[str]]]:
+def _assembly(ir: str, name: str) -> list[tuple[str, list[str]]]:
     """Return the instructions of each block of the IR, in machine code of this CPU."""
     llvm: Any = require("llvmlite.binding", "cpu", "reading compiled code")
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
+        cpu=llvm.get_host_cpu_name(), opt=3
     )
     target.set_asm_verbosity(True)
     blocks: list[tuple[str, list[str]]] = []
     inside = False
-    for line in target.emit_assembly(llvm.parse_assembly(code.ir)).splitlines():
-        if line.startswith(f"{code.name}:"):
+    for line in target.emit_assembly(llvm.parse_assembly(ir)).splitlines():
+        if line.startswith(f"{name}:"):
             inside = True
         elif line.startswith(".Lfunc_end"):
             inside = False

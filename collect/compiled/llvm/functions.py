@@ -19,11 +19,12 @@ FLAGS = re.compile(
     r"readnone|noalias|signext|zeroext|immarg|fastcc|align \d+|captures\([^)]*\)|range\([^)]*\)|"
     r"dereferenceable\(\d+\))\s+"
 )
-TYPE = re.compile(r"^(<\s*\d+\s+x\s+[^>]+>|\{[^}]*\}|\[[^\]]*\]|ptr(?: addrspace\(\d+\))?|[a-z]\w*)")
-CASTS = frozenset(
-    "zext sext trunc ptrtoint inttoptr bitcast fptosi fptoui sitofp uitofp fpext fptrunc "
-    "addrspacecast".split()
+TYPE = re.compile(
+    r"^(<\s*\d+\s+x\s+[^>]+>|\{[^}]*\}|\[[^\]]*\]|ptr(?: addrspace\(\d+\))?|[a-z]\w*)"
 )
+CONVERSIONS = ("fptosi", "fptoui", "sitofp", "uitofp", "fpext", "fptrunc")
+POINTER_CASTS = ("bitcast", "ptrtoint", "inttoptr", "addrspacecast")
+CASTS = frozenset({"zext", "sext", "trunc", *POINTER_CASTS, *CONVERSIONS})
 TEXTUAL = frozenset({"ret", "unreachable", "resume", "fence"})
 SCALARS = {"float": 4, "double": 8, "half": 2, "bfloat": 2, "ptr": 8, "void": 0}
 """Bytes of types other than integers."""

@@ -10,22 +10,31 @@ from collections import Counter, defaultdict
 
 import numpy as np
 
-from foretune.collect.compiled.llvm.functions import Instruction, Loop, lanes, size_of
+from foretune.collect.compiled.llvm.functions import (
+    CONVERSIONS,
+    POINTER_CASTS,
+    Instruction,
+    Loop,
+    lanes,
+    size_of,
+)
 from foretune.collect.compiled.llvm.sampled_run import SampledRun
 
 UNIT_BYTES = 32
 """Width of an execution unit; wider vectors count several times."""
+WINDOW = 256
+"""Operations that a core keeps in flight."""
 FREE = frozenset(
-    "phi ret getelementptr bitcast switch alloca ptrtoint inttoptr freeze unreachable "
-    "addrspacecast fence resume".split()
-)
+    {"phi", "ret", "getelementptr", "switch", "alloca", "freeze", "unreachable", "fence", "resume"}
+).union(POINTER_CASTS)
+DIVISIONS = ("sdiv", "udiv", "srem", "urem")
 Cost = tuple[str, float, float]
 """Kind of operation, units of it, latency in cycles."""
 PLAIN: dict[str, tuple[str, float]] = {
-    **{op: ("fadd", 3) for op in ("fadd", "fsub", "fcmp")},
+    **dict.fromkeys(("fadd", "fsub", "fcmp"), ("fadd", 3)),
     **{"fmul": ("fmul", 3), "fneg": ("fadd", 1), "load": ("load", 5), "store": ("store", 0)},
-    **{op: ("cvt", 4) for op in ("fptosi", "fptoui", "sitofp", "uitofp", "fpext", "fptrunc")},
-    **{op: ("shuffle", 1) for op in ("shufflevector", "insertelement", "extractelement")},
+    **dict.fromkeys(CONVERSIONS, ("cvt", 4)),
+    **dict.fromkeys(("shufflevector", "insertelement", "extractelement"), ("shuffle", 1)),
 }
 CALLS: tuple[tuple[str, str, float], ...] = (
     (r"fmuladd|llvm\.fma\.", "fma", 4),
@@ -71,12 +80,20 @@ class Operations:
             busy, chain = throughput(kinds), 0.0
             if loop is not None:
                 chain = self.chain_cycles(loop) * self.run.counts[loop.header]
+                chain /= self._overlap(loop, sum(kinds.values()))
             total.update({"busy": busy, "chain": chain, "cycles": max(busy, chain)})
             total.update(kinds)
         total["entries"] = sum(n for key, n in self.run.counts.items() if isinstance(key, Loop))
         total["exits"] = sum(self._mispredicted(loop) for loop in self.function.loops.values())
         total["data_branches"] = self.run.data_branches
         return dict(total)
+
+    def _overlap(self, loop: Loop, operations: float) -> float:
+        """Return how many entries of a loop within another run at once, out of order."""
+        entries = self.run.counts[loop]
+        if loop.parent is None or not entries:
+            return 1.0
+        return 1.0 + min(3.0, WINDOW * entries / operations)
 
     def _mispredicted(self, loop: Loop) -> float:
         """Return how often the end of an innermost loop surprises the branch predictor."""
@@ -95,23 +112,28 @@ class Operations:
             return None
         if i.op == "call":
             return self._call_cost(i, units)
+        if i.op in PLAIN or i.op in ("fdiv", "frem") or "float" in i.type or "double" in i.type:
+            return self._float_cost(i, units)
+        if i.op in DIVISIONS and i.operands[1].startswith("%"):
+            return ("idiv", lanes(i.type), 12)
+        if i.op == "mul" or i.op in DIVISIONS:  # a division by a constant is a product and a shift
+            several = 1 if i.op == "mul" else 2
+            return ("vmul" if vector else "mul", several * units, 2 * several + 1)
+        return ("valu" if vector else "alu", units, 1)
+
+    def _float_cost(self, i: Instruction, units: float) -> Cost | None:
+        """Return the cost of what floats, loads, stores or moves lanes."""
         if i.op in ("fdiv", "frem"):
             return _division(i.type, 11)
         if i.op == "fcmp" and self._is_extreme(i):
             return None
         if i.op == "fmul" and self._fuses(i):
             return ("fused", 0, 0)
-        if i.op == "select" and ("float" in i.type or "double" in i.type):
+        if i.op not in PLAIN:  # a selection
             return ("fadd", units, 2 if self._of_extreme(i) else 1)
-        if i.op in PLAIN:
-            kind, latency = PLAIN[i.op]
-            fused = i.op == "fadd" and any(self._is_fused(operand) for operand in i.operands)
-            return (kind, units, 4 if fused else latency)
-        if i.op == "mul":
-            return ("vmul" if vector else "mul", units, 3)
-        if i.op in ("sdiv", "udiv", "srem", "urem"):
-            return ("idiv", lanes(i.type), 12)
-        return ("valu" if vector else "alu", units, 1)
+        kind, latency = PLAIN[i.op]
+        fused = i.op == "fadd" and any(self._is_fused(operand) for operand in i.operands)
+        return (kind, units, 4 if fused else latency)
 
     def _call_cost(self, i: Instruction, units: float) -> Cost | None:
         if IGNORED.search(i.detail):
@@ -213,7 +235,7 @@ def throughput(kinds: Counter[str]) -> float:
         k["store"] + k["copy"],
         (k["alu"] + k["branch"] + k["mul"]) / 4,
         sum(k.values()) / 6,
-        k["fdiv"] * 5 + k["fdiv64"] * 8,
+        k["fdiv"] * 3 + k["fdiv64"] * 5,
         k["idiv"] * 8,
         (k["cvt"] + k["vmul"]) / 2,
         (k["shuffle"] + k["reduce"]) / 2,

@@ -55,7 +55,9 @@ class SampledRun:
     def __init__(self, function: Function, arguments: dict[str, int]) -> None:
         self.function = function
         self.values = Values(arguments)
-        self.addresses: dict[tuple[Instruction, int], dict[tuple[int, ...], Any]] = defaultdict(dict)
+        self.addresses: dict[tuple[Instruction, int], dict[tuple[int, ...], Any]] = defaultdict(
+            dict
+        )
         self._iterations: tuple[int, ...] = ()
         self._data: set[str] = set()
         self.counts = self._pass(None, next(iter(function.blocks)), {}).counts
@@ -99,11 +101,7 @@ class SampledRun:
                 continue
             for n, pointer in enumerate(pointers_of(i)):
                 if len(known := self.addresses[i, n]) < MAX_ADDRESSES:
-                    address = self.values.get_value(pointer)
-                    known.setdefault(
-                        self._iterations,
-                        int(address[0]) if isinstance(address, np.ndarray) else address,
-                    )
+                    known.setdefault(self._iterations, self.values.get_value(pointer))
             if i.name:
                 self.values[i.name] = self.values.evaluate(i)
 

@@ -10,6 +10,9 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from foretune.collect.compiled.llvm.functions import Instruction, Loop, lanes, size_of
 from foretune.collect.compiled.llvm.operations import Operations, copied_bytes
@@ -18,6 +21,8 @@ from foretune.collect.compiled.llvm.values import Unknown, region_of
 
 LINE = 64
 """Bytes of a cache line."""
+WAY = 4096
+"""Bytes after which addresses fall into the same set of the first cache."""
 DEFAULT_BYTES = 4096.0
 """Assumed size of an array that nothing tells."""
 
@@ -49,9 +54,14 @@ class Access:
 
 @dataclass(frozen=True)
 class Lines:
-    """Lines that a group of accesses touches in one run of a loop."""
+    """Lines that a group of accesses touches in one run of a loop.
+
+    ``crowded`` counts a line several times if others use only some sets of the first cache: strides
+    that are multiples of large powers of two.
+    """
 
     lines: float
+    crowded: float
     kind: str
     accesses: tuple[Access, ...]
     region: int | None
@@ -74,7 +84,7 @@ class Traffic:
         }
         self._chasing = {loop for loop in loops if entries[loop] and operations.chases(loop)}
         self.accesses = self._read_accesses()
-        self._touched: dict[Loop | None, tuple[list[Lines], float]] = {}
+        self._touched: dict[Loop | None, tuple[list[Lines], float, float]] = {}
 
     def totals(self, caches: Mapping[str, float]) -> dict[str, float]:
         """Return lines that enter each cache (name -> bytes) per call, by kind of access."""
@@ -83,15 +93,18 @@ class Traffic:
         total["footprint"] = all_lines * LINE
         total["accessed"] = sum(a.count * a.width for a in self.accesses)
         total["random"] = sum(a.count for a in self.accesses if a.strides is None)
-        for name, capacity in caches.items():
-            if all_lines * LINE > capacity:
-                self._add_misses(total, name, capacity)
+        for level, (name, capacity) in enumerate(caches.items()):
+            which = 2 if level == 0 else 1
+            if self._touch(None)[which] * LINE > capacity:
+                self._add_misses(total, name, capacity, which)
         return dict(total)
 
-    def _add_misses(self, total: Counter[str], cache: str, capacity: float) -> None:
+    def _add_misses(self, total: Counter[str], cache: str, capacity: float, which: int) -> None:
         missing: dict[Loop | None, set[Access]] = defaultdict(set)
         for access in self.accesses:
-            smallest = next((o for o in access.nest if self._touch(o)[1] * LINE > capacity), None)
+            smallest = next(
+                (o for o in access.nest if self._touch(o)[which] * LINE > capacity), None
+            )
             missing[smallest].add(access)
         for loop, members in missing.items():
             runs = self.run.counts[loop] if loop else 1.0
@@ -103,8 +116,8 @@ class Traffic:
                 if group.kind in ("random", "chased"):
                     size = self._size(group.region)
                     count = sum(access.count for access in mine)
-                    lines = min(count, max(count * max(0.0, 1 - capacity / size), 
-                                           lines if size > capacity else 0.2 * lines))
+                    missed = count * max(0.0, 1 - capacity / size)
+                    lines = min(count, max(missed, lines if size > capacity else 0.2 * lines))
                 total[f"{cache}_{group.kind}"] += lines
                 if any(access.writes for access in mine):
                     total[f"{cache}_written"] += lines
@@ -112,8 +125,8 @@ class Traffic:
     def _size(self, region: int | None) -> float:
         return max(LINE, self.sizes.get(region or 0, DEFAULT_BYTES))
 
-    def _touch(self, loop: Loop | None) -> tuple[list[Lines], float]:
-        """Return what one run of a loop (None: the call) touches, and its lines in total."""
+    def _touch(self, loop: Loop | None) -> tuple[list[Lines], float, float]:
+        """Return what one run of a loop (None: the call) touches; its lines, and crowded."""
         if loop not in self._touched:
             groups: dict[tuple[object, ...], list[Access]] = defaultdict(list)
             for access in self.accesses:
@@ -127,10 +140,12 @@ class Traffic:
                 min(lines, self.sizes.get(region or 0, math.inf) / LINE + 1)
                 for region, lines in by_region.items()
             )
-            self._touched[loop] = found, total
+            self._touched[loop] = found, total, total + sum(o.crowded - o.lines for o in found)
         return self._touched[loop]
 
-    def _signature(self, access: Access, loop: Loop | None) -> tuple[tuple[float, float], ...] | str:
+    def _signature(
+        self, access: Access, loop: Loop | None
+    ) -> tuple[tuple[float, float], ...] | str:
         """Return stride and iterations of each loop inside ``loop``, by stride."""
         if access.strides is None:
             return "chased" if access.chased else "random"
@@ -144,22 +159,24 @@ class Traffic:
             runs = self.run.counts[loop] if loop else 1.0
             total = self._size(region) / LINE
             touched = total * (1 - math.exp(-sum(a.count for a in group) / runs / total))
-            return Lines(touched, signature, tuple(group), region)
+            return Lines(touched, touched, signature, tuple(group), region)
         pieces = _merge([(a.offset, a.offset + a.width) for a in group])
-        copies, strided = 1.0, False
+        copies, strided, sets = 1.0, False, 1.0
         for stride, trips in signature:
             if stride <= max(high - low for low, high in pieces) + LINE:
                 longer = max(0.0, trips - 1) * stride
                 pieces = _merge([(low, high + longer) for low, high in pieces])
             else:
                 copies, strided = copies * trips, True
+                sets = max(sets, math.gcd(int(stride), WAY) / LINE)
         lines = copies * sum(
             max((high - low) / LINE, min(1.0, 0.5 + (high - low) / LINE / 2))
             for low, high in pieces
         )
         short = strided and max(high - low for low, high in pieces) < 4 * LINE
         most = self.sizes.get(region or 0, math.inf) / LINE + 1
-        return Lines(min(lines, most), "strided" if short else "stream", tuple(group), region)
+        lines, kind = min(lines, most), "strided" if short else "stream"
+        return Lines(lines, lines * (sets if short else 1.0), kind, tuple(group), region)
 
     def _read_accesses(self) -> list[Access]:
         block_of = {i: b for b, code in self.run.function.blocks.items() for i in code}
@@ -169,19 +186,30 @@ class Traffic:
             loop = self.run.function.innermost[block]
             nest = tuple(loop.nest()) if loop else ()
             count, width, writes = self.run.counts[block], *_width(self.run, i, number)
-            known = {k: v for k, v in addresses.items() if isinstance(v, int)}
             region = next(filter(None, map(region_of, addresses.values())), None)
-            if not known:
+            if any(isinstance(v, Unknown) for v in addresses.values()):
                 elements = lanes(i.type) if i.op == "call" else 1
                 chased = not writes and loop in self._chasing
                 found.append(
-                    Access(region, nest, None, 0, width / elements, count * elements, writes, chased)
+                    Access(
+                        region, nest, None, 0, width / elements, count * elements, writes, chased
+                    )
                 )
                 continue
-            strides = tuple(_stride(known, len(nest) - 1 - n) for n in range(len(nest)))
-            offset = next(iter(known.values()))
-            found.append(Access(region, nest, strides, offset, width, count, writes))
+            known = {k: _lanes(v) for k, v in addresses.items()}
+            firsts = {k: v[0] for k, v in known.items()}
+            strides = tuple(_stride(firsts, len(nest) - 1 - n) for n in range(len(nest)))
+            offsets = next(iter(known.values()))
+            found += [
+                Access(region, nest, strides, offset, width / len(offsets), count, writes)
+                for offset in offsets
+            ]
         return found
+
+
+def _lanes(address: Any) -> list[int]:
+    """Return the addresses of a vector, or the only one."""
+    return list(map(int, address)) if isinstance(address, np.ndarray) else [address]
 
 
 def _width(run: SampledRun, i: Instruction, number: int) -> tuple[float, bool]:

@@ -50,6 +50,9 @@ def predict(
     operators: Path | None = networks.FOLDER,
     batch: str = networks.BATCHES,
     threads: str = networks.THREADS,
+    source: str | None = typer.Option(
+        None, "--from", help="code: rank FILE.py:KERNEL by its compiled code; or a file of costs."
+    ),
 ) -> None:
     """Rank the configurations of a problem without running anything.
 
@@ -58,7 +61,17 @@ def predict(
     With --explain, show what limits the runs and what predictions rest on, or why one configuration
     is predicted faster and what limits either.
     Contributions are exact (TreeSHAP); this needs a predictor of model xgboost.
+
+    With --from code, name a CPU kernel that never ran instead of a predictor: a function of
+    numba.njit, or a source in C (with clang).
     """
+    if source is not None:
+        from foretune.cli.predict_code import rank_by_code
+
+        rank_by_code(
+            context, predictor, source, problem, options.require_positive_int(top, "--top")
+        )
+        return
     from foretune.models.saved.guides import require_kernel
     from foretune.models.saved.lookup import read_predictor
 

@@ -42,7 +42,7 @@ VALIDATE = typer.Option(
     "random, grouped, device, time, joined by commas; curve adds the learning curve.",
 )
 EXTRA_COLUMNS = typer.Option(
-    [], help="Also learn from static (compiled code) or counter (profiler) columns (repeatable)."
+    [], help="Also learn from static (compiled code), counter (profiler) or simulated columns."
 )
 WORK = typer.Option(
     [],
@@ -196,7 +196,11 @@ def evaluate(
 ) -> None:
     """Score a saved predictor on runs it never saw."""
     from foretune.models.saved.lookup import read_predictor
-    from foretune.models.validation.evaluation import count_seen_before, evaluate_predictor
+    from foretune.models.validation.evaluation import (
+        count_seen_before,
+        evaluate_predictor,
+        score_simulator,
+    )
 
     output = Output(options.root_options(context).as_json)
     loaded = read_predictor(predictor)
@@ -221,10 +225,14 @@ def evaluate(
             first = group.iloc[0]
             example = f"{column}={first['value']}: {first['reason']}"
             output.say(f"  {example}" if len(group) == 1 else f"  {len(group):,} such as {example}")
+    simulated = score_simulator(runs)
     for name, metrics in scores.items():
-        rows = metric_rows({"these runs": {str(predictor): metrics}})
+        models = {str(predictor): metrics}
+        if simulated and name == "time_ms":
+            models["simulated.cycles"] = simulated
+        rows = metric_rows({"these runs": models})
         output.table(f"predicting {name}", METRIC_COLUMNS, rows)
-    output.result(scores)
+    output.result({**scores, **({"simulated.cycles": simulated} if simulated else {})})
 
 
 def _show_drift(output: Output, predictor: "Predictor", runs: "pd.DataFrame") -> None:

@@ -1,0 +1,35 @@
+"""Costs of what code holds: learned from counts, saved, refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from foretune.errors import PredictorError
+from foretune.models.code_time import CALL_NS, CORE_NS, LINE_NS, CodeTime
+
+
+def test_costs_are_learned_from_times(tmp_path):
+    rng = np.random.default_rng(0)
+    counts = pd.DataFrame({"cycles": 10 ** rng.uniform(3, 6, 300)})
+    counts["l2_stream"] = counts["cycles"] * rng.uniform(0, 2, 300)
+    true = CodeTime({**CORE_NS, **LINE_NS, "call": CALL_NS, "cycles": 0.5, "l2_stream": 0.2})
+    kernels = np.repeat([f"k{i}" for i in range(30)], 10)
+    fitted = CodeTime.fit(counts, true.predict(counts), kernels, "this CPU")
+    assert fitted.predict(counts) == pytest.approx(true.predict(counts), rel=0.08)
+    assert fitted.costs["cycles"] == pytest.approx(0.5, rel=0.2)
+    fitted.save(tmp_path / "costs.json")
+    again = CodeTime.load(tmp_path / "costs.json")
+    assert (again.costs, again.device) == (fitted.costs, "this CPU")
+
+
+def test_shipped_costs_order_the_caches():
+    costs = CodeTime.load().costs
+    for kind in ("stream", "random", "chased"):
+        assert 0 < costs[f"l2_{kind}"] < costs[f"l3_{kind}"]
+
+
+def test_a_file_without_costs_is_refused(tmp_path):
+    path = tmp_path / "costs.json"
+    path.write_text('{"costs": {"cycles": 1}}')
+    with pytest.raises(PredictorError, match="holds no costs"):
+        CodeTime.load(path)
