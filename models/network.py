@@ -12,7 +12,8 @@ from foretune.datasets import newest_runs
 from foretune.datasets.schema import columns_of
 from foretune.device import Device
 from foretune.errors import PredictorError
-from foretune.features import row_limits_ms, rows_of
+from foretune.features.candidates import rows_of
+from foretune.features.roofline import row_limits_ms
 from foretune.models.predictor import Predictor
 from foretune.models.targets import MIN_ROWS
 from foretune.registry import load, registered

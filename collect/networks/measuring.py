@@ -16,7 +16,7 @@ import torch
 from foretune.collect.collection import CollectSummary
 from foretune.collect.networks.operators import NetworkOperator
 from foretune.collect.power import PowerMeter, find_meter, measure_power
-from foretune.collect.torch_operators.collect import is_current
+from foretune.collect.torch_operators.measuring import is_current
 from foretune.collect.versions import versions
 from foretune.datasets import RunLog
 from foretune.datasets.row_keys import RowIdentity
