@@ -210,6 +210,9 @@ PARTS: Mapping[str, Callable[[], list[Change]]] = {
     ],
     "hold-outs: all sizes but one": lambda: [(target_model, "holdout_kinds", singles_and_all)],
     "corrected: views from one side": lambda: [(experts, "ONE_SIDED_SHARE", 0.0)],
+    "neighbors: how well each axis does": lambda: [
+        (neighbors.NeighborIndex, "measure_axes", lambda self, places, values: None)
+    ],
     "neighbors: repeated sizes": lambda: [(neighbors, "repeated_sizes", lambda runs: [])],
     "neighbors: devices": lambda: [(neighbors, "_device_axis", lambda runs: None)],
     "unit: calibrated (else 4 µs and 80 %)": lambda: [

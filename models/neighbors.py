@@ -92,11 +92,13 @@ class Axis:
     Attributes:
         octaves: whether it is measured in octaves, else in eighths of ``span``.
         span: range of the training values.
+        error: typical interpolation error along it, at a gap of one.
     """
 
     column: str
     octaves: bool
     span: float
+    error: float = 1.0
 
     @property
     def key(self) -> str:
@@ -207,6 +209,20 @@ class NeighborIndex:
         )
         return np.asarray(np.minimum((below & above).sum(axis=1), MAX_TWO_SIDED_AXES))
 
+    def measure_axes(self, positions: AxisPositions, values: np.ndarray) -> None:
+        """Measure how well interpolation along each axis predicts each row from the others."""
+        for i, axis in enumerate(self.axes):
+            below, step_below, above, step_above = positions.adjacent(i, values, positions)
+            inside = ~np.isnan(below) & ~np.isnan(above)
+            error = 1.0
+            if inside.sum() >= MIN_VALUES:
+                step = (step_below + step_above)[inside]
+                interpolated = below[inside] + (above - below)[inside] * step_below[inside] / step
+                gap = 2.0 * step_below[inside] * step_above[inside] / step
+                misses = np.abs(interpolated - values[inside]) / (gap + SMALL_GAP)
+                error = float(np.median(misses)) + 1e-3
+            self.axes[i] = Axis(axis.column, axis.octaves, axis.span, error)
+
     def neighbor_features(
         self,
         known: AxisPositions,
@@ -218,14 +234,14 @@ class NeighborIndex:
 
         Per axis: the interpolated value, the neighbors' values (all three less ``interpolation``)
         and the steps to them; NaN if there are none. Then ``interpolation``, the mean of the axes'
-        values weighted by distance, and ``trust``, the log of the weights' sum.
+        values weighted by distance and axis error, and ``trust``, the log of the weights' sum.
 
         A run at the position of a row is not its neighbor; rows ``one_sided`` ignore upper
         neighbors.
         """
         axis_features: list[tuple[Any, ...]] = []
         total, weights = np.zeros(wanted.shape), np.zeros(wanted.shape)
-        for i in range(len(self.axes)):
+        for i, axis in enumerate(self.axes):
             below, step_below, above, step_above = known.adjacent(i, values, wanted)
             if one_sided is not None:
                 above, step_above = (np.where(one_sided, np.nan, x) for x in (above, step_above))
@@ -233,7 +249,7 @@ class NeighborIndex:
             value = _interpolate(below, above, step_below / step)
             one_side = ONE_SIDED_PENALTY * np.fmin(step_below, step_above) + 1.0
             gap = nan_to(2.0 * step_below * step_above / step, one_side)
-            weight = nan_to(np.power(gap + SMALL_GAP, -2.0), 0.0)
+            weight = nan_to(np.power(axis.error * (gap + SMALL_GAP), -2.0), 0.0)
             total, weights = total + weight * nan_to(value, 0.0), weights + weight
             axis_features.append((value, below, above, step_below, step_above))
         weights = np.where(weights > 0.0, weights, np.nan)

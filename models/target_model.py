@@ -243,6 +243,7 @@ class TargetModel:
         log_target = log_target - self.scale.log_scale(rows)
         neighbor_index = NeighborIndex.from_runs(rows)
         positions = neighbor_index.locate(rows)
+        neighbor_index.measure_axes(positions, log_target - log_unit)
         return Table(
             features.columns_ or (),
             X,

@@ -112,6 +112,7 @@ class GridInterpolation(Baseline):
     def _fit(self, runs: pd.DataFrame, log_ratio: np.ndarray) -> None:
         self.neighbor_index_ = NeighborIndex.from_runs(runs)
         self.positions_, self.values_ = self.neighbor_index_.locate(runs), log_ratio
+        self.neighbor_index_.measure_axes(self.positions_, log_ratio)
 
     def _log_ratio(self, runs: pd.DataFrame) -> np.ndarray:
         neighbors = self.neighbor_index_.neighbor_features(

@@ -110,6 +110,7 @@ def powers():
     runs = line(2.0 ** np.arange(8))
     around = NeighborIndex.from_runs(runs)
     places, values = around.locate(runs), 3.0 * np.arange(8)
+    around.measure_axes(places, values)
     return around, places, values
 
 
@@ -117,6 +118,7 @@ def test_between_neighbours_a_straight_law_is_met(powers):
     around, places, values = powers
     look = around.neighbor_features(places, values, around.locate(line([3.0, 48.0])))
     np.testing.assert_allclose(look[:, -2], 3.0 * np.log2([3.0, 48.0]), rtol=1e-6)
+    assert (look[:, -1] > 5).all()  # and much is trusted: nothing was ever missed
 
 
 def test_beyond_all_runs_the_last_one_speaks_and_is_trusted_less(powers):
@@ -184,6 +186,7 @@ def test_no_axes():
     around = NeighborIndex.from_runs(runs)
     assert around.columns == ["interpolation", "trust"]
     places = around.locate(runs)
+    around.measure_axes(places, np.zeros(4))
     assert np.isnan(around.neighbor_features(places, np.zeros(4), places)).all()
 
 
@@ -258,6 +261,25 @@ def test_devices_that_do_not_lie_on_an_axis(speeds):
     around = NeighborIndex.from_runs(on_devices(speeds))
     assert [axis.column for axis in around.axes] == ["problem.N"]
     assert around.group_columns == ["device"]
+
+
+def test_an_axis_that_interpolates_badly_is_trusted_less():
+    rng = np.random.default_rng(0)
+    runs = pd.DataFrame(
+        [("d", 2.0**i, float(j)) for i in range(8) for j in range(8)],
+        columns=["device", "problem.N", "problem.x"],
+    )
+    values = (
+        np.log2(runs["problem.N"]).to_numpy() + rng.normal(0, 5, 8)[runs["problem.x"].astype(int)]
+    )
+    around = NeighborIndex.from_runs(runs)
+    places = around.locate(runs)
+    around.measure_axes(places, values)
+    errors = {axis.column: axis.error for axis in around.axes}
+    assert errors["problem.N"] < 0.1 * errors["problem.x"]
+    look = around.neighbor_features(places, values, places)
+    inner = runs["problem.N"].between(2, 64).to_numpy()
+    np.testing.assert_allclose(look[inner, -2], values[inner], atol=0.2)
 
 
 def test_a_series_is_the_same_whatever_company_it_keeps():
