@@ -48,8 +48,8 @@ def pareto_front(values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
     start = 0
     while len(some := start + np.flatnonzero(front[start:])[:CHUNK]):
         others = points[:, None]  # each beside some that nothing dominates so far
-        worse = (others >= points[some]).all(axis=2) & (others > points[some]).any(axis=2)
-        front &= ~worse.any(axis=1)
+        worse = np.all(others >= points[some], axis=2) & np.any(others > points[some], axis=2)
+        front &= ~np.any(worse, axis=1)
         start = int(some[-1]) + 1
     return front
 
