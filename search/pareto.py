@@ -26,6 +26,8 @@ from foretune.space import Configuration, SearchSpace
 
 AUGMENTATION = 0.05
 """Knowles' weight of the sum; it breaks ties of the maximum."""
+CHUNK = 256
+"""Points that all others are compared with at a time."""
 WEIGHT_STEPS = 4
 """Steps between two ends of the weights: five weightings of two objectives."""
 
@@ -43,9 +45,12 @@ def pareto_front(values: npt.ArrayLike) -> npt.NDArray[np.bool_]:
     if not len(points):
         return np.zeros(0, dtype=bool)
     front = np.isfinite(points).all(axis=1)
-    for i in np.flatnonzero(front):
-        if front[i]:  # a point that a dominated point dominates is not on the front either
-            front &= ~((points >= points[i]).all(axis=1) & (points > points[i]).any(axis=1))
+    start = 0
+    while len(some := start + np.flatnonzero(front[start:])[:CHUNK]):
+        others = points[:, None]  # each beside some that nothing dominates so far
+        worse = np.all(others >= points[some], axis=2) & np.any(others > points[some], axis=2)
+        front &= ~np.any(worse, axis=1)
+        start = int(some[-1]) + 1
     return front
 
 
@@ -84,7 +89,8 @@ def _volume(points: npt.NDArray[np.float64], corner: npt.NDArray[np.float64]) ->
     """What the points so far dominate along the third objective; it never falls along an axis."""
     slices, volume = np.empty(len(points)), 0.0
     for n, (i, j, height) in enumerate(zip(columns, rows, corner[2] - points[:, 2], strict=True)):
-        end_i, end_j = np.searchsorted(heights[:, j], height), np.searchsorted(heights[i], height)
+        end_i = heights[:, j].searchsorted(height)
+        end_j = heights[i].searchsorted(height)
         raised = heights[i:end_i, j:end_j]
         gain = np.maximum(height - raised, 0.0)
         raised += gain
