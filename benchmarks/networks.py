@@ -68,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         given = sum(x.numel() * x.element_size() for x in program.example_inputs[0])
         mib = (networks[key].activation_bytes - given) / 2**20
         rows.append([f"{key[0]}, batch {key[1]}", f"{mib:.2f}", f"{peak_mib(program):.2f}"])
+    print()
     print(markdown(["results that live at once, MiB", "predicted", "by torch's allocator"], rows))
 
 

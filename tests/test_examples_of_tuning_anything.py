@@ -46,6 +46,13 @@ def test_a_function(monkeypatch, tmp_path, capsys):
     assert (tmp_path / "row_norms.html").stat().st_size > 10_000
 
 
+def test_batch_size_and_threads_of_a_network(monkeypatch, capsys):
+    pytest.importorskip("torch")
+    best = python(monkeypatch, "network_batch.py", "4")["best"]
+    assert best.config["batch"] in (1, 2, 4)
+    assert "the default's speed" in capsys.readouterr().out
+
+
 def test_a_decorated_function(monkeypatch, capsys):
     python(monkeypatch, "tunable.py")
     first, said = capsys.readouterr()

@@ -1,8 +1,8 @@
 """Measures operators of networks in rounds: each runs once after another kind of operator.
 
-An operator that repeats itself finds its code, weights and results in the nearest caches; between
-others, as in a network, it takes up to twice as long. So operators take turns in random order, and
-a group of them holds about as many bytes as a network.
+An operator that repeats itself finds its code, weights and results in the nearest caches, as in no
+network. So operators take turns in random order, and a group of them holds about as many bytes as
+a network.
 """
 
 import random

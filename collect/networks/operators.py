@@ -76,9 +76,8 @@ _Description = tuple[str, dict[str, Any]] | None
 def _product(call: Call) -> _Description:
     if call.name not in PRODUCTS:
         return None
-    first, second = [t for t in call.tensors if len(t.shape) > 1 or t.is_weight][:2]
-    if call.name in ("addmm", "baddbmm"):
-        first, second = call.tensors[1:3]
+    start = int(call.name in ("addmm", "baddbmm"))  # what is added comes first
+    first, second = call.tensors[start : start + 2]
     if min(len(first.shape), len(second.shape)) < 2:
         return None
     inner = first.shape[-1]

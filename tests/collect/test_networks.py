@@ -109,6 +109,27 @@ def test_indices_stay_inside_a_table():
     assert call.build()().shape == (40, 16)
 
 
+@pytest.mark.parametrize(
+    ("name", "shapes", "kernel", "sizes"),
+    [
+        ("addmm", [(8,), (4, 16), (16, 8)], "gemm", {"M": 4, "N": 8, "K": 16}),
+        ("bmm", [(3, 4, 16), (3, 16, 8)], "gemm", {"batch": 3, "M": 4, "N": 8, "K": 16}),
+        ("matmul", [(16,), (16, 8)], "elementwise", {"read": 144, "written": 8}),
+        ("softmax", [(4, 16)], "softmax", {"rows": 4, "columns": 16}),
+        ("batch_norm", [(2, 4, 8, 8)], "norm", {"rows": 8, "columns": 64}),
+    ],
+)
+def test_every_kind_of_call_has_its_kernel(name, shapes, kernel, sizes):
+    overload = {"softmax": "int"}.get(name, "default")
+    target = getattr(getattr(torch.ops.aten, name), overload)
+    rest = {
+        "softmax": (-1,), "batch_norm": (None, None, None, None, True, 0.1, 1e-5, False),
+    }.get(name, ())  # fmt: skip
+    found = operator_of(Call.of(target, (*map(torch.zeros, shapes), *rest), {}), threads=1)
+    assert found.kernel == kernel
+    assert sizes.items() <= dict(found.problem).items()
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, network):
     """Operators of a network, measured with a clock that counts calls."""

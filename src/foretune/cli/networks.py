@@ -8,6 +8,7 @@ import typer
 from foretune.cli.output import Output
 from foretune.console import progress_bar
 from foretune.errors import UsageError
+from foretune.lazy import require
 
 if TYPE_CHECKING:
     from foretune.device import Device
@@ -130,6 +131,7 @@ def _show_operators(output: Output, predicted: "NetworkPrediction") -> None:
 
 
 def _require_cpu(device: "Device") -> None:
+    require("torch", "gpu", "networks of torch.export")
     if device.kind != "cpu":
         raise UsageError("networks are measured and predicted on CPUs: give --device cpu")
 
