@@ -16,6 +16,10 @@ from foretune.problem import Problem
 from foretune.space import SearchSpace
 
 SHIPPED = Path(__file__).parent / "shipped" / "code_time.json"
+CODE = "code"
+"""Name of the predictor that reads the kernel's code."""
+MAX_CONFIGURATIONS = 1000
+"""Every configuration is compiled: larger spaces are refused."""
 CORE_NS: dict[str, float] = {"cycles": 0.27, "exits": 2.7, "data_branches": 2.7}
 """Nanoseconds before anything is measured: a cycle, a mispredicted end of a loop or branch."""
 LINE_NS: dict[str, float] = {
@@ -120,11 +124,19 @@ class CodePredictor:
         device: Device,
         indices: np.ndarray | None = None,
     ) -> pd.DataFrame:
-        """Return time and 90 % interval per configuration; NaN where the code does not compile."""
+        """Return time and 90 % interval per configuration; NaN where the code does not compile.
+
+        Raises PredictorError if there are too many configurations to compile.
+        """
         from foretune.collect.compiled.llvm.calls import cache_bytes, code_of, count_code
 
+        selected = range(len(space)) if indices is None else indices.tolist()
+        if len(selected) > MAX_CONFIGURATIONS:
+            raise PredictorError(
+                f"{len(selected):,} configurations are too many to compile: give fewer values"
+            )
         caches, counts = cache_bytes(device), []
-        for i in range(len(space)) if indices is None else indices.tolist():
+        for i in selected:
             try:
                 counts.append(count_code(code_of(self.kernel, problem, space[i]), caches))
             except RuntimeError:

@@ -6,7 +6,7 @@ that they need not be exact.
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from foretune.collect.compiled.llvm.functions import (
     lanes,
     size_of,
 )
-from foretune.collect.compiled.llvm.sampled_run import SampledRun
+from foretune.collect.compiled.llvm.sampled_run import Counts, SampledRun
 
 UNIT_BYTES = 32
 """Width of an execution unit; wider vectors count several times."""
@@ -70,8 +70,8 @@ class Operations:
 
     def totals(self) -> dict[str, float]:
         """Return operations by kind, and cycles by throughput and by chains, of one call."""
-        total: Counter[str] = Counter()
-        by_loop: dict[Loop | None, Counter[str]] = defaultdict(Counter)
+        total: Counts = defaultdict(float)
+        by_loop: dict[Loop | None, Counts] = defaultdict(lambda: defaultdict(float))
         for block, code in self.function.blocks.items():
             count, loop = self.run.counts[block], self.function.innermost[block]
             for kind, units, _ in (self.costs[i] for i in code if i in self.costs):
@@ -81,8 +81,9 @@ class Operations:
             if loop is not None:
                 chain = self.chain_cycles(loop) * self.run.counts[loop.header]
                 chain /= self._overlap(loop, sum(kinds.values()))
-            total.update({"busy": busy, "chain": chain, "cycles": max(busy, chain)})
-            total.update(kinds)
+            cycles = {"busy": busy, "chain": chain, "cycles": max(busy, chain)}
+            for kind, amount in (*kinds.items(), *cycles.items()):
+                total[kind] += amount
         total["entries"] = sum(n for key, n in self.run.counts.items() if isinstance(key, Loop))
         total["exits"] = sum(self._mispredicted(loop) for loop in self.function.loops.values())
         total["data_branches"] = self.run.data_branches
@@ -223,7 +224,7 @@ class _Paths:
         return self._known.get(name, {})
 
 
-def throughput(kinds: Counter[str]) -> float:
+def throughput(kinds: Counts) -> float:
     """Return the cycles that operations need if none waits for another."""
     k = kinds
     vector = k["fmul"] + k["fma"] + k["fadd"] + k["valu"] + k["shuffle"] + k["cvt"] + k["vmul"]

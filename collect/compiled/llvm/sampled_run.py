@@ -6,7 +6,7 @@ the same step each time, so that the first two give the number of iterations.
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ FEW_TRIPS = 4
 """Up to this many iterations, all are followed."""
 NEGATED = {"eq": "ne", "ne": "eq", "gt": "le", "ge": "lt", "lt": "ge", "le": "gt"}
 Edge = tuple[str, str]
+Counts = defaultdict[Any, float]
 Exit = tuple[str, int, int, bool]
 """Predicate, its operands, and whether the loop is left if it holds."""
 
@@ -32,7 +33,7 @@ class Pass:
     """One pass over a loop's body: how often its blocks ran, and where control went."""
 
     def __init__(self) -> None:
-        self.counts: Counter[Any] = Counter()
+        self.counts: Counts = defaultdict(float)
         self.leaving: dict[Edge, float] = defaultdict(float)
         self.back: dict[str, float] = defaultdict(float)
         self.exits: dict[str, Exit | None] = {}
@@ -145,14 +146,12 @@ class SampledRun:
             return test.detail, a, b, if_holds
         return None
 
-    def _run_loop(
-        self, loop: Loop, before: dict[str, float]
-    ) -> tuple[Counter[Any], dict[Edge, float]]:
+    def _run_loop(self, loop: Loop, before: dict[str, float]) -> tuple[Counts, dict[Edge, float]]:
         """Return counts for one entry of a loop, and the share of each way out."""
         outer, phis = self._iterations, [
             i.name for i in self.function.blocks[loop.header] if i.op == "phi"
         ]  # fmt: skip
-        counts: Counter[Any] = Counter({loop: 1.0})
+        counts: Counts = defaultdict(float, {loop: 1.0})
 
         def run(number: int) -> Pass:
             self._iterations = (*outer, number)

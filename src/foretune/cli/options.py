@@ -107,7 +107,8 @@ PREDICTOR_HELP = "Predictor: a folder (also a campaign's), models:/NAME@ALIAS or
 PREDICTOR_OPTION = typer.Option(
     "auto",
     "--predictor",
-    help=f"{PREDICTOR_HELP}; your own model: FILE.py:NAME, FILE.onnx; auto: the shipped one; none.",
+    help=f"{PREDICTOR_HELP}; your own model: FILE.py:NAME, FILE.onnx; auto: the shipped one; "
+    "code: the compiled code of a CPU kernel; none.",
 )
 PREDICTOR = typer.Argument(help=f"{PREDICTOR_HELP}.")
 RUNS = typer.Argument(help="Run tables (Parquet, or CSV with any columns).")
