@@ -132,10 +132,9 @@ class SampledRun:
         if isinstance(value, int):
             return {yes if value & 1 else no: 1.0}
         self._data.add(block)
-        share = 0.5
-        if leaves and loop is not None:
-            share = 1 / UNKNOWN_TRIPS if yes not in loop.blocks else 1 - 1 / UNKNOWN_TRIPS
-        return {yes: share, no: 1 - share}
+        if leaves and loop is not None:  # its iterations are guessed, or another exit counts them
+            return {yes if yes in loop.blocks else no: 1.0}
+        return {yes: 0.5, no: 0.5}
 
     def _exit(self, branch: Instruction, if_holds: bool) -> Exit | None:
         test = self.function.definitions.get(branch.operands[0])
@@ -207,9 +206,11 @@ class SampledRun:
         for block, before in first.exits.items():
             after = second.exits.get(block)
             if before is None or after is None:
-                found += [UNKNOWN_TRIPS] if block in self._data else []
-            elif count := _count(before, after):
+                continue
+            if count := _count(before, after):
                 found.append(count)
+        if not found and self._data.intersection(first.exits):
+            return UNKNOWN_TRIPS
         return max(2, min(found)) if found else None
 
     def _ways_out(self, loop: Loop, leaving: dict[Edge, float]) -> dict[Edge, float]:
