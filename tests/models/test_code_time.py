@@ -5,14 +5,14 @@ import pandas as pd
 import pytest
 
 from foretune.errors import PredictorError
-from foretune.models.code_time import CALL_NS, CORE_NS, LINE_NS, CodeTime
+from foretune.models.code_time import CALL_NS, LINE_NS, CodeTime
 
 
 def test_costs_are_learned_from_times(tmp_path):
     rng = np.random.default_rng(0)
     counts = pd.DataFrame({"cycles": 10 ** rng.uniform(3, 6, 300)})
     counts["l2_stream"] = counts["cycles"] * rng.uniform(0, 2, 300)
-    true = CodeTime({**CORE_NS, **LINE_NS, "call": CALL_NS, "cycles": 0.5, "l2_stream": 0.2})
+    true = CodeTime({**LINE_NS, "call": CALL_NS, "cycles": 0.5, "l2_stream": 0.2})
     kernels = np.repeat([f"k{i}" for i in range(30)], 10)
     fitted = CodeTime.fit(counts, true.predict(counts), kernels, "this CPU")
     assert fitted.predict(counts) == pytest.approx(true.predict(counts), rel=0.08)

@@ -84,9 +84,6 @@ class Operations:
             cycles = {"busy": busy, "chain": chain, "cycles": max(busy, chain)}
             for kind, amount in (*kinds.items(), *cycles.items()):
                 total[kind] += amount
-        total["entries"] = sum(n for key, n in self.run.counts.items() if isinstance(key, Loop))
-        total["exits"] = sum(self._mispredicted(loop) for loop in self.function.loops.values())
-        total["data_branches"] = self.run.data_branches
         return dict(total)
 
     def _overlap(self, loop: Loop, operations: float) -> float:
@@ -95,14 +92,6 @@ class Operations:
         if loop.parent is None or not entries:
             return 1.0
         return 1.0 + min(3.0, WINDOW * entries / operations)
-
-    def _mispredicted(self, loop: Loop) -> float:
-        """Return how often the end of an innermost loop surprises the branch predictor."""
-        entries = self.run.counts[loop]
-        if not entries or any(o.parent is loop for o in self.function.loops.values()):
-            return 0.0
-        trips = self.run.counts[loop.header] / entries
-        return float(entries * (1.0 if trips > 20 else 0.3 if trips > 1.5 else 0.0))
 
     def _cost(self, i: Instruction) -> Cost | None:
         width, vector = size_of(i.type) if i.type else 0, i.type.startswith("<")

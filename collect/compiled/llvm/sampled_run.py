@@ -50,7 +50,6 @@ class SampledRun:
         counts: block -> how often it runs; loop -> how often it is entered.
         addresses: instruction and number of the address -> iterations of the loops around it
             -> address.
-        data_branches: how often a branch depends on data.
     """
 
     def __init__(self, function: Function, arguments: dict[str, int]) -> None:
@@ -62,7 +61,6 @@ class SampledRun:
         self._iterations: tuple[int, ...] = ()
         self._data: set[str] = set()
         self.counts = self._pass(None, next(iter(function.blocks)), {}).counts
-        self.data_branches = sum(self.counts[block] for block in self._data)
 
     def _pass(self, loop: Loop | None, entry: str, before: dict[str, float]) -> Pass:
         """Run the body of ``loop`` once; None is the function's."""
