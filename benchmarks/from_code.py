@@ -352,7 +352,6 @@ MODELS: dict[str, Callable[[pd.DataFrame], Fitted]] = {
     "– without chains between iterations": fit_costs("chain"),
     "– without cache lines": fit_costs(r"^l\d_"),
     "– without random and strided lines": fit_costs(r"^l\d_(random|chased|strided)"),
-    "– without ends of loops and data's branches": fit_costs(r"^(exits|data_branches)$"),
 }
 
 

@@ -16,8 +16,12 @@ from foretune.problem import Problem
 from foretune.space import SearchSpace
 
 SHIPPED = Path(__file__).parent / "shipped" / "code_time.json"
-CORE_NS: dict[str, float] = {"cycles": 0.27, "exits": 2.7, "data_branches": 2.7}
-"""Nanoseconds before anything is measured: a cycle, a mispredicted end of a loop or branch."""
+CODE = "code"
+"""Name of the predictor that reads the kernel's code."""
+MAX_CONFIGURATIONS = 1000
+"""Every configuration is compiled: larger spaces are refused."""
+CYCLE_NS = 0.27
+"""Nanoseconds of a cycle before anything is measured."""
 LINE_NS: dict[str, float] = {
     **{"l1_stream": 0.4, "l1_strided": 0.8, "l1_random": 0.8, "l1_chased": 2.0, "l1_written": 0.3},
     **{"l2_stream": 0.8, "l2_strided": 1.6, "l2_random": 1.6, "l2_chased": 10.0, "l2_written": 0.5},
@@ -25,6 +29,7 @@ LINE_NS: dict[str, float] = {
 }
 """Nanoseconds of a line that enters a cache, by kind of access; of one that is written, more."""
 CALL_NS = 5.4
+COSTS = ("cycles", *LINE_NS, "call")
 OVERLAP = 4.0
 """Exponent of the norm that joins core and memory where they overlap."""
 PRIOR_WEIGHT = 3.0
@@ -61,8 +66,7 @@ class CodeTime:
         """
         from scipy.optimize import least_squares
 
-        names = [*CORE_NS, *LINE_NS, "call"]
-        start = np.log([*CORE_NS.values(), *LINE_NS.values(), CALL_NS])
+        start = np.log([CYCLE_NS, *LINE_NS.values(), CALL_NS])
         table, target = _table(counts), np.log(ms * 1e6)
         share = 1 / pd.Series(kernels).groupby(kernels).transform("size").to_numpy()
         weight = np.sqrt(share / share.mean())
@@ -72,11 +76,11 @@ class CodeTime:
             return np.r_[np.arcsinh(3 * error) * weight, PRIOR_WEIGHT * (log_costs - start)]
 
         found = np.exp(least_squares(residuals, start, max_nfev=60).x)
-        return cls(dict(zip(names, found.tolist(), strict=True)), device)
+        return cls(dict(zip(COSTS, found.tolist(), strict=True)), device)
 
     def predict(self, counts: pd.DataFrame) -> np.ndarray:
         """Return the milliseconds of each call."""
-        costs = np.array([self.costs[name] for name in (*CORE_NS, *LINE_NS, "call")])
+        costs = np.array([self.costs[name] for name in COSTS])
         return _nanoseconds(_table(counts), costs) / 1e6
 
     def save(self, path: Path) -> None:
@@ -93,7 +97,7 @@ class CodeTime:
         """
         content: dict[str, Any] = read_json(path)
         try:
-            costs = {name: float(content["costs"][name]) for name in (*CORE_NS, *LINE_NS, "call")}
+            costs = {name: float(content["costs"][name]) for name in COSTS}
             return cls(costs, str(content["device"]), float(content["factor"]))
         except (KeyError, TypeError, ValueError) as e:
             raise PredictorError(
@@ -120,11 +124,19 @@ class CodePredictor:
         device: Device,
         indices: np.ndarray | None = None,
     ) -> pd.DataFrame:
-        """Return time and 90 % interval per configuration; NaN where the code does not compile."""
+        """Return time and 90 % interval per configuration; NaN where the code does not compile.
+
+        Raises PredictorError if there are too many configurations to compile.
+        """
         from foretune.collect.compiled.llvm.calls import cache_bytes, code_of, count_code
 
+        selected = range(len(space)) if indices is None else indices.tolist()
+        if len(selected) > MAX_CONFIGURATIONS:
+            raise PredictorError(
+                f"{len(selected):,} configurations are too many to compile: give fewer values"
+            )
         caches, counts = cache_bytes(device), []
-        for i in range(len(space)) if indices is None else indices.tolist():
+        for i in selected:
             try:
                 counts.append(count_code(code_of(self.kernel, problem, space[i]), caches))
             except RuntimeError:
@@ -138,12 +150,11 @@ class CodePredictor:
 
 
 def _table(counts: pd.DataFrame) -> np.ndarray:
-    return counts.reindex(columns=[*CORE_NS, *LINE_NS]).fillna(0.0).to_numpy(float)
+    return counts.reindex(columns=list(COSTS[:-1])).fillna(0.0).to_numpy(float)
 
 
 def _nanoseconds(table: np.ndarray, costs: np.ndarray) -> np.ndarray:
     """Return the time between full overlap of core and memory, and none."""
-    core = table[:, : len(CORE_NS)] @ costs[: len(CORE_NS)] + costs[-1]
-    memory = table[:, len(CORE_NS) :] @ costs[len(CORE_NS) : -1]
+    core, memory = table[:, 0] * costs[0] + costs[-1], table[:, 1:] @ costs[1:-1]
     overlapped = (core**OVERLAP + memory**OVERLAP) ** (1 / OVERLAP)
     return np.asarray((overlapped + core + memory) / 2)

@@ -490,3 +490,28 @@ def test_a_default_that_stays_is_no_winner(capsys):
     line = ("tune", "toy", "--problem", PROBLEM, "--budget", "1", "--predictor", "none")
     assert main([*line]) == 0
     assert "the default stays: work=" in capsys.readouterr().out
+
+
+def test_a_simulator_is_scored_beside_the_predictor(capsys, runs, predictor):
+    table = read_runs(runs)
+    write_runs(runs, table.assign(**{"simulated.cycles": table["time_ms"] * 3e6}))
+    scores = run_json(capsys, "evaluate", predictor, str(runs))
+    assert scores["simulated.cycles"]["mape"] == pytest.approx(0, abs=1e-9)
+    assert scores["time_ms"]["mape"] > 0
+
+
+def test_a_kernel_that_never_ran_is_ranked_by_its_code(capsys, place):
+    text = """
+import numba, numpy as np, foretune
+@foretune.tunable(step=(1, 4), inputs=lambda n=1000: (np.ones(n),))
+@numba.njit
+def add(x, step=1):
+    for i in range(0, x.size, step):
+        x[i] += 1 / x[i]
+"""
+    (place / "added.py").write_text(text)
+    ranked = run_json(capsys, "predict", "added.py:add", "--from", "code", "--problem", "n=64000")
+    times = {c["config"]["step"]: c["time_ms"] for c in ranked["configs"]}
+    assert times[4] < times[1]
+    says = fails(capsys, 1, "predict", "added.py:add", "--from", "nowhere.json")
+    assert "nowhere.json" in says

@@ -4,15 +4,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from foretune.collect.wrapped.function import FunctionKernel
+from foretune.device import Device
 from foretune.errors import PredictorError
-from foretune.models.code_time import CALL_NS, CORE_NS, LINE_NS, CodeTime
+from foretune.models.code_time import CALL_NS, LINE_NS, CodePredictor, CodeTime
+from foretune.models.saved.guides import make_guide
 
 
 def test_costs_are_learned_from_times(tmp_path):
     rng = np.random.default_rng(0)
     counts = pd.DataFrame({"cycles": 10 ** rng.uniform(3, 6, 300)})
     counts["l2_stream"] = counts["cycles"] * rng.uniform(0, 2, 300)
-    true = CodeTime({**CORE_NS, **LINE_NS, "call": CALL_NS, "cycles": 0.5, "l2_stream": 0.2})
+    true = CodeTime({**LINE_NS, "call": CALL_NS, "cycles": 0.5, "l2_stream": 0.2})
     kernels = np.repeat([f"k{i}" for i in range(30)], 10)
     fitted = CodeTime.fit(counts, true.predict(counts), kernels, "this CPU")
     assert fitted.predict(counts) == pytest.approx(true.predict(counts), rel=0.08)
@@ -33,3 +36,20 @@ def test_a_file_without_costs_is_refused(tmp_path):
     path.write_text('{"costs": {"cycles": 1}}')
     with pytest.raises(PredictorError, match="holds no costs"):
         CodeTime.load(path)
+
+
+def test_a_search_is_guided_by_code_and_not_by_too_much_of_it():
+    numba = pytest.importorskip("numba")
+
+    @numba.njit
+    def count(x, step=1):
+        for i in range(0, x.size, step):
+            x[i] += 1
+
+    kernel = FunctionKernel(count, {"step": tuple(range(1, 1002))}, (np.zeros(100_000),))
+    problem, device = kernel.problem(), Device("this CPU", "cpu")
+    guide = make_guide(CodePredictor(kernel))
+    found = guide.predict_space(problem, kernel.space(problem), device, np.array([0, 99]))
+    assert found["time_ms"][1] < found["time_ms"][0] < found["time_ms_high"][0]
+    with pytest.raises(PredictorError, match="1,001 configurations are too many"):
+        guide.predict_space(problem, kernel.space(problem), device)

@@ -6,7 +6,7 @@ that they need not be exact.
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from foretune.collect.compiled.llvm.functions import (
     lanes,
     size_of,
 )
-from foretune.collect.compiled.llvm.sampled_run import SampledRun
+from foretune.collect.compiled.llvm.sampled_run import Counts, SampledRun
 
 UNIT_BYTES = 32
 """Width of an execution unit; wider vectors count several times."""
@@ -70,8 +70,8 @@ class Operations:
 
     def totals(self) -> dict[str, float]:
         """Return operations by kind, and cycles by throughput and by chains, of one call."""
-        total: Counter[str] = Counter()
-        by_loop: dict[Loop | None, Counter[str]] = defaultdict(Counter)
+        total: Counts = defaultdict(float)
+        by_loop: dict[Loop | None, Counts] = defaultdict(lambda: defaultdict(float))
         for block, code in self.function.blocks.items():
             count, loop = self.run.counts[block], self.function.innermost[block]
             for kind, units, _ in (self.costs[i] for i in code if i in self.costs):
@@ -81,11 +81,9 @@ class Operations:
             if loop is not None:
                 chain = self.chain_cycles(loop) * self.run.counts[loop.header]
                 chain /= self._overlap(loop, sum(kinds.values()))
-            total.update({"busy": busy, "chain": chain, "cycles": max(busy, chain)})
-            total.update(kinds)
-        total["entries"] = sum(n for key, n in self.run.counts.items() if isinstance(key, Loop))
-        total["exits"] = sum(self._mispredicted(loop) for loop in self.function.loops.values())
-        total["data_branches"] = self.run.data_branches
+            cycles = {"busy": busy, "chain": chain, "cycles": max(busy, chain)}
+            for kind, amount in (*kinds.items(), *cycles.items()):
+                total[kind] += amount
         return dict(total)
 
     def _overlap(self, loop: Loop, operations: float) -> float:
@@ -94,14 +92,6 @@ class Operations:
         if loop.parent is None or not entries:
             return 1.0
         return 1.0 + min(3.0, WINDOW * entries / operations)
-
-    def _mispredicted(self, loop: Loop) -> float:
-        """Return how often the end of an innermost loop surprises the branch predictor."""
-        entries = self.run.counts[loop]
-        if not entries or any(o.parent is loop for o in self.function.loops.values()):
-            return 0.0
-        trips = self.run.counts[loop.header] / entries
-        return float(entries * (1.0 if trips > 20 else 0.3 if trips > 1.5 else 0.0))
 
     def _cost(self, i: Instruction) -> Cost | None:
         width, vector = size_of(i.type) if i.type else 0, i.type.startswith("<")
@@ -223,7 +213,7 @@ class _Paths:
         return self._known.get(name, {})
 
 
-def throughput(kinds: Counter[str]) -> float:
+def throughput(kinds: Counts) -> float:
     """Return the cycles that operations need if none waits for another."""
     k = kinds
     vector = k["fmul"] + k["fma"] + k["fadd"] + k["valu"] + k["shuffle"] + k["cvt"] + k["vmul"]

@@ -6,7 +6,7 @@ the same step each time, so that the first two give the number of iterations.
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ FEW_TRIPS = 4
 """Up to this many iterations, all are followed."""
 NEGATED = {"eq": "ne", "ne": "eq", "gt": "le", "ge": "lt", "lt": "ge", "le": "gt"}
 Edge = tuple[str, str]
+Counts = defaultdict[Any, float]
 Exit = tuple[str, int, int, bool]
 """Predicate, its operands, and whether the loop is left if it holds."""
 
@@ -32,7 +33,7 @@ class Pass:
     """One pass over a loop's body: how often its blocks ran, and where control went."""
 
     def __init__(self) -> None:
-        self.counts: Counter[Any] = Counter()
+        self.counts: Counts = defaultdict(float)
         self.leaving: dict[Edge, float] = defaultdict(float)
         self.back: dict[str, float] = defaultdict(float)
         self.exits: dict[str, Exit | None] = {}
@@ -49,7 +50,6 @@ class SampledRun:
         counts: block -> how often it runs; loop -> how often it is entered.
         addresses: instruction and number of the address -> iterations of the loops around it
             -> address.
-        data_branches: how often a branch depends on data.
     """
 
     def __init__(self, function: Function, arguments: dict[str, int]) -> None:
@@ -61,7 +61,6 @@ class SampledRun:
         self._iterations: tuple[int, ...] = ()
         self._data: set[str] = set()
         self.counts = self._pass(None, next(iter(function.blocks)), {}).counts
-        self.data_branches = sum(self.counts[block] for block in self._data)
 
     def _pass(self, loop: Loop | None, entry: str, before: dict[str, float]) -> Pass:
         """Run the body of ``loop`` once; None is the function's."""
@@ -131,10 +130,9 @@ class SampledRun:
         if isinstance(value, int):
             return {yes if value & 1 else no: 1.0}
         self._data.add(block)
-        share = 0.5
-        if leaves and loop is not None:
-            share = 1 / UNKNOWN_TRIPS if yes not in loop.blocks else 1 - 1 / UNKNOWN_TRIPS
-        return {yes: share, no: 1 - share}
+        if leaves and loop is not None:  # its iterations are guessed, or another exit counts them
+            return {yes if yes in loop.blocks else no: 1.0}
+        return {yes: 0.5, no: 0.5}
 
     def _exit(self, branch: Instruction, if_holds: bool) -> Exit | None:
         test = self.function.definitions.get(branch.operands[0])
@@ -145,14 +143,12 @@ class SampledRun:
             return test.detail, a, b, if_holds
         return None
 
-    def _run_loop(
-        self, loop: Loop, before: dict[str, float]
-    ) -> tuple[Counter[Any], dict[Edge, float]]:
+    def _run_loop(self, loop: Loop, before: dict[str, float]) -> tuple[Counts, dict[Edge, float]]:
         """Return counts for one entry of a loop, and the share of each way out."""
         outer, phis = self._iterations, [
             i.name for i in self.function.blocks[loop.header] if i.op == "phi"
         ]  # fmt: skip
-        counts: Counter[Any] = Counter({loop: 1.0})
+        counts: Counts = defaultdict(float, {loop: 1.0})
 
         def run(number: int) -> Pass:
             self._iterations = (*outer, number)
@@ -208,9 +204,11 @@ class SampledRun:
         for block, before in first.exits.items():
             after = second.exits.get(block)
             if before is None or after is None:
-                found += [UNKNOWN_TRIPS] if block in self._data else []
-            elif count := _count(before, after):
+                continue
+            if count := _count(before, after):
                 found.append(count)
+        if not found and self._data.intersection(first.exits):
+            return UNKNOWN_TRIPS
         return max(2, min(found)) if found else None
 
     def _ways_out(self, loop: Loop, leaving: dict[Edge, float]) -> dict[Edge, float]:

@@ -7,7 +7,7 @@ whole stays.
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ import numpy as np
 
 from foretune.collect.compiled.llvm.functions import Instruction, Loop, lanes, size_of
 from foretune.collect.compiled.llvm.operations import Operations, copied_bytes
-from foretune.collect.compiled.llvm.sampled_run import SampledRun
+from foretune.collect.compiled.llvm.sampled_run import Counts, SampledRun
 from foretune.collect.compiled.llvm.values import Unknown, region_of
 
 LINE = 64
@@ -88,22 +88,21 @@ class Traffic:
 
     def totals(self, caches: Mapping[str, float]) -> dict[str, float]:
         """Return lines that enter each cache (name -> bytes) per call, by kind of access."""
-        total: Counter[str] = Counter()
+        total: Counts = defaultdict(float)
         all_lines = self._touch(None)[1]
         total["footprint"] = all_lines * LINE
         total["accessed"] = sum(a.count * a.width for a in self.accesses)
         total["random"] = sum(a.count for a in self.accesses if a.strides is None)
         for level, (name, capacity) in enumerate(caches.items()):
-            which = 2 if level == 0 else 1
-            if self._touch(None)[which] * LINE > capacity:
-                self._add_misses(total, name, capacity, which)
+            if self._total(None, level) * LINE > capacity:
+                self._add_misses(total, name, capacity, level)
         return dict(total)
 
-    def _add_misses(self, total: Counter[str], cache: str, capacity: float, which: int) -> None:
+    def _add_misses(self, total: Counts, cache: str, capacity: float, level: int) -> None:
         missing: dict[Loop | None, set[Access]] = defaultdict(set)
         for access in self.accesses:
             smallest = next(
-                (o for o in access.nest if self._touch(o)[which] * LINE > capacity), None
+                (o for o in access.nest if self._total(o, level) * LINE > capacity), None
             )
             missing[smallest].add(access)
         for loop, members in missing.items():
@@ -122,6 +121,11 @@ class Traffic:
                 if any(access.writes for access in mine):
                     total[f"{cache}_written"] += lines
 
+    def _total(self, loop: Loop | None, level: int) -> float:
+        """Return the lines of one run of a loop; for the first cache, the crowded ones."""
+        _, lines, crowded = self._touch(loop)
+        return lines if level else crowded
+
     def _size(self, region: int | None) -> float:
         return max(LINE, self.sizes.get(region or 0, DEFAULT_BYTES))
 
@@ -133,9 +137,9 @@ class Traffic:
                 if loop is None or loop in access.nest:
                     groups[access.region, self._signature(access, loop)].append(access)
             found = [self._lines(group, loop) for group in groups.values()]
-            by_region: Counter[int | None] = Counter()
+            by_region: dict[int | None, float] = defaultdict(float)
             for one in found:
-                by_region[one.region] += one.lines  # type: ignore[assignment]
+                by_region[one.region] += one.lines
             total = sum(
                 min(lines, self.sizes.get(region or 0, math.inf) / LINE + 1)
                 for region, lines in by_region.items()

@@ -110,7 +110,7 @@ PREDICTOR_OPTION = typer.Option(
     "auto",
     "--predictor",
     help="A folder (a campaign's, too), models:/NAME@ALIAS, FILE.py:NAME, FILE.onnx; "
-    "auto: shipped; none.",
+    "auto: shipped; code: the kernel's own; none.",
 )
 PREDICTOR = typer.Argument(help=f"{PREDICTOR_HELP}.")
 RUNS = typer.Argument(help="Run tables (Parquet, or CSV with any columns).")

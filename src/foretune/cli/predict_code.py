@@ -16,7 +16,6 @@ def rank_by_code(
     """Print the configurations with the smallest times by their compiled code."""
     import numpy as np
 
-    from foretune.collect import local_device
     from foretune.collect.compiled.llvm.calls import code_of, simulated_cycles
     from foretune.models.code_time import SHIPPED, CodePredictor, CodeTime
     from foretune.registry import get_kernel
@@ -25,7 +24,7 @@ def rank_by_code(
     output, kernel = Output(root.as_json), get_kernel(location)
     model = CodeTime.load(SHIPPED if source == "code" else source)
     problem = options.read_problem(kernel, problem_text) if problem_text else kernel.problem()
-    device = local_device("cpu", measure=False)
+    device = options.read_local_device("cpu")
     space = kernel.space(problem)
     indices = np.arange(len(space))
     if len(indices) > MAX_CONFIGURATIONS:
