@@ -31,7 +31,7 @@ from foretune.collect.networks.operators import NetworkOperator
 from foretune.console import progress_bar
 from foretune.datasets import RunLog, read_runs
 from foretune.device import Device
-from foretune.features import rows_of
+from foretune.features.candidates import rows_of
 from foretune.models.network import NetworkPredictor, roofline_ms
 
 ROUNDS = 15

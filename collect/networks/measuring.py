@@ -19,7 +19,7 @@ from foretune.collect.power import PowerMeter, find_meter, measure_power
 from foretune.collect.torch_operators.measuring import is_current
 from foretune.collect.versions import versions
 from foretune.datasets import RunLog
-from foretune.datasets.row_keys import RowIdentity
+from foretune.datasets.run_file import RowIdentity
 from foretune.device import Device
 from foretune.kernel import Launch
 from foretune.measurement import Measurement, Status

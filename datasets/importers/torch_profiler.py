@@ -14,10 +14,9 @@ from typing import Any
 
 import pandas as pd
 
-from foretune.datasets.importers.files import read_json
+from foretune.datasets.importers.columns import table_from_records
+from foretune.datasets.importers.files import Request, read_json
 from foretune.datasets.importers.ncu import short_name
-from foretune.datasets.importers.records import table_from_records
-from foretune.datasets.importers.request import Request
 from foretune.measurement import Status
 
 OPERATORS = ("cpu_op", "operator")
