@@ -76,7 +76,7 @@ def test_the_best_measured_one_is_chosen(measured):
 
 
 def test_fewer_than_helions_own_search_and_no_slower(measured):
-    x, y = torch.randn(128, 128), torch.randn(128, 128)
+    x, y = torch.randn(64, 64), torch.randn(64, 64)
     theirs = matmul(autotune_effort="quick").bind((x, y)).autotune((x, y))
     count = len(measured)
     measured.clear()
