@@ -13,7 +13,7 @@ that have most values of M; each value is a bucket. The recorded times replace i
 Foretune: all tactics, random ones, and the best ones of the nearest bucket that is timed in full.
 A second table adds noise to the clock: the choice by estimates beside that of the least time.
 
-``helion``: a product of 128 × 128 matrices in interpreted Pallas, by Foretune, by Helion's own
+``helion``: a product of 64 × 64 matrices in interpreted Pallas, by Foretune, by Helion's own
 search with little effort and at random. To the target: configurations measured, with failures,
 until one is within 10 % of the fastest of all; ``>n`` if none was. The interpreter's times
 say nothing about other machines.
@@ -329,7 +329,7 @@ def helion(budget: int = 8) -> str:
     os.environ["HELION_SKIP_CACHE"] = "1"
     BaseSearch.benchmark_batch = counted
     runs: dict[str, list[float]] = {}
-    x, y = torch.randn(128, 128), torch.randn(128, 128)
+    x, y = torch.randn(64, 64), torch.randn(64, 64)
     for name, options in (
         ("Foretune", {"autotuner_fn": helion_autotuner(budget)}),
         ("Helion's, quick", {"autotune_effort": "quick"}),

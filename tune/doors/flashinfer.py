@@ -112,10 +112,10 @@ class _Door:
         chosen = self._on_all_ranks(lambda: self._chosen(tactics))
         if chosen is None:
             return tactics
-        if len(chosen) < len(tactics):
-            tactics = [DEFAULT, *(tactics[i] for i in chosen)]
-        self._expected = [(runner, tactic) for tactic in tactics * 2]
-        return tactics * 2
+        default = [DEFAULT] if len(chosen) < len(tactics) else []
+        twice = [*default, *(tactics[i] for i in chosen)] * 2
+        self._expected = [(runner, tactic) for tactic in twice]
+        return twice
 
     def profile(self, tuner: Any, runner: Any, inputs: Any, tactic: Any, *args: Any, **named: Any
     ) -> Any:  # fmt: skip
@@ -127,7 +127,7 @@ class _Door:
         if config in self._timed:
             if self._estimates is None:
                 self._estimates = self._on_all_ranks(self._estimated) or self._timed
-            return self._estimates[config]
+            return self._estimates.get(config, self._timed[config])
         self._timed[config] = math.inf
         try:
             self._timed[config] = self._profile(tuner, runner, inputs, tactic, *args, **named)

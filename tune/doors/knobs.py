@@ -14,7 +14,7 @@ def internals_of(tool: str) -> Iterator[None]:
     try:
         yield
     except (ImportError, AttributeError, KeyError, TypeError) as e:
-        raise UsageError(f"Foretune does not fit this version ({e}): {tool} was tested") from None
+        raise UsageError(f"this door fits {tool}, which is not here: {e}") from None
 
 
 def flat_knobs(value: Any, name: str = "") -> Iterator[tuple[str, Value]]:

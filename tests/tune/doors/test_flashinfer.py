@@ -11,7 +11,7 @@ pytest.importorskip("flashinfer.autotuner")
 import numpy as np
 import torch
 from doors import RecordedFlashInfer
-from flashinfer.autotuner.autotuner import AutoTuner
+from flashinfer.autotuner.autotuner import AutoTuner, TuningConfig
 from flashinfer.tactics_blocklist import TacticsBlocklist
 
 from foretune.errors import ForetuneWarning, UsageError
@@ -118,6 +118,27 @@ def test_one_lucky_time_does_not_decide():
     assert found[configs[5]] == float("inf")
 
 
+def test_a_shortlist_is_ranked_by_estimates(tool, layers):
+    patch_flashinfer(budget=4, store=False)
+    tuner = AutoTuner()
+    tuner.is_tuning_mode = True
+    (m, k, n), times = next(iter(layers[0].items()))
+    inputs = [torch.empty(m, k, device="meta"), torch.empty(k, n, device="meta")]
+    found = tuner.rank_tactics("gemm", [tool.runner], TuningConfig(), inputs, k=3)
+    assert found[0] == min(times, key=times.get)
+    assert len(set(found)) == 3
+
+
+def test_tactics_may_be_any_sequence(tool):
+    """Numbers, of which FlashInfer's filter passes on what a runner returns."""
+    undo = patch_flashinfer(budget=4, store=False)
+    blocklist = TacticsBlocklist()
+    assert blocklist.filter("gemm", tool.runner, range(6)) == [*range(6)] * 2
+    assert blocklist.filter("gemm", tool.runner, ()) == []
+    undo()
+    assert blocklist.filter("gemm", tool.runner, range(6)) == range(6)
+
+
 def test_others_who_ask_for_a_time_get_it(tool):
     patch_flashinfer(budget=4, store=False)
     tool.tune()
@@ -170,10 +191,10 @@ def test_failing_tactics_are_remembered(tool, layers):
 
 def test_other_versions_are_refused(tool, monkeypatch):
     monkeypatch.delattr(AutoTuner, "_prepare_input_tensors")
-    with pytest.raises(UsageError, match=r"0\.7\.2 was tested"):
+    with pytest.raises(UsageError, match=r"fits FlashInfer 0\.7\.2"):
         patch_flashinfer()
     monkeypatch.setitem(sys.modules, "flashinfer.autotuner", None)
-    with pytest.raises(UsageError, match="does not fit this version"):
+    with pytest.raises(UsageError, match="which is not here"):
         patch_flashinfer()
 
 

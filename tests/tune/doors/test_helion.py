@@ -75,22 +75,10 @@ def test_the_best_measured_one_is_chosen(measured):
     assert distance(chosen) == min(map(distance, measured))
 
 
-def test_fewer_than_helions_own_search_and_no_slower(measured):
-    x, y = torch.randn(128, 128), torch.randn(128, 128)
-    theirs = matmul(autotune_effort="quick").bind((x, y)).autotune((x, y))
-    count = len(measured)
-    measured.clear()
-    kernel = matmul(autotuner_fn=helion_autotuner(budget=8))
-    ours = kernel.bind((x, y)).autotune((x, y))
-    assert measured[0] == kernel.bind((x, y)).config_spec.default_config()
-    assert len(measured) <= 8 < count
-    assert distance(ours) <= distance(theirs)
-
-
 @pytest.mark.parametrize("moved", ["benchmark_batch", "normalize_autotune_seed_configs"])
 def test_other_versions_are_refused(monkeypatch, moved):
     home = base_search if hasattr(base_search, moved) else BaseSearch
     monkeypatch.delattr(home, moved)
     x = torch.randn(128, 128)
-    with pytest.raises(UsageError, match=r"Helion 1\.5\.1 was tested"):
+    with pytest.raises(UsageError, match=r"fits Helion 1\.5\.1"):
         matmul(autotuner_fn=helion_autotuner(budget=2)).bind((x, x)).autotune((x, x))
