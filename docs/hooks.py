@@ -32,6 +32,11 @@ OUTSIDE = (
 ON_SITE = {"README.md": "index.md", "examples": "examples/index.md"}
 """Paths in the repository, and where they are on the site if not at the same place."""
 LANGUAGES = {".py": "python", ".c": "c", ".sh": "bash"}
+TABLE = (
+    "<style>.output {overflow-x: auto; white-space: nowrap} .output p {white-space: normal} "
+    ".output :is(td, th) {padding: 0 .6em}</style>"
+)
+"""How tables of notebooks look: wide ones scroll."""
 LINK = re.compile(r"\]\((?!\w+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
@@ -84,7 +89,7 @@ def shown(output: dict[str, Any]) -> str:
         return f'<img alt="the plot" style="max-width: 100%" src="{picture}">'
     if "text/html" in data:
         lines = (line.strip() for line in data["text/html"].splitlines())
-        return f"<div style='overflow-x: auto'>{' '.join(lines)}</div>"
+        return f"{TABLE}<div class='output'>{' '.join(lines)}</div>"
     return f"```text\n{data.get('text/plain', ''.join(output.get('text', ())))}\n```"
 
 

@@ -26,3 +26,12 @@ def test_one_live_line_in_a_notebook(capsys, monkeypatch):
     assert [line.strip() for line in err.split("\r")[1:]] == [
         "profiling 0/2", "profiling 1/2 3 ms", "profiling 2/2", "profiling 2/2 done"
     ]  # fmt: skip
+
+
+def test_a_terminal_shows_the_time_left(capsys, monkeypatch):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    with progress_bar() as progress:
+        progress.start("profiling", 2)
+        progress.advance()
+    assert "-:--:--" in capsys.readouterr().err, "unknown yet; the time gone is 0:00:00"

@@ -89,3 +89,10 @@ def test_the_first_page_and_the_words_stay_short():
     assert len(first.split()) <= 500
     words = (ROOT / "docs" / "words.md").read_text(encoding="utf-8")
     assert 0 < len(re.findall(r"^\| (?!word |-)", words, flags=re.M)) <= 40
+
+
+def test_every_extra_has_its_size():
+    table = (ROOT / "docs" / "install.md").read_text(encoding="utf-8").partition("## Extras")[2]
+    sizes = re.findall(r"^\|.*\| ([^|]+) \|$", table, flags=re.M)[1:]
+    assert len(sizes) > 10
+    assert not [size for size in sizes if not re.match(r"\d|as |---", size)]

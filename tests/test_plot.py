@@ -15,6 +15,7 @@ from matplotlib import pyplot
 
 from foretune import plot
 from foretune.errors import UnknownName, UsageError
+from foretune.models.validation.evaluation import Validation
 from foretune.objective import Objective
 from foretune.tune import job, tune_pareto, tune_problem
 from foretune.tune.campaign.finished import Campaign
@@ -59,6 +60,8 @@ def test_predicted_over_measured(tuned, ax):
     assert ax.get_title() == f"{inside / drawn:.0%} of {drawn} in the 90 % interval"
     with pytest.raises(UsageError, match="nothing was predicted"):
         plot.predicted_measured(tuned, ax=ax)
+    with pytest.raises(UsageError, match="no problem was held out"):
+        plot.predicted_measured(Validation(), ax=ax)
 
 
 def test_knobs(tuned, ax):

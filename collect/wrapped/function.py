@@ -104,8 +104,8 @@ class FunctionKernel(WrappedKernel):
         ):
             text = ", ".join(f"{knob}={value}" for knob, value in defaults.items())
             warnings.warn(
-                f"{self.name}'s own default, {text}, is not among its configurations: winners are "
-                "compared with another",
+                f"{self.name}'s own default, {text}, is not among its configurations: add it, or "
+                "winners are compared with another",
                 ForetuneWarning,
                 stacklevel=4,
             )

@@ -113,8 +113,8 @@ class Plan(Result):
         return {"front": self.to_frame().to_dict("records")}
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the Pareto front, fastest first."""
-        front = self.pareto
+        """Return the Pareto front, most throughput first."""
+        front = self.pareto[::-1]
         layouts = [describe_layout(row) for _, row in front.iterrows()]
         return front.assign(layout=layouts)[SHOWN].reset_index(drop=True)
 

@@ -7,7 +7,13 @@ from contextvars import ContextVar
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
@@ -44,7 +50,7 @@ def progress_bar(notes: bool = False) -> Iterator[ProgressSeam]:
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
-        TimeElapsedColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
         TextColumn("{task.fields[note]}", style="dim"),
     )
     with Progress(*columns, console=Console(stderr=True), expand=False) as bar:

@@ -223,8 +223,10 @@ def _measured(result: Any) -> pd.DataFrame:
 
 
 def _held_out(result: Any) -> pd.DataFrame:
-    validation = getattr(result, "validation", result)
-    if held_out := getattr(validation, "held_out", None):
+    held_out = getattr(getattr(result, "validation", result), "held_out", None)
+    if held_out is not None:
+        if not held_out:
+            raise UsageError("no problem was held out: there is nothing to draw")
         return next(iter(held_out.values()))
     names = {"time_ms": "truth", "predicted_ms": "prediction", "low_ms": "low", "high_ms": "high"}
     table = _table(result).rename(columns=names)
