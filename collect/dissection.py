@@ -2,7 +2,7 @@
 
 Latency is that of dependent loads in random order, one per cache line (pointer chasing), and
 bandwidth that of vector loads in order, both by one core over working sets of growing size. A level
-of the hierarchy ends where the latency leaves its plateau for good. See McVoy and Staelin, lmbench,
+of the hierarchy ends where latency leaves its plateau for good. See McVoy and Staelin, lmbench,
 USENIX 1996; Luo et al., "Benchmarking and dissecting the Nvidia Hopper GPU architecture", 2024.
 """
 
@@ -109,7 +109,7 @@ class MemoryCurve:
 
 @dataclass(frozen=True)
 class Dissection:
-    """What was measured of a CPU.
+    """Measurements of a CPU.
 
     Attributes:
         memory: the caches and main memory, as one core sees them.

@@ -16,8 +16,6 @@ from foretune.problem import Problem
 from foretune.space import SearchSpace
 
 SHIPPED = Path(__file__).parent / "shipped" / "code_time.json"
-CODE = "code"
-"""Name of the predictor that reads the kernel's code."""
 MAX_CONFIGURATIONS = 1000
 """Every configuration is compiled: larger spaces are refused."""
 CYCLE_NS = 0.27
@@ -110,7 +108,7 @@ class CodePredictor:
 
     Args:
         kernel: a Numba function or a source in C or C++.
-        model: costs of what is counted; None: those shipped.
+        model: costs of the counts; None: those shipped.
     """
 
     def __init__(self, kernel: Kernel, model: CodeTime | None = None) -> None:

@@ -95,7 +95,7 @@ def train_predictor(
         parameters: model parameters.
         validate: ``quick`` holds out one fold, for one more fit; ``full`` every fold of every
             split; ``none`` nothing.
-        sizes: of a table that is no run table, the columns that are the problem; the others are
+        sizes: the problem columns of a table that is no run table; the others are
             the configuration. Empty: all are the problem.
 
     Raises:

@@ -20,7 +20,6 @@ from foretune.errors import (
 )
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
-from foretune.models.code_time import CODE, CodePredictor
 from foretune.models.saved.guides import PredictorRequest, SearchPredictor
 from foretune.models.saved.lookup import PredictorSource, find_search_predictor
 from foretune.objective import ConstrainedObjective, Limit, Objective, limitable_columns_of
@@ -110,7 +109,9 @@ class TuningJob:
         Raises:
             PredictorError, TrackingError, UsageError: it cannot be used.
         """
-        if isinstance(source, str) and source == CODE:
+        if isinstance(source, str) and source == "code":
+            from foretune.models.code_time import CodePredictor
+
             return SearchPredictor.for_device(CodePredictor(self.kernel), self.device)
         power = any(objective.needs_power for objective in self.objectives)
         request = PredictorRequest(

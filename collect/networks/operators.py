@@ -76,7 +76,7 @@ _Description = tuple[str, dict[str, Any]] | None
 def _product(call: Call) -> _Description:
     if call.name not in PRODUCTS:
         return None
-    start = int(call.name in ("addmm", "baddbmm"))  # what is added comes first
+    start = int(call.name in ("addmm", "baddbmm"))  # the added values come first
     first, second = call.tensors[start : start + 2]
     if min(len(first.shape), len(second.shape)) < 2:
         return None

@@ -352,7 +352,7 @@ def _yaml(options: Mapping[str, Any]) -> str:
 
 
 def _static_share(deployment: Deployment, layout: Layout, requests: float) -> float:
-    """Return the share for weights and cache of what is free before weights are loaded."""
+    """Return the share of the memory that is free before loading, for weights and cache."""
     held, total = deployment.memory(requests, layout), deployment.system.memory_gib * GIB
     return (USABLE_SHARE * total - held.activations - held.engine) / (total - held.engine)
 

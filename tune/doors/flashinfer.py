@@ -139,7 +139,7 @@ class _Door:
 
     @property
     def _times(self) -> TacticTimes:
-        """What is known of the operator."""
+        """Times of the operator so far."""
         if self._operator not in self._operators:
             subject = Subject(self._operator, *_environment())
             self._operators[self._operator] = TacticTimes(subject, self._store)

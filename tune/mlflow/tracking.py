@@ -303,7 +303,7 @@ class Tracker:
             self._client.log_artifact(run_id, str(path))
 
     def log_charts(self, run_id: str, charts: Mapping[Callable[..., Any], Any]) -> None:
-        """Write charts as images, if Matplotlib is installed: function of `plot` -> what it draws.
+        """Write charts as images, if Matplotlib is installed: function of `plot` -> its argument.
 
         A chart that has nothing to draw is left out.
         """

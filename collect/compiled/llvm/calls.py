@@ -27,7 +27,7 @@ CACHES = {"l1": ("l1_kib", 32.0), "l2": ("l2_kib", 1024.0), "l3": ("l3_kib", 327
 """Caches: the device's spec, and its usual size in KiB."""
 SIMULATED_TIMES = 50
 SIMULATED_CPU = "icelake-server"
-"""llvm-mca's model: of those of Debian's release, the newest one that knows 512-bit vectors."""
+"""llvm-mca's model: the newest one in Debian's release that knows 512-bit vectors."""
 CALL_OR_RETURN = ("call", "ret")
 
 

@@ -37,7 +37,7 @@ class Instruction:
     Attributes:
         name: of its result, like ``%x``; empty without one.
         op: its opcode.
-        type: of its result; of what is stored or compared.
+        type: the type of its result, or of the value that is stored or compared.
         operands: values: names, or constants as text.
         detail: predicate of a comparison, source type of a cast or an address, incoming
             (value, block) of a phi, targets of a branch, callee of a call.

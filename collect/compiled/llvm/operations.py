@@ -1,6 +1,6 @@
 """Operations of a call, and the chains between iterations: cycles on a core of today.
 
-Throughputs and latencies are those of current x86 cores, rounded. What is learned corrects them, so
+Throughputs and latencies are those of current x86 cores, rounded. Learned costs correct them, so
 that they need not be exact.
 """
 

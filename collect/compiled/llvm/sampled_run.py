@@ -1,6 +1,6 @@
 """How often each block of a call runs, and at which addresses, without running it.
 
-A sampled run interprets the integers of a function for known arguments. Of each loop it follows the
+A sampled run interprets the integers of a function for known arguments. In each loop it follows the
 first two iterations, the middle and the last one: the comparison that leaves the loop changes by
 the same step each time, so that the first two give the number of iterations.
 """
@@ -220,7 +220,7 @@ class SampledRun:
 
 
 def pointers_of(i: Instruction) -> list[str]:
-    """Return the addresses that an instruction accesses; of a copy, its target comes first."""
+    """Return the addresses that an instruction accesses; the target of a copy comes first."""
     if i.op in ("load", "store"):
         return i.operands[-1:]
     if i.op == "call" and "llvm.masked." in i.detail:

@@ -40,7 +40,7 @@ TOKENS = ("input", "output")
 
 @dataclass
 class Calibration:
-    """What a stack's lines say of other deployments of the same model.
+    """Corrections of a model's other deployments by a stack's lines.
 
     Attributes:
         processes: latency -> process of log(measured / predicted).
@@ -128,7 +128,7 @@ def _deployment(
 ) -> Deployment:
     """Return the deployment of a line.
 
-    Its layout is in vLLM's ``--metadata tp=4``, or in what SGLang's server said of itself.
+    Its layout is in vLLM's ``--metadata tp=4``, or in the arguments that SGLang's server reports.
     """
     server = line.get("server_info")
     server = server if isinstance(server, dict) else {}

@@ -76,21 +76,10 @@ def campaign(
         progress_bar() as progress,
     ):
         done = run_campaign(
-            chosen,
-            running,
-            chosen_preset,
-            problems=problems,
-            objective=parsed_objective,
-            model=model,
-            searcher=searcher,
-            predictor=predictor,
-            out=out,
-            seed=root.seed,
-            store=root.store,
-            patience_s=root.patience_s,
-            progress=progress,
-            **stop.to_kwargs(),
-        )
+            chosen, running, chosen_preset, problems=problems, objective=parsed_objective,
+            model=model, searcher=searcher, predictor=predictor, out=out, seed=root.seed,
+            store=root.store, patience_s=root.patience_s, progress=progress, **stop.to_kwargs(),
+        )  # fmt: skip
     _show(output, done)
     emitted = show_carbon(output, carbon, launch_energies(list(done.results)), "launches")
     output.result({**done.summary(), **emitted})

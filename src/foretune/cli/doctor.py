@@ -62,7 +62,7 @@ def doctor(
 
 
 def _probe(output: Output, plot: Path | None) -> None:
-    """Take the CPU and the GPUs apart, print what was found, and keep the CPU's rates."""
+    """Dissect the CPU and the GPUs, print the results, and keep the CPU's rates."""
     from foretune.collect.devices import local_gpus, probe_cpu
     from foretune.collect.dissection import dissect_cpu
 

@@ -56,7 +56,7 @@ def predict(
 ) -> None:
     """Rank the configurations of a problem without running anything.
 
-    Of a network, MODEL.pt2 of torch.export, show latency, energy and peak memory.
+    For a network (MODEL.pt2 of torch.export), show latency, energy and peak memory.
 
     With --explain, show what limits the runs and what predictions rest on, or why one configuration
     is predicted faster and what limits either.
@@ -65,17 +65,12 @@ def predict(
     With --from code, name a CPU kernel that never ran instead of a predictor: a function of
     numba.njit, or a source in C (with clang).
     """
+    count = options.require_positive_int(top, "--top")
     if source is not None:
         from foretune.cli.predict_code import rank_by_code
 
-        rank_by_code(
-            context, predictor, source, problem, options.require_positive_int(top, "--top")
-        )
-        return
-    from foretune.models.saved.guides import require_kernel
-    from foretune.models.saved.lookup import read_predictor
-
-    if predictor.endswith(networks.SUFFIX):
+        rank_by_code(context, predictor, source, problem, count)
+    elif predictor.endswith(networks.SUFFIX):
         others = ("kernel", "problem", "top", "explain", "config", "objective")
         options.reject_options(context, others, "a network does not take")
         networks.predict_network(
@@ -84,11 +79,45 @@ def predict(
             parse_sizes(threads, "--threads") if threads else [],
             options.read_local_device(device or "cpu"),
         )  # fmt: skip
-        return
-    options.reject_options(
-        context, ("operators", "batch", "threads"), "only a network, MODEL.pt2, takes"
-    )
-    options.require_positive_int(top, "--top")
+    else:
+        named = ("operators", "batch", "threads")
+        options.reject_options(context, named, "only a network, MODEL.pt2, takes")
+        _check_question(kernel, problem, explain, config, objective)
+        output = Output(options.root_options(context).as_json)
+        _answer(output, predictor, kernel, problem, count, explain, config, device, objective)
+
+
+def _answer(
+    output: Output,
+    predictor: str,
+    kernel: str,
+    problem: str,
+    count: int,
+    explain: bool,
+    config: list[str],
+    device: str | None,
+    objective: str | None,
+) -> None:
+    """Show what a saved predictor says."""
+    from foretune.models.saved.guides import require_kernel
+    from foretune.models.saved.lookup import read_predictor
+
+    loaded = read_predictor(predictor)
+    if kernel:
+        require_kernel(loaded, kernel)
+    if not explain:
+        by = objective or _primary_target(loaded).partition("_")[0]
+        _show_ranking(output, loaded, problem, options.device_for(loaded, device), count, by)
+    elif problem:
+        _compare(output, loaded, problem, config, device)
+    else:
+        _show_importance(output, loaded)
+
+
+def _check_question(
+    kernel: str, problem: str, explain: bool, config: list[str], objective: str | None
+) -> None:
+    """Raise UsageError if the options ask for nothing, or for two answers."""
     if config and not explain:
         raise UsageError("--config needs --explain: add it")
     if objective and explain:
@@ -98,16 +127,6 @@ def predict(
                          "--problem M=…,N=…,K=…")  # fmt: skip
     if explain and (problem or config) and (not problem or len(config) != 2):
         raise UsageError("to compare, give --problem and --config twice; without them, neither")
-    loaded, output = read_predictor(predictor), Output(options.root_options(context).as_json)
-    if kernel:
-        require_kernel(loaded, kernel)
-    if not explain:
-        by = objective or _primary_target(loaded).partition("_")[0]
-        _show_ranking(output, loaded, problem, options.device_for(loaded, device), top, by)
-    elif problem:
-        _compare(output, loaded, problem, config, device)
-    else:
-        _show_importance(output, loaded)
 
 
 def _show_ranking(

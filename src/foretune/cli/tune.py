@@ -244,7 +244,6 @@ def _tune_kernel(
     output: Output,
 ) -> None:
     from foretune.datasets.run_log import RunLog
-    from foretune.models.code_time import CODE
     from foretune.models.saved.lookup import AUTO, NONE, read_guide
     from foretune.registry import get_kernel, load
     from foretune.tune.functions.result import Best
@@ -261,7 +260,7 @@ def _tune_kernel(
     wanted = options.read_problem(chosen, problem)
     load("searchers", search.searcher)
     predictor = search.predictor
-    guide = predictor if predictor in (AUTO, CODE, NONE) else read_guide(predictor)
+    guide = predictor if predictor in (AUTO, "code", NONE) else read_guide(predictor)
     stop, root = search.budget, search.root
     count = _front_budget(search, export) if len(objectives) > 1 else None
     with (
