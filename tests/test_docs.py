@@ -76,7 +76,7 @@ def test_a_decision_is_listed_and_short(page):
         assert f"({page.name})" in (page.parent / "README.md").read_text(encoding="utf-8")
 
 
-GUIDES = [page for page in sorted((ROOT / "docs").glob("*.md"))]
+GUIDES = sorted((ROOT / "docs").glob("*.md"))
 
 
 @pytest.mark.parametrize("page", GUIDES, ids=named)

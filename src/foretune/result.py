@@ -35,6 +35,9 @@ class Result:
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.headline})"
 
+    def __str__(self) -> str:
+        return self.headline
+
     def __eq__(self, other: object) -> bool:
         """Whether all fields are equal; NaN is equal to NaN."""
         return type(self) is type(other) and _same(_compared(self), _compared(other))
