@@ -277,7 +277,7 @@ class TestExport:
         monkeypatch.setenv("COLUMNS", "80")
         assert main(["export", "--help-all"]) == 0
         lines = capsys.readouterr().out.splitlines()
-        (first,) = (i for i, line in enumerate(lines) if "Prints how much" in line)
+        (first,) = (i for i, line in enumerate(lines) if "Prints how" in line)
         assert lines[first + 1].split()[:3] == ["much", "of", "the"]
         assert len(lines[first + 1].split()) > 6
 
