@@ -13,6 +13,7 @@ from torch.utils._pytree import tree_leaves
 from foretune.collect.networks.call import Call
 from foretune.collect.networks.operators import HOST, NetworkOperator, operator_of
 from foretune.errors import ForetuneError, UsageError
+from foretune.files import require_regular_file
 from foretune.kernel import Launch
 from foretune.problem import Problem
 from foretune.space import Configuration
@@ -53,7 +54,7 @@ def read_network(path: str | PathLike[str], batch: int | None = None, threads: i
         UsageError: the graph was exported for one batch only.
     """
     try:
-        program = torch.export.load(path)
+        program = torch.export.load(require_regular_file(path))
     except Exception as e:
         line = next(iter(str(e).splitlines()), type(e).__name__)
         raise ForetuneError(f"{path} is no graph of torch.export.save: {line}") from e
