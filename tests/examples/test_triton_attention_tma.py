@@ -44,7 +44,7 @@ def test_spaces(limits, on_device):
     [
         ("sm_90", {}, "wgmma.mma_async"),
         ("sm_100", {}, "tcgen05.mma"),
-        ("sm_100", {"WARP_SPECIALIZE": True}, 5),
+        ("sm_100", {"WARP_SPECIALIZE": True}, "tcgen05.mma"),
     ],
 )
 def test_it_compiles(architecture, more, unit, on_device):
