@@ -15,8 +15,8 @@ A second table adds noise to the clock: the choice by estimates beside that of t
 
 ``helion``: a product of 64 × 64 matrices in interpreted Pallas, by Foretune, by Helion's own
 search with little effort and at random. To the target: configurations measured, with failures,
-until one is within 10 % of the fastest of all; ``>n`` if none was. The interpreter's times
-say nothing about other machines.
+until one is within 10 % of the fastest of all, for five seeds. The interpreter's times say nothing
+about other machines.
 """
 
 import argparse
@@ -42,6 +42,8 @@ from foretune.tune.doors import KernelTunerStrategy
 
 Bucket = tuple[int, int, int]
 EVALUATIONS = (10, 20, 50, 100)
+SEEDS = 5
+"""Searches in Helion, each with other random configurations."""
 STRATEGIES: dict[str, Callable[[], Any]] = {
     "Foretune": KernelTunerStrategy,
     "hybrid_vndx": lambda: "hybrid_vndx",
@@ -309,11 +311,11 @@ def flashinfer_noise(table: Path, levels: Sequence[float] = (0.01, 0.02, 0.05)) 
     return markdown(["noise", "chosen by", "kept", "two runs agree"], rows)
 
 
-def helion(budget: int = 8) -> str:
+def helion(budget: int = 16) -> str:
     """Return the table of Helion's searches on one interpreted product."""
     import helion as tool
     import torch
-    from helion.autotuner.base_search import BaseSearch
+    from helion.autotuner.base_search import BaseSearch, PopulationBasedSearch
     from helion_product import product
 
     from foretune.tune.doors import helion_autotuner
@@ -328,24 +330,30 @@ def helion(budget: int = 8) -> str:
 
     os.environ["HELION_SKIP_CACHE"] = "1"
     BaseSearch.benchmark_batch = counted
-    runs: dict[str, list[float]] = {}
+    # On a TPU it compares the finalists by their device times; in the interpreter it takes hours.
+    PopulationBasedSearch._final_pick_supported = lambda search: False
+    runs: dict[str, list[list[float]]] = {}
     x, y = torch.randn(64, 64), torch.randn(64, 64)
-    for name, options in (
-        ("Foretune", {"autotuner_fn": helion_autotuner(budget)}),
-        ("Helion's, quick", {"autotune_effort": "quick"}),
-        ("random", {"autotuner_fn": helion_autotuner(budget, "random")}),
-    ):
-        measured.clear()
-        tool.kernel(product, static_shapes=True, autotune_random_seed=0, **options)(x, y)
-        runs[name] = list(measured)
-    target = 1.1 * min(map(min, runs.values()))
+    for seed in range(SEEDS):
+        for name, options in (
+            ("Foretune", {"autotuner_fn": helion_autotuner(budget)}),
+            ("Helion's, quick", {"autotune_effort": "quick"}),
+            ("random", {"autotuner_fn": helion_autotuner(budget, "random")}),
+        ):
+            measured.clear()
+            tool.kernel(product, static_shapes=True, autotune_random_seed=seed, **options)(x, y)
+            runs.setdefault(name, []).append(list(measured))
+    target = 1.1 * min(min(times) for found in runs.values() for times in found)
     rows = []
-    for name, times in runs.items():
-        within = [i for i, time in enumerate(times, 1) if time <= target]
-        failed = sum(not np.isfinite(time) for time in times)
+    for name, found in runs.items():
+        within = [next((i for i, t in enumerate(times, 1) if t <= target), 0) for times in found]
         rows.append([
-            name, str(len(times)), str(failed), str(within[0]) if within else f">{len(times)}",
-            f"{times[0]:.3g}", f"{min(times):.3g}",
+            name,
+            f"{np.mean([len(times) for times in found]):.0f}",
+            f"{np.mean([np.isinf(times).sum() for times in found]):.0f}",
+            ", ".join(str(n) if n else "never" for n in within),
+            f"{np.median([times[0] for times in found]):.3g}",
+            f"{np.median([min(times) for times in found]):.3g}",
         ])  # fmt: skip
     titles = ["search", "measured", "failed", "to the target", "default, ms", "best, ms"]
     return markdown(titles, rows)
