@@ -3,7 +3,8 @@
     python benchmarks/dissection.py [--repeats 15]
 
 Bandwidth is read by one core, in turns, the better of all repeats of either (``likwid-bench -t
-load_avx512``, or the widest ``load`` that runs). Sizes are those that Linux tells.
+load_avx512``, or the widest ``load`` that runs), beside a sum by NumPy. Sizes are those that Linux
+tells.
 """
 
 import argparse
@@ -15,7 +16,7 @@ import numpy as np
 from machine import heading, markdown
 
 from foretune.collect import local_device
-from foretune.collect.cpu import cache_sizes
+from foretune.collect.cpu import cache_sizes, fast_seconds
 from foretune.collect.dissection import _Buffer, dissect_cpu
 
 VOLUME = 1 << 28
@@ -35,7 +36,7 @@ def main() -> None:
     for level in found.memory.levels:
         memory = level.name == "memory"
         size = int(found.memory.sizes_kib[-1] if memory else level.size_kib / 2)
-        ours, theirs = compare(size, repeats)
+        ours, theirs, by_numpy = compare(size, repeats)
         rows.append([
             level.name,
             "-" if memory else f"{level.size_kib:,.0f}",
@@ -45,23 +46,27 @@ def main() -> None:
             f"{ours:.1f}",
             f"{theirs:.1f}",
             f"{ours / theirs:.2f}",
+            f"{by_numpy:.1f}",
             f"{level.difference:.1%}",
         ])  # fmt: skip
     columns = [
         "level", "KiB", "Linux says", "ratio", "latency, ns", "GB/s", "likwid-bench", "ratio",
-        "rounds differ by",
+        "np.sum", "rounds differ by",
     ]  # fmt: skip
     print(markdown(columns, rows))
 
 
-def compare(size_kib: int, repeats: int) -> tuple[float, float]:
-    """Return the rates at which we and likwid-bench read a working set, GB/s; NaN without it."""
-    buffer = _Buffer(size_kib)
-    ours, theirs = [], []
+def compare(size_kib: int, repeats: int) -> tuple[float, float, float]:
+    """Return the rates at which we, likwid-bench (NaN without it) and NumPy read, GB/s."""
+    buffer, numbers = _Buffer(size_kib), np.zeros(size_kib * 128)
+    numbers[:] = 1.0
+    rates = []
     for _ in range(repeats):
-        ours.append(buffer.read_gbps(size_kib, seconds=0.2))
-        theirs.append(likwid_gbps(size_kib))
-    return max(ours), float(np.nanmax([*theirs, -np.inf])) if any(theirs) else np.nan
+        ours = buffer.read_gbps(size_kib, seconds=0.2)
+        by_numpy = numbers.nbytes / fast_seconds(numbers.sum, 0.1) / 1e9
+        rates.append((ours, likwid_gbps(size_kib), by_numpy))
+    ours, theirs, by_numpy = np.max(rates, axis=0).tolist()
+    return ours, theirs, by_numpy
 
 
 def likwid_gbps(size_kib: int) -> float:
