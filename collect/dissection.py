@@ -57,7 +57,7 @@ class Level:
         size_kib: largest working set that it serves; infinite for memory.
         latency_ns: time of a dependent load.
         read_gbps: rate at which one core reads, GB/s.
-        difference: relative difference of two rounds of latencies, the larger one of its sizes.
+        difference: relative difference of two rounds of latencies, median over its sizes.
     """
 
     name: str

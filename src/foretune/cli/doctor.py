@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,7 @@ def _probe(output: Output, plot: Path | None) -> None:
         found = dissect_cpu(progress)
         now = probe_cpu(refresh=True, dissected=found.specs)
         curves = {cpu_name(): found.memory}
-        for gpu in local_gpus():
+        for gpu in local_gpus() if find_spec("triton") else []:
             from foretune.collect.gpu_dissection import dissect_gpu
 
             curves[gpu.name] = dissect_gpu(gpu, progress)
