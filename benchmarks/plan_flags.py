@@ -3,11 +3,13 @@
 Run: ``python benchmarks/plan_flags.py vllm-….whl sglang-….whl [--freeze]``. Flags are read from the
 sources in the wheels (``pip download --no-deps vllm sglang``), so neither is installed. The table
 counts commands of the models in the catalog on one node of each system. ``--freeze`` writes the
-lists that the tests compare with. TensorRT-LLM's flags come from its documentation.
+lists that the tests compare with; ``--commands`` writes the commands, for ``plan_parsers.py``.
+TensorRT-LLM's flags come from its documentation.
 """
 
 import argparse
 import ast
+import json
 import sys
 import zipfile
 from collections.abc import Iterator
@@ -40,8 +42,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("wheels", type=Path, nargs="+")
     parser.add_argument("--freeze", action="store_true")
+    parser.add_argument("--commands", type=Path, help="JSON file to write: engine -> commands")
     arguments = parser.parse_args()
-    rows, failed = [], False
+    rows, failed, written = [], False, {}
     for wheel in arguments.wheels:
         engine, version = wheel.name.split("-")[:2]
         known = flags_in(wheel, SOURCES[engine])
@@ -49,7 +52,8 @@ def main() -> None:
             text = "\n".join(sorted(known)) + "\n"
             (FROZEN / f"{engine}-{version}.txt").write_text(text, encoding="utf-8")
         counts = [0, 0]
-        for command in commands(engine):
+        written[engine] = list(commands(engine))
+        for command in written[engine]:
             refused = flags_of(command) - known
             counts[bool(refused)] += 1
             if refused:
@@ -57,6 +61,8 @@ def main() -> None:
         failed |= counts[1] > 0 or version != ENGINE_VERSIONS[engine]
         rows.append([engine, version, str(len(known)), *map(str, counts)])
     print(markdown(("engine", "version", "flags", "commands that parse", "refused"), rows))
+    if arguments.commands:
+        arguments.commands.write_text(json.dumps(written), encoding="utf-8")
     sys.exit(failed)
 
 
