@@ -1,4 +1,8 @@
-"""Placement as a Gymnasium environment: importing this module registers ``foretune/Place-v0``."""
+"""Placements as Gymnasium environments: importing this module registers both.
+
+``foretune/Place-v0`` places operators on devices or in precisions, ``foretune/PlaceTensors-v0``
+tensors in memories.
+"""
 
 from collections.abc import Sequence
 
@@ -6,6 +10,7 @@ import gymnasium
 
 from foretune.search.policies.environment import DecisionEnv, DecisionVectorEnv
 from placement.decisions import Placement, PlacementDecisions
+from placement.tensors import TensorDecisions, TensorGraph
 
 
 class PlaceEnv(DecisionEnv):
@@ -22,8 +27,17 @@ class PlaceVectorEnv(DecisionVectorEnv):
         super().__init__(PlacementDecisions(placements), num_envs)
 
 
-gymnasium.register(
-    id="foretune/Place-v0",
-    entry_point=f"{__name__}:PlaceEnv",
-    vector_entry_point=f"{__name__}:PlaceVectorEnv",
-)
+class PlaceTensorsEnv(DecisionEnv):
+    """Chooses a memory for one tensor after the other (`TensorDecisions`)."""
+
+    def __init__(self, graphs: Sequence[TensorGraph], render_mode: str | None = None) -> None:
+        super().__init__(TensorDecisions(graphs), render_mode)
+
+
+for name, single, vector in (
+    ("Place-v0", "PlaceEnv", f"{__name__}:PlaceVectorEnv"),
+    ("PlaceTensors-v0", "PlaceTensorsEnv", None),
+):
+    gymnasium.register(
+        id=f"foretune/{name}", entry_point=f"{__name__}:{single}", vector_entry_point=vector
+    )
