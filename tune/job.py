@@ -25,6 +25,7 @@ from foretune.models.saved.lookup import PredictorSource, find_search_predictor
 from foretune.objective import ConstrainedObjective, Limit, Objective, limitable_columns_of
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
+from foretune.registry import load, registered
 from foretune.search.drivers import run
 from foretune.search.loop import SearchResult, search
 from foretune.search.prior import prior_from_predictor
@@ -109,10 +110,9 @@ class TuningJob:
         Raises:
             PredictorError, TrackingError, UsageError: it cannot be used.
         """
-        if isinstance(source, str) and source == "code":
-            from foretune.models.code_time import CodePredictor
-
-            return SearchPredictor.for_device(CodePredictor(self.kernel), self.device)
+        if isinstance(source, str) and source in registered("predictors"):
+            predictor = load("predictors", source)(self.kernel)
+            return SearchPredictor.for_device(predictor, self.device)
         power = any(objective.needs_power for objective in self.objectives)
         request = PredictorRequest(
             self.kernel.name, self.kernel.source_hash, self.device,

@@ -192,6 +192,11 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "xgboost": "foretune.models.trees.boosting:BoostingModel",
         "random_forest": "foretune.models.trees.forest:ForestModel",
     },
+    "predictors": {"code": "foretune.models.code_time:CodePredictor"},
+    "runners": {
+        "local": "foretune.collect.runner:IsolatedRunner",
+        "ray": "foretune.collect.distributed.ray_runner:RayRunner",
+    },
     "searchers": {
         "random": "foretune.search.simple:RandomSearcher",
         "exhaustive": "foretune.search.simple:ExhaustiveSearcher",

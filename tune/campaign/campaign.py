@@ -168,6 +168,34 @@ def run_campaign(
     return campaign.with_state(folder.state)
 
 
+def notify_observers(
+    path: Path,
+    observers: Sequence[str | CampaignObserver] = DEFAULT_OBSERVERS,
+    *,
+    tracking_uri: str | None = None,
+    progress: Progress = SILENT,
+) -> Campaign:
+    """Tell observers of the finished campaign in the folder ``path``; return the campaign.
+
+    The report is written again, and MLflow gets what it does not have.
+
+    Raises:
+        UsageError: there is no finished campaign.
+        TrackingError: MLflow cannot be reached.
+    """
+    start, campaign = load_campaign(path)
+    for observer in make_observers(observers, tracking_uri, progress):
+        observer.on_start(start)
+        try:
+            for result in campaign.results:
+                observer.on_result(result)
+            observer.on_finish(campaign)
+        except BaseException as e:
+            observer.on_failure(e)
+            raise
+    return campaign.with_state(start.folder.state)
+
+
 def load_campaign(path: Path) -> tuple[CampaignStart, Campaign]:
     """Return the finished campaign in the folder ``path``; its predictor is trained again.
 

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.util import find_spec
-from pathlib import Path
 
 import numpy as np
 
@@ -13,7 +12,6 @@ from foretune.collect.benchmark import environment
 from foretune.datasets.runs import read_runs
 from foretune.errors import TrackingError
 from foretune.progress import SILENT, Progress
-from foretune.tune.campaign.campaign import load_campaign
 from foretune.tune.campaign.finished import Campaign
 from foretune.tune.campaign.observer import CampaignObserver, CampaignStart
 from foretune.tune.mlflow.tracking import Tracker
@@ -103,37 +101,6 @@ class CampaignTracker(CampaignObserver):
             with suppress(TrackingError):
                 status = "FAILED" if isinstance(error, Exception) else "KILLED"
                 self._tracker.end_run(self._run_id, status)
-
-
-def track_campaign(
-    path: Path, tracking_uri: str | None = None, progress: Progress = SILENT
-) -> Campaign:
-    """Write the finished campaign in ``path`` to MLflow, unless it is there already.
-
-    Args:
-        path: the campaign's folder.
-        tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
-        progress: told what happens.
-
-    Raises:
-        UsageError: there is no finished campaign.
-        TrackingError: MLflow is not installed, or cannot be reached.
-    """
-    if find_spec("mlflow") is None:
-        raise TrackingError("MLflow is not installed: pip install '.[track]'")
-    start, campaign = load_campaign(path)
-    tracker = CampaignTracker(tracking_uri, progress)
-    tracker.on_start(start)
-    try:
-        progress.start("tracking", len(campaign.results))
-        for result in campaign.results:
-            tracker.on_result(result)
-            progress.advance()
-        tracker.on_finish(campaign)
-    except BaseException as e:
-        tracker.on_failure(e)
-        raise
-    return campaign.with_state(start.folder.state)
 
 
 def _metrics(results: Sequence[TuneResult]) -> dict[str, float]:

@@ -1,14 +1,11 @@
 """The report of a campaign, written when it finishes or again later."""
 
-from pathlib import Path
-
 import pandas as pd
 
 from foretune.datasets.runs import read_runs
 from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.models.explanation import importance, is_explainable, parameter_importance
-from foretune.tune.campaign.campaign import load_campaign
 from foretune.tune.campaign.finished import Campaign
 from foretune.tune.campaign.observer import CampaignObserver, CampaignStart
 from foretune.tune.report.rates import rates
@@ -27,19 +24,6 @@ class ReportObserver(CampaignObserver):
         kernel, device = self._start.kernel, self._start.device
         runs = read_runs(self._start.folder.runs)
         write_report(campaign.report, _report_data(kernel, device, campaign, runs))
-
-
-def rebuild_report(path: Path) -> Path:
-    """Write the report of the finished campaign in ``path`` again and return where it is.
-
-    Raises:
-        UsageError: there is no finished campaign.
-    """
-    start, campaign = load_campaign(path)
-    observer = ReportObserver()
-    observer.on_start(start)
-    observer.on_finish(campaign)
-    return campaign.report
 
 
 def _report_data(

@@ -11,6 +11,7 @@ from foretune.cli import options
 from foretune.cli.carbon import CARBON, check_carbon, launch_energies, show_carbon
 from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows
 from foretune.console import progress_bar
+from foretune.lazy import require
 from foretune.problem import Problem
 from foretune.values import Value
 
@@ -87,16 +88,15 @@ def campaign(
 
 def _revisit(output: Output, report: Path | None, track: Path | None) -> None:
     """Write the report of a finished campaign again, or track it in MLflow."""
+    from foretune.tune.campaign.campaign import notify_observers
+
     written: dict[str, str] = {}
     if report is not None:
-        from foretune.tune.report.campaign import rebuild_report
-
-        written["report"] = str(rebuild_report(report))
+        written["report"] = str(notify_observers(report, ["report"]).report)
         output.say(f"report: {written['report']}")
     if track is not None:
-        from foretune.tune.mlflow.campaign import track_campaign
-
-        written["mlflow_run_id"] = str(track_campaign(track).mlflow_run_id)
+        require("mlflow", "track", "--track")
+        written["mlflow_run_id"] = str(notify_observers(track, ["mlflow"]).mlflow_run_id)
         output.say(f"MLflow run {written['mlflow_run_id']}")
     output.result(written)
 

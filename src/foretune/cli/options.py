@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import typer
 
@@ -266,22 +266,19 @@ def make_runner(
     timing: "Timing | None" = None,
 ) -> "Runner":
     """Return the runner for ``--runner``, on devices named ``device``."""
-    if runner not in ("local", "ray"):
-        raise UnknownName("runner", runner, ("local", "ray"))
-    if runner == "local":
-        from foretune.collect.runner import IsolatedRunner
+    from foretune.registry import load
 
+    kind = load("runners", runner)
+    if runner == "local":
         if ray_address and not os.environ.get("RAY_ADDRESS"):
             raise UsageError("--ray-address needs --runner ray: give both")
-        return IsolatedRunner(read_local_device(device), timing)
-    from foretune.collect.distributed.ray_runner import RayRunner
-
+        return cast("Runner", kind(read_local_device(device), timing))
     try:
         hardware: Device | str = read_local_device(device)
     except UnknownName:  # the cluster may have it
         hardware = device
     print("starting workers on Ray …", file=sys.stderr, flush=True)
-    return RayRunner(kernel, hardware, timing, address=ray_address)
+    return cast("Runner", kind(kernel, hardware, timing, address=ray_address))
 
 
 def read_any_device(name: str) -> "Device":

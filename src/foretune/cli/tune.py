@@ -245,7 +245,7 @@ def _tune_kernel(
 ) -> None:
     from foretune.datasets.run_log import RunLog
     from foretune.models.saved.lookup import AUTO, NONE, read_guide
-    from foretune.registry import get_kernel, load
+    from foretune.registry import get_kernel, load, registered
     from foretune.tune.functions.result import Best
     from foretune.tune.pareto import tune_pareto
     from foretune.tune.tuner import tune_problem
@@ -260,7 +260,8 @@ def _tune_kernel(
     wanted = options.read_problem(chosen, problem)
     load("searchers", search.searcher)
     predictor = search.predictor
-    guide = predictor if predictor in (AUTO, "code", NONE) else read_guide(predictor)
+    names = (AUTO, NONE, *registered("predictors"))
+    guide = predictor if predictor in names else read_guide(predictor)
     stop, root = search.budget, search.root
     count = _front_budget(search, export) if len(objectives) > 1 else None
     with (

@@ -14,11 +14,9 @@ from foretune.datasets import read_runs
 from foretune.errors import OutputError, ProblemError, TrackingError, UnknownName, UsageError
 from foretune.models import Predictor
 from foretune.registry import get_kernel, registered
-from foretune.tune.campaign.campaign import run_campaign
+from foretune.tune.campaign.campaign import notify_observers, run_campaign
 from foretune.tune.campaign.observer import CampaignObserver
 from foretune.tune.campaign.preset import Preset
-from foretune.tune.mlflow.campaign import track_campaign
-from foretune.tune.report.campaign import rebuild_report
 
 TINY = Preset(5, 8, 2, 2, 4, 0.01, 0.1)
 KERNEL = Toy()
@@ -193,7 +191,7 @@ def test_the_report_can_be_written_again(place):
     done = campaign(KERNEL, FakeRunner(), TINY)
     (said,) = re.findall(r'<p class="headline">(.*)</p>', done.report.read_text("utf-8"))
     done.report.unlink()
-    assert rebuild_report(done.folder) == done.report
+    assert notify_observers(done.folder, ["report"]).report == done.report
     assert said in done.report.read_text("utf-8")
 
 
@@ -204,16 +202,16 @@ def test_a_kernel_of_a_file_is_found_again(place):
     done = campaign(get_kernel("mine.py:Mine"), FakeRunner(), TINY)
     assert f"foretune tune {place / 'mine.py'}:Mine --problem" in done.report.read_text("utf-8")
     registered("kernels").pop("mine")  # as in another process
-    assert rebuild_report(done.folder) == done.report
+    assert notify_observers(done.folder, ["report"]).report == done.report
 
 
 def test_no_report_without_a_finished_campaign(place):
     with pytest.raises(UsageError, match="no campaign's folder"):
-        rebuild_report(place)
+        notify_observers(place, ["report"])
     with pytest.raises(KeyboardInterrupt):
         campaign(KERNEL, FakeRunner(interrupt_after=3), TINY)
     with pytest.raises(UsageError, match="not finished"):
-        rebuild_report(place / "campaigns" / "toy-001")
+        notify_observers(place / "campaigns" / "toy-001", ["report"])
 
 
 class Said:
@@ -253,7 +251,7 @@ class TestWithoutMlflow:
 
     def test_it_is_tracked_later(self, untracked):
         done, _ = untracked
-        tracked = track_campaign(done.folder, "sqlite:///mlflow.db")
+        tracked = notify_observers(done.folder, ["mlflow"], tracking_uri="sqlite:///mlflow.db")
         client = mlflow.MlflowClient("sqlite:///mlflow.db")
         run = client.get_run(tracked.mlflow_run_id)
         assert run.info.status == "FINISHED"
@@ -267,7 +265,7 @@ class TestWithoutMlflow:
         }
         names = {a.path for a in client.list_artifacts(run.info.run_id)}
         assert {"report.html", "best.json", "runs.parquet"} <= names
-        again = track_campaign(done.folder, "sqlite:///mlflow.db")
+        again = notify_observers(done.folder, ["mlflow"], tracking_uri="sqlite:///mlflow.db")
         assert again.mlflow_run_id == run.info.run_id
         assert len(client.search_model_versions(f"run_id = '{again.mlflow_run_id}'")) == 1
         assert client.get_run(run.info.run_id).info.status == "FINISHED"
@@ -278,12 +276,10 @@ class TestWithoutMlflow:
         with pytest.raises(TrackingError, match=r"not installed: pip install '\.\[track\]'"):
             campaign(KERNEL, runner, TINY, tracking_uri="sqlite:///mlflow.db")
         assert runner.measured == []
-        with pytest.raises(TrackingError, match="MLflow is not installed"):
-            track_campaign(place)
 
     def test_an_unfinished_one_is_not_tracked(self, place):
         with pytest.raises(UsageError, match="no campaign's folder"):
-            track_campaign(place)
+            notify_observers(place, ["mlflow"])
 
 
 class Counting(CampaignObserver):
