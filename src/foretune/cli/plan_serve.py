@@ -256,8 +256,7 @@ def _write_files(
     replicas: int,
 ) -> None:
     """Write the files given that start the best deployment; one failing does not stop another."""
-    from foretune.plan.engine_files.dynamo import graph
-    from foretune.plan.engine_files.kubernetes import manifest
+    from foretune.plan.serve.manifests import graph, manifest
 
     errors: list[ForetuneError] = []
     for path, make, where in (

@@ -15,7 +15,6 @@ FIRST: Mapping[str, tuple[str, ...]] = {
     "train": ("target", "map_", "sizes", "validate", "out"),
     "predict": ("problem", "top", "explain", "config", "objective"),
     "calibrate": ("kernel", "choose", "out"),
-    "engine-config": ("device", "triton", "out"),
     "inspect": ("arg", "config", "target"),
     "store": ("problem", "export", "merge", "forget"),
     "export": ("kernel", "out", "optuna", "max_configs"),

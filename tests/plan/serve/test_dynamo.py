@@ -7,10 +7,9 @@ import pytest
 
 from foretune.errors import UsageError
 from foretune.plan import Formats, Layout, Workload, find_system
-from foretune.plan.engine_files.dynamo import BOOTSTRAP_PORT, WORKER_OPTIONS, graph
-from foretune.plan.engine_files.kubernetes import CONFIG_DIRECTORY
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import launch
+from foretune.plan.serve.manifests import BOOTSTRAP_PORT, CONFIG_DIRECTORY, WORKER_OPTIONS, graph
 
 ENGINES = ("vllm", "sglang", "trtllm")
 POOLS = Pools(Layout(4), 3, 2)

@@ -1,27 +1,116 @@
-"""NVIDIA Dynamo graph of a planned deployment: a frontend, and workers of one engine.
+"""Kubernetes manifests of a planned deployment, plain or for NVIDIA Dynamo.
 
-The ``DynamoGraphDeployment`` of ``nvidia.com/v1alpha1`` follows the operator's types and the engine
+Both are JSON, which ``kubectl apply -f`` reads like YAML. The plain one follows the engines'
+Kubernetes guides: GPU limits, memory shared between ranks, a probe of ``/health``, and the Hugging
+Face token from the secret ``hf-token-secret`` if it exists.
+
+Dynamo's ``DynamoGraphDeployment`` of ``nvidia.com/v1alpha1`` follows its operator's types and
 examples (github.com/ai-dynamo/dynamo 1.3.1: ``deploy/operator/api``,
 ``examples/backends/*/deploy``; worker options: ``components/src/dynamo``). Workers get the flags of
-the plan's commands, without ports and with Dynamo's option names. The output is JSON, which
-``kubectl apply -f`` reads.
+the plan's commands, without ports and with Dynamo's option names.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from foretune.errors import UsageError
 from foretune.plan.describe.layout import Layout
-from foretune.plan.engine_files.kubernetes import CONFIG_DIRECTORY, config_map, object_name
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.launching import Launch, launch
+from foretune.plan.serve.launching import ENGINE_VERSIONS, PORT, Launch, launch
+
+IMAGES = {
+    "vllm": f"vllm/vllm-openai:v{ENGINE_VERSIONS['vllm']}",
+    "sglang": f"lmsysorg/sglang:v{ENGINE_VERSIONS['sglang']}",
+    "trtllm": f"nvcr.io/nvidia/tensorrt-llm/release:{ENGINE_VERSIONS['trtllm']}",
+}
+"""Engine -> its published image for NVIDIA GPUs."""
+CONFIG_DIRECTORY = "/etc/engine"
+"""Mount path of the files that commands read."""
+MAX_NAME_LENGTH = 52
+"""Maximum length of a name, so that Kubernetes can append to it."""
+
+
+def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
+    """Return a Kubernetes manifest as JSON: a ``Deployment`` and its ``Service``.
+
+    Each replica is one pod. Raises UsageError if the engine cannot run the deployment or one pod
+    cannot hold it.
+    """
+    system, gpus = deployment.system, deployment.layout.gpus
+    launched = launch(deployment, engine)
+    reason = launched.unsupported
+    if deployment.pools:
+        reason = "separate pools are not supported: leave out --pools"
+    elif gpus > system.gpus_per_node:
+        reason = f"{gpus} GPUs span several nodes, but a pod has one: use the printed commands"
+    elif not system.device.architecture.startswith("sm_"):
+        reason = f"only NVIDIA GPUs are supported, not {system.name}"
+    if reason:
+        raise UsageError(f"no Kubernetes manifest: {reason}")
+    name = _object_name(deployment.model.name, engine)
+    labels, port = {"app": name}, {"containerPort": PORT, "name": "http"}
+    command = [
+        f"{CONFIG_DIRECTORY}/{word}" if word in launched.files else word
+        for word in launched.commands[0]
+    ]
+    mounts, items = [{"name": "shm", "mountPath": "/dev/shm"}], []
+    # tensors shared between ranks: the default is 64 MiB
+    volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    if launched.files:
+        items.append(_config_map(name, launched.files))
+        mounts.append({"name": "files", "mountPath": CONFIG_DIRECTORY})
+        volumes.append({"name": "files", "configMap": {"name": name}})
+    probe = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 10}
+    container = {
+        "name": engine,
+        "image": IMAGES[engine],
+        "command": [*command, "--host", "0.0.0.0"],  # inside the pod's network
+        "env": [_hf_token("token")],
+        "ports": [port],
+        "resources": {"limits": {"nvidia.com/gpu": str(gpus)}},
+        "startupProbe": probe | {"failureThreshold": 360},  # an hour to load the weights
+        "readinessProbe": probe,
+        "volumeMounts": mounts,
+    }  # fmt: skip
+    pod = {"metadata": {"labels": labels}, "spec": {"containers": [container], "volumes": volumes}}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": pod}
+    notes = {"foretune/notes": "; ".join(launched.notes)} if launched.notes else {}
+    items.append(_object("apps/v1", "Deployment", name, notes, spec=spec))
+    ports = [{"port": PORT, "targetPort": "http"}]
+    items.append(_object("v1", "Service", name, spec={"selector": labels, "ports": ports}))
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=1) + "\n"
+
+
+def _config_map(name: str, files: dict[str, str]) -> dict[str, Any]:
+    """Return a ``ConfigMap`` with files."""
+    return _object("v1", "ConfigMap", name, data=files)
+
+
+def _object(
+    version: str, kind: str, name: str, notes: dict[str, str] | None = None, **content: object
+) -> dict[str, Any]:
+    annotations = {"annotations": notes} if notes else {}
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name} | annotations,
+            **content}  # fmt: skip
+
+
+def _object_name(model: str, engine: str, max_length: int = MAX_NAME_LENGTH) -> str:
+    """Return a valid Kubernetes name: lowercase letters, digits and dashes."""
+    short = re.sub(r"[^a-z0-9]+", "-", model.rstrip("/").rpartition("/")[2].lower())
+    return f"{engine}-{short}"[:max_length].strip("-")
+
 
 DYNAMO_VERSION = "1.3.1"
 """Version of Dynamo's images."""
-IMAGES = {"vllm": "vllm-runtime", "sglang": "sglang-runtime", "trtllm": "tensorrtllm-runtime"}
+DYNAMO_IMAGES = {
+    "vllm": "vllm-runtime",
+    "sglang": "sglang-runtime",
+    "trtllm": "tensorrtllm-runtime",
+}
 """Engine -> name of Dynamo's image."""
-MAX_NAME_LENGTH = 30
+MAX_GRAPH_NAME_LENGTH = 30
 """Maximum length of a graph's name: the operator appends names of services and pods, and Grove,
 which it may use, allows 45 characters in total."""
 BOOTSTRAP_PORT = "12345"
@@ -48,7 +137,7 @@ def graph(deployment: Deployment, engine: str, replicas: int = 1) -> str:
     layouts = [deployment.layout, *([pools.prefill] if pools else [])]
     if reason := launched.unsupported or _unsupported(deployment, layouts):
         raise UsageError(f"no Dynamo graph: {reason}")
-    name = object_name(deployment.model.name, engine, MAX_NAME_LENGTH)
+    name = _object_name(deployment.model.name, engine, MAX_GRAPH_NAME_LENGTH)
     services: dict[str, Any] = {
         "Frontend": {"componentType": "frontend", "replicas": 1, **_pod(engine)}
     }
@@ -60,16 +149,17 @@ def graph(deployment: Deployment, engine: str, replicas: int = 1) -> str:
             **_gpus(deployment, layout), **pod,
         }  # fmt: skip
     metadata: dict[str, Any] = {"name": name}
-    if notes := _notes(launched):
-        metadata["annotations"] = {"foretune/notes": notes}
+    # Dynamo places and connects servers itself.
+    if notes := [note for note in launched.notes if note.startswith("CHECKPOINT_IN")]:
+        metadata["annotations"] = {"foretune/notes": "; ".join(notes)}
     result: dict[str, Any] = {
         "apiVersion": "nvidia.com/v1alpha1",
         "kind": "DynamoGraphDeployment",
         "metadata": metadata,
-        "spec": {"backendFramework": engine, "envs": [_hf_token()], "services": services},
+        "spec": {"backendFramework": engine, "envs": [_hf_token("HF_TOKEN")], "services": services},
     }
     if launched.files:
-        items = [config_map(name, _worker_files(launched)), result]
+        items = [_config_map(name, _worker_files(launched)), result]
         result = {"apiVersion": "v1", "kind": "List", "items": items}
     return json.dumps(result, indent=1) + "\n"
 
@@ -132,7 +222,7 @@ def _pod(
 ) -> dict[str, Any]:
     """Return the pod of a worker with ``args``, or of the frontend without."""
     container: dict[str, Any] = {
-        "image": f"nvcr.io/nvidia/ai-dynamo/{IMAGES[engine]}:{DYNAMO_VERSION}"
+        "image": f"nvcr.io/nvidia/ai-dynamo/{DYNAMO_IMAGES[engine]}:{DYNAMO_VERSION}"
     }
     pod: dict[str, Any] = {"mainContainer": container}
     if args:
@@ -151,12 +241,7 @@ def _worker_files(launched: Launch) -> dict[str, str]:
     return {name: text for name, text in launched.files.items() if name in config_files}
 
 
-def _notes(launched: Launch) -> str:
-    """Return the notes about checkpoints; Dynamo places and connects servers itself."""
-    return "; ".join(note for note in launched.notes if note.startswith("CHECKPOINT_IN"))
-
-
-def _hf_token() -> dict[str, Any]:
-    """Return the Hugging Face token from the secret of Dynamo's guides."""
-    key = {"name": "hf-token-secret", "key": "HF_TOKEN", "optional": True}
-    return {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": key}}
+def _hf_token(key: str) -> dict[str, Any]:
+    """Return the environment variable with the Hugging Face token, from a ``key`` of its secret."""
+    reference = {"name": "hf-token-secret", "key": key, "optional": True}
+    return {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": reference}}
