@@ -332,7 +332,7 @@ def _trace(path: Path) -> Any:
 
 
 def _demand(path: Path) -> Any:
-    from foretune.plan.fleet.demand import read_requests
+    from foretune.plan.fleet.capacity import read_requests
 
     return read_requests(path)
 

@@ -9,8 +9,7 @@ from foretune.errors import UsageError
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.fleet import capacity as module
-from foretune.plan.fleet.capacity import instance_types
-from foretune.plan.fleet.demand import Demand
+from foretune.plan.fleet.capacity import Demand, instance_types
 
 DEMANDS = [Demand(Workload(128, 64), 5.0), Demand(Workload(2048, 128), 0.5)]
 PRICES = {"h100_sxm": 6.0, "l4": 0.8}
