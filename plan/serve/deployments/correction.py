@@ -1,7 +1,7 @@
 """Corrects analytic latencies with measured deployments.
 
-Experts predict log(measured / formula). Their weights, and the interval's width, come from held-out
-models for unknown models, and from held-out configurations for known ones.
+A grouped Gaussian process predicts log(measured / formula). The interval's width comes from
+held-out models for unknown models, and from held-out configurations for known ones.
 """
 
 import json
@@ -17,26 +17,25 @@ import pandas as pd
 
 from foretune.errors import PredictorError
 from foretune.files import atomic_write, read_json, translate_read_errors
-from foretune.plan.serve.deployments.deployment import ENGINES
-from foretune.plan.serve.deployments.experts import EXPERTS, LatencyExperts, best_weights
+from foretune.plan.serve.deployments.group_process import (
+    COMPONENTS,
+    NOISE,
+    GroupedGaussianProcess,
+    deployment_points,
+)
 from foretune.plan.serve.deployments.probability import (
     DEFAULT_MIN_PROBABILITY,
     T_QUANTILE_95,
     calibration_choices,
     required_probability,
 )
-from foretune.plan.serve.deployments.serving import (
-    formula_latencies,
-    memory_wait_ms,
-    prefill_load,
-    prompts_per_token,
-)
+from foretune.plan.serve.deployments.serving import formula_latencies
 from foretune.version import __version__
 
 TARGETS = ("tpot_ms", "ttft_ms")
 COVERAGE = 0.9
 INNER_FOLDS = 5
-FILE_FORMAT = 3
+FILE_FORMAT = 4
 PACKAGES = ("aiconfigurator-core", "aisimulate", "xgboost", "xgboost-cpu")
 """Packages that determine a correction: measured operators and boosted trees."""
 
@@ -64,17 +63,16 @@ class LatencyPredictor:
     """Latencies of deployments: closed formulas, a learned correction, and intervals.
 
     Attributes:
-        experts: the correction per target.
-        weights: the experts' weights, per target and whether the model is known.
-        widths: half width of the interval in standard deviations, likewise.
+        processes: the correction per target.
+        widths: half width of the interval in standard deviations, per target and whether the model
+            is known.
         known_models: models in the training data.
         min_probability: minimum probability of meeting a limit, so that at most one choice in
             twenty misses it.
         origin: training data and package versions.
     """
 
-    experts: dict[str, LatencyExperts] = field(default_factory=dict)
-    weights: dict[tuple[str, bool], np.ndarray] = field(default_factory=dict)
+    processes: dict[str, GroupedGaussianProcess] = field(default_factory=dict)
     widths: dict[tuple[str, bool], float] = field(default_factory=dict)
     known_models: frozenset[str] = frozenset()
     min_probability: float = DEFAULT_MIN_PROBABILITY
@@ -92,7 +90,7 @@ class LatencyPredictor:
             file: the table's name, for the record.
         """
         rows, measured = rows.reset_index(drop=True), measured.reset_index(drop=True)
-        self.fit_experts(rows, measured)
+        self.fit_processes(rows, measured)
         self.origin = Origin(file, len(rows), package_versions())
         predicted = pd.DataFrame(columns=[*TARGETS, "tpot_ms_high"], dtype=float)
         for seen, split in ((False, rows["model"].to_numpy(dtype=str)), (True, groups)):
@@ -102,17 +100,16 @@ class LatencyPredictor:
         self.min_probability = required_probability(calibration_choices(rows, measured, predicted))
         return self
 
-    def fit_experts(self, rows: pd.DataFrame, measured: pd.DataFrame) -> Self:
-        """Fit the experts, which then weigh the same, with intervals of the process."""
+    def fit_processes(self, rows: pd.DataFrame, measured: pd.DataFrame) -> Self:
+        """Fit the processes, with their own intervals."""
         analytic = formula_latencies(rows)
-        features = correction_features(rows, analytic)
+        points = deployment_points(rows, analytic["tpot_ms"].to_numpy())
         self.known_models = frozenset(rows["model"])
         for target in TARGETS:
             error = _log_ratio(measured[target], analytic[target])
-            self.experts[target] = LatencyExperts.fit(target, rows, features, error)
-            for seen in (False, True):
-                self.weights[target, seen] = np.full(len(EXPERTS), 1.0 / len(EXPERTS))
-                self.widths[target, seen] = T_QUANTILE_95
+            process = GroupedGaussianProcess(COMPONENTS[target], NOISE[target])
+            self.processes[target] = process.fit(points, error)
+            self.widths |= {(target, seen): T_QUANTILE_95 for seen in (False, True)}
         return self
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
@@ -134,22 +131,19 @@ class LatencyPredictor:
         Layouts of one model on one system share most of their error. Square roots of the diagonal
         are scales of Student's t, with the 90 % interval of `predict`.
         """
-        features, scaled = correction_features(rows, formula_latencies(rows)), {}
-        for target, experts in self.experts.items():
+        points, scaled = deployment_points(rows, formula_latencies(rows)["tpot_ms"].to_numpy()), {}
+        for target, process in self.processes.items():
             widths = self._row_widths(rows, target) / T_QUANTILE_95
-            scaled[target] = experts.covariance(rows, features) * np.outer(widths, widths)
+            scaled[target] = process.covariance(points) * np.outer(widths, widths)
         return scaled
 
     def predict_mean(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the latencies, and the standard deviations of their logarithms."""
         mean, spread = formula_latencies(rows), pd.DataFrame(index=rows.index)
-        seen, features = self._is_known(rows), correction_features(rows, mean)
-        for target, experts in self.experts.items():
-            opinions, spread[target] = experts.predict(rows, features)
-            weights = np.where(
-                seen[:, None], self.weights[target, True], self.weights[target, False]
-            )
-            mean[target] *= np.exp((opinions * weights).sum(axis=1))
+        points = deployment_points(rows, mean["tpot_ms"].to_numpy())
+        for target, process in self.processes.items():
+            error, spread[target] = process.predict(points)
+            mean[target] *= np.exp(error)
         return mean, spread
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -180,24 +174,19 @@ class LatencyPredictor:
     def _fit_held_out(
         self, rows: pd.DataFrame, measured: pd.DataFrame, fold: np.ndarray, seen: bool
     ) -> pd.DataFrame:
-        """Fit weights and widths to rows held out in folds; return their latencies."""
-        analytic = formula_latencies(rows)
-        features, predicted = correction_features(rows, analytic), analytic.copy()
+        """Fit widths to rows held out in folds; return their latencies."""
+        predicted, spread = (
+            pd.DataFrame(0.0, index=rows.index, columns=list(TARGETS)) for _ in range(2)
+        )
+        for number in np.unique(fold):
+            out = fold == number
+            held_out = type(self)().fit_processes(rows[~out], measured[~out])
+            predicted[out], spread[out] = held_out.predict_mean(rows[out])
         for target in TARGETS:
-            error = _log_ratio(measured[target], analytic[target])
-            opinions, spread = np.empty((len(rows), len(EXPERTS))), np.empty(len(rows))
-            for number in np.unique(fold):
-                out = fold == number
-                experts = LatencyExperts.fit(target, rows[~out], features[~out], error[~out])
-                opinions[out], spread[out] = experts.predict(rows[out], features[out])
-            weights = best_weights(opinions, error)
-            value = opinions @ weights
-            scores = np.abs(value - error) / spread
+            scores = np.abs(_log_ratio(measured[target], predicted[target])) / spread[target]
             level = min(COVERAGE * (1.0 + 1.0 / len(scores)), 1.0)
-            width = float(np.quantile(scores, level))
-            self.weights[target, seen], self.widths[target, seen] = weights, width
-            predicted[target] *= np.exp(value)
-            predicted[f"{target}_high"] = predicted[target] * np.exp(width * spread)
+            width = self.widths[target, seen] = float(np.quantile(scores, level))
+            predicted[f"{target}_high"] = predicted[target] * np.exp(width * spread[target])
         return predicted
 
     def _is_known(self, rows: pd.DataFrame) -> np.ndarray:
@@ -208,26 +197,26 @@ class LatencyPredictor:
         return np.where(seen, self.widths[target, True], self.widths[target, False])
 
     def _to_json(self) -> dict[str, Any]:
-        fits = [
-            {"target": target, "known": seen, "width": self.widths[target, seen],
-             "weights": weights.tolist()}
-            for (target, seen), weights in self.weights.items()
-        ]  # fmt: skip
+        widths = [
+            {"target": target, "known": seen, "width": width}
+            for (target, seen), width in self.widths.items()
+        ]
         return {
             "format": FILE_FORMAT,
             "origin": asdict(self.origin),
             "known": sorted(self.known_models),
             "min_probability": self.min_probability,
-            "fits": fits,
-            "experts": {target: experts.to_json() for target, experts in self.experts.items()},
+            "widths": widths,
+            "processes": {target: one.to_json() for target, one in self.processes.items()},
         }
 
     @classmethod
     def _from_json(cls, data: Mapping[str, Any]) -> Self:
         return cls(
-            experts={t: LatencyExperts.from_json(e) for t, e in data["experts"].items()},
-            weights={(f["target"], f["known"]): np.array(f["weights"]) for f in data["fits"]},
-            widths={(f["target"], f["known"]): f["width"] for f in data["fits"]},
+            processes={
+                t: GroupedGaussianProcess.from_json(p) for t, p in data["processes"].items()
+            },
+            widths={(w["target"], w["known"]): w["width"] for w in data["widths"]},
             known_models=frozenset(data["known"]),
             min_probability=data["min_probability"],
             origin=Origin(**data["origin"]),
@@ -246,40 +235,3 @@ def _folds(groups: np.ndarray) -> np.ndarray:
         fold_of[names[i]] = smallest = int(np.argmin(filled))
         filled[smallest] += sizes[i]
     return np.array([fold_of[group] for group in groups])
-
-
-def correction_features(rows: pd.DataFrame, analytic: pd.DataFrame) -> pd.DataFrame:
-    """Return model-independent features of deployments.
-
-    ``rows`` come from `analytic_times`; ``analytic`` has the formulas' ``tpot_ms`` and ``ttft_ms``.
-    """
-    tpot, ttft = analytic["tpot_ms"].to_numpy(), analytic["ttft_ms"].to_numpy()
-    logs = {
-        "running": rows["running"], "concurrency": rows["concurrency"], "isl": rows["isl"],
-        "osl": rows["osl"], "tp": rows["tp"], "dp": rows["dp"], "moe_tp": rows["moe_tp"],
-        "moe_ep": rows["moe_ep"], "tpot": tpot, "ttft": ttft, "prefill": rows["prefill"],
-        "prompt": rows["prompt"], "burst": rows["running"] * rows["prefill"],
-        "slot": rows["osl"] * tpot / rows["running"], "full": rows["batch"] / rows["most"],
-        "growth": rows["decode"] / rows["alone"], "bandwidth": rows["bandwidth"],
-    }  # fmt: skip
-    plain = {
-        "share_projections": rows["share_projections"],
-        "share_attention": rows["share_attention"],
-        "share_experts": rows["share_experts"],
-        "share_communication": rows["share_communication"],
-        "share_rest": rows["share_rest"],
-        "prompts": prompts_per_token(rows) * rows["prefill"] / tpot,
-        "prefill_load": prefill_load(rows, tpot),
-        "waits": memory_wait_ms(rows, tpot) / ttft,
-        "weights_share": rows["weights_share"],
-        "weight_bits": rows["weight_bits"],
-        "is_moe": rows["is_moe"],
-        "is_latent": rows["is_latent"],
-        "apart": rows["apart"],
-        "speculative": rows["speculative"],
-        "burst_load": (rows["load"] == "burst").astype(float),
-    }
-    engines = {f"is_{name}": (rows["backend"] == name).astype(float) for name in ENGINES}
-    table = {name: np.log(np.asarray(v, dtype=float)) for name, v in logs.items()}
-    table |= {name: np.asarray(v, dtype=float) for name, v in (plain | engines).items()}
-    return pd.DataFrame(table, index=rows.index)

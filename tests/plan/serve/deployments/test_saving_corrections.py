@@ -75,8 +75,8 @@ def test_what_it_says_follows_from_the_intervals(trained):
         ("[1]", "it is no object"),
         ("{}", "not a correction file"),
         ('{"format": 99}', "another version"),
-        ('{"format": 3}', "damaged"),
-        ('{"format": 3, "experts": 3}', "damaged"),
+        ('{"format": 4}', "damaged"),
+        ('{"format": 4, "processes": 3}', "damaged"),
     ],
 )
 def test_bad_files_are_named(tmp_path, text, says):
