@@ -9,12 +9,14 @@ import pandas as pd
 from foretune.family import Family
 from foretune.features.arrays import as_array
 from foretune.plan.cost.attention_families import (
+    DECODE,
+    MODULES,
+    PREFILL,
     RECURRENT,
     LatentDecode,
     LatentPrefill,
     LatentProjection,
 )
-from foretune.plan.cost.attention_modules import DECODE, MODULES, PREFILL
 from foretune.registry import load, registered
 
 

@@ -23,9 +23,9 @@ from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
 from foretune.plan.engine.requests import MAX_TOKENS
+from foretune.plan.serve.at_rate import LoadCurve
 from foretune.plan.serve.candidates import Candidate, candidate_deployments, one_pool_candidates
 from foretune.plan.serve.deployments.analytic import StepTimers
-from foretune.plan.serve.deployments.arrivals import LoadCurve
 from foretune.plan.serve.prediction import predict
 from foretune.plan.serve.requirements import Requirements
 

@@ -5,10 +5,9 @@ import pandas as pd
 
 from foretune.plan.cost.host_link import LINK_EFFICIENCY
 from foretune.plan.cost.memory import GIB, request_bytes
-from foretune.plan.describe.cache_formats import DEFAULT_CACHE_FORMATS
-from foretune.plan.serve.at_rate import IDENTITY
+from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS
+from foretune.plan.serve.at_rate import IDENTITY, MIN_GOODPUT_SHARE
 from foretune.plan.serve.candidates import CONCURRENCIES
-from foretune.plan.serve.deployments.arrivals import MIN_GOODPUT_SHARE
 from foretune.plan.serve.engine_support import engines_with, unsupported_formats
 from foretune.plan.serve.planner import Plan, describe_layout
 from foretune.plan.serve.requirements import GOALS

@@ -14,10 +14,15 @@ from foretune.plan.describe.accuracy import AccuracyResult
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import legal_layouts
-from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Offload, Workload
-from foretune.plan.serve.at_rate import IDENTITY, at_rate, fewest_replicas, load_curve
+from foretune.plan.describe.workload import Offload, Speculation, Workload
+from foretune.plan.serve.at_rate import (
+    IDENTITY,
+    MIN_GOODPUT_SHARE,
+    at_rate,
+    fewest_replicas,
+    load_curve,
+)
 from foretune.plan.serve.candidates import (
     Candidate,
     candidate_deployments,
@@ -26,12 +31,14 @@ from foretune.plan.serve.candidates import (
     two_pool_candidates,
 )
 from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times
-from foretune.plan.serve.deployments.arrivals import MIN_GOODPUT_SHARE
 from foretune.plan.serve.deployments.calibration import Calibration
-from foretune.plan.serve.deployments.comparison import Metric, probability_better
 from foretune.plan.serve.deployments.correction import LatencyPredictor
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.deployments.probability import probability_within
+from foretune.plan.serve.deployments.probability import (
+    Metric,
+    probability_better,
+    probability_within,
+)
 from foretune.plan.serve.engine_support import unsupported_offload
 from foretune.plan.serve.launching import unsupported_system
 from foretune.plan.serve.prediction import predict

@@ -15,8 +15,7 @@ from foretune.plan.cost.host_link import exposed_fetch_ms
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, request_bytes
 from foretune.plan.describe.layout import Layout
 from foretune.plan.engine.requests import Requests
-from foretune.plan.engine.scheduler import Host, Scheduler
-from foretune.plan.engine.simulator import simulate_requests
+from foretune.plan.engine.simulator import Host, Scheduler, simulate_requests
 from foretune.plan.engine.stage_times import StageTimes, StageWork, StepLoad
 from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.deployments.deployment import Deployment

@@ -18,8 +18,7 @@ from foretune.plan.train.exchanges import (
     replica_exchanges,
     stage_exchange,
 )
-from foretune.plan.train.recipe import Recipe, Recompute, layers_per_stage
-from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.recipe import Recipe, Recompute, TrainingTask, layers_per_stage
 from foretune.plan.train.training_memory import (
     OPTIMIZER_BYTES,
     StageParameters,

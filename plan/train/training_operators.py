@@ -15,8 +15,7 @@ from foretune.plan.cost.operator import Operator, Part, gemm, rowwise
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import table_name
 from foretune.plan.describe.layout import Layout
-from foretune.plan.train.recipe import Recipe
-from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.recipe import Recipe, TrainingTask
 from foretune.problem import Problem
 from foretune.space import Configuration
 

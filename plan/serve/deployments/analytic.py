@@ -12,7 +12,7 @@ from foretune.plan.cost.power import OperatorPower
 from foretune.plan.cost.steps import PARTS, SpeculativeStep, Step, StepTimer
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
-from foretune.plan.engine.scheduler import Host
+from foretune.plan.engine.simulator import Host
 from foretune.plan.serve.deployments.deployment import Deployment
 
 StepWork = Step | SpeculativeStep

@@ -9,9 +9,8 @@ from foretune.plan.cost.memory import MAX_STEP_TOKENS, RankMemory, max_requests,
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
-from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Offload, Workload
+from foretune.plan.describe.workload import Offload, Speculation, Workload
 
 ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 """Engine -> its name as its makers spell it."""

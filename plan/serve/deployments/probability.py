@@ -1,16 +1,21 @@
-"""Probability of meeting a latency limit, and the choice under uncertainty.
+"""Probability of meeting a latency limit, or of beating another deployment.
 
 The fastest deployment predicted to meet a limit likely has a prediction that is too good. A limit
-is therefore a chance constraint, computed from the prediction interval.
+is therefore a chance constraint, computed from the prediction interval. Two layouts of one model
+share most of their error: comparing them as if independent would make every comparison a draw.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
 
 from foretune.plan.serve.deployments.serving import tokens_per_s
+
+if TYPE_CHECKING:
+    from foretune.plan.serve.deployments.correction import LatencyPredictor
 
 LIMITS_MS = (20.0, 40.0, 80.0)
 """TPOT limits used by `calibration_choices`."""
@@ -110,3 +115,55 @@ def probability_below(values: np.ndarray) -> np.ndarray:
     from scipy.special import stdtr
 
     return stdtr(DEGREES_OF_FREEDOM, values)
+
+
+Metric = Literal["tokens_per_s", "tpot_ms", "ttft_ms"]
+MIN_VARIANCE = 1e-12
+
+
+def probability_better(
+    correction: "LatencyPredictor", rows: pd.DataFrame, index: int, metric: Metric = "tokens_per_s"
+) -> np.ndarray:
+    """Return the probability that one deployment beats each other when measured (rows).
+
+    It is 0.5 for the deployment itself. Cost is quadratic in the rows: pass a few hundred at most.
+    ``rows`` come from `analytic_times`; ``index`` is the position of the one deployment.
+    """
+    value, covariance = log_metric(correction, rows, metric)
+    return pairwise_better(value, covariance)[index]
+
+
+def pairwise_better(value: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Return the probability that each value (rows) exceeds each other (columns)."""
+    marginal = np.diag(covariance)
+    variance = np.maximum(marginal[:, None] + marginal[None, :] - 2.0 * covariance, MIN_VARIANCE)
+    return probability_below((value[:, None] - value[None, :]) / np.sqrt(variance))
+
+
+def log_metric(
+    correction: "LatencyPredictor", rows: pd.DataFrame, metric: Metric
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the log of a metric, more being better, and the covariance of its errors.
+
+    The throughput's error combines those of TTFT and TPOT, weighted by their shares of a request
+    and taken as independent.
+    """
+    mean, _ = correction.predict_mean(rows)
+    tokens = np.maximum(rows["osl"].to_numpy(dtype=float) - 1.0, 0.0)
+    components = {
+        "ttft_ms": mean["ttft_ms"].to_numpy(),
+        "tpot_ms": mean["tpot_ms"].to_numpy() * tokens,
+    }
+    request_ms = components["ttft_ms"] + components["tpot_ms"]
+    if metric == "tokens_per_s":
+        per_gpu = rows["concurrency"] * rows["osl"] / rows["gpus"]
+        value = np.log(per_gpu.to_numpy(dtype=float) / request_ms)
+        weights = {target: part / request_ms for target, part in components.items()}
+    else:
+        value = -np.log(mean[metric].to_numpy())
+        weights = {target: np.full(len(rows), float(target == metric)) for target in components}
+    errors = correction.covariances(rows)
+    return value, sum(
+        (errors[target] * np.outer(weights[target], weights[target]) for target in components),
+        np.zeros((len(rows), len(rows))),
+    )

@@ -153,8 +153,8 @@ def serve(
     plan_options.check_engine(backend)
     requirements = plan_options.parse_limits(limit, ttft, tpot, goal)
     from foretune.plan import Workload, describe_model, plan, read_accuracy
-    from foretune.plan.cost.screening import describe_rejected
-    from foretune.plan.serve.deployments.learned import fit_or_load_correction
+    from foretune.plan.cost.measured_operators import describe_rejected
+    from foretune.plan.serve.deployments.correction import fit_or_load_correction
     from foretune.plan.serve.launching import launch_commands
     from foretune.plan.serve.report import Question
     from foretune.plan.serve.saving import plan_to_json, save_plan
@@ -390,7 +390,7 @@ def _parse_formats(
     ``/fp8`` is a cache for weights without one; by default, those have the usual caches.
     """
     from foretune.plan import Formats
-    from foretune.plan.describe.cache_formats import find_cache_format
+    from foretune.plan.describe.formats import find_cache_format
 
     parts = [part.strip().partition("/") for part in text.split(",")] if text else []
     caches = [find_cache_format(cache).name for weights, _, cache in parts if not weights]
@@ -409,8 +409,7 @@ def _parse_formats(
 
 def _default_caches(systems: "Sequence[System]") -> list[str]:
     """Return the default cache formats that all GPUs support; 16 bits always."""
-    from foretune.plan.describe.cache_formats import DEFAULT_CACHE_FORMATS
-    from foretune.plan.describe.formats import supported
+    from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS, supported
 
     kinds = {system.device.architecture for system in systems}
     narrow = [

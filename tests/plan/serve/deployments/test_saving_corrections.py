@@ -11,10 +11,9 @@ from foretune.errors import OutputError, PredictorError
 from foretune.plan import Formats, Layout, ModelDescription, Workload, find_system
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.serve.deployments.analytic import analytic_times
-from foretune.plan.serve.deployments.comparison import probability_better
 from foretune.plan.serve.deployments.correction import TARGETS, LatencyPredictor
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.deployments.probability import T_QUANTILE_95
+from foretune.plan.serve.deployments.probability import T_QUANTILE_95, probability_better
 
 SMALL = ModelDescription(
     "small", layers=2, hidden=64, heads=4, kv_heads=2, head_dim=16, vocab=100, intermediate=128
