@@ -308,12 +308,10 @@ def write_plan_report(
     question: Question,
     timers: StepTimers,
     commands: Mapping[str, str] | None = None,
-    checks: pd.DataFrame | None = None,
 ) -> Path:
     """Write the report of a plan to ``path`` atomically, and return it.
 
-    ``commands`` start the best deployment, by engine; ``checks`` are measurements that verify the
-    plan, one per row. Raises UsageError if no candidate is feasible.
+    ``commands`` start the best deployment, by engine. Raises UsageError if none is feasible.
     """
     candidates, best = chosen_candidates(plan), best_of_systems(plan, question)
     memory = memory_bars(plan, candidates)
@@ -327,7 +325,6 @@ def write_plan_report(
         plan=plan,
         question=question,
         commands=commands or {},
-        checks=None if checks is None else checks.map(_plain),
         engines=ENGINE_NAMES,
         known=known_columns,
         format_candidate=format_candidate,
@@ -369,9 +366,3 @@ def _tiles(best: pd.Series) -> dict[str, str]:
             name = f"{column.title} (90 %: {interval})" if interval else column.title
             tiles[name] = column.show(value)
     return tiles
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return number(value) if isinstance(value, float) else str(value)

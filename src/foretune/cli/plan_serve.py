@@ -10,7 +10,6 @@ import typer
 from foretune.cli import options, plan_options
 from foretune.cli.carbon import CARBON, check_carbon, show_carbon
 from foretune.cli.output import Output
-from foretune.cli.plan_verify import verify_operators
 from foretune.errors import ForetuneError, OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ DROPPABLE_COLUMNS = ("memory_gib", "workers", "replicas", "prefill", "system")
 MAX_WIDTH = 80
 SEPARATOR_WIDTH = 2
 """Characters between columns."""
-CHECKS_PANEL = "Checks and results"
+RESULTS_PANEL = "Results"
 SYSTEM = typer.Option(
     None, help="h100_sxm; several, joined by commas; local (this machine); or all (slow)."
 )
@@ -84,23 +83,20 @@ QUALITIES = typer.Option(
     "for a cache), method, model, benchmark, baseline, quantized, better (higher or lower), "
     "source.",
 )
-VERIFY = typer.Option(
-    False, "--verify", help="Measure what this machine can check.", rich_help_panel=CHECKS_PANEL
-)
 OUT = typer.Option(
     None,
     help="Keep report, table and JSON in a folder here; MLflow tracks it.",
-    rich_help_panel=CHECKS_PANEL,
+    rich_help_panel=RESULTS_PANEL,
 )
 KUBERNETES = typer.Option(
     None,
     help="Write a manifest that starts the best with --backend: kubectl apply -f FILE.",
-    rich_help_panel=CHECKS_PANEL,
+    rich_help_panel=RESULTS_PANEL,
 )
 DYNAMO = typer.Option(
     None,
     help="Write a graph for NVIDIA Dynamo that starts the best with --backend.",
-    rich_help_panel=CHECKS_PANEL,
+    rich_help_panel=RESULTS_PANEL,
 )
 
 
@@ -128,7 +124,6 @@ def serve(
     ttft: float | None = plan_options.TTFT,
     tpot: float | None = plan_options.TPOT,
     limit: list[str] = plan_options.LIMIT,
-    verify: bool = VERIFY,
     out: Path = OUT,
     kubernetes: Path = KUBERNETES,
     dynamo: Path = DYNAMO,
@@ -198,7 +193,6 @@ def serve(
         ))  # fmt: skip
     commands = launch_commands(best, int(found.best["replicas"]))
     _show(output, found, question, commands, top, replay, describe_rejected(clocks.rejected_rows))
-    checks: pd.DataFrame | None = None
     results: dict[str, Any] = {"screened": [one._asdict() for one in clocks.rejected_rows]}
     energy = {"best": float(found.best["energy_mj_per_token"])}
     results |= show_carbon(output, carbon, energy, "tokens")
@@ -206,13 +200,9 @@ def serve(
         results["replayed"] = replay.to_json()
     try:
         _write_files(output, kubernetes, dynamo, best, backend, int(found.best["replicas"]))
-        if verify:
-            measurements = verify_operators(output, found, tables, backend)
-            checks = measurements.table
-            results["operators"] = measurements.to_json()
-    finally:  # a plan is kept even if it cannot be checked or a file cannot be written
+    finally:  # a plan is kept even if a file cannot be written
         if out is not None:
-            kept = save_plan(found, question, clocks, out, None, commands, checks)
+            kept = save_plan(found, question, clocks, out, None, commands)
             results |= {"report": str(kept.report), "mlflow_run_id": kept.run_id}
             output.say(f"report   {kept.report}")
             output.say(f"MLflow   {kept.tracked_at}")
