@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 from plan_choices import LIMITS_MS
 
-from foretune.plan.serve.deployments.correction import LatencyPredictor
-from foretune.plan.serve.deployments.probability import (
+from foretune.plan.serve.deployments.correction import (
+    LatencyPredictor,
     log_metric,
     pairwise_better,
     probability_within,

@@ -113,7 +113,7 @@ class Run:
     def timed(self, clocks: StepTimerFactory) -> TimedSteps:
         """Return its operators' times."""
         clock = clocks(self.system, BACKEND)
-        return TimedSteps.look_up(self.model, self.system, [self.recipe], self.task, clock)
+        return TimedSteps(self.model, self.system, [self.recipe], self.task, clock)
 
     @property
     def software(self) -> str:

@@ -50,6 +50,17 @@ class SpeculativeStep:
         return [*self.verification.operators(), *drafts]
 
 
+@dataclass(frozen=True)
+class OperatorList:
+    """Operators timed together."""
+
+    items: Sequence[Operator]
+
+    def operators(self) -> Sequence[Operator]:
+        """Return the operators."""
+        return self.items
+
+
 class HasOperators(Protocol):
     """Anything with operators."""
 

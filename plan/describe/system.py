@@ -17,6 +17,11 @@ PCIE_GBPS = 32.0
 """PCIe 4.0 x16 in one direction; assumed for unknown links."""
 NETWORK_GBPS = 50.0
 """A 400 Gb/s network adapter, in one direction."""
+LINK_EFFICIENCY = 0.87
+"""Share of a host link's rate that copies reach: 55.6 of 64 GB/s on PCIe 5.0 x16, from an
+nvbandwidth example (dev.smart-guide.co.kr, 2026)."""
+LATENCY_MS = 0.01
+"""Time of an empty copy from or to host memory: launch and round trip."""
 REPORTED_SHARE = 0.99
 """Share of the data sheet's memory that the driver leaves, on most GPUs."""
 
@@ -76,6 +81,10 @@ class System:
     def fast_domain_gpus(self) -> int:
         """Number of GPUs joined by fast links."""
         return self.domain_gpus or self.gpus_per_node
+
+    def transfer_ms(self, size: float) -> float:
+        """Return the milliseconds to copy ``size`` bytes between host and GPU; 0 for none."""
+        return LATENCY_MS + size / (LINK_EFFICIENCY * self.host_gbps * 1e6) if size > 0 else 0.0
 
 
 def find_system(name: str, prices: Mapping[str, float] | None = None) -> System:

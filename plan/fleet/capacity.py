@@ -32,9 +32,6 @@ from foretune.plan.serve.requirements import Requirements
 HOST_W = (6500 - 8 * 400) / 8
 """Watts per GPU of a server besides its GPUs: from NVIDIA's DGX A100 data sheet (6.5 kW with eight
 GPUs of 400 W)."""
-DOMINANCE_RATIO = 1.25
-"""A setup with this ratio of another's steady rate also wins with random arrivals: at higher rates,
-latencies vary less."""
 Setup = tuple[Layout, Formats]
 """Layout and formats of a replica."""
 
@@ -216,36 +213,15 @@ def _sustained_rates(
     demands: Sequence[Demand],
     requirements: Requirements,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return a replica's highest rates, and requests in flight, by setup and demand.
-
-    Both are zero for setups that are dominated with steady arrivals.
-    """
-    within = (table["ttft_ms"] <= requirements.ttft_ms) & (table["tpot_ms"] <= requirements.tpot_ms)
-    steady_rates, rates, in_flight = np.zeros((3, len(setups), len(demands)))
-    indices = table["way"].to_numpy(), table["demand"].to_numpy()
-    np.maximum.at(steady_rates, indices, np.where(within, table["requests_per_s"], 0.0))
-    contending = contenders(steady_rates, np.array([layout.gpus for layout, _ in setups]))
-    for (setup, i), rows in table[contending[indices[0]]].groupby(["way", "demand"]):
-        if steady_rates[setup, i] == 0:
-            continue
+    """Return a replica's highest rates, and requests in flight, by setup and demand."""
+    rates, in_flight = np.zeros((2, len(setups), len(demands)))
+    for (setup, i), rows in table.groupby(["way", "demand"]):
         batch, ttft, tpot = rows[["batch", "ttft_ms", "tpot_ms"]].to_numpy(dtype=float).T
         curve = LoadCurve(batch, ttft, tpot, demands[i].workload.osl, requirements)
         rate = curve.goodput()
         if load := curve.at(rate):
             rates[setup, i], in_flight[setup, i] = rate, load.in_flight
     return rates, in_flight
-
-
-def contenders(rates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
-    """Return which setups may be worth their GPUs.
-
-    A setup is dropped if another with as many GPUs is far ahead in every demand. ``rates`` are
-    steady requests per second, by setup and demand.
-    """
-    dominates = (rates[None] >= DOMINANCE_RATIO * rates[:, None]).all(axis=2) & (
-        gpus[:, None] == gpus
-    )
-    return ~dominates.any(axis=1)
 
 
 def _instance_types(

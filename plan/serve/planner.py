@@ -32,13 +32,14 @@ from foretune.plan.serve.candidates import (
 )
 from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times
 from foretune.plan.serve.deployments.calibration import Calibration
-from foretune.plan.serve.deployments.correction import LatencyPredictor
-from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.deployments.probability import (
+from foretune.plan.serve.deployments.correction import (
+    MIN_PROBABILITY,
+    LatencyPredictor,
     Metric,
     probability_better,
     probability_within,
 )
+from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.engine_support import unsupported_offload
 from foretune.plan.serve.launching import unsupported_system
 from foretune.plan.serve.prediction import predict
@@ -295,7 +296,7 @@ def _with_ranking(
     table["sure"] = _probability_within_limits(table, requirements)
     table["keeps"] = requirements.feasible(table) & ~(table["good"] < MIN_GOODPUT_SHARE)
     if correction is not None:
-        table["keeps"] &= table["sure"] >= correction.min_probability
+        table["keeps"] &= table["sure"] >= MIN_PROBABILITY
     if rate is not None:
         table = fewest_replicas(table).reset_index(drop=True)
     values = np.column_stack([-requirements.front_score(table), table["tpot_ms"]])

@@ -2,15 +2,13 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import pandas as pd
 
 from foretune.plan.cost.memory import GIB
-from foretune.plan.cost.operator import Operator
-from foretune.plan.cost.steps import PARTS
+from foretune.plan.cost.steps import PARTS, OperatorList
 from foretune.plan.serve.deployments.analytic import StepTimers, decode_step, prompt_step
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.explanation import describe_candidate
@@ -30,17 +28,6 @@ from foretune.tune.report.chart import (
 from foretune.tune.report.figures import MAX_POINTS
 
 
-@dataclass(frozen=True)
-class _SingleOperatorStep:
-    """A step of one operator, timed as in a whole step."""
-
-    operator: Operator
-
-    def operators(self) -> Sequence[Operator]:
-        """Return the operator."""
-        return [self.operator]
-
-
 def operator_breakdown(
     deployment: Deployment, timers: StepTimers, phase: Literal["prefill", "decode"] = "decode"
 ) -> pd.DataFrame:
@@ -53,7 +40,7 @@ def operator_breakdown(
     step = decode_step if phase == "decode" else prompt_step
     timer = timers(deployment.system, deployment.backend)
     operators = timer.operators(step(deployment))
-    times = timer.times([_SingleOperatorStep(operator) for operator in operators])
+    times = timer.times([OperatorList([operator]) for operator in operators])
     table = pd.DataFrame(
         {
             "operator": [operator.name for operator in operators],

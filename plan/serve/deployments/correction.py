@@ -9,10 +9,10 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -38,18 +38,25 @@ from foretune.plan.serve.deployments.group_process import (
     deployment_points,
 )
 from foretune.plan.serve.deployments.measured import read_measured_deployments
-from foretune.plan.serve.deployments.probability import (
-    DEFAULT_MIN_PROBABILITY,
-    T_QUANTILE_95,
-    calibration_choices,
-    required_probability,
-)
 from foretune.plan.serve.deployments.serving import formula_latencies
 from foretune.version import __version__
 
 TARGETS = ("tpot_ms", "ttft_ms")
+Metric = Literal["tokens_per_s", "tpot_ms", "ttft_ms"]
+MIN_VARIANCE = 1e-12
 COVERAGE = 0.9
 INNER_FOLDS = 5
+MIN_PROBABILITY = 0.85
+"""Minimum probability of meeting the latency limits. The fastest deployment predicted to meet a
+limit likely has a prediction that is too good; with this, one choice in twenty misses a limit."""
+DEGREES_OF_FREEDOM = 3.0
+"""Degrees of freedom of the errors' Student's t; most errors are small, some are very large.
+
+Half of them are within 0.31 of half a 90 % interval. This distribution gives 0.33, a normal one
+0.41.
+"""
+T_QUANTILE_95 = 2.353363
+"""Half a 90 % interval, in scales of that distribution."""
 FILE_FORMAT = 4
 PACKAGES = ("aiconfigurator-core", "aisimulate", "xgboost", "xgboost-cpu")
 """Packages that determine a correction: measured operators and boosted trees."""
@@ -64,15 +71,6 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Name of a correction's training table, number of its rows, and package versions."""
-
-    file: str = ""
-    rows: int = 0
-    versions: Mapping[str, str] = field(default_factory=dict)
-
-
 @dataclass
 class LatencyPredictor:
     """Latencies of deployments: closed formulas, a learned correction, and intervals.
@@ -82,37 +80,24 @@ class LatencyPredictor:
         widths: half width of the interval in standard deviations, per target and whether the model
             is known.
         known_models: models in the training data.
-        min_probability: minimum probability of meeting a limit, so that at most one choice in
-            twenty misses it.
-        origin: training data and package versions.
     """
 
     processes: dict[str, GroupedGaussianProcess] = field(default_factory=dict)
     widths: dict[tuple[str, bool], float] = field(default_factory=dict)
     known_models: frozenset[str] = frozenset()
-    min_probability: float = DEFAULT_MIN_PROBABILITY
-    origin: Origin = field(default_factory=Origin)
 
-    def fit(
-        self, rows: pd.DataFrame, measured: pd.DataFrame, groups: np.ndarray, file: str = ""
-    ) -> Self:
-        """Fit to measured deployments.
+    def fit(self, rows: pd.DataFrame, measured: pd.DataFrame, groups: np.ndarray) -> Self:
+        """Fit to measured deployments; ``rows`` are from `analytic_times`.
 
-        Args:
-            rows: from `analytic_times`.
-            measured: ``tpot_ms`` and ``ttft_ms``.
-            groups: label of each row's configuration, whose loads are held out together.
-            file: the table's name, for the record.
+        ``measured`` has ``tpot_ms`` and ``ttft_ms``. ``groups`` labels each row's configuration,
+        whose loads are held out together.
         """
         rows, measured = rows.reset_index(drop=True), measured.reset_index(drop=True)
         self.fit_processes(rows, measured)
-        self.origin = Origin(file, len(rows), package_versions())
-        predicted = pd.DataFrame(columns=[*TARGETS, "tpot_ms_high"], dtype=float)
         for seen, split in ((False, rows["model"].to_numpy(dtype=str)), (True, groups)):
             fold = _folds(np.asarray(split))
             if fold.max() > 0:
-                predicted = self._fit_held_out(rows, measured, fold, seen)
-        self.min_probability = required_probability(calibration_choices(rows, measured, predicted))
+                self._fit_widths(rows, measured, fold, seen)
         return self
 
     def fit_processes(self, rows: pd.DataFrame, measured: pd.DataFrame) -> Self:
@@ -186,10 +171,10 @@ class LatencyPredictor:
         with translate_read_errors(path, PredictorError, says):
             return cls._from_json(data)
 
-    def _fit_held_out(
+    def _fit_widths(
         self, rows: pd.DataFrame, measured: pd.DataFrame, fold: np.ndarray, seen: bool
-    ) -> pd.DataFrame:
-        """Fit widths to rows held out in folds; return their latencies."""
+    ) -> None:
+        """Fit the intervals' widths to rows held out in folds."""
         predicted, spread = (
             pd.DataFrame(0.0, index=rows.index, columns=list(TARGETS)) for _ in range(2)
         )
@@ -197,12 +182,10 @@ class LatencyPredictor:
             out = fold == number
             held_out = type(self)().fit_processes(rows[~out], measured[~out])
             predicted[out], spread[out] = held_out.predict_mean(rows[out])
+        level = min(COVERAGE * (1.0 + 1.0 / len(rows)), 1.0)
         for target in TARGETS:
             scores = np.abs(_log_ratio(measured[target], predicted[target])) / spread[target]
-            level = min(COVERAGE * (1.0 + 1.0 / len(scores)), 1.0)
-            width = self.widths[target, seen] = float(np.quantile(scores, level))
-            predicted[f"{target}_high"] = predicted[target] * np.exp(width * spread[target])
-        return predicted
+            self.widths[target, seen] = float(np.quantile(scores, level))
 
     def _is_known(self, rows: pd.DataFrame) -> np.ndarray:
         return rows["model"].isin(self.known_models).to_numpy()
@@ -218,9 +201,7 @@ class LatencyPredictor:
         ]
         return {
             "format": FILE_FORMAT,
-            "origin": asdict(self.origin),
             "known": sorted(self.known_models),
-            "min_probability": self.min_probability,
             "widths": widths,
             "processes": {target: one.to_json() for target, one in self.processes.items()},
         }
@@ -233,8 +214,6 @@ class LatencyPredictor:
             },
             widths={(w["target"], w["known"]): w["width"] for w in data["widths"]},
             known_models=frozenset(data["known"]),
-            min_probability=data["min_probability"],
-            origin=Origin(**data["origin"]),
         )
 
 
@@ -250,6 +229,74 @@ def _folds(groups: np.ndarray) -> np.ndarray:
         fold_of[names[i]] = smallest = int(np.argmin(filled))
         filled[smallest] += sizes[i]
     return np.array([fold_of[group] for group in groups])
+
+
+def probability_within(latencies: pd.DataFrame, target: str, limit_ms: float) -> np.ndarray:
+    """Return the probability that deployments meet a limit when measured.
+
+    ``latencies`` has ``target`` and ``<target>_high``, as from `LatencyPredictor.predict`.
+    """
+    value = latencies[target].to_numpy(dtype=float)
+    spread = np.log(latencies[f"{target}_high"].to_numpy(dtype=float) / value) / T_QUANTILE_95
+    if np.isinf(limit_ms):
+        return np.ones(len(value))
+    return probability_below(np.log(limit_ms / value) / np.maximum(spread, 1e-9))
+
+
+def probability_below(values: np.ndarray) -> np.ndarray:
+    """Return the probability that an error, in scales of its distribution, is below values."""
+    from scipy.special import stdtr
+
+    return stdtr(DEGREES_OF_FREEDOM, values)
+
+
+def probability_better(
+    correction: LatencyPredictor, rows: pd.DataFrame, index: int, metric: Metric = "tokens_per_s"
+) -> np.ndarray:
+    """Return the probability that one deployment beats each other when measured (rows).
+
+    It is 0.5 for the deployment itself. Two layouts of one model share most of their error. Cost is
+    quadratic in the rows: pass a few hundred at most. ``rows`` come from `analytic_times`;
+    ``index`` is the position of the one deployment.
+    """
+    value, covariance = log_metric(correction, rows, metric)
+    return pairwise_better(value, covariance)[index]
+
+
+def pairwise_better(value: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Return the probability that each value (rows) exceeds each other (columns)."""
+    marginal = np.diag(covariance)
+    variance = np.maximum(marginal[:, None] + marginal[None, :] - 2.0 * covariance, MIN_VARIANCE)
+    return probability_below((value[:, None] - value[None, :]) / np.sqrt(variance))
+
+
+def log_metric(
+    correction: LatencyPredictor, rows: pd.DataFrame, metric: Metric
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the log of a metric, more being better, and the covariance of its errors.
+
+    The throughput's error combines those of TTFT and TPOT, weighted by their shares of a request
+    and taken as independent.
+    """
+    mean, _ = correction.predict_mean(rows)
+    tokens = np.maximum(rows["osl"].to_numpy(dtype=float) - 1.0, 0.0)
+    components = {
+        "ttft_ms": mean["ttft_ms"].to_numpy(),
+        "tpot_ms": mean["tpot_ms"].to_numpy() * tokens,
+    }
+    request_ms = components["ttft_ms"] + components["tpot_ms"]
+    if metric == "tokens_per_s":
+        per_gpu = rows["concurrency"] * rows["osl"] / rows["gpus"]
+        value = np.log(per_gpu.to_numpy(dtype=float) / request_ms)
+        weights = {target: part / request_ms for target, part in components.items()}
+    else:
+        value = -np.log(mean[metric].to_numpy())
+        weights = {target: np.full(len(rows), float(target == metric)) for target in components}
+    errors = correction.covariances(rows)
+    return value, sum(
+        (errors[target] * np.outer(weights[target], weights[target]) for target in components),
+        np.zeros((len(rows), len(rows))),
+    )
 
 
 PUBLISHED = "published"
@@ -294,7 +341,7 @@ def fit_or_load_correction(
         return LatencyPredictor.load(cached_path)
     progress(f"fitting to {len(table.deployments)} measured deployments (once, takes minutes)")
     rows = analytic_times(table.deployments, StepTimerFactory(find_tables(), predictors))
-    correction = LatencyPredictor().fit(rows, table.measured, table.groups, path.name)
+    correction = LatencyPredictor().fit(rows, table.measured, table.groups)
     with suppress(OutputError):  # without a writable cache, only the next plan is slower
         correction.save(cached_path)
     return correction
