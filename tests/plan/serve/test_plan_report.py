@@ -16,15 +16,13 @@ from foretune.plan.serve.report import (
     COLUMNS,
     Question,
     chosen_candidates,
-    time_bars,
-    write_plan_report,
-)
-from foretune.plan.serve.report_charts import (
     front_figure,
     group_marks,
     memory_breakdown,
     operator_breakdown,
     stacked_bars,
+    time_bars,
+    write_plan_report,
 )
 from foretune.tune.report.chart import Line, Mark, Note, Points, Segment
 from foretune.tune.report.page import number
