@@ -10,7 +10,7 @@ import typer
 from foretune.cli import options, plan_options
 from foretune.cli.carbon import CARBON, check_carbon, show_carbon
 from foretune.cli.output import Output
-from foretune.errors import ForetuneError, OutputError, UsageError
+from foretune.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -93,11 +93,6 @@ KUBERNETES = typer.Option(
     help="Write a manifest that starts the best with --backend: kubectl apply -f FILE.",
     rich_help_panel=RESULTS_PANEL,
 )
-DYNAMO = typer.Option(
-    None,
-    help="Write a graph for NVIDIA Dynamo that starts the best with --backend.",
-    rich_help_panel=RESULTS_PANEL,
-)
 
 
 def serve(
@@ -126,7 +121,6 @@ def serve(
     limit: list[str] = plan_options.LIMIT,
     out: Path = OUT,
     kubernetes: Path = KUBERNETES,
-    dynamo: Path = DYNAMO,
     top: int = plan_options.TOP,
     carbon: float | None = CARBON,
 ) -> None:
@@ -199,8 +193,8 @@ def serve(
     if replay is not None:
         results["replayed"] = replay.to_json()
     try:
-        _write_files(output, kubernetes, dynamo, best, backend, int(found.best["replicas"]))
-    finally:  # a plan is kept even if a file cannot be written
+        _write_manifest(output, kubernetes, best, backend, int(found.best["replicas"]))
+    finally:  # a plan is kept even if the file cannot be written
         if out is not None:
             kept = save_plan(found, question, clocks, out, None, commands)
             results |= {"report": str(kept.report), "mlflow_run_id": kept.run_id}
@@ -213,7 +207,7 @@ def _check_combination(rate: float | None, pools: bool, kubernetes: Path | None)
     if rate is not None and not 0 < rate < float("inf"):
         raise UsageError(f"--rate {rate:g}: give requests per second, more than 0")
     if pools and kubernetes:
-        raise UsageError("a manifest is written for one pool: leave --pools out, or give --dynamo")
+        raise UsageError("a manifest is written for one pool: leave --pools or --kubernetes out")
 
 
 def _read_trace(path: Path | None) -> "Requests | None":
@@ -237,38 +231,20 @@ def _calibration(
     )
 
 
-def _write_files(
-    output: Output,
-    kubernetes: Path | None,
-    dynamo: Path | None,
-    best: "Deployment",
-    engine: str,
-    replicas: int,
+def _write_manifest(
+    output: Output, path: Path | None, best: "Deployment", engine: str, replicas: int
 ) -> None:
-    """Write the files given that start the best deployment; one failing does not stop another."""
-    from foretune.plan.serve.manifests import graph, manifest
+    """Write the file given that starts the best deployment on Kubernetes."""
+    from foretune.plan.serve.kubernetes import manifest
 
-    errors: list[ForetuneError] = []
-    for path, make, where in (
-        (kubernetes, manifest, "on Kubernetes"), (dynamo, graph, "with NVIDIA Dynamo")
-    ):  # fmt: skip
-        if path is None:
-            continue
-        try:
-            _write(path, make(best, engine, replicas))
-        except ForetuneError as e:
-            errors.append(e)
-        else:
-            output.say(f"\nor {where}: kubectl apply -f {path}")
-    if errors:
-        raise errors[0]
-
-
-def _write(path: Path, text: str) -> None:
+    if path is None:
+        return
+    text = manifest(best, engine, replicas)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as e:
         raise OutputError(f"cannot write {path}: {e.strerror or e}") from e
+    output.say(f"\nor on Kubernetes: kubectl apply -f {path}")
 
 
 def _check_required(model: str, needed: "dict[str, Any]") -> None:
