@@ -207,7 +207,7 @@ def _check_combination(rate: float | None, pools: bool, kubernetes: Path | None)
     if rate is not None and not 0 < rate < float("inf"):
         raise UsageError(f"--rate {rate:g}: give requests per second, more than 0")
     if pools and kubernetes:
-        raise UsageError("a manifest is written for one pool: leave --pools or --kubernetes out")
+        raise UsageError("a manifest is written for one pool: leave --pools out")
 
 
 def _read_trace(path: Path | None) -> "Requests | None":
