@@ -142,7 +142,7 @@ def _test(train: Table, test: Table) -> dict[str, object]:
     data = train.data
     model = LatencyPredictor().fit(train.rows, data.measured, data.groups)
     scored = Scored(
-        model.predict(test.rows).assign(sure=model.min_probability),
+        model.predict(test.rows),
         formula_latencies(test.rows),
         test.data.measured,
         sure_pairs(model, test.rows, test.data.measured),
@@ -216,7 +216,7 @@ def _held_out(train: Table, fold: np.ndarray, name: str) -> Scored:
         _say(f"holding out {name}: {number + 1} of {fold.max() + 1}")
         out = fold == number
         model = LatencyPredictor().fit(rows[~out], measured[~out], groups[~out])
-        predicted.append(model.predict(rows[out]).assign(sure=model.min_probability))
+        predicted.append(model.predict(rows[out]))
         formulas.append(formula_latencies(rows[out]))
         pairs.append(sure_pairs(model, rows[out], measured[out]))
     return Scored(

@@ -9,12 +9,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pandas as pd
 
+from foretune.plan.serve.deployments.correction import MIN_PROBABILITY, probability_within
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.deployments.probability import (
-    DEFAULT_MIN_PROBABILITY,
-    choose,
-    probability_within,
-)
 from foretune.plan.serve.deployments.serving import tokens_per_s
 
 LIMITS_MS = (20, 40, 80)
@@ -38,7 +34,7 @@ def choices(
         deployments: what is chosen among.
         measured: their ``tpot_ms`` and ``ttft_ms``.
         predicted: the same, by a predictor that saw none of their configurations; with
-            ``tpot_ms_high``, and ``sure`` where a least probability was learned.
+            ``tpot_ms_high``.
     """
     table = _table(deployments, measured, predicted)
     result = {}
@@ -61,8 +57,7 @@ def choices(
         }
     for limit in LIMITS_MS:
         result[f"TPOT <= {limit} ms"] = _under_limit(table, limit, sure=False)
-        if "sure" in table:
-            result[f"TPOT <= {limit} ms, surely"] = _under_limit(table, limit, sure=True)
+        result[f"TPOT <= {limit} ms, surely"] = _under_limit(table, limit, sure=True)
     return result
 
 
@@ -72,8 +67,7 @@ def _under_limit(table: pd.DataFrame, limit: float, sure: bool) -> dict[str, flo
     Args:
         table: the deployments.
         limit: milliseconds per token.
-        sure: ask for the probability of keeping to it that was learned from rows left out of the
-            training; else for a half.
+        sure: ask for the probability of keeping to it that plans ask for; else for a half.
     """
     right, missed, kept = [], [], []
     chance = probability_within(table, "tpot_ms", limit)
@@ -81,8 +75,9 @@ def _under_limit(table: pd.DataFrame, limit: float, sure: bool) -> dict[str, flo
         allowed = group[group["tpot"] <= limit]
         if allowed.empty:
             continue
-        least = group["sure"].mean() if sure else DEFAULT_MIN_PROBABILITY
-        pick = choose(group["predicted"].to_numpy(), chance[group.index], least)
+        likely = chance[group.index] >= (MIN_PROBABILITY if sure else 0.5)
+        speed = np.where(likely, group["predicted"], -np.inf)
+        pick = int(np.argmax(speed if likely.any() else chance[group.index]))
         chosen = group.iloc[pick]
         missed.append(chosen["tpot"] > limit)
         kept.append(0.0 if missed[-1] else chosen["throughput"] / allowed["throughput"].max())
@@ -132,7 +127,7 @@ def _table(
             "tpot": measured["tpot_ms"].to_numpy(),
         }
     )
-    for name in ("tpot_ms", "tpot_ms_high", "sure"):
+    for name in ("tpot_ms", "tpot_ms_high"):
         if name in predicted:
             table[name] = predicted[name].to_numpy()
     for name, latencies in (("throughput", measured), ("predicted", predicted)):

@@ -11,10 +11,6 @@ tables of other GPUs (neither L4 nor A10 is measured in them; A10, of the same m
 A10G); their histograms are not published, ours have the published mean lengths; their limit holds
 for the mean time per token, ours for nine in ten requests. Our rates are higher, so that few
 requests per second need one GPU and no mix.
-
-*Power* (POLCA, arXiv:2308.12908): servers of eight A100 in one megawatt, beside the 30 % more
-servers "with minimal performance loss" of its abstract. Not the same: theirs come from traces of
-production, whose servers are not always busy; ours are.
 """
 
 import argparse
@@ -27,14 +23,11 @@ import numpy as np
 from machine import markdown
 from scipy.stats import lognorm
 
-from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
+from foretune.plan import Formats, Requirements, Workload, describe_model, find_system
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
-from foretune.plan.fleet.budget import best, oversubscriptions
-from foretune.plan.fleet.capacity import instance_types
-from foretune.plan.fleet.demand import Demand
+from foretune.plan.fleet.capacity import Demand, instance_types
 from foretune.plan.fleet.mix import cheapest_fleet, single_fleets
-from foretune.plan.fleet.server import Server
 
 MODEL = "meta-llama/Llama-2-7b-hf"
 PRICES = {"l4": 0.70, "a10": 1.01, "a100_sxm": 3.67, "h100_sxm": 7.516}
@@ -58,10 +51,6 @@ PUBLISHED = {
     ("mixed", 120): "13-51", ("mixed", 40): "4-51",
 }  # fmt: skip
 """Percent saved over fleets of one type, over rates and types."""
-BUDGET_W = 1e6
-POLCA_MORE = 0.30
-BARELY_SLOWER = 1.05
-"""What is taken for "minimal" loss."""
 
 
 def histogram(setting: str) -> dict[tuple[int, int], float]:
@@ -117,16 +106,6 @@ def mixes(setting: str, tpot_ms: float, clocks: StepTimerFactory) -> dict[str, o
             "least": min(saved), "most": max(saved)}  # fmt: skip
 
 
-def power(clocks: StepTimerFactory) -> dict[str, object]:
-    """Return how many more servers fit in a budget, at every cap."""
-    system = find_system("a100_sxm")
-    made = plan(describe_model("meta-llama/Llama-2-70b-hf"), system, 8, Workload(2048, 256), clocks,
-                Requirements(tpot_ms=100.0), formats=[Formats()])  # fmt: skip
-    found = oversubscriptions(Server.from_candidate(made.best, system), BUDGET_W)
-    rows = [{**vars(one), "more": one.extra_share} for one in found]
-    return {"caps": rows, "barely_slower": best(found, BARELY_SLOWER).extra_share}
-
-
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -136,12 +115,10 @@ def main() -> None:
     tables = find_tables(options.operators)
     clocks = StepTimerFactory(tables)
     found = [mixes(setting, tpot_ms, clocks) for setting, tpot_ms in PUBLISHED]
-    servers = power(clocks)
     if options.json:
-        print(json.dumps({"mixes": found, "power": servers}))
+        print(json.dumps({"mixes": found}))
         return
     _print_mixes(found)
-    _print_power(servers)
 
 
 def _print_mixes(found: Sequence[dict[str, object]]) -> None:
@@ -161,17 +138,6 @@ def _print_mixes(found: Sequence[dict[str, object]]) -> None:
             for row in one["rates"]
         ]  # fmt: skip
         print(markdown(columns, rows))
-
-
-def _print_power(servers: dict[str, object]) -> None:
-    rows = [
-        [f"{one['cap_w']:.0f}", str(one["servers"]), f"{100 * one['more']:.0f}",
-         f"{100 * (one['slowdown'] - 1):.1f}", f"{one['tokens_per_s']:.0f}"]
-        for one in servers["caps"]
-    ]  # fmt: skip
-    print(markdown(["cap, W", "servers", "more, %", "slower, %", "tokens/s"], rows))
-    more = 100 * servers["barely_slower"]
-    print(f"at most 5 % slower: {more:.0f} % more servers (published: {100 * POLCA_MORE:.0f} %)")
 
 
 if __name__ == "__main__":

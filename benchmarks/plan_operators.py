@@ -23,9 +23,9 @@ from foretune.collect import local_device
 from foretune.device import find_device
 from foretune.models import Predictor
 from foretune.plan.cost.kinds import with_expert_kind
+from foretune.plan.cost.operator_predictor import TrainedPredictorCache
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import OperatorTimer
-from foretune.plan.cost.trained_cache import TrainedPredictorCache
 
 SYSTEM, ENGINE = "h100_sxm", "trtllm"
 TASKS = (

@@ -20,11 +20,12 @@ table of alike operators says how far apart records are of which nothing tells t
 import argparse
 import os
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import least_squares
 
 from foretune.datasets.importers.aiconfigurator import KERNELS, operation_of, read
 from foretune.datasets.importers.files import Request
@@ -36,21 +37,21 @@ from foretune.plan.cost.power import (
     METERED_SYSTEMS,
     OperatorPower,
     PowerModel,
-    model_lines,
+    PowerModels,
     shipped_models,
 )
 from foretune.plan.cost.steps import Step, StepTimerFactory
 from foretune.plan.cost.tables import OperatorTables, default_folders
 from foretune.plan.cost.times import OperatorTimer
-from foretune.plan.serve.deployments.power import (
-    MEMORY_SENSITIVITY,
-    UNMODELED_ACTIVE_SHARE,
-    apply_power_cap,
-    deployment_power,
-)
+from foretune.plan.serve.deployments.serving import UNMODELED_ACTIVE_SHARE, deployment_power
 
 FORMS = Path(__file__).resolve().parents[1] / "plan" / "cost" / "power.csv"
 LEAST_BANDWIDTH = 0.5
+OUTLIER_SCALE = 0.05
+"""Log error beyond which a measurement is down-weighted; several percent of the recorded powers
+belong to other operators."""
+LOWER_BOUNDS, UPPER_BOUNDS = (0.0, 0.2, 0.0, 0.2), (6.0, 3.0, 6.0, 3.0)
+INITIAL_VALUES = ((0.8, 0.8, 0.6, 0.8), (0.3, 0.5, 0.3, 0.5), (1.0, 0.5, 0.1, 1.0))
 SIZES = {
     "gemm": ["problem.M"],
     "attention_prefill": ["problem.batch", "problem.seq_len"],
@@ -90,10 +91,9 @@ def main() -> None:
     _print_alike(sound)
     _print_recorded(powers)
     _print_published()
-    _print_caps()
     if arguments.write:
         comments = [x for x in FORMS.read_text(encoding="utf-8").splitlines() if x[:1] == "#"]
-        FORMS.write_text("\n".join([*comments, *model_lines(fitted)]) + "\n", encoding="utf-8")
+        FORMS.write_text("\n".join([*comments, *_lines(fitted)]) + "\n", encoding="utf-8")
 
 
 def measured(folder: Path | None, watts: Path) -> dict[str, pd.DataFrame]:
@@ -141,6 +141,29 @@ def _powers(kernel: str, rows: pd.DataFrame, tables: OperatorTables | None) -> p
     )
 
 
+def fit_form(used: np.ndarray, awake: np.ndarray | float, measured: np.ndarray) -> PowerModel:
+    """Return the robust fit to ``measured`` shares of the limit."""
+    found = [
+        least_squares(
+            lambda values: np.log(PowerModel(*values).share(used, awake) / measured),
+            start, bounds=(LOWER_BOUNDS, UPPER_BOUNDS), loss="cauchy", f_scale=OUTLIER_SCALE,
+        )
+        for start in INITIAL_VALUES
+    ]  # fmt: skip
+    return PowerModel(*min(found, key=lambda fit: fit.cost).x.tolist())
+
+
+def _lines(models: PowerModels) -> list[str]:
+    """Return power models as CSV lines that `shipped_models` reads."""
+    rows = [
+        [kernel, system, *(f"{value:.3f}" for value in astuple(form))]
+        for kernel, several in models.items()
+        for system, form in several.items()
+    ]
+    names = ["kernel", "system", *(field.name for field in fields(PowerModel))]
+    return [",".join(row) for row in [names, *rows]]
+
+
 def _fitted(rows: pd.DataFrame) -> dict[str, PowerModel]:
     """Return the form of each system's rows."""
     forms = {}
@@ -148,7 +171,7 @@ def _fitted(rows: pd.DataFrame) -> dict[str, PowerModel]:
         few = np.random.default_rng(0).choice(len(own), min(MOST_FITTED, len(own)), replace=False)
         some = own.iloc[few]
         awake, share = (some[name].to_numpy() for name in ("awake", "share"))
-        forms[str(system)] = PowerModel.fit(some[USED].to_numpy(), awake, share)
+        forms[str(system)] = fit_form(some[USED].to_numpy(), awake, share)
     return forms
 
 
@@ -349,33 +372,6 @@ def _print_published() -> None:
         name = f"{one.model.name.split('/')[-1]} {one.system} x {one.running}"
         watts = " ".join(f"{w:5.0f}" for w in (busy, waiting, paused, one.watts))
         print(f"  {name:32} {watts}  {one.source}")
-
-
-CAPS = {
-    300: (9326 / 9893, 72.1 / 72.6),
-    250: (8436 / 9893, 70.7 / 72.6),
-    200: (5941 / 9893, 68.3 / 72.6),
-    150: (2549 / 9893, 62.6 / 72.6),
-    100: (1390 / 9893, 12.1 / 72.6),
-}
-"""Cap on RTX 3090s of 350 W -> what is left of the speed of prompts and of answers, measured:
-llmgarage.ai/power-limit-tokens-per-second-benchmark (February 2026)."""
-
-
-def _print_caps() -> None:
-    print("\nSpeed under caps on 350 W, predicted (measured): prompts, answers")
-    awake = OperatorPower(find_system("a100_sxm").device).active_idle_share
-    for cap, (prompt, answer) in CAPS.items():
-        idle = 350 * awake
-        fast = 1 / apply_power_cap(350.0, float(cap), idle, 1.0)[1]
-        slow = 1 / apply_power_cap(350.0, float(cap), idle, MEMORY_SENSITIVITY)[1]
-        print(f"  {cap} W: {fast:.2f} ({prompt:.2f})   {slow:.2f} ({answer:.2f})")
-    drawn, slowdown = apply_power_cap(250.0, 175.0, 250.0 * awake, 1 / 3)
-    print(
-        f"  250 to 175 W, a third of the time by the clock: {100 * (slowdown - 1):.0f} % longer, "
-        f"{100 * (drawn * slowdown / 250 - 1):.0f} % energy (LLaMA, arXiv:2310.03003: 6-7 % "
-        "longer, -23 %)"
-    )
 
 
 if __name__ == "__main__":

@@ -7,9 +7,12 @@ import numpy as np
 import pandas as pd
 from plan_choices import LIMITS_MS
 
-from foretune.plan.serve.deployments.comparison import log_metric, pairwise_better
-from foretune.plan.serve.deployments.correction import LatencyPredictor
-from foretune.plan.serve.deployments.probability import probability_within
+from foretune.plan.serve.deployments.correction import (
+    LatencyPredictor,
+    log_metric,
+    pairwise_better,
+    probability_within,
+)
 from foretune.plan.serve.deployments.serving import tokens_per_s
 
 EDGES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.0)

@@ -15,7 +15,7 @@ from foretune.collect import local_device
 from foretune.plan import Workload, describe_model, find_system, plan
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
-from foretune.plan.serve.deployments.learned import fit_or_load_correction
+from foretune.plan.serve.deployments.correction import fit_or_load_correction
 
 MODELS = ("meta-llama/Llama-3.1-70B", "Qwen/Qwen3-235B-A22B", "deepseek-ai/DeepSeek-V3")
 SYSTEMS = ("h100_sxm", "b200_sxm")

@@ -46,7 +46,7 @@ from foretune.plan.cost.memory import GIB
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.describe.huggingface import read_config
-from foretune.plan.train.recipe import RECOMPUTE, Recipe, TrainingLayout
+from foretune.plan.train.recipe import RECOMPUTE, Recipe, TrainingLayout, TrainingTask
 from foretune.plan.train.step import (
     EXPOSED,
     SOFTWARE,
@@ -55,7 +55,6 @@ from foretune.plan.train.step import (
     model_flops,
     peak_flops,
 )
-from foretune.plan.train.task import TrainingTask
 from foretune.plan.train.training_memory import USABLE_SHARE, training_memory
 from foretune.plan.train.training_planner import BACKEND, plan_training
 
@@ -114,7 +113,7 @@ class Run:
     def timed(self, clocks: StepTimerFactory) -> TimedSteps:
         """Return its operators' times."""
         clock = clocks(self.system, BACKEND)
-        return TimedSteps.look_up(self.model, self.system, [self.recipe], self.task, clock)
+        return TimedSteps(self.model, self.system, [self.recipe], self.task, clock)
 
     @property
     def software(self) -> str:

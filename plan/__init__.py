@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from foretune.plan.describe.description import ModelDescription
     from foretune.plan.describe.formats import Formats, checkpoint_formats
     from foretune.plan.describe.layout import Layout
-    from foretune.plan.describe.speculation import Speculation
     from foretune.plan.describe.system import (
         System,
         find_system,
@@ -19,7 +18,7 @@ if TYPE_CHECKING:
         published_prices,
         read_prices,
     )
-    from foretune.plan.describe.workload import Workload
+    from foretune.plan.describe.workload import Speculation, Workload
     from foretune.plan.serve.planner import Plan, plan
     from foretune.plan.serve.requirements import Requirements
 
@@ -54,7 +53,6 @@ if not TYPE_CHECKING:  # type checkers would accept any name
             "describe.description": ["ModelDescription"],
             "describe.formats": ["Formats", "checkpoint_formats"],
             "describe.layout": ["Layout"],
-            "describe.speculation": ["Speculation"],
             "describe.system": [
                 "System",
                 "find_system",
@@ -62,7 +60,7 @@ if not TYPE_CHECKING:  # type checkers would accept any name
                 "published_prices",
                 "read_prices",
             ],
-            "describe.workload": ["Workload"],
+            "describe.workload": ["Speculation", "Workload"],
             "serve.planner": ["Plan", "plan"],
             "serve.requirements": ["Requirements"],
         },

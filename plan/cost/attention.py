@@ -6,7 +6,7 @@ with one key head in prefill.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
@@ -26,6 +26,11 @@ from foretune.plan.describe.parts import CompressedAttention, Heads, Indexer, Li
 from foretune.problem import Problem
 from foretune.space import Configuration
 
+MIX_PASSES = 4
+"""Passes over all residual streams per layer: before and after attention and experts."""
+SCORE_SHARE = 0.5
+"""Work of scoring keys relative to attention with as many heads, which also weighs values."""
+
 
 def attention_operators(
     model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part], phase: Phase
@@ -34,71 +39,154 @@ def attention_operators(
 
     Projections process the tokens of all parts at once; attention runs per part.
     """
+    step = _Step(model, layout.tp, formats, parts, phase)
     if model.compressed:
-        yield from compressed_operators(model, layout, formats, parts, phase)
+        yield from step.compressed(model.compressed)
         return
     if model.linear:
-        yield from _linear(model, model.linear, layout, formats, parts, phase)
+        yield from step.linear(model.linear)
     if not model.softmax_layers:
         return
-    if model.mla:
-        yield from _latent(model, model.mla, layout, formats, parts, phase)
-    else:
-        yield from _softmax(model, layout, formats, parts, phase)
+    yield from step.latent(model.mla) if model.mla else step.softmax()
     if model.index:
-        yield from _indexer(model, model.index, layout, formats, parts, phase)
+        yield from step.indexer(model.index)
 
 
-def _indexer(
-    model: ModelDescription,
-    index: Indexer,
-    layout: Layout,
-    formats: Formats,
-    parts: Sequence[Part],
-    phase: Phase,
-) -> Iterator[Operator]:
-    """Yield the selection of keys.
+@dataclass(frozen=True)
+class _Step:
+    """A step in which ``tp`` ranks share attention."""
 
-    Every rank computes all heads, except that block indexers split heads as keys are. An engine
-    fuses a block indexer's projections with those of attention.
-    """
-    tokens, kind = sum(p.tokens for p in parts), table_name(formats.weights)
-    layers = model.indexed_layers
-    heads = ceil(index.heads / layout.tp) if index.selects_blocks else index.heads
-    ranks = model.mla.q_lora_rank if model.mla else model.hidden
-    yield gemm("index_query", phase, layers, tokens, heads * index.head_dim, ranks, kind)
-    width = index.head_dim + index.score_weights
-    yield gemm("index_key", phase, layers, tokens, width, model.hidden, kind)
-    for part in parts:
-        yield _scores(heads, index.head_dim, not index.selects_blocks, layers, part)
+    model: ModelDescription
+    tp: int
+    formats: Formats
+    parts: Sequence[Part]
+    phase: Phase
 
+    @property
+    def tokens(self) -> int:
+        return sum(part.tokens for part in self.parts)
 
-def _softmax(
-    model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part], phase: Phase
-) -> Iterator[Operator]:
-    tokens, kind, tp = sum(p.tokens for p in parts), table_name(formats.weights), layout.tp
-    top_k = model.index.top_k if model.index else 0
-    layers_by_shape: dict[Heads, int] = {}
-    for layers, _, shape in model.softmax_groups():
-        layers_by_shape[shape] = layers_by_shape.get(shape, 0) + layers
-    for shape, layers in layers_by_shape.items():
-        heads, kv_heads = ceil(shape.heads / tp), ceil(shape.kv_heads / tp)
-        dim, gates = shape.head_dim, shape.value_dim if model.gated_attention else 0
-        width = heads * (dim + gates) + kv_heads * shape.projected_width
-        yield gemm("qkv", phase, layers, tokens, width, model.hidden, kind)
-        yield rowwise("elementwise", "rope", phase, layers, tokens, (heads + kv_heads) * dim, tp)
-    for layers, window, shape in model.softmax_groups():
-        sparse = 0 if window else model.indexed_layers
-        for part in parts:
-            for count, visible in ((layers - sparse, part), (sparse, _sparse_part(part, top_k))):
-                if count:
-                    yield _attention(
-                        visible, count, ceil(shape.heads / tp), ceil(shape.kv_heads / tp),
-                        shape.cached_width // 2, window, formats,
-                    )  # fmt: skip
-    for shape, layers in layers_by_shape.items():
-        width = ceil(shape.heads / tp) * shape.value_dim
-        yield gemm("attention_out", phase, layers, tokens, model.hidden, width, kind)
+    def project(self, name: str, layers: int, width: float, inner: float) -> Operator:
+        """Return the projection of all tokens from ``inner`` to ``width`` numbers."""
+        kind = table_name(self.formats.weights)
+        return gemm(name, self.phase, layers, self.tokens, width, inner, kind)
+
+    def rope(self, layers: int, width: int) -> Operator:
+        """Return the rotation of queries and keys."""
+        return rowwise("elementwise", "rope", self.phase, layers, self.tokens, width, self.tp)
+
+    def indexer(self, index: Indexer) -> Iterator[Operator]:
+        """Yield the selection of keys.
+
+        Every rank computes all heads, except that block indexers split heads as keys are. An engine
+        fuses a block indexer's projections with those of attention.
+        """
+        model, layers = self.model, self.model.indexed_layers
+        heads = ceil(index.heads / self.tp) if index.selects_blocks else index.heads
+        ranks = model.mla.q_lora_rank if model.mla else model.hidden
+        yield self.project("index_query", layers, heads * index.head_dim, ranks)
+        yield self.project("index_key", layers, index.head_dim + index.score_weights, model.hidden)
+        for part in self.parts:
+            yield _scores(heads, index.head_dim, not index.selects_blocks, layers, part)
+
+    def softmax(self) -> Iterator[Operator]:
+        """Yield softmax attention, with a window or without."""
+        model, tp = self.model, self.tp
+        top_k = model.index.top_k if model.index else 0
+        layers_by_shape: dict[Heads, int] = {}
+        for layers, _, shape in model.softmax_groups():
+            layers_by_shape[shape] = layers_by_shape.get(shape, 0) + layers
+        for shape, layers in layers_by_shape.items():
+            heads, kv_heads = ceil(shape.heads / tp), ceil(shape.kv_heads / tp)
+            dim, gates = shape.head_dim, shape.value_dim if model.gated_attention else 0
+            width = heads * (dim + gates) + kv_heads * shape.projected_width
+            yield self.project("qkv", layers, width, model.hidden)
+            yield self.rope(layers, (heads + kv_heads) * dim)
+        for layers, window, shape in model.softmax_groups():
+            sparse = 0 if window else model.indexed_layers
+            for part in self.parts:
+                for count, visible in (
+                    (layers - sparse, part), (sparse, _sparse_part(part, top_k))
+                ):  # fmt: skip
+                    if count:
+                        yield _attention(
+                            visible, count, ceil(shape.heads / tp), ceil(shape.kv_heads / tp),
+                            shape.cached_width // 2, window, self.formats,
+                        )  # fmt: skip
+        for shape, layers in layers_by_shape.items():
+            width = ceil(shape.heads / tp) * shape.value_dim
+            yield self.project("attention_out", layers, model.hidden, width)
+
+    def latent(self, mla: Mla) -> Iterator[Operator]:
+        """Yield MLA: prefill decompresses keys and values, decode uses the latent cache."""
+        model, formats, tp = self.model, self.formats, self.tp
+        heads, layers = ceil(model.heads / tp), model.softmax_layers
+        down = mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope
+        yield self.project("latent", layers, down, model.hidden)
+        width, inner = heads * (mla.qk_nope + mla.qk_rope), mla.q_lora_rank or model.hidden
+        yield self.project("query", layers, width, inner)
+        yield self.rope(layers, (heads + 1) * mla.qk_rope)
+        top_k = model.index.top_k if model.index else 0
+        product = "fp8" if formats.activations == "fp8" else "bf16"
+        for part in self.parts:
+            if part.phase == "prefill":
+                width = heads * (mla.qk_nope + mla.v_head)
+                # The prefix is decompressed again.
+                rows, kind = part.batch * (part.new_tokens + part.context), formats.weights
+                yield gemm(
+                    "decompress", "prefill", layers, rows, width, mla.kv_lora_rank,
+                    table_name(kind),
+                )  # fmt: skip
+                yield _latent_prefill(part, layers, heads, top_k, tp, formats)
+            else:
+                yield _latent_projection("mla_gen_pre", layers, part.tokens, heads, product)
+                yield _latent_decode(part, layers, heads, top_k, tp, formats)
+                yield _latent_projection("mla_gen_post", layers, part.tokens, heads, product)
+        if model.gated_attention:
+            yield self.project("gate", layers, heads * mla.v_head, model.hidden)
+        yield self.project("attention_out", layers, model.hidden, heads * mla.v_head)
+
+    def linear(self, linear: LinearAttention) -> Iterator[Operator]:
+        """Yield layers with a state: projections, a short convolution, and the state update."""
+        hidden, tp, layers = self.model.hidden, self.tp, linear.layers
+        values = linear.value_heads * linear.value_dim
+        width = ceil((linear.channels + values + linear.gate_scalars) / tp) + linear.gate_rank
+        yield self.project("linear_in", layers, width, hidden)
+        if linear.gate_rank:
+            width = ceil(linear.key_heads * linear.key_dim / tp)
+            yield self.project("linear_gate", layers, width, linear.gate_rank)
+        for part in self.parts:
+            for op in RECURRENT_OPS:
+                yield _recurrent(linear, tp, part, op)
+        yield self.project("linear_out", layers, hidden, ceil(values / tp))
+
+    def compressed(self, shape: CompressedAttention) -> Iterator[Operator]:
+        """Yield compressed attention, and the mixing of residual streams."""
+        model, phase, tokens, tp = self.model, self.phase, self.tokens, self.tp
+        heads, dim, layers = ceil(model.heads / tp), model.head_dim, model.layers
+        groups, kind = ceil(shape.o_groups / tp), table_name(self.formats.weights)
+        streams = shape.residual_streams * model.hidden
+        yield rowwise("elementwise", "mix", phase, MIX_PASSES * layers, tokens, streams, tp)
+        yield self.project("latent", layers, shape.q_lora_rank + dim, model.hidden)
+        yield self.project("query", layers, heads * dim, shape.q_lora_rank)
+        for ratio, count in shape.ratios:
+            index = model.index if ratio == shape.indexed_ratio else None
+            if width := shape.compressor_width(ratio, dim, index):
+                yield gemm("compress", phase, count, tokens, width, model.hidden, "bf16")
+            for part in self.parts:
+                if index:
+                    width = index.heads * index.head_dim
+                    yield gemm(
+                        "index_query", phase, count, part.tokens, width, shape.q_lora_rank, kind
+                    )
+                    yield _compressed_scores(index, count, ratio, part)
+                top_k = index.top_k if index else 0
+                yield _compressed_attention(
+                    shape, ratio, top_k, count, heads, dim, part, self.formats
+                )
+        inner = model.heads * dim // shape.o_groups
+        yield self.project("out_groups", layers, groups * shape.o_lora_rank, inner)
+        yield self.project("attention_out", layers, model.hidden, groups * shape.o_lora_rank)
 
 
 @lru_cache(CACHE_SIZE)
@@ -142,42 +230,6 @@ def _attention(
     return Operator("attention_prefill", problem, count, "prefill", config, "attention")
 
 
-def _latent(
-    model: ModelDescription,
-    mla: Mla,
-    layout: Layout,
-    formats: Formats,
-    parts: Sequence[Part],
-    phase: Phase,
-) -> Iterator[Operator]:
-    """Yield MLA's operators: prefill decompresses keys and values, decode uses the latent cache."""
-    heads, layers = ceil(model.heads / layout.tp), model.softmax_layers
-    tokens, kind = sum(part.tokens for part in parts), table_name(formats.weights)
-    down = mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope
-    yield gemm("latent", phase, layers, tokens, down, model.hidden, kind)
-    width, inner = heads * (mla.qk_nope + mla.qk_rope), mla.q_lora_rank or model.hidden
-    yield gemm("query", phase, layers, tokens, width, inner, kind)
-    yield rowwise(
-        "elementwise", "rope", phase, layers, tokens, (heads + 1) * mla.qk_rope, layout.tp
-    )
-    top_k = model.index.top_k if model.index else 0
-    product = "fp8" if formats.activations == "fp8" else "bf16"
-    for part in parts:
-        if part.phase == "prefill":
-            width = heads * (mla.qk_nope + mla.v_head)
-            # The prefix is decompressed again.
-            rows = part.batch * (part.new_tokens + part.context)
-            yield gemm("decompress", "prefill", layers, rows, width, mla.kv_lora_rank, kind)
-            yield _latent_prefill(part, layers, heads, top_k, layout.tp, formats)
-        else:
-            yield _latent_projection("mla_gen_pre", layers, part.tokens, heads, product)
-            yield _latent_decode(part, layers, heads, top_k, layout.tp, formats)
-            yield _latent_projection("mla_gen_post", layers, part.tokens, heads, product)
-    if model.gated_attention:
-        yield gemm("gate", phase, layers, tokens, heads * mla.v_head, model.hidden, kind)
-    yield gemm("attention_out", phase, layers, tokens, model.hidden, heads * mla.v_head, kind)
-
-
 @lru_cache(CACHE_SIZE)
 def _latent_prefill(
     part: Part, count: float, heads: int, top_k: int, tp: int, formats: Formats
@@ -218,28 +270,6 @@ def _scores(heads: int, dim: int, eight_bits: bool, layers: int, part: Part) -> 
     return Operator(full.kernel, full.problem, full.count, full.phase, full.config, "index_scores")
 
 
-def _linear(
-    model: ModelDescription,
-    linear: LinearAttention,
-    layout: Layout,
-    formats: Formats,
-    parts: Sequence[Part],
-    phase: Phase,
-) -> Iterator[Operator]:
-    """Yield layers with a state: projections, a short convolution, and the state update."""
-    tokens, kind, tp = sum(p.tokens for p in parts), table_name(formats.weights), layout.tp
-    values = linear.value_heads * linear.value_dim
-    width = ceil((linear.channels + values + linear.gate_scalars) / tp) + linear.gate_rank
-    yield gemm("linear_in", phase, linear.layers, tokens, width, model.hidden, kind)
-    if linear.gate_rank:
-        width = ceil(linear.key_heads * linear.key_dim / tp)
-        yield gemm("linear_gate", phase, linear.layers, tokens, width, linear.gate_rank, kind)
-    for part in parts:
-        for op in RECURRENT_OPS:
-            yield _recurrent(linear, tp, part, op)
-    yield gemm("linear_out", phase, linear.layers, tokens, model.hidden, ceil(values / tp), kind)
-
-
 @lru_cache(CACHE_SIZE)
 def _recurrent(linear: LinearAttention, tp: int, part: Part, op: str) -> Operator:
     problem = Problem(
@@ -255,48 +285,6 @@ def _recurrent(linear: LinearAttention, tp: int, part: Part, op: str) -> Operato
         head_v_dim=linear.value_dim,
     )
     return Operator(linear.kind, problem, linear.layers, part.phase, Configuration(), op)
-
-
-MIX_PASSES = 4
-"""Passes over all residual streams per layer: before and after attention and experts."""
-SCORE_SHARE = 0.5
-"""Work of scoring keys relative to attention with as many heads, which also weighs values."""
-
-
-def compressed_operators(
-    model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part], phase: Phase
-) -> Iterator[Operator]:
-    """Yield the attention operators of all layers, and the mixing of residual streams."""
-    shape = model.compressed
-    assert shape is not None
-    tokens, kind, tp = sum(p.tokens for p in parts), table_name(formats.weights), layout.tp
-    heads, dim, layers = ceil(model.heads / tp), model.head_dim, model.layers
-    groups = ceil(shape.o_groups / tp)
-    streams = shape.residual_streams * model.hidden
-    yield rowwise("elementwise", "mix", phase, MIX_PASSES * layers, tokens, streams, tp)
-    latent = shape.q_lora_rank + dim
-    yield gemm("latent", phase, layers, tokens, latent, model.hidden, kind)
-    yield gemm("query", phase, layers, tokens, heads * dim, shape.q_lora_rank, kind)
-    for ratio, ratio_layers in shape.ratios:
-        index = model.index if ratio == shape.indexed_ratio else None
-        if width := shape.compressor_width(ratio, dim, index):
-            yield gemm("compress", phase, ratio_layers, tokens, width, model.hidden, "bf16")
-        for part in parts:
-            if index:
-                width = index.heads * index.head_dim
-                yield gemm(
-                    "index_query", phase, ratio_layers, part.tokens, width, shape.q_lora_rank, kind
-                )
-                yield _compressed_scores(index, ratio_layers, ratio, part)
-            top_k = index.top_k if index else 0
-            yield _compressed_attention(
-                shape, ratio, top_k, ratio_layers, heads, dim, part, formats
-            )
-    inner = model.heads * dim // shape.o_groups
-    yield gemm("out_groups", phase, layers, tokens, groups * shape.o_lora_rank, inner, kind)
-    yield gemm(
-        "attention_out", phase, layers, tokens, model.hidden, groups * shape.o_lora_rank, kind
-    )
 
 
 def _visible_keys(shape: CompressedAttention, ratio: int, top_k: int, seen: float) -> float:

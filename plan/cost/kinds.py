@@ -2,19 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy as np
 import pandas as pd
 
 from foretune.family import Family
-from foretune.features.arrays import as_array
 from foretune.plan.cost.attention_families import (
+    DECODE,
+    MODULES,
+    PREFILL,
     RECURRENT,
     LatentDecode,
     LatentPrefill,
     LatentProjection,
 )
-from foretune.plan.cost.attention_modules import DECODE, MODULES, PREFILL
 from foretune.registry import load, registered
 
 
@@ -40,35 +42,25 @@ class OperatorKind:
 
     def coordinates(self, rows: pd.DataFrame) -> np.ndarray:
         """Return the coordinates of operators in octaves (rows, axes)."""
-        columns = []
-        for column, missing in self.axes.items():
-            known = column in rows
-            values = as_array(rows[column]) if known else np.full(len(rows), missing)
-            columns.append(np.log2(np.nan_to_num(values, nan=missing) + self._log_offset(column)))
-        return np.stack(columns, axis=1) if columns else np.zeros((len(rows), 0))
+        offsets = [LOG_OFFSETS.get(column, 0.0) for column in self.axes]
+        return np.log2(self._sizes(rows).to_numpy() + offsets)
 
     def keys(self, rows: pd.DataFrame) -> "pd.Series[str]":
         """Return the joined text of the exact columns, with defaults."""
-        total = None
-        for column, missing in self.exact.items():
-            if column in rows:
-                values = rows[column].astype(object)
-                filled = values.where(values.notna(), missing)
-            else:
-                filled = pd.Series(missing, index=rows.index, dtype=object)
-            total = filled if total is None else total + "/" + filled
-        return pd.Series("", index=rows.index, dtype=object) if total is None else total
+        texts = [column for _, column in self._texts(rows).items()]
+        if not texts:
+            return pd.Series("", index=rows.index, dtype=object)
+        return reduce(lambda left, right: left + "/" + right, texts)
 
     def fill_missing(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return ``rows`` with all columns of the kind, with defaults."""
-        filled = dict[str, object]()
-        for column, missing in self.axes.items():
-            known = column in rows
-            filled[column] = rows[column].astype(float).fillna(missing) if known else missing
-        for column, text in self.exact.items():
-            known = column in rows
-            filled[column] = rows[column].astype(object).fillna(text) if known else text
-        return rows.assign(**filled)
+        return rows.assign(**self._sizes(rows), **self._texts(rows))
+
+    def _sizes(self, rows: pd.DataFrame) -> pd.DataFrame:
+        return rows.reindex(columns=list(self.axes)).astype(float).fillna(dict(self.axes))
+
+    def _texts(self, rows: pd.DataFrame) -> pd.DataFrame:
+        return rows.reindex(columns=list(self.exact)).astype(object).fillna(dict(self.exact))
 
     def round_up_to_tiles(self, rows: pd.DataFrame) -> pd.DataFrame:
         """Return ``rows`` with large sizes rounded up to whole tiles.
@@ -81,11 +73,6 @@ class OperatorKind:
         size = rows[self.tiled_axis].to_numpy(dtype=float)
         rounded = TILE * np.ceil(size / TILE)
         return rows.assign(**{self.tiled_axis: np.where(size < MIN_TILED_SIZE, size, rounded)})
-
-    @staticmethod
-    def _log_offset(column: str) -> float:
-        """Return the offset of a size that may be 0."""
-        return LOG_OFFSETS.get(column, 0.0)
 
 
 LOG_OFFSETS = {"problem.prefix_len": 64.0, "problem.window": 64.0}

@@ -12,9 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from foretune.plan.describe.cache_formats import find_cache_format
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import Formats, checkpoint_formats, find_format
+from foretune.plan.describe.formats import (
+    Formats,
+    checkpoint_formats,
+    find_cache_format,
+    find_format,
+)
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.parts import Heads, Mla
 from foretune.plan.describe.system import System

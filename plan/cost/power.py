@@ -9,10 +9,9 @@ Predictors trained on operator sizes are more accurate on the same GPU, and usua
 
 import csv
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
-from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -46,11 +45,6 @@ SIMILAR_KERNELS = {
     "mla_decode": "attention_decode",
 }
 """Kernel -> kernel whose power model it uses; others without one use that of ``gemm``."""
-OUTLIER_SCALE = 0.05
-"""Log error beyond which a measurement is down-weighted; several percent of the recorded powers
-belong to other operators."""
-LOWER_BOUNDS, UPPER_BOUNDS = (0.0, 0.2, 0.0, 0.2), (6.0, 3.0, 6.0, 3.0)
-INITIAL_VALUES = ((0.8, 0.8, 0.6, 0.8), (0.3, 0.5, 0.3, 0.5), (1.0, 0.5, 0.1, 1.0))
 
 
 @dataclass(frozen=True)
@@ -71,27 +65,6 @@ class PowerModel:
         computing = self.compute * clipped[:, 0] ** self.compute_exponent
         reading = self.memory * clipped[:, 1] ** self.memory_exponent
         return np.minimum(active_idle_share + computing + reading, 1.0)
-
-    @classmethod
-    def fit(
-        cls, utilization: np.ndarray, active_idle_share: np.ndarray | float, measured: np.ndarray
-    ) -> Self:
-        """Return the robust fit to ``measured`` shares of the limit."""
-        from scipy.optimize import least_squares
-
-        found = [
-            least_squares(
-                lambda values: np.log(
-                    cls(*values).share(utilization, active_idle_share) / measured
-                ),
-                start,
-                bounds=(LOWER_BOUNDS, UPPER_BOUNDS),
-                loss="cauchy",
-                f_scale=OUTLIER_SCALE,
-            )
-            for start in INITIAL_VALUES
-        ]
-        return cls(*min(found, key=lambda fit: fit.cost).x.tolist())
 
 
 PowerModels = Mapping[str, Mapping[str, PowerModel]]
@@ -122,13 +95,9 @@ class OperatorPower:
     def __init__(self, device: Device, system: str = "", models: PowerModels | None = None) -> None:
         self.device, self.system = device, system
         self._models = shipped_models() if models is None else models
+        similar = self._similar_systems(METERED_SYSTEMS)
         self.active_idle_share = float(
-            np.mean(
-                [
-                    METERED_SYSTEMS[name].active_idle_share
-                    for name in self._similar_systems(METERED_SYSTEMS)
-                ]
-            )
+            np.mean([METERED_SYSTEMS[name].active_idle_share for name in similar])
         )
         """Share of the limit that the GPU draws while it waits for its next operator."""
 
@@ -184,17 +153,6 @@ def shipped_models() -> dict[str, dict[str, PowerModel]]:
         form = PowerModel(*(float(row[field.name]) for field in fields(PowerModel)))
         found.setdefault(row["kernel"], {})[row["system"]] = form
     return found
-
-
-def model_lines(models: PowerModels) -> list[str]:
-    """Return power models as CSV lines that `shipped_models` reads."""
-    rows = [
-        [kernel, system, *(f"{value:.3f}" for value in astuple(form))]
-        for kernel, several in models.items()
-        for system, form in several.items()
-    ]
-    names = ["kernel", "system", *(field.name for field in fields(PowerModel))]
-    return [",".join(row) for row in [names, *rows]]
 
 
 def _generation(architecture: str) -> str:

@@ -8,15 +8,14 @@ import numpy as np
 import pandas as pd
 
 from foretune.plan.cost.attention import attention_operators
-from foretune.plan.cost.attention_families import RECURRENT
-from foretune.plan.cost.attention_modules import MODULES, attention_modules
+from foretune.plan.cost.attention_families import MODULES, RECURRENT, attention_modules
 from foretune.plan.cost.decoder import mixed_operators, phase_of, step_operators
+from foretune.plan.cost.measured_operators import RejectedRows
 from foretune.plan.cost.operator import Operator, Part
+from foretune.plan.cost.operator_predictor import TrainedPredictorCache
 from foretune.plan.cost.power import OperatorPower
-from foretune.plan.cost.screening import RejectedRows
 from foretune.plan.cost.tables import OperatorTables
 from foretune.plan.cost.times import SOURCES, OperatorTimer
-from foretune.plan.cost.trained_cache import TrainedPredictorCache
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
@@ -49,6 +48,17 @@ class SpeculativeStep:
         """Return the operators of one rank."""
         drafts = (replace(o, count=self.draft_steps * o.count) for o in self.draft.operators())
         return [*self.verification.operators(), *drafts]
+
+
+@dataclass(frozen=True)
+class OperatorList:
+    """Operators timed together."""
+
+    items: Sequence[Operator]
+
+    def operators(self) -> Sequence[Operator]:
+        """Return the operators."""
+        return self.items
 
 
 class HasOperators(Protocol):

@@ -20,8 +20,14 @@ from foretune.device import find_device_or_none
 from foretune.errors import RunTableError, UsageError
 from foretune.measurement import Status
 from foretune.operator_package import installed_tables
-from foretune.plan.cost.attention_families import RECURRENT, to_recurrent_rows
-from foretune.plan.cost.attention_modules import DECODE, MODULES, PREFILL, to_module_rows
+from foretune.plan.cost.attention_families import (
+    DECODE,
+    MODULES,
+    PREFILL,
+    RECURRENT,
+    to_module_rows,
+    to_recurrent_rows,
+)
 from foretune.plan.cost.kinds import KINDS, with_expert_kind
 from foretune.plan.serve.deployments.deployment import ENGINES
 

@@ -12,11 +12,14 @@ from foretune.datasets.device_specs import with_specs_of
 from foretune.device import Device
 from foretune.features.roofline import row_limits_ms
 from foretune.plan.cost.kinds import KINDS, family_of, work_share
-from foretune.plan.cost.measured_operators import EXACT_DISTANCE, LAUNCH_MS, MeasuredOperators
-from foretune.plan.cost.operator_predictor import OperatorPredictor
-from foretune.plan.cost.screening import RejectedRows
+from foretune.plan.cost.measured_operators import (
+    EXACT_DISTANCE,
+    LAUNCH_MS,
+    MeasuredOperators,
+    RejectedRows,
+)
+from foretune.plan.cost.operator_predictor import OperatorPredictor, TrainedPredictorCache
 from foretune.plan.cost.tables import OperatorTables
-from foretune.plan.cost.trained_cache import TrainedPredictorCache
 
 Source = Literal["measured", "interpolated", "predicted", "roofline"]
 SOURCES: tuple[Source, ...] = ("measured", "interpolated", "predicted", "roofline")

@@ -10,10 +10,9 @@ from statistics import median
 
 from foretune.errors import RunTableError
 from foretune.files import read_bytes, translate_read_errors
-from foretune.plan.describe.cache_formats import CACHE_FORMATS
 from foretune.plan.describe.checkpoint import FORMAT_OF_SUFFIX
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import FORMATS, Formats
+from foretune.plan.describe.formats import CACHE_FORMATS, FORMATS, Formats
 
 COLUMNS = ("format", "method", "model", "benchmark", "baseline", "quantized", "better", "source")
 EQUIVALENT_FORMATS = {"fp8_static": "fp8", "fp8_block": "fp8"}

@@ -8,10 +8,10 @@ import csv
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from math import inf
 from typing import Literal
 
 from foretune.errors import UnknownName
-from foretune.plan.describe.cache_formats import find_cache_format, support_key
 from foretune.plan.describe.description import ModelDescription
 
 Support = Literal["native", "emulated", "no"]
@@ -29,6 +29,7 @@ class Format:
         scale_bits: per scale.
         activations: format of the activations multiplied with it.
         block: columns of weights that engines cannot split; 1 if they pad.
+        head_bits: of a cache, per scale of a token, head, and key or value.
     """
 
     name: str
@@ -37,12 +38,17 @@ class Format:
     scale_bits: int = 0
     activations: str = "bf16"
     block: int = 1
+    head_bits: int = 0
 
     @property
     def bytes(self) -> float:
-        """Bytes per number, including scales."""
+        """Bytes per number, including scales of groups."""
+        return self.bytes_per_value(inf)
+
+    def bytes_per_value(self, width: float) -> float:
+        """Return bytes per number, including scales, for heads of ``width`` numbers."""
         scales = self.scale_bits / self.group if self.group else 0.0
-        return (self.bits + scales) / 8
+        return (self.bits + scales + self.head_bits / width) / 8
 
 
 FORMATS: dict[str, Format] = {
@@ -65,6 +71,23 @@ FORMATS: dict[str, Format] = {
 """Weight formats. fp8 has a scale per tensor or row, fp8_static also static activation scales; int8
 is W8A8; ``…_wo`` is weight-only; mxfp4 is multiplied with 16 bits."""
 
+CACHE_FORMATS: dict[str, Format] = {
+    f.name: f
+    for f in (
+        Format("bf16", 16),
+        Format("fp8", 8),
+        Format("nvfp4", 4, 16, 8),
+        Format("fp4_e2m1", 4, 16, 8),
+        Format("int4_head", 4, head_bits=32),
+    )
+}
+"""Cache formats, with scales as in the implementations: fp8 has one per tensor; NVFP4 follows
+TensorRT-LLM and vLLM's ``nvfp4_kv_cache_full_dim``; SGLang's ``fp4_e2m1`` has an 8-bit exponent per
+16 numbers (OCP: 32); vLLM's ``int4_per_token_head`` an fp32 word per token, head, and key or
+value."""
+DEFAULT_CACHE_FORMATS = ("bf16", "fp8")
+"""Formats planned by default; others are extrapolated and planned on request."""
+
 ACTIVATION_BYTES = {
     "bf16": 2.0, "fp8": 1 + 4 / 128, "mxfp8": 1 + 1 / 32, "int8": 1.0, "nvfp4": 0.5 + 1 / 16
 }  # fmt: skip
@@ -80,7 +103,7 @@ class Formats:
     Attributes:
         weights: of attention's and dense projections; embeddings, routers, norms and the output
             projection stay in bf16, as in published checkpoints.
-        kv: cache format, as in `foretune.plan.describe.cache_formats`.
+        kv: cache format, as in `foretune.plan.describe.formats`.
         moe: of routed experts; empty means that of the weights.
     """
 
@@ -142,6 +165,21 @@ def find_format(name: str) -> Format:
     return FORMATS[name]
 
 
+def find_cache_format(name: str) -> Format:
+    """Return the cache format called ``name``.
+
+    Raises UnknownName.
+    """
+    if name not in CACHE_FORMATS:
+        raise UnknownName("format of the cache", name, CACHE_FORMATS)
+    return CACHE_FORMATS[name]
+
+
+def support_key(name: str) -> str:
+    """Return a cache format's name in the hardware table; usual ones share that of weights."""
+    return name if name in DEFAULT_CACHE_FORMATS else f"kv:{name}"
+
+
 def table_name(name: str) -> str:
     """Return a format's name in measured tables."""
     return TABLE_NAMES.get(name, name)
@@ -167,20 +205,14 @@ def supported(name: str, architecture: str) -> Support:
 
 
 @cache
-def _support_rows() -> list[dict[str, str]]:
+def _support() -> dict[tuple[str, str], Support]:
     package = files("foretune.plan.describe")
     text = package.joinpath("format_support.csv").read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
-
-
-@cache
-def _support() -> dict[tuple[str, str], Support]:
-    found: dict[tuple[str, str], Support] = {}
-    for row in _support_rows():
-        for architecture in row["architectures"].split():
-            support: Support = "native" if row["support"] == "native" else "emulated"
-            found[row["format"], architecture] = support
-    return found
+    return {
+        (row["format"], architecture): "native" if row["support"] == "native" else "emulated"
+        for row in csv.DictReader(text.splitlines())
+        for architecture in row["architectures"].split()
+    }
 
 
 @cache

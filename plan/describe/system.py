@@ -1,25 +1,27 @@
 """GPU systems to deploy on, and this machine."""
 
 import csv
-import importlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from foretune.collect.devices import local_device, local_gpus
 from foretune.device import Device, find_device, find_device_or_none
 from foretune.errors import RunTableError, UnknownName
 from foretune.files import read_bytes, translate_read_errors
-from foretune.operator_package import installed_tables
 
 PCIE_GBPS = 32.0
 """PCIe 4.0 x16 in one direction; assumed for unknown links."""
 NETWORK_GBPS = 50.0
 """A 400 Gb/s network adapter, in one direction."""
+LINK_EFFICIENCY = 0.87
+"""Share of a host link's rate that copies reach: 55.6 of 64 GB/s on PCIe 5.0 x16, from an
+nvbandwidth example (dev.smart-guide.co.kr, 2026)."""
+LATENCY_MS = 0.01
+"""Time of an empty copy from or to host memory: launch and round trip."""
 REPORTED_SHARE = 0.99
 """Share of the data sheet's memory that the driver leaves, on most GPUs."""
 
@@ -80,20 +82,22 @@ class System:
         """Number of GPUs joined by fast links."""
         return self.domain_gpus or self.gpus_per_node
 
+    def transfer_ms(self, size: float) -> float:
+        """Return the milliseconds to copy ``size`` bytes between host and GPU; 0 for none."""
+        return LATENCY_MS + size / (LINK_EFFICIENCY * self.host_gbps * 1e6) if size > 0 else 0.0
+
 
 def find_system(name: str, prices: Mapping[str, float] | None = None) -> System:
     """Return a system by short name (``h100_sxm``), abbreviation (``h100``) or device name.
 
-    Descriptors come from the shipped table, or from aiconfigurator-core if installed. Raises
-    UnknownName if the system is unknown; the message suggests similar names. ``prices`` in USD per
-    GPU and hour replace the shipped ones.
+    Raises UnknownName if the system is unknown; the message suggests similar names. ``prices`` in
+    USD per GPU and hour replace the shipped ones.
     """
     known = _shipped()
     short = _short_name(name, known)
     if short is None:
         raise UnknownName("system", name, known_systems())
-    row = known.get(short) or _read_descriptor(short)
-    device = find_device(row["device"]) if isinstance(row["device"], str) else row["device"]
+    row, device = known[short], find_device(known[short]["device"])
     cost = published_prices() if prices is None else prices
     return System(
         name=short,
@@ -110,8 +114,8 @@ def find_system(name: str, prices: Mapping[str, float] | None = None) -> System:
 
 
 def known_systems() -> list[str]:
-    """Return the names that `find_system` knows on this machine."""
-    return sorted({*_shipped(), *_yaml_files()})
+    """Return the names that `find_system` knows."""
+    return sorted(_shipped())
 
 
 @cache
@@ -145,12 +149,11 @@ def _parse_prices(text: str, name: str) -> dict[str, float]:
     return prices
 
 
-def _short_name(name: str, known: Mapping[str, Any]) -> str | None:
+def _short_name(name: str, known: Mapping[str, Mapping[str, str]]) -> str | None:
     """Return the short name of a system, if known."""
     plain = name.lower().replace("-", "_").replace(" ", "_")
-    names = {*known, *_yaml_files()}
     for candidate in (plain, f"{plain}_sxm", f"{plain}_server", plain.removesuffix("_sxm")):
-        if candidate in names:
+        if candidate in known:
             return candidate
     device = find_device_or_none(name)
     found = [short for short in known if device and known[short]["device"] == device.name]
@@ -158,55 +161,9 @@ def _short_name(name: str, known: Mapping[str, Any]) -> str | None:
 
 
 @cache
-def _shipped() -> dict[str, dict[str, Any]]:
+def _shipped() -> dict[str, dict[str, str]]:
     text = files("foretune.plan.describe").joinpath("systems.csv").read_text(encoding="utf-8")
-    return {row["name"]: dict(row) for row in csv.DictReader(text.splitlines())}
-
-
-@cache
-def _yaml_files() -> dict[str, Path]:
-    """Return aiconfigurator-core's descriptors by system, without importing it."""
-    data = installed_tables()
-    found = data.parent.glob("*.yaml") if data else []
-    return {path.stem: path for path in found if data and (data / path.stem).is_dir()}
-
-
-def _read_descriptor(name: str) -> dict[str, Any]:
-    """Return aiconfigurator-core's descriptor of a system, with our table's columns."""
-    from foretune.datasets.importers.names import SYSTEMS  # imports pandas
-
-    yaml = importlib.import_module("yaml")  # comes with the package
-    content = yaml.safe_load(_yaml_files()[name].read_text(encoding="utf-8"))
-    gpu, node = content["gpu"], content["node"]
-    known = find_device_or_none(SYSTEMS.get(name, name))
-    rack = node.get("num_gpus_per_rack")
-    return {
-        "device": known or _descriptor_device(name, gpu),
-        "gpus_per_node": node["num_gpus_per_node"],
-        "domain_gpus": rack or node["num_gpus_per_node"],
-        "memory_gib": REPORTED_SHARE * gpu["mem_capacity"] / 2**30,
-        "intra_node_gbps": node["intra_node_bw"] / 1e9,
-        "inter_node_gbps": (node["inter_rack_bw"] if rack else node["inter_node_bw"]) / 1e9,
-        "host_gbps": node.get("pcie_bw", PCIE_GBPS * 1e9) / 1e9,
-    }
-
-
-def _descriptor_device(name: str, gpu: Mapping[str, Any]) -> Device:
-    """Return the device of a descriptor."""
-    rates = {"bfloat16": "bf16", "int8": "int8", "fp8": "fp8", "fp4": "fp4", "float32": "fp32"}
-    specs = {
-        f"{ours}_gflops": gpu[f"{theirs}_tc_flops"] / 1e9
-        for theirs, ours in rates.items()
-        if f"{theirs}_tc_flops" in gpu
-    }
-    specs |= {"memory_gbps": gpu["mem_bw"] / 1e9, "memory_gib": gpu["mem_capacity"] / 2**30}
-    if "power" in gpu:
-        specs["power_limit_w"] = float(gpu["power"])
-    architecture = f"sm_{gpu['sm_version']}" if "sm_version" in gpu else ""
-    return Device(name, "gpu", architecture, specs, "AIConfigurator systems table (Apache-2.0)")
-
-
-LOCAL = "local"
+    return {row["name"]: row for row in csv.DictReader(text.splitlines())}
 
 
 def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> System:
@@ -214,7 +171,7 @@ def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> Syst
 
     See `find_system`.
     """
-    return local_system(prices) if name.lower() == LOCAL else find_system(name, prices)
+    return local_system(prices) if name.lower() == "local" else find_system(name, prices)
 
 
 def local_system(prices: Mapping[str, float] | None = None) -> System:

@@ -1,35 +1,87 @@
-"""Requests per second that an instance sustains within the latency limits.
+"""Demand on a fleet, and requests per second that an instance sustains within latency limits.
 
 An instance is rented as a whole and serves with one layout and one format. Only the number of
 requests in flight follows the randomly arriving requests.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Self
 
 import numpy as np
 import pandas as pd
 
-from foretune.errors import UsageError
+from foretune.datasets.importers.files import read_table, require
+from foretune.errors import RunTableError, UsageError
+from foretune.files import translate_read_errors
 from foretune.plan.describe.accuracy import recovery
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
-from foretune.plan.fleet.demand import Demand
-from foretune.plan.fleet.server import HOST_W
+from foretune.plan.describe.workload import Workload
+from foretune.plan.engine.requests import MAX_TOKENS
+from foretune.plan.serve.at_rate import LoadCurve
 from foretune.plan.serve.candidates import Candidate, candidate_deployments, one_pool_candidates
 from foretune.plan.serve.deployments.analytic import StepTimers
-from foretune.plan.serve.deployments.arrivals import LoadCurve
 from foretune.plan.serve.prediction import predict
 from foretune.plan.serve.requirements import Requirements
 
-DOMINANCE_RATIO = 1.25
-"""A setup with this ratio of another's steady rate also wins with random arrivals: at higher rates,
-latencies vary less."""
+HOST_W = (6500 - 8 * 400) / 8
+"""Watts per GPU of a server besides its GPUs: from NVIDIA's DGX A100 data sheet (6.5 kW with eight
+GPUs of 400 W)."""
 Setup = tuple[Layout, Formats]
 """Layout and formats of a replica."""
+
+COLUMNS = ("isl", "osl", "requests_per_s")
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Requests of one length.
+
+    ``per_s`` arrive per second.
+    """
+
+    workload: Workload
+    per_s: float
+
+    def __str__(self) -> str:
+        return f"{self.workload.isl}+{self.workload.osl} tokens"
+
+
+def read_requests(path: str | os.PathLike[str]) -> list[Demand]:
+    """Return the demands in a CSV or Parquet file with columns ``isl, osl, requests_per_s``.
+
+    Rows of one length are summed; zero rates are dropped. Raises RunTableError if the file cannot
+    be read, lacks a column, or has an invalid row.
+    """
+    table = read_table(Path(path), COLUMNS)
+    require(table, COLUMNS, Path(path), "a table of requests")
+    with translate_read_errors(path, RunTableError, "is damaged: {}"):
+        numbers = table[list(COLUMNS)].apply(pd.to_numeric, errors="coerce")
+    for i, row in enumerate(numbers.to_dict("records"), 1):
+        if error := _row_error(row):
+            raise RunTableError(f"{path}, row {i}: {error}")
+    per_s = numbers.groupby(["isl", "osl"])["requests_per_s"].sum()
+    found = [
+        Demand(Workload(int(i), int(o)), float(rate)) for (i, o), rate in per_s.items() if rate
+    ]
+    if not found:
+        raise RunTableError(f"{path} has no requests: add rows of {', '.join(COLUMNS)}")
+    return found
+
+
+def _row_error(row: Mapping[str, float]) -> str:
+    """Return what is wrong with a row; empty if it is valid."""
+    for name in ("isl", "osl"):
+        if not (row[name] >= 1 and row[name] == np.floor(row[name]) < MAX_TOKENS):
+            return f"{name} must be a whole number of tokens, at least 1"
+    if not 0 <= row["requests_per_s"] < np.inf:
+        return "requests_per_s must be a number of requests, not below 0"
+    return ""
 
 
 @dataclass(frozen=True)
@@ -161,36 +213,15 @@ def _sustained_rates(
     demands: Sequence[Demand],
     requirements: Requirements,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return a replica's highest rates, and requests in flight, by setup and demand.
-
-    Both are zero for setups that are dominated with steady arrivals.
-    """
-    within = (table["ttft_ms"] <= requirements.ttft_ms) & (table["tpot_ms"] <= requirements.tpot_ms)
-    steady_rates, rates, in_flight = np.zeros((3, len(setups), len(demands)))
-    indices = table["way"].to_numpy(), table["demand"].to_numpy()
-    np.maximum.at(steady_rates, indices, np.where(within, table["requests_per_s"], 0.0))
-    contending = contenders(steady_rates, np.array([layout.gpus for layout, _ in setups]))
-    for (setup, i), rows in table[contending[indices[0]]].groupby(["way", "demand"]):
-        if steady_rates[setup, i] == 0:
-            continue
+    """Return a replica's highest rates, and requests in flight, by setup and demand."""
+    rates, in_flight = np.zeros((2, len(setups), len(demands)))
+    for (setup, i), rows in table.groupby(["way", "demand"]):
         batch, ttft, tpot = rows[["batch", "ttft_ms", "tpot_ms"]].to_numpy(dtype=float).T
         curve = LoadCurve(batch, ttft, tpot, demands[i].workload.osl, requirements)
         rate = curve.goodput()
         if load := curve.at(rate):
             rates[setup, i], in_flight[setup, i] = rate, load.in_flight
     return rates, in_flight
-
-
-def contenders(rates: np.ndarray, gpus: np.ndarray) -> np.ndarray:
-    """Return which setups may be worth their GPUs.
-
-    A setup is dropped if another with as many GPUs is far ahead in every demand. ``rates`` are
-    steady requests per second, by setup and demand.
-    """
-    dominates = (rates[None] >= DOMINANCE_RATIO * rates[:, None]).all(axis=2) & (
-        gpus[:, None] == gpus
-    )
-    return ~dominates.any(axis=1)
 
 
 def _instance_types(

@@ -7,13 +7,17 @@ from math import ceil
 import numpy as np
 
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, layer_bytes
-from foretune.plan.describe.cache_formats import DEFAULT_CACHE_FORMATS
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import Formats, checkpoint_formats, find_format, supported
+from foretune.plan.describe.formats import (
+    DEFAULT_CACHE_FORMATS,
+    Formats,
+    checkpoint_formats,
+    find_format,
+    supported,
+)
 from foretune.plan.describe.layout import Layout, legal_layouts
-from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Offload, Workload
+from foretune.plan.describe.workload import Offload, Speculation, Workload
 from foretune.plan.serve.deployments.analytic import StepTimers, decode_ms, prompt_ms
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import unsupported_layout

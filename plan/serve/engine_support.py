@@ -1,8 +1,7 @@
 """Cache formats and offloading options of the engines."""
 
 from foretune.plan.cost.memory import GIB
-from foretune.plan.describe.cache_formats import DEFAULT_CACHE_FORMATS, support_key
-from foretune.plan.describe.formats import supported
+from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS, support_key, supported
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.workload import Offload
 from foretune.plan.serve.deployments.deployment import ENGINE_NAMES, Deployment

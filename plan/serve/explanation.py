@@ -3,12 +3,11 @@
 import numpy as np
 import pandas as pd
 
-from foretune.plan.cost.host_link import LINK_EFFICIENCY
-from foretune.plan.cost.memory import GIB, request_bytes
-from foretune.plan.describe.cache_formats import DEFAULT_CACHE_FORMATS
-from foretune.plan.serve.at_rate import IDENTITY
+from foretune.plan.cost.memory import GIB
+from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS
+from foretune.plan.describe.system import LINK_EFFICIENCY
+from foretune.plan.serve.at_rate import IDENTITY, MIN_GOODPUT_SHARE
 from foretune.plan.serve.candidates import CONCURRENCIES
-from foretune.plan.serve.deployments.arrivals import MIN_GOODPUT_SHARE
 from foretune.plan.serve.engine_support import engines_with, unsupported_formats
 from foretune.plan.serve.planner import Plan, describe_layout
 from foretune.plan.serve.requirements import GOALS
@@ -125,9 +124,7 @@ def _offload_notes(plan: Plan) -> list[str]:
         )
     best = plan.deployment(plan.best)
     if size := best.offload.cache_gib * GIB:
-        prefix = best.workload.prefix
-        prefix_bytes = request_bytes(best.model, best.layout, best.formats, prefix)
-        what = f"{size / prefix_bytes:.0f} prefixes of {prefix:,} tokens"
+        what = f"{size / best.prefix_bytes:.0f} prefixes of {best.workload.prefix:,} tokens"
         lines.append(f"host memory holds {what} per tensor-parallel group")
     return lines
 

@@ -14,10 +14,15 @@ from foretune.plan.describe.accuracy import AccuracyResult
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import legal_layouts
-from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Offload, Workload
-from foretune.plan.serve.at_rate import IDENTITY, at_rate, fewest_replicas, load_curve
+from foretune.plan.describe.workload import Offload, Speculation, Workload
+from foretune.plan.serve.at_rate import (
+    IDENTITY,
+    MIN_GOODPUT_SHARE,
+    at_rate,
+    fewest_replicas,
+    load_curve,
+)
 from foretune.plan.serve.candidates import (
     Candidate,
     candidate_deployments,
@@ -26,12 +31,15 @@ from foretune.plan.serve.candidates import (
     two_pool_candidates,
 )
 from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times
-from foretune.plan.serve.deployments.arrivals import MIN_GOODPUT_SHARE
 from foretune.plan.serve.deployments.calibration import Calibration
-from foretune.plan.serve.deployments.comparison import Metric, probability_better
-from foretune.plan.serve.deployments.correction import LatencyPredictor
+from foretune.plan.serve.deployments.correction import (
+    MIN_PROBABILITY,
+    LatencyPredictor,
+    Metric,
+    probability_better,
+    probability_within,
+)
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.deployments.probability import probability_within
 from foretune.plan.serve.engine_support import unsupported_offload
 from foretune.plan.serve.launching import unsupported_system
 from foretune.plan.serve.prediction import predict
@@ -288,7 +296,7 @@ def _with_ranking(
     table["sure"] = _probability_within_limits(table, requirements)
     table["keeps"] = requirements.feasible(table) & ~(table["good"] < MIN_GOODPUT_SHARE)
     if correction is not None:
-        table["keeps"] &= table["sure"] >= correction.min_probability
+        table["keeps"] &= table["sure"] >= MIN_PROBABILITY
     if rate is not None:
         table = fewest_replicas(table).reset_index(drop=True)
     values = np.column_stack([-requirements.front_score(table), table["tpot_ms"]])

@@ -13,9 +13,9 @@ from foretune.plan.serve.candidates import Candidate
 from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times
 from foretune.plan.serve.deployments.calibration import Calibration
 from foretune.plan.serve.deployments.correction import LatencyPredictor
-from foretune.plan.serve.deployments.power import deployment_power
 from foretune.plan.serve.deployments.serving import (
     apply_prefill_limit,
+    deployment_power,
     formula_latencies,
     prompts_per_token,
     tokens_per_s,

@@ -7,25 +7,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pandas as pd
 
-from foretune.plan.cost.steps import PARTS
+from foretune.plan.cost.memory import GIB
+from foretune.plan.cost.steps import PARTS, OperatorList
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Offload, Workload
-from foretune.plan.serve.deployments.analytic import StepTimers
-from foretune.plan.serve.deployments.deployment import ENGINE_NAMES
+from foretune.plan.serve.deployments.analytic import StepTimers, decode_step, prompt_step
+from foretune.plan.serve.deployments.deployment import ENGINE_NAMES, Deployment
 from foretune.plan.serve.explanation import PART_PHRASES, describe_candidate, notes, sentences
 from foretune.plan.serve.planner import Plan
-from foretune.plan.serve.report_charts import (
-    front_figure,
-    group_marks,
-    memory_breakdown,
-    operator_breakdown,
-    stacked_bars,
-)
 from foretune.plan.serve.requirements import UPPER_LIMITS, Requirements
-from foretune.tune.report.chart import Bars, Mark, Segment
+from foretune.search.pareto import pareto_front
+from foretune.tune.report.chart import (
+    Bars,
+    Chart,
+    ChartLayer,
+    Line,
+    Mark,
+    Note,
+    Points,
+    Segment,
+    linear_axis,
+)
+from foretune.tune.report.figures import MAX_POINTS
 from foretune.tune.report.page import (
     counted,
     duration,
@@ -40,10 +47,7 @@ from foretune.tune.report.page import (
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table of candidates.
-
-    ``show`` formats a value.
-    """
+    """A column of a table of candidates; ``show`` formats a value."""
 
     name: str
     title: str
@@ -172,33 +176,17 @@ MEMORY_COLORS = ("@measured", "@library", "@predicted", "@outside")
 
 @dataclass(frozen=True)
 class Stack:
-    """A chart of stacked bars, one per deployment."""
+    """A chart of stacked bars, one per deployment; ``summary`` describes it in words."""
 
     title: str
+    caption: str
     bars: Bars
-
-    @property
-    def segments(self) -> Sequence[Segment]:
-        """The segments of the bars."""
-        return self.bars.segments
+    summary: str
 
     @property
     def sums(self) -> list[float]:
         """The lengths of the bars."""
-        return [sum(values) for values in zip(*(s.values for s in self.segments), strict=True)]
-
-
-@dataclass(frozen=True)
-class TimeStack(Stack):
-    """Operators of a step as bars, with the expected latency.
-
-    ``longest`` is the best's longest operator, a row of `operator_breakdown`, ``operators_ms`` the
-    total of its operators, ``expected`` its latency.
-    """
-
-    longest: pd.Series
-    operators_ms: float
-    expected: float
+        return [sum(values) for values in zip(*(s.values for s in self.bars.segments), strict=True)]
 
 
 def chosen_candidates(plan: Plan) -> dict[str, pd.Series]:
@@ -212,7 +200,7 @@ def time_bars(
     candidates: Mapping[str, pd.Series],
     timers: StepTimers,
     phase: Literal["prefill", "decode"],
-) -> TimeStack:
+) -> Stack:
     """Return the operators of a step, and the time beyond them."""
     rows = list(candidates.values())
     steps = [operator_breakdown(plan.deployment(row), timers, phase) for row in rows]
@@ -229,8 +217,13 @@ def time_bars(
         Segment(BEYOND_OPERATORS, "@cloud", beyond, labeled=False),
     ]
     bars = stacked_bars(list(candidates), segments, "time, ms", Mark("expected", values, *ends))
-    first = steps[0]
-    return TimeStack(title, bars, first.iloc[0], first["ms"].sum(), values[0])
+    longest = steps[0].iloc[0]
+    summary = (
+        f"Stacked bars of operators. The best takes {number(steps[0]['ms'].sum())} ms, of which "
+        f"{longest['operator']} takes {number(longest['ms'])} ms; the expected latency is "
+        f"{number(values[0])} ms. The table below has the numbers."
+    )
+    return Stack(title, f"{title}: operators, ms", bars, summary)
 
 
 def memory_bars(plan: Plan, candidates: Mapping[str, pd.Series]) -> Stack:
@@ -243,7 +236,10 @@ def memory_bars(plan: Plan, candidates: Mapping[str, pd.Series]) -> Stack:
     ]
     capacity = Mark("memory of the GPU", [d.system.memory_gib for d in deployments])
     bars = stacked_bars(list(candidates), segments, "memory, GiB", capacity)
-    return Stack("The fullest GPU, all requests at full length", bars)
+    names = ", ".join(segment.name for segment in segments)
+    summary = f"Stacked bars of {names}; the table below has the numbers."
+    title = "The fullest GPU, all requests at full length"
+    return Stack(title, "Memory of a GPU, GiB", bars, summary)
 
 
 def best_of_systems(plan: Plan, question: Question) -> pd.DataFrame:
@@ -308,12 +304,10 @@ def write_plan_report(
     question: Question,
     timers: StepTimers,
     commands: Mapping[str, str] | None = None,
-    checks: pd.DataFrame | None = None,
 ) -> Path:
     """Write the report of a plan to ``path`` atomically, and return it.
 
-    ``commands`` start the best deployment, by engine; ``checks`` are measurements that verify the
-    plan, one per row. Raises UsageError if no candidate is feasible.
+    ``commands`` start the best deployment, by engine. Raises UsageError if none is feasible.
     """
     candidates, best = chosen_candidates(plan), best_of_systems(plan, question)
     memory = memory_bars(plan, candidates)
@@ -327,7 +321,6 @@ def write_plan_report(
         plan=plan,
         question=question,
         commands=commands or {},
-        checks=None if checks is None else checks.map(_plain),
         engines=ENGINE_NAMES,
         known=known_columns,
         format_candidate=format_candidate,
@@ -345,7 +338,7 @@ def write_plan_report(
         beyond=BEYOND_OPERATORS,
         times=[time_bars(plan, candidates, timers, phase) for phase in ("decode", "prefill")],
         memory=memory,
-        memory_colors=[("bar", s.color, s.name) for s in memory.segments]
+        memory_colors=[("bar", s.color, s.name) for s in memory.bars.segments]
         + [("line", "@text", "memory of the GPU")],
         notes=notes(plan, question.tables, question.corrected),
     )
@@ -371,7 +364,124 @@ def _tiles(best: pd.Series) -> dict[str, str]:
     return tiles
 
 
-def _plain(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return number(value) if isinstance(value, float) else str(value)
+def operator_breakdown(
+    deployment: Deployment, timers: StepTimers, phase: Literal["prefill", "decode"] = "decode"
+) -> pd.DataFrame:
+    """Return the operators of one step, longest first.
+
+    Columns: ``operator``, ``part`` (one of `foretune.plan.cost.steps.PARTS`) and ``ms`` of all its
+    runs. The milliseconds add up to the step's. ``decode`` is a token for every running request,
+    ``prefill`` a single prompt.
+    """
+    step = decode_step if phase == "decode" else prompt_step
+    timer = timers(deployment.system, deployment.backend)
+    operators = timer.operators(step(deployment))
+    times = timer.times([OperatorList([operator]) for operator in operators])
+    table = pd.DataFrame(
+        {
+            "operator": [operator.name for operator in operators],
+            "part": times[list(PARTS)].idxmax(axis=1),
+            "ms": times["total"],
+        }
+    )
+    summed = table.groupby(["operator", "part"], as_index=False, sort=False)["ms"].sum()
+    return summed.sort_values("ms", ascending=False, kind="stable", ignore_index=True)
+
+
+def memory_breakdown(deployment: Deployment) -> dict[str, float]:
+    """Return the GiB of the fullest GPU by use; with pools, of the fullest decode worker."""
+    held = deployment.memory(deployment.requests_per_worker)
+    parts = {
+        "weights": held.weights,
+        "KV cache": held.kv_cache,
+        "activations": held.activations,
+        "outside of PyTorch": held.engine,
+    }
+    return {name: float(np.asarray(size) / GIB) for name, size in parts.items()}
+
+
+MARKS = (
+    ("@measured", "circle"),
+    ("@outside", "diamond"),
+    ("@library", "square"),
+    ("@predicted", "triangle-up"),
+    ("#b3589a", "cross"),
+    ("@quiet", "x"),
+    ("#7a6fd0", "star"),
+)
+"""Colors and symbols of groups of candidates, reused cyclically."""
+
+
+def candidate_groups(table: pd.DataFrame) -> "pd.Series[str]":
+    """Return the groups of candidates: systems if there are several, else weight formats."""
+    if table["system"].nunique() > 1:
+        return table["system"].astype(str)
+    return table["formats"].str.partition(",")[0].rename("formats")
+
+
+def group_marks(plan: Plan) -> dict[str, tuple[str, str]]:
+    """Return the color and symbol of each feasible group, best first."""
+    feasible = plan.candidates[plan.candidates["keeps"]]
+    max_throughput = (
+        feasible["tokens_per_s_per_gpu"].groupby(candidate_groups(plan.candidates)).max()
+    )
+    names = max_throughput.sort_values(ascending=False).index
+    return {str(name): MARKS[i % len(MARKS)] for i, name in enumerate(names)}
+
+
+def front_figure(plan: Plan) -> Chart:
+    """Return throughput per GPU over tokens per second of a user, with each group's front."""
+    table = plan.candidates.assign(user=1e3 / plan.candidates["tpot_ms"])
+    group = candidate_groups(table)
+    sample = table.sample(min(len(table), MAX_POINTS), random_state=0)
+    layers: list[ChartLayer] = [
+        Points(*_coordinates(sample), "@cloud", size_px=4),
+        Line(*_coordinates(table.loc[plan.pareto.index]), "@interval", 11),
+    ]
+    for name, (color, symbol) in group_marks(plan).items():
+        front = _front(table[table["keeps"] & (group == name)])
+        layers.append(Line(*_coordinates(front), color, 1))
+        layers.append(Points(*_coordinates(front), color, symbol, texts=_tooltips(plan, front)))
+    best = _coordinates(table.loc[[plan.best.name]])
+    layers += [Points(*best, "@text", "ring", 13), Note(best[0][0], best[1][0], "best")]
+    drawn = table[table["keeps"]]
+    x_end, y_end = (1.15 * float(drawn[c].max()) for c in ("user", "tokens_per_s_per_gpu"))
+    limit = 1e3 / plan.requirements.tpot_ms
+    if limit > 0:
+        x_end = max(x_end, 1.15 * limit)
+        layers.append(Line([limit, limit], [0, 0.97 * y_end], "@text", 1.5, "5 3"))
+        layers.append(Note(limit, 0.97 * y_end, f"{plan.requirements.tpot_ms:g} ms per token"))
+    return Chart(
+        linear_axis(0, x_end, "tokens per second of a user"),
+        linear_axis(0, y_end, "tokens per second of a GPU"),
+        layers,
+        height_px=400,
+    )
+
+
+def stacked_bars(
+    labels: Sequence[str], segments: Sequence[Segment], quantity: str, mark: Mark
+) -> Bars:
+    """Return horizontal stacked bars with a mark beside each, first bar on top."""
+    ends = [*np.sum([s.values for s in segments], axis=0), *mark.values, *mark.high]
+    longest = 1.04 * max(e for e in ends if math.isfinite(e))
+    return Bars(labels, segments, linear_axis(0, longest, quantity), mark)
+
+
+def _coordinates(rows: pd.DataFrame) -> tuple[list[float], list[float]]:
+    return rows["user"].tolist(), rows["tokens_per_s_per_gpu"].tolist()
+
+
+def _front(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the Pareto-optimal rows, slowest user first."""
+    values = np.column_stack([-rows["tokens_per_s_per_gpu"], rows["tpot_ms"]])
+    return rows[pareto_front(values)].sort_values("user")
+
+
+def _tooltips(plan: Plan, rows: pd.DataFrame) -> list[str]:
+    return [
+        f"{describe_candidate(plan, row)}\n"
+        f"{row['tpot_ms']:.3g} ms per token, {row['ttft_ms']:.3g} ms to the first token\n"
+        f"{row['tokens_per_s_per_gpu']:.4g} tokens/s per GPU"
+        for _, row in rows.iterrows()
+    ]

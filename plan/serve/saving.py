@@ -57,14 +57,13 @@ def save_plan(
     out: Path = Path("plans"),
     tracking_uri: str | None = None,
     commands: Mapping[str, str] | None = None,
-    checks: pd.DataFrame | None = None,
 ) -> SavedPlan:
     """Write a plan to a new folder ``MODEL-SYSTEM-NNN`` under ``out``, then track it in MLflow.
 
     Without ``tracking_uri``, MLflow takes ``MLFLOW_TRACKING_URI`` or ``sqlite:///mlflow.db``.
     Raises TrackingError if MLflow cannot be reached; the folder is kept.
     """
-    folder = write_plan_folder(plan, question, timers, out, commands, checks)
+    folder = write_plan_folder(plan, question, timers, out, commands)
     if tracking_uri is None and find_spec("mlflow") is None:
         return SavedPlan(folder, None, None)
     try:
@@ -81,14 +80,13 @@ def write_plan_folder(
     timers: StepTimers,
     out: Path,
     commands: Mapping[str, str] | None = None,
-    checks: pd.DataFrame | None = None,
 ) -> Path:
     """Write a plan to a new folder ``MODEL-SYSTEM-NNN`` under ``out`` and return it.
 
     It holds ``candidates.parquet``, ``plan.json`` (see `plan_to_json`), ``report.html`` and, if
     given, ``commands.txt``.
     """
-    answer = json.dumps(plan_to_json(plan, question, commands, checks), indent=1, allow_nan=False)
+    answer = json.dumps(plan_to_json(plan, question, commands), indent=1, allow_nan=False)
     try:
         folder = _new_folder(Path(out), question)
         plan.candidates.to_parquet(folder / CANDIDATES_FILE, compression="zstd")
@@ -98,7 +96,7 @@ def write_plan_folder(
             (folder / COMMANDS_FILE).write_text(text + "\n", encoding="utf-8")
     except OSError as e:
         raise OutputError(f"cannot write to {out}: {e.strerror or e}") from e
-    write_plan_report(plan, folder / REPORT_FILE, question, timers, commands, checks)
+    write_plan_report(plan, folder / REPORT_FILE, question, timers, commands)
     return folder
 
 
@@ -128,7 +126,6 @@ def plan_to_json(
     plan: Plan,
     question: Question,
     commands: Mapping[str, str] | None = None,
-    checks: pd.DataFrame | None = None,
 ) -> dict[str, Any]:
     """Return a plan as plain values, as ``foretune plan serve --json`` prints them."""
     alternatives = {"runner_up": plan.runner_up, "step_up": plan.next_faster}
@@ -146,8 +143,6 @@ def plan_to_json(
     }
     if commands:
         answer["commands"] = dict(commands)
-    if checks is not None:
-        answer["checks"] = [_row_json(row) for _, row in checks.iterrows()]
     return answer
 
 

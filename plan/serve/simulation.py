@@ -11,12 +11,10 @@ import numpy as np
 import pandas as pd
 
 from foretune.errors import UsageError
-from foretune.plan.cost.host_link import exposed_fetch_ms
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, request_bytes
 from foretune.plan.describe.layout import Layout
 from foretune.plan.engine.requests import Requests
-from foretune.plan.engine.scheduler import Host, Scheduler
-from foretune.plan.engine.simulator import simulate_requests
+from foretune.plan.engine.simulator import Host, Scheduler, simulate_requests
 from foretune.plan.engine.stage_times import StageTimes, StageWork, StepLoad
 from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.deployments.deployment import Deployment
@@ -177,17 +175,8 @@ class _GroupSimulator:
             arrived = requests.arrival_ms[order]
             table = table.assign(arrived_ms=arrived, ttft_ms=decode_requests.arrival_ms - arrived)
             requests = decode_requests
-        return table.assign(
-            osl=requests.osl, ttft_ms=table["ttft_ms"] + self._prefix_wait_ms(table)
-        )
-
-    def _prefix_wait_ms(self, table: pd.DataFrame) -> float:
-        """Return how long requests wait for their prefix from host memory."""
-        deployment, first_ms = self._deployment, float(table["ttft_ms"].min())
-        fetch_ms = deployment.prefix_fetch_ms
-        if not fetch_ms:
-            return 0.0
-        return exposed_fetch_ms(fetch_ms, first_ms, deployment.model.layers, deployment.backend)
+        wait_ms = self._deployment.exposed_fetch_ms(float(table["ttft_ms"].min()))
+        return table.assign(osl=requests.osl, ttft_ms=table["ttft_ms"] + wait_ms)
 
     def _simulate(self, requests: Requests, layout: Layout) -> pd.DataFrame:
         deployment = self._deployment

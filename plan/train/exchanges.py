@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from foretune.plan.cost.operator import Operator, collective
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.system import System
-from foretune.plan.train.recipe import Recipe
-from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.recipe import Recipe, TrainingTask
 from foretune.plan.train.training_memory import StageParameters
 
 BF16_BYTES = 2.0

@@ -1,15 +1,13 @@
 """Training step times from operators, exchanges, schedule and optimizer."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 import pandas as pd
 
 from foretune.device import Device, peak_rate
-from foretune.plan.cost.host_link import transfer_ms
-from foretune.plan.cost.steps import StepTimer
+from foretune.plan.cost.steps import OperatorList, StepTimer
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.system import System
 from foretune.plan.train.exchanges import (
@@ -18,15 +16,14 @@ from foretune.plan.train.exchanges import (
     replica_exchanges,
     stage_exchange,
 )
-from foretune.plan.train.recipe import Recipe, Recompute, layers_per_stage
-from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.recipe import Recipe, Recompute, TrainingTask, layers_per_stage
 from foretune.plan.train.training_memory import (
     OPTIMIZER_BYTES,
     StageParameters,
     host_bytes,
     stage_parameters,
 )
-from foretune.plan.train.training_operators import OperatorList, micro_batch_operators
+from foretune.plan.train.training_operators import micro_batch_operators
 
 ADAM_BYTES = 34.0
 """Bytes per parameter that Adam moves: it reads the gradient (twice, first for its norm), weight
@@ -82,46 +79,73 @@ class _MicroBatchTimes:
     sequence: float
 
 
-@dataclass(frozen=True)
 class TimedSteps:
-    """Recipes with the times of their operators and exchanges.
+    """Recipes with the times of their operators and exchanges."""
 
-    ``micro_batches`` has the times per kind of micro-batch, ``replicas`` each recipe's milliseconds
-    of replica exchanges per step without overlap.
-    """
-
-    model: ModelDescription
-    system: System
-    recipes: Sequence[Recipe]
-    task: TrainingTask
-    micro_batches: Mapping[tuple[object, ...], _MicroBatchTimes]
-    replicas: Sequence[float]
-
-    @classmethod
-    def look_up(
-        cls,
+    def __init__(
+        self,
         model: ModelDescription,
         system: System,
         recipes: Sequence[Recipe],
         task: TrainingTask,
         timer: StepTimer,
-    ) -> Self:
-        """Return recipes with the times of their operators and exchanges."""
-        times = _micro_batches(model, system, recipes, task, timer)
-        replicas = _replica_times(model, system, recipes, task, timer)
-        return cls(model, system, recipes, task, times, replicas)
+    ) -> None:
+        self.model, self.system, self.recipes, self.task = model, system, recipes, task
+        self._timer = timer
+        self._micro_batches = self._look_up_micro_batches()
+        self._replicas_ms = self._exchange_times(
+            [
+                tuple(
+                    replica_exchanges(
+                        recipe, task, stage_parameters(model, recipe.layout, 0),
+                        layers_per_stage(model, recipe.layout),
+                    )
+                )
+                for recipe in recipes
+            ]
+        )  # fmt: skip
+        """Each recipe's milliseconds of replica exchanges per step, without overlap."""
+
+    def _look_up_micro_batches(self) -> dict[tuple[object, ...], _MicroBatchTimes]:
+        """Return the times of every kind of micro-batch, looked up at once."""
+        kinds = {_micro_batch_key(recipe): recipe for recipe in self.recipes}
+        works: list[OperatorList] = []
+        groups: list[tuple[Exchange, ...]] = []
+        for recipe in kinds.values():
+            works += vars(micro_batch_operators(self.model, recipe, self.task)).values()
+            groups += vars(layer_exchanges(self.model, recipe, self.task)).values()
+        computed_ms = self._timer.times(works)["total"].to_numpy().reshape(len(kinds), -1)
+        exchanged_ms = np.reshape(self._exchange_times(groups), (len(kinds), -1))
+        return {
+            key: _MicroBatchTimes(*computed, *exchanged)
+            for key, computed, exchanged in zip(kinds, computed_ms, exchanged_ms, strict=True)
+        }
+
+    def _exchange_times(self, groups: Sequence[tuple[Exchange, ...]]) -> list[float]:
+        """Return the milliseconds of each group of exchanges."""
+        system = self.system
+        fast = [
+            OperatorList([e.operator() for e in group if e.fits_fast_domain(system)])
+            for group in groups
+        ]
+        network_ms = [
+            sum(e.network_ms(system) for e in group if not e.fits_fast_domain(system))
+            for group in groups
+        ]
+        ms = self._timer.times(fast)["total"]
+        return [float(a) + b for a, b in zip(ms, network_ms, strict=True)]
 
     def parts(self, calibration: Calibration) -> list[dict[str, float]]:
         """Return the parts of each recipe's step in milliseconds."""
         return [
             self._step(recipe, replicas, calibration)
-            for recipe, replicas in zip(self.recipes, self.replicas, strict=True)
+            for recipe, replicas in zip(self.recipes, self._replicas_ms, strict=True)
         ]
 
     def _step(self, recipe: Recipe, replicas: float, calibration: Calibration) -> dict[str, float]:
         """Return the parts of one step; ``replicas`` are its milliseconds of replica exchanges."""
         model, system, task = self.model, self.system, self.task
-        times = self.micro_batches[_micro_batch_key(recipe)]
+        times = self._micro_batches[_micro_batch_key(recipe)]
         layout, count = recipe.layout, recipe.micro_batches(task)
         share = layers_per_stage(model, layout) / model.layers
         repeats = {"none": 0.0, "selective": times.recomputed, "full": times.forward}
@@ -165,7 +189,7 @@ def predict_steps(
     ``mfu`` and ``hfu`` (relative to the peak rate of the task's precision). Without a
     ``calibration``, Megatron-LM's is used.
     """
-    timed = TimedSteps.look_up(model, system, recipes, task, timer)
+    timed = TimedSteps(model, system, recipes, task, timer)
     table = pd.DataFrame(timed.parts(calibration or SOFTWARE["megatron"]))
     seconds = table["step_ms"] / 1e3
     gpus = pd.Series([recipe.layout.gpus for recipe in recipes])
@@ -237,9 +261,9 @@ def _optimizer_ms(
     gpu_ms = (parameters - offloaded) * ADAM_BYTES / (STREAMING_EFFICIENCY * bandwidth * 1e6)
     if not offloaded:
         return gpu_ms
-    sent_ms = transfer_ms(system, GRADIENT_BYTES * offloaded)
+    sent_ms = system.transfer_ms(GRADIENT_BYTES * offloaded)
     update_ms = offloaded * ADAM_BYTES / (STREAMING_EFFICIENCY * HOST_GBPS * 1e6)
-    returned_ms = transfer_ms(system, WEIGHT_BYTES * offloaded)
+    returned_ms = system.transfer_ms(WEIGHT_BYTES * offloaded)
     return gpu_ms + max(sent_ms - backward_ms, 0.0) + max(update_ms, returned_ms)
 
 
@@ -247,63 +271,6 @@ def _micro_batch_key(recipe: Recipe) -> tuple[object, ...]:
     """Return the part of a recipe that determines a micro-batch."""
     layout = recipe.layout
     return layout.tp, layout.cp, layout.ep, recipe.micro_batch, recipe.sequence_parallel
-
-
-def _micro_batches(
-    model: ModelDescription,
-    system: System,
-    recipes: Sequence[Recipe],
-    task: TrainingTask,
-    timer: StepTimer,
-) -> Mapping[tuple[object, ...], _MicroBatchTimes]:
-    """Return the times of every kind of micro-batch in the recipes, looked up at once."""
-    kinds = {_micro_batch_key(recipe): recipe for recipe in recipes}
-    works: list[OperatorList] = []
-    groups: list[tuple[Exchange, ...]] = []
-    for recipe in kinds.values():
-        works += vars(micro_batch_operators(model, recipe, task)).values()
-        groups += vars(layer_exchanges(model, recipe, task)).values()
-    computed_ms = timer.times(works)["total"].to_numpy().reshape(len(kinds), -1)
-    exchanged_ms = np.reshape(_exchange_times(groups, system, timer), (len(kinds), -1))
-    return {
-        key: _MicroBatchTimes(*computed, *exchanged)
-        for key, computed, exchanged in zip(kinds, computed_ms, exchanged_ms, strict=True)
-    }
-
-
-def _replica_times(
-    model: ModelDescription,
-    system: System,
-    recipes: Sequence[Recipe],
-    task: TrainingTask,
-    timer: StepTimer,
-) -> list[float]:
-    """Return each recipe's replica exchange time per step, without overlap."""
-    groups = [
-        tuple(
-            replica_exchanges(
-                recipe, task, stage_parameters(model, recipe.layout, 0),
-                layers_per_stage(model, recipe.layout),
-            )
-        )
-        for recipe in recipes
-    ]  # fmt: skip
-    return _exchange_times(groups, system, timer)
-
-
-def _exchange_times(
-    groups: Sequence[tuple[Exchange, ...]], system: System, timer: StepTimer
-) -> list[float]:
-    """Return the milliseconds of each group of exchanges."""
-    domain_operators = [
-        tuple(e.operator() for e in group if e.fits_fast_domain(system)) for group in groups
-    ]
-    network_ms = [
-        sum(e.network_ms(system) for e in group if not e.fits_fast_domain(system))
-        for group in groups
-    ]
-    ms = timer.times([OperatorList(operators) for operators in domain_operators])["total"]
-    return [float(a) + b for a, b in zip(ms, network_ms, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,7 @@ from typing import NamedTuple
 
 from foretune.plan.cost.memory import GIB
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.train.recipe import Recipe, TrainingLayout, layers_per_stage
-from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.recipe import Recipe, TrainingLayout, TrainingTask, layers_per_stage
 
 WEIGHT_BYTES, OPTIMIZER_BYTES = 2.0, 12.0
 """Bytes per parameter: its weight, and the optimizer's states including an fp32 weight."""

@@ -5,18 +5,18 @@ products, for its input and its weight; the latter is added to fp32 gradients. A
 `BACKWARD_RATIOS` times the forward pass.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
 
 from foretune.plan.cost.attention import attention_operators
 from foretune.plan.cost.operator import Operator, Part, gemm, rowwise
+from foretune.plan.cost.steps import OperatorList
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import table_name
 from foretune.plan.describe.layout import Layout
-from foretune.plan.train.recipe import Recipe
-from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.recipe import Recipe, TrainingTask
 from foretune.problem import Problem
 from foretune.space import Configuration
 
@@ -40,17 +40,6 @@ LOSS_PASSES = 4.0
 """Passes over the logits: to fp32, maximum, sum of exponentials, gradient."""
 BALANCED_ROUTING = "balanced"
 """Name of uniform routing in measured tables."""
-
-
-@dataclass(frozen=True)
-class OperatorList:
-    """Operators timed together."""
-
-    items: tuple[Operator, ...]
-
-    def operators(self) -> Sequence[Operator]:
-        """Return the operators."""
-        return self.items
 
 
 @dataclass(frozen=True)
@@ -87,11 +76,11 @@ def micro_batch_operators(
     head = gemm("head", "prefill", 1, tokens, width, model.hidden, "bf16")
     loss = rowwise("elementwise", "loss", "prefill", LOSS_PASSES, tokens, width, tp)
     return MicroBatch(
-        forward=OperatorList(tuple(forward)),
-        backward=OperatorList(tuple(_backward(forward))),
-        recomputed=OperatorList(tuple(op for op in forward if op.name in recomputed_names)),
-        first=OperatorList((table, *_backward([table]))),
-        last=OperatorList((head, *_backward([head]), loss)),
+        forward=OperatorList(forward),
+        backward=OperatorList(list(_backward(forward))),
+        recomputed=OperatorList([op for op in forward if op.name in recomputed_names]),
+        first=OperatorList([table, *_backward([table])]),
+        last=OperatorList([head, *_backward([head]), loss]),
     )
 
 

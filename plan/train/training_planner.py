@@ -13,9 +13,8 @@ from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import supported
 from foretune.plan.describe.system import System
-from foretune.plan.train.recipe import Recipe, possible_recipes
+from foretune.plan.train.recipe import Recipe, TrainingTask, possible_recipes
 from foretune.plan.train.step import Calibration, predict_steps
-from foretune.plan.train.task import TrainingTask
 from foretune.plan.train.training_memory import (
     USABLE_SHARE,
     TrainingMemory,

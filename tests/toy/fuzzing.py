@@ -283,7 +283,7 @@ def _layer(folder: Path) -> None:
 
 
 def _read_layer(folder: Path) -> int:
-    from foretune.plan.engine_files.vllm import read_vllm
+    from foretune.tune.store.vllm import read_vllm
 
     return len(read_vllm(folder / LAYER).configs)
 
@@ -332,7 +332,7 @@ def _trace(path: Path) -> Any:
 
 
 def _demand(path: Path) -> Any:
-    from foretune.plan.fleet.demand import read_requests
+    from foretune.plan.fleet.capacity import read_requests
 
     return read_requests(path)
 

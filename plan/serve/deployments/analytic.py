@@ -6,13 +6,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 
-from foretune.plan.cost.host_link import exposed_fetch_ms
 from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, weight_bytes
 from foretune.plan.cost.power import OperatorPower
 from foretune.plan.cost.steps import PARTS, SpeculativeStep, Step, StepTimer
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
-from foretune.plan.engine.scheduler import Host
+from foretune.plan.engine.simulator import Host
 from foretune.plan.serve.deployments.deployment import Deployment
 
 StepWork = Step | SpeculativeStep
@@ -102,10 +101,7 @@ def _with_offload(rows: pd.DataFrame, deployments: Sequence[Deployment]) -> pd.D
         / (prefill + prefix_delay),
         guessed=(rows["guessed"] * rows["decode"] + decode) / total,
         share_host=decode / total,
-        fetch=[
-            exposed_fetch_ms(ms, compute_ms, d.model.layers, d.backend) if ms else 0.0
-            for ms, compute_ms, d in zip(fetch, prompt, deployments, strict=True)
-        ],
+        fetch=[d.exposed_fetch_ms(ms) for d, ms in zip(deployments, prompt, strict=True)],
         **shares,
     )
 

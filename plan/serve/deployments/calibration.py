@@ -22,14 +22,13 @@ from foretune.plan.describe.layout import Layout, illegal_because
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
 from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times
-from foretune.plan.serve.deployments.correction import LatencyPredictor, correction_features
+from foretune.plan.serve.deployments.correction import LatencyPredictor
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.deployments.group_process import (
     COMPONENTS,
     NOISE,
     GroupedGaussianProcess,
-    group_coordinates,
-    group_labels,
+    deployment_points,
 )
 from foretune.plan.serve.deployments.serving import formula_latencies
 
@@ -55,11 +54,12 @@ class Calibration:
         cls, rows: pd.DataFrame, measured: pd.DataFrame, correction: LatencyPredictor | None
     ) -> Self:
         """Condition on deployments; ``rows`` are from `analytic_times`."""
-        predicted = correction.predict(rows) if correction else formula_latencies(rows)
-        labels, places = _points(rows)
+        formulas = formula_latencies(rows)
+        predicted = correction.predict(rows) if correction else formulas
+        points = deployment_points(rows, formulas["tpot_ms"].to_numpy())
         processes = {
             target: GroupedGaussianProcess(COMPONENTS[target], NOISE[target]).fit(
-                labels, places, np.log(measured[target] / predicted[target]).to_numpy(dtype=float)
+                points, np.log(measured[target] / predicted[target]).to_numpy(dtype=float)
             )
             for target, count in MIN_LINES.items()
             if len(rows) >= count
@@ -68,9 +68,9 @@ class Calibration:
 
     def apply(self, rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFrame:
         """Return shifted latencies, with their intervals; ``rows`` are from `analytic_times`."""
-        labels, places = _points(rows)
+        points = deployment_points(rows, formula_latencies(rows)["tpot_ms"].to_numpy())
         for target, process in self.processes.items():
-            factor = np.exp(process.predict(labels, places)[0])
+            factor = np.exp(process.predict(points)[0])
             columns = [name for name in latencies if name.startswith(target)]
             latencies = latencies.assign(**{name: latencies[name] * factor for name in columns})
         return latencies
@@ -95,11 +95,6 @@ def read_calibration(
         {target: [_number(line, name, path) for line in lines] for target, name in targets.items()}
     )
     return Calibration.fit(analytic_times(deployments, timers), measured, correction)
-
-
-def _points(rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
-    step_ms = np.exp(correction_features(rows, formula_latencies(rows))["tpot"].to_numpy(float))
-    return group_labels(rows), group_coordinates(rows, step_ms)
 
 
 def _read_lines(path: Path) -> Iterator[dict[str, Any]]:

@@ -1,42 +1,63 @@
 """Corrects analytic latencies with measured deployments.
 
-Experts predict log(measured / formula). Their weights, and the interval's width, come from held-out
-models for unknown models, and from held-out configurations for known ones.
+A grouped Gaussian process predicts log(measured / formula). The interval's width comes from
+held-out models for unknown models, and from held-out configurations for known ones.
 """
 
+import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
-from typing import Any, Self
+from pathlib import Path
+from typing import Any, Literal, Self
 
 import numpy as np
 import pandas as pd
 
-from foretune.errors import PredictorError
+import foretune.features
+import foretune.models
+import foretune.plan.cost
+import foretune.plan.describe
+import foretune.plan.serve.deployments
+from foretune.code_hash import packages_hash
+from foretune.collect.devices import cache_directory
+from foretune.errors import MissingExtra, OutputError, PredictorError
 from foretune.files import atomic_write, read_json, translate_read_errors
-from foretune.plan.serve.deployments.deployment import ENGINES
-from foretune.plan.serve.deployments.experts import EXPERTS, LatencyExperts, best_weights
-from foretune.plan.serve.deployments.probability import (
-    DEFAULT_MIN_PROBABILITY,
-    T_QUANTILE_95,
-    calibration_choices,
-    required_probability,
+from foretune.operator_package import package_folder
+from foretune.plan.cost.operator_predictor import TrainedPredictorCache
+from foretune.plan.cost.steps import StepTimerFactory
+from foretune.plan.cost.tables import find_tables
+from foretune.plan.serve.deployments.analytic import analytic_times
+from foretune.plan.serve.deployments.group_process import (
+    COMPONENTS,
+    NOISE,
+    GroupedGaussianProcess,
+    deployment_points,
 )
-from foretune.plan.serve.deployments.serving import (
-    formula_latencies,
-    memory_wait_ms,
-    prefill_load,
-    prompts_per_token,
-)
+from foretune.plan.serve.deployments.measured import read_measured_deployments
+from foretune.plan.serve.deployments.serving import formula_latencies
 from foretune.version import __version__
 
 TARGETS = ("tpot_ms", "ttft_ms")
+Metric = Literal["tokens_per_s", "tpot_ms", "ttft_ms"]
+MIN_VARIANCE = 1e-12
 COVERAGE = 0.9
 INNER_FOLDS = 5
-FILE_FORMAT = 3
+MIN_PROBABILITY = 0.85
+"""Minimum probability of meeting the latency limits. The fastest deployment predicted to meet a
+limit likely has a prediction that is too good; with this, one choice in twenty misses a limit."""
+DEGREES_OF_FREEDOM = 3.0
+"""Degrees of freedom of the errors' Student's t; most errors are small, some are very large.
+
+Half of them are within 0.31 of half a 90 % interval. This distribution gives 0.33, a normal one
+0.41.
+"""
+T_QUANTILE_95 = 2.353363
+"""Half a 90 % interval, in scales of that distribution."""
+FILE_FORMAT = 4
 PACKAGES = ("aiconfigurator-core", "aisimulate", "xgboost", "xgboost-cpu")
 """Packages that determine a correction: measured operators and boosted trees."""
 
@@ -50,69 +71,45 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Name of a correction's training table, number of its rows, and package versions."""
-
-    file: str = ""
-    rows: int = 0
-    versions: Mapping[str, str] = field(default_factory=dict)
-
-
 @dataclass
 class LatencyPredictor:
     """Latencies of deployments: closed formulas, a learned correction, and intervals.
 
     Attributes:
-        experts: the correction per target.
-        weights: the experts' weights, per target and whether the model is known.
-        widths: half width of the interval in standard deviations, likewise.
+        processes: the correction per target.
+        widths: half width of the interval in standard deviations, per target and whether the model
+            is known.
         known_models: models in the training data.
-        min_probability: minimum probability of meeting a limit, so that at most one choice in
-            twenty misses it.
-        origin: training data and package versions.
     """
 
-    experts: dict[str, LatencyExperts] = field(default_factory=dict)
-    weights: dict[tuple[str, bool], np.ndarray] = field(default_factory=dict)
+    processes: dict[str, GroupedGaussianProcess] = field(default_factory=dict)
     widths: dict[tuple[str, bool], float] = field(default_factory=dict)
     known_models: frozenset[str] = frozenset()
-    min_probability: float = DEFAULT_MIN_PROBABILITY
-    origin: Origin = field(default_factory=Origin)
 
-    def fit(
-        self, rows: pd.DataFrame, measured: pd.DataFrame, groups: np.ndarray, file: str = ""
-    ) -> Self:
-        """Fit to measured deployments.
+    def fit(self, rows: pd.DataFrame, measured: pd.DataFrame, groups: np.ndarray) -> Self:
+        """Fit to measured deployments; ``rows`` are from `analytic_times`.
 
-        Args:
-            rows: from `analytic_times`.
-            measured: ``tpot_ms`` and ``ttft_ms``.
-            groups: label of each row's configuration, whose loads are held out together.
-            file: the table's name, for the record.
+        ``measured`` has ``tpot_ms`` and ``ttft_ms``. ``groups`` labels each row's configuration,
+        whose loads are held out together.
         """
         rows, measured = rows.reset_index(drop=True), measured.reset_index(drop=True)
-        self.fit_experts(rows, measured)
-        self.origin = Origin(file, len(rows), package_versions())
-        predicted = pd.DataFrame(columns=[*TARGETS, "tpot_ms_high"], dtype=float)
+        self.fit_processes(rows, measured)
         for seen, split in ((False, rows["model"].to_numpy(dtype=str)), (True, groups)):
             fold = _folds(np.asarray(split))
             if fold.max() > 0:
-                predicted = self._fit_held_out(rows, measured, fold, seen)
-        self.min_probability = required_probability(calibration_choices(rows, measured, predicted))
+                self._fit_widths(rows, measured, fold, seen)
         return self
 
-    def fit_experts(self, rows: pd.DataFrame, measured: pd.DataFrame) -> Self:
-        """Fit the experts, which then weigh the same, with intervals of the process."""
+    def fit_processes(self, rows: pd.DataFrame, measured: pd.DataFrame) -> Self:
+        """Fit the processes, with their own intervals."""
         analytic = formula_latencies(rows)
-        features = correction_features(rows, analytic)
+        points = deployment_points(rows, analytic["tpot_ms"].to_numpy())
         self.known_models = frozenset(rows["model"])
         for target in TARGETS:
             error = _log_ratio(measured[target], analytic[target])
-            self.experts[target] = LatencyExperts.fit(target, rows, features, error)
-            for seen in (False, True):
-                self.weights[target, seen] = np.full(len(EXPERTS), 1.0 / len(EXPERTS))
-                self.widths[target, seen] = T_QUANTILE_95
+            process = GroupedGaussianProcess(COMPONENTS[target], NOISE[target])
+            self.processes[target] = process.fit(points, error)
+            self.widths |= {(target, seen): T_QUANTILE_95 for seen in (False, True)}
         return self
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
@@ -134,22 +131,19 @@ class LatencyPredictor:
         Layouts of one model on one system share most of their error. Square roots of the diagonal
         are scales of Student's t, with the 90 % interval of `predict`.
         """
-        features, scaled = correction_features(rows, formula_latencies(rows)), {}
-        for target, experts in self.experts.items():
+        points, scaled = deployment_points(rows, formula_latencies(rows)["tpot_ms"].to_numpy()), {}
+        for target, process in self.processes.items():
             widths = self._row_widths(rows, target) / T_QUANTILE_95
-            scaled[target] = experts.covariance(rows, features) * np.outer(widths, widths)
+            scaled[target] = process.covariance(points) * np.outer(widths, widths)
         return scaled
 
     def predict_mean(self, rows: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
         """Return the latencies, and the standard deviations of their logarithms."""
         mean, spread = formula_latencies(rows), pd.DataFrame(index=rows.index)
-        seen, features = self._is_known(rows), correction_features(rows, mean)
-        for target, experts in self.experts.items():
-            opinions, spread[target] = experts.predict(rows, features)
-            weights = np.where(
-                seen[:, None], self.weights[target, True], self.weights[target, False]
-            )
-            mean[target] *= np.exp((opinions * weights).sum(axis=1))
+        points = deployment_points(rows, mean["tpot_ms"].to_numpy())
+        for target, process in self.processes.items():
+            error, spread[target] = process.predict(points)
+            mean[target] *= np.exp(error)
         return mean, spread
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -177,28 +171,21 @@ class LatencyPredictor:
         with translate_read_errors(path, PredictorError, says):
             return cls._from_json(data)
 
-    def _fit_held_out(
+    def _fit_widths(
         self, rows: pd.DataFrame, measured: pd.DataFrame, fold: np.ndarray, seen: bool
-    ) -> pd.DataFrame:
-        """Fit weights and widths to rows held out in folds; return their latencies."""
-        analytic = formula_latencies(rows)
-        features, predicted = correction_features(rows, analytic), analytic.copy()
+    ) -> None:
+        """Fit the intervals' widths to rows held out in folds."""
+        predicted, spread = (
+            pd.DataFrame(0.0, index=rows.index, columns=list(TARGETS)) for _ in range(2)
+        )
+        for number in np.unique(fold):
+            out = fold == number
+            held_out = type(self)().fit_processes(rows[~out], measured[~out])
+            predicted[out], spread[out] = held_out.predict_mean(rows[out])
+        level = min(COVERAGE * (1.0 + 1.0 / len(rows)), 1.0)
         for target in TARGETS:
-            error = _log_ratio(measured[target], analytic[target])
-            opinions, spread = np.empty((len(rows), len(EXPERTS))), np.empty(len(rows))
-            for number in np.unique(fold):
-                out = fold == number
-                experts = LatencyExperts.fit(target, rows[~out], features[~out], error[~out])
-                opinions[out], spread[out] = experts.predict(rows[out], features[out])
-            weights = best_weights(opinions, error)
-            value = opinions @ weights
-            scores = np.abs(value - error) / spread
-            level = min(COVERAGE * (1.0 + 1.0 / len(scores)), 1.0)
-            width = float(np.quantile(scores, level))
-            self.weights[target, seen], self.widths[target, seen] = weights, width
-            predicted[target] *= np.exp(value)
-            predicted[f"{target}_high"] = predicted[target] * np.exp(width * spread)
-        return predicted
+            scores = np.abs(_log_ratio(measured[target], predicted[target])) / spread[target]
+            self.widths[target, seen] = float(np.quantile(scores, level))
 
     def _is_known(self, rows: pd.DataFrame) -> np.ndarray:
         return rows["model"].isin(self.known_models).to_numpy()
@@ -208,29 +195,25 @@ class LatencyPredictor:
         return np.where(seen, self.widths[target, True], self.widths[target, False])
 
     def _to_json(self) -> dict[str, Any]:
-        fits = [
-            {"target": target, "known": seen, "width": self.widths[target, seen],
-             "weights": weights.tolist()}
-            for (target, seen), weights in self.weights.items()
-        ]  # fmt: skip
+        widths = [
+            {"target": target, "known": seen, "width": width}
+            for (target, seen), width in self.widths.items()
+        ]
         return {
             "format": FILE_FORMAT,
-            "origin": asdict(self.origin),
             "known": sorted(self.known_models),
-            "min_probability": self.min_probability,
-            "fits": fits,
-            "experts": {target: experts.to_json() for target, experts in self.experts.items()},
+            "widths": widths,
+            "processes": {target: one.to_json() for target, one in self.processes.items()},
         }
 
     @classmethod
     def _from_json(cls, data: Mapping[str, Any]) -> Self:
         return cls(
-            experts={t: LatencyExperts.from_json(e) for t, e in data["experts"].items()},
-            weights={(f["target"], f["known"]): np.array(f["weights"]) for f in data["fits"]},
-            widths={(f["target"], f["known"]): f["width"] for f in data["fits"]},
+            processes={
+                t: GroupedGaussianProcess.from_json(p) for t, p in data["processes"].items()
+            },
+            widths={(w["target"], w["known"]): w["width"] for w in data["widths"]},
             known_models=frozenset(data["known"]),
-            min_probability=data["min_probability"],
-            origin=Origin(**data["origin"]),
         )
 
 
@@ -248,38 +231,137 @@ def _folds(groups: np.ndarray) -> np.ndarray:
     return np.array([fold_of[group] for group in groups])
 
 
-def correction_features(rows: pd.DataFrame, analytic: pd.DataFrame) -> pd.DataFrame:
-    """Return model-independent features of deployments.
+def probability_within(latencies: pd.DataFrame, target: str, limit_ms: float) -> np.ndarray:
+    """Return the probability that deployments meet a limit when measured.
 
-    ``rows`` come from `analytic_times`; ``analytic`` has the formulas' ``tpot_ms`` and ``ttft_ms``.
+    ``latencies`` has ``target`` and ``<target>_high``, as from `LatencyPredictor.predict`.
     """
-    tpot, ttft = analytic["tpot_ms"].to_numpy(), analytic["ttft_ms"].to_numpy()
-    logs = {
-        "running": rows["running"], "concurrency": rows["concurrency"], "isl": rows["isl"],
-        "osl": rows["osl"], "tp": rows["tp"], "dp": rows["dp"], "moe_tp": rows["moe_tp"],
-        "moe_ep": rows["moe_ep"], "tpot": tpot, "ttft": ttft, "prefill": rows["prefill"],
-        "prompt": rows["prompt"], "burst": rows["running"] * rows["prefill"],
-        "slot": rows["osl"] * tpot / rows["running"], "full": rows["batch"] / rows["most"],
-        "growth": rows["decode"] / rows["alone"], "bandwidth": rows["bandwidth"],
-    }  # fmt: skip
-    plain = {
-        "share_projections": rows["share_projections"],
-        "share_attention": rows["share_attention"],
-        "share_experts": rows["share_experts"],
-        "share_communication": rows["share_communication"],
-        "share_rest": rows["share_rest"],
-        "prompts": prompts_per_token(rows) * rows["prefill"] / tpot,
-        "prefill_load": prefill_load(rows, tpot),
-        "waits": memory_wait_ms(rows, tpot) / ttft,
-        "weights_share": rows["weights_share"],
-        "weight_bits": rows["weight_bits"],
-        "is_moe": rows["is_moe"],
-        "is_latent": rows["is_latent"],
-        "apart": rows["apart"],
-        "speculative": rows["speculative"],
-        "burst_load": (rows["load"] == "burst").astype(float),
+    value = latencies[target].to_numpy(dtype=float)
+    spread = np.log(latencies[f"{target}_high"].to_numpy(dtype=float) / value) / T_QUANTILE_95
+    if np.isinf(limit_ms):
+        return np.ones(len(value))
+    return probability_below(np.log(limit_ms / value) / np.maximum(spread, 1e-9))
+
+
+def probability_below(values: np.ndarray) -> np.ndarray:
+    """Return the probability that an error, in scales of its distribution, is below values."""
+    from scipy.special import stdtr
+
+    return stdtr(DEGREES_OF_FREEDOM, values)
+
+
+def probability_better(
+    correction: LatencyPredictor, rows: pd.DataFrame, index: int, metric: Metric = "tokens_per_s"
+) -> np.ndarray:
+    """Return the probability that one deployment beats each other when measured (rows).
+
+    It is 0.5 for the deployment itself. Two layouts of one model share most of their error. Cost is
+    quadratic in the rows: pass a few hundred at most. ``rows`` come from `analytic_times`;
+    ``index`` is the position of the one deployment.
+    """
+    value, covariance = log_metric(correction, rows, metric)
+    return pairwise_better(value, covariance)[index]
+
+
+def pairwise_better(value: np.ndarray, covariance: np.ndarray) -> np.ndarray:
+    """Return the probability that each value (rows) exceeds each other (columns)."""
+    marginal = np.diag(covariance)
+    variance = np.maximum(marginal[:, None] + marginal[None, :] - 2.0 * covariance, MIN_VARIANCE)
+    return probability_below((value[:, None] - value[None, :]) / np.sqrt(variance))
+
+
+def log_metric(
+    correction: LatencyPredictor, rows: pd.DataFrame, metric: Metric
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the log of a metric, more being better, and the covariance of its errors.
+
+    The throughput's error combines those of TTFT and TPOT, weighted by their shares of a request
+    and taken as independent.
+    """
+    mean, _ = correction.predict_mean(rows)
+    tokens = np.maximum(rows["osl"].to_numpy(dtype=float) - 1.0, 0.0)
+    components = {
+        "ttft_ms": mean["ttft_ms"].to_numpy(),
+        "tpot_ms": mean["tpot_ms"].to_numpy() * tokens,
     }
-    engines = {f"is_{name}": (rows["backend"] == name).astype(float) for name in ENGINES}
-    table = {name: np.log(np.asarray(v, dtype=float)) for name, v in logs.items()}
-    table |= {name: np.asarray(v, dtype=float) for name, v in (plain | engines).items()}
-    return pd.DataFrame(table, index=rows.index)
+    request_ms = components["ttft_ms"] + components["tpot_ms"]
+    if metric == "tokens_per_s":
+        per_gpu = rows["concurrency"] * rows["osl"] / rows["gpus"]
+        value = np.log(per_gpu.to_numpy(dtype=float) / request_ms)
+        weights = {target: part / request_ms for target, part in components.items()}
+    else:
+        value = -np.log(mean[metric].to_numpy())
+        weights = {target: np.full(len(rows), float(target == metric)) for target in components}
+    errors = correction.covariances(rows)
+    return value, sum(
+        (errors[target] * np.outer(weights[target], weights[target]) for target in components),
+        np.zeros((len(rows), len(rows))),
+    )
+
+
+PUBLISHED = "published"
+"""Names the deployments that come with aiconfigurator-core."""
+CODE_PACKAGES = (
+    foretune.features,
+    foretune.models,
+    foretune.plan.cost,
+    foretune.plan.describe,
+    foretune.plan.serve.deployments,
+)
+"""Packages whose code determines the correction."""
+
+
+def fit_or_load_correction(
+    name: str,
+    progress: Callable[[str], None] = lambda text: None,
+    predictors: TrainedPredictorCache | None = None,
+) -> LatencyPredictor:
+    """Return the latency correction of a table of measured deployments.
+
+    Fitting takes minutes, plus some for each system without operator predictors. The result is
+    cached under the table's content and the versions it depends on.
+
+    Args:
+        name: a table of measured deployments, a file from `LatencyPredictor.save`, or
+            ``published``.
+        progress: receives a message before a long fit.
+        predictors: cache of operator predictors; None takes the user's, without progress.
+
+    Raises:
+        MissingExtra: ``published`` without aiconfigurator-core.
+        PredictorError: the file is not a correction.
+        WrongFile: the file is not a table of measured deployments.
+    """
+    path = _published_table() if name == PUBLISHED else Path(name)
+    if path.suffix == ".json":
+        return LatencyPredictor.load(path)
+    table = read_measured_deployments(path)
+    cached_path = cache_directory() / f"deployments-{_fingerprint(path)}.json"
+    with suppress(PredictorError):
+        return LatencyPredictor.load(cached_path)
+    progress(f"fitting to {len(table.deployments)} measured deployments (once, takes minutes)")
+    rows = analytic_times(table.deployments, StepTimerFactory(find_tables(), predictors))
+    correction = LatencyPredictor().fit(rows, table.measured, table.groups)
+    with suppress(OutputError):  # without a writable cache, only the next plan is slower
+        correction.save(cached_path)
+    return correction
+
+
+def _published_table() -> Path:
+    home = package_folder()
+    if home is None:
+        raise MissingExtra("aiconfigurator-core", "llm", "--measured published")
+    return home / "systems" / "silicon_sample.csv"
+
+
+def _fingerprint(path: Path) -> str:
+    """Return a hash of the training data, versions and code."""
+    digest = hashlib.sha256(path.read_bytes())
+    tables = find_tables()
+    inputs = {
+        "versions": package_versions(),
+        "code": packages_hash(*CODE_PACKAGES),
+        "tables": [str(folder) for folder in tables.folders] if tables else [],
+    }
+    digest.update(json.dumps(inputs, sort_keys=True).encode())
+    return digest.hexdigest()[:16]

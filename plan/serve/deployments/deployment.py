@@ -4,19 +4,32 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
-from foretune.plan.cost.host_link import offloaded_bytes, prefix_ms, step_ms
-from foretune.plan.cost.memory import MAX_STEP_TOKENS, RankMemory, max_requests, rank_memory
+from foretune.plan.cost.memory import (
+    GIB,
+    MAX_STEP_TOKENS,
+    RankMemory,
+    layer_bytes,
+    max_requests,
+    rank_memory,
+    request_bytes,
+)
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
-from foretune.plan.describe.speculation import Speculation
 from foretune.plan.describe.system import System
-from foretune.plan.describe.workload import Offload, Workload
+from foretune.plan.describe.workload import Offload, Speculation, Workload
 
 ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
 """Engine -> its name as its makers spell it."""
 ENGINES = tuple(ENGINE_NAMES)
 """Engines with measured operators and deployments."""
+ZERO_COPY_ENGINES = ("vllm",)
+"""Engines whose kernels read weights in host memory in place (``cpu_offload_gb``, unified
+addressing), those of experts only if tokens are routed there. SGLang copies every layer before it
+runs. Neither overlaps this with compute."""
+LAYERWISE_FETCH_ENGINES = ("sglang",)
+"""Engines that fetch a layer of a cached prefix while computing the one before (hierarchical
+cache). In vLLM and TensorRT-LLM the request waits while others compute."""
 
 
 @dataclass(frozen=True)
@@ -121,8 +134,11 @@ class Deployment:
 
     @cached_property
     def offloaded_weight_bytes(self) -> float:
-        """Bytes of a rank's weights in host memory."""
-        return offloaded_bytes(self.model, self.layout, self.formats, self.offload.weights_gib)
+        """Bytes of the fullest rank's weights in host memory; embeddings stay on the GPU."""
+        if not self.offload.weights_gib:
+            return 0.0
+        layers = sum(layer_bytes(self.model, self.layout, self.formats))
+        return min(self.offload.weights_gib * GIB, layers)
 
     @cached_property
     def max_requests(self) -> int:
@@ -143,18 +159,38 @@ class Deployment:
         )  # fmt: skip
 
     def weight_wait_ms(self, tokens: float) -> float:
-        """Return how long a step of ``tokens`` waits for weights in host memory, in all stages."""
-        return step_ms(
-            self.system, self.model, self.layout, self.formats, self.offload.weights_gib, tokens,
-            self.backend,
-        )  # fmt: skip
+        """Return how long a step waits for weights in host memory, in all stages.
+
+        ``tokens`` are those of an attention-DP group. Weights are offloaded layer by layer, so
+        dense and expert weights have equal shares.
+        """
+        size, model = self.offloaded_weight_bytes, self.model
+        if size and model.is_moe and self.backend in ZERO_COPY_ENGINES:
+            dense, experts = layer_bytes(model, self.layout, self.formats)
+            idle = (1.0 - model.experts_per_token / model.experts) ** (tokens * self.layout.dp)
+            size = size * (dense + experts * (1.0 - idle)) / (dense + experts)
+        return self.layout.pp * self.system.transfer_ms(size)
+
+    @property
+    def prefix_bytes(self) -> float:
+        """Bytes of a cached prefix on each rank."""
+        prefix = self.workload.prefix
+        return request_bytes(self.model, self.layout, self.formats, prefix) if prefix else 0.0
 
     @property
     def prefix_fetch_ms(self) -> float:
         """Milliseconds to fetch a request's prefix from host memory; 0 if it is not there."""
-        if not self.offload.cache_gib:
-            return 0.0
-        return prefix_ms(self.system, self.model, self.layout, self.formats, self.workload.prefix)
+        return self.system.transfer_ms(self.prefix_bytes) if self.offload.cache_gib else 0.0
+
+    def exposed_fetch_ms(self, prompt_ms: float) -> float:
+        """Return how long fetching its prefix delays a request.
+
+        ``prompt_ms`` are those of computing the rest of the prompt.
+        """
+        fetch = self.prefix_fetch_ms
+        if self.backend not in LAYERWISE_FETCH_ENGINES:
+            return fetch
+        return max(fetch - prompt_ms, fetch / self.model.layers)
 
     @cached_property
     def max_batch(self) -> float:

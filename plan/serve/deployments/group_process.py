@@ -20,7 +20,7 @@ LENGTH_SCALES = {
     "running": 3.0, "isl": 3.0, "osl": 3.0, "ranks": 3.0, "moe_ep": 3.0, "prompts": 3.0,
     "prefill": 4.5, "step": 4.5, "slot": 6.0, "communication": 3.0, "attention": 3.0,
 }  # fmt: skip
-"""Coordinate -> length scale, in octaves or as `group_coordinates` scales it."""
+"""Coordinate -> length scale, in octaves or as `deployment_points` scales it."""
 SLOW_LENGTH_RATIO = 3.0
 """Length scale of the slow functions over that of the fast ones."""
 NU = 3.0
@@ -125,12 +125,9 @@ class GroupedGaussianProcess:
     components: Mapping[str, VarianceComponent]
     noise: float = 0.01
 
-    def fit(self, labels: pd.DataFrame, coordinates: pd.DataFrame, errors: np.ndarray) -> Self:
-        """Condition on log errors of deployments.
-
-        ``labels`` has the text columns `LABELS`, ``coordinates`` the numbers `LENGTH_SCALES`.
-        """
-        self._store(labels, coordinates)
+    def fit(self, points: pd.DataFrame, errors: np.ndarray) -> Self:
+        """Condition on log errors of deployments; ``points`` are from `deployment_points`."""
+        self._store(points)
         extra_noise = np.zeros(len(errors))
         for _ in range(REWEIGHTINGS):
             self._extra_noise, posterior = extra_noise, self._condition(errors, extra_noise)
@@ -144,17 +141,13 @@ class GroupedGaussianProcess:
         self._posterior = posterior.in_single_precision()
         return self
 
-    def predict(
-        self, labels: pd.DataFrame, coordinates: pd.DataFrame
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def predict(self, points: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
         """Return mean and standard deviation of the log errors of deployments."""
-        return self._posterior.predict(self._points(labels, coordinates))
+        return self._posterior.predict(self._numbers(points))
 
-    def covariance(self, labels: pd.DataFrame, coordinates: pd.DataFrame) -> np.ndarray:
+    def covariance(self, points: pd.DataFrame) -> np.ndarray:
         """Return the covariance of the log errors of deployments (rows, rows)."""
-        return self._posterior.at(self._points(labels, coordinates)).covariance(
-            np.arange(len(labels))
-        )
+        return self._posterior.at(self._numbers(points)).covariance(np.arange(len(points)))
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values that `from_json` reads."""
@@ -163,8 +156,7 @@ class GroupedGaussianProcess:
                 columns: asdict(component) for columns, component in self.components.items()
             },
             "noise": self.noise,
-            "labels": {name: self._labels[name].tolist() for name in LABELS},
-            "places": {name: self._coordinates[name].tolist() for name in LENGTH_SCALES},
+            "points": self._points.to_dict("list"),
             "errors": self._posterior.y.tolist(),
             "row_noise": (self.noise + self._extra_noise).tolist(),
         }
@@ -177,45 +169,43 @@ class GroupedGaussianProcess:
             for columns, component in data["components"].items()
         }
         process = cls(components, data["noise"])
-        process._store(pd.DataFrame(data["labels"]), pd.DataFrame(data["places"]))
+        process._store(pd.DataFrame(data["points"]))
         process._extra_noise = np.array(data["row_noise"], dtype=float) - process.noise
         errors = np.array(data["errors"], dtype=float)
         process._posterior = process._condition(errors, process._extra_noise).in_single_precision()
         return process
 
-    def _store(self, labels: pd.DataFrame, coordinates: pd.DataFrame) -> None:
-        self._labels = labels[list(LABELS)].astype(str).reset_index(drop=True)
-        self._coordinates = coordinates[list(LENGTH_SCALES)].reset_index(drop=True)
+    def _store(self, points: pd.DataFrame) -> None:
+        self._points = points[[*LABELS, *LENGTH_SCALES]].reset_index(drop=True)
         self._known_labels = [
-            pd.Index(_joined_labels(self._labels, columns)).unique() for columns in self.components
+            pd.Index(_joined_labels(self._points, columns)).unique() for columns in self.components
         ]
 
     def _condition(self, errors: np.ndarray, extra_noise: np.ndarray) -> Posterior:
         """Return the posterior given the ``errors`` of the training deployments."""
         term = GroupedCovariance(tuple(self.components.values()))
         process = GaussianProcess.from_prior([term], Hyperprior(self.noise, 0.0))
-        X = self._points(self._labels, self._coordinates)
+        X = self._numbers(self._points)
         errors = np.asarray(errors, dtype=float)
         return Posterior(process, X, errors, extra_noise=extra_noise, observation_noise=True)
 
-    def _points(self, labels: pd.DataFrame, coordinates: pd.DataFrame) -> np.ndarray:
-        """Return deployments as points; new labels get new numbers."""
-        scaled = [coordinates[name].to_numpy() / length for name, length in LENGTH_SCALES.items()]
+    def _numbers(self, points: pd.DataFrame) -> np.ndarray:
+        """Return the points of `GroupedCovariance`; new labels get new numbers."""
+        scaled = [points[name].to_numpy() / length for name, length in LENGTH_SCALES.items()]
         numbers = []
         for columns, known in zip(self.components, self._known_labels, strict=True):
-            texts = pd.Index(_joined_labels(labels, columns))
+            texts = pd.Index(_joined_labels(points, columns))
             numbers.append(known.append(texts.difference(known)).get_indexer(texts))
         return np.column_stack([*scaled, *numbers])
 
 
-def group_labels(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the labels of deployments, from `analytic_times`."""
+def deployment_points(rows: pd.DataFrame, tpot_ms: np.ndarray) -> pd.DataFrame:
+    """Return the text columns `LABELS` and the numbers `LENGTH_SCALES` of deployments.
+
+    ``rows`` come from `analytic_times`, ``tpot_ms`` from the formulas.
+    """
     kind = np.where(rows["is_latent"] > 0, "latent", np.where(rows["is_moe"] > 0, "moe", "dense"))
-    return pd.DataFrame({name: kind if name == "kind" else rows[name] for name in LABELS})
-
-
-def group_coordinates(rows: pd.DataFrame, tpot_ms: np.ndarray) -> pd.DataFrame:
-    """Return the coordinates of deployments, from `analytic_times`."""
+    labels = {name: kind if name == "kind" else rows[name].to_numpy(dtype=str) for name in LABELS}
     prompts = np.clip(rows["running"] / rows["osl"] * rows["prefill"] / tpot_ms, 0.0, 1.0)
     octaves = {
         "running": rows["running"], "isl": rows["isl"], "osl": rows["osl"],
@@ -227,8 +217,8 @@ def group_coordinates(rows: pd.DataFrame, tpot_ms: np.ndarray) -> pd.DataFrame:
         "communication": 4.0 * rows["share_communication"],
         "attention": 4.0 * rows["share_attention"],
     }
-    table = {name: np.log2(np.asarray(v, dtype=float)) for name, v in octaves.items()}
-    return pd.DataFrame(table | {name: np.asarray(v) for name, v in shares.items()})
+    logs = {name: np.log2(np.asarray(v, dtype=float)) for name, v in octaves.items()}
+    return pd.DataFrame(labels | logs | {name: np.asarray(v) for name, v in shares.items()})
 
 
 def _similarities(points: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -191,14 +191,7 @@ def _formats(model: ModelDescription, row: Mapping[str, Any], system: System) ->
     return Formats(weights=weights, kv="fp8" if quantized else "bf16", moe=moe)
 
 
-@lru_cache
-def _model(name: str) -> ModelDescription:
-    return describe_model(name)
-
-
-@lru_cache
-def _system(name: str) -> System:
-    return find_system(name)
+_model, _system = lru_cache(describe_model), lru_cache(find_system)
 
 
 def _number(row: Mapping[str, Any], column: str) -> float:

@@ -15,7 +15,6 @@ from foretune.cli import (
     campaign,
     collect,
     doctor,
-    engine_files,
     export,
     importing,
     judge,
@@ -47,7 +46,7 @@ PANELS = {
     "Tune": ("tune", "campaign", "judge", "replay"),
     "Tune Triton kernels": ("inspect", "warm-up"),
     "Learn": ("collect", "import", "train", "evaluate", "predict", "calibrate"),
-    "Plan": ("plan", "engine-config"),
+    "Plan": ("plan",),
     "Keep": ("store", "export"),
     "Machine": ("doctor",),
 }
@@ -120,7 +119,7 @@ app = typer.Typer(
 _COMMANDS = (
     campaign.campaign, judge.judge, replay.replay, triton.inspect, triton.warm_up, collect.collect,
     predictors.train, predictors.evaluate, predict.predict, calibrate.calibrate,
-    engine_files.engine_config, store.store, export.export, doctor.doctor,
+    store.store, export.export, doctor.doctor,
 )  # fmt: skip
 options.add_command(app, tune.tune, cls=tune.TuneCommand)
 options.add_command(app, importing.import_, name="import")

@@ -77,9 +77,9 @@ def load_operator_clocks(folder: Path | None) -> "tuple[StepTimerFactory, Operat
 
     ``folder`` has the user's operators; None takes the installed tables.
     """
+    from foretune.plan.cost.operator_predictor import TrainedPredictorCache
     from foretune.plan.cost.steps import StepTimerFactory
     from foretune.plan.cost.tables import find_tables
-    from foretune.plan.cost.trained_cache import TrainedPredictorCache
 
     tables = find_tables(folder)
     return StepTimerFactory(tables, TrainedPredictorCache(progress_bar)), tables

@@ -10,8 +10,7 @@ import typer
 from foretune.cli import options, plan_options
 from foretune.cli.carbon import CARBON, check_carbon, show_carbon
 from foretune.cli.output import Output
-from foretune.cli.plan_verify import verify_operators
-from foretune.errors import ForetuneError, OutputError, UsageError
+from foretune.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +42,7 @@ DROPPABLE_COLUMNS = ("memory_gib", "workers", "replicas", "prefill", "system")
 MAX_WIDTH = 80
 SEPARATOR_WIDTH = 2
 """Characters between columns."""
-CHECKS_PANEL = "Checks and results"
+RESULTS_PANEL = "Results"
 SYSTEM = typer.Option(
     None, help="h100_sxm; several, joined by commas; local (this machine); or all (slow)."
 )
@@ -84,23 +83,15 @@ QUALITIES = typer.Option(
     "for a cache), method, model, benchmark, baseline, quantized, better (higher or lower), "
     "source.",
 )
-VERIFY = typer.Option(
-    False, "--verify", help="Measure what this machine can check.", rich_help_panel=CHECKS_PANEL
-)
 OUT = typer.Option(
     None,
     help="Keep report, table and JSON in a folder here; MLflow tracks it.",
-    rich_help_panel=CHECKS_PANEL,
+    rich_help_panel=RESULTS_PANEL,
 )
 KUBERNETES = typer.Option(
     None,
     help="Write a manifest that starts the best with --backend: kubectl apply -f FILE.",
-    rich_help_panel=CHECKS_PANEL,
-)
-DYNAMO = typer.Option(
-    None,
-    help="Write a graph for NVIDIA Dynamo that starts the best with --backend.",
-    rich_help_panel=CHECKS_PANEL,
+    rich_help_panel=RESULTS_PANEL,
 )
 
 
@@ -128,10 +119,8 @@ def serve(
     ttft: float | None = plan_options.TTFT,
     tpot: float | None = plan_options.TPOT,
     limit: list[str] = plan_options.LIMIT,
-    verify: bool = VERIFY,
     out: Path = OUT,
     kubernetes: Path = KUBERNETES,
-    dynamo: Path = DYNAMO,
     top: int = plan_options.TOP,
     carbon: float | None = CARBON,
 ) -> None:
@@ -153,8 +142,8 @@ def serve(
     plan_options.check_engine(backend)
     requirements = plan_options.parse_limits(limit, ttft, tpot, goal)
     from foretune.plan import Workload, describe_model, plan, read_accuracy
-    from foretune.plan.cost.screening import describe_rejected
-    from foretune.plan.serve.deployments.learned import fit_or_load_correction
+    from foretune.plan.cost.measured_operators import describe_rejected
+    from foretune.plan.serve.deployments.correction import fit_or_load_correction
     from foretune.plan.serve.launching import launch_commands
     from foretune.plan.serve.report import Question
     from foretune.plan.serve.saving import plan_to_json, save_plan
@@ -198,21 +187,16 @@ def serve(
         ))  # fmt: skip
     commands = launch_commands(best, int(found.best["replicas"]))
     _show(output, found, question, commands, top, replay, describe_rejected(clocks.rejected_rows))
-    checks: pd.DataFrame | None = None
     results: dict[str, Any] = {"screened": [one._asdict() for one in clocks.rejected_rows]}
     energy = {"best": float(found.best["energy_mj_per_token"])}
     results |= show_carbon(output, carbon, energy, "tokens")
     if replay is not None:
         results["replayed"] = replay.to_json()
     try:
-        _write_files(output, kubernetes, dynamo, best, backend, int(found.best["replicas"]))
-        if verify:
-            measurements = verify_operators(output, found, tables, backend)
-            checks = measurements.table
-            results["operators"] = measurements.to_json()
-    finally:  # a plan is kept even if it cannot be checked or a file cannot be written
+        _write_manifest(output, kubernetes, best, backend, int(found.best["replicas"]))
+    finally:  # a plan is kept even if the file cannot be written
         if out is not None:
-            kept = save_plan(found, question, clocks, out, None, commands, checks)
+            kept = save_plan(found, question, clocks, out, None, commands)
             results |= {"report": str(kept.report), "mlflow_run_id": kept.run_id}
             output.say(f"report   {kept.report}")
             output.say(f"MLflow   {kept.tracked_at}")
@@ -223,7 +207,7 @@ def _check_combination(rate: float | None, pools: bool, kubernetes: Path | None)
     if rate is not None and not 0 < rate < float("inf"):
         raise UsageError(f"--rate {rate:g}: give requests per second, more than 0")
     if pools and kubernetes:
-        raise UsageError("a manifest is written for one pool: leave --pools out, or give --dynamo")
+        raise UsageError("a manifest is written for one pool: leave --pools out")
 
 
 def _read_trace(path: Path | None) -> "Requests | None":
@@ -247,39 +231,20 @@ def _calibration(
     )
 
 
-def _write_files(
-    output: Output,
-    kubernetes: Path | None,
-    dynamo: Path | None,
-    best: "Deployment",
-    engine: str,
-    replicas: int,
+def _write_manifest(
+    output: Output, path: Path | None, best: "Deployment", engine: str, replicas: int
 ) -> None:
-    """Write the files given that start the best deployment; one failing does not stop another."""
-    from foretune.plan.engine_files.dynamo import graph
-    from foretune.plan.engine_files.kubernetes import manifest
+    """Write the file given that starts the best deployment on Kubernetes."""
+    from foretune.plan.serve.kubernetes import manifest
 
-    errors: list[ForetuneError] = []
-    for path, make, where in (
-        (kubernetes, manifest, "on Kubernetes"), (dynamo, graph, "with NVIDIA Dynamo")
-    ):  # fmt: skip
-        if path is None:
-            continue
-        try:
-            _write(path, make(best, engine, replicas))
-        except ForetuneError as e:
-            errors.append(e)
-        else:
-            output.say(f"\nor {where}: kubectl apply -f {path}")
-    if errors:
-        raise errors[0]
-
-
-def _write(path: Path, text: str) -> None:
+    if path is None:
+        return
+    text = manifest(best, engine, replicas)
     try:
         path.write_text(text, encoding="utf-8")
     except OSError as e:
         raise OutputError(f"cannot write {path}: {e.strerror or e}") from e
+    output.say(f"\nor on Kubernetes: kubectl apply -f {path}")
 
 
 def _check_required(model: str, needed: "dict[str, Any]") -> None:
@@ -391,7 +356,7 @@ def _parse_formats(
     ``/fp8`` is a cache for weights without one; by default, those have the usual caches.
     """
     from foretune.plan import Formats
-    from foretune.plan.describe.cache_formats import find_cache_format
+    from foretune.plan.describe.formats import find_cache_format
 
     parts = [part.strip().partition("/") for part in text.split(",")] if text else []
     caches = [find_cache_format(cache).name for weights, _, cache in parts if not weights]
@@ -410,8 +375,7 @@ def _parse_formats(
 
 def _default_caches(systems: "Sequence[System]") -> list[str]:
     """Return the default cache formats that all GPUs support; 16 bits always."""
-    from foretune.plan.describe.cache_formats import DEFAULT_CACHE_FORMATS
-    from foretune.plan.describe.formats import supported
+    from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS, supported
 
     kinds = {system.device.architecture for system in systems}
     narrow = [

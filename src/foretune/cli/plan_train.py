@@ -57,8 +57,8 @@ def train(
 ) -> None:
     """Predict every way to train a model on the given GPUs, and show the fastest."""
     from foretune.plan import describe_model, find_system
+    from foretune.plan.train.recipe import TrainingTask
     from foretune.plan.train.step import SOFTWARE
-    from foretune.plan.train.task import TrainingTask
     from foretune.plan.train.training_planner import plan_training
 
     for name, value in (

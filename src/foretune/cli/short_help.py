@@ -15,13 +15,12 @@ FIRST: Mapping[str, tuple[str, ...]] = {
     "train": ("target", "map_", "sizes", "validate", "out"),
     "predict": ("problem", "top", "explain", "config", "objective"),
     "calibrate": ("kernel", "choose", "out"),
-    "engine-config": ("device", "triton", "out"),
     "inspect": ("arg", "config", "target"),
     "store": ("problem", "export", "merge", "forget"),
     "export": ("kernel", "out", "optuna", "max_configs"),
     "plan serve": ("system", "gpus", "isl", "osl", "goal", "ttft", "tpot", "out"),
     "plan train": ("system", "gpus", "batch", "sequence", "tokens"),
-    "plan fleet": ("requests", "systems", "prices", "power_kw", "isl", "osl"),
+    "plan fleet": ("requests", "systems", "prices", "power_kw"),
 }
 """Command -> the options that its ``--help`` shows; a command that is not named shows all."""
 

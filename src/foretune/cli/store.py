@@ -13,9 +13,9 @@ from foretune.errors import UsageError
 from foretune.problem import Problem
 
 if TYPE_CHECKING:
-    from foretune.plan.engine_files.vllm import ParameterNames
     from foretune.tune.store import Store, Subject
     from foretune.tune.store.reader import StoreReader
+    from foretune.tune.store.vllm import ParameterNames
 
 MAX_VALUE_LENGTH = 16
 """Characters of a value in a table; --json has all."""
@@ -152,8 +152,7 @@ def _export_vllm(
     output: Output, where: str | None, kernel: str, target: Path, naming: "ParameterNames"
 ) -> None:
     """Write the choices for one mixture-of-experts layer, which the file's name describes."""
-    from foretune.plan.engine_files.layer import Layer
-    from foretune.plan.engine_files.vllm import export_vllm
+    from foretune.tune.store.vllm import Layer, export_vllm
 
     tuned, layer = open_tuned(where), Layer.from_file(target)
     subject = tuned.newest_subject(kernel, layer.device)
@@ -194,7 +193,7 @@ def _import_vllm(
     output: Output, target: "Store", file: Path, kernel: str, device: str, naming: "ParameterNames"
 ) -> dict[str, Any]:
     """Add vLLM's choices to the newest version of the kernel; existing choices stay."""
-    from foretune.plan.engine_files.vllm import import_vllm, read_vllm
+    from foretune.tune.store.vllm import import_vllm, read_vllm
 
     device_name = device or read_vllm(file).layer.device
     known = [s for s in target.subjects() if (s.kernel, s.device) == (kernel, device_name)]
@@ -206,7 +205,7 @@ def _import_vllm(
 
 def _naming(maps: list[str], extra: Mapping[str, Any] | None) -> "ParameterNames":
     """Return how the kernel names vLLM's parameters, and what else its problems hold."""
-    from foretune.plan.engine_files.vllm import ParameterNames
+    from foretune.tune.store.vllm import ParameterNames
 
     names = options.parse_key_values(maps, "--map", "NAME")
     return ParameterNames({theirs: ours for ours, theirs in names.items()}, dict(extra or {}))

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.plan.cost import trained_cache
-from foretune.plan.cost.trained_cache import MAX_PREDICTORS, TrainedPredictorCache, TrainingSet
+from foretune.plan.cost import operator_predictor
+from foretune.plan.cost.operator_predictor import MAX_PREDICTORS, TrainedPredictorCache, TrainingSet
 
 
 def lesson(slower: float = 1.0, name: str = "sum-here") -> TrainingSet:
@@ -83,7 +83,7 @@ def test_other_rows_are_learned_anew(kept, told):
 
 def test_another_version_of_the_code_learns_anew(kept, told, monkeypatch):
     answer(kept, lesson())
-    monkeypatch.setattr(trained_cache, "packages_hash", lambda *packages: "changed")
+    monkeypatch.setattr(operator_predictor, "packages_hash", lambda *packages: "changed")
     answer(kept, lesson())
     assert len(told.stages) == 2
 
@@ -124,7 +124,7 @@ TRAIN = """
 import sys
 from pathlib import Path
 import pandas as pd
-from foretune.plan.cost.trained_cache import TrainedPredictorCache, TrainingSet
+from foretune.plan.cost.operator_predictor import TrainedPredictorCache, TrainingSet
 runs = pd.read_parquet(sys.argv[1])
 cache = TrainedPredictorCache(folder=Path(sys.argv[2]))
 predictor, = cache.load_or_train([TrainingSet("sum-here", runs)])

@@ -10,9 +10,8 @@ from foretune.device import find_device, roofline_terms_ms
 from foretune.features.families.attention import AttentionDecode
 from foretune.plan.cost.steps import Step, StepTimerFactory
 from foretune.plan.cost.times import OperatorTimer
-from foretune.plan.describe.cache_formats import CACHE_FORMATS, DEFAULT_CACHE_FORMATS
 from foretune.plan.describe.catalog import describe_model
-from foretune.plan.describe.formats import Formats
+from foretune.plan.describe.formats import CACHE_FORMATS, DEFAULT_CACHE_FORMATS, Formats
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import find_system
 

@@ -1,7 +1,5 @@
 """Watts of operators: a form of what they use, fitted to what most measurements say."""
 
-from dataclasses import astuple
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -16,7 +14,6 @@ from foretune.plan.cost.power import (
     METERED_SYSTEMS,
     OperatorPower,
     PowerModel,
-    model_lines,
     shipped_models,
 )
 from foretune.plan.cost.tables import OperatorTables
@@ -51,26 +48,6 @@ def test_who_uses_more_draws_no_less_and_never_more_than_the_limit(kernel, compu
     shares = form.share(used, 0.2)
     assert (shares[1:] >= shares[0]).all()
     assert ((shares >= 0.2) & (shares <= 1.0)).all()
-
-
-def test_powers_of_something_else_do_not_move_the_fit():
-    rng = np.random.default_rng(0)
-    used = rng.uniform(0.0, 1.0, (600, 2))
-    measured = FORM.share(used, 0.2) * np.exp(rng.normal(0.0, 0.02, 600))
-    measured[::6] = rng.uniform(0.15, 1.0, 100)
-    found = PowerModel.fit(used, 0.2, measured)
-    checked = np.array([[0.1, 0.1], [0.9, 0.1], [0.1, 0.9], [0.5, 0.5]])
-    assert found.share(checked, 0.2) == pytest.approx(FORM.share(checked, 0.2), rel=0.03)
-
-
-def test_the_shipped_table_is_what_is_written():
-    shipped = shipped_models()
-    names, *rows = (line.split(",") for line in model_lines(shipped))
-    assert names[:2] == ["kernel", "system"]
-    assert len(rows) == sum(len(forms) for forms in shipped.values())
-    for kernel, system, *values in rows:
-        assert tuple(float(v) for v in values) == astuple(shipped[kernel][system])
-        assert system in METERED_SYSTEMS
 
 
 def gpu(architecture: str) -> Device:

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.plan.cost import screening
-from foretune.plan.cost.measured_operators import MeasuredOperators
-from foretune.plan.cost.screening import (
+from foretune.plan.cost import measured_operators
+from foretune.plan.cost.measured_operators import (
     MAX_TIME_RATIO,
     QUANTIZE_MS,
+    MeasuredOperators,
     RejectedRows,
     capped_times,
     describe_rejected,
@@ -86,12 +86,12 @@ def test_tables_say_what_they_left_out():
     rows.loc[0, "time_ms"] = 50.0
     copies = rows.assign(**{"config.format": "int8"})
     found = MeasuredOperators("gemm", pd.concat([rows, copies], ignore_index=True), "test")
-    assert (len(found.runs), found.dropped) == (20, {screening.NON_MONOTONIC: 2})
+    assert (len(found.runs), found.dropped) == (20, {measured_operators.NON_MONOTONIC: 2})
     more = pd.concat([rows.assign(**{"problem.N": n}) for n in (512.0, 1024.0)])
     copies = more[more["problem.M"] > 8].assign(**{"config.format": "int8"})
     found = MeasuredOperators("gemm", pd.concat([more, copies], ignore_index=True), "test")
     assert found.keys == ["bf16"]
-    assert found.dropped == {screening.DUPLICATED: 20, screening.NON_MONOTONIC: 2}
+    assert found.dropped == {measured_operators.DUPLICATED: 20, measured_operators.NON_MONOTONIC: 2}
     # What the user measured is not judged by what others did.
     own = rows.iloc[:1].assign(source="own")
     both = pd.concat([own, rows.iloc[1:].assign(source="engine")], ignore_index=True)

@@ -2,15 +2,12 @@
 
 import dataclasses
 
-import numpy as np
 import pytest
 
 from foretune.errors import UsageError
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system
 from foretune.plan.cost.steps import StepTimerFactory
-from foretune.plan.fleet import capacity as module
-from foretune.plan.fleet.capacity import instance_types
-from foretune.plan.fleet.demand import Demand
+from foretune.plan.fleet.capacity import Demand, instance_types
 
 DEMANDS = [Demand(Workload(128, 64), 5.0), Demand(Workload(2048, 128), 0.5)]
 PRICES = {"h100_sxm": 6.0, "l4": 0.8}
@@ -58,22 +55,6 @@ def test_two_replicas_sustain_twice_what_one_does():
     twice = [k.rates for k in pairs if k.replicas == 2]
     assert twice == [pytest.approx([2 * rate for rate in k.rates]) for k in one]
     assert len(twice) == 1
-
-
-def test_ways_that_are_left_behind():
-    # The second is half as fast as the first, the third faster in one of two; the fourth has two
-    # GPUs, of which chance may make more than of two times one; the fifth serves nothing.
-    rates = np.array([[4.0, 1.0], [2.0, 0.5], [3.0, 2.0], [4.0, 1.0], [0.0, 0.0]])
-    worth = module.contenders(rates, np.array([1, 1, 1, 2, 1]))
-    assert worth.tolist() == [True, False, True, True, False]
-
-
-def test_no_contender_is_left_behind(monkeypatch):
-    requirements = Requirements(tpot_ms=60.0, ttft_ms=1500.0)
-    formats = [Formats(), Formats("fp8"), Formats("int8", kv="fp8")]
-    quick = kinds(requirements, formats=formats, systems=("h100_sxm",))
-    monkeypatch.setattr(module, "DOMINANCE_RATIO", 1e9)
-    assert kinds(requirements, formats=formats, systems=("h100_sxm",)) == quick
 
 
 def test_a_floor_of_quality_leaves_formats_out():

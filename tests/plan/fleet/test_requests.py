@@ -5,7 +5,7 @@ import pytest
 
 from foretune.errors import RunTableError
 from foretune.plan import Workload
-from foretune.plan.fleet.demand import Demand, read_requests
+from foretune.plan.fleet.capacity import Demand, read_requests
 
 TABLE = pd.DataFrame(
     {"isl": [128, 2048, 128, 64], "osl": [32, 256, 32, 8], "requests_per_s": [1.5, 0.5, 2.5, 0.0]}

@@ -9,7 +9,6 @@ import pytest
 from foretune.cli import main
 from foretune.errors import UsageError
 from foretune.plan import Formats, Layout, Workload, describe_model, find_system, plan
-from foretune.plan.cost.host_link import prefix_ms, transfer_ms
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, max_requests, rank_memory
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.workload import Offload
@@ -88,7 +87,7 @@ def test_weights_make_room_for_requests():
 
 def test_every_step_waits_for_them():
     here, there = analytic_times([deploy(), deploy(Offload(4))], CLOCKS).to_dict("records")
-    wait = transfer_ms(H100, 4 * GIB)
+    wait = H100.transfer_ms(4 * GIB)
     for name in ("decode", "alone", "prompt"):
         assert there[name] - here[name] == pytest.approx(wait)
     assert there["prefill"] - here["prefill"] == pytest.approx(wait / here["prompts_per_step"])
@@ -111,15 +110,14 @@ def test_more_offload_is_never_faster(backend):
 
 def test_replayed_steps_wait_too():
     here, there = (simulate(deploy(o), 1, CLOCKS) for o in (Offload(), Offload(4)))
-    wait = transfer_ms(H100, 4 * GIB)
+    wait = H100.transfer_ms(4 * GIB)
     assert there.tpot_ms[50] - here.tpot_ms[50] == pytest.approx(wait, rel=0.1)
 
 
 def test_prefixes_come_back_from_the_host():
     load = Workload(8192, 256, 6144)
     plain = deploy(load=load)
-    fetch = prefix_ms(H100, MODEL, Layout(), Formats(), 6144)
-    assert fetch == pytest.approx(transfer_ms(H100, 6144 * 32 * 8 * 2 * 128 * 2))
+    fetch = H100.transfer_ms(6144 * 32 * 8 * 2 * 128 * 2)
     for backend, waited in (("vllm", fetch), ("sglang", fetch / 32)):
         here, there = predict(
             [
@@ -139,7 +137,7 @@ def test_a_slow_link_sets_the_pace_of_prompts():
     (row,) = analytic_times(
         [replace(deploy(Offload(cache_gib=20), load=load), system=slow)], CLOCKS
     ).to_dict("records")
-    assert row["prefill"] == pytest.approx(prefix_ms(slow, MODEL, Layout(), Formats(), 8000))
+    assert row["prefill"] == pytest.approx(slow.transfer_ms(8000 * 32 * 8 * 2 * 128 * 2))
 
 
 def test_reports_say_what_lies_in_the_host(tmp_path):

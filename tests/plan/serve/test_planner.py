@@ -210,9 +210,7 @@ def test_the_command_drafts_tokens_and_writes_a_manifest(capsys, monkeypatch, tm
     file = tmp_path / "manifest.json"
     command = ["plan", MODEL, "--system", SYSTEM, "--gpus", "8", "--isl", "2048", "--osl", "256"]
     drafted = ["--speculative", "2:0.6:Llama-3.2-1B"]
-    dynamo = tmp_path / "graph.json"
-    files = ["--kubernetes", str(file), "--dynamo", str(dynamo)]
-    assert main([*command, *drafted, *files, "--json"]) == 0
+    assert main([*command, *drafted, "--kubernetes", str(file), "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert answer["screened"] == []
     assert "1.96 tokens per step" in answer["question"]["speculative"]
@@ -222,9 +220,7 @@ def test_the_command_drafts_tokens_and_writes_a_manifest(capsys, monkeypatch, tm
     (container,) = pod["spec"]["template"]["spec"]["containers"]
     assert "--speculative-config" in container["command"]
     assert pod["spec"]["replicas"] == answer["best"]["replicas"]
-    worker = json.loads(dynamo.read_text())["spec"]["services"]["worker"]
-    assert worker["replicas"] == answer["best"]["replicas"]
-    assert main([*command, "--dynamo", str(tmp_path / "no" / "graph.json")]) == 1
+    assert main([*command, "--kubernetes", str(tmp_path / "no" / "pod.json")]) == 1
     assert "cannot write" in capsys.readouterr().err
     assert main([*command, "--speculative", "2:0.6"]) == 2
     assert "has no layers that draft tokens" in capsys.readouterr().err

@@ -69,12 +69,6 @@ def test_the_answer_says_unknown_values_as_none(small):
     json.dumps(said, allow_nan=False)
 
 
-def test_checks_are_part_of_the_answer(small):
-    checks = pd.DataFrame({"layout": ["tp2"], "measured_ms": [1.25], "error": [math.nan]})
-    said = plan_to_json(*made(small), checks=checks)
-    assert said["checks"] == [{"layout": "tp2", "measured_ms": 1.25, "error": None}]
-
-
 def test_each_plan_has_a_folder_of_its_own(tmp_path, small):
     answer, question = made(small)
     (tmp_path / "small-h100_sxm-002").mkdir()

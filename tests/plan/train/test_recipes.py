@@ -9,12 +9,12 @@ from foretune.plan import describe_model, find_system
 from foretune.plan.train.recipe import (
     Recipe,
     TrainingLayout,
+    TrainingTask,
     layers_per_stage,
     layout_impossible_because,
     possible_recipes,
     trade_impossible_because,
 )
-from foretune.plan.train.task import TrainingTask
 
 H100 = find_system("h100_sxm")
 TASK = TrainingTask(32, 64)

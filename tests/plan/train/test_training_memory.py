@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from foretune.plan import ModelDescription, describe_model, find_system
 from foretune.plan.cost.memory import GIB
-from foretune.plan.train.recipe import Recipe, TrainingLayout, possible_recipes
-from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.recipe import Recipe, TrainingLayout, TrainingTask, possible_recipes
 from foretune.plan.train.training_memory import (
     MANY_RANKS_BYTES,
     layer_activations,

@@ -8,7 +8,7 @@ import pytest
 from foretune.errors import UsageError
 from foretune.plan import describe_model, find_system
 from foretune.plan.cost.steps import StepTimerFactory
-from foretune.plan.train.task import TrainingTask
+from foretune.plan.train.recipe import TrainingTask
 from foretune.plan.train.training_memory import USABLE_SHARE
 from foretune.plan.train.training_planner import STEP_PARTS, plan_training
 

@@ -18,7 +18,7 @@ from foretune.plan.train.exchanges import (
     replica_exchanges,
     stage_exchange,
 )
-from foretune.plan.train.recipe import Recipe, TrainingLayout, possible_recipes
+from foretune.plan.train.recipe import Recipe, TrainingLayout, TrainingTask, possible_recipes
 from foretune.plan.train.step import (
     Calibration,
     _optimizer_ms,
@@ -27,7 +27,6 @@ from foretune.plan.train.step import (
     pipeline_time,
     predict_steps,
 )
-from foretune.plan.train.task import TrainingTask
 from foretune.plan.train.training_memory import StageParameters
 from foretune.plan.train.training_operators import micro_batch_operators
 from foretune.plan.train.training_planner import BACKEND

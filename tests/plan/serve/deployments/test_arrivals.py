@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.plan.serve.deployments.arrivals import MIN_GOODPUT_SHARE, LoadCurve
+from foretune.plan.serve.at_rate import MIN_GOODPUT_SHARE, LoadCurve
 from foretune.plan.serve.requirements import Requirements
 
 

@@ -6,15 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.plan.serve.deployments.probability import (
-    DEFAULT_MIN_PROBABILITY,
-    PROBABILITY_LEVELS,
-    CalibrationChoice,
-    calibration_choices,
-    choose,
-    probability_within,
-    required_probability,
-)
+from foretune.plan.serve.deployments.correction import probability_within
 
 
 def interval(values, factor) -> pd.DataFrame:
@@ -45,43 +37,3 @@ def test_a_looser_limit_is_kept_at_least_as_surely(value, factor, limit, more):
     latencies = interval([value], factor)
     tight, loose = (probability_within(latencies, "tpot_ms", x)[0] for x in (limit, limit * more))
     assert 0.0 <= tight <= loose <= 1.0
-
-
-def test_the_fastest_of_the_sure_is_chosen():
-    speed, chance = np.array([1.0, 2.0, 3.0, 4.0]), np.array([0.99, 0.9, 0.6, 0.2])
-    assert choose(speed, chance) == 2
-    assert choose(speed, chance, 0.8) == 1
-    assert choose(speed, chance, 0.95) == 0
-    assert choose(speed, chance, 0.999) == 0  # none is: the surest
-
-
-def test_as_sure_as_it_takes_to_miss_seldom():
-    # The fastest is said to keep to its limit with 0.72, and does so in half of the choices.
-    picks = [
-        CalibrationChoice(
-            np.array([1.0, 2.0]), np.array([0.99, 0.72]), np.array([True, i % 2 == 0])
-        )
-        for i in range(10)
-    ]
-    assert required_probability(picks, max_violation_rate=0.5) == DEFAULT_MIN_PROBABILITY
-    assert required_probability(picks, max_violation_rate=0.05) == pytest.approx(0.75)
-
-
-def test_what_never_keeps_asks_for_the_most():
-    picks = [CalibrationChoice(np.array([1.0]), np.array([0.9]), np.array([False]))]
-    assert required_probability(picks, max_violation_rate=0.05) == PROBABILITY_LEVELS[-1]
-    assert required_probability([], max_violation_rate=0.05) == PROBABILITY_LEVELS[0]
-
-
-def test_choices_are_made_where_one_workload_has_several_deployments():
-    rows = pd.DataFrame(
-        {"model": list("aaab"), "system": "s", "isl": 10.0, "osl": 100.0, "gpus": [1.0, 2, 1, 1],
-         "concurrency": 8.0, "apart": [0.0, 0.0, 1.0, 0.0]}
-    )  # fmt: skip
-    measured = pd.DataFrame({"tpot_ms": [30.0, 90.0, 1.0, 1.0]})
-    predicted = interval([25.0, 25.0, 1.0, 1.0], 2.0).assign(ttft_ms=0.0)
-    found = calibration_choices(rows, measured, predicted)
-    # The two of one pool; nothing keeps to 20 ms.
-    assert [choice.within_limit.tolist() for choice in found] == [[True, False], [True, False]]
-    assert found[0].tokens_per_s[0] == pytest.approx(2 * found[0].tokens_per_s[1])
-    assert (found[0].probability < found[1].probability).all()

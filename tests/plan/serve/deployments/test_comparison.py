@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.plan.serve.deployments.comparison import (
+from foretune.plan.serve.deployments.correction import (
     log_metric,
     pairwise_better,
     probability_better,

@@ -23,14 +23,13 @@ COMPONENTS = {
 def sites(models, uses, places=0.0):
     labels = pd.DataFrame({name: ["same"] * len(models) for name in LABELS})
     spread = np.zeros(len(models)) + places
-    where = pd.DataFrame(dict.fromkeys(LENGTH_SCALES, spread))
-    return labels.assign(model=models, use=uses), where
+    return labels.assign(model=models, use=uses, **dict.fromkeys(LENGTH_SCALES, spread))
 
 
 def test_one_measurement_by_hand():
     # Prior variances 0.01 + 0.01 + 0.04 + 0.02 + 0.01, noise 0.01: all are shared but the noise.
-    process = GroupedGaussianProcess(COMPONENTS, 0.01).fit(*sites(["a"], ["x"]), np.array([0.1]))
-    mean, spread = process.predict(*sites(["a", "a", "b"], ["x", "y", "x"]))
+    process = GroupedGaussianProcess(COMPONENTS, 0.01).fit(sites(["a"], ["x"]), np.array([0.1]))
+    mean, spread = process.predict(sites(["a", "a", "b"], ["x", "y", "x"]))
     assert mean == pytest.approx(np.array([0.09, 0.06, 0.02]), rel=1e-5)
     left = 0.09 - np.array([0.09, 0.06, 0.02]) ** 2 / 0.1
     assert spread**2 == pytest.approx(left + 0.01, rel=1e-4)
@@ -41,16 +40,14 @@ def learned():
     rng = np.random.default_rng(0)
     models, uses = rng.choice(list("abc"), 60), rng.choice(list("xy"), 60)
     offset = pd.Series(models).map({"a": 0.5, "b": -0.3, "c": 0.0}).to_numpy()
-    labels, places = sites(models, uses, rng.uniform(0, 6, 60))
-    return GroupedGaussianProcess(COMPONENTS, 0.01).fit(
-        labels, places, offset + rng.normal(0, 0.05, 60)
-    )
+    points = sites(models, uses, rng.uniform(0, 6, 60))
+    return GroupedGaussianProcess(COMPONENTS, 0.01).fit(points, offset + rng.normal(0, 0.05, 60))
 
 
 def test_covariances_agree_with_spreads_and_are_possible(learned):
     asked = sites(["a", "a", "b", "new"], ["x", "x", "y", "x"], [1.0, 1.5, 1.0, 1.0])
-    covariance = learned.covariance(*asked)
-    _, spread = learned.predict(*asked)
+    covariance = learned.covariance(asked)
+    _, spread = learned.predict(asked)
     assert np.sqrt(np.diag(covariance)) == pytest.approx(spread, rel=1e-3)
     assert covariance == pytest.approx(covariance.T, abs=1e-6)
     assert np.linalg.eigvalsh(covariance).min() > 0
@@ -60,7 +57,7 @@ def test_covariances_agree_with_spreads_and_are_possible(learned):
 
 
 def test_what_was_never_seen_is_drawn_to_nothing(learned):
-    mean, spread = learned.predict(*sites(["a", "new"], ["x", "z"], 3.0))
+    mean, spread = learned.predict(sites(["a", "new"], ["x", "z"], 3.0))
     assert mean[0] == pytest.approx(0.5, abs=0.1)
     assert abs(mean[1]) < 0.25
     assert spread[1] > 1.5 * spread[0]
@@ -69,7 +66,7 @@ def test_what_was_never_seen_is_drawn_to_nothing(learned):
 def test_it_says_the_same_after_json(learned):
     again = GroupedGaussianProcess.from_json(json.loads(json.dumps(learned.to_json())))
     asked = sites(["a", "b", "new"], ["x", "y", "x"], [0.0, 2.0, 5.0])
-    for was, now in zip(learned.predict(*asked), again.predict(*asked), strict=True):
+    for was, now in zip(learned.predict(asked), again.predict(asked), strict=True):
         assert now == pytest.approx(was, rel=1e-9)
 
 
@@ -77,6 +74,6 @@ def test_one_lie_counts_little():
     models, uses = ["a"] * 21, ["x"] * 21
     errors = np.full(21, 0.1)
     errors[0] = 4.0
-    process = GroupedGaussianProcess(COMPONENTS, 0.01).fit(*sites(models, uses), errors)
-    mean, _ = process.predict(*sites(["a"], ["x"]))
+    process = GroupedGaussianProcess(COMPONENTS, 0.01).fit(sites(models, uses), errors)
+    mean, _ = process.predict(sites(["a"], ["x"]))
     assert mean[0] == pytest.approx(0.1, abs=0.06)

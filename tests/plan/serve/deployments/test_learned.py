@@ -4,8 +4,8 @@ import pandas as pd
 import pytest
 
 from foretune.errors import ForetuneError, MissingExtra, PredictorError
-from foretune.plan.serve.deployments import learned
-from foretune.plan.serve.deployments.learned import PUBLISHED, fit_or_load_correction
+from foretune.plan.serve.deployments import correction
+from foretune.plan.serve.deployments.correction import PUBLISHED, fit_or_load_correction
 
 ROW = {
     "backend": "vllm", "model_path": "meta-llama/Llama-3.1-8B", "system": "h100_sxm",
@@ -17,7 +17,7 @@ ROW = {
 @pytest.fixture
 def table(tmp_path, monkeypatch):
     monkeypatch.setenv("FORETUNE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(learned, "find_tables", lambda: None)
+    monkeypatch.setattr(correction, "find_tables", lambda: None)
     rows = [
         ROW | {"batch_size": float(n), "tp_size": float(tp),
                "silicon_tpot_ms": (8 + n / 8) / tp, "silicon_ttft_ms": 50.0 + 5 * n}
@@ -34,8 +34,7 @@ def test_learning_happens_once(table):
     second = fit_or_load_correction(str(table), said.append)
     assert [line for line in said if line.startswith("fitting to 10 ")] == said
     assert len(said) == 1
-    assert (first.origin.file, second.origin.rows) == ("deployments.csv", 10)
-    assert first.min_probability == second.min_probability
+    assert first.widths == pytest.approx(second.widths)
 
 
 def test_another_table_is_learned_anew(table):
@@ -49,7 +48,7 @@ def test_another_table_is_learned_anew(table):
 def test_what_was_saved_is_read(table, tmp_path):
     path = tmp_path / "mine.json"
     fit_or_load_correction(str(table)).save(path)
-    assert fit_or_load_correction(str(path)).origin.rows == 10
+    assert fit_or_load_correction(str(path)).known_models
 
 
 def test_wrong_files_are_refused(table, tmp_path):
@@ -61,6 +60,6 @@ def test_wrong_files_are_refused(table, tmp_path):
 
 
 def test_published_deployments_need_the_package(monkeypatch):
-    monkeypatch.setattr(learned, "package_folder", lambda: None)
+    monkeypatch.setattr(correction, "package_folder", lambda: None)
     with pytest.raises(MissingExtra, match="llm"):
         fit_or_load_correction(PUBLISHED)

@@ -1,19 +1,11 @@
-"""Power of deployments and of GPUs under caps: power times time, and nothing else."""
+"""Power of deployments: power times time, and nothing else."""
 
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.plan.serve.deployments.power import (
-    MEMORY_SENSITIVITY,
-    MIN_CLOCK,
-    UNMODELED_ACTIVE_SHARE,
-    VOLTAGE_FLOOR,
-    apply_power_cap,
-    clock_sensitivity,
-    deployment_power,
-)
+from foretune.plan.serve.deployments.serving import UNMODELED_ACTIVE_SHARE, deployment_power
 
 
 def row(**changed: float) -> pd.DataFrame:
@@ -88,48 +80,3 @@ def test_power_lies_between_waiting_and_working(tpot, ttft, running, osl):
     rows = row(running=running, concurrency=running, osl=osl)
     answer = deployment_power(rows, latency(tpot, ttft)).iloc[0]
     assert 150.0 - 1e-6 <= answer["power_w"] <= 600.0 + 1e-6
-
-
-def test_a_cap_above_the_power_costs_nothing():
-    assert apply_power_cap(400.0, 500.0, 100.0, 1.0) == (400.0, 1.0)
-    assert apply_power_cap(400.0, 400.0, 100.0, 1.0) == pytest.approx((400.0, 1.0))
-
-
-def test_the_clock_goes_by_the_cube_root_and_then_straight():
-    # 300 W beyond idling, of which 216 are left: 0.72 is 0.896 cubed.
-    drawn, slowdown = apply_power_cap(400.0, 316.0, 100.0, 1.0)
-    assert drawn == pytest.approx(316.0)
-    assert slowdown == pytest.approx(0.72 ** (-1 / 3))
-    half = apply_power_cap(400.0, 100.0 + 300.0 * VOLTAGE_FLOOR / 2, 100.0, 1.0)[1]
-    assert half == pytest.approx(2.0 * VOLTAGE_FLOOR ** (-1 / 3))
-
-
-def test_only_the_part_that_goes_by_the_clock_grows():
-    whole = apply_power_cap(400.0, 200.0, 100.0, 1.0)[1]
-    assert apply_power_cap(400.0, 200.0, 100.0, 0.25)[1] == pytest.approx(0.75 + 0.25 * whole)
-    assert apply_power_cap(400.0, 200.0, 100.0, 0.0)[1] == 1.0
-
-
-def test_a_cap_below_the_lowest_clock_is_not_kept_to():
-    drawn, slowdown = apply_power_cap(400.0, 50.0, 100.0, 1.0)
-    assert drawn > 100.0
-    assert slowdown == pytest.approx(1.0 / MIN_CLOCK)
-
-
-@given(
-    power=st.floats(50.0, 1000.0),
-    caps=st.tuples(st.floats(1.0, 1200.0), st.floats(1.0, 1200.0)),
-    idle=st.floats(0.0, 300.0),
-    sensitivity=st.floats(0.0, 1.0),
-)
-def test_a_lower_cap_is_never_faster_and_never_draws_more(power, caps, idle, sensitivity):
-    low, high = (apply_power_cap(power, cap, idle, sensitivity) for cap in sorted(caps))
-    assert low[0] <= high[0] + 1e-9
-    assert low[1] >= high[1] - 1e-9
-    assert low[0] <= power
-    assert high[1] >= 1.0
-
-
-def test_what_waits_for_memory_hardly_goes_by_the_clock():
-    assert clock_sensitivity(0.0) == MEMORY_SENSITIVITY
-    assert clock_sensitivity(1.0) == pytest.approx(1.0)

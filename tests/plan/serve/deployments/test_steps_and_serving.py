@@ -10,7 +10,6 @@ from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.correction import TARGETS, LatencyPredictor
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
-from foretune.plan.serve.deployments.experts import best_weights
 from foretune.plan.serve.deployments.serving import (
     formula_latencies,
     memory_wait_ms,
@@ -114,31 +113,8 @@ def test_the_correction_learns_what_the_physics_misses(measured):
 
 def test_errors_of_a_model_never_seen_are_less_certain(measured):
     rows, times, _ = measured
-    fitted = LatencyPredictor().fit_experts(rows, times)
+    fitted = LatencyPredictor().fit_processes(rows, times)
     stranger = rows.assign(model="other", system="other", layout="other", formats="other")
     for target in TARGETS:
         spreads = [fitted.predict_mean(r)[1][target].median() for r in (stranger, rows)]
         assert spreads[0] > 1.2 * spreads[1]
-
-
-def test_the_better_expert_gets_the_weight():
-    error = np.random.default_rng(0).normal(0, 0.3, 400)
-    opinions = np.column_stack([error * 0.9, error * 0, error * 0])
-    assert best_weights(opinions, error).tolist() == [1.0, 0.0, 0.0]
-    doubled = np.column_stack([error * 2, error * 0, error * 0])
-    assert best_weights(doubled, error)[0] == 0.5  # the others pull it back
-
-
-def test_experts_of_known_and_of_new_models_are_weighed_apart(measured):
-    rows, times, groups = measured
-    fitted = LatencyPredictor().fit(rows, times, groups)
-    for target in TARGETS:
-        for seen in (True, False):
-            assert fitted.weights[target, seen].sum() == pytest.approx(1.0)
-    fitted.weights = {key: np.eye(3)[2 if key[1] else 1] for key in fitted.weights}
-    stranger = rows.assign(model="other")
-    answers = [fitted.predict_mean(asked)[0]["tpot_ms"] for asked in (rows, stranger)]
-    fitted.weights = {key: np.eye(3)[2] for key in fitted.weights}
-    again = [fitted.predict_mean(asked)[0]["tpot_ms"] for asked in (rows, stranger)]
-    assert (answers[0] == again[0]).all()
-    assert (answers[1] != again[1]).any()

@@ -8,7 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.errors import StoreError, UsageError
-from foretune.plan.engine_files.vllm import (
+from foretune.problem import Problem
+from foretune.space import Configuration
+from foretune.tune.store import Choice, Store, Subject
+from foretune.tune.store.vllm import (
     REQUIRED,
     Layer,
     ParameterNames,
@@ -18,9 +21,6 @@ from foretune.plan.engine_files.vllm import (
     read_vllm,
     write_vllm,
 )
-from foretune.problem import Problem
-from foretune.space import Configuration
-from foretune.tune.store import Choice, Store, Subject
 
 NAMES = (*REQUIRED, "num_stages")
 FILES = {
@@ -85,10 +85,11 @@ def test_all_h200s_share_a_file(device):
 @pytest.mark.parametrize(
     "name",
     ["configs.json", "E=8,N=1.json", "E=8,N=x,device_name=a.json", "E=8,N=1,device_name=a.txt",
-     "E=8,N=1,device_name=a,per_channel_quant=True.json"],
+     "E=8,N=1,device_name=a,per_channel_quant=True.json", "E=8,N=1,device_name=a_down.json",
+     "E=8,N=1,K=64,device_name=a.json", "N=1,K=64,device_name=a.json"],
 )  # fmt: skip
 def test_other_names_are_refused(name):
-    with pytest.raises(UsageError, match="is not named as tuned files of engines"):
+    with pytest.raises(UsageError, match="is not named as tuned files of vLLM"):
         Layer.from_file(name)
 
 

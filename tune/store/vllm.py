@@ -1,7 +1,9 @@
 """vLLM's tuned configurations of its fused mixture-of-experts kernel.
 
-vLLM finds a file by the name of a `Layer`, and in it the number of tokens M nearest to the call's::
+vLLM finds a file by the name of a `Layer` (``fused_moe.get_config_file_name``), and in it the
+number of tokens M nearest to the call's::
 
+    E=…,N=…,device_name=…[,dtype=…][,block_shape=[n,k]].json
     {"triton_version": "3.5.0", "1": {"BLOCK_SIZE_M": 16, …, "num_warps": 4, "num_stages": 5}, …}
 """
 
@@ -12,11 +14,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from foretune.errors import StoreError, UsageError
 from foretune.files import atomic_write, read_json
-from foretune.plan.engine_files.layer import TOKENS, Layer
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store import Choice, Store, Subject
@@ -32,6 +33,65 @@ MAX_SIZE = 2**31
 _ALIASES = {"BLOCK_M": "BLOCK_SIZE_M", "BLOCK_N": "BLOCK_SIZE_N", "BLOCK_K": "BLOCK_SIZE_K",
             "GROUP_M": "GROUP_SIZE_M"}  # fmt: skip
 _VERSION = "triton_version"
+TOKENS = "M"
+_NAME = re.compile(
+    r"E=(?P<E>\d+),N=(?P<N>\d+),device_name=(?P<device>[^,]+)(?:,dtype=(?P<dtype>[^,]+))?"
+    r"(?:,block_shape=\[(?P<n>\d+),\s*(?P<k>\d+)\])?(?<!_down)\.json"
+)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A layer of experts, as encoded in a tuned file's name.
+
+    Attributes:
+        experts: E, experts per rank.
+        size: N, an expert's intermediate size per rank.
+        device: the driver's full device name.
+        dtype: quantization, e.g. ``fp8_w8a8``; empty for 16-bit weights.
+        block_shape: (n, k) of the quantization blocks.
+    """
+
+    experts: int
+    size: int
+    device: str
+    dtype: str = ""
+    block_shape: tuple[int, int] | None = None
+
+    @classmethod
+    def from_file(cls, path: str | os.PathLike[str]) -> Self:
+        """Return the layer of a file name.
+
+        Raises UsageError for other names.
+        """
+        name = Path(path).name
+        found = _NAME.fullmatch(name)
+        if found is None:
+            raise UsageError(
+                f"{name!r} is not named as tuned files of vLLM's experts: "
+                "E=…,N=…,device_name=…[,dtype=…][,block_shape=[n,k]].json"
+            )
+        block = (int(found["n"]), int(found["k"])) if found["n"] else None
+        device = found["device"].replace("_", " ")
+        return cls(int(found["E"]), int(found["N"]), device, found["dtype"] or "", block)
+
+    @property
+    def file_name(self) -> str:
+        """The file name that vLLM looks for; it has one for all H200s."""
+        device = self.device.replace(" ", "_")
+        device = "NVIDIA_H200" if "H200" in device.split("_") else device
+        dtype = f",dtype={self.dtype}" if self.dtype else ""
+        block = ",block_shape=[{},{}]".format(*self.block_shape) if self.block_shape else ""
+        return f"E={self.experts},N={self.size},device_name={device}{dtype}{block}.json"
+
+    def problem(self, tokens: int) -> Problem:
+        """Return the problem of a number of tokens: M and the values in the name."""
+        values: dict[str, Value] = {TOKENS: tokens, "E": self.experts, "N": self.size}
+        if self.dtype:
+            values["dtype"] = self.dtype
+        if self.block_shape:
+            values["block_n"], values["block_k"] = self.block_shape
+        return Problem(values)
 
 
 @dataclass(frozen=True)
@@ -84,16 +144,6 @@ def read_vllm(path: str | os.PathLike[str]) -> TunedLayer:
     Raises UsageError for other file names, StoreError for other content.
     """
     layer, path = Layer.from_file(path), Path(path)
-    if not layer.experts:
-        raise UsageError(f"{path.name} is for a linear layer, not for experts: its name has no E=…")
-    return read_layer(layer, path)
-
-
-def read_layer(layer: Layer, path: Path) -> TunedLayer:
-    """Return the content of a layer's file.
-
-    Raises StoreError if it cannot be read.
-    """
     try:
         data = read_json(path)
         triton = str(data.pop(_VERSION, ""))
@@ -117,11 +167,7 @@ def write_vllm(folder: str | os.PathLike[str], tuned: TunedLayer) -> Path:
 
     Raises UsageError if a configuration lacks a parameter or has an unknown one.
     """
-    return write_layer(Path(folder) / tuned.layer.file_name, tuned)
-
-
-def write_layer(path: Path, tuned: TunedLayer) -> Path:
-    """Write the file of a layer; return its path."""
+    path = Path(folder) / tuned.layer.file_name
     head = {_VERSION: tuned.triton} if tuned.triton else {}
     configs = {str(m): _to_vllm(tuned.configs[m]) for m in sorted(tuned.configs)}
     with atomic_write(path, StoreError) as new:

@@ -42,7 +42,9 @@ def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
         reason = f"only NVIDIA GPUs are supported, not {system.name}"
     if reason:
         raise UsageError(f"no Kubernetes manifest: {reason}")
-    name = object_name(deployment.model.name, engine)
+    # A valid name has lowercase letters, digits and dashes.
+    short = re.sub(r"[^a-z0-9]+", "-", deployment.model.name.rstrip("/").rpartition("/")[2].lower())
+    name = f"{engine}-{short}"[:MAX_NAME_LENGTH].strip("-")
     labels, port = {"app": name}, {"containerPort": PORT, "name": "http"}
     command = [
         f"{CONFIG_DIRECTORY}/{word}" if word in launched.files else word
@@ -52,7 +54,7 @@ def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
     # tensors shared between ranks: the default is 64 MiB
     volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
     if launched.files:
-        items.append(config_map(name, launched.files))
+        items.append(_object("v1", "ConfigMap", name, data=launched.files))
         mounts.append({"name": "files", "mountPath": CONFIG_DIRECTORY})
         volumes.append({"name": "files", "configMap": {"name": name}})
     probe = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 10}
@@ -77,20 +79,9 @@ def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
     return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=1) + "\n"
 
 
-def config_map(name: str, files: dict[str, str]) -> dict[str, Any]:
-    """Return a ``ConfigMap`` with files."""
-    return _object("v1", "ConfigMap", name, data=files)
-
-
 def _object(
     version: str, kind: str, name: str, notes: dict[str, str] | None = None, **content: object
 ) -> dict[str, Any]:
     annotations = {"annotations": notes} if notes else {}
     return {"apiVersion": version, "kind": kind, "metadata": {"name": name} | annotations,
             **content}  # fmt: skip
-
-
-def object_name(model: str, engine: str, max_length: int = MAX_NAME_LENGTH) -> str:
-    """Return a valid Kubernetes name: lowercase letters, digits and dashes."""
-    short = re.sub(r"[^a-z0-9]+", "-", model.rstrip("/").rpartition("/")[2].lower())
-    return f"{engine}-{short}"[:max_length].strip("-")

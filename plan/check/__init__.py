@@ -1,1 +1,0 @@
-"""Checking plans by measuring: operators on this machine, and vLLM where it runs."""

@@ -1,1 +1,0 @@
-"""Files that serving engines read: tuned kernel configurations and deployment manifests."""
