@@ -1,6 +1,9 @@
 """The result of tuning: the configuration, its speed-up, and ways to keep it."""
 
+import json
 import os
+import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
@@ -11,11 +14,39 @@ from foretune.errors import UsageError
 from foretune.files import atomic_write
 from foretune.kernel import Kernel
 from foretune.result import Result
-from foretune.tune.heuristics.values import FORMATS, format_values
 from foretune.tune.results import TuneResult
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def _header(name: str, config: Mapping[str, Any], notes: Mapping[str, str]) -> str:
+    guard = f"{name.upper()}_TUNED_H"
+    lines = [f"/* {key}: {text.replace('*/', '* /')} */" for key, text in notes.items()]
+    for knob, value in config.items():
+        if not re.fullmatch(r"[A-Za-z_]\w*", knob):
+            raise UsageError(f"knob {knob!r} is no name that C has: export JSON instead")
+        option = isinstance(value, str) and value.startswith("-")
+        text = f"{knob} {int(value) if isinstance(value, bool) else value}"
+        lines.append(f"/* compile with {text} */" if option else f"#define {text}")
+    return "\n".join([f"#ifndef {guard}", f"#define {guard}", *lines, "#endif", ""])
+
+
+def _json(name: str, config: Mapping[str, Any], notes: Mapping[str, str]) -> str:
+    return json.dumps({"kernel": name, **notes, "config": dict(config)}, indent=1) + "\n"
+
+
+def _env(name: str, config: Mapping[str, Any], notes: Mapping[str, str]) -> str:
+    lines = [f"# {key}: {' '.join(text.split())}" for key, text in notes.items()]
+    lines += [
+        f"{re.sub(r'[^A-Za-z0-9_]', '_', f'{name}_{knob}').upper()}={shlex.quote(str(value))}"
+        for knob, value in config.items()
+    ]
+    return "\n".join([*lines, ""])
+
+
+WRITERS = {"h": _header, "json": _json, "env": _env}
+"""Ending of a file -> function of kernel, configuration and notes that returns its content."""
 
 
 def export_format(path: str | os.PathLike[str]) -> str:
@@ -25,8 +56,8 @@ def export_format(path: str | os.PathLike[str]) -> str:
         UsageError: there is none for it.
     """
     kind = Path(path).suffix.removeprefix(".")
-    if kind not in FORMATS:
-        raise UsageError(f"{path}: let it end in .{', .'.join(FORMATS)}")
+    if kind not in WRITERS:
+        raise UsageError(f"{path}: let it end in .{', .'.join(WRITERS)}")
     return kind
 
 
@@ -129,16 +160,9 @@ class Best(Result):
             UsageError: the suffix is another one.
             OutputError: the file cannot be written.
         """
-        kind = export_format(path)
+        write = WRITERS[export_format(path)]
+        notes = {"problem": str(self.result.problem), "device": self.result.device}
+        notes["verdict"] = self.headline
         with atomic_write(path) as new:
-            new.write_text(
-                format_values(kind, self.kernel.name, self.config, self._notes()), "utf-8"
-            )
+            new.write_text(write(self.kernel.name, self.config, notes), "utf-8")
         return Path(path)
-
-    def _notes(self) -> Mapping[str, str]:
-        return {
-            "problem": str(self.result.problem),
-            "device": self.result.device,
-            "verdict": self.headline,
-        }
