@@ -147,11 +147,6 @@ def without_tags(problem: Problem) -> Problem:
     return without_names(problem, CANDIDATES_TAG, OBJECTIVE_TAG)
 
 
-def source_label(kernel: str, problem: Problem) -> str:
-    """Return the ``source`` of a run stored a second time, under another kernel's name."""
-    return f"foretune {kernel} {problem.id}"
-
-
 def without_names(problem: Problem, *names: str) -> Problem:
     """Return a problem without the values of some names."""
     return Problem({name: value for name, value in problem.items() if name not in names})

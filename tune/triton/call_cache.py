@@ -2,17 +2,14 @@
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 
 from foretune.measurement import Measurement
 from foretune.objective import ConstrainedObjective
-from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store.cache import LEAST_TIME, FallibleStore, MeasurementCache, open_shipped
 from foretune.tune.store.reader import StoreReader
-from foretune.tune.store.subject import CANDIDATES_TAG, OBJECTIVE_TAG, Choice, Subject
-from foretune.tune.triton.launch_view import in_call_terms, launch_matches
+from foretune.tune.store.subject import Choice, Subject
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.problem_key import Call
 
@@ -29,11 +26,7 @@ class CallCaches:
         """Return the cache of a call's kernel and device."""
         subject = call.subject
         if subject not in self._caches:
-            # not the call itself, which holds its arguments
-            translate = partial(in_call_terms, problem=call.problem, knobs=call.knobs)
-            self._caches[subject] = MeasurementCache(
-                subject, self._store, shipped=self._shipped, translate=translate
-            )
+            self._caches[subject] = MeasurementCache(subject, self._store, shipped=self._shipped)
         return self._caches[subject]
 
     @cached_property
@@ -56,7 +49,6 @@ def find_choice(
     found = cache.choice(call.problem, objective, candidates=listed, among=candidates)
     if found is None and objective == LEAST_TIME:
         found = cache.choice(call.problem, among=candidates)
-        found = found or _choice_of_tune_command(cache, call, candidates)
     return found
 
 
@@ -84,17 +76,3 @@ def _digest(candidates: tuple[Configuration, ...], check: str) -> str:
     """Return a hash; cached, because most calls of a kernel have the same candidates."""
     parts = [*sorted(c.id for c in candidates), check]
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
-
-
-def _choice_of_tune_command(
-    cache: MeasurementCache, call: Call, candidates: Sequence[Configuration]
-) -> Choice | None:
-    """Return what ``foretune tune`` chose last for a launch that this call may be."""
-    tags = ("timed", "reference")
-    problem = Problem({n: v for n, v in call.problem.items() if n not in tags})
-    for tuned, choice in reversed(cache.all_choices(call.problem)):
-        launch = {**tuned, **choice.config}
-        fitting = [c for c in candidates if launch_matches(problem, c, launch)]
-        if fitting and not {CANDIDATES_TAG, OBJECTIVE_TAG} & tuned.keys():
-            return replace(choice, config=fitting[0])
-    return None

@@ -28,11 +28,11 @@ class KernelCall:
         """All arguments by name, and ``grid``."""
         return {**dict(zip(self.tuner.arg_names, self.args, strict=False)), **self.kwargs}
 
-    def to_call(self, knobs: tuple[str, ...]) -> Call:
-        """Return the call as a problem; ``knobs`` are the tuned parameters."""
+    def to_call(self) -> Call:
+        """Return the call as a problem."""
         call = make_call(
-            undecorated_kernel(self.tuner.fn), self.tuner.keys, self.named, knobs,
-            self.options.bucket, **self.options.problem_tags,
+            undecorated_kernel(self.tuner.fn), self.tuner.keys, self.named, self.options.bucket,
+            **self.options.problem_tags,
         )  # fmt: skip
         return replace(call, function=self.tuner.fn)
 

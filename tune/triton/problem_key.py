@@ -187,7 +187,6 @@ class Call:
         arguments: all arguments by name.
         device: the device.
         grid: a tuple, or a function of the arguments.
-        knobs: names of the tuned parameters.
         function: the kernel below the tuner; None if it cannot be compiled here.
     """
 
@@ -197,7 +196,6 @@ class Call:
     arguments: Mapping[str, Any]
     device: Device
     grid: tuple[int, ...] | Callable[[dict[str, Any]], tuple[int, ...]] | None
-    knobs: tuple[str, ...] = ()
     function: Any = None
 
     @cached_property
@@ -245,7 +243,6 @@ def make_call(
     function: Any,
     keys: Sequence[str],
     named: Mapping[str, Any],
-    knobs: tuple[str, ...] = (),
     bucket: Callable[[str, Any], Any] | None = None,
     **tags: str,
 ) -> Call:
@@ -255,18 +252,14 @@ def make_call(
         function: the kernel.
         keys: names of the arguments whose values make a problem.
         named: arguments by name, and ``grid``; others are ignored.
-        knobs: names of the tuned parameters.
         bucket: maps name and value of a key argument to its bucket.
         tags: further parameters of the problem (`Options.problem_tags`).
     """
     arguments = {n: v for n, v in named.items() if n in function.arg_names}
     problem = problem_from_arguments(function, keys, arguments, bucket)
     problem = Problem(problem, **tags) if tags else problem
-    device = device_at(current_device_index())
-    grid = named.get("grid")
-    return Call(
-        function.__name__, source_hash(function), problem, arguments, device, grid, knobs
-    )  # fmt: skip
+    device, grid = device_at(current_device_index()), named.get("grid")
+    return Call(function.__name__, source_hash(function), problem, arguments, device, grid)
 
 
 def problem_from_arguments(

@@ -65,7 +65,7 @@ class StalledCallDriver:
     @cached_property
     def tuner(self) -> CallTuner:
         """The searcher of the call; use it under `lock`."""
-        call = self.kernel.to_call(tuple(self._configurations[-1]))
+        call = self.kernel.to_call()
         if self._ignore_known:
             self._tuner_factory.caches.cache_of(call).forget(call.problem)
         return self._tuner_factory.make_tuner(call, self._configurations)

@@ -245,20 +245,12 @@ def _write_runs(tuned: "StoreReader", subjects: list["Subject"], path: Path) -> 
 
 
 def _forget_subject(target: "Store", subject: "Subject", wanted: Problem | None) -> int:
-    """Forget problems, and their runs by a decorator of the kernel's function."""
-    from foretune.tune.store.subject import group_by_problem, matches, source_label
+    from foretune.tune.store.subject import matches
 
-    measured = group_by_problem(target.measurements(subject))
-    known = [p for p in {*measured, *target.choices(subject)} if matches(p, wanted)]
-    origins = {source_label(subject.kernel, p) for p in known}
-    forgotten = sum(target.forget(subject, p) for p in known)
     if wanted is None:
-        forgotten += target.forget(subject)
-    for other in target.subjects():
-        for problem, rows in group_by_problem(target.measurements(other)).items():
-            if origins & {m.source for m in rows}:
-                forgotten += target.forget(other, problem)
-    return forgotten
+        return target.forget(subject)
+    known = {m.problem for m in target.measurements(subject)} | {*target.choices(subject)}
+    return sum(target.forget(subject, p) for p in known if matches(p, wanted))
 
 
 def _problem_entries(
