@@ -4,7 +4,7 @@ It has one row per configuration, so a new configuration costs one measurement. 
 known configuration does not touch it.
 """
 
-from foretune.tune.store.file import StoreFile
+from foretune.tune.store.reader import StoreFile
 from foretune.tune.store.store import Store
 from foretune.tune.store.subject import Choice, MergeReport, Subject, Summary
 

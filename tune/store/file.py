@@ -27,7 +27,6 @@ from foretune.tune.store.json_rows import (
     measurement_from_record,
     measurement_to_record,
 )
-from foretune.tune.store.reader import StoreReader
 from foretune.tune.store.subject import Choice, Subject, group_by_problem, sort_key
 
 FORMAT = "foretune tuned results"
@@ -80,48 +79,7 @@ def _json(value: Any) -> str:
     return json.dumps(value)
 
 
-class StoreFile(StoreReader):
-    """The content of an exported file, read once.
-
-    Raises:
-        StoreError: the file cannot be read, or is not an export.
-    """
-
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self._path = Path(path)
-        self._measured: dict[Subject, dict[Problem, dict[Configuration, Measurement]]] = {}
-        self._chosen: dict[Subject, dict[Problem, Choice]] = {}
-        data = _read_file(self._path)
-        with translate_read_errors(
-            path, StoreError, "is damaged ({}): export it again", passthrough=StoreError
-        ):
-            for subject, problem, choice, measured in _problems_in(data):
-                self._measured.setdefault(subject, {})[problem] = measured
-                chosen = self._chosen.setdefault(subject, {})
-                if choice is not None:
-                    chosen[problem] = choice
-
-    @property
-    def name(self) -> str:
-        """The path."""
-        return str(self._path)
-
-    def subjects(self) -> list[Subject]:
-        """Return all subjects in alphabetical order."""
-        return sorted(self._measured)
-
-    def measurements(self, subject: Subject, problem: Problem | None = None) -> list[Measurement]:
-        """Return the measurements of a subject, of one problem or all of them."""
-        of_subject = self._measured.get(subject, {})
-        wanted = of_subject.values() if problem is None else [of_subject.get(problem, {})]
-        return [m for measured in wanted for m in measured.values()]
-
-    def choices(self, subject: Subject) -> dict[Problem, Choice]:
-        """Return all choices of a subject."""
-        return dict(self._chosen.get(subject, {}))
-
-
-def _read_file(path: Path) -> Any:
+def read_file(path: Path) -> Any:
     """Return the JSON of an exported file.
 
     Raises:
@@ -145,7 +103,7 @@ def _read_file(path: Path) -> Any:
     return data
 
 
-def _problems_in(
+def problems_in(
     data: Mapping[str, Any],
 ) -> Iterator[tuple[Subject, Problem, Choice | None, dict[Configuration, Measurement]]]:
     """Yield subject, problem, choice and measurements of each problem in an exported file's JSON.

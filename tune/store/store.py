@@ -14,7 +14,6 @@ from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store.database import Database
-from foretune.tune.store.file import StoreFile
 from foretune.tune.store.json_rows import (
     choice_from_record,
     choice_to_record,
@@ -23,7 +22,7 @@ from foretune.tune.store.json_rows import (
     timestamp,
 )
 from foretune.tune.store.process import Process, this_process
-from foretune.tune.store.reader import StoreReader
+from foretune.tune.store.reader import StoreFile, StoreReader
 from foretune.tune.store.subject import Choice, Conflict, MergeReport, Subject
 from foretune.values import FrozenParameters
 
