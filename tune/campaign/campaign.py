@@ -5,7 +5,7 @@ Every result is on disk at once, so an interrupted campaign can be continued.
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +14,7 @@ import pandas as pd
 
 from foretune.collect.collection import collect_runs, plan_configurations
 from foretune.collect.runner import Runner
+from foretune.collect.timing import Timing
 from foretune.datasets.run_log import RunLog
 from foretune.datasets.runs import problems_of, to_measurements
 from foretune.device import Device
@@ -32,19 +33,63 @@ from foretune.redaction import redact
 from foretune.registry import get_kernel
 from foretune.search.stopping import make_stopping
 from foretune.space import Configuration
-from foretune.tune.campaign.finished import Campaign
 from foretune.tune.campaign.folder import CampaignFolder, open_folder, read_state
 from foretune.tune.campaign.observer import (
     DEFAULT_OBSERVERS,
+    Campaign,
     CampaignObserver,
     CampaignStart,
     make_observers,
 )
-from foretune.tune.campaign.preset import PRESETS, Preset
 from foretune.tune.job import TuningJob
 from foretune.tune.results import TuneResult
 from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.tuner import tune_one
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How much a campaign does.
+
+    Attributes:
+        train_problems: problems profiled.
+        random_configs: configurations of each, the default among them.
+        guided_configs: as many more of each, chosen by a predictor of the first ones.
+        tune_problems: problems tuned, none of which was profiled.
+        budget: measurements of each search.
+        box_s: maximum seconds of timing per configuration.
+        verify_s: seconds of interleaved rounds in each process of a verification.
+    """
+
+    train_problems: int
+    random_configs: int
+    guided_configs: int
+    tune_problems: int
+    budget: int
+    box_s: float
+    verify_s: float
+
+    def timing(self) -> Timing:
+        """Return the timing rule."""
+        return Timing(max_seconds=self.box_s)
+
+
+PRESETS = {
+    "quick": Preset(10, 8, 4, 2, 10, 0.05, 0.5),
+    "full": Preset(32, 32, 16, 12, 10, 0.25, 0.8),
+}
+
+
+def get_preset(name: str) -> Preset:
+    """Return the preset called ``name``.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    if name not in PRESETS:
+        raise UnknownName("preset", name, PRESETS)
+    return PRESETS[name]
+
 
 GUIDED_POOL_SIZE = 30_000
 """Configurations of a problem among which the second round of profiling looks for good ones."""

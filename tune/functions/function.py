@@ -17,9 +17,8 @@ from foretune.device import Device
 from foretune.errors import ForetuneError, ForetuneWarning, UsageError
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
-from foretune.tune.functions.options import TuneOptions, check_options
 from foretune.tune.functions.result import Best
-from foretune.tune.functions.tuning import tune_wrapped
+from foretune.tune.functions.tuning import TuneOptions, check_options, tune_wrapped
 from foretune.tune.store.cache import MeasurementCache
 from foretune.values import Value
 

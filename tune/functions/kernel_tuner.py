@@ -31,9 +31,8 @@ from foretune.device import Device
 from foretune.errors import MeterUnavailable, UnknownName, UsageError
 from foretune.expression import Expression
 from foretune.tune.functions.kernel_tuner_cache import KernelTunerCache
-from foretune.tune.functions.options import SearchOptions, TuneOptions
 from foretune.tune.functions.result import Best
-from foretune.tune.functions.tuning import tune_wrapped
+from foretune.tune.functions.tuning import SearchOptions, TuneOptions, tune_wrapped
 from foretune.tune.store.store import Store
 from foretune.values import Value
 

@@ -15,7 +15,7 @@ from foretune.errors import UsageError
 from foretune.files import atomic_write
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
-from foretune.tune.functions.options import TuneOptions
+from foretune.tune.functions.tuning import TuneOptions
 from foretune.tune.results import TuneResult
 from foretune.tune.store.cache import MeasurementCache
 from foretune.values import Value

@@ -14,8 +14,7 @@ from foretune.datasets.runs import read_runs
 from foretune.errors import TrackingError
 from foretune.progress import SILENT, Progress
 from foretune.tune.campaign.campaign import load_campaign
-from foretune.tune.campaign.finished import Campaign
-from foretune.tune.campaign.observer import CampaignObserver, CampaignStart
+from foretune.tune.campaign.observer import Campaign, CampaignObserver, CampaignStart
 from foretune.tune.mlflow.tracking import Tracker
 from foretune.tune.results import TuneResult
 

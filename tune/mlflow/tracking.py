@@ -21,8 +21,7 @@ from foretune.models.saved.guides import SearchPredictor
 from foretune.models.saved.lookup import DEFAULT_URI, connect, read_predictor, root_cause
 from foretune.models.training import Training
 from foretune.redaction import redact
-from foretune.tune.mlflow.flavor import log_model
-from foretune.tune.mlflow.promotion import CHAMPION, PromotionDecision, decide_promotion
+from foretune.tune.mlflow.flavor import CHAMPION, PromotionDecision, decide_promotion, log_model
 from foretune.tune.report.page import ratio
 from foretune.tune.results import TuneResult
 from foretune.version import __version__

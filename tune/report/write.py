@@ -10,19 +10,24 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.runs import to_measurements
+from foretune.datasets.runs import read_runs, to_measurements
 from foretune.device import SPECS, Device
-from foretune.models.explanation import Importance
+from foretune.kernel import Kernel
+from foretune.models.explanation import Importance, importance, is_explainable, parameter_importance
 from foretune.models.validation.evaluation import Validation
 from foretune.objective import Objective
+from foretune.tune.campaign.campaign import load_campaign
+from foretune.tune.campaign.observer import Campaign, CampaignObserver, CampaignStart
 from foretune.tune.report.figures import (
+    Rate,
     pareto_figure,
+    rates,
+    reproduce,
     roofline_figure,
     trace_figure,
     worth_figure,
 )
 from foretune.tune.report.page import counted, duration, percent, ratio, render, write_page
-from foretune.tune.report.rates import Rate, reproduce
 from foretune.tune.report.sections import (
     MAX_PARETO_CHARTS,
     METRICS,
@@ -211,3 +216,56 @@ def _is_unseen(result: TuneResult, runs: pd.DataFrame) -> bool:
 
 def _geometric_mean(values: list[float]) -> float:
     return float(np.exp(np.mean(np.log(values))))
+
+
+class ReportObserver(CampaignObserver):
+    """Writes ``report.html`` when a campaign finishes."""
+
+    def on_start(self, start: CampaignStart) -> None:
+        """Remember what the report is about."""
+        self._start = start
+
+    def on_finish(self, campaign: Campaign) -> None:
+        """Write the report."""
+        kernel, device = self._start.kernel, self._start.device
+        runs = read_runs(self._start.folder.runs)
+        write_report(campaign.report, _report_data(kernel, device, campaign, runs))
+
+
+def rebuild_report(path: Path) -> Path:
+    """Write the report of the finished campaign in ``path`` again and return where it is.
+
+    Raises:
+        UsageError: there is no finished campaign.
+    """
+    start, campaign = load_campaign(path)
+    observer = ReportObserver()
+    observer.on_start(start)
+    observer.on_finish(campaign)
+    return campaign.report
+
+
+def _report_data(
+    kernel: Kernel, device: Device, campaign: Campaign, runs: pd.DataFrame
+) -> ReportData:
+    predictor, results = campaign.training.predictor, list(campaign.results)
+    return ReportData(
+        kernel=kernel.name,
+        kernel_location=kernel.location or kernel.name,
+        device=device,
+        objective=results[0].objective,
+        runs=runs,
+        validation=campaign.training.validation,
+        learned=predictor.training_,
+        results=results,
+        importance=parameter_importance(
+            predictor, [r.problem for r in results], kernel.space, device
+        ),
+        environment=str(runs["environment"].iloc[-1]),
+        started_at=str(runs["recorded_at"].min()),
+        seconds=campaign.seconds,
+        mlflow_uri=campaign.mlflow_uri,
+        rates=[list(rates(kernel, r, device)) for r in results],
+        space_size=max(len(kernel.space(r.problem)) for r in results),
+        attribution=importance(predictor) if is_explainable(predictor) else None,
+    )

@@ -15,7 +15,7 @@ from foretune.problem import Problem
 from foretune.values import Value
 
 if TYPE_CHECKING:
-    from foretune.tune.campaign.finished import Campaign
+    from foretune.tune.campaign.observer import Campaign
     from foretune.tune.results import Comparison, TuneResult
 
 SETTLE_ADVICE = "--wait-quiet SECONDS waits for a quiet machine before the comparison"
@@ -62,8 +62,7 @@ def campaign(
         _revisit(output, report, track)
         return
     from foretune.registry import load
-    from foretune.tune.campaign.campaign import run_campaign
-    from foretune.tune.campaign.preset import get_preset
+    from foretune.tune.campaign.campaign import get_preset, run_campaign
 
     chosen = options.read_kernel(kernel)
     parsed_objective, stop = options.parse_objective(objective), options.parse_budget(budget)
@@ -89,7 +88,7 @@ def _revisit(output: Output, report: Path | None, track: Path | None) -> None:
     """Write the report of a finished campaign again, or track it in MLflow."""
     written: dict[str, str] = {}
     if report is not None:
-        from foretune.tune.report.campaign import rebuild_report
+        from foretune.tune.report.write import rebuild_report
 
         written["report"] = str(rebuild_report(report))
         output.say(f"report: {written['report']}")

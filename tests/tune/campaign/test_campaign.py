@@ -14,11 +14,10 @@ from foretune.datasets import read_runs
 from foretune.errors import OutputError, ProblemError, TrackingError, UnknownName, UsageError
 from foretune.models import Predictor
 from foretune.registry import get_kernel, registered
-from foretune.tune.campaign.campaign import run_campaign
+from foretune.tune.campaign.campaign import Preset, run_campaign
 from foretune.tune.campaign.observer import CampaignObserver
-from foretune.tune.campaign.preset import Preset
 from foretune.tune.mlflow.campaign import track_campaign
-from foretune.tune.report.campaign import rebuild_report
+from foretune.tune.report.write import rebuild_report
 
 TINY = Preset(5, 8, 2, 2, 4, 0.01, 0.1)
 KERNEL = Toy()

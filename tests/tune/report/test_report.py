@@ -20,12 +20,13 @@ from foretune.space import Configuration
 from foretune.tune.report import ReportData, headline, write_report
 from foretune.tune.report.chart import Bars, Line, Points, Spans, linear_axis, value_axis
 from foretune.tune.report.figures import (
+    Rate,
     pareto_front,
+    rates,
     roofline_figure,
     trace_figure,
     worth_figure,
 )
-from foretune.tune.report.rates import Rate, rates
 from foretune.tune.report.single import held_out_rows, validation_page
 from foretune.tune.results import Comparison, SearchStep, TuneResult
 
