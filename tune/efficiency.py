@@ -27,11 +27,6 @@ class EfficiencyTable:
     """A problem's best value divided by a configuration's value: 1 for the best configuration.
 
     Attributes:
-        kernel: the kernel's name.
-        device: the device's name.
-        objective: the minimized objective.
-        problems: the rows.
-        configs: the columns.
         efficiency: shape (problems, configs); 0 if it failed, NaN if it was not measured.
         excluded_problems: number of problems on which no configuration ran.
     """
@@ -135,12 +130,8 @@ def _group_numbers(
 class Score:
     """Efficiency of choices over problems.
 
-    Attributes:
-        kept: mean efficiency over measured choices, 0 for failures; NaN if none was measured.
-        at_least: lower bound of the mean: unmeasured choices count as failures.
-        worst: smallest measured efficiency.
-        problems: number of problems.
-        unmeasured: number of problems whose choice was not measured.
+    ``kept`` is the mean over measured choices (0 for failures, NaN if none was measured), ``worst``
+    the smallest of them, ``at_least`` the mean if unmeasured choices fail.
     """
 
     kept: float

@@ -42,13 +42,8 @@ class ExportedFunction:
 
     Attributes:
         source: Python source without imports; its function is ``choose``.
-        configs: the configurations it chooses from.
-        leaves: number of leaves of its decision tree.
-        training_score: score on the training problems.
-        training_score_single: score there of the single best configuration.
         oracle_share: score there of the best of ``configs`` for each problem.
         held_out: cross-validated score on held-out problems; None with too few problems.
-        held_out_single: the same for the single best configuration.
     """
 
     source: str
@@ -69,11 +64,8 @@ def export_function(
     While configurations are chosen, unmeasured pairs are estimated cautiously. Scores leave them
     out and count them.
 
-    Args:
-        table: the measured efficiencies.
-        max_leaves: maximum number of configurations in the function.
-        group: columns held out together (`foretune.models.validation.splits.group_columns`).
-        seed: random seed of the folds.
+    ``group`` names the columns held out together
+    (`foretune.models.validation.splits.group_columns`).
 
     Raises:
         UsageError: ``max_leaves`` is below 1.
@@ -153,10 +145,7 @@ def _percent(share: float) -> str:
 class Question:
     """Whether a parameter of a problem is ``value``, or is a number of at most ``value``.
 
-    Attributes:
-        name: the parameter.
-        value: None if the problem does not have the parameter.
-        at_most: which of the two.
+    ``value`` is None if the problem does not have the parameter.
     """
 
     name: str
@@ -190,10 +179,7 @@ def _leaves(tree: Tree) -> list[int]:
 def fit_tree(problems: Sequence[Problem], efficiency: Floats, max_leaves: int) -> Tree:
     """Return a tree that keeps much of the best performance.
 
-    Args:
-        problems: at least one.
-        efficiency: shape (problems, configurations); NaN for unmeasured pairs.
-        max_leaves: number of leaves at most.
+    ``efficiency`` has the shape (problems, configurations), and NaN for unmeasured pairs.
     """
     gains, columns = fill_missing(efficiency), list(_columns(problems))
     if max_leaves < 2 or not columns:
@@ -256,12 +242,7 @@ def write_source(
 ) -> str:
     """Return the source of a module with a function ``choose``.
 
-    Args:
-        title: first line of its docstring.
-        notes: provenance, for the docstring.
-        problems: the training problems, which define the arguments.
-        configs: the configurations; those that the tree chooses are in the source.
-        tree: the decision tree; leaves are indices of ``configs``.
+    ``title`` and ``notes`` are for its docstring; leaves of ``tree`` are indices of ``configs``.
     """
     arguments = name_arguments(problems)
     types = _type_arguments(arguments, problems)

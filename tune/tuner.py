@@ -148,14 +148,7 @@ def verify_and_store(
 ) -> TuneResult:
     """Verify the best configurations of a search and store the choice.
 
-    Args:
-        job: its first objective counts.
-        problem: the problem.
-        search: the searcher, with all measurements.
-        trace: the search's trace.
-        previous_choice: the stored choice, if any.
-        verify_s: seconds of interleaved rounds in each process of the verification.
-        start: start of the search, by `time.perf_counter`.
+    ``search`` has all measurements; ``start`` is its start by `time.perf_counter`.
     """
     kernel, device, objective = job.kernel, job.device, job.constrained_objectives[0]
     first = None if previous_choice is None else previous_choice.config

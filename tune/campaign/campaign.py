@@ -119,31 +119,16 @@ def run_campaign(
 ) -> Campaign:
     """Run a campaign from profiling to report, or go on with one that was interrupted.
 
-    Args:
-        kernel: the kernel to tune.
-        runner: measures; its device is the one tuned for.
-        preset: how much is done; None is ``quick``.
-        problems: those to tune; None tunes as many unseen ones as the preset says.
-        objective: minimized by the searches.
-        model: registered name of what the predictor learns with.
-        searcher: registered name of who searches.
-        budget: measurements per search, see `foretune.tune_problem`; None is the preset's, or
-            as many as ``seconds`` allow.
-        regret: at which a search is over; likewise.
-        seconds: wall time of each search at most; likewise.
-        predictor: goes on from this one, an object or a name (`foretune.models.saved.lookup`): it
-            says from the first what is worth profiling, and a `Predictor`'s runs are learned from,
-            too, save those of problems to tune.
-        out: campaigns are kept in folders ``KERNEL-NNN`` under it.
-        observers: told about results; registered names (``report``, ``mlflow``) or objects.
-        tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
-        validate: how much of the predictor, see `foretune.train_predictor`; who becomes champion
-            is decided by it, and one problem in five says little of that.
-        seed: of everything random.
-        store: of measurements and choices, which are not measured again: a `Store`, its path or
-            URL; None is the user's own, False none.
-        patience_s: how long to wait for a quiet machine, see `foretune.tune_problem`.
-        progress: told what happens.
+    ``preset`` says how much is done (``quick`` by default), ``problems`` which ones are tuned; by
+    default as many unseen ones as the preset says. ``budget``, ``regret`` and ``seconds`` are of
+    each search, by default the preset's. A ``predictor`` (an object or a name,
+    `foretune.models.saved.lookup`) says from the first what is worth profiling, and a `Predictor`'s
+    runs are learned from, too, save those of problems to tune. ``model`` and ``searcher`` are
+    registered names. ``observers`` are told about results: registered names (``report``,
+    ``mlflow``) or objects. ``tracking_uri`` is MLflow's; by default ``MLFLOW_TRACKING_URI``, else
+    ``sqlite:///mlflow.db``. ``validate`` says how well the predictor is validated, see
+    `foretune.train_predictor`: who becomes champion is decided by it. Campaigns are kept in folders
+    ``KERNEL-NNN`` under ``out``. The other arguments are those of `foretune.tune_problem`.
 
     Raises:
         TrackingError: MLflow cannot be reached.

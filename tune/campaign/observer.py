@@ -23,8 +23,6 @@ class Campaign(Result):
     """A finished campaign.
 
     Attributes:
-        results: one per tuned problem.
-        training: the predictor and its scores on held-out problems.
         folder: holds run table, predictor, results and report.
         seconds: wall time of this and of earlier, interrupted attempts.
         mlflow_run_id: the parent run; None if it is not tracked.
@@ -99,10 +97,6 @@ class CampaignObserver:
 
     An observer is created before the campaign's folder. An exception in an observer ends the
     campaign, which can be continued.
-
-    Args:
-        tracking_uri: of MLflow, as `run_campaign` got it.
-        progress: told what happens.
     """
 
     def __init__(self, tracking_uri: str | None = None, progress: Progress = SILENT) -> None:

@@ -30,12 +30,7 @@ FAILURE_NAMES = {
 class KernelTunerCache:
     """One cache file of Kernel Tuner.
 
-    Args:
-        path: the file; ``.json`` is added if missing.
-        kernel: name of the kernel.
-        problem_size: as given to `tune_kernel`.
-        knobs: name -> values.
-        device: Kernel Tuner's name of the device.
+    ``.json`` is added to its path if missing.
     """
 
     def __init__(

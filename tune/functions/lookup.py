@@ -19,11 +19,8 @@ def best(
     A problem that was not tuned gets the choice of the nearest one: that with the nearest sizes on
     a logarithmic scale, and otherwise equal values.
 
-    Args:
-        kernel: its name in the store.
-        store: as in `foretune.tune_problem`.
-        device: name of the device; needed if the kernel was tuned on several.
-        problem: some or all of the problem's values.
+    ``device`` is needed if the kernel was tuned on several; ``problem`` are some or all of the
+    problem's values.
 
     Raises:
         UsageError: the kernel was never tuned, or only for problems with other values.

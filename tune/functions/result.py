@@ -63,12 +63,7 @@ def export_format(path: str | os.PathLike[str]) -> str:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Best(Result):
-    """The result of tuning a function, a source or a program.
-
-    Attributes:
-        kernel: the tuned kernel.
-        result: the search and the verdict.
-    """
+    """The result of tuning a function, a source or a program."""
 
     kernel: Kernel = field(compare=False)
     result: TuneResult
@@ -118,9 +113,6 @@ class Best(Result):
 
     def report(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the result as text; with a path, also write a page.
-
-        Args:
-            path: an HTML file, which opens offline.
 
         Raises:
             OutputError: it cannot be written.

@@ -116,13 +116,6 @@ def tune_wrapped(
 ) -> Best:
     """Tune a wrapped kernel.
 
-    Args:
-        kernel: the kernel.
-        options: how to search, and where results go.
-        problem: the problem, if the kernel has several.
-        timing: when to stop repeating.
-        device: the device; by default the one that ``options`` name.
-
     Raises:
         UsageError: an option is invalid.
         MeasurementError: the default does not work, or no configuration does.

@@ -25,10 +25,6 @@ class CampaignTracker(CampaignObserver):
     Without MLflow it says so once, and the campaign can be tracked later. The folder's state keeps
     the ids of the runs, so that a continued campaign goes on in them.
 
-    Args:
-        tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
-        progress: told what happens.
-
     Raises:
         TrackingError: MLflow cannot be reached, or ``tracking_uri`` is given without MLflow.
     """
@@ -109,10 +105,7 @@ def track_campaign(
 ) -> Campaign:
     """Write the finished campaign in ``path`` to MLflow, unless it is there already.
 
-    Args:
-        path: the campaign's folder.
-        tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
-        progress: told what happens.
+    Without ``tracking_uri`` it is ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
 
     Raises:
         UsageError: there is no finished campaign.

@@ -123,10 +123,7 @@ def decide_promotion(
 ) -> PromotionDecision:
     """Return the alias of a new predictor.
 
-    Args:
-        training: the new predictor and its scores.
-        present: the present champion, if any.
-        present_error: the champion's held-out `METRIC` from its training; NaN if unknown.
+    ``present_error`` is the champion's held-out `METRIC` from its training; NaN if unknown.
     """
     target = next(iter(training.predictor.targets_))
     splits = training.scores[target]

@@ -64,9 +64,7 @@ _MAX_BATCH_METRICS = 1000
 class Tracker:
     """Writes campaigns, trainings and plans to an MLflow server or file.
 
-    Args:
-        uri: tracking URI; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
-        experiment: in which experiment.
+    Without ``uri`` it is ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
 
     Raises:
         TrackingError: the server cannot be reached.
@@ -215,11 +213,7 @@ class Tracker:
         ``mlflow.pyfunc.load_model("models:/foretune-KERNEL@champion")``. Tags of the run and of the
         model version hold the decision.
 
-        Args:
-            run_id: the run.
-            training: the predictor and its scores.
-            folder: the saved predictor.
-            source: the file with the training rows.
+        The predictor is saved in ``folder``; ``source`` is the file with the training rows.
 
         Raises:
             TrackingError: the server cannot be reached or refuses something.

@@ -39,11 +39,9 @@ class Rate:
     """Rates of a contender; NaN if operations, bytes or the device's peak are unknown.
 
     Attributes:
-        name: the contender's name.
         gflops: 1e9 operations per second.
         gbps: 1e9 bytes per second.
         roofline: roofline time divided by measured time.
-        dtype: data type of the operations.
     """
 
     name: str

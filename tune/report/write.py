@@ -54,21 +54,11 @@ class ReportData:
     """Content of a report.
 
     Attributes:
-        kernel: the kernel's name.
-        device: the measured device.
-        objective: the minimized objective.
-        runs: the run table the predictor learned from.
-        validation: the predictor's validation.
         learned: counts of ``rows`` and ``problems`` in training.
-        results: one per tuned problem.
         importance: columns ``parameter``, ``factor`` and, if known, ``best``.
-        environment: versions.
         started_at: ISO time.
         seconds: wall time of the campaign.
         mlflow_uri: the tracking URI; None if the campaign is not tracked.
-        rates: rates of the contenders, per result.
-        space_size: number of configurations in the search space; None if unknown.
-        attribution: feature importance; None if the model has no exact contributions.
         kernel_location: the kernel's name in commands, if it differs.
     """
 

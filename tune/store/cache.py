@@ -151,12 +151,9 @@ class MeasurementCache:
     ) -> Choice | None:
         """Return the choice for a problem with the same objective, limits and candidates.
 
-        Args:
-            problem: the problem.
-            objective: the objective and its limits.
-            candidates: identifies the configurations to choose from; None is the whole space.
-            among: accepted configurations; None accepts all.
-            unfinished: return what an interrupted search left, see `choose`.
+        ``candidates`` identifies the configurations to choose from (None: the whole space),
+        ``among`` the accepted ones (None: all). ``unfinished`` returns what an interrupted search
+        left.
         """
         if problem in self._forgotten:
             return None

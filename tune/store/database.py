@@ -166,10 +166,7 @@ class Database:
     when the file at the path is no longer the one that was opened. Other databases are connected
     for each transaction, because servers limit connections.
 
-    Args:
-        location: path of an SQLite file, or an URL of PostgreSQL (``postgresql+psycopg://…``).
-        patience_s: seconds to wait for other processes that write.
-        create: whether to make a missing folder, file or table; otherwise that is an error.
+    Without ``create``, a missing folder, file or table is an error.
     """
 
     def __init__(

@@ -114,11 +114,7 @@ class Store(StoreReader):
 
         Claims of other hosts expire after `MAX_CLAIM_S`, because their processes may have died.
 
-        Args:
-            subject: the kernel, device and toolchain.
-            problem: the problem.
-            config: the configuration.
-            remeasure: claim it even if it has a measurement.
+        With ``remeasure``, a configuration that has a measurement is claimed, too.
 
         Returns:
             Whether this process may measure it.
@@ -172,12 +168,6 @@ class Store(StoreReader):
 
         Processes that tune at the same time thus agree. A stored choice is replaced only by one
         that rests on more measurements and names it as ``replacing``.
-
-        Args:
-            subject: the kernel, device and toolchain.
-            problem: the problem.
-            choice: proposed by this process.
-            replacing: the choice that was stored when this process began.
 
         Raises:
             UsageError: the choice's method does not exist.

@@ -32,7 +32,6 @@ class Subject:
     """A kernel's code on a device with a toolchain; results of different subjects never mix.
 
     Attributes:
-        kernel: the kernel's name.
         source: hash of the kernel's code.
         device: the device's full name from its driver.
         versions: the toolchain, e.g. ``foretune 0.1.0, triton 3.9.0``.
@@ -55,10 +54,8 @@ class Choice:
     """The configuration chosen for a problem.
 
     Attributes:
-        config: the configuration.
         measured: the number of configurations measured before.
         regret: expected loss against the best, relative; NaN if unknown.
-        how: how it was chosen.
         chosen_at: ISO time; it breaks ties when stores are merged.
     """
 
@@ -114,15 +111,7 @@ def _outcome(m: Measurement) -> str:
 
 @dataclass(frozen=True)
 class MergeReport:
-    """Result of a merge.
-
-    Attributes:
-        subjects: new subjects.
-        measurements: new or newer measurements.
-        choices: new or better choices.
-        unchanged: measurements and choices that brought nothing new.
-        conflicts: existing measurements that the merged ones contradict.
-    """
+    """Result of a merge."""
 
     subjects: int = 0
     measurements: int = 0

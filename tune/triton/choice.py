@@ -358,7 +358,6 @@ class RankedConfiguration:
     """A configuration with its expected or measured performance.
 
     Attributes:
-        config: the configuration.
         expected_loss: expected slow-down against the best of all, relative; infinite for failures
             and for candidates that are certainly far off.
         measured: its objective, in the objective's unit; NaN if it was not measured.

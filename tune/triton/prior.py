@@ -107,13 +107,6 @@ RTX 3090."""
 class PriorFactory:
     """Makes priors: from a predictor, published tunings, the launch order of products, or a rule.
 
-    Args:
-        kernel: name of the function.
-        source: hash of its code.
-        device: the device.
-        options: name the predictor.
-        order: the launch order; None for the one shipped with Foretune.
-
     Raises:
         PredictorError, TrackingError, UsageError: the named predictor cannot be used.
     """

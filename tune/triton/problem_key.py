@@ -81,14 +81,9 @@ def make_plan(
 ) -> CallPlan:
     """Return the plan for calls like this one.
 
-    Args:
-        arg_names: the kernel's arguments, in order.
-        keys: arguments whose values are part of the problem.
-        parameters: Triton's description of each argument, by name.
-        args: positional arguments.
-        kwargs: keyword arguments; some are not the kernel's, such as ``grid``.
-        classes: distinguish constants, alignment and devices, which stock Triton's key does not.
-        buckets: key argument -> function from its value to its bucket.
+    ``parameters`` is Triton's description of each argument, by name. ``classes`` distinguishes
+    constants, alignment and devices, which stock Triton's key does not. ``buckets`` maps a key
+    argument to a function from its value to its bucket.
     """
     named = {name: f"kwargs[{name!r}]" for name in kwargs if name in arg_names}
     given = {**{name: f"a{i}" for i, name in enumerate(arg_names[: len(args)])}, **named}
@@ -182,12 +177,8 @@ class Call:
     """A call that needs a configuration.
 
     Attributes:
-        kernel: the function's name.
-        source: hash of its code.
         problem: values of key arguments and constants, dtypes, and ``specialized``: the arguments
             that are 1 or divisible by 16.
-        arguments: all arguments by name.
-        device: the device.
         grid: a tuple, or a function of the arguments.
         function: the kernel below the tuner; None if it cannot be compiled here.
     """
@@ -250,12 +241,9 @@ def make_call(
 ) -> Call:
     """Return a call of the undecorated kernel ``function``.
 
-    Args:
-        function: the kernel.
-        keys: names of the arguments whose values make a problem.
-        named: arguments by name, and ``grid``; others are ignored.
-        bucket: maps name and value of a key argument to its bucket.
-        tags: further parameters of the problem (`Options.problem_tags`).
+    ``named`` has the arguments by name, and ``grid``; others are ignored. ``bucket`` maps name and
+    value of a key argument to its bucket. ``tags`` are further parameters of the problem
+    (`Options.problem_tags`).
     """
     arguments = {n: v for n, v in named.items() if n in function.arg_names}
     problem = problem_from_arguments(function, keys, arguments, bucket)

@@ -27,18 +27,11 @@ TIMEOUT_S, POLL_S = 30.0, 0.02
 class StalledCallDriver:
     """Searches for the configuration of one call.
 
-    Args:
-        kernel: the call.
-        tuner_factory: shared by all calls of the kernel.
-        configs: the candidates after pruning, at least two.
-        ignore_known: ignore earlier measurements of this problem.
+    With ``ignore_known``, earlier measurements of this problem do not count.
 
     Attributes:
-        config: the current choice.
         timings: median, 20 % and 80 % quantile of every measured candidate, ms.
-        new_count: measurements made by this driver.
         all_failed: whether every candidate was measured and failed.
-        triton_configs: Triton's form of each candidate.
     """
 
     def __init__(

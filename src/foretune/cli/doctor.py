@@ -193,13 +193,7 @@ DOORS = {
 
 @dataclass(frozen=True)
 class Finding:
-    """One checked part.
-
-    Attributes:
-        what: its name, two or three words.
-        works: whether it works.
-        note: what was found, or how to get it.
-    """
+    """One checked part."""
 
     what: str
     works: bool
