@@ -90,6 +90,10 @@ def stored_version(connection: Connection) -> int | None:
 Row = Mapping[str, Any]
 Replace = Literal["always", "not worse", "better"]
 """When a row takes the place of another with the same key: see `_UPSERT_CONDITIONS`."""
+TableName = Literal["subjects", "measurements", "choices"]
+_TABLES: Mapping[TableName, Table] = {
+    "subjects": subjects, "measurements": measurements, "choices": choices,
+}  # fmt: skip
 _INSERT: Mapping[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 _UPSERT_CONDITIONS: Mapping[Replace, Any] = {
     "always": None,
@@ -109,19 +113,15 @@ class StoreTransaction:
         c = subjects.c
         return self._fetch_all(select(c.kernel, c.source, c.device, c.versions))
 
-    def measurement_rows(self, subject: str, problem: str | None) -> list[tuple[str, ...]]:
-        """Return (problem, record) of each configuration measured, oldest first."""
-        c = measurements.c
-        query = select(c.described, c.record).where(
-            *_column_filters(measurements, subject, problem)
+    def rows(
+        self, name: TableName, subject: str, problem: str | None = None
+    ) -> list[tuple[str, ...]]:
+        """Return (problem, record) of each measurement or choice, oldest first."""
+        table = _TABLES[name]
+        query = select(table.c.described, table.c.record).where(
+            *_column_filters(table, subject, problem)
         )
-        return self._fetch_all(query.order_by(c.sequence, c.problem, c.config))
-
-    def choice_rows(self, subject: str, problem: str | None) -> list[tuple[str, ...]]:
-        """Return (problem, record) of each choice, oldest first."""
-        c = choices.c
-        query = select(c.described, c.record).where(*_column_filters(choices, subject, problem))
-        return self._fetch_all(query.order_by(c.sequence, c.problem))
+        return self._fetch_all(query.order_by(table.c.sequence, *table.primary_key))
 
     def marks_of_host(self, subject: str, problem: str, host: str) -> list[tuple[Any, ...]]:
         """Return (pid, start time, configuration) of the marks of a host."""
@@ -149,25 +149,22 @@ class StoreTransaction:
         )
         return bool(self._fetch_all(query))
 
-    def insert_subject(self, subject: Row) -> None:
-        """Write a subject unless it exists."""
-        insert_missing(self._connection, subjects, [subject])
+    def insert_missing(self, name: TableName, row: Row) -> None:
+        """Write a row unless there is one with its key."""
+        table = _TABLES[name]
+        insert_missing(self._connection, table, self._with_sequence(table, [row]))
 
-    def upsert_measurements(self, rows: Sequence[Row]) -> None:
-        """Write measurements, replacing those of the same configurations."""
-        self._upsert(measurements, rows, "always")
-
-    def upsert_choices(self, rows: Sequence[Row]) -> None:
-        """Write choices, replacing those that rest on fewer or as many measurements."""
-        self._upsert(choices, rows, "not worse")
-
-    def insert_choice(self, choice: Row) -> None:
-        """Write a choice unless its problem has one."""
-        insert_missing(self._connection, choices, self._with_sequence(choices, [choice]))
-
-    def insert_better_choice(self, choice: Row) -> None:
-        """Write a choice unless its problem has one that rests on as many measurements."""
-        self._upsert(choices, [choice], "better")
+    def upsert(self, name: TableName, rows: Sequence[Row], replace: Replace = "always") -> None:
+        """Write rows in the place of those with the same keys."""
+        table = _TABLES[name]
+        # Sorted, so that two processes that write the same rows cannot wait for each other.
+        rows = sorted(
+            self._with_sequence(table, rows),
+            key=lambda row: [row[column.name] for column in table.primary_key],
+        )
+        if rows:
+            dialect = self._connection.dialect.name
+            self._connection.execute(_upsert_statement(dialect, table, replace), rows)
 
     def mark(self, mark: Row) -> None:
         """Mark a configuration as being measured by a process."""
@@ -199,21 +196,13 @@ class StoreTransaction:
     def _fetch_all(self, query: Any) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self._connection.execute(query)]
 
-    def _upsert(self, table: Table, rows: Sequence[Row], replace: Replace) -> None:
-        # Sorted, so that two processes that write the same rows cannot wait for each other.
-        rows = sorted(
-            self._with_sequence(table, rows),
-            key=lambda row: [row[column.name] for column in table.primary_key],
-        )
-        if rows:
-            dialect = self._connection.dialect.name
-            self._connection.execute(_upsert_statement(dialect, table, replace), rows)
-
     def _with_sequence(self, table: Table, rows: Sequence[Row]) -> list[Row]:
         """Return the rows with their place in the order of writing.
 
         Two simultaneous transactions may use the same numbers; then neither came first.
         """
+        if "sequence" not in table.c:
+            return list(rows)
         last = self._connection.execute(_last_sequence(table)).scalar() or 0
         return [{**row, "sequence": last + i} for i, row in enumerate(rows, start=1)]
 

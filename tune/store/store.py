@@ -23,7 +23,7 @@ from foretune.tune.store.json_rows import (
 )
 from foretune.tune.store.process import Process, this_process
 from foretune.tune.store.reader import StoreFile, StoreReader
-from foretune.tune.store.subject import Choice, Conflict, MergeReport, Subject
+from foretune.tune.store.subject import Choice, MergeReport, Subject
 from foretune.values import FrozenParameters
 
 LOCK_TIMEOUT_S = 10.0
@@ -88,14 +88,14 @@ class Store(StoreReader):
         """
         rows = [_measured_row(subject, m) for m in measurements]
         with self._database.write_transaction() as table:
-            table.insert_subject(_subject_row(subject))
-            table.upsert_measurements(rows)
+            table.insert_missing("subjects", _subject_row(subject))
+            table.upsert("measurements", rows)
             table.unmark(rows)
 
     def measurements(self, subject: Subject, problem: Problem | None = None) -> list[Measurement]:
         """Return the last measurement of each configuration in the order of writing."""
         with self._database.read_transaction() as table:
-            rows = table.measurement_rows(subject.id, problem.id if problem is not None else None)
+            rows = table.rows("measurements", subject.id, None if problem is None else problem.id)
         with self._translate_row_errors():
             return [
                 measurement_from_record(json.loads(record), subject, Problem(json.loads(described)))
@@ -174,25 +174,25 @@ class Store(StoreReader):
         """
         row = _chosen_row(subject, problem, choice)
         with self._database.write_transaction() as table:
-            table.insert_subject(_subject_row(subject))
-            stands = self._choices(table.choice_rows(subject.id, problem.id)).get(problem)
+            table.insert_missing("subjects", _subject_row(subject))
+            stands = self._choices(table.rows("choices", subject.id, problem.id)).get(problem)
             if stands is not None and stands == replacing:
-                table.insert_better_choice(row)
+                table.upsert("choices", [row], "better")
             else:
-                table.insert_choice(row)
-            chosen = table.choice_rows(subject.id, problem.id)
+                table.insert_missing("choices", row)
+            chosen = table.rows("choices", subject.id, problem.id)
         return self._choices(chosen)[problem]
 
     def choice(self, subject: Subject, problem: Problem) -> Choice | None:
         """Return the choice for a problem; None if there is none yet."""
         with self._database.read_transaction() as table:
-            stands = table.choice_rows(subject.id, problem.id)
+            stands = table.rows("choices", subject.id, problem.id)
         return self._choices(stands).get(problem)
 
     def choices(self, subject: Subject) -> dict[Problem, Choice]:
         """Return all choices of a subject, oldest first."""
         with self._database.read_transaction() as table:
-            return self._choices(table.choice_rows(subject.id, None))
+            return self._choices(table.rows("choices", subject.id))
 
     def subjects(self) -> list[Subject]:
         """Return all subjects in alphabetical order."""
@@ -243,18 +243,14 @@ class Store(StoreReader):
             p: c for p, c in proposed.items()
             if p not in existing_choices or _choice_rank(c) > _choice_rank(existing_choices[p])
         }  # fmt: skip
-        conflicts = [
-            conflict for key in incoming.keys() & existing.keys()
-            if (conflict := Conflict.between(existing[key], incoming[key], key in new_measurements))
-        ]  # fmt: skip
         with self._database.write_transaction() as table:
-            table.insert_subject(_subject_row(subject))
-            table.upsert_measurements(
-                [_measured_row(subject, m) for m in new_measurements.values()]
-            )
-            table.upsert_choices([_chosen_row(subject, p, c) for p, c in better.items()])
+            table.insert_missing("subjects", _subject_row(subject))
+            measured = [_measured_row(subject, m) for m in new_measurements.values()]
+            table.upsert("measurements", measured)
+            chosen = [_chosen_row(subject, p, c) for p, c in better.items()]
+            table.upsert("choices", chosen, "not worse")
         same = len(incoming) - len(new_measurements) + len(proposed) - len(better)
-        return MergeReport(0, len(new_measurements), len(better), same, tuple(sorted(conflicts)))
+        return MergeReport(0, len(new_measurements), len(better), same)
 
     def _choices(self, rows: Iterable[tuple[str, ...]]) -> dict[Problem, Choice]:
         with self._translate_row_errors():

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
 from foretune.measurement import Measurement
 from foretune.problem import Problem
@@ -21,10 +21,6 @@ CANDIDATES_TAG = "candidates"
 """Tag in a choice's problem: a hash of the candidates, if they are not the whole space."""
 OBJECTIVE_TAG = "tuned_for"
 """Tag in a choice's problem: objective and limits, if they are not just time."""
-
-
-CONFLICT_RATIO = 1.25
-"""Two times of one configuration contradict each other if they differ by this factor."""
 
 
 @dataclass(frozen=True, order=True)
@@ -82,42 +78,14 @@ class Summary:
     choices: int
 
 
-@dataclass(frozen=True, order=True)
-class Conflict:
-    """Two contradicting measurements of one configuration; the newer one was kept."""
-
-    what: str
-    kept: str
-    dropped: str
-
-    @classmethod
-    def between(cls, existing: Measurement, incoming: Measurement, taken: bool) -> Self | None:
-        """Return the conflict of a measurement with one that is merged; None if they agree."""
-        times = sorted((existing.time_ms, incoming.time_ms))
-        if existing.ok == incoming.ok and not times[1] > CONFLICT_RATIO * times[0]:
-            return None
-        m = incoming
-        what = f"{m.kernel} on {m.device}, {m.problem}: {m.config}"
-        kept, dropped = (incoming, existing) if taken else (existing, incoming)
-        return cls(what, _outcome(kept), _outcome(dropped))
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.kept} kept, {self.dropped} dropped"
-
-
-def _outcome(m: Measurement) -> str:
-    return f"{m.time_ms:.4g} ms" if m.ok else m.status.value.replace("_", " ")
-
-
 @dataclass(frozen=True)
 class MergeReport:
-    """Result of a merge."""
+    """Counts of a merge: new subjects, newer measurements, better choices, and what was known."""
 
     subjects: int = 0
     measurements: int = 0
     choices: int = 0
     unchanged: int = 0
-    conflicts: tuple[Conflict, ...] = ()
 
     def __add__(self, more: "MergeReport") -> "MergeReport":
         return MergeReport(*(getattr(self, f.name) + getattr(more, f.name) for f in fields(self)))

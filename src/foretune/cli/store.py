@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 MAX_VALUE_LENGTH = 16
 """Characters of a value in a table; --json has all."""
-MAX_CONFLICTS_SHOWN = 10
 VLLM_KERNEL = "fused_moe"
 VLLM_MARK = ",device_name="
 """Part of the names of vLLM's tuned files."""
@@ -166,10 +165,7 @@ def _merge(
     output: Output, where: str | None, files: list[Path],
     vllm: "tuple[str, str, ParameterNames]",
 ) -> None:  # fmt: skip
-    """Merge exported files: the newest measurement of each configuration stays.
-
-    Contradictory measurements of the same configuration are listed.
-    """
+    """Merge exported files: the newest measurement of each configuration stays."""
     from foretune.tune.store import Store
 
     target, merged, imported = Store(where), [], []
@@ -183,10 +179,6 @@ def _merge(
             f"{file}: {report.measurements} new measurements, {report.choices} new choices, "
             f"{report.unchanged} known already"
         )
-        for conflict in report.conflicts[:MAX_CONFLICTS_SHOWN]:
-            output.say(f"  {conflict}")
-        if (more := len(report.conflicts) - MAX_CONFLICTS_SHOWN) > 0:
-            output.say(f"  and {more} more conflicts (--json lists all)")
     output.result({"store": target.name, "merged": merged, "imported": imported})
 
 

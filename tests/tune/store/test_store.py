@@ -418,9 +418,8 @@ class TestFiles:
         new.put(SUBJECT, [measured(x=1, time_ms=5.0, at="2026-06-01T00:00:00+00:00")])
         new.choose(SUBJECT, SMALL, choice(7, at="2020-01-01T00:00:00+00:00"))
         merged = new.merge(tmp_path / "a.json")
-        assert replace(merged, conflicts=()) == MergeReport(1, 3, 1, 1)
-        assert [(c.kept, c.dropped) for c in merged.conflicts] == [("5 ms", "1 ms")]
-        assert replace(new.merge(tmp_path / "a.json"), conflicts=()) == MergeReport(0, 0, 0, 5)
+        assert merged == MergeReport(1, 3, 1, 1)
+        assert new.merge(tmp_path / "a.json") == MergeReport(0, 0, 0, 5)
         assert {m.time_ms for m in new.measurements(SUBJECT, SMALL)} == {5.0, 1.0}
         assert new.choice(SUBJECT, SMALL) == choice(1), "chosen later"
         more = choice(8, measured=9, at="2020-01-01T00:00:00.000+00:00")
@@ -488,24 +487,6 @@ class TestFiles:
             filled.export(tmp_path / "file" / "a.json")
         with pytest.raises(UnknownName, match="did you mean 'softmax'"):
             filled.export(tmp_path / "a.json", kernel="softmix")
-
-
-class TestConflicts:
-    def test_what_contradicts_is_listed_and_the_newer_one_stays(self, store, tmp_path):
-        late, early = "2026-01-02T00:00:00+00:00", "2026-01-01T00:00:00+00:00"
-        other = Store(tmp_path / "other.db")
-        other.put(SUBJECT, [measured(time_ms=2.0, at=late, x=i) for i in (1, 2, 3, 4)])
-        other.export(tmp_path / "other.json")
-        store.put(SUBJECT, [measured(time_ms=2.1, at=early, x=1)])  # agrees
-        store.put(SUBJECT, [measured(time_ms=math.nan, at=early, x=2)])
-        store.put(SUBJECT, [measured(time_ms=4.0, at="2199-01-01T00:00:00+00:00", x=3)])
-        merged = store.merge(tmp_path / "other.json")
-        assert [(c.kept, c.dropped) for c in merged.conflicts] == [
-            ("2 ms", "compile error"), ("2 ms", "4 ms"),
-        ]  # fmt: skip
-        assert "n=64,dtype=fp16: x=2: 2 ms kept, compile error dropped" in str(merged.conflicts[0])
-        assert {m.time_ms for m in store.measurements(SUBJECT)} == {2.0}
-        assert store.merge(tmp_path / "other.json") == MergeReport(0, 0, 0, 4)
 
 
 FORKED = """
