@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from foretune.tune.functions.lookup import best
     from foretune.tune.functions.program import tune_program
     from foretune.tune.store import Store
-    from foretune.tune.triton import autotune, listen, patch_inductor, patch_triton
+    from foretune.tune.triton import autotune, patch_inductor, patch_triton
 
 __all__ = [
     "Configuration",
@@ -69,7 +69,6 @@ __all__ = [
     "find_device",
     "get_kernel",
     "helion_autotuner",
-    "listen",
     "local_device",
     "make_searcher",
     "patch_flashinfer",
@@ -123,6 +122,6 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
             "tune.functions.lookup": ["best"],
             "tune.functions.program": ["tune_program"],
             "tune.store": ["Store"],
-            "tune.triton": ["autotune", "listen", "patch_inductor", "patch_triton"],
+            "tune.triton": ["autotune", "patch_inductor", "patch_triton"],
         },
     )

@@ -30,7 +30,7 @@ from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.redaction import redact
-from foretune.registry import get_kernel
+from foretune.registry import get_kernel, load
 from foretune.search.stopping import make_stopping
 from foretune.space import Configuration
 from foretune.tune.campaign.folder import CampaignFolder, open_folder, read_state
@@ -39,7 +39,6 @@ from foretune.tune.campaign.observer import (
     Campaign,
     CampaignObserver,
     CampaignStart,
-    make_observers,
 )
 from foretune.tune.job import TuningJob
 from foretune.tune.results import TuneResult
@@ -166,7 +165,9 @@ def run_campaign(
         "predictor": "" if guide is None else redact(named + str(guide)),
     }
     require_writable(out, "campaigns into")
-    watching = make_observers(observers, tracking_uri, progress)
+    watching = [
+        load("observers", o)(tracking_uri, progress) if isinstance(o, str) else o for o in observers
+    ]
     progress.say(f"preparing {out}")
     folder = open_folder(out, request)
     with RunLog(folder.runs, runner.device) as log:  # locks the folder for other processes

@@ -1,6 +1,6 @@
 """Observers of a campaign, which report or track its results."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -9,7 +9,6 @@ from foretune.device import Device
 from foretune.kernel import Kernel
 from foretune.models.training import Training
 from foretune.progress import SILENT, Progress
-from foretune.registry import load
 from foretune.result import Result
 from foretune.tune.campaign.folder import CampaignFolder
 from foretune.tune.results import TuneResult, results_frame
@@ -114,16 +113,3 @@ class CampaignObserver:
 
     def on_failure(self, error: BaseException) -> None:
         """The campaign ended with an error or was interrupted."""
-
-
-def make_observers(
-    observers: Sequence[str | CampaignObserver], tracking_uri: str | None, progress: Progress
-) -> list[CampaignObserver]:
-    """Return observers by registered name; objects stay as they are.
-
-    Raises:
-        UnknownName: there is no observer of that name.
-    """
-    return [
-        load("observers", o)(tracking_uri, progress) if isinstance(o, str) else o for o in observers
-    ]

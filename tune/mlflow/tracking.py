@@ -127,20 +127,9 @@ class Tracker:
 
     def log_trace(self, run_id: str, result: TuneResult) -> None:
         """Write a search's measurements as metric steps, and its verdict."""
-        from mlflow.entities import Metric
-
-        now, best, points = int(time.time() * 1000), np.inf, []
-        for number, step in enumerate(result.trace, start=1):
-            best = min(best, step.objective)
-            values = {
-                "time_ms": step.time_ms,
-                "power_w": step.power_w,
-                "predicted_ms": step.predicted_ms,
-                "best_so_far": best,
-            }
-            points += [Metric(k, v, now, number) for k, v in values.items() if np.isfinite(v)]
-        with _translate_errors(self.uri):
-            self._client.log_batch(run_id, metrics=points)
+        trace = result.to_frame().rename(columns={"best": "best_so_far"})
+        steps = ["time_ms", "power_w", "predicted_ms", "best_so_far"]
+        self.log_steps(run_id, trace[steps])
         winner = result.winner
         self.log(
             run_id,

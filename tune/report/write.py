@@ -39,7 +39,6 @@ from foretune.tune.report.sections import (
     prediction_clouds,
     strongest_features,
 )
-from foretune.tune.report.single import held_out_rows
 from foretune.tune.results import TuneResult
 
 _OUTCOME_TEXT = {
@@ -104,7 +103,7 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
         roofline=roofline_figure([str(r.problem) for r in results], data.rates, data.device)
         if any(data.rates)
         else None,
-        clouds=list(prediction_clouds(held_out_rows(data.validation))),
+        clouds=list(prediction_clouds(data.validation)),
         targets=TARGETS,
         metrics=METRICS,
         nan=math.nan,

@@ -79,7 +79,13 @@ def to_triton_configs(
         for name in configs.names:
             if name not in (*arg_names, *LAUNCH_OPTIONS):
                 raise UnknownName("parameter of the space", name, (*arg_names, *LAUNCH_OPTIONS))
-        return [_triton_config(dict(config)) for config in configs]
+        return [
+            triton.Config(
+                {n: v for n, v in config.items() if n not in LAUNCH_OPTIONS},
+                **{n: v for n, v in config.items() if n in LAUNCH_OPTIONS},
+            )
+            for config in configs
+        ]
     wrong = [c for c in configs or () if not isinstance(c, triton.Config)]
     if wrong or isinstance(configs, Mapping):
         raise UsageError(
@@ -95,11 +101,6 @@ def to_configuration(config: triton.Config) -> Configuration:
     if config.pre_hook is not None:  # the hook can change the launch
         values["pre_hook"] = getattr(config.pre_hook, "__qualname__", repr(config.pre_hook))
     return Configuration(values)
-
-
-def _triton_config(values: dict[str, Any]) -> triton.Config:
-    launch = {name: values.pop(name) for name in LAUNCH_OPTIONS if name in values}
-    return triton.Config(values, **launch)
 
 
 def _plain_value(value: Any) -> Any:
