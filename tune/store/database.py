@@ -6,7 +6,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -118,12 +118,17 @@ def _enable_write_ahead_log(engine: "Engine", path: Path, patience_s: float) -> 
     if is_network_file_system(path):
         return
 
-    def enable() -> None:
-        with engine.connect() as connection:
-            raw: Any = connection.connection.dbapi_connection
-            raw.execute("PRAGMA journal_mode = WAL")
-
-    _retry_until_unlocked(enable, patience_s)
+    give_up = time.monotonic() + patience_s
+    while True:
+        try:
+            with engine.connect() as connection:
+                raw: Any = connection.connection.dbapi_connection
+                raw.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as e:
+            if "locked" not in str(e) or time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
 
 
 def is_network_file_system(path: Path) -> bool:
@@ -133,18 +138,6 @@ def is_network_file_system(path: Path) -> bool:
     mounts = {m.mountpoint: m.fstype for m in psutil.disk_partitions(all=True)}
     home = next((str(p) for p in path.parents if str(p) in mounts), "")
     return mounts.get(home, "") in _NETWORK_FILE_SYSTEMS
-
-
-def _retry_until_unlocked(attempt: Callable[[], None], patience_s: float) -> None:
-    give_up = time.monotonic() + patience_s
-    while True:
-        try:
-            attempt()
-            return
-        except sqlite3.OperationalError as e:
-            if "locked" not in str(e) or time.monotonic() > give_up:
-                raise
-            time.sleep(0.01)
 
 
 def _beside(path: Path, suffix: str) -> Path:
@@ -193,24 +186,21 @@ class Database:
         return redact(self._url)
 
     @contextmanager
-    def read_transaction(self) -> Iterator["StoreTransaction"]:
-        """Return the tables in a transaction that only reads.
+    def transaction(self, write: bool = False) -> Iterator["StoreTransaction"]:
+        """Return the tables in a transaction, which is written completely or not at all.
 
         Raises:
-            StoreError: the database cannot be opened or read.
+            StoreError: the database cannot be opened, read or written, or is locked for too long.
         """
-        with self._transaction("DEFERRED") as rows:
-            yield rows
+        from foretune.tune.store.sql import StoreTransaction
 
-    @contextmanager
-    def write_transaction(self) -> Iterator["StoreTransaction"]:
-        """Return the tables in a transaction that is written completely or not at all.
-
-        Raises:
-            StoreError: the database cannot be opened or written, or is locked for too long.
-        """
-        with self._transaction("IMMEDIATE") as rows:
-            yield rows
+        begin = "IMMEDIATE" if write else "DEFERRED"
+        with (
+            self._translate_errors(),
+            self._get_engine().connect().execution_options(begin=begin) as connection,
+            connection.begin(),
+        ):
+            yield StoreTransaction(connection)
 
     def close(self) -> None:
         """Close idle connections; the next transaction opens new ones."""
@@ -228,33 +218,18 @@ class Database:
         if self._dispose is not None:
             self._dispose.detach()
 
-    @contextmanager
-    def _transaction(self, begin: str) -> Iterator["StoreTransaction"]:
-        from foretune.tune.store.sql import StoreTransaction
-
-        with (
-            self._translate_errors(),
-            self._get_engine().connect().execution_options(begin=begin) as connection,
-            connection.begin(),
-        ):
-            yield StoreTransaction(connection)
-
     def _get_engine(self) -> "Engine":
         engine = self._engine
         if engine is not None and (self._file is None or self._file.is_current):
             return engine
         with self._open_lock:
             if self._engine is not None and self._file is not None and not self._file.is_current:
-                self._let_go_of_file(self._file)
+                self._file.detach()
+                self.close()
+                self._file.remove_log()
             if self._engine is None:
                 self._engine = self._open()
             return self._engine
-
-    def _let_go_of_file(self, file: OpenFile) -> None:
-        """Close connections to a file that was deleted, emptied or replaced."""
-        file.detach()
-        self.close()
-        file.remove_log()
 
     def _open(self) -> "Engine":
         if self._url in ("sqlite://", ":memory:"):
@@ -315,7 +290,13 @@ class Database:
         """Make the tables in one transaction, unless another process was faster."""
         from sqlalchemy.exc import DBAPIError
 
-        from foretune.tune.store.sql import stored_version
+        from foretune.tune.store.sql import (
+            SCHEMA_VERSION,
+            insert_missing,
+            metadata,
+            stored_version,
+            version,
+        )
 
         if not self._may_create:
             raise StoreError(f"{self.name} is not a store: it has no tables of Foretune's")
@@ -325,7 +306,12 @@ class Database:
                 _remove_stale_index(self._path)
             _enable_write_ahead_log(engine, self._path, self._lock_timeout_s)
         try:
-            _make_tables(engine)
+            with (
+                engine.connect().execution_options(begin="IMMEDIATE") as connection,
+                connection.begin(),
+            ):
+                metadata.create_all(connection)
+                insert_missing(connection, version, [{"version": SCHEMA_VERSION}])
         except DBAPIError:  # PostgreSQL lets two processes create a table, and fails the second
             with engine.connect() as connection:
                 if stored_version(connection) is None:
@@ -366,14 +352,6 @@ class Database:
         if "readonly" in low or "unable to open" in low or "disk" in low:
             return f"cannot write {self.name} ({reason}): {PATH_ADVICE}"
         return f"{self.name}: {reason}"
-
-
-def _make_tables(engine: "Engine") -> None:
-    from foretune.tune.store.sql import SCHEMA_VERSION, insert_missing, metadata, version
-
-    with engine.connect().execution_options(begin="IMMEDIATE") as connection, connection.begin():
-        metadata.create_all(connection)
-        insert_missing(connection, version, [{"version": SCHEMA_VERSION}])
 
 
 _DATABASES: "weakref.WeakSet[Database]" = weakref.WeakSet()

@@ -87,14 +87,14 @@ class Store(StoreReader):
             RunTableError: a measurement contradicts itself; none is stored.
         """
         rows = [_measured_row(subject, m) for m in measurements]
-        with self._database.write_transaction() as table:
+        with self._database.transaction(write=True) as table:
             table.insert_missing("subjects", _subject_row(subject))
             table.upsert("measurements", rows)
             table.unmark(rows)
 
     def measurements(self, subject: Subject, problem: Problem | None = None) -> list[Measurement]:
         """Return the last measurement of each configuration in the order of writing."""
-        with self._database.read_transaction() as table:
+        with self._database.transaction() as table:
             rows = table.rows("measurements", subject.id, None if problem is None else problem.id)
         with self._translate_row_errors():
             return [
@@ -104,7 +104,7 @@ class Store(StoreReader):
 
     def begin_measurement(self, subject: Subject, problem: Problem, config: Configuration) -> None:
         """Mark a configuration as being measured here; `put` and `end_measurement` undo it."""
-        with self._database.write_transaction() as table:
+        with self._database.transaction(write=True) as table:
             table.mark(_new_mark(subject, problem, config))
 
     def try_claim(
@@ -120,7 +120,7 @@ class Store(StoreReader):
             Whether this process may measure it.
         """
         new_mark = _new_mark(subject, problem, config)
-        with self._database.write_transaction() as table:
+        with self._database.transaction(write=True) as table:
             if not remeasure and table.is_measured(new_mark):
                 return False
             for host, pid, started, since in table.marks_of_configuration(new_mark):
@@ -140,7 +140,7 @@ class Store(StoreReader):
         me = this_process()
         mark = {"subject": subject.id, "problem": problem.id, "config": config.id,
                 "host": me.host, "pid": me.pid}  # fmt: skip
-        with self._database.write_transaction() as table:
+        with self._database.transaction(write=True) as table:
             table.unmark([mark])
 
     def crashed_configurations(self, subject: Subject, problem: Problem) -> list[Configuration]:
@@ -149,7 +149,7 @@ class Store(StoreReader):
         They crash or hang, so they should not be tried again.
         """
         host = this_process().host
-        with self._database.read_transaction() as table:
+        with self._database.transaction() as table:
             marks = table.marks_of_host(subject.id, problem.id, host)
         deaths = Counter(
             text for pid, started, text in marks if Process(host, pid, started).is_alive is False
@@ -173,7 +173,7 @@ class Store(StoreReader):
             UsageError: the choice's method does not exist.
         """
         row = _chosen_row(subject, problem, choice)
-        with self._database.write_transaction() as table:
+        with self._database.transaction(write=True) as table:
             table.insert_missing("subjects", _subject_row(subject))
             stands = self._choices(table.rows("choices", subject.id, problem.id)).get(problem)
             if stands is not None and stands == replacing:
@@ -185,18 +185,18 @@ class Store(StoreReader):
 
     def choice(self, subject: Subject, problem: Problem) -> Choice | None:
         """Return the choice for a problem; None if there is none yet."""
-        with self._database.read_transaction() as table:
+        with self._database.transaction() as table:
             stands = table.rows("choices", subject.id, problem.id)
         return self._choices(stands).get(problem)
 
     def choices(self, subject: Subject) -> dict[Problem, Choice]:
         """Return all choices of a subject, oldest first."""
-        with self._database.read_transaction() as table:
+        with self._database.transaction() as table:
             return self._choices(table.rows("choices", subject.id))
 
     def subjects(self) -> list[Subject]:
         """Return all subjects in alphabetical order."""
-        with self._database.read_transaction() as table:
+        with self._database.transaction() as table:
             return sorted(Subject(*row) for row in table.subjects())
 
     def forget(self, subject: Subject | None = None, problem: Problem | None = None) -> int:
@@ -210,7 +210,7 @@ class Store(StoreReader):
         """
         if subject is None and problem is not None:
             raise UsageError("a problem can be forgotten for one subject only: name it")
-        with self._database.write_transaction() as table:
+        with self._database.transaction(write=True) as table:
             return table.delete(
                 None if subject is None else subject.id, None if problem is None else problem.id
             )
@@ -243,7 +243,7 @@ class Store(StoreReader):
             p: c for p, c in proposed.items()
             if p not in existing_choices or _choice_rank(c) > _choice_rank(existing_choices[p])
         }  # fmt: skip
-        with self._database.write_transaction() as table:
+        with self._database.transaction(write=True) as table:
             table.insert_missing("subjects", _subject_row(subject))
             measured = [_measured_row(subject, m) for m in new_measurements.values()]
             table.upsert("measurements", measured)
