@@ -32,7 +32,7 @@ from foretune.errors import MeterUnavailable, UnknownName, UsageError
 from foretune.expression import Expression
 from foretune.tune.functions.kernel_tuner_cache import KernelTunerCache
 from foretune.tune.functions.result import Best
-from foretune.tune.functions.tuning import SearchOptions, TuneOptions, tune_wrapped
+from foretune.tune.functions.tuning import SearchOptions, TuneOptions, check_options, tune_wrapped
 from foretune.tune.store.store import Store
 from foretune.values import Value
 
@@ -86,11 +86,9 @@ def tune_kernel(
     platform: int = 0,
     smem_args: Any = None,
     cmem_args: Any = None,
-    texmem_args: Any = None,
     compiler: str | None = None,
     compiler_options: Sequence[str] | None = None,
     defines: Mapping[str, Any] | None = None,
-    log: Any = None,
     iterations: int | None = None,
     block_size_names: Sequence[str] | None = None,
     quiet: bool = False,
@@ -98,12 +96,9 @@ def tune_kernel(
     strategy_options: Mapping[str, Any] | None = None,
     cache: str | None = None,
     metrics: Mapping[str, str | Callable[[dict[str, Any]], Any]] | None = None,
-    simulation_mode: Any = None,
-    parallel: Any = None,
     observers: Any = None,
     objective: str | Sequence[str] | None = None,
     objective_higher_is_better: bool | Sequence[bool] | None = None,
-    objectives: Any = None,
     seed: int | None = None,
     *,
     default: Mapping[str, Any] | None = None,
@@ -140,11 +135,9 @@ def tune_kernel(
         smem_args: ``{"size": bytes}`` of dynamic shared memory per block, in CUDA and HIP: a
             number, an expression or a function of knobs.
         cmem_args: name of a ``__constant__`` variable -> its array, in CUDA and HIP.
-        texmem_args: refused: CUDA 12 has no texture references.
         compiler: command that compiles C.
         compiler_options: its options.
         defines: replace the knobs' definitions.
-        log: refused.
         iterations: fixed number of repeats.
         block_size_names: knobs that are work-group sizes.
         quiet: print nothing.
@@ -152,12 +145,9 @@ def tune_kernel(
         strategy_options: only ``max_fevals``.
         cache: file in Kernel Tuner's format; its measurements are not repeated.
         metrics: name -> expression or function of a result.
-        simulation_mode: refused; use ``foretune replay``.
-        parallel: refused.
         observers: only for power and energy, which Foretune's own meter measures.
         objective: ``time`` or ``energy``.
         objective_higher_is_better: must be False.
-        objectives: refused; use ``foretune.tune_pareto``.
         seed: seed of the search.
         default: configuration to compare with; by default the first that works.
         cost: operations and bytes of one launch, if known.
@@ -169,10 +159,7 @@ def tune_kernel(
         MeterUnavailable: objective, limits or observers need power, which no meter here measures.
         MeasurementError: no configuration works; the message has the reason of the first.
     """
-    _reject_unsupported(
-        texmem_args=texmem_args, log=log, simulation_mode=simulation_mode, parallel=parallel,
-        objectives=objectives,
-    )  # fmt: skip
+    check_options(options)
     text, others, path = read_source(kernel_source)
     language = _language(lang, text, path)
     source = Source(
@@ -257,19 +244,6 @@ def _observed_quantities(observers: Sequence[Any]) -> dict[str, str]:
                 )
             found[name] = what
     return found
-
-
-def _reject_unsupported(**given: Any) -> None:
-    alternatives = {
-        "texmem_args": "CUDA 12 has no texture references; pass an array",
-        "log": "use Python's logging",
-        "simulation_mode": "use 'foretune replay'",
-        "parallel": "configurations are timed one at a time",
-        "objectives": "use foretune.tune_pareto",
-    }  # fmt: skip
-    for name, value in given.items():
-        if value is not None:
-            raise UsageError(f"tune_kernel does not take {name}: {alternatives[name]}")
 
 
 def _language(lang: str | None, text: Any, path: str) -> Any:
