@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from foretune.tune.doors.kernel_tuner import KernelTunerStrategy
     from foretune.tune.functions.function import tunable, tune_function
     from foretune.tune.functions.kernel_tuner import tune_kernel
-    from foretune.tune.functions.lookup import best
     from foretune.tune.functions.program import tune_program
+    from foretune.tune.functions.result import best
     from foretune.tune.store import Store
     from foretune.tune.triton import autotune, patch_inductor, patch_triton
 
@@ -119,7 +119,7 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
             "tune.doors.kernel_tuner": ["KernelTunerStrategy"],
             "tune.functions.function": ["tunable", "tune_function"],
             "tune.functions.kernel_tuner": ["tune_kernel"],
-            "tune.functions.lookup": ["best"],
+            "tune.functions.result": ["best"],
             "tune.functions.program": ["tune_program"],
             "tune.store": ["Store"],
             "tune.triton": ["autotune", "patch_inductor", "patch_triton"],

@@ -21,13 +21,16 @@ from foretune.files import atomic_write, parse_json, read_bytes, translate_read_
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.store.json_rows import (
+from foretune.tune.store.subject import (
+    Choice,
+    Subject,
     choice_from_record,
     choice_to_record,
+    group_by_problem,
     measurement_from_record,
     measurement_to_record,
+    sort_key,
 )
-from foretune.tune.store.subject import Choice, Subject, group_by_problem, sort_key
 
 FORMAT = "foretune tuned results"
 VERSION = 1

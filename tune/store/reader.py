@@ -13,8 +13,7 @@ from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store.file import problems_in, read_file, write_file
-from foretune.tune.store.json_rows import timestamp
-from foretune.tune.store.subject import Choice, Subject, Summary, without_tags
+from foretune.tune.store.subject import Choice, Subject, Summary, timestamp, without_tags
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -1,12 +1,15 @@
 """The tuning store: a database of measurements and choices."""
 
+import functools
 import json
+import math
 import os
+import platform
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from foretune.errors import StoreError, UsageError
@@ -14,16 +17,17 @@ from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store.database import Database
-from foretune.tune.store.json_rows import (
+from foretune.tune.store.reader import StoreFile, StoreReader
+from foretune.tune.store.subject import (
+    Choice,
+    MergeReport,
+    Subject,
     choice_from_record,
     choice_to_record,
     measurement_from_record,
     measurement_to_record,
     timestamp,
 )
-from foretune.tune.store.process import Process, this_process
-from foretune.tune.store.reader import StoreFile, StoreReader
-from foretune.tune.store.subject import Choice, MergeReport, Subject
 from foretune.values import FrozenParameters
 
 LOCK_TIMEOUT_S = 10.0
@@ -328,3 +332,50 @@ def _new_mark(subject: Subject, problem: Problem, config: Configuration) -> dict
 
 def _json(values: FrozenParameters) -> str:
     return json.dumps(dict(values))
+
+
+_START_TOLERANCE_S = 2.0
+"""Setting the clock changes a process's apparent start time by up to this much."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of a host; the start time (seconds since 1970) distinguishes reused pids."""
+
+    host: str
+    pid: int
+    started: float
+
+    @property
+    def is_alive(self) -> bool | None:
+        """Whether it still runs; None if unknown: on another host, or hidden by permissions."""
+        if self.host != platform.node():
+            return None
+        now = _start_time(self.pid)
+        if now is None:
+            return False
+        return None if math.isnan(now) else abs(now - self.started) <= _START_TOLERANCE_S
+
+
+def this_process() -> Process:
+    """Return the calling process; after a fork, the child."""
+    return _process(os.getpid())
+
+
+@functools.cache
+def _process(pid: int) -> Process:
+    return Process(platform.node(), pid, _start_time(pid) or math.nan)
+
+
+def _start_time(pid: int) -> float | None:
+    """Return a process's start time; None without such a process, NaN without permission."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        killed = process.status() == psutil.STATUS_ZOMBIE  # and its parent does not know yet
+        return None if killed else float(process.create_time())
+    except psutil.NoSuchProcess:
+        return None
+    except psutil.AccessDenied:
+        return math.nan

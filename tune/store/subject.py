@@ -3,12 +3,14 @@
 import datetime
 import hashlib
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from foretune.measurement import Measurement
+from foretune.errors import RunTableError, UsageError
+from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.values import FrozenParameters
@@ -117,3 +119,99 @@ def sort_key(values: FrozenParameters) -> list[tuple[str, bool, Any]]:
 def matches(problem: Problem, wanted: Problem | None) -> bool:
     """Return whether a problem has at least the values of ``wanted``."""
     return wanted is None or all(n in problem and problem[n] == v for n, v in wanted.items())
+
+
+MAX_SAMPLES = 25
+"""Times stored per measurement; longer lists are reduced to evenly spaced quantiles."""
+_NUMBERS = ("time_ms", "power_w", "energy_mj", "compile_s", "relative_error")
+_TEXTS = ("error", "source", "recorded_at", "environment")
+_FIELDS = {"config", "status", "time_ms_samples", "static", *_NUMBERS, *_TEXTS}
+
+
+def measurement_to_record(m: Measurement) -> dict[str, Any]:
+    """Return a measurement without subject, problem and unknown values.
+
+    Raises:
+        RunTableError: the measurement contradicts itself.
+    """
+    _check(m)
+    record: dict[str, Any] = {"config": dict(m.config), "status": m.status.value}
+    record |= {n: v for n in _NUMBERS if not math.isnan(v := float(getattr(m, n)))}
+    if m.time_ms_samples:
+        record["time_ms_samples"] = _thin_samples(m.time_ms_samples)
+    if static := {n: float(v) for n, v in m.static.items() if not math.isnan(v)}:
+        record["static"] = static
+    return record | {n: text for n in _TEXTS if (text := getattr(m, n))}
+
+
+def measurement_from_record(
+    record: Mapping[str, Any], subject: Subject, problem: Problem
+) -> Measurement:
+    """Invert `measurement_to_record`; damaged records raise ValueError, KeyError or TypeError."""
+    if unknown := {*record} - _FIELDS:
+        raise ValueError(f"{min(unknown)!r} is not known")
+    rest: dict[str, Any] = {n: float(record.get(n, math.nan)) for n in _NUMBERS}
+    rest |= {n: str(record.get(n, "")) for n in _TEXTS}
+    measurement = Measurement(
+        kernel=subject.kernel,
+        problem=problem,
+        config=Configuration(record["config"]),
+        device=subject.device,
+        status=Status(record["status"]),
+        time_ms_samples=tuple(map(float, record.get("time_ms_samples", ()))),
+        static={n: float(v) for n, v in record.get("static", {}).items()},
+        **rest,
+    )
+    _check(measurement)
+    return measurement
+
+
+def choice_to_record(choice: Choice) -> dict[str, Any]:
+    """Return a choice without an unknown regret.
+
+    Raises:
+        UsageError: its method does not exist.
+    """
+    if choice.how not in CHOICE_METHODS:
+        raise UsageError(f"a choice is {' or '.join(CHOICE_METHODS)}, not {choice.how!r}")
+    record: dict[str, Any] = {"config": dict(choice.config), "measured": choice.measured}
+    if not math.isnan(choice.regret):
+        record["regret"] = choice.regret
+    return record | {"how": choice.how, "chosen_at": choice.chosen_at}
+
+
+def choice_from_record(record: Mapping[str, Any]) -> Choice:
+    """Invert `choice_to_record`; damaged records raise ValueError, KeyError or TypeError."""
+    if record["how"] not in CHOICE_METHODS:
+        raise ValueError(f"a choice is {' or '.join(CHOICE_METHODS)}, not {record['how']!r}")
+    return Choice(
+        config=Configuration(record["config"]),
+        measured=int(record["measured"]),
+        regret=float(record.get("regret", math.nan)),
+        how=record["how"],
+        chosen_at=str(record.get("chosen_at", "")),
+    )
+
+
+def timestamp(iso: str) -> float:
+    """Return an ISO time as seconds since 1970; 0 if it is invalid. The default zone is UTC."""
+    try:
+        when = datetime.datetime.fromisoformat(iso)
+    except ValueError:
+        return 0.0
+    return (when if when.tzinfo else when.replace(tzinfo=datetime.UTC)).timestamp()
+
+
+def _thin_samples(samples: Sequence[float]) -> list[float]:
+    """Return the samples, or `MAX_SAMPLES` quantiles of them, to keep reading fast."""
+    if len(samples) <= MAX_SAMPLES:
+        return [float(t) for t in samples]
+    ordered = sorted(samples)
+    last = len(ordered) - 1
+    return [float(ordered[round(i * last / (MAX_SAMPLES - 1))]) for i in range(MAX_SAMPLES)]
+
+
+def _check(m: Measurement) -> None:
+    if m.ok and math.isnan(m.time_ms):  # a run table may have a row with power only
+        raise RunTableError(f"{m.kernel} {m.config}: status is ok but time_ms is {m.time_ms}")
+    m.check()

@@ -24,8 +24,7 @@ from foretune.space import Configuration, ListedSpace
 from foretune.tune.store.cache import LEAST_TIME, FallibleStore, MeasurementCache, open_shipped
 from foretune.tune.store.reader import StoreReader
 from foretune.tune.store.subject import Choice, ChoiceMethod, Subject
-from foretune.tune.triton.compile_ahead import MAX_COMPILE_THREADS
-from foretune.tune.triton.kernel import to_configuration
+from foretune.tune.triton.kernel import MAX_COMPILE_THREADS, to_configuration
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import EXPECTED_LOG_RATIO, PriorFactory
 from foretune.tune.triton.problem_key import Call

@@ -16,8 +16,7 @@ from foretune.search.loop import Batch, SearchLoop
 from foretune.space import Configuration
 from foretune.tune.triton.benchmark import ConfigurationBenchmark, UserKernelError
 from foretune.tune.triton.choice import CallTuner, CallTunerFactory
-from foretune.tune.triton.compile_ahead import CompileAhead
-from foretune.tune.triton.kernel import KernelCall, to_configuration
+from foretune.tune.triton.kernel import CompileAhead, KernelCall, to_configuration
 from foretune.tune.triton.output_check import ComparisonError
 
 TIMEOUT_S, POLL_S = 30.0, 0.02

@@ -22,8 +22,8 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store import Choice, MergeReport, Store, StoreFile, Subject, database
 from foretune.tune.store import store as store_module
-from foretune.tune.store.json_rows import measurement_to_record
-from foretune.tune.store.process import Process, this_process
+from foretune.tune.store.store import Process, this_process
+from foretune.tune.store.subject import measurement_to_record
 
 SUBJECT = Subject("softmax", "9f3a", "Toy GPU", "foretune 0.1.0, triton 3.9.0")
 OTHER = replace(SUBJECT, versions="foretune 0.1.0, triton 3.6.0")
