@@ -31,8 +31,7 @@ from foretune.search.drivers import run
 from foretune.search.encoding import nearest_first
 from foretune.space import Configuration
 from foretune.tune.store import Subject
-from foretune.tune.triton.call_cache import CallCaches, known_runs
-from foretune.tune.triton.choice import CallTuner
+from foretune.tune.triton.choice import CallCaches, CallTuner, known_runs
 from foretune.tune.triton.options import Budget, Options
 from foretune.tune.triton.prior import PriorFactory
 

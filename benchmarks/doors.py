@@ -38,7 +38,7 @@ from spaces import complete_spaces
 from foretune.collect import local_device
 from foretune.datasets import read_runs
 from foretune.search.replay.recorded import RecordedSpace
-from foretune.tune.doors import KernelTunerStrategy
+from foretune.tune.doors.kernel_tuner import KernelTunerStrategy
 
 Bucket = tuple[int, int, int]
 EVALUATIONS = (10, 20, 50, 100)
@@ -287,8 +287,7 @@ def flashinfer(table: Path, budgets: Sequence[int] = (2, 3, 4, 6)) -> str:
 
 def flashinfer_noise(table: Path, levels: Sequence[float] = (0.01, 0.02, 0.05)) -> str:
     """Return the table of choices by a noisy clock, and how often two runs choose the same."""
-    from foretune.tune.doors import patch_flashinfer
-    from foretune.tune.doors.tactics import TacticTimes
+    from foretune.tune.doors.flashinfer import TacticTimes, patch_flashinfer
 
     estimates, rows = TacticTimes.estimates, list[list[str]]()
     for noise in levels:
@@ -318,7 +317,7 @@ def helion(budget: int = 16) -> str:
     from helion.autotuner.base_search import BaseSearch, PopulationBasedSearch
     from helion_product import product
 
-    from foretune.tune.doors import helion_autotuner
+    from foretune.tune.doors.helion import helion_autotuner
 
     measured: list[float] = []
     real = BaseSearch.benchmark_batch

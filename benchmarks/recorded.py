@@ -39,8 +39,7 @@ from foretune.search.encoding import nearest_first
 from foretune.search.loop import Batch
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
-from foretune.tune.triton.call_cache import CallCaches, known_runs
-from foretune.tune.triton.choice import CallTuner
+from foretune.tune.triton.choice import CallCaches, CallTuner, known_runs
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import PriorFactory
 

@@ -27,8 +27,7 @@ from foretune.errors import UnknownName
 from foretune.features.launches import launch_features
 from foretune.measurement import Measurement, Status
 from foretune.space import Configuration
-from foretune.tune.triton.kernel_source import source_hash
-from foretune.tune.triton.problem_key import Call, problem_from_arguments
+from foretune.tune.triton.problem_key import Call, problem_from_arguments, source_hash
 from foretune.tune.triton.shapes import ShapeLaw, shape_law
 from foretune.tune.triton.tiles import tile_launches
 

@@ -15,17 +15,17 @@ import pytest
 from commands import fails, run_json
 from toy_kernel import DEVICE, FakeRunner, Toy
 
+import foretune.cli.doctor
 import foretune.collect
-import foretune.tune.doctor
 import foretune.tune.doors
 from foretune.cli import main
+from foretune.cli.doctor import Finding
 from foretune.collect import IsolatedRunner, Timing, machine_load
 from foretune.collect.devices import Probe
 from foretune.collect.dissection import Dissection, Level, MemoryCurve
 from foretune.datasets import read_runs, write_runs
 from foretune.models import Predictor
-from foretune.tune.campaign.preset import PRESETS, Preset
-from foretune.tune.doctor import Finding
+from foretune.tune.campaign.campaign import PRESETS, Preset
 
 PROBLEM = "n=30"
 
@@ -195,12 +195,12 @@ def test_doctor_names_the_doors_into_other_tools(capsys, monkeypatch):
             return "9.9"
         raise PackageNotFoundError(package)
 
-    monkeypatch.setattr(foretune.tune.doctor, "version", version)
+    monkeypatch.setattr(foretune.cli.doctor, "version", version)
     notes = {c["what"]: (c["works"], c["note"]) for c in run_json(capsys, "doctor")["checks"]}
     assert notes["inside helion"][0]
     assert notes["inside helion"][1].startswith("9.9, tested 1.5.1")
     assert not notes["inside flashinfer-python"][0]
-    for package, (_, line) in foretune.tune.doctor.DOORS.items():
+    for package, (_, line) in foretune.cli.doctor.DOORS.items():
         assert notes[f"inside {package}"][1].endswith(line)
         for name in re.findall(r"(?:foretune\.)?((?:search\.)?\w+)\(\)", line):
             assert operator.attrgetter(name)(foretune)
@@ -237,7 +237,7 @@ def test_doctor_says_at_once_where_it_cannot_draw(capsys, monkeypatch, tmp_path)
 
 def test_extras_are_printed_as_they_are_typed(capsys, monkeypatch):
     finding = Finding("torch", False, "pip install '.[gpu]'")
-    monkeypatch.setattr(foretune.tune.doctor, "examine", lambda: [finding])
+    monkeypatch.setattr(foretune.cli.doctor, "examine", lambda: [finding])
     assert main(["doctor"]) == 0
     assert "'.[gpu]'" in capsys.readouterr().out
 

@@ -263,7 +263,7 @@ class TestExport:
         out = capsys.readouterr().out
         assert "softmax on NVIDIA H200: share of the best time kept" in out
         assert "the single best configuration" in out
-        assert "2 configurations, 2 leaves; knowing the best of 2" in out
+        assert "2 configurations, 3 leaves; knowing the best of them" in out
         assert all(len(line) <= 80 for line in out.splitlines())
         assert out.endswith("function: f.py\n")
 
@@ -324,7 +324,6 @@ class TestExport:
             (["runs.parquet", "--kernel", "gemm"], 2, "unknown kernel in these files 'gemm'"),
             (["runs.parquet", "--device", "H100"], 2, "unknown device in these files 'H100'"),
             (["runs.parquet", "--max-configs", "0"], 2, "--max-configs 0 leaves nothing"),
-            (["runs.parquet", "--depth", "-1"], 2, "--depth -1 is not a depth"),
             (["runs.parquet", "--objective", "energy"], 2, "no run has a power_w"),
             (["runs.parquet", "--group", "problem.K"], 2, "unknown group 'problem.K'"),
             (["runs.parquet", "--out", "runs.parquet/f.py"], 1, "cannot write runs.parquet/f.py"),

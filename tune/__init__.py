@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from foretune.tune.campaign.campaign import run_campaign
-    from foretune.tune.campaign.finished import Campaign
-    from foretune.tune.campaign.preset import PRESETS, Preset
+    from foretune.tune.campaign.campaign import PRESETS, Preset, run_campaign
+    from foretune.tune.campaign.observer import Campaign
     from foretune.tune.functions.result import Best
     from foretune.tune.judge import Verdict
     from foretune.tune.pareto import ParetoResult, tune_pareto
@@ -35,16 +34,9 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "campaign.campaign": ("run_campaign",),
-            "campaign.finished": ("Campaign",),
-            "pareto": (
-                "ParetoResult",
-                "tune_pareto",
-            ),
-            "campaign.preset": (
-                "PRESETS",
-                "Preset",
-            ),
+            "campaign.campaign": ("PRESETS", "Preset", "run_campaign"),
+            "campaign.observer": ("Campaign",),
+            "pareto": ("ParetoResult", "tune_pareto"),
             "functions.result": ("Best",),
             "judge": ("Verdict",),
             "results": ("TuneResult",),

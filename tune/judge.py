@@ -35,13 +35,9 @@ class ProblemVerdict:
     """The comparison on one problem.
 
     Attributes:
-        problem: the problem.
         against: the candidate compared with each rival, the fastest first; its ``value`` is the
             candidate's time in ms.
         time_ms: times by name of implementation.
-        processes: number of fresh processes of each implementation.
-        rounds: number of rounds in all processes.
-        noise: noise of the comparison.
         relative_error: largest error of the candidate over all checked outputs.
     """
 
@@ -252,13 +248,7 @@ def judge(
 
 
 class JudgeBenchmark:
-    """Runs each contestant in its own process.
-
-    Args:
-        implementations: the contestants by name.
-        tolerance: largest accepted relative error.
-        limit_s: maximum seconds of one call.
-    """
+    """Runs each contestant in its own process."""
 
     def __init__(
         self, implementations: Mapping[str, WorkerProcess], tolerance: float, limit_s: float

@@ -46,7 +46,6 @@ class ParetoPoint(Result):
     """A configuration of the front, measured again beside the default.
 
     Attributes:
-        config: the configuration.
         time_ms: median over the processes.
         power_w: median over the processes.
         energy_mj: median over the processes.
@@ -85,18 +84,12 @@ class ParetoResult(Result):
     """The result of tuning one problem for several objectives.
 
     Attributes:
-        kernel: its name.
-        problem: the problem.
-        device: name of the device.
-        objectives: the minimized objectives.
-        limits: limits that the front satisfies.
         searcher: the single-objective searcher, used for one weighting at a time.
         trace: stored measurements, then the search's in order.
         known: number of stored measurements in the trace.
         default: the default configuration, measured again.
         candidates: the search's front, measured again in the same processes.
         processes: number of fresh processes.
-        seconds: wall time of search and verification.
         disturbed: what else kept the machine busy; empty if nothing.
     """
 
@@ -198,23 +191,9 @@ def tune_pareto(
 ) -> ParetoResult:
     """Search the Pareto front of ``problem`` and verify it.
 
-    Args:
-        kernel: the kernel.
-        problem: the problem.
-        runner: measures; tunes for its device.
-        predictor: gives the prior: any model or a name (`foretune.models.saved.lookup`); by default
-            none.
-        budget: number of new measurements of the search, before verification. The default is 10, or
-            no limit if ``seconds`` is given.
-        seconds: maximum wall time of the search.
-        objectives: two or more, all minimized.
-        limits: configurations that violate one are not on the front.
-        searcher: registered name of the searcher for one weighting at a time.
-        seed: seed of the searcher.
-        store: see `foretune.tune_problem`.
-        log: also gets the measurements; those it has are not repeated.
-        patience_s: seconds to wait for an idle machine, see `foretune.tune_problem`.
-        progress: advanced with every measurement.
+    At least two ``objectives`` are minimized. The default of ``budget`` is 10 new measurements, or
+    no limit if ``seconds`` is given. ``searcher`` names who searches one weighting at a time. The
+    other arguments are those of `foretune.tune_problem`.
 
     Raises:
         UsageError: there is one objective only, or measurements lack the column of a limit.

@@ -23,14 +23,12 @@ class SearchStep(Result):
     """One measurement of a search.
 
     Attributes:
-        config: the configuration.
         status: the measurement's status, or `REJECTED`.
         time_ms: NaN if it failed.
         power_w: NaN without a meter.
         objective: minimized value; infinite if it failed or was rejected.
         predicted_ms: the prediction before the measurement; NaN without a predictor.
         low_ms: lower bound of its 90 % interval.
-        high_ms: upper bound.
         known: whether it comes from the store.
         error: why it failed, in one line; empty if it did not.
     """
@@ -88,7 +86,6 @@ class Comparison(Result):
         ratio: the default's objective over its own, geometric mean over processes; above 1 is
             better.
         ratio_low: lower bound of the ratio's interval; see `foretune.tune.verifier`.
-        ratio_high: upper bound.
         failure: why it has no ratio; empty if it has one.
     """
 
@@ -126,7 +123,6 @@ class NoiseEstimate(Result):
 
     Attributes:
         again_low: lower bound of the 95 % interval of the default's ratio to itself, built twice.
-        again_high: upper bound.
         disturbed: what else kept the machine busy; empty if nothing.
         others: share of CPU time of other processes.
         stolen: share of CPU time that the host gave to other guests.
@@ -144,11 +140,6 @@ class TuneResult(Result):
     """The result of tuning one problem.
 
     Attributes:
-        kernel: its name.
-        problem: the problem.
-        device: name of the device.
-        objective: the minimized objective.
-        searcher: name of the searcher.
         trace: stored measurements, then the search's in order.
         contenders: the default first, then the best candidates, then the library call if any.
         processes: number of fresh processes of the comparison.
@@ -156,7 +147,6 @@ class TuneResult(Result):
         seconds: wall time of search and verification.
         limits: limits that the winner satisfies.
         default_breaks: limits that the default violates; empty if none.
-        noise: noise of the comparison.
     """
 
     kernel: str

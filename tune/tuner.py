@@ -21,7 +21,7 @@ from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.search.factory import make_searcher, require_regret_estimate, searcher_name
 from foretune.search.prior import CORRECTION_COUNTS, correct_predictor
-from foretune.search.searcher import Prior, Searcher
+from foretune.search.searcher import Searcher
 from foretune.search.stopping import Stopping, make_stopping
 from foretune.space import Configuration
 from foretune.tune.job import TuningJob
@@ -113,7 +113,12 @@ def tune_one(
     if guide is not None:
         guide = correct_predictor(guide, other_measurements, device)
     prior = job.prior(problem, kernel.space(problem), guide, objective.objective)
-    search = _make_searcher(job, problem, prior, objective, other_measurements)
+    search = make_searcher(
+        job.searcher, kernel.space(problem), objective, job.seed, prior, problem, device,
+        other_measurements,
+    )  # fmt: skip
+    if job.stopping.regret is not None:
+        require_regret_estimate(search, searcher_name(job.searcher))
     if prior is None:
         guide = None
     unfinished = job.cache.choice(problem, objective, unfinished=True)
@@ -122,7 +127,8 @@ def tune_one(
         job = replace(job, stopping=Stopping(0))
     elif previous_choice is None and unfinished is not None:
         spent = min(unfinished.measured, len(trace.known))  # those in a log are asked for again
-        job = replace(job, stopping=_remaining(job.stopping, spent))
+        if (count := job.stopping.measurements) is not None:
+            job = replace(job, stopping=replace(job.stopping, measurements=max(0, count - spent)))
     try:
         _search(job, problem, search, trace)
         return verify_and_store(job, problem, search, trace.steps, previous_choice, verify_s, start)
@@ -133,7 +139,8 @@ def tune_one(
             left = Choice(trace.best_config or default, spent, math.nan, "measured")
             job.cache.choose(problem, objective, left, unfinished, unfinished=True)
         if isinstance(e, KeyboardInterrupt):
-            raise KeyboardInterrupt(_interruption(spent)) from None
+            said = f"interrupted with {spent} new measurement{'s' * (spent != 1)} kept"
+            raise KeyboardInterrupt(f"{said}; run the same again to go on") from None
         raise
 
 
@@ -148,18 +155,15 @@ def verify_and_store(
 ) -> TuneResult:
     """Verify the best configurations of a search and store the choice.
 
-    Args:
-        job: its first objective counts.
-        problem: the problem.
-        search: the searcher, with all measurements.
-        trace: the search's trace.
-        previous_choice: the stored choice, if any.
-        verify_s: seconds of interleaved rounds in each process of the verification.
-        start: start of the search, by `time.perf_counter`.
+    ``search`` has all measurements; ``start`` is its start by `time.perf_counter`.
     """
     kernel, device, objective = job.kernel, job.device, job.constrained_objectives[0]
     first = None if previous_choice is None else previous_choice.config
-    ranked = sorted(_feasible_configs(trace), key=lambda config: config != first)
+    feasible = sorted(
+        (s for s in trace if math.isfinite(s.objective)),
+        key=lambda s: (s.config != first, s.objective),
+    )
+    ranked = [s.config for s in feasible]
 
     def breaks(config: Configuration) -> str:
         runs = (
@@ -199,22 +203,6 @@ def verify_and_store(
     return result
 
 
-def _make_searcher(
-    job: TuningJob,
-    problem: Problem,
-    prior: Prior | None,
-    objective: ConstrainedObjective,
-    other_measurements: Sequence[Measurement],
-) -> Searcher:
-    space, device = job.kernel.space(problem), job.device
-    searcher = make_searcher(
-        job.searcher, space, objective, job.seed, prior, problem, device, other_measurements
-    )  # fmt: skip
-    if job.stopping.regret is not None:
-        require_regret_estimate(searcher, searcher_name(job.searcher))
-    return searcher
-
-
 def _search(
     job: TuningJob,
     problem: Problem,
@@ -236,18 +224,6 @@ def _search(
         summary = f"{measured} new" if measured else "nothing new is measured"
         count, s = len(trace.known), "s" * (len(trace.known) > 1)
         job.progress.say(f"{problem}: {count} measurement{s} known from the store, {summary}")
-
-
-def _remaining(stopping: Stopping, spent: int) -> Stopping:
-    """Return what an interrupted search left of a stopping rule."""
-    if stopping.measurements is None:
-        return stopping
-    return replace(stopping, measurements=max(0, stopping.measurements - spent))
-
-
-def _interruption(spent: int) -> str:
-    s = "s" * (spent != 1)
-    return f"interrupted with {spent} new measurement{s} kept; run the same again to go on"
 
 
 class _Trace:
@@ -326,9 +302,3 @@ def make_step(
     return SearchStep(
         m.config, status, m.time_ms, m.power_w, value, known=known, error=m.error, **predicted
     )
-
-
-def _feasible_configs(trace: Sequence[SearchStep]) -> list[Configuration]:
-    """Return the configurations within the limits, the best first."""
-    feasible = [s for s in trace if math.isfinite(s.objective)]
-    return [s.config for s in sorted(feasible, key=lambda s: s.objective)]

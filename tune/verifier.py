@@ -158,11 +158,7 @@ def verify(
 ) -> tuple[list[Comparison], Evidence, NoiseEstimate]:
     """Compare ``candidates`` with the default, and the library, by the job's first objective.
 
-    Args:
-        job: its runner measures.
-        problem: the problem.
-        candidates: configurations; the default is no rival of its own.
-        session_s: seconds of rounds in each process.
+    ``session_s`` are seconds of rounds in each process.
 
     Returns:
         the default first, then the candidates in order, then the library call;

@@ -39,12 +39,7 @@ class Calls:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class WorkloadResult(Result):
-    """The result for a workload.
-
-    Attributes:
-        results: one per problem, in the given order.
-        calls: number of calls of each problem.
-    """
+    """The result for a workload."""
 
     results: tuple[TuneResult, ...]
     calls: tuple[float, ...]
@@ -104,19 +99,9 @@ def tune_workload(
     (`foretune.search.workload`). A frequent, long-running problem gets many. A problem that
     resembles measured ones gets few or none. Stored measurements are reused.
 
-    Args:
-        workload: kernels, problems and their numbers of calls; no problem twice.
-        runner: measures; tunes for its device.
-        budget: total number of new measurements, before verification. The default is 100, or no
-            limit if ``seconds`` is given.
-        seconds: maximum wall time of the search; a started measurement is finished.
-        objective: the minimized objective.
-        limits: configurations that violate one never win.
-        seed: seed of the searchers.
-        store: as in `tune_problem`.
-        verify_s: seconds of interleaved rounds in each process of a verification.
-        patience_s: seconds to wait for an idle machine.
-        progress: advanced with every measurement.
+    The default of ``budget`` is 100 new measurements of all problems together, or no limit if
+    ``seconds`` is given; a started measurement is finished. The other arguments are those of
+    `foretune.tune_problem`.
 
     Raises:
         UsageError: the workload is empty, has a problem twice, or calls are not positive.

@@ -33,13 +33,15 @@ if TYPE_CHECKING:
     from foretune.search import make_searcher, run_search
     from foretune.space import Configuration, SearchSpace
     from foretune.tune import run_campaign, tune_pareto, tune_problem, tune_workload
-    from foretune.tune.doors import KernelTunerStrategy, helion_autotuner, patch_flashinfer
+    from foretune.tune.doors.flashinfer import patch_flashinfer
+    from foretune.tune.doors.helion import helion_autotuner
+    from foretune.tune.doors.kernel_tuner import KernelTunerStrategy
     from foretune.tune.functions.function import tunable, tune_function
     from foretune.tune.functions.kernel_tuner import tune_kernel
-    from foretune.tune.functions.lookup import best
     from foretune.tune.functions.program import tune_program
+    from foretune.tune.functions.result import best
     from foretune.tune.store import Store
-    from foretune.tune.triton import autotune, listen, patch_inductor, patch_triton
+    from foretune.tune.triton import autotune, patch_inductor, patch_triton
 
 __all__ = [
     "Configuration",
@@ -67,7 +69,6 @@ __all__ = [
     "find_device",
     "get_kernel",
     "helion_autotuner",
-    "listen",
     "local_device",
     "make_searcher",
     "patch_flashinfer",
@@ -113,12 +114,14 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
             "search": ["make_searcher", "run_search"],
             "space": ["Configuration", "SearchSpace"],
             "tune": ["run_campaign", "tune_pareto", "tune_problem", "tune_workload"],
-            "tune.doors": ["KernelTunerStrategy", "helion_autotuner", "patch_flashinfer"],
+            "tune.doors.flashinfer": ["patch_flashinfer"],
+            "tune.doors.helion": ["helion_autotuner"],
+            "tune.doors.kernel_tuner": ["KernelTunerStrategy"],
             "tune.functions.function": ["tunable", "tune_function"],
             "tune.functions.kernel_tuner": ["tune_kernel"],
-            "tune.functions.lookup": ["best"],
+            "tune.functions.result": ["best"],
             "tune.functions.program": ["tune_program"],
             "tune.store": ["Store"],
-            "tune.triton": ["autotune", "listen", "patch_inductor", "patch_triton"],
+            "tune.triton": ["autotune", "patch_inductor", "patch_triton"],
         },
     )

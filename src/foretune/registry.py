@@ -207,7 +207,7 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "policy": "foretune.search.policies.policy:PolicySearcher",
     },
     "observers": {
-        "report": "foretune.tune.report.campaign:ReportObserver",
+        "report": "foretune.tune.report.write:ReportObserver",
         "mlflow": "foretune.tune.mlflow.campaign:CampaignTracker",
     },
     "views": {"notebook": "foretune.tune.report.single:notebook_view"},

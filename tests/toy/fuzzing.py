@@ -217,7 +217,7 @@ def _store(folder: Path) -> None:
 
 
 def _read_store(folder: Path) -> int:
-    from foretune.tune.store.store_file import StoreFile
+    from foretune.tune.store.reader import StoreFile
 
     store = StoreFile(folder / "store.json")
     return sum(len(store.measurements(s)) + len(store.choices(s)) for s in store.subjects())

@@ -20,8 +20,7 @@ from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns
 from foretune.space import Configuration
-from foretune.tune.campaign.campaign import run_campaign
-from foretune.tune.campaign.preset import Preset
+from foretune.tune.campaign.campaign import Preset, run_campaign
 from foretune.tune.functions import tuning
 
 KERNEL = Toy()

@@ -9,8 +9,7 @@ import mlflow
 from toy_kernel import FakeRunner, Toy
 
 from foretune.cli import main
-from foretune.tune.campaign.campaign import run_campaign
-from foretune.tune.campaign.preset import Preset
+from foretune.tune.campaign.campaign import Preset, run_campaign
 
 SMALL = Preset(8, 12, 2, 1, 4, 0.01, 0.1)
 ANOTHER_PROCESS = """

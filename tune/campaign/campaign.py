@@ -5,7 +5,7 @@ Every result is on disk at once, so an interrupted campaign can be continued.
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -14,6 +14,7 @@ import pandas as pd
 
 from foretune.collect.collection import collect_runs, plan_configurations
 from foretune.collect.runner import Runner
+from foretune.collect.timing import Timing
 from foretune.datasets.run_log import RunLog
 from foretune.datasets.runs import problems_of, to_measurements
 from foretune.device import Device
@@ -29,22 +30,65 @@ from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.redaction import redact
-from foretune.registry import get_kernel
+from foretune.registry import get_kernel, load
 from foretune.search.stopping import make_stopping
 from foretune.space import Configuration
-from foretune.tune.campaign.finished import Campaign
 from foretune.tune.campaign.folder import CampaignFolder, open_folder, read_state
 from foretune.tune.campaign.observer import (
     DEFAULT_OBSERVERS,
+    Campaign,
     CampaignObserver,
     CampaignStart,
-    make_observers,
 )
-from foretune.tune.campaign.preset import PRESETS, Preset
 from foretune.tune.job import TuningJob
 from foretune.tune.results import TuneResult
 from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.tuner import tune_one
+
+
+@dataclass(frozen=True)
+class Preset:
+    """How much a campaign does.
+
+    Attributes:
+        train_problems: problems profiled.
+        random_configs: configurations of each, the default among them.
+        guided_configs: as many more of each, chosen by a predictor of the first ones.
+        tune_problems: problems tuned, none of which was profiled.
+        budget: measurements of each search.
+        box_s: maximum seconds of timing per configuration.
+        verify_s: seconds of interleaved rounds in each process of a verification.
+    """
+
+    train_problems: int
+    random_configs: int
+    guided_configs: int
+    tune_problems: int
+    budget: int
+    box_s: float
+    verify_s: float
+
+    def timing(self) -> Timing:
+        """Return the timing rule."""
+        return Timing(max_seconds=self.box_s)
+
+
+PRESETS = {
+    "quick": Preset(10, 8, 4, 2, 10, 0.05, 0.5),
+    "full": Preset(32, 32, 16, 12, 10, 0.25, 0.8),
+}
+
+
+def get_preset(name: str) -> Preset:
+    """Return the preset called ``name``.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    if name not in PRESETS:
+        raise UnknownName("preset", name, PRESETS)
+    return PRESETS[name]
+
 
 GUIDED_POOL_SIZE = 30_000
 """Configurations of a problem among which the second round of profiling looks for good ones."""
@@ -74,31 +118,16 @@ def run_campaign(
 ) -> Campaign:
     """Run a campaign from profiling to report, or go on with one that was interrupted.
 
-    Args:
-        kernel: the kernel to tune.
-        runner: measures; its device is the one tuned for.
-        preset: how much is done; None is ``quick``.
-        problems: those to tune; None tunes as many unseen ones as the preset says.
-        objective: minimized by the searches.
-        model: registered name of what the predictor learns with.
-        searcher: registered name of who searches.
-        budget: measurements per search, see `foretune.tune_problem`; None is the preset's, or
-            as many as ``seconds`` allow.
-        regret: at which a search is over; likewise.
-        seconds: wall time of each search at most; likewise.
-        predictor: goes on from this one, an object or a name (`foretune.models.saved.lookup`): it
-            says from the first what is worth profiling, and a `Predictor`'s runs are learned from,
-            too, save those of problems to tune.
-        out: campaigns are kept in folders ``KERNEL-NNN`` under it.
-        observers: told about results; registered names (``report``, ``mlflow``) or objects.
-        tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
-        validate: how much of the predictor, see `foretune.train_predictor`; who becomes champion
-            is decided by it, and one problem in five says little of that.
-        seed: of everything random.
-        store: of measurements and choices, which are not measured again: a `Store`, its path or
-            URL; None is the user's own, False none.
-        patience_s: how long to wait for a quiet machine, see `foretune.tune_problem`.
-        progress: told what happens.
+    ``preset`` says how much is done (``quick`` by default), ``problems`` which ones are tuned; by
+    default as many unseen ones as the preset says. ``budget``, ``regret`` and ``seconds`` are of
+    each search, by default the preset's. A ``predictor`` (an object or a name,
+    `foretune.models.saved.lookup`) says from the first what is worth profiling, and a `Predictor`'s
+    runs are learned from, too, save those of problems to tune. ``model`` and ``searcher`` are
+    registered names. ``observers`` are told about results: registered names (``report``,
+    ``mlflow``) or objects. ``tracking_uri`` is MLflow's; by default ``MLFLOW_TRACKING_URI``, else
+    ``sqlite:///mlflow.db``. ``validate`` says how well the predictor is validated, see
+    `foretune.train_predictor`: who becomes champion is decided by it. Campaigns are kept in folders
+    ``KERNEL-NNN`` under ``out``. The other arguments are those of `foretune.tune_problem`.
 
     Raises:
         TrackingError: MLflow cannot be reached.
@@ -136,7 +165,9 @@ def run_campaign(
         "predictor": "" if guide is None else redact(named + str(guide)),
     }
     require_writable(out, "campaigns into")
-    watching = make_observers(observers, tracking_uri, progress)
+    watching = [
+        load("observers", o)(tracking_uri, progress) if isinstance(o, str) else o for o in observers
+    ]
     progress.say(f"preparing {out}")
     folder = open_folder(out, request)
     with RunLog(folder.runs, runner.device) as log:  # locks the folder for other processes

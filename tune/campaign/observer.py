@@ -1,18 +1,82 @@
 """Observers of a campaign, which report or track its results."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 from foretune.device import Device
 from foretune.kernel import Kernel
+from foretune.models.training import Training
 from foretune.progress import SILENT, Progress
-from foretune.registry import load
+from foretune.result import Result
 from foretune.tune.campaign.folder import CampaignFolder
-from foretune.tune.results import TuneResult
+from foretune.tune.results import TuneResult, results_frame
 
 if TYPE_CHECKING:
-    from foretune.tune.campaign.finished import Campaign
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Campaign(Result):
+    """A finished campaign.
+
+    Attributes:
+        folder: holds run table, predictor, results and report.
+        seconds: wall time of this and of earlier, interrupted attempts.
+        mlflow_run_id: the parent run; None if it is not tracked.
+        mlflow_uri: where it is tracked; likewise.
+        mlflow_model: the registered predictor, ``models:/NAME@ALIAS``, and why it has this alias.
+    """
+
+    results: tuple[TuneResult, ...]
+    training: Training = field(compare=False)
+    folder: Path
+    seconds: float
+    mlflow_run_id: str | None = None
+    mlflow_uri: str | None = None
+    mlflow_model: str | None = None
+
+    @property
+    def headline(self) -> str:
+        """How many problems got better."""
+        wins = sum(r.verified for r in self.results)
+        kernel = self.results[0].kernel if self.results else "nothing"
+        return f"{kernel}: {wins} of {len(self.results)} problems better than by default"
+
+    def to_frame(self) -> "pd.DataFrame":
+        """Return one row per problem, see `results_frame`."""
+        return results_frame(self.results)
+
+    def with_state(self, state: Mapping[str, Any]) -> Self:
+        """Return the campaign with times and run as its folder's state has them now."""
+        return replace(
+            self,
+            seconds=state["seconds"],
+            mlflow_run_id=state.get("mlflow_run_id"),
+            mlflow_uri=state.get("mlflow_uri"),
+            mlflow_model=state.get("mlflow_model"),
+        )
+
+    @property
+    def report(self) -> Path:
+        """The HTML report; it exists if it was asked for."""
+        return self.folder / "report.html"
+
+    def summary(self) -> dict[str, Any]:
+        """Return the outcome as the command line's JSON gives it."""
+        return {
+            "best": [r.summary() for r in self.results],
+            "predictor": self.training.metrics(),
+            "validate": self.training.validation.level,
+            "mlflow_run_id": self.mlflow_run_id,
+            "mlflow_uri": self.mlflow_uri,
+            "mlflow_model": self.mlflow_model,
+            "report": str(self.report),
+            "folder": str(self.folder),
+            "seconds": self.seconds,
+        }
+
 
 DEFAULT_OBSERVERS = ("report", "mlflow")
 """Names in the registry's group ``observers``, in the order in which they are told."""
@@ -32,10 +96,6 @@ class CampaignObserver:
 
     An observer is created before the campaign's folder. An exception in an observer ends the
     campaign, which can be continued.
-
-    Args:
-        tracking_uri: of MLflow, as `run_campaign` got it.
-        progress: told what happens.
     """
 
     def __init__(self, tracking_uri: str | None = None, progress: Progress = SILENT) -> None:
@@ -53,16 +113,3 @@ class CampaignObserver:
 
     def on_failure(self, error: BaseException) -> None:
         """The campaign ended with an error or was interrupted."""
-
-
-def make_observers(
-    observers: Sequence[str | CampaignObserver], tracking_uri: str | None, progress: Progress
-) -> list[CampaignObserver]:
-    """Return observers by registered name; objects stay as they are.
-
-    Raises:
-        UnknownName: there is no observer of that name.
-    """
-    return [
-        load("observers", o)(tracking_uri, progress) if isinstance(o, str) else o for o in observers
-    ]

@@ -3,23 +3,27 @@
 A tool is imported when its door is used.
 """
 
-from typing import TYPE_CHECKING
+import os
+import warnings
 
-from foretune.lazy import lazy_exports
+from foretune.errors import ForetuneWarning, UsageError
 
-if TYPE_CHECKING:
-    from foretune.tune.doors.flashinfer import patch_flashinfer
-    from foretune.tune.doors.helion import helion_autotuner
-    from foretune.tune.doors.kernel_tuner import KernelTunerStrategy
+VARIABLE = "FORETUNE_FLASHINFER"
+"""Environment variable with the number of tactics per bucket."""
 
-__all__ = ["KernelTunerStrategy", "helion_autotuner", "patch_flashinfer"]
 
-if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "flashinfer": ["patch_flashinfer"],
-            "helion": ["helion_autotuner"],
-            "kernel_tuner": ["KernelTunerStrategy"],
-        },
-    )
+def patch_server() -> None:
+    """Patch FlashInfer if `VARIABLE` is set; vLLM and SGLang call this in each of their processes.
+
+    Errors are warnings, because the server must start.
+    """
+    if not (budget := os.environ.get(VARIABLE)):
+        return
+    try:
+        if not budget.isdecimal():
+            raise UsageError(f"{VARIABLE}={budget}: give the number of tactics per bucket, e.g. 4")
+        from foretune.tune.doors.flashinfer import patch_flashinfer
+
+        patch_flashinfer(int(budget))
+    except Exception as e:
+        warnings.warn(f"FlashInfer tunes without Foretune: {e}", ForetuneWarning, stacklevel=2)

@@ -1,7 +1,7 @@
 """Foretune inside FlashInfer's autotuner: it times a few tactics instead of all."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache, partialmethod
 from typing import Any, TypeVar
@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 from foretune.collect import local_device
 from foretune.collect.versions import toolchain
 from foretune.errors import UsageError
+from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
-from foretune.space import Configuration
+from foretune.search.ordered import OrderedSearcher
+from foretune.space import Configuration, ListedSpace
 from foretune.tune.doors.knobs import flat_knobs, internals_of
-from foretune.tune.doors.tactics import TacticTimes
-from foretune.tune.store.cache import StoreLocation
+from foretune.tune.store.cache import MeasurementCache, StoreLocation
 from foretune.tune.store.subject import Subject
 
 T = TypeVar("T")
@@ -26,6 +27,8 @@ METHODS = (
 )  # fmt: skip
 """What is replaced, the last in the blocklist, the others in the autotuner."""
 TESTED = "FlashInfer 0.7.2"
+FULL_BUCKETS = 2
+"""Number of buckets of an operator that are timed in full: its largest and its smallest."""
 
 
 def patch_flashinfer(budget: int = 4, store: StoreLocation = None) -> Callable[[], None]:
@@ -138,7 +141,7 @@ class _Door:
         return math.inf
 
     @property
-    def _times(self) -> TacticTimes:
+    def _times(self) -> "TacticTimes":
         """Times of the operator so far."""
         if self._operator not in self._operators:
             subject = Subject(self._operator, *_environment())
@@ -170,6 +173,49 @@ class _Door:
         if group is not None:
             dist.broadcast_object_list(found, dist.get_global_rank(group, 0), group)
         return found[0]
+
+
+class TacticTimes:
+    """The times of an operator's tactics, kept in a store; a bucket is a problem."""
+
+    def __init__(self, subject: Subject, store: StoreLocation) -> None:
+        self._subject = subject
+        self._cache = MeasurementCache(subject, store)
+
+    def choose(self, problem: Problem, configs: Sequence[Configuration], count: int) -> list[int]:
+        """Return the indices of ``count`` tactics to time; of all in the first buckets."""
+        earlier = self._cache.known_for_other_problems(Problem())  # of this bucket, too
+        if len({m.problem for m in earlier}) < FULL_BUCKETS:
+            return list(range(len(configs)))
+        space = ListedSpace(configs)
+        searcher = OrderedSearcher(space, problem=problem, other_measurements=earlier)
+        return sorted(space.index(config) for config in searcher.ask(count))
+
+    def record(self, problem: Problem, config: Configuration, time_ms: float) -> None:
+        """Remember a time in milliseconds; infinite is a failure."""
+        self._cache.append(self._measurement(problem, config, time_ms))
+
+    def estimates(
+        self, problem: Problem, times: Mapping[Configuration, float]
+    ) -> dict[Configuration, float]:
+        """Return the milliseconds of timed tactics as all buckets together tell them."""
+        others = self._cache.known_for_other_problems(problem)
+        space = ListedSpace(times)
+        searcher = OrderedSearcher(space, problem=problem, other_measurements=others)
+        searcher.tell([self._measurement(problem, c, t) for c, t in times.items()])
+        expected = searcher.search_posterior.log_mean
+        return {
+            config: math.exp(expected[i]) if math.isfinite(times[config]) else math.inf
+            for i, config in enumerate(space)
+        }
+
+    def _measurement(self, problem: Problem, config: Configuration, time_ms: float) -> Measurement:
+        ok = 0 < time_ms < math.inf
+        status, time_ms = (Status.OK, time_ms) if ok else (Status.RUNTIME_ERROR, math.nan)
+        return Measurement(
+            self._subject.kernel, problem, config, self._subject.device, status, time_ms,
+            source="flashinfer",
+        )  # fmt: skip
 
 
 @cache

@@ -17,9 +17,8 @@ from foretune.device import Device
 from foretune.errors import ForetuneError, ForetuneWarning, UsageError
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
-from foretune.tune.functions.options import TuneOptions, check_options
 from foretune.tune.functions.result import Best
-from foretune.tune.functions.tuning import tune_wrapped
+from foretune.tune.functions.tuning import TuneOptions, check_options, tune_wrapped
 from foretune.tune.store.cache import MeasurementCache
 from foretune.values import Value
 
@@ -80,12 +79,7 @@ def tune_function(
 
 
 class Tunable:
-    """A function that chooses its knobs at the first call of each shape; see `tunable`.
-
-    Attributes:
-        function: the plain function.
-        knobs: keyword argument -> values to choose from.
-    """
+    """A function that chooses its knobs at the first call of each shape; see `tunable`."""
 
     def __init__(
         self, function: Callable[..., Any], knobs: Mapping[str, Sequence[Value]],
@@ -213,19 +207,9 @@ def tunable(
     and types of arrays, integers and strings, but not by floats. If tuning fails, the function runs
     with its defaults, after one warning.
 
-    Args:
-        more_knobs: more knobs, for names that this decorator uses itself.
-        inputs: returns arguments of sizes (``inputs(N=4096)``), for ``foretune tune FILE:NAME``.
-        check: see `tune_function`.
-        verify: see `tune_function`.
-        tolerance: largest accepted relative difference.
-        restrictions: rules between knobs.
-        default: used until there is a choice; by default the function's own defaults.
-        name: name in the store.
-        cost: operations and bytes, see `tune_function`.
-        pinned: arguments whose values must stay, see `tune_function`.
-        options: budget, searcher, store and so on, see `TuneOptions`.
-        knobs: keyword argument -> values to choose from.
+    ``inputs`` returns arguments of sizes (``inputs(N=4096)``), for ``foretune tune FILE:NAME``.
+    ``default`` runs until there is a choice. ``more_knobs`` are knobs with names that this
+    decorator uses itself. The others are those of `tune_function`.
 
     Raises:
         UsageError: the function takes no argument of a knob's name.

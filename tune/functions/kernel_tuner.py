@@ -3,6 +3,8 @@
 Users of Kernel Tuner change one import. Arguments that are not supported are refused by name.
 """
 
+import json
+import os
 import platform as machine
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +14,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from foretune.collect.benchmark import environment
 from foretune.collect.devices import local_device
 from foretune.collect.power import explain_missing_meter, find_meter
 from foretune.collect.timing import Timing
@@ -26,14 +29,18 @@ from foretune.collect.wrapped.source import (
     read_source,
 )
 from foretune.collect.wrapped.source_kernel import SourceKernel, Verify
-from foretune.collect.wrapped.wrapped import CostOf, Restrictions
+from foretune.collect.wrapped.wrapped import CostOf, Restrictions, WrappedKernel
+from foretune.datasets.importers.kerneltuner import parse
 from foretune.device import Device
 from foretune.errors import MeterUnavailable, UnknownName, UsageError
 from foretune.expression import Expression
-from foretune.tune.functions.kernel_tuner_cache import KernelTunerCache
-from foretune.tune.functions.options import SearchOptions, TuneOptions
+from foretune.files import atomic_write
+from foretune.measurement import Measurement, Status
+from foretune.space import Configuration
 from foretune.tune.functions.result import Best
-from foretune.tune.functions.tuning import tune_wrapped
+from foretune.tune.functions.tuning import SearchOptions, TuneOptions, check_options, tune_wrapped
+from foretune.tune.results import TuneResult
+from foretune.tune.store.cache import MeasurementCache
 from foretune.tune.store.store import Store
 from foretune.values import Value
 
@@ -87,11 +94,9 @@ def tune_kernel(
     platform: int = 0,
     smem_args: Any = None,
     cmem_args: Any = None,
-    texmem_args: Any = None,
     compiler: str | None = None,
     compiler_options: Sequence[str] | None = None,
     defines: Mapping[str, Any] | None = None,
-    log: Any = None,
     iterations: int | None = None,
     block_size_names: Sequence[str] | None = None,
     quiet: bool = False,
@@ -99,12 +104,9 @@ def tune_kernel(
     strategy_options: Mapping[str, Any] | None = None,
     cache: str | None = None,
     metrics: Mapping[str, str | Callable[[dict[str, Any]], Any]] | None = None,
-    simulation_mode: Any = None,
-    parallel: Any = None,
     observers: Any = None,
     objective: str | Sequence[str] | None = None,
     objective_higher_is_better: bool | Sequence[bool] | None = None,
-    objectives: Any = None,
     seed: int | None = None,
     *,
     default: Mapping[str, Any] | None = None,
@@ -141,11 +143,9 @@ def tune_kernel(
         smem_args: ``{"size": bytes}`` of dynamic shared memory per block, in CUDA and HIP: a
             number, an expression or a function of knobs.
         cmem_args: name of a ``__constant__`` variable -> its array, in CUDA and HIP.
-        texmem_args: refused: CUDA 12 has no texture references.
         compiler: command that compiles C.
         compiler_options: its options.
         defines: replace the knobs' definitions.
-        log: refused.
         iterations: fixed number of repeats.
         block_size_names: knobs that are work-group sizes.
         quiet: print nothing.
@@ -153,12 +153,9 @@ def tune_kernel(
         strategy_options: only ``max_fevals``.
         cache: file in Kernel Tuner's format; its measurements are not repeated.
         metrics: name -> expression or function of a result.
-        simulation_mode: refused; use ``foretune replay``.
-        parallel: refused.
         observers: only for power and energy, which Foretune's own meter measures.
         objective: ``time`` or ``energy``.
         objective_higher_is_better: must be False.
-        objectives: refused; use ``foretune.tune_pareto``.
         seed: seed of the search.
         default: configuration to compare with; by default the first that works.
         cost: operations and bytes of one launch, if known.
@@ -170,10 +167,7 @@ def tune_kernel(
         MeterUnavailable: objective, limits or observers need power, which no meter here measures.
         MeasurementError: no configuration works; the message has the reason of the first.
     """
-    _reject_unsupported(
-        texmem_args=texmem_args, log=log, simulation_mode=simulation_mode, parallel=parallel,
-        objectives=objectives,
-    )  # fmt: skip
+    check_options(options)
     text, others, path = read_source(kernel_source)
     language = _language(lang, text, path)
     source = Source(
@@ -258,19 +252,6 @@ def _observed_quantities(observers: Sequence[Any]) -> dict[str, str]:
                 )
             found[name] = what
     return found
-
-
-def _reject_unsupported(**given: Any) -> None:
-    alternatives = {
-        "texmem_args": "CUDA 12 has no texture references; pass an array",
-        "log": "use Python's logging",
-        "simulation_mode": "use 'foretune replay'",
-        "parallel": "configurations are timed one at a time",
-        "objectives": "use foretune.tune_pareto",
-    }  # fmt: skip
-    for name, value in given.items():
-        if value is not None:
-            raise UsageError(f"tune_kernel does not take {name}: {alternatives[name]}")
 
 
 def _language(lang: str | None, text: Any, path: str) -> Any:
@@ -385,3 +366,83 @@ def _metrics(row: Mapping[str, Any], metrics: Mapping[str, Any]) -> dict[str, An
         columns = {n: np.array([so_far[n]]) for n in expression.names}
         found[name] = float(expression.evaluate(columns)[0])
     return found
+
+
+FAILURE_NAMES = {
+    "compile_error": "CompilationFailedConfig", "runtime_error": "RuntimeFailedConfig",
+    "timeout": "RuntimeFailedConfig", "invalid": "InvalidConfig", "wrong_result": "ErrorConfig",
+}  # fmt: skip
+"""Text in the file for each status."""
+
+
+class KernelTunerCache:
+    """One cache file of Kernel Tuner.
+
+    ``.json`` is added to its path if missing.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], kernel: str, problem_size: Any,
+        knobs: Mapping[str, Sequence[Value]], device: str,
+    ) -> None:  # fmt: skip
+        self.path = Path(path) if str(path).endswith(".json") else Path(f"{path}.json")
+        self._header: dict[str, Any] = {
+            "device_name": device,
+            "kernel_name": kernel,
+            "problem_size": "callable" if callable(problem_size) else problem_size,
+            "tune_params_keys": list(knobs),
+            "tune_params": {name: list(values) for name, values in knobs.items()},
+            "objective": ["time"],
+        }
+        self._entries: dict[str, dict[str, Any]] = {}
+        if self.path.exists():
+            self._entries = self._read()
+
+    def copy_to_store(
+        self, kernel: WrappedKernel, options: TuneOptions, device: Device | None
+    ) -> None:
+        """Put the file's measurements into the store, so that they are not repeated."""
+        device = device or local_device("cpu", measure=False)
+        cache = MeasurementCache.for_kernel(kernel, device, options.get("store"))
+        space, problem = kernel.space(kernel.problem()), kernel.problem()
+        known = {m.config for m in cache.known(problem)}
+        for entry in self._entries.values():
+            config = Configuration({name: entry[name] for name in kernel.knobs})
+            time = entry.get("time")
+            if config in known or config not in space or not isinstance(time, int | float):
+                continue
+            measured = Measurement(
+                kernel.name, problem, config, device.name, Status.OK, float(time),
+                tuple(map(float, entry.get("times", ()))),
+                source=f"kerneltuner {self.path.name}", environment=environment(kernel),
+            )  # fmt: skip
+            cache.append(measured)
+
+    def write(self, result: TuneResult, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Write the file's old entries and the new measurements.
+
+        Raises:
+            OutputError: it cannot be written.
+        """
+        for step, row in zip(result.trace, rows, strict=True):
+            key = ",".join(str(step.config[name]) for name in self._header["tune_params_keys"])
+            entry = dict(row)
+            if step.status in FAILURE_NAMES:
+                entry["time"] = FAILURE_NAMES[step.status]
+            self._entries.setdefault(key, entry)
+        head = json.dumps(self._header, indent=0)[:-2]  # its lines are as Kernel Tuner writes them
+        lines = [f"{json.dumps(key)}: {json.dumps(entry)}" for key, entry in self._entries.items()]
+        with atomic_write(self.path) as new:
+            new.write_text(head + ',\n"cache": {\n' + ",\n".join(lines) + "}\n}", encoding="utf-8")
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        found = parse(self.path)
+        for name in ("device_name", "kernel_name", "problem_size", "tune_params_keys"):
+            file_value, own_value = found.get(name), self._header[name]
+            same = list(file_value) if isinstance(file_value, list | tuple) else file_value
+            if same != (list(own_value) if isinstance(own_value, list | tuple) else own_value):
+                raise UsageError(
+                    f"{self.path} is of {name} {file_value!r}, not {own_value!r}: name another"
+                )
+        entries: dict[str, dict[str, Any]] = dict(found["cache"])
+        return entries

@@ -9,9 +9,8 @@ from foretune.collect.timing import Timing
 from foretune.collect.wrapped.program import Program, ProgramKernel
 from foretune.collect.wrapped.wrapped import CostOf, Restrictions
 from foretune.errors import UsageError
-from foretune.tune.functions.options import TuneOptions
 from foretune.tune.functions.result import Best
-from foretune.tune.functions.tuning import tune_wrapped
+from foretune.tune.functions.tuning import TuneOptions, tune_wrapped
 from foretune.values import Value
 
 EXTRA_RUNS = 10

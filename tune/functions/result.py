@@ -1,21 +1,57 @@
 """The result of tuning: the configuration, its speed-up, and ways to keep it."""
 
+import json
+import math
 import os
+import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foretune.errors import UsageError
+from foretune.errors import UnknownName, UsageError
 from foretune.files import atomic_write
 from foretune.kernel import Kernel
+from foretune.problem import Problem
 from foretune.result import Result
-from foretune.tune.heuristics.values import FORMATS, format_values
 from foretune.tune.results import TuneResult
+from foretune.tune.store.cache import StoreLocation
+from foretune.tune.store.store import Store
+from foretune.tune.store.subject import CANDIDATES_TAG, OBJECTIVE_TAG, matches
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+def _header(name: str, config: Mapping[str, Any], notes: Mapping[str, str]) -> str:
+    guard = f"{name.upper()}_TUNED_H"
+    lines = [f"/* {key}: {text.replace('*/', '* /')} */" for key, text in notes.items()]
+    for knob, value in config.items():
+        if not re.fullmatch(r"[A-Za-z_]\w*", knob):
+            raise UsageError(f"knob {knob!r} is no name that C has: export JSON instead")
+        option = isinstance(value, str) and value.startswith("-")
+        text = f"{knob} {int(value) if isinstance(value, bool) else value}"
+        lines.append(f"/* compile with {text} */" if option else f"#define {text}")
+    return "\n".join([f"#ifndef {guard}", f"#define {guard}", *lines, "#endif", ""])
+
+
+def _json(name: str, config: Mapping[str, Any], notes: Mapping[str, str]) -> str:
+    return json.dumps({"kernel": name, **notes, "config": dict(config)}, indent=1) + "\n"
+
+
+def _env(name: str, config: Mapping[str, Any], notes: Mapping[str, str]) -> str:
+    lines = [f"# {key}: {' '.join(text.split())}" for key, text in notes.items()]
+    lines += [
+        f"{re.sub(r'[^A-Za-z0-9_]', '_', f'{name}_{knob}').upper()}={shlex.quote(str(value))}"
+        for knob, value in config.items()
+    ]
+    return "\n".join([*lines, ""])
+
+
+WRITERS = {"h": _header, "json": _json, "env": _env}
+"""Ending of a file -> function of kernel, configuration and notes that returns its content."""
 
 
 def export_format(path: str | os.PathLike[str]) -> str:
@@ -25,19 +61,14 @@ def export_format(path: str | os.PathLike[str]) -> str:
         UsageError: there is none for it.
     """
     kind = Path(path).suffix.removeprefix(".")
-    if kind not in FORMATS:
-        raise UsageError(f"{path}: let it end in .{', .'.join(FORMATS)}")
+    if kind not in WRITERS:
+        raise UsageError(f"{path}: let it end in .{', .'.join(WRITERS)}")
     return kind
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Best(Result):
-    """The result of tuning a function, a source or a program.
-
-    Attributes:
-        kernel: the tuned kernel.
-        result: the search and the verdict.
-    """
+    """The result of tuning a function, a source or a program."""
 
     kernel: Kernel = field(compare=False)
     result: TuneResult
@@ -88,9 +119,6 @@ class Best(Result):
     def report(self, path: str | os.PathLike[str] | None = None) -> str:
         """Return the result as text; with a path, also write a page.
 
-        Args:
-            path: an HTML file, which opens offline.
-
         Raises:
             OutputError: it cannot be written.
         """
@@ -129,16 +157,53 @@ class Best(Result):
             UsageError: the suffix is another one.
             OutputError: the file cannot be written.
         """
-        kind = export_format(path)
+        write = WRITERS[export_format(path)]
+        notes = {"problem": str(self.result.problem), "device": self.result.device}
+        notes["verdict"] = self.headline
         with atomic_write(path) as new:
-            new.write_text(
-                format_values(kind, self.kernel.name, self.config, self._notes()), "utf-8"
-            )
+            new.write_text(write(self.kernel.name, self.config, notes), "utf-8")
         return Path(path)
 
-    def _notes(self) -> Mapping[str, str]:
-        return {
-            "problem": str(self.result.problem),
-            "device": self.result.device,
-            "verdict": self.headline,
-        }
+
+def best(
+    kernel: str, /, *, store: StoreLocation = None, device: str | None = None, **problem: Any
+) -> dict[str, Any]:
+    """Return the stored choice for a kernel, for example ``best("vector_add", n=4096)``.
+
+    A problem that was not tuned gets the choice of the nearest one: that with the nearest sizes on
+    a logarithmic scale, and otherwise equal values.
+
+    ``device`` is needed if the kernel was tuned on several; ``problem`` are some or all of the
+    problem's values.
+
+    Raises:
+        UsageError: the kernel was never tuned, or only for problems with other values.
+    """
+    if isinstance(store, bool):
+        raise UsageError("give the store's path or URL, or leave it out for your own")
+    reader = store if isinstance(store, Store) else Store(store)
+    subject = reader.newest_subject(kernel, device)
+    choices = {p: c for p, c in reader.choices(subject).items() if OBJECTIVE_TAG not in p}
+    wanted = Problem(problem)
+    if unknown := [name for name in wanted if not any(name in p for p in choices)]:
+        known = {name for p in choices for name in p} - {CANDIDATES_TAG}
+        raise UnknownName(f"problem parameter of {kernel}", unknown[0], known)
+    sizes = {n: v for n, v in wanted.items() if not isinstance(v, str | bool)}
+    others = Problem({n: v for n, v in wanted.items() if n not in sizes})
+    candidates = [(_distance(p, sizes), c) for p, c in choices.items() if matches(p, others)]
+    if not candidates:
+        raise UsageError(f"{kernel} was not tuned for {wanted}: tune it first")
+    min_distance = min(distance for distance, _ in candidates)
+    # Several choices for one problem with other knob values: the newest.
+    newest = max(
+        (c for distance, c in candidates if distance == min_distance), key=lambda c: c.chosen_at
+    )
+    return dict(newest.config)
+
+
+def _distance(problem: Problem, sizes: Mapping[str, float]) -> float:
+    """Return the log distance of a problem's sizes; infinite if one is missing."""
+    pairs = [(problem.get(name), wanted) for name, wanted in sizes.items()]
+    if any(isinstance(there, str | None) for there, _ in pairs):
+        return math.inf
+    return sum(abs(math.log((abs(float(a or 0)) + 1) / (abs(b) + 1))) for a, b in pairs)

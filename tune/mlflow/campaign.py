@@ -9,11 +9,9 @@ import numpy as np
 
 from foretune import plot
 from foretune.collect.benchmark import environment
-from foretune.datasets.runs import read_runs
 from foretune.errors import TrackingError
 from foretune.progress import SILENT, Progress
-from foretune.tune.campaign.finished import Campaign
-from foretune.tune.campaign.observer import CampaignObserver, CampaignStart
+from foretune.tune.campaign.observer import Campaign, CampaignObserver, CampaignStart
 from foretune.tune.mlflow.tracking import Tracker
 from foretune.tune.results import TuneResult
 
@@ -23,10 +21,6 @@ class CampaignTracker(CampaignObserver):
 
     Without MLflow it says so once, and the campaign can be tracked later. The folder's state keeps
     the ids of the runs, so that a continued campaign goes on in them.
-
-    Args:
-        tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
-        progress: told what happens.
 
     Raises:
         TrackingError: MLflow cannot be reached, or ``tracking_uri`` is given without MLflow.
@@ -91,7 +85,7 @@ class CampaignTracker(CampaignObserver):
         for path in (campaign.report, folder.runs):
             if path.exists():
                 tracker.log_file(run_id, path)
-        tracker.describe(run_id, _markdown_summary(campaign.results, self._start))
+        tracker.describe(run_id, campaign.headline)
         tracker.end_run(run_id)
         folder.save(mlflow_finished=run_id, mlflow_model=f"{model} ({made.reason})")
 
@@ -110,20 +104,3 @@ def _metrics(results: Sequence[TuneResult]) -> dict[str, float]:
         "verified_wins": float(sum(r.verified for r in results)),
         "inconclusive": float(sum(r.verdict == "inconclusive" for r in results)),
     }
-
-
-def _markdown_summary(results: Sequence[TuneResult], start: CampaignStart) -> str:
-    """Return a campaign's outcome as Markdown: the headline, and a line per problem."""
-    from foretune.tune.report.page import number
-    from foretune.tune.report.write import headline
-
-    lines = [
-        f"| {r.problem} | {number(r.baseline.value)} | {number(r.winner.value)} "
-        f"| {r.explanation} | {r.winner.config} |"
-        for r in results
-    ]  # fmt: skip
-    unit, runs = results[0].objective.unit, read_runs(start.folder.runs)
-    head = [f"| problem | default, {unit} | tuned, {unit} | verdict | configuration |",
-            "|---|---|---|---|---|"]  # fmt: skip
-    space_size = max(len(start.kernel.space(r.problem)) for r in results)
-    return "\n".join([f"**{headline(results, runs, space_size)}**", "", *head, *lines])

@@ -21,8 +21,7 @@ from foretune.models.saved.guides import SearchPredictor
 from foretune.models.saved.lookup import DEFAULT_URI, connect, read_predictor, root_cause
 from foretune.models.training import Training
 from foretune.redaction import redact
-from foretune.tune.mlflow.flavor import log_model
-from foretune.tune.mlflow.promotion import CHAMPION, PromotionDecision, decide_promotion
+from foretune.tune.mlflow.flavor import CHAMPION, PromotionDecision, decide_promotion, log_model
 from foretune.tune.report.page import ratio
 from foretune.tune.results import TuneResult
 from foretune.version import __version__
@@ -65,9 +64,7 @@ _MAX_BATCH_METRICS = 1000
 class Tracker:
     """Writes campaigns, trainings and plans to an MLflow server or file.
 
-    Args:
-        uri: tracking URI; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
-        experiment: in which experiment.
+    Without ``uri`` it is ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
 
     Raises:
         TrackingError: the server cannot be reached.
@@ -130,20 +127,9 @@ class Tracker:
 
     def log_trace(self, run_id: str, result: TuneResult) -> None:
         """Write a search's measurements as metric steps, and its verdict."""
-        from mlflow.entities import Metric
-
-        now, best, points = int(time.time() * 1000), np.inf, []
-        for number, step in enumerate(result.trace, start=1):
-            best = min(best, step.objective)
-            values = {
-                "time_ms": step.time_ms,
-                "power_w": step.power_w,
-                "predicted_ms": step.predicted_ms,
-                "best_so_far": best,
-            }
-            points += [Metric(k, v, now, number) for k, v in values.items() if np.isfinite(v)]
-        with _translate_errors(self.uri):
-            self._client.log_batch(run_id, metrics=points)
+        trace = result.to_frame().rename(columns={"best": "best_so_far"})
+        steps = ["time_ms", "power_w", "predicted_ms", "best_so_far"]
+        self.log_steps(run_id, trace[steps])
         winner = result.winner
         self.log(
             run_id,
@@ -216,11 +202,7 @@ class Tracker:
         ``mlflow.pyfunc.load_model("models:/foretune-KERNEL@champion")``. Tags of the run and of the
         model version hold the decision.
 
-        Args:
-            run_id: the run.
-            training: the predictor and its scores.
-            folder: the saved predictor.
-            source: the file with the training rows.
+        The predictor is saved in ``folder``; ``source`` is the file with the training rows.
 
         Raises:
             TrackingError: the server cannot be reached or refuses something.

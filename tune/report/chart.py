@@ -16,9 +16,7 @@ class Axis:
 
     Attributes:
         title: quantity and unit.
-        low, high: the ends.
         ticks: values with their labels.
-        log: whether the axis is logarithmic.
     """
 
     title: str
@@ -42,10 +40,8 @@ class Points:
     """Marks with optional tooltips; marks outside the axes are not drawn.
 
     Attributes:
-        x, y: coordinates.
         color: a CSS color, or a color of the page if it starts with ``@``.
         symbol: a symbol of the legend.
-        size_px: diameter of a circle.
         texts: a tooltip per mark, or none.
     """
 
@@ -62,9 +58,6 @@ class Line:
     """A line through points in their order, clipped at the axes.
 
     Attributes:
-        x, y: coordinates of the points.
-        color: as for `Points`.
-        width_px: line width.
         dash: SVG dash lengths; empty for a solid line.
         steps: whether the value stays constant until the next point.
     """
@@ -168,10 +161,6 @@ class Bars:
     """Horizontal bars of segments, the first bar on top.
 
     Attributes:
-        labels: one per bar.
-        segments: parts of the bars, from the left.
-        axis: the axis of their lengths.
-        mark: a line beside each bar.
         ends: a text after each bar, or none.
         start: value at which bars begin.
     """

@@ -1,12 +1,14 @@
 """The charts of a campaign's report; ``"@name"`` is a color of the page's style."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from foretune.device import Device, peak_rate
+from foretune.kernel import Kernel
 from foretune.objective import Objective
 from foretune.space import Configuration
 from foretune.tune.report.chart import (
@@ -22,7 +24,6 @@ from foretune.tune.report.chart import (
     value_axis,
 )
 from foretune.tune.report.page import number
-from foretune.tune.report.rates import Rate
 from foretune.tune.results import TuneResult
 
 MAX_POINTS = 1000
@@ -31,6 +32,50 @@ MAX_POINTS = 1000
 COMPARISON_MARKS = {"default": ("@quiet", "circle"), "tuned": ("@measured", "circle")}
 """Color and symbol in the roofline chart; other contenders use the library's."""
 LIBRARY_MARK = ("@library", "diamond")
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Rates of a contender; NaN if operations, bytes or the device's peak are unknown.
+
+    Attributes:
+        gflops: 1e9 operations per second.
+        gbps: 1e9 bytes per second.
+        roofline: roofline time divided by measured time.
+    """
+
+    name: str
+    gflops: float
+    gbps: float
+    roofline: float
+    dtype: str
+
+
+def rates(kernel: Kernel, result: TuneResult, device: Device) -> Iterator[Rate]:
+    """Yield the rates of default, winner and library call, if the objective is time."""
+    if result.objective is not Objective.TIME:
+        return
+    baseline, winner = result.baseline, result.winner
+    named = {"default": baseline} | ({"tuned": winner} if winner is not baseline else {})
+    named |= {result.library.name: result.library} if result.library else {}
+    for name, contender in named.items():
+        config = contender.config or baseline.config
+        assert config is not None
+        cost = kernel.cost(result.problem, config)
+        limit_ms = float(np.asarray(device.roofline_ms(cost)))
+        time_ms = contender.value
+        if math.isfinite(time_ms) and time_ms > 0:
+            gflops, gbps = cost.flops / time_ms / 1e6, cost.bytes_moved / time_ms / 1e6
+            yield Rate(name, float(gflops), float(gbps), limit_ms / time_ms, str(cost.dtype))
+
+
+def reproduce(result: TuneResult, kernel: str) -> str:
+    """Return the command that tunes the problem again without stored measurements."""
+    problem = ",".join(f"{name}={value}" for name, value in result.problem.items())
+    return (
+        f"foretune tune {kernel} --problem {problem} --budget {max(1, len(result.trace))} "
+        f"--objective {result.objective.value} --searcher {result.searcher} --store none"
+    )
 
 
 def trace_figure(result: TuneResult) -> Chart:

@@ -9,6 +9,7 @@ import pandas as pd
 
 from foretune.datasets.schema import columns_of
 from foretune.models.explanation import FEATURE_GROUPS, Importance
+from foretune.models.validation.evaluation import Validation
 from foretune.objective import Objective
 from foretune.tune.report.chart import Chart
 from foretune.tune.report.figures import MAX_POINTS, prediction_figure
@@ -38,11 +39,11 @@ def is_predicted(results: Sequence[TuneResult]) -> bool:
     )
 
 
-def prediction_clouds(held_out: pd.DataFrame) -> Iterator[tuple[str, Chart]]:
+def prediction_clouds(validation: Validation) -> Iterator[tuple[str, Chart]]:
     """Yield the title and the chart of each target's held-out rows."""
-    for target, rows in held_out.groupby("target", sort=False):
+    for target, rows in validation.held_out.items():
         coverage = float(rows["truth"].between(rows["low"], rows["high"]).mean())
-        what = TARGETS.get(str(target), str(target))
+        what = TARGETS.get(target, target)
         sample_note = f" ({MAX_POINTS:,} drawn)" if len(rows) > MAX_POINTS else ""
         title = (
             f"{what.partition(',')[0].capitalize()}: {percent(coverage)} of "

@@ -4,8 +4,6 @@ import math
 import os
 from pathlib import Path
 
-import pandas as pd
-
 from foretune.models.validation.evaluation import Validation
 from foretune.tune.report.figures import trace_figure
 from foretune.tune.report.page import render, write_page
@@ -54,13 +52,6 @@ def validation_page(title: str, validation: Validation) -> str:
     """Return the page with predicted and measured values of held-out rows, and all scores."""
     return render(
         Path(__file__).with_name("validation.html"), title=title, heading="Foretune",
-        headline=title, clouds=list(prediction_clouds(held_out_rows(validation))),
+        headline=title, clouds=list(prediction_clouds(validation)),
         validation=validation, targets=TARGETS, metrics=METRICS, nan=math.nan,
     )  # fmt: skip
-
-
-def held_out_rows(validation: Validation) -> pd.DataFrame:
-    """Return the held-out rows of all targets, with a column ``target``."""
-    tables = [rows.assign(target=name) for name, rows in validation.held_out.items()]
-    columns = ["target", "problem", "truth", "prediction", "low", "high"]
-    return pd.concat(tables, ignore_index=True) if tables else pd.DataFrame(columns=columns)

@@ -10,19 +10,23 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.runs import to_measurements
+from foretune.datasets.runs import read_runs, to_measurements
 from foretune.device import SPECS, Device
-from foretune.models.explanation import Importance
+from foretune.kernel import Kernel
+from foretune.models.explanation import Importance, importance, is_explainable, parameter_importance
 from foretune.models.validation.evaluation import Validation
 from foretune.objective import Objective
+from foretune.tune.campaign.observer import Campaign, CampaignObserver, CampaignStart
 from foretune.tune.report.figures import (
+    Rate,
     pareto_figure,
+    rates,
+    reproduce,
     roofline_figure,
     trace_figure,
     worth_figure,
 )
 from foretune.tune.report.page import counted, duration, percent, ratio, render, write_page
-from foretune.tune.report.rates import Rate, reproduce
 from foretune.tune.report.sections import (
     MAX_PARETO_CHARTS,
     METRICS,
@@ -34,7 +38,6 @@ from foretune.tune.report.sections import (
     prediction_clouds,
     strongest_features,
 )
-from foretune.tune.report.single import held_out_rows
 from foretune.tune.results import TuneResult
 
 _OUTCOME_TEXT = {
@@ -49,21 +52,11 @@ class ReportData:
     """Content of a report.
 
     Attributes:
-        kernel: the kernel's name.
-        device: the measured device.
-        objective: the minimized objective.
-        runs: the run table the predictor learned from.
-        validation: the predictor's validation.
         learned: counts of ``rows`` and ``problems`` in training.
-        results: one per tuned problem.
         importance: columns ``parameter``, ``factor`` and, if known, ``best``.
-        environment: versions.
         started_at: ISO time.
         seconds: wall time of the campaign.
         mlflow_uri: the tracking URI; None if the campaign is not tracked.
-        rates: rates of the contenders, per result.
-        space_size: number of configurations in the search space; None if unknown.
-        attribution: feature importance; None if the model has no exact contributions.
         kernel_location: the kernel's name in commands, if it differs.
     """
 
@@ -109,7 +102,7 @@ def write_report(path: str | os.PathLike[str], data: ReportData) -> Path:
         roofline=roofline_figure([str(r.problem) for r in results], data.rates, data.device)
         if any(data.rates)
         else None,
-        clouds=list(prediction_clouds(held_out_rows(data.validation))),
+        clouds=list(prediction_clouds(data.validation)),
         targets=TARGETS,
         metrics=METRICS,
         nan=math.nan,
@@ -211,3 +204,43 @@ def _is_unseen(result: TuneResult, runs: pd.DataFrame) -> bool:
 
 def _geometric_mean(values: list[float]) -> float:
     return float(np.exp(np.mean(np.log(values))))
+
+
+class ReportObserver(CampaignObserver):
+    """Writes ``report.html`` when a campaign finishes."""
+
+    def on_start(self, start: CampaignStart) -> None:
+        """Remember what the report is about."""
+        self._start = start
+
+    def on_finish(self, campaign: Campaign) -> None:
+        """Write the report."""
+        kernel, device = self._start.kernel, self._start.device
+        runs = read_runs(self._start.folder.runs)
+        write_report(campaign.report, _report_data(kernel, device, campaign, runs))
+
+
+def _report_data(
+    kernel: Kernel, device: Device, campaign: Campaign, runs: pd.DataFrame
+) -> ReportData:
+    predictor, results = campaign.training.predictor, list(campaign.results)
+    return ReportData(
+        kernel=kernel.name,
+        kernel_location=kernel.location or kernel.name,
+        device=device,
+        objective=results[0].objective,
+        runs=runs,
+        validation=campaign.training.validation,
+        learned=predictor.training_,
+        results=results,
+        importance=parameter_importance(
+            predictor, [r.problem for r in results], kernel.space, device
+        ),
+        environment=str(runs["environment"].iloc[-1]),
+        started_at=str(runs["recorded_at"].min()),
+        seconds=campaign.seconds,
+        mlflow_uri=campaign.mlflow_uri,
+        rates=[list(rates(kernel, r, device)) for r in results],
+        space_size=max(len(kernel.space(r.problem)) for r in results),
+        attribution=importance(predictor) if is_explainable(predictor) else None,
+    )

@@ -4,8 +4,8 @@ It has one row per configuration, so a new configuration costs one measurement. 
 known configuration does not touch it.
 """
 
+from foretune.tune.store.reader import StoreFile
 from foretune.tune.store.store import Store
-from foretune.tune.store.store_file import StoreFile
 from foretune.tune.store.subject import Choice, MergeReport, Subject, Summary
 
 __all__ = ["Choice", "MergeReport", "Store", "StoreFile", "Subject", "Summary"]

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from foretune.errors import ForetuneError, ForetuneWarning
 from foretune.measurement import Measurement
@@ -51,23 +51,6 @@ class FallibleStore:
             return default
 
 
-class Aliases(Protocol):
-    """Subjects under which other front ends look for the same runs, e.g. ``autotune``'s."""
-
-    def function_measurement(self, m: Measurement) -> tuple[Subject, Measurement] | None:
-        """Return a measurement as the other front end has it; None if it has none like it."""
-
-    def function_choice(
-        self, problem: Problem, kernel_choice: Choice
-    ) -> tuple[Subject, Problem, Choice] | None:
-        """Return a choice as the other front end has it; None if it has none like it."""
-
-    def stored_measurements(
-        self, problem: Problem, read: Callable[[Subject], list[Measurement]]
-    ) -> list[Measurement]:
-        """Return what the other front end measured of a problem; ``read`` asks the store."""
-
-
 class MeasurementCache:
     """Measurements and choices of one kernel on one device; new ones go to store and log.
 
@@ -76,8 +59,6 @@ class MeasurementCache:
         store: shared with other processes.
         log: gets a copy of everything measured or found, e.g. the run table a user asked for.
         shipped: results that came with a library; the store's are newer.
-        translate: applied to each measurement of the store; None drops it.
-        aliases: called on first use; returns the other names of the same runs.
         space_id: identifies the search space if the kernel has several; part of a choice's key.
     """
 
@@ -88,16 +69,11 @@ class MeasurementCache:
         *,
         log: "RunSink | None" = None,
         shipped: StoreReader | None = None,
-        translate: Callable[[Measurement], Measurement | None] | None = None,
-        aliases: Callable[[], Aliases] | None = None,
         space_id: str = "",
     ) -> None:
         self.subject = subject
         self._store = store if isinstance(store, FallibleStore) else FallibleStore(store)
-        self._log, self._shipped, self._translate = log, shipped, translate
-        self._make_aliases = aliases
-        self._aliases: Aliases | None = None
-        self._space_id = space_id
+        self._log, self._shipped, self._space_id = log, shipped, space_id
         self._runs: dict[Problem, dict[Configuration, Measurement]] | None = None
         self._choices: dict[Problem, Choice] = {}
         self._forgotten: set[Problem] = set()
@@ -110,7 +86,7 @@ class MeasurementCache:
         store: StoreLocation = None,
         log: "RunLog | None" = None,
     ) -> Self:
-        """Return the cache of a kernel; ``autotune`` finds the runs of a Triton kernel."""
+        """Return the cache of a kernel."""
         from foretune.collect.collection import CurrentRuns
         from foretune.collect.versions import toolchain
 
@@ -121,7 +97,6 @@ class MeasurementCache:
             subject,
             store,
             log=None if log is None else CurrentRuns(kernel, device, log),
-            aliases=_launch_view(kernel, device),
             space_id=kernel.space_id,
         )
 
@@ -147,9 +122,6 @@ class MeasurementCache:
         self._remember(measurements)
         if measurements:
             self._store.query(lambda store: store.put(self.subject, measurements), None)
-        for m in measurements:
-            if (aliases := self._get_aliases()) and (alias := aliases.function_measurement(m)):
-                self._store.query(lambda store, a=alias: store.put(a[0], [a[1]]), None)  # type: ignore[misc]
 
     def known(self, problem: Problem) -> list[Measurement]:
         """Return the store's measurements of a problem as of now, without those of the log."""
@@ -179,12 +151,9 @@ class MeasurementCache:
     ) -> Choice | None:
         """Return the choice for a problem with the same objective, limits and candidates.
 
-        Args:
-            problem: the problem.
-            objective: the objective and its limits.
-            candidates: identifies the configurations to choose from; None is the whole space.
-            among: accepted configurations; None accepts all.
-            unfinished: return what an interrupted search left, see `choose`.
+        ``candidates`` identifies the configurations to choose from (None: the whole space),
+        ``among`` the accepted ones (None: all). ``unfinished`` returns what an interrupted search
+        left.
         """
         if problem in self._forgotten:
             return None
@@ -192,15 +161,6 @@ class MeasurementCache:
         found = _as_list(self._choices.get(key))
         found = found or self._ask_all(lambda reader: _as_list(reader.choice(self.subject, key)))
         return next((c for c in found if among is None or c.config in among), None)
-
-    def all_choices(self, problem: Problem) -> list[tuple[Problem, Choice]]:
-        """Return the choices of all tagged problems, oldest first.
-
-        The list is empty if ``problem``, for which they are wanted, was forgotten.
-        """
-        if problem in self._forgotten:
-            return []
-        return self._ask_all(lambda reader: list(reader.choices(self.subject).items()))
 
     def choose(
         self,
@@ -223,9 +183,6 @@ class MeasurementCache:
                 lambda store: store.choose(self.subject, key, choice, replacing), choice
             )
         self._choices[key] = standing
-        aliases = self._get_aliases() if key == problem else None
-        if aliases and (alias := aliases.function_choice(problem, standing)):
-            self._store.query(lambda store: _choose_better(store, *alias), None)
         return standing
 
     def crashed_configurations(self, problem: Problem) -> list[Configuration]:
@@ -263,27 +220,18 @@ class MeasurementCache:
     def _loaded(self) -> dict[Problem, dict[Configuration, Measurement]]:
         if self._runs is None:
             self._runs = {}
-            self._remember(self._translated(self._read(self.subject, None)))
+            self._remember(self._read(None))
         return self._runs
 
     def _refresh(self, problem: Problem) -> None:
         """Read what other processes measured of a problem."""
-        if aliases := self._get_aliases():
-            read = self._read
-            self._remember(aliases.stored_measurements(problem, lambda s: read(s, None)))
         if self._runs is None:
             self._loaded()
         elif problem not in self._forgotten:
-            self._remember(self._translated(self._read(self.subject, problem)))
+            self._remember(self._read(problem))
 
-    def _translated(self, measurements: Iterable[Measurement]) -> Iterator[Measurement]:
-        translate = self._translate
-        for m in measurements:
-            if (translated := m if translate is None else translate(m)) is not None:
-                yield translated
-
-    def _read(self, subject: Subject, problem: Problem | None) -> list[Measurement]:
-        return self._ask_all(lambda reader: reader.measurements(subject, problem))
+    def _read(self, problem: Problem | None) -> list[Measurement]:
+        return self._ask_all(lambda reader: reader.measurements(self.subject, problem))
 
     def _remember(self, measurements: Iterable[Measurement]) -> None:
         runs = self._loaded()
@@ -294,11 +242,6 @@ class MeasurementCache:
         """Return the answers of what was shipped, then of the store, which is newer."""
         shipped = question(self._shipped) if self._shipped else list[T]()
         return shipped + self._store.query(question, list[T]())
-
-    def _get_aliases(self) -> Aliases | None:
-        if self._aliases is None and self._make_aliases is not None:
-            self._aliases = self._make_aliases()
-        return self._aliases
 
     def _choice_key(
         self,
@@ -326,25 +269,6 @@ def open_shipped(path: str | os.PathLike[str] | None) -> StoreReader | None:
     except ForetuneError as e:
         warnings.warn(f"shipped results are not used: {e}", ForetuneWarning, stacklevel=2)
         return None
-
-
-def _launch_view(kernel: "Kernel", device: "Device") -> Callable[[], Aliases] | None:
-    """Return what makes the names that a decorator of the same Triton function uses."""
-    from foretune.collect.kernels.triton_kernel import TritonKernel
-
-    if not isinstance(kernel, TritonKernel):
-        return None
-
-    def make() -> Aliases:
-        from foretune.tune.triton.launch_view import LaunchView
-
-        return LaunchView(kernel, device)
-
-    return make
-
-
-def _choose_better(store: Store, subject: Subject, problem: Problem, choice: Choice) -> None:
-    store.choose(subject, problem, choice, store.choice(subject, problem))
 
 
 def _as_list(choice: Choice | None) -> list[Choice]:

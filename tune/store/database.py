@@ -1,8 +1,10 @@
-"""The store's database connection, which stays open between transactions."""
+"""The store's database connection, which stays open between transactions, and its SQLite file."""
 
+import contextlib
 import os
 import sqlite3
 import threading
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,23 +12,144 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foretune.errors import StoreError
+from foretune.files import open_private
 from foretune.redaction import redact
-from foretune.tune.store.sqlite_file import (
-    PATH_ADVICE,
-    OpenFile,
-    enable_write_ahead_log,
-    make_file,
-    prepare_engine,
-    remove_stale_index,
-)
 
 if TYPE_CHECKING:
-    from sqlalchemy import Engine
+    from sqlalchemy import Connection, Engine
 
     from foretune.tune.store.sql import StoreTransaction
 
+PATH_ADVICE = "set FORETUNE_STORE to a file you can write"
+_SIDE_FILES = ("-wal", "-shm")
+"""Suffixes of the write-ahead log and of its shared index."""
+_NETWORK_FILE_SYSTEMS = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "lustre", "gpfs", "beegfs", "9p", "fuse.sshfs"}
+)
+"""Shared between machines. A write-ahead log needs memory shared by its users, so one machine."""
+_Identity = tuple[int, int]
+"""Device and inode."""
+
+
 _IDLE_CONNECTIONS = 2
 """Connections to an SQLite file that stay open; more threads than that open their own."""
+
+
+class OpenFile:
+    """A database file that has been opened, and its write-ahead log at that time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._identity = _identity(path)
+        self._side_files = {suffix: _identity(_beside(path, suffix)) for suffix in _SIDE_FILES}
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the path still leads to this file; False after it was deleted or emptied."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            return False
+        return found.st_size > 0 and (found.st_dev, found.st_ino) == self._identity
+
+    def detach(self) -> None:
+        """Unlink this file if it was emptied: closing it would write the log into it."""
+        with contextlib.suppress(OSError):
+            if self._path.stat().st_size == 0 and _identity(self._path) == self._identity:
+                self._path.unlink()
+
+    def remove_log(self) -> None:
+        """Delete the log after closing; SQLite would apply it to the file that came instead."""
+        for suffix, identity in self._side_files.items():
+            beside = _beside(self._path, suffix)
+            with contextlib.suppress(OSError):
+                if identity is not None and _identity(beside) == identity:
+                    beside.unlink()
+
+
+def _remove_stale_index(path: Path) -> None:
+    """Delete the index of a log whose database was deleted while others had it open.
+
+    Call it in an exclusive transaction, so that no other process makes the tables meanwhile.
+    """
+    with contextlib.suppress(OSError):
+        if path.stat().st_size == 0:
+            _beside(path, "-shm").unlink()
+
+
+def _make_file(path: Path) -> None:
+    """Make an empty file and its folder, for their owner alone; SQLite's other files follow it.
+
+    Raises:
+        StoreError: it cannot be made.
+    """
+    try:
+        path.parent.mkdir(0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            os.close(open_private(path))
+    except OSError as e:
+        raise StoreError(f"cannot write {path} ({e.strerror or e}): {PATH_ADVICE}") from e
+
+
+def _prepare_engine(engine: "Engine", patience_s: float) -> None:
+    """Begin transactions explicitly: the driver begins those that write too late, or never."""
+    from sqlalchemy import event
+
+    def connected(connection: Any, _record: Any) -> None:
+        connection.isolation_level = None
+        connection.execute(f"PRAGMA busy_timeout = {int(1000 * patience_s)}")
+        # In a write-ahead log, a crash of the process loses nothing; a power cut, the last rows.
+        connection.execute("PRAGMA synchronous = NORMAL")
+
+    def begin_transaction(connection: "Connection") -> None:
+        # A reader that turns writer while another writes fails at once, whatever the timeout.
+        kind = connection.get_execution_options().get("begin", "DEFERRED")
+        connection.exec_driver_sql(f"BEGIN {kind}")
+
+    event.listen(engine, "connect", connected)
+    event.listen(engine, "begin", begin_transaction)
+
+
+def _enable_write_ahead_log(engine: "Engine", path: Path, patience_s: float) -> None:
+    """Let readers read while one process writes; the file remembers it.
+
+    Changing the journal fails at once while others read, so it is tried for ``patience_s``.
+    """
+    if is_network_file_system(path):
+        return
+
+    give_up = time.monotonic() + patience_s
+    while True:
+        try:
+            with engine.connect() as connection:
+                raw: Any = connection.connection.dbapi_connection
+                raw.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as e:
+            if "locked" not in str(e) or time.monotonic() > give_up:
+                raise
+            time.sleep(0.01)
+
+
+def is_network_file_system(path: Path) -> bool:
+    """Return whether other machines may write to the file system of ``path``, too."""
+    import psutil
+
+    mounts = {m.mountpoint: m.fstype for m in psutil.disk_partitions(all=True)}
+    home = next((str(p) for p in path.parents if str(p) in mounts), "")
+    return mounts.get(home, "") in _NETWORK_FILE_SYSTEMS
+
+
+def _beside(path: Path, suffix: str) -> Path:
+    return path.with_name(path.name + suffix)
+
+
+def _identity(path: Path) -> _Identity | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 class Database:
@@ -36,10 +159,7 @@ class Database:
     when the file at the path is no longer the one that was opened. Other databases are connected
     for each transaction, because servers limit connections.
 
-    Args:
-        location: path of an SQLite file, or an SQLAlchemy URL.
-        patience_s: seconds to wait for other processes that write.
-        create: whether to make a missing folder, file or table; otherwise that is an error.
+    Without ``create``, a missing folder, file or table is an error.
     """
 
     def __init__(
@@ -66,24 +186,21 @@ class Database:
         return redact(self._url)
 
     @contextmanager
-    def read_transaction(self) -> Iterator["StoreTransaction"]:
-        """Return the tables in a transaction that only reads.
+    def transaction(self, write: bool = False) -> Iterator["StoreTransaction"]:
+        """Return the tables in a transaction, which is written completely or not at all.
 
         Raises:
-            StoreError: the database cannot be opened or read.
+            StoreError: the database cannot be opened, read or written, or is locked for too long.
         """
-        with self._transaction("DEFERRED") as rows:
-            yield rows
+        from foretune.tune.store.sql import StoreTransaction
 
-    @contextmanager
-    def write_transaction(self) -> Iterator["StoreTransaction"]:
-        """Return the tables in a transaction that is written completely or not at all.
-
-        Raises:
-            StoreError: the database cannot be opened or written, or is locked for too long.
-        """
-        with self._transaction("IMMEDIATE") as rows:
-            yield rows
+        begin = "IMMEDIATE" if write else "DEFERRED"
+        with (
+            self._translate_errors(),
+            self._get_engine().connect().execution_options(begin=begin) as connection,
+            connection.begin(),
+        ):
+            yield StoreTransaction(connection)
 
     def close(self) -> None:
         """Close idle connections; the next transaction opens new ones."""
@@ -101,33 +218,18 @@ class Database:
         if self._dispose is not None:
             self._dispose.detach()
 
-    @contextmanager
-    def _transaction(self, begin: str) -> Iterator["StoreTransaction"]:
-        from foretune.tune.store.sql import StoreTransaction
-
-        with (
-            self._translate_errors(),
-            self._get_engine().connect().execution_options(begin=begin) as connection,
-            connection.begin(),
-        ):
-            yield StoreTransaction(connection)
-
     def _get_engine(self) -> "Engine":
         engine = self._engine
         if engine is not None and (self._file is None or self._file.is_current):
             return engine
         with self._open_lock:
             if self._engine is not None and self._file is not None and not self._file.is_current:
-                self._let_go_of_file(self._file)
+                self._file.detach()
+                self.close()
+                self._file.remove_log()
             if self._engine is None:
                 self._engine = self._open()
             return self._engine
-
-    def _let_go_of_file(self, file: OpenFile) -> None:
-        """Close connections to a file that was deleted, emptied or replaced."""
-        file.detach()
-        self.close()
-        file.remove_log()
 
     def _open(self) -> "Engine":
         if self._url in ("sqlite://", ":memory:"):
@@ -157,28 +259,24 @@ class Database:
                 pool_use_lifo=True,
             )  # fmt: skip
         if engine.dialect.name == "sqlite":
-            prepare_engine(engine, self._lock_timeout_s)
+            _prepare_engine(engine, self._lock_timeout_s)
+        elif engine.dialect.name != "postgresql":
+            raise StoreError(f"{self.name}: a store is an SQLite file or in PostgreSQL")
         return engine
 
     def _prepare_tables(self, engine: "Engine") -> None:
-        """Create missing tables, or migrate old ones."""
-        from foretune.tune.store.tables import SCHEMA_VERSION, migrate, stored_version
+        """Create missing tables."""
+        from foretune.tune.store.sql import stored_version
 
         file = engine.url.database if engine.dialect.name == "sqlite" else None
         if not self._may_create:
             self._require_file(file)
         elif file is not None and not file.startswith("file:"):
-            make_file(Path(file))
+            _make_file(Path(file))
         with engine.connect() as connection:
             found = stored_version(connection)
         if found is None:
             self._create(engine)
-        elif found < SCHEMA_VERSION:
-            with (
-                engine.connect().execution_options(begin="IMMEDIATE") as connection,
-                connection.begin(),
-            ):
-                migrate(connection)
 
     def _require_file(self, file: str | None) -> None:
         """Raise StoreError if there is no file: connecting would make an empty one."""
@@ -192,17 +290,28 @@ class Database:
         """Make the tables in one transaction, unless another process was faster."""
         from sqlalchemy.exc import DBAPIError
 
-        from foretune.tune.store.tables import stored_version
+        from foretune.tune.store.sql import (
+            SCHEMA_VERSION,
+            insert_missing,
+            metadata,
+            stored_version,
+            version,
+        )
 
         if not self._may_create:
             raise StoreError(f"{self.name} is not a store: it has no tables of Foretune's")
         if self._path is not None:
             with engine.connect().execution_options(begin="EXCLUSIVE") as connection:
                 connection.begin()
-                remove_stale_index(self._path)
-            enable_write_ahead_log(engine, self._path, self._lock_timeout_s)
+                _remove_stale_index(self._path)
+            _enable_write_ahead_log(engine, self._path, self._lock_timeout_s)
         try:
-            _make_tables(engine)
+            with (
+                engine.connect().execution_options(begin="IMMEDIATE") as connection,
+                connection.begin(),
+            ):
+                metadata.create_all(connection)
+                insert_missing(connection, version, [{"version": SCHEMA_VERSION}])
         except DBAPIError:  # PostgreSQL lets two processes create a table, and fails the second
             with engine.connect() as connection:
                 if stored_version(connection) is None:
@@ -243,15 +352,6 @@ class Database:
         if "readonly" in low or "unable to open" in low or "disk" in low:
             return f"cannot write {self.name} ({reason}): {PATH_ADVICE}"
         return f"{self.name}: {reason}"
-
-
-def _make_tables(engine: "Engine") -> None:
-    from foretune.tune.store.sql import insert_missing
-    from foretune.tune.store.tables import SCHEMA_VERSION, metadata, version
-
-    with engine.connect().execution_options(begin="IMMEDIATE") as connection, connection.begin():
-        metadata.create_all(connection)
-        insert_missing(connection, version, [{"version": SCHEMA_VERSION}])
 
 
 _DATABASES: "weakref.WeakSet[Database]" = weakref.WeakSet()

@@ -21,13 +21,16 @@ from foretune.files import atomic_write, parse_json, read_bytes, translate_read_
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.store.json_rows import (
+from foretune.tune.store.subject import (
+    Choice,
+    Subject,
     choice_from_record,
     choice_to_record,
+    group_by_problem,
     measurement_from_record,
     measurement_to_record,
+    sort_key,
 )
-from foretune.tune.store.subject import Choice, Subject, group_by_problem, sort_key
 
 FORMAT = "foretune tuned results"
 VERSION = 1
@@ -103,7 +106,7 @@ def read_file(path: Path) -> Any:
     return data
 
 
-def iter_problems(
+def problems_in(
     data: Mapping[str, Any],
 ) -> Iterator[tuple[Subject, Problem, Choice | None, dict[Configuration, Measurement]]]:
     """Yield subject, problem, choice and measurements of each problem in an exported file's JSON.

@@ -4,13 +4,16 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foretune.errors import UnknownName, UsageError
+from foretune.errors import StoreError, UnknownName, UsageError
+from foretune.files import translate_read_errors
 from foretune.measurement import Measurement
 from foretune.problem import Problem
-from foretune.tune.store.json_rows import timestamp
-from foretune.tune.store.subject import Choice, Subject, Summary, without_tags
+from foretune.space import Configuration
+from foretune.tune.store.file import problems_in, read_file, write_file
+from foretune.tune.store.subject import Choice, Subject, Summary, timestamp, without_tags
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -105,8 +108,6 @@ class StoreReader(ABC):
             UnknownName: the kernel was never tuned.
             StoreError: the file cannot be written.
         """
-        from foretune.tune.store.file import write_file
-
         subjects = sorted(self.find_subjects(kernel))
         write_file(path, ((s, self.choices(s), self.measurements(s)) for s in subjects))
 
@@ -125,3 +126,44 @@ class StoreReader(ABC):
             failed=sum(not m.ok for m in measured),
             choices=len(set(map(without_tags, chosen))),
         )
+
+
+class StoreFile(StoreReader):
+    """The content of an exported file, read once.
+
+    Raises:
+        StoreError: the file cannot be read, or is not an export.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self._path = Path(path)
+        self._measured: dict[Subject, dict[Problem, dict[Configuration, Measurement]]] = {}
+        self._chosen: dict[Subject, dict[Problem, Choice]] = {}
+        data = read_file(self._path)
+        with translate_read_errors(
+            path, StoreError, "is damaged ({}): export it again", passthrough=StoreError
+        ):
+            for subject, problem, choice, measured in problems_in(data):
+                self._measured.setdefault(subject, {})[problem] = measured
+                chosen = self._chosen.setdefault(subject, {})
+                if choice is not None:
+                    chosen[problem] = choice
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return str(self._path)
+
+    def subjects(self) -> list[Subject]:
+        """Return all subjects in alphabetical order."""
+        return sorted(self._measured)
+
+    def measurements(self, subject: Subject, problem: Problem | None = None) -> list[Measurement]:
+        """Return the measurements of a subject, of one problem or all of them."""
+        of_subject = self._measured.get(subject, {})
+        wanted = of_subject.values() if problem is None else [of_subject.get(problem, {})]
+        return [m for measured in wanted for m in measured.values()]
+
+    def choices(self, subject: Subject) -> dict[Problem, Choice]:
+        """Return all choices of a subject."""
+        return dict(self._chosen.get(subject, {}))

@@ -1,18 +1,99 @@
-"""The store's SQL statements. Rows are plain dictionaries and tuples with opaque JSON."""
+"""The store's tables and SQL statements. Rows are plain dictionaries and tuples with opaque JSON.
+
+What varies between kernels is one JSON column, so a new parameter needs no new table.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from types import SimpleNamespace
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Table, bindparam, delete, func, insert, select
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Double,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    bindparam,
+    delete,
+    func,
+    insert,
+    inspect,
+    select,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 
-from foretune.tune.store.tables import choices, marks, measurements, subjects
+from foretune.errors import StoreError
+
+SCHEMA_VERSION = 2
+
+metadata = MetaData()
+
+
+def _key(name: str, length: int) -> Column[Any]:
+    return Column(name, String(length), primary_key=True)
+
+
+def _sequence() -> Column[Any]:
+    """Return the column with the order of writing; the clocks of several machines differ."""
+    return Column("sequence", BigInteger, nullable=False, index=True, server_default="0")
+
+
+version = Table("foretune_version", metadata, Column("version", Integer, primary_key=True))
+subjects = Table(
+    "foretune_subjects", metadata, _key("id", 32),
+    *(Column(name, Text, nullable=False) for name in ("kernel", "source", "device", "versions")),
+)  # fmt: skip
+measurements = Table(
+    "foretune_measurements", metadata, _key("subject", 32), _key("problem", 16), _key("config", 16),
+    Column("described", Text, nullable=False),  # the problem, JSON
+    Column("record", Text, nullable=False),
+    _sequence(),
+)  # fmt: skip
+choices = Table(
+    "foretune_choices", metadata, _key("subject", 32), _key("problem", 16),
+    Column("described", Text, nullable=False),
+    Column("record", Text, nullable=False),
+    Column("measured", Integer, nullable=False),
+    _sequence(),
+)  # fmt: skip
+marks = Table(
+    "foretune_begun", metadata, _key("subject", 32), _key("problem", 16), _key("config", 16),
+    _key("host", 255),
+    Column("pid", Integer, primary_key=True, autoincrement=False),
+    Column("started", Double, nullable=False),
+    Column("described", Text, nullable=False),  # the configuration, JSON
+    Column("since", Double, nullable=False),
+)  # fmt: skip
+
+
+def stored_version(connection: Connection) -> int | None:
+    """Return the version of the tables; None without tables.
+
+    Raises:
+        StoreError: another version of Foretune made them.
+    """
+    if not inspect(connection).has_table(version.name):
+        return None
+    found = connection.execute(select(version.c.version)).scalar()
+    if found not in (None, SCHEMA_VERSION):
+        raise StoreError(
+            f"the store has version {found}, this Foretune knows version {SCHEMA_VERSION}: "
+            "install another Foretune, or set FORETUNE_STORE to another file"
+        )
+    return found
+
 
 Row = Mapping[str, Any]
 Replace = Literal["always", "not worse", "better"]
 """When a row takes the place of another with the same key: see `_UPSERT_CONDITIONS`."""
+TableName = Literal["subjects", "measurements", "choices"]
+_TABLES: Mapping[TableName, Table] = {
+    "subjects": subjects, "measurements": measurements, "choices": choices,
+}  # fmt: skip
 _INSERT: Mapping[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 _UPSERT_CONDITIONS: Mapping[Replace, Any] = {
     "always": None,
@@ -32,19 +113,15 @@ class StoreTransaction:
         c = subjects.c
         return self._fetch_all(select(c.kernel, c.source, c.device, c.versions))
 
-    def measurement_rows(self, subject: str, problem: str | None) -> list[tuple[str, ...]]:
-        """Return (problem, record) of each configuration measured, oldest first."""
-        c = measurements.c
-        query = select(c.described, c.record).where(
-            *_column_filters(measurements, subject, problem)
+    def rows(
+        self, name: TableName, subject: str, problem: str | None = None
+    ) -> list[tuple[str, ...]]:
+        """Return (problem, record) of each measurement or choice, oldest first."""
+        table = _TABLES[name]
+        query = select(table.c.described, table.c.record).where(
+            *_column_filters(table, subject, problem)
         )
-        return self._fetch_all(query.order_by(c.sequence, c.problem, c.config))
-
-    def choice_rows(self, subject: str, problem: str | None) -> list[tuple[str, ...]]:
-        """Return (problem, record) of each choice, oldest first."""
-        c = choices.c
-        query = select(c.described, c.record).where(*_column_filters(choices, subject, problem))
-        return self._fetch_all(query.order_by(c.sequence, c.problem))
+        return self._fetch_all(query.order_by(table.c.sequence, *table.primary_key))
 
     def marks_of_host(self, subject: str, problem: str, host: str) -> list[tuple[Any, ...]]:
         """Return (pid, start time, configuration) of the marks of a host."""
@@ -72,29 +149,28 @@ class StoreTransaction:
         )
         return bool(self._fetch_all(query))
 
-    def insert_subject(self, subject: Row) -> None:
-        """Write a subject unless it exists."""
-        self._insert_missing(subjects, [subject])
+    def insert_missing(self, name: TableName, row: Row) -> None:
+        """Write a row unless there is one with its key."""
+        table = _TABLES[name]
+        insert_missing(self._connection, table, self._with_sequence(table, [row]))
 
-    def upsert_measurements(self, rows: Sequence[Row]) -> None:
-        """Write measurements, replacing those of the same configurations."""
-        self._upsert(measurements, rows, "always")
-
-    def upsert_choices(self, rows: Sequence[Row]) -> None:
-        """Write choices, replacing those that rest on fewer or as many measurements."""
-        self._upsert(choices, rows, "not worse")
-
-    def insert_choice(self, choice: Row) -> None:
-        """Write a choice unless its problem has one."""
-        self._insert_missing(choices, self._with_sequence(choices, [choice]))
-
-    def insert_better_choice(self, choice: Row) -> None:
-        """Write a choice unless its problem has one that rests on as many measurements."""
-        self._upsert(choices, [choice], "better")
+    def upsert(self, name: TableName, rows: Sequence[Row], replace: Replace = "always") -> None:
+        """Write rows in the place of those with the same keys."""
+        table = _TABLES[name]
+        # Sorted, so that two processes that write the same rows cannot wait for each other.
+        rows = sorted(
+            self._with_sequence(table, rows),
+            key=lambda row: [row[column.name] for column in table.primary_key],
+        )
+        if rows:
+            dialect = self._connection.dialect.name
+            self._connection.execute(_upsert_statement(dialect, table, replace), rows)
 
     def mark(self, mark: Row) -> None:
         """Mark a configuration as being measured by a process."""
-        self._connection.execute(delete(marks).where(*_key_filters(marks, mark)))
+        self._connection.execute(
+            delete(marks).where(*(c == mark[c.name] for c in marks.primary_key))
+        )
         self._connection.execute(insert(marks), [mark])
 
     def unmark(self, configs: Sequence[Row]) -> None:
@@ -120,48 +196,21 @@ class StoreTransaction:
     def _fetch_all(self, query: Any) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in self._connection.execute(query)]
 
-    def _insert_missing(self, table: Table, rows: Sequence[Row]) -> None:
-        insert_missing(self._connection, table, rows)
-
-    def _upsert(self, table: Table, rows: Sequence[Row], replace: Replace) -> None:
-        # Sorted, so that two processes that write the same rows cannot wait for each other.
-        rows = sorted(
-            self._with_sequence(table, rows),
-            key=lambda row: [row[column.name] for column in table.primary_key],
-        )
-        if rows and (dialect := self._connection.dialect.name) in _INSERT:
-            self._connection.execute(_upsert_statement(dialect, table, replace), rows)
-            return
-        better = _UPSERT_CONDITIONS[replace]
-        for row in rows:
-            same = _key_filters(table, row)
-            existing = self._connection.execute(
-                select(table).where(*same).with_for_update()
-            ).first()
-            if existing is None or better is None or better(SimpleNamespace(**row), existing):
-                self._connection.execute(delete(table).where(*same))
-                self._connection.execute(insert(table), [row])
-
     def _with_sequence(self, table: Table, rows: Sequence[Row]) -> list[Row]:
         """Return the rows with their place in the order of writing.
 
         Two simultaneous transactions may use the same numbers; then neither came first.
         """
+        if "sequence" not in table.c:
+            return list(rows)
         last = self._connection.execute(_last_sequence(table)).scalar() or 0
         return [{**row, "sequence": last + i} for i, row in enumerate(rows, start=1)]
 
 
 def insert_missing(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
     """Write the rows with new keys."""
-    if (dialect := connection.dialect.name) in _INSERT:
-        connection.execute(_insert_missing_statement(dialect, table), list(rows))
-        return
-    for row in rows:
-        existing = connection.execute(
-            select(table).where(*_key_filters(table, row)).with_for_update()
-        )
-        if existing.first() is None:
-            connection.execute(insert(table), [row])
+    statement = _insert_missing_statement(connection.dialect.name, table)
+    connection.execute(statement, list(rows))
 
 
 # Statements are built once: building one takes longer than SQLite needs to run it.
@@ -195,7 +244,3 @@ def _delete_statement(table: Table, names: tuple[str, ...]) -> Any:
 def _column_filters(table: Table, subject: str | None, problem: str | None) -> list[Any]:
     wanted = {"subject": subject, "problem": problem}
     return [table.c[name] == value for name, value in wanted.items() if value is not None]
-
-
-def _key_filters(table: Table, row: Row) -> list[Any]:
-    return [column == row[column.name] for column in table.primary_key]

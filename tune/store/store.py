@@ -1,12 +1,15 @@
 """The tuning store: a database of measurements and choices."""
 
+import functools
 import json
+import math
 import os
+import platform
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from foretune.errors import StoreError, UsageError
@@ -14,17 +17,17 @@ from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store.database import Database
-from foretune.tune.store.json_rows import (
+from foretune.tune.store.reader import StoreFile, StoreReader
+from foretune.tune.store.subject import (
+    Choice,
+    MergeReport,
+    Subject,
     choice_from_record,
     choice_to_record,
     measurement_from_record,
     measurement_to_record,
     timestamp,
 )
-from foretune.tune.store.process import Process, this_process
-from foretune.tune.store.reader import StoreReader
-from foretune.tune.store.store_file import StoreFile
-from foretune.tune.store.subject import Choice, Conflict, MergeReport, Subject
 from foretune.values import FrozenParameters
 
 LOCK_TIMEOUT_S = 10.0
@@ -88,15 +91,15 @@ class Store(StoreReader):
             RunTableError: a measurement contradicts itself; none is stored.
         """
         rows = [_measured_row(subject, m) for m in measurements]
-        with self._database.write_transaction() as table:
-            table.insert_subject(_subject_row(subject))
-            table.upsert_measurements(rows)
+        with self._database.transaction(write=True) as table:
+            table.insert_missing("subjects", _subject_row(subject))
+            table.upsert("measurements", rows)
             table.unmark(rows)
 
     def measurements(self, subject: Subject, problem: Problem | None = None) -> list[Measurement]:
         """Return the last measurement of each configuration in the order of writing."""
-        with self._database.read_transaction() as table:
-            rows = table.measurement_rows(subject.id, problem.id if problem is not None else None)
+        with self._database.transaction() as table:
+            rows = table.rows("measurements", subject.id, None if problem is None else problem.id)
         with self._translate_row_errors():
             return [
                 measurement_from_record(json.loads(record), subject, Problem(json.loads(described)))
@@ -105,7 +108,7 @@ class Store(StoreReader):
 
     def begin_measurement(self, subject: Subject, problem: Problem, config: Configuration) -> None:
         """Mark a configuration as being measured here; `put` and `end_measurement` undo it."""
-        with self._database.write_transaction() as table:
+        with self._database.transaction(write=True) as table:
             table.mark(_new_mark(subject, problem, config))
 
     def try_claim(
@@ -115,17 +118,13 @@ class Store(StoreReader):
 
         Claims of other hosts expire after `MAX_CLAIM_S`, because their processes may have died.
 
-        Args:
-            subject: the kernel, device and toolchain.
-            problem: the problem.
-            config: the configuration.
-            remeasure: claim it even if it has a measurement.
+        With ``remeasure``, a configuration that has a measurement is claimed, too.
 
         Returns:
             Whether this process may measure it.
         """
         new_mark = _new_mark(subject, problem, config)
-        with self._database.write_transaction() as table:
+        with self._database.transaction(write=True) as table:
             if not remeasure and table.is_measured(new_mark):
                 return False
             for host, pid, started, since in table.marks_of_configuration(new_mark):
@@ -145,7 +144,7 @@ class Store(StoreReader):
         me = this_process()
         mark = {"subject": subject.id, "problem": problem.id, "config": config.id,
                 "host": me.host, "pid": me.pid}  # fmt: skip
-        with self._database.write_transaction() as table:
+        with self._database.transaction(write=True) as table:
             table.unmark([mark])
 
     def crashed_configurations(self, subject: Subject, problem: Problem) -> list[Configuration]:
@@ -154,7 +153,7 @@ class Store(StoreReader):
         They crash or hang, so they should not be tried again.
         """
         host = this_process().host
-        with self._database.read_transaction() as table:
+        with self._database.transaction() as table:
             marks = table.marks_of_host(subject.id, problem.id, host)
         deaths = Counter(
             text for pid, started, text in marks if Process(host, pid, started).is_alive is False
@@ -174,40 +173,34 @@ class Store(StoreReader):
         Processes that tune at the same time thus agree. A stored choice is replaced only by one
         that rests on more measurements and names it as ``replacing``.
 
-        Args:
-            subject: the kernel, device and toolchain.
-            problem: the problem.
-            choice: proposed by this process.
-            replacing: the choice that was stored when this process began.
-
         Raises:
             UsageError: the choice's method does not exist.
         """
         row = _chosen_row(subject, problem, choice)
-        with self._database.write_transaction() as table:
-            table.insert_subject(_subject_row(subject))
-            stands = self._choices(table.choice_rows(subject.id, problem.id)).get(problem)
+        with self._database.transaction(write=True) as table:
+            table.insert_missing("subjects", _subject_row(subject))
+            stands = self._choices(table.rows("choices", subject.id, problem.id)).get(problem)
             if stands is not None and stands == replacing:
-                table.insert_better_choice(row)
+                table.upsert("choices", [row], "better")
             else:
-                table.insert_choice(row)
-            chosen = table.choice_rows(subject.id, problem.id)
+                table.insert_missing("choices", row)
+            chosen = table.rows("choices", subject.id, problem.id)
         return self._choices(chosen)[problem]
 
     def choice(self, subject: Subject, problem: Problem) -> Choice | None:
         """Return the choice for a problem; None if there is none yet."""
-        with self._database.read_transaction() as table:
-            stands = table.choice_rows(subject.id, problem.id)
+        with self._database.transaction() as table:
+            stands = table.rows("choices", subject.id, problem.id)
         return self._choices(stands).get(problem)
 
     def choices(self, subject: Subject) -> dict[Problem, Choice]:
         """Return all choices of a subject, oldest first."""
-        with self._database.read_transaction() as table:
-            return self._choices(table.choice_rows(subject.id, None))
+        with self._database.transaction() as table:
+            return self._choices(table.rows("choices", subject.id))
 
     def subjects(self) -> list[Subject]:
         """Return all subjects in alphabetical order."""
-        with self._database.read_transaction() as table:
+        with self._database.transaction() as table:
             return sorted(Subject(*row) for row in table.subjects())
 
     def forget(self, subject: Subject | None = None, problem: Problem | None = None) -> int:
@@ -221,7 +214,7 @@ class Store(StoreReader):
         """
         if subject is None and problem is not None:
             raise UsageError("a problem can be forgotten for one subject only: name it")
-        with self._database.write_transaction() as table:
+        with self._database.transaction(write=True) as table:
             return table.delete(
                 None if subject is None else subject.id, None if problem is None else problem.id
             )
@@ -254,18 +247,14 @@ class Store(StoreReader):
             p: c for p, c in proposed.items()
             if p not in existing_choices or _choice_rank(c) > _choice_rank(existing_choices[p])
         }  # fmt: skip
-        conflicts = [
-            conflict for key in incoming.keys() & existing.keys()
-            if (conflict := Conflict.between(existing[key], incoming[key], key in new_measurements))
-        ]  # fmt: skip
-        with self._database.write_transaction() as table:
-            table.insert_subject(_subject_row(subject))
-            table.upsert_measurements(
-                [_measured_row(subject, m) for m in new_measurements.values()]
-            )
-            table.upsert_choices([_chosen_row(subject, p, c) for p, c in better.items()])
+        with self._database.transaction(write=True) as table:
+            table.insert_missing("subjects", _subject_row(subject))
+            measured = [_measured_row(subject, m) for m in new_measurements.values()]
+            table.upsert("measurements", measured)
+            chosen = [_chosen_row(subject, p, c) for p, c in better.items()]
+            table.upsert("choices", chosen, "not worse")
         same = len(incoming) - len(new_measurements) + len(proposed) - len(better)
-        return MergeReport(0, len(new_measurements), len(better), same, tuple(sorted(conflicts)))
+        return MergeReport(0, len(new_measurements), len(better), same)
 
     def _choices(self, rows: Iterable[tuple[str, ...]]) -> dict[Problem, Choice]:
         with self._translate_row_errors():
@@ -343,3 +332,50 @@ def _new_mark(subject: Subject, problem: Problem, config: Configuration) -> dict
 
 def _json(values: FrozenParameters) -> str:
     return json.dumps(dict(values))
+
+
+_START_TOLERANCE_S = 2.0
+"""Setting the clock changes a process's apparent start time by up to this much."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of a host; the start time (seconds since 1970) distinguishes reused pids."""
+
+    host: str
+    pid: int
+    started: float
+
+    @property
+    def is_alive(self) -> bool | None:
+        """Whether it still runs; None if unknown: on another host, or hidden by permissions."""
+        if self.host != platform.node():
+            return None
+        now = _start_time(self.pid)
+        if now is None:
+            return False
+        return None if math.isnan(now) else abs(now - self.started) <= _START_TOLERANCE_S
+
+
+def this_process() -> Process:
+    """Return the calling process; after a fork, the child."""
+    return _process(os.getpid())
+
+
+@functools.cache
+def _process(pid: int) -> Process:
+    return Process(platform.node(), pid, _start_time(pid) or math.nan)
+
+
+def _start_time(pid: int) -> float | None:
+    """Return a process's start time; None without such a process, NaN without permission."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        killed = process.status() == psutil.STATUS_ZOMBIE  # and its parent does not know yet
+        return None if killed else float(process.create_time())
+    except psutil.NoSuchProcess:
+        return None
+    except psutil.AccessDenied:
+        return math.nan

@@ -3,12 +3,14 @@
 import datetime
 import hashlib
 import json
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, get_args
 
-from foretune.measurement import Measurement
+from foretune.errors import RunTableError, UsageError
+from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.values import FrozenParameters
@@ -23,16 +25,11 @@ OBJECTIVE_TAG = "tuned_for"
 """Tag in a choice's problem: objective and limits, if they are not just time."""
 
 
-CONFLICT_RATIO = 1.25
-"""Two times of one configuration contradict each other if they differ by this factor."""
-
-
 @dataclass(frozen=True, order=True)
 class Subject:
     """A kernel's code on a device with a toolchain; results of different subjects never mix.
 
     Attributes:
-        kernel: the kernel's name.
         source: hash of the kernel's code.
         device: the device's full name from its driver.
         versions: the toolchain, e.g. ``foretune 0.1.0, triton 3.9.0``.
@@ -55,10 +52,8 @@ class Choice:
     """The configuration chosen for a problem.
 
     Attributes:
-        config: the configuration.
         measured: the number of configurations measured before.
         regret: expected loss against the best, relative; NaN if unknown.
-        how: how it was chosen.
         chosen_at: ISO time; it breaks ties when stores are merged.
     """
 
@@ -85,50 +80,14 @@ class Summary:
     choices: int
 
 
-@dataclass(frozen=True, order=True)
-class Conflict:
-    """Two contradicting measurements of one configuration; the newer one was kept."""
-
-    what: str
-    kept: str
-    dropped: str
-
-    @classmethod
-    def between(cls, existing: Measurement, incoming: Measurement, taken: bool) -> Self | None:
-        """Return the conflict of a measurement with one that is merged; None if they agree."""
-        times = sorted((existing.time_ms, incoming.time_ms))
-        if existing.ok == incoming.ok and not times[1] > CONFLICT_RATIO * times[0]:
-            return None
-        m = incoming
-        what = f"{m.kernel} on {m.device}, {m.problem}: {m.config}"
-        kept, dropped = (incoming, existing) if taken else (existing, incoming)
-        return cls(what, _outcome(kept), _outcome(dropped))
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.kept} kept, {self.dropped} dropped"
-
-
-def _outcome(m: Measurement) -> str:
-    return f"{m.time_ms:.4g} ms" if m.ok else m.status.value.replace("_", " ")
-
-
 @dataclass(frozen=True)
 class MergeReport:
-    """Result of a merge.
-
-    Attributes:
-        subjects: new subjects.
-        measurements: new or newer measurements.
-        choices: new or better choices.
-        unchanged: measurements and choices that brought nothing new.
-        conflicts: existing measurements that the merged ones contradict.
-    """
+    """Counts of a merge: new subjects, newer measurements, better choices, and what was known."""
 
     subjects: int = 0
     measurements: int = 0
     choices: int = 0
     unchanged: int = 0
-    conflicts: tuple[Conflict, ...] = ()
 
     def __add__(self, more: "MergeReport") -> "MergeReport":
         return MergeReport(*(getattr(self, f.name) + getattr(more, f.name) for f in fields(self)))
@@ -147,11 +106,6 @@ def without_tags(problem: Problem) -> Problem:
     return without_names(problem, CANDIDATES_TAG, OBJECTIVE_TAG)
 
 
-def source_label(kernel: str, problem: Problem) -> str:
-    """Return the ``source`` of a run stored a second time, under another kernel's name."""
-    return f"foretune {kernel} {problem.id}"
-
-
 def without_names(problem: Problem, *names: str) -> Problem:
     """Return a problem without the values of some names."""
     return Problem({name: value for name, value in problem.items() if name not in names})
@@ -165,3 +119,99 @@ def sort_key(values: FrozenParameters) -> list[tuple[str, bool, Any]]:
 def matches(problem: Problem, wanted: Problem | None) -> bool:
     """Return whether a problem has at least the values of ``wanted``."""
     return wanted is None or all(n in problem and problem[n] == v for n, v in wanted.items())
+
+
+MAX_SAMPLES = 25
+"""Times stored per measurement; longer lists are reduced to evenly spaced quantiles."""
+_NUMBERS = ("time_ms", "power_w", "energy_mj", "compile_s", "relative_error")
+_TEXTS = ("error", "source", "recorded_at", "environment")
+_FIELDS = {"config", "status", "time_ms_samples", "static", *_NUMBERS, *_TEXTS}
+
+
+def measurement_to_record(m: Measurement) -> dict[str, Any]:
+    """Return a measurement without subject, problem and unknown values.
+
+    Raises:
+        RunTableError: the measurement contradicts itself.
+    """
+    _check(m)
+    record: dict[str, Any] = {"config": dict(m.config), "status": m.status.value}
+    record |= {n: v for n in _NUMBERS if not math.isnan(v := float(getattr(m, n)))}
+    if m.time_ms_samples:
+        record["time_ms_samples"] = _thin_samples(m.time_ms_samples)
+    if static := {n: float(v) for n, v in m.static.items() if not math.isnan(v)}:
+        record["static"] = static
+    return record | {n: text for n in _TEXTS if (text := getattr(m, n))}
+
+
+def measurement_from_record(
+    record: Mapping[str, Any], subject: Subject, problem: Problem
+) -> Measurement:
+    """Invert `measurement_to_record`; damaged records raise ValueError, KeyError or TypeError."""
+    if unknown := {*record} - _FIELDS:
+        raise ValueError(f"{min(unknown)!r} is not known")
+    rest: dict[str, Any] = {n: float(record.get(n, math.nan)) for n in _NUMBERS}
+    rest |= {n: str(record.get(n, "")) for n in _TEXTS}
+    measurement = Measurement(
+        kernel=subject.kernel,
+        problem=problem,
+        config=Configuration(record["config"]),
+        device=subject.device,
+        status=Status(record["status"]),
+        time_ms_samples=tuple(map(float, record.get("time_ms_samples", ()))),
+        static={n: float(v) for n, v in record.get("static", {}).items()},
+        **rest,
+    )
+    _check(measurement)
+    return measurement
+
+
+def choice_to_record(choice: Choice) -> dict[str, Any]:
+    """Return a choice without an unknown regret.
+
+    Raises:
+        UsageError: its method does not exist.
+    """
+    if choice.how not in CHOICE_METHODS:
+        raise UsageError(f"a choice is {' or '.join(CHOICE_METHODS)}, not {choice.how!r}")
+    record: dict[str, Any] = {"config": dict(choice.config), "measured": choice.measured}
+    if not math.isnan(choice.regret):
+        record["regret"] = choice.regret
+    return record | {"how": choice.how, "chosen_at": choice.chosen_at}
+
+
+def choice_from_record(record: Mapping[str, Any]) -> Choice:
+    """Invert `choice_to_record`; damaged records raise ValueError, KeyError or TypeError."""
+    if record["how"] not in CHOICE_METHODS:
+        raise ValueError(f"a choice is {' or '.join(CHOICE_METHODS)}, not {record['how']!r}")
+    return Choice(
+        config=Configuration(record["config"]),
+        measured=int(record["measured"]),
+        regret=float(record.get("regret", math.nan)),
+        how=record["how"],
+        chosen_at=str(record.get("chosen_at", "")),
+    )
+
+
+def timestamp(iso: str) -> float:
+    """Return an ISO time as seconds since 1970; 0 if it is invalid. The default zone is UTC."""
+    try:
+        when = datetime.datetime.fromisoformat(iso)
+    except ValueError:
+        return 0.0
+    return (when if when.tzinfo else when.replace(tzinfo=datetime.UTC)).timestamp()
+
+
+def _thin_samples(samples: Sequence[float]) -> list[float]:
+    """Return the samples, or `MAX_SAMPLES` quantiles of them, to keep reading fast."""
+    if len(samples) <= MAX_SAMPLES:
+        return [float(t) for t in samples]
+    ordered = sorted(samples)
+    last = len(ordered) - 1
+    return [float(ordered[round(i * last / (MAX_SAMPLES - 1))]) for i in range(MAX_SAMPLES)]
+
+
+def _check(m: Measurement) -> None:
+    if m.ok and math.isnan(m.time_ms):  # a run table may have a row with power only
+        raise RunTableError(f"{m.kernel} {m.config}: status is ok but time_ms is {m.time_ms}")
+    m.check()

@@ -31,7 +31,6 @@ class RecordedCall:
     Attributes:
         kernel: ``module:name`` of the decorated function.
         args: positional arguments, with a `Tensor` description for each tensor.
-        kwargs: arguments by name.
         grid: programs per dimension, or a grid per configuration.
     """
 

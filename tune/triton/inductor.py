@@ -127,7 +127,7 @@ class InductorChooser:
             _warn(f"times of Inductor's {name} are not kept: {type(e).__name__}: {e}")
 
     def _shorten(self, choices: list[Any]) -> list[Any]:
-        from foretune.tune.triton.call_cache import find_choice
+        from foretune.tune.triton.choice import find_choice
 
         if len(choices) < 2:
             return choices
@@ -147,7 +147,7 @@ class InductorChooser:
 
     def _record_timings(self, timings: Mapping[Any, float]) -> None:
         from foretune.tune.store import Choice
-        from foretune.tune.triton.call_cache import settle
+        from foretune.tune.triton.choice import settle
 
         op = make_operation(list(timings))
         call, factory = op.call, self._tuner_factory

@@ -1,7 +1,10 @@
 """Decorated kernel, configurations, tensor descriptors."""
 
+import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -10,8 +13,10 @@ import triton
 
 from foretune.errors import UnknownName, UsageError
 from foretune.space import Configuration, SearchSpace
+from foretune.tune.triton.descriptors import arguments_after_hook
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.problem_key import Call, make_call, undecorated_kernel
+from foretune.tune.triton.runtime import active_driver, current_device_index
 
 
 @dataclass(frozen=True)
@@ -28,11 +33,11 @@ class KernelCall:
         """All arguments by name, and ``grid``."""
         return {**dict(zip(self.tuner.arg_names, self.args, strict=False)), **self.kwargs}
 
-    def to_call(self, knobs: tuple[str, ...]) -> Call:
-        """Return the call as a problem; ``knobs`` are the tuned parameters."""
+    def to_call(self) -> Call:
+        """Return the call as a problem."""
         call = make_call(
-            undecorated_kernel(self.tuner.fn), self.tuner.keys, self.named, knobs,
-            self.options.bucket, **self.options.problem_tags,
+            undecorated_kernel(self.tuner.fn), self.tuner.keys, self.named, self.options.bucket,
+            **self.options.problem_tags,
         )  # fmt: skip
         return replace(call, function=self.tuner.fn)
 
@@ -79,7 +84,13 @@ def to_triton_configs(
         for name in configs.names:
             if name not in (*arg_names, *LAUNCH_OPTIONS):
                 raise UnknownName("parameter of the space", name, (*arg_names, *LAUNCH_OPTIONS))
-        return [_triton_config(dict(config)) for config in configs]
+        return [
+            triton.Config(
+                {n: v for n, v in config.items() if n not in LAUNCH_OPTIONS},
+                **{n: v for n, v in config.items() if n in LAUNCH_OPTIONS},
+            )
+            for config in configs
+        ]
     wrong = [c for c in configs or () if not isinstance(c, triton.Config)]
     if wrong or isinstance(configs, Mapping):
         raise UsageError(
@@ -97,10 +108,61 @@ def to_configuration(config: triton.Config) -> Configuration:
     return Configuration(values)
 
 
-def _triton_config(values: dict[str, Any]) -> triton.Config:
-    launch = {name: values.pop(name) for name in LAUNCH_OPTIONS if name in values}
-    return triton.Config(values, **launch)
-
-
 def _plain_value(value: Any) -> Any:
     return value if isinstance(value, (bool, int, float, str)) else repr(value)
+
+
+MAX_COMPILE_THREADS = min(8, os.cpu_count() or 1)
+"""Maximum number of parallel compilations."""
+
+
+class CompileAhead:
+    """Compiles configurations of one call."""
+
+    def __init__(self, kernel: KernelCall) -> None:
+        self._fn, self._args = kernel.tuner.fn, kernel.args
+        self._kwargs = {n: v for n, v in kernel.kwargs.items() if n != "warmup"}
+        self._futures: dict[triton.Config, Future[None]] = {}
+        self._timed_out: set[triton.Config] = set()
+        self._slots = threading.Semaphore(MAX_COMPILE_THREADS)
+        self._index = current_device_index()
+        self._enabled = active_driver() is not None and "grid" in self._kwargs
+
+    def compile(self, configs: Sequence[triton.Config], limit_s: float) -> None:
+        """Compile ``configs``; give up those that take longer than ``limit_s`` seconds."""
+        if not self._enabled:
+            return
+        for config in configs:
+            if config not in self._futures:
+                future = self._futures[config] = Future[None]()
+                work = threading.Thread(
+                    target=self._compile_one, args=(config, future), daemon=True
+                )
+                work.start()
+        left = {self._futures[c] for c in configs if c not in self._timed_out}
+        while left:
+            finished, left = wait(left, limit_s, FIRST_COMPLETED)
+            if not finished:
+                self._abandon({f for f in left if f.running()})
+                left = {f for f in left if not f.running()}
+
+    def is_ready(self, config: triton.Config) -> bool:
+        """Whether ``config`` did not time out; a compile error shows at its launch."""
+        return config not in self._timed_out
+
+    def _abandon(self, stuck: "set[Future[None]]") -> None:
+        for config, future in self._futures.items():
+            if future in stuck:
+                self._timed_out.add(config)
+                self._slots.release()
+
+    def _compile_one(self, config: triton.Config, future: "Future[None]") -> None:
+        with self._slots:
+            future.set_running_or_notify_cancel()
+            with suppress(Exception):  # the launch reports the same error
+                triton.runtime.driver.active.set_current_device(self._index)
+                args, kwargs = arguments_after_hook(
+                    config, self._fn.arg_names, self._args, self._kwargs
+                )
+                self._fn.warmup(*args, **kwargs, **config.all_kwargs())
+            future.set_result(None)

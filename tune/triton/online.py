@@ -34,11 +34,6 @@ if hasattr(os, "register_at_fork"):  # threads that hold a slot do not exist in 
 class OnlineDriver:
     """Searches for the configuration of one problem over its calls.
 
-    Args:
-        driver: has stand-ins for the arguments of a call.
-        launch: runs a configuration for the caller.
-        warn: reports an error.
-
     Attributes:
         choice: the result; None until the search is over.
     """

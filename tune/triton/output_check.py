@@ -36,12 +36,7 @@ class OutputChecker:
     arguments are compared, also below tensor descriptors, and restored after every launch; with a
     reference, only those that it returns. Copies are in host memory.
 
-    Args:
-        launch: runs a configuration.
-        arguments: the call's, by name.
-        configs: configurations to launch until enough of them ran.
-        limit: relative error up to which outputs agree.
-        reference: see `Reference`.
+    Outputs agree up to a relative error of ``limit``. ``configs`` are launched until enough ran.
 
     Attributes:
         changed: names of arguments that a launch reads and changes; found by launching twice.

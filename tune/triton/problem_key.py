@@ -1,11 +1,14 @@
 """What makes two calls the same problem."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+import hashlib
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from types import MappingProxyType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import triton
 from triton.runtime.jit import JITFunction
@@ -17,7 +20,6 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.tune.store import Subject
 from foretune.tune.triton.descriptors import is_descriptor, underlying_tensor
-from foretune.tune.triton.kernel_source import source_hash
 from foretune.tune.triton.runtime import current_device_index, device_at
 from foretune.values import Value
 
@@ -79,14 +81,9 @@ def make_plan(
 ) -> CallPlan:
     """Return the plan for calls like this one.
 
-    Args:
-        arg_names: the kernel's arguments, in order.
-        keys: arguments whose values are part of the problem.
-        parameters: Triton's description of each argument, by name.
-        args: positional arguments.
-        kwargs: keyword arguments; some are not the kernel's, such as ``grid``.
-        classes: distinguish constants, alignment and devices, which stock Triton's key does not.
-        buckets: key argument -> function from its value to its bucket.
+    ``parameters`` is Triton's description of each argument, by name. ``classes`` distinguishes
+    constants, alignment and devices, which stock Triton's key does not. ``buckets`` maps a key
+    argument to a function from its value to its bucket.
     """
     named = {name: f"kwargs[{name!r}]" for name in kwargs if name in arg_names}
     given = {**{name: f"a{i}" for i, name in enumerate(arg_names[: len(args)])}, **named}
@@ -180,14 +177,9 @@ class Call:
     """A call that needs a configuration.
 
     Attributes:
-        kernel: the function's name.
-        source: hash of its code.
         problem: values of key arguments and constants, dtypes, and ``specialized``: the arguments
             that are 1 or divisible by 16.
-        arguments: all arguments by name.
-        device: the device.
         grid: a tuple, or a function of the arguments.
-        knobs: names of the tuned parameters.
         function: the kernel below the tuner; None if it cannot be compiled here.
     """
 
@@ -197,7 +189,6 @@ class Call:
     arguments: Mapping[str, Any]
     device: Device
     grid: tuple[int, ...] | Callable[[dict[str, Any]], tuple[int, ...]] | None
-    knobs: tuple[str, ...] = ()
     function: Any = None
 
     @cached_property
@@ -245,28 +236,20 @@ def make_call(
     function: Any,
     keys: Sequence[str],
     named: Mapping[str, Any],
-    knobs: tuple[str, ...] = (),
     bucket: Callable[[str, Any], Any] | None = None,
     **tags: str,
 ) -> Call:
     """Return a call of the undecorated kernel ``function``.
 
-    Args:
-        function: the kernel.
-        keys: names of the arguments whose values make a problem.
-        named: arguments by name, and ``grid``; others are ignored.
-        knobs: names of the tuned parameters.
-        bucket: maps name and value of a key argument to its bucket.
-        tags: further parameters of the problem (`Options.problem_tags`).
+    ``named`` has the arguments by name, and ``grid``; others are ignored. ``bucket`` maps name and
+    value of a key argument to its bucket. ``tags`` are further parameters of the problem
+    (`Options.problem_tags`).
     """
     arguments = {n: v for n, v in named.items() if n in function.arg_names}
     problem = problem_from_arguments(function, keys, arguments, bucket)
     problem = Problem(problem, **tags) if tags else problem
-    device = device_at(current_device_index())
-    grid = named.get("grid")
-    return Call(
-        function.__name__, source_hash(function), problem, arguments, device, grid, knobs
-    )  # fmt: skip
+    device, grid = device_at(current_device_index()), named.get("grid")
+    return Call(function.__name__, source_hash(function), problem, arguments, device, grid)
 
 
 def problem_from_arguments(
@@ -324,3 +307,45 @@ def _plain_value(value: Any) -> Value:
     if isinstance(value, float) and value != value:
         return "nan"
     return value if isinstance(value, (bool, int, float, str)) else repr(value)
+
+
+_HASHES: "WeakKeyDictionary[FunctionType, str]" = WeakKeyDictionary()
+
+
+def source_hash(function: Any) -> str:
+    """Return the hash (16 hexadecimal digits) of a ``@triton.jit`` function and all it calls."""
+    python = function.fn
+    if python not in _HASHES:
+        parts = sorted(set(_source_parts(python, set())))
+        _HASHES[python] = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
+    return _HASHES[python]
+
+
+def _source_parts(python: FunctionType, seen: set[FunctionType]) -> Iterator[str]:
+    """Yield the sources and constants that ``python`` depends on."""
+    seen.add(python)
+    try:
+        yield inspect.getsource(python)
+    except (OSError, TypeError):  # typed into an interpreter
+        yield repr((python.__code__.co_code, python.__code__.co_consts))
+    for name, value in _references(python):
+        called = getattr(value, "fn", None)
+        if isinstance(called, FunctionType):
+            if called not in seen and not called.__module__.startswith("triton."):
+                yield from _source_parts(called, seen)
+        elif isinstance(constant := getattr(value, "value", value), (bool, int, float, str)):
+            yield f"{name} = {constant!r}"
+
+
+def _references(python: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the globals, closure variables and module members that a function uses."""
+    names = python.__code__.co_names
+    scope = {n: python.__globals__[n] for n in names if n in python.__globals__}
+    cells = zip(python.__code__.co_freevars, python.__closure__ or (), strict=True)
+    scope |= {name: cell.cell_contents for name, cell in cells}
+    for name, value in scope.items():
+        if isinstance(value, ModuleType):
+            if not value.__name__.startswith("triton"):
+                yield from ((n, getattr(value, n)) for n in names if hasattr(value, n))
+        else:
+            yield name, value

@@ -16,8 +16,7 @@ from foretune.search.loop import Batch, SearchLoop
 from foretune.space import Configuration
 from foretune.tune.triton.benchmark import ConfigurationBenchmark, UserKernelError
 from foretune.tune.triton.choice import CallTuner, CallTunerFactory
-from foretune.tune.triton.compile_ahead import CompileAhead
-from foretune.tune.triton.kernel import KernelCall, to_configuration
+from foretune.tune.triton.kernel import CompileAhead, KernelCall, to_configuration
 from foretune.tune.triton.output_check import ComparisonError
 
 TIMEOUT_S, POLL_S = 30.0, 0.02
@@ -27,18 +26,11 @@ TIMEOUT_S, POLL_S = 30.0, 0.02
 class StalledCallDriver:
     """Searches for the configuration of one call.
 
-    Args:
-        kernel: the call.
-        tuner_factory: shared by all calls of the kernel.
-        configs: the candidates after pruning, at least two.
-        ignore_known: ignore earlier measurements of this problem.
+    With ``ignore_known``, earlier measurements of this problem do not count.
 
     Attributes:
-        config: the current choice.
         timings: median, 20 % and 80 % quantile of every measured candidate, ms.
-        new_count: measurements made by this driver.
         all_failed: whether every candidate was measured and failed.
-        triton_configs: Triton's form of each candidate.
     """
 
     def __init__(
@@ -65,7 +57,7 @@ class StalledCallDriver:
     @cached_property
     def tuner(self) -> CallTuner:
         """The searcher of the call; use it under `lock`."""
-        call = self.kernel.to_call(tuple(self._configurations[-1]))
+        call = self.kernel.to_call()
         if self._ignore_known:
             self._tuner_factory.caches.cache_of(call).forget(call.problem)
         return self._tuner_factory.make_tuner(call, self._configurations)

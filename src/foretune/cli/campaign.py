@@ -16,7 +16,7 @@ from foretune.problem import Problem
 from foretune.values import Value
 
 if TYPE_CHECKING:
-    from foretune.tune.campaign.finished import Campaign
+    from foretune.tune.campaign.observer import Campaign
     from foretune.tune.results import Comparison, TuneResult
 
 SETTLE_ADVICE = "--wait-quiet SECONDS waits for a quiet machine before the comparison"
@@ -63,8 +63,7 @@ def campaign(
         _revisit(output, report, track)
         return
     from foretune.registry import load
-    from foretune.tune.campaign.campaign import run_campaign
-    from foretune.tune.campaign.preset import get_preset
+    from foretune.tune.campaign.campaign import get_preset, run_campaign
 
     chosen = options.read_kernel(kernel)
     parsed_objective, stop = options.parse_objective(objective), options.parse_budget(budget)

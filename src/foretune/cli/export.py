@@ -14,9 +14,8 @@ from foretune.files import atomic_write
 if TYPE_CHECKING:
     import pandas as pd
 
-    from foretune.tune.heuristics import EfficiencyTable, Score
-    from foretune.tune.heuristics.export import ExportedFunction
-
+    from foretune.tune.efficiency import EfficiencyTable, Score
+    from foretune.tune.exported_function import ExportedFunction
 
 GROUP = typer.Option("problem", help="Hold out together: problem, or columns (problem.N,…).")
 
@@ -31,7 +30,6 @@ def export(
         None, help="Write Optuna studies instead: sqlite:///study.db."
     ),
     max_configs: int = typer.Option(8, help="Maximum configurations the function uses."),
-    depth: int = typer.Option(None, help="Depth of the decision tree. Default: the best one."),
     objective: str = options.OBJECTIVE,
     group: str = GROUP,
 ) -> None:
@@ -41,12 +39,11 @@ def export(
     measured performance it keeps, on the same problems and on held-out ones, and compares it with
     the single best configuration.
     """
-    from foretune.tune.heuristics import efficiency_table, export_function
+    from foretune.tune.efficiency import efficiency_table
+    from foretune.tune.exported_function import export_function
 
     root = options.root_options(context)
     options.require_positive_int(max_configs, "--max-configs")
-    if depth is not None and depth < 0:
-        raise UsageError(f"--depth {depth} is not a depth: give 0 or more")
     parsed_objective = options.parse_objective(objective)
     if (out is None) == (optuna is None):
         raise UsageError("say what to write: --out FILE.py or --optuna sqlite:///study.db")
@@ -62,7 +59,7 @@ def export(
         _write_studies(output, runs, str(optuna))
         return
     shares = efficiency_table(runs, parsed_objective)
-    exported = export_function(shares, max_configs, depth, group, root.seed)
+    exported = export_function(shares, max_configs, group, root.seed)
     with atomic_write(out) as new:
         new.write_text(exported.source, encoding="utf-8")
     _show(output, shares, exported, out)
@@ -74,7 +71,6 @@ def export(
             "problems": len(shares.problems),
             "problems_where_nothing_ran": shares.excluded_problems,
             "configs": exported.configs,
-            "considered": len(exported.chooser.considered),
             "leaves": exported.leaves,
             "any_of_them": exported.oracle_share,
             "same": {"function": exported.training_score, "single": exported.training_score_single},
@@ -122,23 +118,17 @@ def _show(
 ) -> None:
     rows = [
         _row("the function", exported.training_score, exported.held_out),
-        _row(
-            "the single best configuration",
-            exported.training_score_single,
-            exported.held_out_single,
-        ),
-    ]
+        _row("the single best configuration", exported.training_score_single,
+             exported.held_out_single),
+    ]  # fmt: skip
     output.table(
         f"{shares.kernel} on {shares.device}: share of the best {shares.objective.value} kept",
         ("", "same problems", "worst of them", "held-out problems"),
         rows,
     )
-    notes = []
-    notes.append(
-        f"{len(exported.configs)} configurations, {exported.leaves} leaves; knowing the best of "
-        f"{len(exported.chooser.considered)} for each problem would keep "
-        f"{percent(exported.oracle_share)}"
-    )
+    used = f"{len(exported.configs)} configurations, {exported.leaves} leaves"
+    best = f"the best of them for each problem would keep {percent(exported.oracle_share)}"
+    notes = [f"{used}; knowing {best}"]
     for what, found in (("same", exported.training_score), ("held-out", exported.held_out)):
         if found is not None and found.unmeasured:
             notes.append(

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 MAX_VALUE_LENGTH = 16
 """Characters of a value in a table; --json has all."""
-MAX_CONFLICTS_SHOWN = 10
 VLLM_KERNEL = "fused_moe"
 VLLM_MARK = ",device_name="
 """Part of the names of vLLM's tuned files."""
@@ -165,10 +164,7 @@ def _merge(
     output: Output, where: str | None, files: list[Path],
     vllm: "tuple[str, str, ParameterNames]",
 ) -> None:  # fmt: skip
-    """Merge exported files: the newest measurement of each configuration stays.
-
-    Contradictory measurements of the same configuration are listed.
-    """
+    """Merge exported files: the newest measurement of each configuration stays."""
     from foretune.tune.store import Store
 
     target, merged, imported = Store(where), [], []
@@ -182,10 +178,6 @@ def _merge(
             f"{file}: {report.measurements} new measurements, {report.choices} new choices, "
             f"{report.unchanged} known already"
         )
-        for conflict in report.conflicts[:MAX_CONFLICTS_SHOWN]:
-            output.say(f"  {conflict}")
-        if (more := len(report.conflicts) - MAX_CONFLICTS_SHOWN) > 0:
-            output.say(f"  and {more} more conflicts (--json lists all)")
     output.result({"store": target.name, "merged": merged, "imported": imported})
 
 
@@ -244,20 +236,12 @@ def _write_runs(tuned: "StoreReader", subjects: list["Subject"], path: Path) -> 
 
 
 def _forget_subject(target: "Store", subject: "Subject", wanted: Problem | None) -> int:
-    """Forget problems, and their runs by a decorator of the kernel's function."""
-    from foretune.tune.store.subject import group_by_problem, matches, source_label
+    from foretune.tune.store.subject import matches
 
-    measured = group_by_problem(target.measurements(subject))
-    known = [p for p in {*measured, *target.choices(subject)} if matches(p, wanted)]
-    origins = {source_label(subject.kernel, p) for p in known}
-    forgotten = sum(target.forget(subject, p) for p in known)
     if wanted is None:
-        forgotten += target.forget(subject)
-    for other in target.subjects():
-        for problem, rows in group_by_problem(target.measurements(other)).items():
-            if origins & {m.source for m in rows}:
-                forgotten += target.forget(other, problem)
-    return forgotten
+        return target.forget(subject)
+    known = {m.problem for m in target.measurements(subject)} | {*target.choices(subject)}
+    return sum(target.forget(subject, p) for p in known if matches(p, wanted))
 
 
 def _problem_entries(

@@ -17,7 +17,8 @@ from flashinfer.tactics_blocklist import TacticsBlocklist
 from foretune.errors import ForetuneWarning, UsageError
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.doors import patch_flashinfer, servers, tactics
+from foretune.tune import doors
+from foretune.tune.doors.flashinfer import TacticTimes, patch_flashinfer
 from foretune.tune.store import Store, Subject
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -79,7 +80,7 @@ def test_two_buckets_are_timed_in_full_and_the_default_always(tool, layers):
 @pytest.mark.parametrize("method", ["choose", "estimates", "record"])
 def test_flashinfer_goes_on_if_foretune_fails(tool, monkeypatch, method):
     alone = tool.tune()
-    monkeypatch.setattr(tactics.TacticTimes, method, None)
+    monkeypatch.setattr(TacticTimes, method, None)
     patch_flashinfer(budget=4, store=False)
     found = tool.tune()
     if method == "estimates":  # the least time decides
@@ -104,7 +105,7 @@ def test_times_outlive_the_process(tool, tmp_path):
 
 
 def test_one_lucky_time_does_not_decide():
-    times = tactics.TacticTimes(Subject("gemm", "", "this", ""), False)
+    times = TacticTimes(Subject("gemm", "", "this", ""), False)
     configs = [Configuration({"tactic": str(i)}) for i in range(6)]
     usual = [1.0, 1.02, 1.1, 1.2, 1.3, 1.4]
     noise = 1 + 0.01 * np.random.default_rng(0).standard_normal((6, 6))
@@ -207,16 +208,16 @@ def test_a_second_patch_is_refused(tool):
 
 def test_servers_are_told_by_the_environment(tool, monkeypatch):
     real = TacticsBlocklist.filter
-    monkeypatch.delenv(servers.VARIABLE, raising=False)
-    servers.patch_server()
+    monkeypatch.delenv(doors.VARIABLE, raising=False)
+    doors.patch_server()
     assert TacticsBlocklist.filter is real
     for wrong in ("many", "2", "-4"):
-        monkeypatch.setenv(servers.VARIABLE, wrong)
+        monkeypatch.setenv(doors.VARIABLE, wrong)
         with pytest.warns(ForetuneWarning, match="tunes without Foretune"):
-            servers.patch_server()
+            doors.patch_server()
     assert TacticsBlocklist.filter is real
-    monkeypatch.setenv(servers.VARIABLE, "4")
-    servers.patch_server()
+    monkeypatch.setenv(doors.VARIABLE, "4")
+    doors.patch_server()
     assert TacticsBlocklist.filter is not real
 
 

@@ -17,7 +17,7 @@ from helion.autotuner import base_search
 from helion.autotuner.base_search import BaseSearch
 
 from foretune.errors import UsageError
-from foretune.tune.doors import helion_autotuner
+from foretune.tune.doors.helion import helion_autotuner
 
 pytestmark = pytest.mark.filterwarnings("default")
 USERS = helion.Config(block_sizes=[128, 128, 128])

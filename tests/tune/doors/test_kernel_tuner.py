@@ -12,7 +12,7 @@ from toy_space import space_runs
 from foretune.errors import UsageError
 from foretune.search.factory import make_searcher
 from foretune.search.replay.recorded import recorded_spaces
-from foretune.tune.doors import KernelTunerStrategy
+from foretune.tune.doors.kernel_tuner import KernelTunerStrategy
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of block sizes
 WORK = """

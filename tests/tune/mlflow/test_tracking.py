@@ -15,8 +15,7 @@ from foretune.features.candidates import candidate_rows
 from foretune.models import Predictor, Training, train_predictor
 from foretune.models.saved.lookup import read_predictor
 from foretune.models.validation.evaluation import Validation
-from foretune.tune.mlflow.flavor import infer_model_signature, input_columns
-from foretune.tune.mlflow.promotion import decide_promotion
+from foretune.tune.mlflow.flavor import decide_promotion, infer_model_signature, input_columns
 from foretune.tune.mlflow.tracking import Tracker, git_state, provenance, score_metrics
 
 CHAMPION = "models:/foretune-matmul@champion"

@@ -20,13 +20,14 @@ from foretune.space import Configuration
 from foretune.tune.report import ReportData, headline, write_report
 from foretune.tune.report.chart import Bars, Line, Points, Spans, linear_axis, value_axis
 from foretune.tune.report.figures import (
+    Rate,
     pareto_front,
+    rates,
     roofline_figure,
     trace_figure,
     worth_figure,
 )
-from foretune.tune.report.rates import Rate, rates
-from foretune.tune.report.single import held_out_rows, validation_page
+from foretune.tune.report.single import validation_page
 from foretune.tune.results import Comparison, SearchStep, TuneResult
 
 DEVICE = Device("Test CPU", "cpu", "x86_64", {"cores": 2, "fp32_gflops": 200.0}, "made up")
@@ -332,7 +333,6 @@ def test_a_training_has_a_page_of_its_own():
 
 
 def test_a_training_without_held_out_rows_has_a_page():
-    assert held_out_rows(Validation()).empty
     text = Page(validation_page("x", Validation({"time_ms": {}}, level="none"))).text
     assert "No whole problems were held out. (not validated" in text
     assert "Scores" not in text

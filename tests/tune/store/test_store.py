@@ -20,10 +20,10 @@ from foretune.errors import RunTableError, StoreError, UnknownName, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.store import Choice, MergeReport, Store, StoreFile, Subject, sql, sqlite_file
+from foretune.tune.store import Choice, MergeReport, Store, StoreFile, Subject, database
 from foretune.tune.store import store as store_module
-from foretune.tune.store.json_rows import measurement_to_record
-from foretune.tune.store.process import Process, this_process
+from foretune.tune.store.store import Process, this_process
+from foretune.tune.store.subject import measurement_to_record
 
 SUBJECT = Subject("softmax", "9f3a", "Toy GPU", "foretune 0.1.0, triton 3.9.0")
 OTHER = replace(SUBJECT, versions="foretune 0.1.0, triton 3.6.0")
@@ -102,10 +102,7 @@ class TestMeasurements:
         assert known(store) > before
         assert len(known(store)) == 3
 
-    @pytest.mark.parametrize("fallback", [False, True])
-    def test_the_last_one_stays_whatever_its_clock_said(self, store, fallback, monkeypatch):
-        if fallback:  # what databases without an upsert get
-            monkeypatch.setattr(sql, "_INSERT", {})
+    def test_the_last_one_stays_whatever_its_clock_said(self, store):
         store.put(SUBJECT, [measured(time_ms=2.0, at="2030-01-02T00:00:00+00:00", x=1)])
         store.put(SUBJECT, [measured(time_ms=5.0, at="2026-01-02T00:00:00+00:00", x=2)])
         store.put(SUBJECT, [measured(time_ms=9.0, at="2026-01-01T00:00:00+00:00", x=1)])
@@ -421,9 +418,8 @@ class TestFiles:
         new.put(SUBJECT, [measured(x=1, time_ms=5.0, at="2026-06-01T00:00:00+00:00")])
         new.choose(SUBJECT, SMALL, choice(7, at="2020-01-01T00:00:00+00:00"))
         merged = new.merge(tmp_path / "a.json")
-        assert replace(merged, conflicts=()) == MergeReport(1, 3, 1, 1)
-        assert [(c.kept, c.dropped) for c in merged.conflicts] == [("5 ms", "1 ms")]
-        assert replace(new.merge(tmp_path / "a.json"), conflicts=()) == MergeReport(0, 0, 0, 5)
+        assert merged == MergeReport(1, 3, 1, 1)
+        assert new.merge(tmp_path / "a.json") == MergeReport(0, 0, 0, 5)
         assert {m.time_ms for m in new.measurements(SUBJECT, SMALL)} == {5.0, 1.0}
         assert new.choice(SUBJECT, SMALL) == choice(1), "chosen later"
         more = choice(8, measured=9, at="2020-01-01T00:00:00.000+00:00")
@@ -491,24 +487,6 @@ class TestFiles:
             filled.export(tmp_path / "file" / "a.json")
         with pytest.raises(UnknownName, match="did you mean 'softmax'"):
             filled.export(tmp_path / "a.json", kernel="softmix")
-
-
-class TestConflicts:
-    def test_what_contradicts_is_listed_and_the_newer_one_stays(self, store, tmp_path):
-        late, early = "2026-01-02T00:00:00+00:00", "2026-01-01T00:00:00+00:00"
-        other = Store(tmp_path / "other.db")
-        other.put(SUBJECT, [measured(time_ms=2.0, at=late, x=i) for i in (1, 2, 3, 4)])
-        other.export(tmp_path / "other.json")
-        store.put(SUBJECT, [measured(time_ms=2.1, at=early, x=1)])  # agrees
-        store.put(SUBJECT, [measured(time_ms=math.nan, at=early, x=2)])
-        store.put(SUBJECT, [measured(time_ms=4.0, at="2199-01-01T00:00:00+00:00", x=3)])
-        merged = store.merge(tmp_path / "other.json")
-        assert [(c.kept, c.dropped) for c in merged.conflicts] == [
-            ("2 ms", "compile error"), ("2 ms", "4 ms"),
-        ]  # fmt: skip
-        assert "n=64,dtype=fp16: x=2: 2 ms kept, compile error dropped" in str(merged.conflicts[0])
-        assert {m.time_ms for m in store.measurements(SUBJECT)} == {2.0}
-        assert store.merge(tmp_path / "other.json") == MergeReport(0, 0, 0, 4)
 
 
 FORKED = """
@@ -696,34 +674,13 @@ class TestTrouble:
         Store(file).put(SUBJECT, [measured(x=1)])
         assert len(Store(file).measurements(SUBJECT)) == 1
 
-    def test_an_older_version_is_brought_up_to_date(self, file):
-        store = Store(file)
-        store.put(SUBJECT, [measured(x=1), measured(x=2)])
-        store.choose(SUBJECT, SMALL, choice(1))
-        before = known(store)
-        raw = sqlite3.connect(file)
-        for table in ("foretune_measurements", "foretune_choices"):  # what version 1 had
-            raw.execute(f"DROP INDEX ix_{table}_sequence")
-            raw.execute(f"ALTER TABLE {table} ADD COLUMN moment DOUBLE NOT NULL DEFAULT 0")
-            raw.execute(f"UPDATE {table} SET moment = -sequence")
-            raw.execute(f"ALTER TABLE {table} DROP COLUMN sequence")
-        raw.execute("UPDATE foretune_version SET version = 1")
-        raw.commit()
-        raw.close()
-        again = Store(file)
-        assert known(again) == before
-        assert [m.config["x"] for m in again.measurements(SUBJECT)] == [2, 1]
-        assert again.choice(SUBJECT, SMALL) == choice(1)
-        again.put(SUBJECT, [measured(x=3)])
-        assert [m.config["x"] for m in Store(file).measurements(SUBJECT)] == [2, 1, 3]
-
     def test_a_newer_version(self, file):
         Store(file).subjects()
         raw = sqlite3.connect(file)
         raw.execute("UPDATE foretune_version SET version = 9")
         raw.commit()
         raw.close()
-        with pytest.raises(StoreError, match="version 9, this Foretune knows up to 2: install a"):
+        with pytest.raises(StoreError, match="version 9, this Foretune knows version 2: install a"):
             Store(file).subjects()
 
     def test_a_file_that_vanished_is_made_again(self, file):
@@ -816,7 +773,7 @@ class TestTrouble:
 
         mounts = [type("Mount", (), {"mountpoint": "/", "fstype": kind})]
         monkeypatch.setattr(psutil, "disk_partitions", lambda all: mounts)
-        assert sqlite_file.is_network_file_system(file) == (kind == "nfs4")
+        assert database.is_network_file_system(file) == (kind == "nfs4")
         Store(file).put(SUBJECT, [measured(x=1)])
         raw = sqlite3.connect(file)
         assert raw.execute("PRAGMA journal_mode").fetchone() == (journal,)

@@ -17,7 +17,7 @@ from tuned_kernels import best_is, blocks_of, configs
 
 import foretune
 from foretune.errors import ForetuneWarning
-from foretune.tune.triton.traced import KEPT
+from foretune.tune.triton.patching import KEPT
 
 
 @pytest.fixture(autouse=True)

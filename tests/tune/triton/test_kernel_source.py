@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("triton")
 
-from foretune.tune.triton.kernel_source import source_hash
+from foretune.tune.triton.problem_key import source_hash
 
 SOURCE = """
 import triton

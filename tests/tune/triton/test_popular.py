@@ -18,8 +18,7 @@ from foretune.problem import Problem
 from foretune.search.encoding import KernelRuns
 from foretune.space import Configuration
 from foretune.tune.triton.options import Options
-from foretune.tune.triton.popular import KERNELS, popular_log_shares
-from foretune.tune.triton.prior import UNFIT_PROBABILITY, PriorFactory
+from foretune.tune.triton.prior import KERNELS, UNFIT_PROBABILITY, PriorFactory, popular_log_shares
 from foretune.tune.triton.problem_key import Call
 
 H100 = find_device("NVIDIA H100 80GB HBM3")

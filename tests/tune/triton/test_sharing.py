@@ -20,7 +20,7 @@ from foretune.space import Configuration
 from foretune.tune.store import Store, Subject
 from foretune.tune.store import store as store_module
 from foretune.tune.store.cache import MeasurementCache
-from foretune.tune.store.process import this_process
+from foretune.tune.store.store import this_process
 from foretune.tune.triton import stalled
 
 BLOCKS = [2**i for i in range(4, 14)]

@@ -17,6 +17,9 @@ from foretune.space import Configuration
 
 DECORATOR_TAGS = ("specialized", "timed", "reference")
 """Parameters that the Triton decorator adds to a problem; who calls a kernel does not know them."""
+PRIOR_FAILURES = 3
+"""Failures added to a configuration's record when its unmeasured pairs are estimated, so that one
+good measurement does not make it the best everywhere."""
 
 
 @dataclass(frozen=True)
@@ -24,11 +27,6 @@ class EfficiencyTable:
     """A problem's best value divided by a configuration's value: 1 for the best configuration.
 
     Attributes:
-        kernel: the kernel's name.
-        device: the device's name.
-        objective: the minimized objective.
-        problems: the rows.
-        configs: the columns.
         efficiency: shape (problems, configs); 0 if it failed, NaN if it was not measured.
         excluded_problems: number of problems on which no configuration ran.
     """
@@ -40,11 +38,6 @@ class EfficiencyTable:
     configs: list[Configuration]
     efficiency: npt.NDArray[np.float64]
     excluded_problems: int = 0
-
-    @property
-    def efficiency_or_zero(self) -> npt.NDArray[np.float64]:
-        """`efficiency` with 0 for unmeasured configurations."""
-        return np.nan_to_num(self.efficiency, nan=0.0)
 
 
 def efficiency_table(runs: pd.DataFrame, objective: Objective = Objective.TIME) -> EfficiencyTable:
@@ -72,14 +65,21 @@ def efficiency_table(runs: pd.DataFrame, objective: Objective = Objective.TIME) 
     rows = sorted(range(len(problems)), key=lambda i: problems[i].id)
     columns = sorted(range(len(configs)), key=lambda i: configs[i].id)
     return EfficiencyTable(
-        kernel=kernel,
-        device=device,
-        objective=objective,
-        problems=[problems[i] for i in rows],
-        configs=[configs[i] for i in columns],
-        efficiency=efficiency[np.ix_(rows, columns)],
-        excluded_problems=int((~ran).sum()),
+        kernel,
+        device,
+        objective,
+        [problems[i] for i in rows],
+        [configs[i] for i in columns],
+        efficiency[np.ix_(rows, columns)],
+        int((~ran).sum()),
     )
+
+
+def fill_missing(efficiency: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return the efficiencies with unmeasured pairs estimated cautiously."""
+    measured = (~np.isnan(efficiency)).sum(axis=0)
+    means = np.nansum(efficiency, axis=0) / (measured + PRIOR_FAILURES)
+    return np.where(np.isnan(efficiency), means, efficiency)
 
 
 def _merge_alike(
@@ -89,9 +89,8 @@ def _merge_alike(
     alike: dict[Problem, list[int]] = {}
     for i, problem in enumerate(problems):
         hidden = DECORATOR_TAGS if "specialized" in problem else ()
-        alike.setdefault(Problem({n: v for n, v in problem.items() if n not in hidden}), []).append(
-            i
-        )
+        shown = Problem({n: v for n, v in problem.items() if n not in hidden})
+        alike.setdefault(shown, []).append(i)
     sums = np.array([np.nansum(efficiency[rows], axis=0) for rows in alike.values()])
     counts = np.array([np.isfinite(efficiency[rows]).sum(axis=0) for rows in alike.values()])
     means = np.full(sums.shape, np.nan)
@@ -131,12 +130,8 @@ def _group_numbers(
 class Score:
     """Efficiency of choices over problems.
 
-    Attributes:
-        kept: mean efficiency over measured choices, 0 for failures; NaN if none was measured.
-        at_least: lower bound of the mean: unmeasured choices count as failures.
-        worst: smallest measured efficiency.
-        problems: number of problems.
-        unmeasured: number of problems whose choice was not measured.
+    ``kept`` is the mean over measured choices (0 for failures, NaN if none was measured), ``worst``
+    the smallest of them, ``at_least`` the mean if unmeasured choices fail.
     """
 
     kept: float
@@ -145,20 +140,17 @@ class Score:
     problems: int
     unmeasured: int
 
-
-def score(share: npt.NDArray[np.float64], chosen: Sequence[int] | npt.NDArray[np.intp]) -> Score:
-    """Return the score of choices.
-
-    Args:
-        share: efficiency, shape (problems, configurations); NaN for unmeasured pairs.
-        chosen: the index of a configuration for each problem.
-    """
-    kept = share[np.arange(len(share)), np.asarray(chosen, dtype=np.intp)]
-    measured = kept[~np.isnan(kept)]
-    return Score(
-        kept=float(measured.mean()) if len(measured) else np.nan,
-        at_least=float(measured.sum() / len(kept)),
-        worst=float(measured.min()) if len(measured) else np.nan,
-        problems=len(kept),
-        unmeasured=int(np.isnan(kept).sum()),
-    )
+    @classmethod
+    def of_choices(
+        cls, efficiency: npt.NDArray[np.float64], chosen: Sequence[int] | npt.NDArray[np.intp]
+    ) -> "Score":
+        """Return the score of one column of `EfficiencyTable.efficiency` per problem."""
+        kept = efficiency[np.arange(len(efficiency)), np.asarray(chosen, dtype=np.intp)]
+        measured = kept[~np.isnan(kept)]
+        return cls(
+            kept=float(measured.mean()) if len(measured) else np.nan,
+            at_least=float(measured.sum() / len(kept)),
+            worst=float(measured.min()) if len(measured) else np.nan,
+            problems=len(kept),
+            unmeasured=int(np.isnan(kept).sum()),
+        )

@@ -14,20 +14,15 @@ from foretune.measurement import Measurement, Status
 from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.heuristics import efficiency_table, export_function
-from foretune.tune.heuristics.code_writer import name_arguments, write_source
-from foretune.tune.heuristics.decision_tree import (
-    AtMost,
-    Branch,
-    Equals,
-    Leaf,
-    SplitCandidates,
-    count_leaves,
+from foretune.tune.efficiency import Score, efficiency_table, fill_missing
+from foretune.tune.exported_function import (
+    Question,
+    export_function,
     fit_tree,
-    follow_path,
+    follow,
+    name_arguments,
+    write_source,
 )
-from foretune.tune.heuristics.efficiency import score
-from foretune.tune.heuristics.subset import choose_subset, fill_missing_gains, fit_chooser
 
 TILES = (16, 64, 256)
 NAN = math.nan
@@ -126,34 +121,32 @@ class TestShares:
 
 
 class TestChoosing:
-    def test_each_configuration_is_one_that_some_problem_needs(self):
-        gains = np.array([[0.9, 1.0, 0.2, 0.9], [0.9, 0.1, 1.0, 0.9], [0.9, 0.1, 1.0, 0.9]])
-        assert choose_subset(gains, 1) == [0]
-        assert choose_subset(gains, 2) == [0, 2]
-        assert choose_subset(gains, 9) == [0, 2, 1], "the twin of the first adds nothing"
-
     def test_what_was_not_measured_is_expected_to_do_worse_than_elsewhere(self):
-        gains = np.array([[1.0, NAN], [1.0, 1.0], [0.7, NAN]])
-        filled = fill_missing_gains(gains)
-        assert filled[~np.isnan(gains)].tolist() == gains[~np.isnan(gains)].tolist()
+        efficiency = np.array([[1.0, NAN], [1.0, 1.0], [0.7, NAN]])
+        filled = fill_missing(efficiency)
+        known = ~np.isnan(efficiency)
+        assert filled[known].tolist() == efficiency[known].tolist()
         assert filled[0, 1] == filled[2, 1] == 0.25
-        assert fill_missing_gains(np.array([[NAN, NAN]]), gains).tolist() == [[2.7 / 6, 0.25]]
-        assert fit_chooser([Problem(), Problem(a=1), Problem(a=2)], gains, 1, 0).subset == [0]
+        assert fit_tree([Problem(), Problem(a=1), Problem(a=2)], efficiency, 1) == 0
 
-    def test_depth_is_what_serves_problems_held_out(self, runs):
-        shares = efficiency_table(runs)
-        assert count_leaves(fit_chooser(shares.problems, shares.efficiency, 3, None).tree) >= 4
-        sizes, nobody_knows = [Problem(M=i) for i in range(10)], np.eye(10) / 2 + 0.5
-        assert count_leaves(fit_chooser(sizes, nobody_knows, 10, None).tree) == 1
-        assert count_leaves(fit_chooser(sizes, nobody_knows, 10, 12).tree) == 10
+    def test_a_tree_that_serves_no_problem_held_out_is_not_exported(self):
+        rows = [
+            measured(Problem(M=i), {"t": t}, 1.0 if t == i else 2.0)
+            for i in range(10)
+            for t in range(10)
+        ]
+        exported = export_function(efficiency_table(from_measurements(rows)), 10)
+        assert exported.leaves == 1
+        assert exported.training_score == exported.training_score_single
+        assert exported.held_out.kept == exported.held_out_single.kept == 0.5
 
     def test_scores(self):
         share = np.array([[1.0, 0.5], [0.8, NAN], [0.0, 1.0]])
-        assert score(share, [0, 0, 0]).kept == pytest.approx(0.6)
-        found = score(share, [1, 1, 1])
+        assert Score.of_choices(share, [0, 0, 0]).kept == pytest.approx(0.6)
+        found = Score.of_choices(share, [1, 1, 1])
         assert (found.kept, found.at_least, found.worst) == (0.75, 0.5, 0.5)
         assert (found.problems, found.unmeasured) == (3, 1)
-        assert math.isnan(score(share[1:2], [1]).kept)
+        assert math.isnan(Score.of_choices(share[1:2], [1]).kept)
 
 
 NUMBERS = st.one_of(
@@ -183,65 +176,57 @@ def tables(draw):
 
 
 class TestTrees:
-    @given(tables(), st.integers(0, 5))
-    def test_a_tree_does_what_scikit_learns_does(self, table, depth):
-        """Same leaf, same choice, however large, close or odd the values are."""
+    @given(tables(), st.integers(1, 6))
+    def test_generated_code_does_what_the_tree_does(self, table, leaves):
         found, gains = table
-        tree = fit_tree(found, gains, depth)
-        questions = SplitCandidates(found)
-        if depth == 0 or questions.columns.shape[1] == 0:
-            assert tree == Leaf(int(gains.mean(axis=0).argmax()))
-            return
-        from sklearn.tree import DecisionTreeRegressor
-
-        theirs = DecisionTreeRegressor(max_depth=depth, random_state=0)
-        reached = theirs.fit(questions.columns, gains).apply(questions.columns)
-        for problem, leaf in zip(found, reached, strict=True):
-            assert follow_path(tree, problem) == gains[reached == leaf].mean(axis=0).argmax()
-
-    @given(tables(), st.integers(0, 5))
-    def test_generated_code_does_what_the_tree_does(self, table, depth):
-        found, gains = table
-        tree = fit_tree(found, gains, depth)
+        tree = fit_tree(found, gains, leaves)
         configs = [Configuration({"n": i, 'a"\n\\': math.inf, "t": "x'"}) for i in range(3)]
         source = write_source('of """kernel\\\n"', 'on \\ device \'"""\n', found, configs, tree)
         choose = run(source)
         arguments = name_arguments(found)
         for problem in found:
             chosen = choose(**{arguments[n]: v for n, v in problem.items() if n in arguments})
-            assert chosen == dict(configs[follow_path(tree, problem)])
+            assert chosen == dict(configs[follow(tree, problem)])
         assert not any(
             isinstance(n, (ast.Import, ast.ImportFrom)) for n in ast.walk(ast.parse(source))
         )
 
+    @given(tables())
+    def test_with_enough_leaves_every_problem_gets_its_best(self, table):
+        """However large, close or odd the values are: distinct problems are told apart."""
+        found, gains = table
+        tree = fit_tree(found, gains, 100)
+        for problem, row in zip(found, gains, strict=True):
+            assert row[follow(tree, problem)] == row.max()
+
     def test_sizes_part_half_way_in_ratio(self):
         found = [Problem(M=64), Problem(M=1024)]
-        tree = fit_tree(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 1)
-        assert tree == Branch(AtMost("M", 256), Leaf(0), Leaf(1))
+        tree = fit_tree(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 2)
+        assert tree == (Question("M", 256, at_most=True), 0, 1)
 
     def test_switches_read_as_english(self):
         found = [Problem(causal=c) for c in (False, True)]
-        tree = fit_tree(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 1)
-        assert tree == Branch(Equals("causal", True), Leaf(1), Leaf(0))
+        tree = fit_tree(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 2)
+        assert tree == (Question("causal", True), 1, 0)
         source = write_source("t", "n", found, [Configuration(x=1), Configuration(x=2)], tree)
         assert "    if causal:\n        return dict(_CONFIGURATIONS[1])\n    return" in source
 
     def test_what_never_varies_is_no_argument(self):
         found = [Problem({"M": m, "x.dtype": "fp16", "specialized": "x:16 y:16"}) for m in (1, 9)]
         configs = [Configuration(x=1), Configuration(x=2)]
-        tree = fit_tree(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 1)
+        tree = fit_tree(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 2)
         source = write_source("t", "n", found, configs, tree)
         assert "def choose(M: int) -> " in source
         assert "The same in all of them:\n        x.dtype: fp16\n" in source
         choose = run(source)
         assert [choose(1), choose(9)] == [{"x": 1}, {"x": 2}]
-        assert run(write_source("t", "n", found[:1], configs, Leaf(1)))() == {"x": 2}
+        assert run(write_source("t", "n", found[:1], configs, 1))() == {"x": 2}
 
     @pytest.mark.parametrize("spelled", [("fp16", "bf16"), ("float16", "bfloat16")])
     def test_element_types_are_given_as_the_caller_has_them(self, spelled):
         found = [Problem({"x.dtype": name}) for name in spelled]
         configs = [Configuration(x=1), Configuration(x=2)]
-        tree = fit_tree(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 1)
+        tree = fit_tree(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 2)
         source = write_source("t", "n", found, configs, tree)
         assert "def choose(x_dtype: object) -> " in source
         choose = run(source)
@@ -255,7 +240,7 @@ class TestTrees:
         names = [f"stride_of_axis_{i}" for i in range(12)]
         special = " ".join(f"{name}:16" for name in names)
         found = [Problem({**dict.fromkeys(names, 16 * i), "specialized": special}) for i in (1, 2)]
-        source = write_source("t", "n", found, [Configuration(x=1)], Leaf(0))
+        source = write_source("t", "n", found, [Configuration(x=1)], 0)
         assert max(map(len, source.splitlines())) <= 100
         assert "\ndef choose(\n    stride_of_axis_0: int,\n" in source
         assert run(source)(*range(12)) == {"x": 1}
@@ -263,12 +248,12 @@ class TestTrees:
     def test_answers_that_do_not_matter_are_not_asked(self):
         found = [Problem(M=m) for m in range(8)]
         gains = np.column_stack([np.linspace(0.6, 1, 8), np.linspace(0.0, 0.5, 8)])
-        assert fit_tree(found, gains, 3) == Leaf(0)
+        assert fit_tree(found, gains, 8) == 0
 
     def test_what_a_problem_lacks_is_never_at_most(self):
-        assert not AtMost("M", 3).answer(Problem(K=1))
-        assert not AtMost("M", 3).answer(Problem(M="auto"))
-        assert Equals("M", None).answer(Problem(K=1))
+        assert not Question("M", 3, at_most=True).answer(Problem(K=1))
+        assert not Question("M", 3, at_most=True).answer(Problem(M="auto"))
+        assert Question("M", None).answer(Problem(K=1))
 
 
 class TestFunction:
@@ -302,7 +287,8 @@ class TestFunction:
         shares = efficiency_table(from_measurements(rows))
         expected = {Problem({"n": n, "x.dtype": "float16"}) for n in (64, 4096)}
         assert ({*shares.problems}, len(shares.problems)) == (expected, 2)
-        choose = run(export_function(shares, depth=1).source)
+        choose = run(write_source("t", "n", shares.problems, shares.configs,
+                                  fit_tree(shares.problems, shares.efficiency, 2)))  # fmt: skip
         assert [choose(n=n)["t"] for n in (64, 4096)] == [1, 2]
         mine = [measured(Problem(n=1, timed=t), {"t": 1}, 1.0) for t in ("a", "b")]
         assert len(efficiency_table(from_measurements(mine)).problems) == 2
@@ -324,21 +310,15 @@ class TestFunction:
         assert choose(M=10, dtype="fp16", causal=True)["tile"] == 16
 
     def test_one_configuration_is_the_single_best(self, runs):
-        exported = export_function(efficiency_table(runs), max_configs=1)
+        exported = export_function(efficiency_table(runs), max_leaves=1)
         assert exported.leaves == len(exported.configs) == 1
         assert exported.training_score == exported.training_score_single
         assert exported.held_out == exported.held_out_single
 
-    def test_configurations_that_no_leaf_chooses_are_left_out(self, runs):
-        exported = export_function(efficiency_table(runs), depth=1)
-        assert len(exported.chooser.considered) == 3
+    def test_a_function_has_at_most_so_many_leaves(self, runs):
+        exported = export_function(efficiency_table(runs), 2)
         assert len(exported.configs) == exported.leaves == 2
-        assert exported.oracle_share == 1.0
         assert exported.source.count("{'tile': ") == 2
-
-    def test_depth_can_be_given(self, runs):
-        assert export_function(efficiency_table(runs), depth=1).leaves == 2
-        assert export_function(efficiency_table(runs), depth=0).leaves == 1
 
     def test_unmeasured_choices_are_counted_not_scored(self, runs):
         sparse = runs.sample(frac=0.6, random_state=0).reset_index(drop=True)
@@ -349,17 +329,6 @@ class TestFunction:
             f"On {exported.training_score.unmeasured} of them its choice was not measured"
             in " ".join(exported.source.split())
         )
-
-    def test_held_out_problems_are_held_out(self):
-        """Best configurations that nobody can foresee: 1 where they are known, ½ on others."""
-        rows = [
-            measured(Problem(M=i), {"t": t}, 1.0 if t == i else 2.0)
-            for i in range(10)
-            for t in range(10)
-        ]
-        exported = export_function(efficiency_table(from_measurements(rows)), 10, depth=12)
-        assert exported.training_score.kept == 1.0
-        assert exported.held_out.kept == exported.held_out_single.kept == 0.5
 
     def test_groups_are_held_out_together(self, runs):
         shares = efficiency_table(runs)

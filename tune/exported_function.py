@@ -1,0 +1,402 @@
+"""Writes measurements as a Python function without imports, from problem to configuration.
+
+The function is a decision tree. It parts problems on which the configurations do differently well
+(a regression tree on all efficiencies at once), and takes at each leaf the configuration that does
+best there on average. A classifier of the best configuration would pay as much for a mistake that
+costs nothing. Where the tree serves problems held out no better than the single best configuration,
+the function returns that one.
+"""
+
+import keyword
+import math
+import re
+import textwrap
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from foretune.collect.compiled.arguments import DTYPES
+from foretune.datasets.runs import from_measurements
+from foretune.errors import UsageError
+from foretune.measurement import Measurement, Status
+from foretune.models.validation.splits import fold_of_rows
+from foretune.problem import Problem
+from foretune.space import Configuration
+from foretune.tune.efficiency import EfficiencyTable, Score, fill_missing
+from foretune.values import Value
+from foretune.version import __version__
+
+_WIDTH = 100
+_CONFIGURATION = "dict[str, int | float | bool | str]"
+_RESERVED = {"dict", "float", "str", "_CONFIGURATIONS", "_TYPES"}
+"""Names in the function's body, which arguments must not shadow."""
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ExportedFunction:
+    """A function and its score against the best measured performance.
+
+    Attributes:
+        source: Python source without imports; its function is ``choose``.
+        oracle_share: score there of the best of ``configs`` for each problem.
+        held_out: cross-validated score on held-out problems; None with too few problems.
+    """
+
+    source: str
+    configs: list[Configuration]
+    leaves: int
+    training_score: Score
+    training_score_single: Score
+    oracle_share: float
+    held_out: Score | None
+    held_out_single: Score | None
+
+
+def export_function(
+    table: EfficiencyTable, max_leaves: int = 8, group: str = "problem", seed: int = 0
+) -> ExportedFunction:
+    """Return a function from problems to configurations.
+
+    While configurations are chosen, unmeasured pairs are estimated cautiously. Scores leave them
+    out and count them.
+
+    ``group`` names the columns held out together
+    (`foretune.models.validation.splits.group_columns`).
+
+    Raises:
+        UsageError: ``max_leaves`` is below 1.
+        UnknownName: the group names a column that the problems do not have.
+    """
+    if max_leaves < 1:
+        raise UsageError(f"--max-configs {max_leaves} leaves nothing to choose: give at least 1")
+    problems, efficiency = table.problems, table.efficiency
+    single = fit_tree(problems, efficiency, 1)
+    held_out, held_out_single = (_held_out(table, n, group, seed) for n in (max_leaves, 1))
+    tree = fit_tree(problems, efficiency, max_leaves)
+    if (
+        held_out is not None
+        and held_out_single is not None
+        and held_out.kept <= held_out_single.kept
+    ):
+        tree, held_out = single, held_out_single
+    score, score_single = (
+        Score.of_choices(efficiency, [follow(t, p) for p in problems]) for t in (tree, single)
+    )
+    used = sorted(set(_leaves(tree)))
+    notes = _notes(table, score, score_single, held_out)
+    title = f"Which configuration of {table.kernel} to run on {table.device}."
+    configs = [table.configs[i] for i in used]
+    return ExportedFunction(
+        source=write_source(title, notes, problems, table.configs, tree),
+        configs=configs,
+        leaves=len(_leaves(tree)),
+        training_score=score,
+        training_score_single=score_single,
+        oracle_share=float(np.nan_to_num(efficiency[:, used]).max(axis=1).mean()),
+        held_out=held_out,
+        held_out_single=held_out_single,
+    )
+
+
+def _held_out(table: EfficiencyTable, leaves: int, group: str, seed: int) -> Score | None:
+    """Return the cross-validated score of trees; None if nothing can be held out."""
+    rows = from_measurements(
+        Measurement(table.kernel, problem, Configuration(), table.device, Status.OK)
+        for problem in table.problems
+    )
+    fold = fold_of_rows(rows, "grouped", seed, group)
+    if fold is None:
+        return None
+    chosen = np.zeros(len(fold), dtype=np.intp)
+    for number in np.unique(fold):
+        known, new = np.flatnonzero(fold != number), np.flatnonzero(fold == number)
+        tree = fit_tree([table.problems[i] for i in known], table.efficiency[known], leaves)
+        chosen[new] = [follow(tree, table.problems[i]) for i in new]
+    return Score.of_choices(table.efficiency, chosen)
+
+
+def _notes(table: EfficiencyTable, same: Score, single: Score, held_out: Score | None) -> str:
+    measured = int((~np.isnan(table.efficiency)).sum())
+    others = "it was never tried on others."
+    if held_out is not None:
+        others = f"on problems held out, {_percent(held_out.kept)}."
+    notes = (
+        f"Written by 'foretune export' (Foretune {__version__}); edits are lost when it is written "
+        f"again. Minimises {table.objective.value}, learned from {measured} measurements of "
+        f"{same.problems} problems. Of the best performance measured on them it keeps "
+        f"{_percent(same.kept)} (the single best configuration: {_percent(single.kept)}); {others}"
+    )
+    if same.unmeasured:
+        notes += (
+            f" On {same.unmeasured} of them its choice was not measured: they are not in the share."
+        )
+    return notes
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+@dataclass(frozen=True)
+class Question:
+    """Whether a parameter of a problem is ``value``, or is a number of at most ``value``.
+
+    ``value`` is None if the problem does not have the parameter.
+    """
+
+    name: str
+    value: Value | None
+    at_most: bool = False
+
+    def answer(self, problem: Problem) -> bool:
+        """Return the answer: no if the problem has no such number."""
+        found = problem.get(self.name)
+        if not self.at_most:
+            return found == self.value
+        return isinstance(found, (int, float)) and found <= self.value  # type: ignore[operator]
+
+
+Tree = int | tuple[Question, "Tree", "Tree"]
+"""The number of a configuration, or a question with the trees for yes and no."""
+
+
+def follow(tree: Tree, problem: Problem) -> int:
+    """Return the number of the configuration for a problem."""
+    while isinstance(tree, tuple):
+        question, yes, no = tree
+        tree = yes if question.answer(problem) else no
+    return tree
+
+
+def _leaves(tree: Tree) -> list[int]:
+    return [*_leaves(tree[1]), *_leaves(tree[2])] if isinstance(tree, tuple) else [tree]
+
+
+def fit_tree(problems: Sequence[Problem], efficiency: Floats, max_leaves: int) -> Tree:
+    """Return a tree that keeps much of the best performance.
+
+    ``efficiency`` has the shape (problems, configurations), and NaN for unmeasured pairs.
+    """
+    gains, columns = fill_missing(efficiency), list(_columns(problems))
+    if max_leaves < 2 or not columns:
+        return int(gains.mean(axis=0).argmax())
+    from sklearn.tree import DecisionTreeRegressor
+
+    table = np.column_stack([values for *_, values in columns])
+    model = DecisionTreeRegressor(max_leaf_nodes=max_leaves, random_state=0).fit(table, gains)
+    fitted = model.tree_
+
+    def grow(node: int, rows: npt.NDArray[np.intp]) -> Tree:
+        column = fitted.feature[node]
+        if column < 0:
+            return int(gains[rows].mean(axis=0).argmax())
+        is_low = table[rows, column] <= fitted.threshold[node]
+        low = grow(fitted.children_left[node], rows[is_low])
+        high = grow(fitted.children_right[node], rows[~is_low])
+        if low == high:  # whatever the answer
+            return low
+        name, question, _ = columns[column]
+        if question is not None:
+            return question, high, low
+        largest = max(problems[i][name] for i in rows[is_low])
+        smallest = min(problems[i][name] for i in rows[~is_low])
+        return Question(name, _midpoint(largest, smallest), at_most=True), low, high
+
+    return grow(0, np.arange(len(problems)))
+
+
+def _columns(problems: Sequence[Problem]) -> Iterator[tuple[str, Question | None, Floats]]:
+    """Yield parameter, question and values of each column that distinguishes problems.
+
+    Sizes are ranks, because the tree computes in single precision, and have no question yet.
+    """
+    for name in dict.fromkeys(n for p in problems for n in p):
+        values = [p.get(name) for p in problems]
+        distinct = sorted(dict.fromkeys(values), key=lambda v: (v is None, isinstance(v, str), v))
+        if len(distinct) > 1 and all(type(v) in (int, float) for v in distinct):
+            rank = {v: i for i, v in enumerate(distinct)}
+            yield name, None, np.array([rank[v] for v in values], float)
+        elif len(distinct) > 1:
+            for value in distinct[1:] if len(distinct) == 2 else distinct:
+                yield name, Question(name, value), np.array([v == value for v in values], float)
+
+
+def _midpoint(low: float, high: float) -> float:
+    """Return a number in [low, high): the geometric mean if both are positive."""
+    if isinstance(low, int) and isinstance(high, int):
+        return math.isqrt(low * high) if low > 0 else (low + high) // 2
+    middle = math.sqrt(low) * math.sqrt(high) if low > 0 else low / 2 + high / 2
+    return middle if low <= middle < high else low
+
+
+def write_source(
+    title: str,
+    notes: str,
+    problems: Sequence[Problem],
+    configs: Sequence[Configuration],
+    tree: Tree,
+) -> str:
+    """Return the source of a module with a function ``choose``.
+
+    ``title`` and ``notes`` are for its docstring; leaves of ``tree`` are indices of ``configs``.
+    """
+    arguments = name_arguments(problems)
+    types = _type_arguments(arguments, problems)
+    used = sorted(set(_leaves(tree)))
+    declared = list(_parameters(arguments, problems, types))
+    signature = [f"def choose({', '.join(declared)}) -> {_CONFIGURATION}:"]
+    if len(signature[0]) > _WIDTH:
+        listed = (f"    {argument}," for argument in declared)
+        signature = ["def choose(", *listed, f") -> {_CONFIGURATION}:"]
+    lines = [
+        '"""' + _escape_docstring(title), "", *textwrap.wrap(_escape_docstring(notes), _WIDTH),
+        '"""', "", f"_CONFIGURATIONS: tuple[{_CONFIGURATION}, ...] = (",
+        *(f"    {_dict(configs[i])}," for i in used),
+        ")", *_type_table(types), "", "", *signature,
+        '    """Return the configuration for a problem.',
+        "",
+        *(f"    {line}" for line in _describe_arguments(arguments, problems, types)),
+        '    """',
+        *(f"    {a} = _TYPES.get(str({a}), {a})" for a in types),
+        *_body(tree, arguments, used, _boolean_names(problems), "    "),
+    ]  # fmt: skip
+    return "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def name_arguments(problems: Sequence[Problem]) -> dict[str, str]:
+    """Return the argument of each parameter of the problems; optional ones come last.
+
+    A parameter that is the same in all problems, e.g. a data type, gets no argument.
+    """
+    fixed = _fixed(problems)
+    names = [n for n in dict.fromkeys(n for p in problems for n in p) if n not in fixed]
+    arguments: dict[str, str] = {}
+    for name in sorted(names, key=lambda n: any(n not in p for p in problems)):
+        identifier = re.sub(r"[^A-Za-z0-9_]", "_", name)
+        if not identifier or identifier[0].isdigit():
+            identifier = f"_{identifier}"
+        if keyword.iskeyword(identifier) or identifier in _RESERVED:
+            identifier += "_"
+        while identifier in arguments.values():
+            identifier += "_"
+        arguments[name] = identifier
+    return arguments
+
+
+def _fixed(problems: Sequence[Problem]) -> dict[str, Value]:
+    """Return the parameters that all problems share."""
+    first = problems[0]
+    return {n: v for n, v in first.items() if all(n in p and p[n] == v for p in problems)}
+
+
+def _type_arguments(
+    arguments: dict[str, str], problems: Sequence[Problem]
+) -> dict[str, set[Value]]:
+    """Return the values of each argument that is an element type."""
+    known = {*DTYPES, *DTYPES.values()}
+    values = {a: {p[n] for p in problems if n in p} for n, a in arguments.items()}
+    return {argument: found for argument, found in values.items() if found <= known}
+
+
+def _type_table(types: dict[str, set[Value]]) -> list[str]:
+    """Return the table from all names of element types to those of the problems."""
+    used = sorted(map(str, set().union(*types.values())))
+    table: dict[str, str] = {}
+    for name in used:
+        full = DTYPES.get(name, name)
+        short = [each for each, meant in DTYPES.items() if meant == full]
+        table |= {other: name for other in (full, f"torch.{full}", *short) if other not in used}
+    entries = (f"    {other!r}: {name!r}," for other, name in table.items())
+    return ["", "_TYPES = {", *entries, "}"] if table else []
+
+
+def _parameters(
+    arguments: dict[str, str], problems: Sequence[Problem], types: Container[str]
+) -> Iterator[str]:
+    for name, argument in arguments.items():
+        kinds = sorted({type(p[name]).__name__ for p in problems if name in p})
+        optional = any(name not in p for p in problems)
+        if argument in types:
+            kinds = ["object"]
+        elif optional:
+            kinds.append("None")
+        yield f"{argument}: {' | '.join(kinds)}" + " = None" * optional
+
+
+def _describe_arguments(
+    arguments: dict[str, str], problems: Sequence[Problem], types: Container[str]
+) -> Iterator[str]:
+    """Yield the measured range or values of each argument."""
+    if arguments:
+        yield "Measured with:"
+    for name, argument in arguments.items():
+        distinct = list(dict.fromkeys(p[name] for p in problems if name in p))
+        numbers = [v for v in distinct if not isinstance(v, (str, bool))]
+        values_text = ", ".join(map(str, distinct[:8])) + (", …" if len(distinct) > 8 else "")
+        if 1 < len(distinct) == len(numbers):
+            values_text = f"{min(numbers)} … {max(numbers)}"
+        called = "" if name == argument else f" ({name})"
+        names = "; a torch.dtype, or its name" if argument in types else ""
+        yield from _list_item(f"{argument}{called}: {values_text}{names}")
+    if fixed := _fixed(problems):
+        yield "The same in all of them:"
+        for name, value in fixed.items():
+            yield from _list_item(f"{name}: {value}")
+
+
+def _list_item(text: str) -> list[str]:
+    """Return an entry of a list in a docstring."""
+    return textwrap.wrap(
+        _escape_docstring(text), _WIDTH - 4, initial_indent="    ", subsequent_indent="        ",
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+
+
+def _boolean_names(problems: Sequence[Problem]) -> set[str]:
+    """Return the names of parameters that are booleans in every problem."""
+    names = {n for p in problems for n in p}
+    return {n for n in names if all(isinstance(p.get(n), bool) for p in problems)}
+
+
+def _body(
+    tree: Tree, arguments: dict[str, str], used: list[int], switches: set[str], indent: str
+) -> Iterator[str]:
+    if not isinstance(tree, tuple):
+        yield f"{indent}return dict(_CONFIGURATIONS[{used.index(tree)}])"
+        return
+    question, yes, no = tree
+    yield f"{indent}if {_condition(question, arguments, switches)}:"
+    yield from _body(yes, arguments, used, switches, indent + "    ")
+    yield from _body(no, arguments, used, switches, indent)
+
+
+def _condition(question: Question, arguments: dict[str, str], switches: set[str]) -> str:
+    argument, value = arguments[question.name], question.value
+    if value is None:
+        return f"{argument} is None"
+    if question.at_most:
+        return f"{argument} <= {_literal(value)}"
+    if question.name in switches:
+        return argument if value else f"not {argument}"
+    # linters object to == True
+    return f"{argument} == {_literal(int(value) if isinstance(value, bool) else value)}"
+
+
+def _dict(config: Configuration) -> str:
+    return "{" + ", ".join(f"{n!r}: {_literal(v)}" for n, v in config.items()) + "}"
+
+
+def _literal(value: Value) -> str:
+    if isinstance(value, float) and math.isinf(value):
+        return f'float("{value}")'
+    return ascii(value)
+
+
+def _escape_docstring(text: str) -> str:
+    """Return text as one line that is safe in a docstring."""
+    visible = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+    return visible.replace("\\", "\\\\").replace('"', '\\"')
