@@ -11,8 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.compiled.llvm.functions import Function, Instruction, Loop, integer_bits
-from foretune.collect.compiled.llvm.values import Unknown, Values, region_of
+from foretune.collect.compiled.llvm.functions import (
+    Function,
+    Instruction,
+    Loop,
+    Unknown,
+    integer_bits,
+)
+from foretune.collect.compiled.llvm.values import Values, region_of
 
 UNKNOWN_TRIPS = 4
 """Assumed iterations of a loop that data ends."""

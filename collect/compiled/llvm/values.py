@@ -3,34 +3,21 @@
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from foretune.collect.compiled.llvm.functions import (
+    GLOBALS,
+    REGION_BITS,
+    UNKNOWN,
     Instruction,
+    Unknown,
     integer_bits,
+    parts_of,
     size_of,
-    split,
-    typed,
 )
 
-REGION_BITS = 40
-"""Made-up addresses: the upper bits number the array, the lower ones are the offset."""
-GLOBALS = 1 << 20
-"""Region of global constants; those of arguments and local arrays are smaller."""
-
-
-@dataclass(frozen=True)
-class Unknown:
-    """A value that depends on data; for an address, ``region`` may still be known."""
-
-    region: int | None = None
-
-
-UNKNOWN = Unknown()
 PLAIN: dict[str, Callable[[Any, Any], Any]] = {
     "add": lambda a, b: a + b,
     "sub": lambda a, b: a - b,
@@ -75,11 +62,13 @@ def holds(predicate: str, a: int, b: int, width: int) -> bool:
 
 
 class Values(dict[str, Any]):
-    """Values by name; `get_value` also reads constants, `evaluate` computes an instruction."""
+    """Values by name; `get_value` also takes constants, `evaluate` computes an instruction."""
 
-    def get_value(self, text: str) -> Any:
-        """Return the value of a name or a constant."""
-        return self.get(text, UNKNOWN) if text[:1] == "%" else _constant(text)
+    def get_value(self, operand: Any) -> Any:
+        """Return the value of an operand."""
+        if isinstance(operand, str):
+            return GLOBALS << REGION_BITS if operand[0] == "@" else self.get(operand, UNKNOWN)
+        return np.array(operand, dtype=object) if isinstance(operand, tuple) else operand
 
     def evaluate(self, i: Instruction) -> Any:
         """Return the result of an instruction other than a phi."""
@@ -134,7 +123,7 @@ class Values(dict[str, Any]):
         offset = indices[0] * size_of(kind)
         for index in indices[1:]:
             if kind.startswith("{"):
-                parts = split(kind[1:-1])
+                parts = parts_of(kind)
                 offset, kind = offset + sum(map(size_of, parts[:index])), parts[index]
             else:
                 kind = kind.strip()[1:-1].split(" x ", 1)[1]
@@ -142,11 +131,10 @@ class Values(dict[str, Any]):
         return base + offset
 
     def _insertelement(self, i: Instruction) -> Any:
-        return self.get_value(i.operands[1]) if i.operands[2] == "0" else UNKNOWN
+        return self.get_value(i.operands[1]) if i.operands[2] == 0 else UNKNOWN
 
     def _shufflevector(self, i: Instruction) -> Any:
-        splat = i.operands[-1] == "zeroinitializer"
-        return self.get_value(i.operands[0]) if splat else UNKNOWN
+        return self.get_value(i.operands[0]) if i.operands[-1] == 0 else UNKNOWN
 
     def _extractelement(self, i: Instruction) -> Any:
         value, index = map(self.get_value, i.operands)
@@ -168,19 +156,3 @@ def _signed(value: Any, width: int) -> Any:
         return value
     value &= (1 << width) - 1
     return value - (1 << width) if value >> (width - 1) else value
-
-
-@cache
-def _constant(text: str) -> Any:
-    text = text.removeprefix("splat").strip()
-    if text in ("true", "false", "null", "zeroinitializer"):
-        return int(text == "true")
-    if re.fullmatch(r"-?\d+", text):
-        return int(text)
-    if text.startswith("("):
-        return _constant(typed(text[1:-1])[1])
-    if text.startswith("<"):
-        elements = [_constant(typed(part)[1]) for part in split(text[1:-1])]
-        whole = all(isinstance(element, int) for element in elements)
-        return np.array(elements, dtype=object) if whole else UNKNOWN
-    return GLOBALS << REGION_BITS if text.startswith("@") else UNKNOWN
