@@ -23,7 +23,6 @@ from foretune.collect.distributed.actor import (
     THREAD_VARIABLES,
     PickledKernel,
     RayActor,
-    decode,
     matching_resources,
     resource_counts,
     resource_of,
@@ -202,7 +201,7 @@ class _RemoteLoadMonitor(LoadMonitor):
     def __exit__(self, *error: object) -> None:
         if error[0] is None:  # the load during a failure does not matter
             load = self._call("observed_load")
-            self.load = load if isinstance(load, MachineLoad) else MachineLoad()
+            self.load = MachineLoad() if isinstance(load, WorkerLost) else load
 
 
 class RayWorkerPool:
@@ -261,7 +260,7 @@ class RayWorkerPool:
         except queue.Empty:
             return None
         try:
-            return worker, decode(future.result())
+            return worker, future.result()
         except self._ray.exceptions.RayTaskError:  # a bug in `RayActor`
             raise
         except Exception as e:

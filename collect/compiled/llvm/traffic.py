@@ -23,6 +23,8 @@ LINE = 64
 """Bytes of a cache line."""
 DEFAULT_BYTES = 4096.0
 """Assumed size of an array that nothing tells."""
+Signature = tuple[tuple[float, float], ...] | None
+"""Stride and iterations of each loop; None if data decides the address."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +103,7 @@ class Traffic:
     def _touch(self, loop: Loop | None) -> tuple[list[_Lines], float]:
         """Return what one run of a loop (None: the call) touches, and its lines."""
         if loop not in self._touched:
-            groups: dict[Any, list[Access]] = defaultdict(list)
+            groups: dict[tuple[int | None, Signature], list[Access]] = defaultdict(list)
             for access in self.accesses:
                 if loop is None or loop in access.nest:
                     groups[access.region, self._signature(access, loop)].append(access)
@@ -116,9 +118,7 @@ class Traffic:
     def _most(self, region: int | None) -> float:
         return self.sizes.get(region or 0, math.inf) / LINE + 1
 
-    def _signature(
-        self, access: Access, loop: Loop | None
-    ) -> tuple[tuple[float, float], ...] | None:
+    def _signature(self, access: Access, loop: Loop | None) -> Signature:
         """Return stride and iterations of each loop inside ``loop``, by stride."""
         if access.strides is None:
             return None
@@ -127,9 +127,8 @@ class Traffic:
         return tuple(sorted((abs(s), round(self._trips[o], 2)) for s, o in pairs if s))
 
     def _lines(
-        self, region: int | None, signature: tuple[tuple[float, float], ...] | None,
-        group: list[Access], loop: Loop | None,
-    ) -> float:  # fmt: skip
+        self, region: int | None, signature: Signature, group: list[Access], loop: Loop | None
+    ) -> float:
         """Return the lines that a group touches in one run of a loop."""
         if signature is None:
             runs = self.run.counts[loop] if loop else 1.0
