@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from foretune.errors import ForetuneError
 from foretune.kernel import Inputs, Kernel, Launch, SelfTimedLaunch, WrongResult
 from foretune.problem import Problem
 from foretune.space import Configuration
+
+if TYPE_CHECKING:
+    from foretune.collect.benchmark import Benchmarker
 
 DEFAULT_REPEATED = "again"
 """Key of a second launch of the first configuration, built separately; it shows the noise."""
@@ -88,24 +91,6 @@ def _waits() -> float:
     return getrusage(RUSAGE_THREAD).ru_nvcsw
 
 
-class Bench(Protocol):
-    """Makes inputs and checks outputs; see `foretune.collect.benchmark.Benchmarker`."""
-
-    def inputs(self, kernel: Kernel, problem: Problem, seed: int = 0) -> Inputs:
-        """Return inputs on the device."""
-
-    def reference(self, kernel: Kernel, inputs: Inputs) -> Any:
-        """Return the correct output for inputs."""
-
-    def library(
-        self, kernel: Kernel, problem: Problem, inputs: Inputs
-    ) -> tuple[str, Launch] | None:
-        """Return the name and launch of a library routine for inputs, or None."""
-
-    def relative_error(self, kernel: Kernel, output: Any, expected: Any) -> float:
-        """Return the relative error of an output."""
-
-
 class RoundInputs:
     """Inputs whose values are replaced in place, where launches read them.
 
@@ -145,7 +130,7 @@ class InterleavedComparison:
 
     def __init__(
         self,
-        bench: Bench,
+        bench: "Benchmarker",
         kernel: Kernel,
         problem: Problem,
         configs: Iterable[Configuration],
