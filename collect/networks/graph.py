@@ -10,8 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from foretune.collect.networks.call import Call
-from foretune.collect.networks.operators import HOST, NetworkOperator, operator_of
+from foretune.collect.networks.operators import HOST, Call, NetworkOperator, operator_of
 from foretune.errors import ForetuneError, UsageError
 from foretune.files import require_regular_file
 from foretune.kernel import Launch

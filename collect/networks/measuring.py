@@ -21,6 +21,7 @@ from foretune.collect.versions import versions
 from foretune.datasets import RunLog
 from foretune.datasets.run_file import RowIdentity
 from foretune.device import Device
+from foretune.errors import describe_error
 from foretune.kernel import Launch
 from foretune.measurement import Measurement, Status
 from foretune.progress import SILENT, Progress
@@ -103,7 +104,7 @@ def _measure(
             launches[operator]()
         except Exception as e:
             launches.pop(operator, None)
-            errors[operator] = next(iter(f"{type(e).__name__}: {e}".splitlines()))[:300]
+            errors[operator] = describe_error(e)
     samples = _time_rounds(launches, clock)
     measured = []
     for operator in group:
