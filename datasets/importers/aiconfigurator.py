@@ -8,13 +8,16 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.importers.columns import (
+    BYTES,
+    SYSTEMS,
+    canonical_dtype,
     concatenated_rows,
     concatenated_text,
     constant,
+    device_of_system,
     relabel,
 )
 from foretune.datasets.importers.files import Request, WrongFile, read_table, require
-from foretune.datasets.importers.names import BYTES, SYSTEMS, canonical_dtype, device_of_system
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.measurement import Status

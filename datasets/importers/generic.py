@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.importers import drop_invalid_rows
 from foretune.datasets.importers.columns import constant, is_run_column
 from foretune.datasets.importers.files import Request, read_table
-from foretune.datasets.importers.importing import drop_invalid_rows
 from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS, PLAIN_GROUPS, TEXT
 from foretune.errors import DataWarning, RunTableError, SpaceError, UnknownName, UsageError
 from foretune.expression import Expression

@@ -173,7 +173,7 @@ def _yaml_files() -> dict[str, Path]:
 
 def _read_descriptor(name: str) -> dict[str, Any]:
     """Return aiconfigurator-core's descriptor of a system, with our table's columns."""
-    from foretune.datasets.importers.names import SYSTEMS  # imports pandas
+    from foretune.datasets.importers.columns import SYSTEMS  # imports pandas
 
     yaml = importlib.import_module("yaml")  # comes with the package
     content = yaml.safe_load(_yaml_files()[name].read_text(encoding="utf-8"))

@@ -16,8 +16,7 @@ import numpy as np
 
 from foretune.collect.compiled.llvm.functions import Instruction, Loop, Unknown, lanes, size_of
 from foretune.collect.compiled.llvm.operations import copied_bytes
-from foretune.collect.compiled.llvm.sampled_run import SampledRun
-from foretune.collect.compiled.llvm.values import region_of
+from foretune.collect.compiled.llvm.sampled_run import SampledRun, region_of
 
 LINE = 64
 """Bytes of a cache line."""
