@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from foretune.errors import ForetuneError
 from foretune.kernel import Inputs, Kernel, Launch, SelfTimedLaunch, WrongResult
 from foretune.problem import Problem
 from foretune.space import Configuration
-
-if TYPE_CHECKING:
-    from foretune.collect.benchmark import Benchmarker
 
 DEFAULT_REPEATED = "again"
 """Key of a second launch of the first configuration, built separately; it shows the noise."""
@@ -124,13 +121,14 @@ class RoundInputs:
 class InterleavedComparison:
     """Launches of some configurations, the default first, on the same inputs.
 
+    ``bench``, a `foretune.collect.benchmark.Benchmarker`, makes inputs and checks outputs;
     ``failures`` are the errors of the contenders that are out. Raises ForetuneError if this kernel
     cannot be measured here at all.
     """
 
     def __init__(
         self,
-        bench: "Benchmarker",
+        bench: Any,
         kernel: Kernel,
         problem: Problem,
         configs: Iterable[Configuration],
