@@ -209,11 +209,7 @@ class InterleavedComparison:
         self._check(key, launch(), expected)
 
     def _time(
-        self,
-        key: str,
-        times: list[float],
-        cpu_times: list[float],
-        outputs: dict[str, Any] | None,
+        self, key: str, times: list[float], cpu_times: list[float], outputs: dict[str, Any] | None
     ) -> None:
         contender, inputs = self._contenders[key], self._inputs
         launch = contender.launch

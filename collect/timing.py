@@ -95,10 +95,7 @@ def _rank(n: int, confidence: float) -> int:
 
 
 def time_launch(
-    launch: Launch,
-    timing: Timing,
-    incumbent_ms: float = np.inf,
-    timer: Timer = CPU_TIMER,
+    launch: Launch, timing: Timing, incumbent_ms: float = np.inf, timer: Timer = CPU_TIMER
 ) -> np.ndarray:
     """Return times of single launches in milliseconds, without the warm-up.
 

@@ -231,9 +231,7 @@ class RayWorkerPool:
             raise
         threads = {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}
         self._actor_class = self._ray.remote(RayActor).options(
-            num_cpus=0,
-            num_gpus=int(kernel.device_kind == "gpu"),
-            resources={self._resource: 1},
+            num_cpus=0, num_gpus=int(kernel.device_kind == "gpu"), resources={self._resource: 1}
         )
         self._arguments = (timing, limit_s, power, threads)
         self._done: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
