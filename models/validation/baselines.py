@@ -8,10 +8,9 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from sklearn.base import BaseEstimator, RegressorMixin
 
 from foretune.family import Family
-from foretune.features.featureset import FeatureSet
+from foretune.features.featureset import Estimator, FeatureSet, RegressorMixin
 from foretune.features.roofline import row_roofline_ms
 from foretune.models.neighbors import NeighborIndex
 from foretune.models.targets import Target, TargetScale
@@ -20,7 +19,7 @@ from foretune.models.validation.splits import group_columns
 MAX_NEIGHBOR_ROWS = 20_000
 
 
-class Baseline(RegressorMixin, BaseEstimator):
+class Baseline(RegressorMixin, Estimator):
     """Predicts one target of a run table without a learned model."""
 
     def __init__(self, target: Target = "time_ms", family: Family | None = None) -> None:
