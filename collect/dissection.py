@@ -127,12 +127,8 @@ class Dissection:
 def dissect_cpu(progress: Progress = SILENT, max_kib: int | None = None) -> Dissection:
     """Measure this CPU; takes about half a minute, and a quiet machine.
 
-    Args:
-        progress: receives a step per part.
-        max_kib: largest working set; four times the caches by default.
-
-    Raises:
-        MissingExtra: Numba is not installed.
+    ``max_kib`` is the largest working set, by default four times the caches. Raises MissingExtra
+    without Numba.
     """
     sizes = working_sets(max_kib or _max_kib())
     progress.start("taking the CPU apart", ROUNDS * len(sizes) + 1)
@@ -165,10 +161,8 @@ def find_levels(
 ) -> tuple[Level, ...]:
     """Return the levels that a curve of latencies shows.
 
-    Args:
-        sizes_kib: working sets, ascending.
-        latency_ns: rounds by sizes.
-        read_gbps: by sizes.
+    ``sizes_kib`` are working sets, ascending; ``latency_ns`` is rounds by sizes, ``read_gbps``
+    by sizes.
     """
     sizes, fastest = np.asarray(sizes_kib, dtype=float), latency_ns.min(axis=0)
     # what a larger working set reaches, a smaller one does too: higher values are disturbances

@@ -50,14 +50,7 @@ class CodeTime:
     def fit(
         cls, counts: pd.DataFrame, ms: np.ndarray, kernels: np.ndarray, device: str = ""
     ) -> Self:
-        """Fit to measured calls; every kernel counts the same.
-
-        Args:
-            counts: a row of counts per call.
-            ms: milliseconds.
-            kernels: name of each call's kernel.
-            device: the CPU.
-        """
+        """Fit to rows of counts and ms of calls; every one of the ``kernels`` counts the same."""
         from scipy.optimize import least_squares
 
         start = np.log([CYCLE_NS, *LINE_NS.values(), CALL_NS])

@@ -60,16 +60,13 @@ class RayRunner(Runner):
     Args:
         kernel: the kernel; its source is sent to the nodes.
         device: the device, or its name in the cluster.
-        timing: when to stop repeating.
-        limit_s: time limit for one configuration in seconds.
-        power: measure power if a meter works.
+        timing, limit_s, power: as in `IsolatedRunner`.
         address: the cluster's address; by default ``$RAY_ADDRESS``, else a cluster is started on
             this machine.
 
-    Raises:
-        MissingExtra: Ray is not installed.
-        MeasurementError: no cluster answers, or all devices have other code or versions.
-        UsageError: the cluster has no such device, or other machines cannot import the kernel.
+    Raises MissingExtra without Ray; MeasurementError if no cluster answers, or all devices have
+    other code or versions; UsageError if the cluster has no such device, or other machines cannot
+    import the kernel.
     """
 
     def __init__(

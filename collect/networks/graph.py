@@ -42,15 +42,9 @@ class Network:
 def read_network(path: str | PathLike[str], batch: int | None = None, threads: int = 1) -> Network:
     """Return the network that ``torch.export.save`` wrote to ``path``.
 
-    Args:
-        path: the file.
-        batch: first size of every input, if the graph was exported with a dynamic one; None keeps
-            the size of the example inputs.
-        threads: threads of torch.
-
-    Raises:
-        ForetuneError: the file is damaged.
-        UsageError: the graph was exported for one batch only.
+    ``batch`` is the first size of every input, if the graph was exported with a dynamic one; None
+    keeps that of the example inputs. ``threads`` are torch's. Raises ForetuneError if the file is
+    damaged, UsageError if the graph was exported for one batch only.
     """
     try:
         program = torch.export.load(require_regular_file(path))

@@ -47,19 +47,10 @@ def collect_network(
 ) -> CollectSummary:
     """Measure operators group by group until the time is over; a group's rows are written at once.
 
-    Operators in ``log`` are not measured again, so a repeated call resumes. Power is measured if
-    the device has a meter.
-
-    Args:
-        operators: distinct operators, most important first.
-        log: receives the rows.
-        device: the CPU of this machine.
-        minutes: time limit for starting another group.
-        clock: the wall clock; another one for machines that do other work.
-        progress: receives one step per operator.
-
-    Raises:
-        OutputError: the log cannot be written.
+    Operators, the most important first, that are in ``log`` are not measured again, so a repeated
+    call resumes. Power is measured if the device, the CPU of this machine, has a meter. ``minutes``
+    limits when another group starts; a ``clock`` other than the wall's serves machines that do
+    other work. Raises OutputError if the log cannot be written.
     """
     progress.start("measuring operators", len(operators))
     start, meter, done, failed = time.perf_counter(), find_meter(device.kind), 0, 0

@@ -213,13 +213,7 @@ class NetworkOperator:
 
 
 def operator_of(call: Call, threads: int, is_view: bool = False) -> NetworkOperator:
-    """Return the operator that ``call`` is.
-
-    Args:
-        call: the call.
-        threads: threads of torch.
-        is_view: whether its result shares memory with an argument.
-    """
+    """Return the operator that ``call`` is; a view if its result shares memory with an argument."""
     if is_view:
         kernel, sizes = VIEW, {"op": call.name}
     else:

@@ -126,11 +126,10 @@ def import_runs(
     Args:
         path: a file, a folder (all its files of that format), or several of them.
         format: a name of ``FORMATS``: ``aiconfigurator``, ``kerneltuner``, …
-        kernel: for formats with many kernels, the one to import; for others, the kernel's name.
-        device: the device's name; replaces the name in the files.
-        mapping: run-table column -> its source, for ``generic`` and ``triton``, whose columns have
-            no fixed meaning.
-        constants: run-table column -> its value in every row, e.g. ``problem.M``.
+        kernel: as in `foretune.datasets.importers.files.Request`, and so are the next three.
+        device: the device's name.
+        mapping: run-table column -> its source.
+        constants: run-table column -> its value.
         progress: receives one step per file.
 
     Raises UnknownName or UsageError if the format is unknown, or does not fit the options;

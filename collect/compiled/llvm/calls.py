@@ -44,10 +44,8 @@ class Code:
 def code_of(kernel: Kernel, problem: Problem, config: Configuration) -> Code:
     """Compile a configuration of a CPU kernel; it is not run.
 
-    Raises:
-        UsageError: the kernel is neither a Numba function nor a source in C or C++, or there is no
-            clang.
-        RuntimeError: clang refuses the source.
+    Raises UsageError if the kernel is neither a Numba function nor a source in C or C++, or there
+    is no clang; RuntimeError if clang refuses the source.
     """
     function: Any = getattr(kernel, "function", None)
     if hasattr(function, "inspect_llvm"):
