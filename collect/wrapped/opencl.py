@@ -114,14 +114,14 @@ def find_device(platform: int = 0, device: int = 0) -> Any:
             "there is no OpenCL runtime: install your device's driver, or for the CPU "
             "apt install pocl-opencl-icd"
         )
-    if not 0 <= platform < len(platforms):
-        listed = ", ".join(f"{i} ({p.name})" for i, p in enumerate(platforms))
-        raise UsageError(f"there is no OpenCL platform {platform}: choose one of {listed}")
-    devices = platforms[platform].get_devices()
-    if not 0 <= device < len(devices):
-        listed = ", ".join(f"{i} ({d.name})" for i, d in enumerate(devices))
-        raise UsageError(f"there is no OpenCL device {device}: choose one of {listed}")
-    return devices[device]
+    return _numbered("device", _numbered("platform", platforms, platform).get_devices(), device)
+
+
+def _numbered(what: str, found: Sequence[Any], number: int) -> Any:
+    if not 0 <= number < len(found):
+        listed = ", ".join(f"{i} ({one.name})" for i, one in enumerate(found))
+        raise UsageError(f"there is no OpenCL {what} {number}: choose one of {listed}")
+    return found[number]
 
 
 @functools.cache

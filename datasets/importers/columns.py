@@ -23,12 +23,14 @@ def constant(text: str, rows: int) -> "pd.Series[str]":
 
 def relabel(values: "pd.Series[str]", name: Callable[[str], str]) -> "pd.Series[str]":
     """Apply ``name`` to each distinct value of a text column."""
-    texts = values.astype("category").cat
-    renamed = [name(str(c)) for c in texts.categories]
-    categories = sorted(set(renamed))
-    # the last entry is for gaps (code -1)
-    codes = np.array([categories.index(n) for n in renamed] + [-1], dtype=np.int32)
-    return pd.Series(pd.Categorical.from_codes(codes[texts.codes.to_numpy()], categories))
+    codes, distinct = pd.factorize(values)
+    return _named(codes, [name(str(text)) for text in distinct])
+
+
+def _named(codes: np.ndarray, names: Sequence[str]) -> "pd.Series[str]":
+    """Return the name of every code; a gap where it is -1."""
+    number, categories = pd.factorize(np.array([*names, None], dtype=object), sort=True)
+    return pd.Series(pd.Categorical.from_codes(number[codes], categories.tolist()))
 
 
 def as_categories(rows: pd.DataFrame) -> pd.DataFrame:
@@ -68,18 +70,8 @@ def concatenated_rows(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def concatenated_text(left: "pd.Series[str]", right: "pd.Series[str]") -> "pd.Series[str]":
     """Join two text columns with a space."""
-    a, b = left.astype("category").cat, right.astype("category").cat
-    width = len(b.categories) + 1  # one more for gaps, whose code is -1
-    pairs, codes = np.unique((a.codes + 1) * width + (b.codes + 1), return_inverse=True)
-    names = [
-        " ".join(
-            str(part.categories[i - 1]) for part, i in ((a, p // width), (b, p % width)) if i > 0
-        )
-        for p in pairs.astype(np.int64)
-    ]
-    categories = sorted(set(names))
-    position = np.array([categories.index(n) for n in names], dtype=np.int32)
-    return pd.Series(pd.Categorical.from_codes(position[codes], categories))
+    codes, pairs = pd.MultiIndex.from_arrays([left, right]).factorize()
+    return _named(codes, [" ".join(map(str, filter(pd.notna, pair))) for pair in pairs])
 
 
 PER_MS = {"ns": 1e-6, "nanoseconds": 1e-6, "us": 1e-3, "µs": 1e-3, "microseconds": 1e-3, "": 1.0,
