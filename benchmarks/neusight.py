@@ -14,6 +14,7 @@ import pandas as pd
 
 from foretune.datasets import write_runs
 from foretune.datasets.device_specs import with_specs
+from foretune.datasets.importers import ImportResult, drop_invalid_rows
 from foretune.datasets.importers.columns import (
     concatenated_rows,
     concatenated_text,
@@ -21,7 +22,6 @@ from foretune.datasets.importers.columns import (
     relabel,
 )
 from foretune.datasets.importers.files import read_table, require
-from foretune.datasets.importers.importing import ImportResult, drop_invalid_rows
 from foretune.device import canonical_name
 from foretune.measurement import Status
 

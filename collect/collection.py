@@ -55,13 +55,7 @@ class CurrentRuns:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CollectSummary(Result):
-    """Counts of a collection.
-
-    Attributes:
-        rows: new measurements, including failures.
-        reused: planned measurements that already existed.
-        seconds: wall time.
-    """
+    """Counts of a collection: new measurements, those that existed already, and the wall time."""
 
     rows: int
     ok: int
@@ -129,19 +123,9 @@ def collect_runs(
     """Measure the configurations of ``plan`` that ``log`` does not have yet.
 
     Each row is on disk before the next one is measured. After an interruption, a call with the
-    same plan and log resumes.
-
-    Args:
-        kernel: the kernel.
-        plan: configurations per problem.
-        log: a run log, or a cache of several stores.
-        runner: measures the configurations.
-        progress: receives every measurement.
-        stage: the name of this stage in progress lines.
-
-    Raises:
-        ForetuneError: this kernel cannot be measured on this machine at all.
-        OutputError: the log cannot be written.
+    same plan and log resumes. ``log`` is a run log, or a cache of several stores; ``stage`` names
+    this stage in progress lines. Raises ForetuneError if this kernel cannot be measured on this
+    machine at all, OutputError if the log cannot be written.
     """
     progress.start(f"{stage} {kernel.name}", sum(map(len, plan.values())))
     start, ok, failed, reused = time.perf_counter(), 0, 0, 0

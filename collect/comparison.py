@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -88,24 +88,6 @@ def _waits() -> float:
     return getrusage(RUSAGE_THREAD).ru_nvcsw
 
 
-class Bench(Protocol):
-    """Makes inputs and checks outputs; see `foretune.collect.benchmark.Benchmarker`."""
-
-    def inputs(self, kernel: Kernel, problem: Problem, seed: int = 0) -> Inputs:
-        """Return inputs on the device."""
-
-    def reference(self, kernel: Kernel, inputs: Inputs) -> Any:
-        """Return the correct output for inputs."""
-
-    def library(
-        self, kernel: Kernel, problem: Problem, inputs: Inputs
-    ) -> tuple[str, Launch] | None:
-        """Return the name and launch of a library routine for inputs, or None."""
-
-    def relative_error(self, kernel: Kernel, output: Any, expected: Any) -> float:
-        """Return the relative error of an output."""
-
-
 class RoundInputs:
     """Inputs whose values are replaced in place, where launches read them.
 
@@ -139,13 +121,14 @@ class RoundInputs:
 class InterleavedComparison:
     """Launches of some configurations, the default first, on the same inputs.
 
+    ``bench``, a `foretune.collect.benchmark.Benchmarker`, makes inputs and checks outputs;
     ``failures`` are the errors of the contenders that are out. Raises ForetuneError if this kernel
     cannot be measured here at all.
     """
 
     def __init__(
         self,
-        bench: Bench,
+        bench: Any,
         kernel: Kernel,
         problem: Problem,
         configs: Iterable[Configuration],
@@ -226,11 +209,7 @@ class InterleavedComparison:
         self._check(key, launch(), expected)
 
     def _time(
-        self,
-        key: str,
-        times: list[float],
-        cpu_times: list[float],
-        outputs: dict[str, Any] | None,
+        self, key: str, times: list[float], cpu_times: list[float], outputs: dict[str, Any] | None
     ) -> None:
         contender, inputs = self._contenders[key], self._inputs
         launch = contender.launch

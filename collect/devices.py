@@ -168,13 +168,8 @@ def local_devices() -> list[Device]:
 def local_device(name: str | None = None, measure: bool = True) -> Device:
     """Return one device of this machine.
 
-    Args:
-        name: ``cpu`` (the default), ``cuda:0`` and so on, ``cuda`` for the first GPU, or a
-            driver's name of a device.
-        measure: measure the CPU's rates if they are not cached.
-
-    Raises:
-        UnknownName: this machine has no such device.
+    ``name`` is ``cpu`` (the default), ``cuda:0`` and so on, ``cuda`` for the first GPU, or a
+    driver's name; ``measure`` the CPU's rates if they are not cached. Raises UnknownName.
     """
     if name is None or name.lower() == "cpu":
         return local_cpu(measure)

@@ -24,12 +24,7 @@ _WORDS = LINE_BYTES // 4
 
 
 def dissect_gpu(device: Device, progress: Progress = SILENT) -> MemoryCurve:
-    """Measure a GPU of this machine; takes a few seconds.
-
-    Args:
-        device: the GPU.
-        progress: receives a step per working set.
-    """
+    """Measure a GPU of this machine; takes a few seconds."""
     sizes = working_sets(int(4 * max(device.specs.get("l2_kib", 0.0), 32 * 1024)))
     timer = gpu_timer(device, warm_cache=True)
     memory = torch.zeros(sizes[-1] * 256, dtype=torch.int32, device=f"cuda:{device.index}")

@@ -71,17 +71,9 @@ class Runner(ABC):
     ) -> Rounds:
         """Return times in interleaved rounds, in a fresh process if the runner has one.
 
-        The default, which comes first, is built twice. All launches get new inputs in every round.
-
-        Args:
-            kernel: the kernel.
-            problem: the problem.
-            configs: the default, then the candidates.
-            max_seconds: time limit of the rounds; a few are always run.
-            seed: seed of inputs and order.
-
-        Raises:
-            MeasurementError: a configuration hangs or dies, though it ran before.
+        The default, which comes first, is built twice. All launches get new inputs in every round,
+        from ``seed``. ``max_seconds`` limits the rounds; a few are always run. Raises
+        MeasurementError if a configuration hangs or dies, though it ran before.
         """
 
     def renew(self) -> None:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -95,10 +95,7 @@ def _rank(n: int, confidence: float) -> int:
 
 
 def time_launch(
-    launch: Launch,
-    timing: Timing,
-    incumbent_ms: float = np.inf,
-    timer: Timer = CPU_TIMER,
+    launch: Launch, timing: Timing, incumbent_ms: float = np.inf, timer: Timer = CPU_TIMER
 ) -> np.ndarray:
     """Return times of single launches in milliseconds, without the warm-up.
 
@@ -175,30 +172,17 @@ MAX_LAUNCHES = 20
 """Per sample; queueing more would take longer than the delay."""
 
 
-class Event(Protocol):
-    """A time stamp in the device's queue."""
-
-    def record(self) -> None:
-        """Queue the event; the device records the time when it reaches it."""
-
-    def synchronize(self) -> None:
-        """Wait until the device has reached the event."""
-
-    def elapsed_time(self, end: Any) -> float:
-        """Return milliseconds from this event to ``end``."""
-
-
 class DeviceTimer(Timer):
     """Times launches by events in the device's queue.
 
-    ``event`` makes an event that records the time, ``synchronize`` returns when the device is idle,
-    and ``before_sample`` is called with the number of launches that follow. A sample has at most
-    ``max_launches``: 1 if each needs a cold cache.
+    ``event`` makes an event like ``torch.cuda.Event``, ``synchronize`` returns when the device is
+    idle, and ``before_sample`` is called with the number of launches that follow. A sample has at
+    most ``max_launches``: 1 if each needs a cold cache.
     """
 
     def __init__(
         self,
-        event: Callable[[], Event],
+        event: Callable[[], Any],
         synchronize: Callable[[], None],
         before_sample: Callable[[int], object],
         max_launches: int = 1,
@@ -223,7 +207,7 @@ class DeviceTimer(Timer):
             launch()
         end.record()
         end.synchronize()
-        return start.elapsed_time(end) / batch_size
+        return float(start.elapsed_time(end)) / batch_size
 
     def wait(self) -> None:
         """Wait until the device is idle; raise RuntimeError if a launch broke its context."""
@@ -259,7 +243,7 @@ def _cached_gpu_timer(index: int, warm_cache: bool) -> Timer:
     torch = require("torch", "gpu", "timing a GPU kernel")
     cuda = torch.cuda
 
-    def event() -> Event:
+    def event() -> Any:
         return cuda.Event(enable_timing=True)
 
     def delay(launches: int) -> None:

@@ -29,13 +29,9 @@ def columns_of(runs: pd.DataFrame, group: str) -> list[str]:
 def validate(runs: pd.DataFrame, name: str = "run table", first: int = 0) -> pd.DataFrame:
     """Return ``runs`` unchanged if every row is valid.
 
-    Raises RunTableError if a column is missing or of the wrong type, or a row is impossible; the
-    message names the row and the reason.
-
-    Args:
-        runs: the rows.
-        name: the table's name, for messages.
-        first: the number of the first row within the table.
+    ``name`` is the table's, ``first`` the number of the first row within it. Raises RunTableError
+    if a column is missing or of the wrong type, or a row is impossible; the message names the row
+    and the reason.
     """
     for problem in _column_problems(runs):
         raise RunTableError(f"{name}: {problem}")

@@ -15,8 +15,7 @@ from foretune.collect.compiled.gpu_targets import get_target
 from foretune.device import Device, peak_rate
 from foretune.errors import UnknownName
 from foretune.family import Quantity, nan_to
-from foretune.features.families.tiled_launch import STEP_LATENCY_MS, TiledLaunch
-from foretune.features.families.tiles import cores_of
+from foretune.features.families.tiles import STEP_LATENCY_MS, TiledLaunch, cores_of
 
 LAUNCH_MS = 2e-3
 """Fixed overhead of a launch."""

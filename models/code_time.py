@@ -20,12 +20,8 @@ MAX_CONFIGURATIONS = 1000
 """Every configuration is compiled: larger spaces are refused."""
 CYCLE_NS = 0.27
 """Nanoseconds of a cycle before anything is measured."""
-LINE_NS: dict[str, float] = {
-    **{"l1_stream": 0.4, "l1_strided": 0.8, "l1_random": 0.8, "l1_chased": 2.0, "l1_written": 0.3},
-    **{"l2_stream": 0.8, "l2_strided": 1.6, "l2_random": 1.6, "l2_chased": 10.0, "l2_written": 0.5},
-    **{"l3_stream": 2.7, "l3_strided": 5.4, "l3_random": 8.0, "l3_chased": 80.0, "l3_written": 2.2},
-}
-"""Nanoseconds of a line that enters a cache, by kind of access; of one that is written, more."""
+LINE_NS = {"l1": 0.4, "l2": 0.8, "l3": 2.7}
+"""Nanoseconds of a line that enters a cache."""
 CALL_NS = 5.4
 COSTS = ("cycles", *LINE_NS, "call")
 OVERLAP = 4.0
@@ -54,14 +50,7 @@ class CodeTime:
     def fit(
         cls, counts: pd.DataFrame, ms: np.ndarray, kernels: np.ndarray, device: str = ""
     ) -> Self:
-        """Fit to measured calls; every kernel counts the same.
-
-        Args:
-            counts: a row of counts per call.
-            ms: milliseconds.
-            kernels: name of each call's kernel.
-            device: the CPU.
-        """
+        """Fit to rows of counts and ms of calls; every one of the ``kernels`` counts the same."""
         from scipy.optimize import least_squares
 
         start = np.log([CYCLE_NS, *LINE_NS.values(), CALL_NS])

@@ -10,11 +10,4 @@ from foretune.collect.compiled.compile_pool import CompileResult, compile_config
 from foretune.collect.compiled.gpu_targets import Target, get_target
 from foretune.collect.compiled.static_features import FEATURES
 
-__all__ = [
-    "FEATURES",
-    "CompileResult",
-    "Target",
-    "compile_configs",
-    "describe",
-    "get_target",
-]
+__all__ = ["FEATURES", "CompileResult", "Target", "compile_configs", "describe", "get_target"]

@@ -63,12 +63,7 @@ class Occupancy:
 
 
 def occupancy(
-    target: Target,
-    *,
-    warps: int,
-    registers: int,
-    shared_bytes: int,
-    tensor_memory: int = 0,
+    target: Target, *, warps: int, registers: int, shared_bytes: int, tensor_memory: int = 0
 ) -> Occupancy:
     """Return the occupancy of one multiprocessor by blocks of a kernel.
 

@@ -1,21 +1,14 @@
-"""The Ray actor that measures on one device, and the names of devices as Ray resources.
+"""The Ray actor that measures on one device, and the names of devices as Ray resources."""
 
-Its answers are JSON: what comes from another process is data, and nothing of it runs.
-"""
-
-import json
 import os
 import pickle
 import platform
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from foretune import errors
 from foretune.collect.benchmark import environment
 from foretune.collect.comparison import Rounds
 from foretune.collect.devices import local_device
@@ -23,10 +16,8 @@ from foretune.collect.machine_load import LoadMonitor, MachineLoad
 from foretune.collect.runner import IsolatedRunner
 from foretune.collect.timing import Timing
 from foretune.collect.versions import toolchain
-from foretune.datasets.runs import to_measurement, to_row
 from foretune.device import Device, canonical_name
 from foretune.errors import ForetuneError, MeasurementError
-from foretune.files import parse_json
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement
 
@@ -101,8 +92,8 @@ class RayActor:
         self._runner: IsolatedRunner | None = None
         self._monitor: LoadMonitor | None = None
 
-    def begin(self, resource: str, pickled: PickledKernel) -> bytes:
-        """Return the device, or the error that makes it unfit for this kernel; see `encode`."""
+    def begin(self, resource: str, pickled: PickledKernel) -> Device | ForetuneError:
+        """Return the device, or the error that makes it unfit for this kernel."""
         try:
             kernel = self._kernel(pickled)
             device = local_device("cpu" if kernel.device_kind == "cpu" else "cuda:0")
@@ -112,21 +103,21 @@ class RayActor:
                     'start its node with --resources="$(foretune doctor --ray)"'
                 )
         except ForetuneError as e:
-            return encode(e)
+            return e
         timing, limit_s, power = self._options
         self._runner = IsolatedRunner(device, timing, limit_s, power)
-        return encode(device)
+        return device
 
-    def answer(self, work: bytes) -> bytes:
-        """Call a method of this class; return its result or `ForetuneError`; see `encode`.
+    def answer(self, work: bytes) -> Any:
+        """Call a method of this class; return its result or `ForetuneError`.
 
         ``work`` is the pickled (method, arguments), because Ray's own pickling is slow.
         """
         method, arguments = pickle.loads(work)
         try:
-            return encode(getattr(self, method)(*arguments))
+            return getattr(self, method)(*arguments)
         except ForetuneError as e:
-            return encode(e)
+            return e
 
     def run(self, pickled: PickledKernel, *arguments: Any) -> list[Measurement]:
         """Return the measurements of `IsolatedRunner.run`."""
@@ -182,71 +173,3 @@ def matching_resources(name: str, available: Iterable[str]) -> list[str]:
     """Return the available resources of devices called ``name``."""
     start = resource_of(Device(canonical_name(name), "gpu")).rstrip(":").lower() + ":"
     return sorted(r for r in available if r.lower().startswith(start))
-
-
-Answer = Device | MachineLoad | list[Measurement] | Rounds | ForetuneError | None
-
-
-def encode(answer: Answer) -> bytes:
-    """Return an answer as JSON: its kind and its content."""
-    if answer is None:
-        return _json("nothing", None)
-    if isinstance(answer, ForetuneError):
-        return _json("error", {"kind": type(answer).__name__, "message": str(answer)})
-    if isinstance(answer, Device):
-        return _json("device", {**asdict(answer), "specs": dict(answer.specs)})
-    if isinstance(answer, MachineLoad):
-        return _json("load", asdict(answer))
-    if isinstance(answer, Rounds):
-        times = {key: values.tolist() for key, values in answer.time_ms.items()}
-        return _json("rounds", [times, dict(answer.failures)])
-    return _json("measurements", [{**to_row(m), _COST: m.cost_s} for m in answer])
-
-
-def decode(content: bytes) -> Answer:
-    """Return the answer that `encode` made JSON of; raise ValueError if it is none."""
-    try:
-        answer = parse_json(content)
-        return _DECODERS[answer["kind"]](answer["content"])
-    except Exception as e:
-        raise ValueError(f"its answer is damaged ({type(e).__name__}: {e})") from e
-
-
-_COST = "cost_s"
-"""Not a column of run tables, but searchers use it."""
-
-
-def _json(kind: str, content: Any) -> bytes:
-    return json.dumps({"kind": kind, "content": content}, default=float).encode()
-
-
-def _error(content: Mapping[str, str]) -> ForetuneError:
-    kind = getattr(errors, content["kind"], MeasurementError)
-    is_ours = isinstance(kind, type) and issubclass(kind, ForetuneError)
-    return errors.restore_error(kind if is_ours else MeasurementError, str(content["message"]))
-
-
-def _measurements(rows: list[dict[str, Any]]) -> list[Measurement]:
-    found = []
-    for row in rows:
-        cost_s = float(row.pop(_COST))
-        found.append(replace(to_measurement(row), cost_s=cost_s))
-    return found
-
-
-def _rounds(content: list[dict[str, Any]]) -> Rounds:
-    times, failures = content
-    return Rounds(
-        {key: np.array(values, dtype=float) for key, values in times.items()},
-        {key: str(reason) for key, reason in failures.items()},
-    )
-
-
-_DECODERS: dict[str, Callable[[Any], Answer]] = {
-    "nothing": lambda content: None,
-    "error": _error,
-    "device": lambda content: Device(**content),
-    "load": lambda content: MachineLoad(**content),
-    "rounds": _rounds,
-    "measurements": _measurements,
-}

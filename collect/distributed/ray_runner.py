@@ -23,7 +23,6 @@ from foretune.collect.distributed.actor import (
     THREAD_VARIABLES,
     PickledKernel,
     RayActor,
-    decode,
     matching_resources,
     resource_counts,
     resource_of,
@@ -61,16 +60,13 @@ class RayRunner(Runner):
     Args:
         kernel: the kernel; its source is sent to the nodes.
         device: the device, or its name in the cluster.
-        timing: when to stop repeating.
-        limit_s: time limit for one configuration in seconds.
-        power: measure power if a meter works.
+        timing, limit_s, power: as in `IsolatedRunner`.
         address: the cluster's address; by default ``$RAY_ADDRESS``, else a cluster is started on
             this machine.
 
-    Raises:
-        MissingExtra: Ray is not installed.
-        MeasurementError: no cluster answers, or all devices have other code or versions.
-        UsageError: the cluster has no such device, or other machines cannot import the kernel.
+    Raises MissingExtra without Ray; MeasurementError if no cluster answers, or all devices have
+    other code or versions; UsageError if the cluster has no such device, or other machines cannot
+    import the kernel.
     """
 
     def __init__(
@@ -202,7 +198,7 @@ class _RemoteLoadMonitor(LoadMonitor):
     def __exit__(self, *error: object) -> None:
         if error[0] is None:  # the load during a failure does not matter
             load = self._call("observed_load")
-            self.load = load if isinstance(load, MachineLoad) else MachineLoad()
+            self.load = MachineLoad() if isinstance(load, WorkerLost) else load
 
 
 class RayWorkerPool:
@@ -232,9 +228,7 @@ class RayWorkerPool:
             raise
         threads = {name: os.environ[name] for name in THREAD_VARIABLES if name in os.environ}
         self._actor_class = self._ray.remote(RayActor).options(
-            num_cpus=0,
-            num_gpus=int(kernel.device_kind == "gpu"),
-            resources={self._resource: 1},
+            num_cpus=0, num_gpus=int(kernel.device_kind == "gpu"), resources={self._resource: 1}
         )
         self._arguments = (timing, limit_s, power, threads)
         self._done: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
@@ -261,7 +255,7 @@ class RayWorkerPool:
         except queue.Empty:
             return None
         try:
-            return worker, decode(future.result())
+            return worker, future.result()
         except self._ray.exceptions.RayTaskError:  # a bug in `RayActor`
             raise
         except Exception as e:

@@ -10,8 +10,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from foretune.collect.networks.call import Call
-from foretune.collect.networks.operators import HOST, NetworkOperator, operator_of
+from foretune.collect.networks.operators import HOST, Call, NetworkOperator, operator_of
 from foretune.errors import ForetuneError, UsageError
 from foretune.files import require_regular_file
 from foretune.kernel import Launch
@@ -43,15 +42,9 @@ class Network:
 def read_network(path: str | PathLike[str], batch: int | None = None, threads: int = 1) -> Network:
     """Return the network that ``torch.export.save`` wrote to ``path``.
 
-    Args:
-        path: the file.
-        batch: first size of every input, if the graph was exported with a dynamic one; None keeps
-            the size of the example inputs.
-        threads: threads of torch.
-
-    Raises:
-        ForetuneError: the file is damaged.
-        UsageError: the graph was exported for one batch only.
+    ``batch`` is the first size of every input, if the graph was exported with a dynamic one; None
+    keeps that of the example inputs. ``threads`` are torch's. Raises ForetuneError if the file is
+    damaged, UsageError if the graph was exported for one batch only.
     """
     try:
         program = torch.export.load(require_regular_file(path))

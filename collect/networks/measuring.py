@@ -21,6 +21,7 @@ from foretune.collect.versions import versions
 from foretune.datasets import RunLog
 from foretune.datasets.run_file import RowIdentity
 from foretune.device import Device
+from foretune.errors import describe_error
 from foretune.kernel import Launch
 from foretune.measurement import Measurement, Status
 from foretune.progress import SILENT, Progress
@@ -46,19 +47,10 @@ def collect_network(
 ) -> CollectSummary:
     """Measure operators group by group until the time is over; a group's rows are written at once.
 
-    Operators in ``log`` are not measured again, so a repeated call resumes. Power is measured if
-    the device has a meter.
-
-    Args:
-        operators: distinct operators, most important first.
-        log: receives the rows.
-        device: the CPU of this machine.
-        minutes: time limit for starting another group.
-        clock: the wall clock; another one for machines that do other work.
-        progress: receives one step per operator.
-
-    Raises:
-        OutputError: the log cannot be written.
+    Operators, the most important first, that are in ``log`` are not measured again, so a repeated
+    call resumes. Power is measured if the device, the CPU of this machine, has a meter. ``minutes``
+    limits when another group starts; a ``clock`` other than the wall's serves machines that do
+    other work. Raises OutputError if the log cannot be written.
     """
     progress.start("measuring operators", len(operators))
     start, meter, done, failed = time.perf_counter(), find_meter(device.kind), 0, 0
@@ -103,7 +95,7 @@ def _measure(
             launches[operator]()
         except Exception as e:
             launches.pop(operator, None)
-            errors[operator] = next(iter(f"{type(e).__name__}: {e}".splitlines()))[:300]
+            errors[operator] = describe_error(e)
     samples = _time_rounds(launches, clock)
     measured = []
     for operator in group:

@@ -1,7 +1,8 @@
 """Linear layers by torch, in every number format that torch supports."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -23,115 +24,91 @@ FLOAT8 = torch.float8_e4m3fn
 MAX_VALUE = {FLOAT8: 448.0, torch.int8: 127.0}
 
 
-class Linear(ABC):
-    """A linear layer in one format, from ``weight`` (out, in) in 16 or 32 bits."""
+@dataclass(frozen=True)
+class Linear:
+    """A linear layer in one format, whose weight (out, in) was given in 16 or 32 bits.
 
-    @abstractmethod
-    def __init__(self, weight: torch.Tensor) -> None: ...
+    Attributes:
+        prepare: converts activations in 16 or 32 bits to the operand of ``multiply``; not timed.
+        multiply: the product, (rows, out), in 16 bits, or 32 if the format has 32.
+    """
 
-    def prepare(self, activations: torch.Tensor) -> Any:
-        """Convert activations in 16 or 32 bits to the input of `multiply`; not timed."""
-        return activations.to(torch.bfloat16)
-
-    @abstractmethod
-    def multiply(self, operand: Any) -> torch.Tensor:
-        """Return the product, (rows, out), in 16 bits, or 32 if the format has 32."""
+    prepare: Callable[[torch.Tensor], Any]
+    multiply: Callable[[Any], torch.Tensor]
 
 
-class _Plain(Linear):
+def _plain(weight: torch.Tensor, dtype: torch.dtype = torch.bfloat16) -> Linear:
     """Weights and activations in a format that torch multiplies directly."""
-
-    dtype = torch.bfloat16
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        self._weight = weight.to(self.dtype)
-
-    def prepare(self, activations: torch.Tensor) -> torch.Tensor:
-        return activations.to(self.dtype)
-
-    def multiply(self, operand: torch.Tensor) -> torch.Tensor:
-        return functional.linear(operand, self._weight)
+    converted = weight.to(dtype)
+    return Linear(lambda a: a.to(dtype), lambda a: functional.linear(a, converted))
 
 
-class _Half(_Plain):
-    dtype = torch.float16
-
-
-class _Single(_Plain):
-    dtype = torch.float32
-
-
-class _Float8(Linear):
+def _float8(weight: torch.Tensor) -> Linear:
     """Weights and activations in eight-bit floats with one scale per tensor."""
+    narrow, scale = _scaled(weight, FLOAT8)
 
-    def __init__(self, weight: torch.Tensor) -> None:
-        self._weight, self._scale = _scaled(weight, FLOAT8)
-
-    def prepare(self, activations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return _scaled(activations, FLOAT8)
-
-    def multiply(self, operand: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        values, scale = operand
+    def multiply(operand: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
         return torch._scaled_mm(
-            values, self._weight.t(), scale_a=scale, scale_b=self._scale, out_dtype=torch.bfloat16
+            operand[0], narrow.t(), scale_a=operand[1], scale_b=scale, out_dtype=torch.bfloat16
         )
 
+    return Linear(lambda a: _scaled(a, FLOAT8), multiply)
 
-class _Int8(Linear):
+
+def _int8(weight: torch.Tensor) -> Linear:
     """Integer weights and activations with one scale per row each."""
+    codes, scales = _scaled(weight, torch.int8, dim=1)
+    scale = scales.t().to(torch.bfloat16)
 
-    def __init__(self, weight: torch.Tensor) -> None:
-        self._weight, scale = _scaled(weight, torch.int8, dim=1)
-        self._scale = scale.t().to(torch.bfloat16)
-
-    def prepare(self, activations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        values, scale = _scaled(activations, torch.int8, dim=1)
+    def prepare(activations: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        values, row_scales = _scaled(activations, torch.int8, dim=1)
         missing = max(MIN_ROWS - len(values), 0)
-        return functional.pad(values, (0, 0, 0, missing)), scale.to(torch.bfloat16)
+        return functional.pad(values, (0, 0, 0, missing)), row_scales.to(torch.bfloat16)
 
-    def multiply(self, operand: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
-        values, scale = operand
-        sums = torch._int_mm(values, self._weight.t())[: len(scale)]
-        return sums.to(torch.bfloat16).mul_(scale).mul_(self._scale)
+    def multiply(operand: tuple[torch.Tensor, torch.Tensor]) -> torch.Tensor:
+        values, row_scales = operand
+        sums = torch._int_mm(values, codes.t())[: len(row_scales)]
+        return sums.to(torch.bfloat16).mul_(row_scales).mul_(scale)
+
+    return Linear(prepare, multiply)
 
 
-class _Int8Weights(Linear):
+def _int8_weights(weight: torch.Tensor) -> Linear:
     """Integer weights, converted before every product."""
+    codes, scales = _scaled(weight, torch.int8, dim=1)
+    scale = scales.to(torch.bfloat16)
+    return Linear(
+        lambda a: a.to(torch.bfloat16),
+        lambda a: functional.linear(a, codes.to(torch.bfloat16).mul_(scale)),
+    )
 
-    def __init__(self, weight: torch.Tensor) -> None:
-        self._weight, scale = _scaled(weight, torch.int8, dim=1)
-        self._scale = scale.to(torch.bfloat16)
 
-    def multiply(self, operand: torch.Tensor) -> torch.Tensor:
-        return functional.linear(operand, self._weight.to(torch.bfloat16).mul_(self._scale))
+def _int4_weights(weight: torch.Tensor) -> Linear:
+    """Two weights per byte, one scale per `GROUP_SIZE`; converted before every product."""
+    out, width = weight.shape
+    groups = weight.float().reshape(-1, min(GROUP_SIZE, width))
+    scale = groups.abs().amax(dim=1, keepdim=True).clamp_min_(1e-12) / 7.0
+    numbers = (groups / scale).round_().add_(8.0).to(torch.uint8).reshape(out, width)
+    codes = numbers[:, 0::2] | (numbers[:, 1::2] << 4)
+    scale = scale.to(torch.bfloat16)
 
+    def multiply(operand: torch.Tensor) -> torch.Tensor:
+        halves = torch.stack((codes & 15, codes >> 4), dim=2)
+        groups = halves.view(len(scale), -1).to(torch.bfloat16).sub_(8.0).mul_(scale)
+        return functional.linear(operand, groups.view(out, -1))
 
-class _Int4Weights(Linear):
-    """Two weights per byte, one scale per `GROUP`; converted before every product."""
-
-    def __init__(self, weight: torch.Tensor) -> None:
-        out, width = weight.shape
-        groups = weight.float().reshape(-1, min(GROUP_SIZE, width))
-        scale = groups.abs().amax(dim=1, keepdim=True).clamp_min_(1e-12) / 7.0
-        codes = (groups / scale).round_().add_(8.0).to(torch.uint8).reshape(out, width)
-        self._codes = codes[:, 0::2] | (codes[:, 1::2] << 4)
-        self._scale = scale.to(torch.bfloat16)
-
-    def multiply(self, operand: torch.Tensor) -> torch.Tensor:
-        codes = torch.stack((self._codes & 15, self._codes >> 4), dim=2)
-        groups = codes.view(len(self._scale), -1).to(torch.bfloat16).sub_(8.0).mul_(self._scale)
-        return functional.linear(operand, groups.view(len(self._codes), -1))
+    return Linear(lambda a: a.to(torch.bfloat16), multiply)
 
 
 FORMATS: dict[str, Callable[[torch.Tensor], Linear]] = {
-    "bf16": _Plain,
-    "fp16": _Half,
-    "fp32": _Single,
-    "fp8": _Float8,
-    "fp8_static": _Float8,
-    "int8": _Int8,
-    "int8_wo": _Int8Weights,
-    "int4_wo": _Int4Weights,
+    "bf16": _plain,
+    "fp16": partial(_plain, dtype=torch.float16),
+    "fp32": partial(_plain, dtype=torch.float32),
+    "fp8": _float8,
+    "fp8_static": _float8,
+    "int8": _int8,
+    "int8_wo": _int8_weights,
+    "int4_wo": _int4_weights,
 }
 """Format name in the run table -> implementation."""
 

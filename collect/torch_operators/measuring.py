@@ -13,12 +13,14 @@ from typing import Any, TypeVar
 import numpy as np
 import psutil
 
-from foretune.collect.collection import CollectSummary
+from foretune.collect.collection import CollectSummary, describe
 from foretune.collect.timing import CPU_TIMER, Timing, gpu_timer, time_launch
 from foretune.collect.torch_operators import OperatorRun, build, memory_bytes
 from foretune.collect.versions import versions
+from foretune.datasets.run_file import RowIdentity
 from foretune.datasets.run_log import RunLog
 from foretune.device import Device
+from foretune.errors import describe_error
 from foretune.kernel import Launch
 from foretune.lazy import require
 from foretune.measurement import Measurement, Status
@@ -50,41 +52,34 @@ class OperatorBenchmarker:
         needed, free = memory_bytes(operator), self._free_bytes()
         if needed > USABLE_FRACTION * free:
             reason = f"needs {needed / 2**30:.1f} GiB, {free / 2**30:.1f} GiB are free"
-            return self._failed(operator, Status.INVALID, reason)
+            return self._row(operator, Status.INVALID, error=reason)
         torch = require("torch", "gpu", "measuring operators of language models")
         start = time.perf_counter()
         with torch.inference_mode():
             try:
                 launch = self._as_graph(build(operator, self._torch_device))
             except Exception as e:
-                return self._failed(operator, Status.COMPILE_ERROR, e)
+                return self._row(operator, Status.COMPILE_ERROR, error=describe_error(e))
             compile_s = time.perf_counter() - start
             try:
                 samples = time_launch(launch, self.timing, timer=self._timer)
             except Exception as e:
-                return self._failed(operator, Status.RUNTIME_ERROR, e)
-        return Measurement(
-            **self._identity(operator),
-            status=Status.OK,
-            time_ms=float(np.median(samples)),
-            time_ms_samples=tuple(float(s) for s in samples),
-            compile_s=compile_s,
-        )
+                return self._row(operator, Status.RUNTIME_ERROR, error=describe_error(e))
+        return self._row(
+            operator, Status.OK, time_ms=float(np.median(samples)),
+            time_ms_samples=tuple(map(float, samples)), compile_s=compile_s,
+        )  # fmt: skip
 
-    def log_key(self, operator: OperatorRun) -> tuple[str, str, Problem, Configuration]:
+    def log_key(self, operator: OperatorRun) -> RowIdentity:
         """Return the key of ``operator`` in a run log."""
         problem, config = Problem(operator.problem), Configuration(operator.config)
         return operator.kernel, self.device.name, problem, config
 
-    def _identity(self, operator: OperatorRun) -> dict[str, Any]:
+    def _row(self, operator: OperatorRun, status: Status, **values: Any) -> Measurement:
         kernel, device, problem, config = self.log_key(operator)
-        named = {"kernel": kernel, "device": device, "problem": problem, "config": config}
-        return {**named, "environment": versions()}
-
-    def _failed(self, operator: OperatorRun, status: Status, why: Exception | str) -> Measurement:
-        text = why if isinstance(why, str) else f"{type(why).__name__}: {why}"
-        line = next(iter(text.splitlines()), "")[:300]
-        return Measurement(**self._identity(operator), status=status, error=line)
+        return Measurement(
+            kernel, problem, config, device, status, environment=versions(), **values
+        )
 
     def _as_graph(self, launch: Launch) -> Launch:
         """Return ``launch`` after it ran; on a GPU, as a replayed graph.
@@ -104,7 +99,11 @@ class OperatorBenchmarker:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             launch()
-        return _Replay(graph, launch)
+
+        def replay(kept: Launch = launch) -> None:  # the graph reads the launch's tensors
+            graph.replay()
+
+        return replay
 
     def _free_bytes(self) -> float:
         if self.device.kind != "gpu":
@@ -112,16 +111,6 @@ class OperatorBenchmarker:
         torch = require("torch", "gpu", "measuring operators of language models")
         torch.cuda.empty_cache()
         return float(torch.cuda.mem_get_info(self.device.index)[0])
-
-
-class _Replay:
-    """Replays a graph and keeps the launch whose tensors it reads."""
-
-    def __init__(self, graph: Any, launch: Launch) -> None:
-        self._graph, self._launch = graph, launch
-
-    def __call__(self) -> None:
-        self._graph.replay()
 
 
 def collect_operators(
@@ -154,7 +143,7 @@ def collect_operators(
         rows, failed = rows + 1, failed + (not measurement.ok)
         # after a success, these formats are known to run
         failures[_formats(operator)] += -len(operators) if measurement.ok else 1
-        progress.advance(_describe(measurement))
+        progress.advance(f"{measurement.kernel} {describe(measurement)}")
     reused = len(known) - rows
     return CollectSummary(rows, rows - failed, failed, reused, time.perf_counter() - start)
 
@@ -174,9 +163,7 @@ def is_current(found: Measurement | None) -> bool:
     return found is not None and found.environment == versions()
 
 
-def _failures(
-    known: Iterable[tuple[str, str, Problem, Configuration]], log: RunLog
-) -> Counter[tuple[str, ...]]:
+def _failures(known: Iterable[RowIdentity], log: RunLog) -> Counter[tuple[str, ...]]:
     """Return the failures of each format in the log; far below zero if it ever ran."""
     failures: Counter[tuple[str, ...]] = Counter()
     for measurement in filter(None, map(log.find, known)):
@@ -187,8 +174,3 @@ def _failures(
 def _formats(operator: OperatorRun) -> tuple[str, ...]:
     config = operator.config
     return operator.kernel, str(config.get("format", "")), str(config.get("kv_format", ""))
-
-
-def _describe(m: Measurement) -> str:
-    result = f"{m.time_ms:.3g} ms" if m.ok else m.status.value.replace("_", " ")
-    return f"{m.kernel} {m.problem}: {result}"

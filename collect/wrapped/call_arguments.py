@@ -8,7 +8,7 @@ same result.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from foretune.collect.wrapped.values import (
     as_numpy,
@@ -24,25 +24,6 @@ from foretune.kernel import Clock, SelfTimedLaunch
 
 REPEAT_TOLERANCE = 1e-5
 """Relative difference up to which two results are equal: threads add in any order."""
-
-
-class ResettableArguments(Protocol):
-    """Arguments of calls, in any memory, that can be reset."""
-
-    def reset(self) -> None:
-        """Restore the initial content."""
-
-    def written(self) -> dict[int, Any]:
-        """Return the arrays that differ from their initial content, by array number."""
-
-    def array(self, number: int) -> Any:
-        """Return the current content of an array."""
-
-    def initial(self, number: int) -> Any:
-        """Return the initial content of an array."""
-
-    def overwrite(self, number: int) -> None:
-        """Fill an array with zeros, or with ones if its initial content is zero."""
 
 
 class Arguments:
@@ -96,7 +77,7 @@ class CallResult:
 class ResettingLaunch(SelfTimedLaunch, ABC):
     """A launch that resets its arguments, untimed, before every call that needs it."""
 
-    def __init__(self, arguments: ResettableArguments) -> None:
+    def __init__(self, arguments: Arguments) -> None:
         self.arguments = arguments
         self._resets: bool | None = None
 

@@ -10,14 +10,17 @@ import numpy as np
 
 from foretune.code_hash import source_hash_of_function
 from foretune.collect.wrapped.call_arguments import Arguments, CallResult, FunctionLaunch
-from foretune.collect.wrapped.redraw import Draw, count_nan, find_draw, redraw
 from foretune.collect.wrapped.values import (
+    Draw,
     content_hash,
+    count_nan,
     describe_arguments,
+    find_draw,
     is_array,
     is_number,
     is_tensor,
     leaves,
+    redraw,
     relative_difference,
     shape_difference,
 )

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.wrapped.call_arguments import ResettingLaunch
+from foretune.collect.wrapped.call_arguments import Arguments, ResettingLaunch
 from foretune.collect.wrapped.source import Build, Source, first_error, include_folders
-from foretune.collect.wrapped.values import same_bits
 from foretune.errors import UsageError
 from foretune.kernel import Clock
 from foretune.lazy import require
@@ -40,43 +39,34 @@ class OpenCL:
         return _OpenCLLaunch(queue, kernel, sizes, build.threads, arguments)
 
 
-class _Buffers:
+class _Buffers(Arguments):
     """Arguments of a kernel: device buffers for arrays, and numbers."""
 
     def __init__(self, queue: Any, arguments: Sequence[Any]) -> None:
+        super().__init__(tuple(arguments), {})
         cl = _pyopencl()
-        self._queue = queue
-        self._initial = [a for a in arguments if isinstance(a, np.ndarray)]
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
-        self._buffers = [cl.Buffer(queue.context, flags, hostbuf=a) for a in self._initial]
+        self._buffers = [cl.Buffer(queue.context, flags, hostbuf=a) for a in self._initial_arrays]
+        self._copy = functools.partial(cl.enqueue_copy, queue)
         buffers = iter(self._buffers)
-        self.kernel_arguments = [
-            next(buffers) if isinstance(a, np.ndarray) else a for a in arguments
-        ]
+        self.args = tuple(next(buffers) if isinstance(a, np.ndarray) else a for a in arguments)
 
     def reset(self) -> None:
-        cl = _pyopencl()
-        for buffer, initial in zip(self._buffers, self._initial, strict=True):
-            cl.enqueue_copy(self._queue, buffer, initial)
+        for buffer, initial in zip(self._buffers, self._initial_arrays, strict=True):
+            self._copy(buffer, initial)
 
     def written(self) -> dict[int, Any]:
-        now = {i: self.array(i) for i in range(len(self._buffers))}
-        return {i: a for i, a in now.items() if not same_bits(a, self._initial[i])}
+        for now, buffer in zip(self._arrays, self._buffers, strict=True):
+            self._copy(now, buffer)
+        return {i: now.copy() for i, now in super().written().items()}
 
     def array(self, number: int) -> Any:
-        cl = _pyopencl()
-        host = np.empty_like(self._initial[number])
-        cl.enqueue_copy(self._queue, host, self._buffers[number])
-        return host
-
-    def initial(self, number: int) -> Any:
-        return self._initial[number]
+        self._copy(self._arrays[number], self._buffers[number])
+        return self._arrays[number]
 
     def overwrite(self, number: int) -> None:
-        cl = _pyopencl()
-        initial = self._initial[number]
-        other = np.zeros_like(initial) if initial.any() else np.ones_like(initial)
-        cl.enqueue_copy(self._queue, self._buffers[number], other)
+        super().overwrite(number)
+        self._copy(self._buffers[number], self._arrays[number])
 
 
 class _OpenCLLaunch(ResettingLaunch):
@@ -90,7 +80,7 @@ class _OpenCLLaunch(ResettingLaunch):
         super().__init__(buffers)
         self._queue, self._kernel, self._sizes, self._group = queue, kernel, sizes, group
         try:
-            kernel.set_args(*buffers.kernel_arguments)
+            kernel.set_args(*buffers.args)
         except Exception as e:
             raise RuntimeError(f"the kernel does not take these arguments: {e}") from e
 
@@ -124,14 +114,14 @@ def find_device(platform: int = 0, device: int = 0) -> Any:
             "there is no OpenCL runtime: install your device's driver, or for the CPU "
             "apt install pocl-opencl-icd"
         )
-    if not 0 <= platform < len(platforms):
-        listed = ", ".join(f"{i} ({p.name})" for i, p in enumerate(platforms))
-        raise UsageError(f"there is no OpenCL platform {platform}: choose one of {listed}")
-    devices = platforms[platform].get_devices()
-    if not 0 <= device < len(devices):
-        listed = ", ".join(f"{i} ({d.name})" for i, d in enumerate(devices))
-        raise UsageError(f"there is no OpenCL device {device}: choose one of {listed}")
-    return devices[device]
+    return _numbered("device", _numbered("platform", platforms, platform).get_devices(), device)
+
+
+def _numbered(what: str, found: Sequence[Any], number: int) -> Any:
+    if not 0 <= number < len(found):
+        listed = ", ".join(f"{i} ({one.name})" for i, one in enumerate(found))
+        raise UsageError(f"there is no OpenCL {what} {number}: choose one of {listed}")
+    return found[number]
 
 
 @functools.cache

@@ -228,7 +228,7 @@ class _ProgramLaunch(SelfTimedLaunch):
             text = _substitute(_read(Path(self._program.folder, source)), self._values)
             path.write_text(text, encoding="utf-8")
         if self._program.build:
-            self._run_command(self._command(self._program.build), "the build")
+            self._run_command(self._command([self._program.build]), "the build")
         if self._has_separate_folders:
             done.touch()
         else:
@@ -236,10 +236,7 @@ class _ProgramLaunch(SelfTimedLaunch):
 
     def _run(self) -> float:
         self._stage()
-        words = [_substitute(word, self._values) for word in self._program.words]
-        if self._program.shell:
-            quoted = {name: shlex.quote(str(value)) for name, value in self._values.items()}
-            words = _shell_command(_substitute(" ".join(self._program.words), quoted))
+        words = self._command(self._program.words)
         start = time.perf_counter()
         output = self._run_command(words, "it")
         wall_ms = (time.perf_counter() - start) * 1e3
@@ -261,17 +258,19 @@ class _ProgramLaunch(SelfTimedLaunch):
         return value * UNITS[self._program.time_unit]
 
     def _compare(self) -> None:
-        command = self._command(self._program.compare)
+        command = self._command([self._program.compare])
         try:
             self._run_command(command, "the comparison")
         except RuntimeError as e:
             raise WrongResult(str(e)) from e
 
-    def _command(self, text: str) -> list[str]:
-        if not self._program.shell:
-            return [_substitute(word, self._values) for word in shlex.split(text)]
-        quoted = {name: shlex.quote(str(value)) for name, value in self._values.items()}
-        return _shell_command(_substitute(text, quoted))
+    def _command(self, words: Sequence[str]) -> list[str]:
+        """Return a command's words with knobs; one word that is a line is split."""
+        if self._program.shell:
+            quoted = {name: shlex.quote(str(value)) for name, value in self._values.items()}
+            return _shell_command(_substitute(" ".join(words), quoted))
+        split = words if words is self._program.words else shlex.split(words[0])
+        return [_substitute(word, self._values) for word in split]
 
     def _run_command(self, words: list[str], what: str) -> str:
         """Run a command and return its output, including standard error."""

@@ -15,7 +15,6 @@ from foretune.collect.wrapped.cuda import Cuda
 from foretune.collect.wrapped.hip import Hip
 from foretune.collect.wrapped.native import Native
 from foretune.collect.wrapped.opencl import OpenCL
-from foretune.collect.wrapped.redraw import Draw, count_nan, find_draw, redraw
 from foretune.collect.wrapped.source import (
     GRID,
     TORCH_LANGUAGES,
@@ -27,9 +26,13 @@ from foretune.collect.wrapped.source import (
     evaluate_amount,
 )
 from foretune.collect.wrapped.values import (
+    Draw,
     as_numpy,
     content_hash,
+    count_nan,
     describe_arguments,
+    find_draw,
+    redraw,
     relative_difference,
     says_something,
 )

@@ -1,5 +1,195 @@
-"""Importers: results of other tools as run tables."""
+"""Importers: results of other tools as run tables. The formats, and how files become one table."""
 
-from foretune.datasets.importers.importing import FORMATS, ImportResult, import_runs
+import importlib
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
-__all__ = ["FORMATS", "ImportResult", "import_runs"]
+import numpy as np
+import pandas as pd
+
+from foretune.datasets.device_specs import with_specs
+from foretune.datasets.importers.columns import (
+    concatenated_rows,
+    constant,
+    drop_unused,
+    is_run_column,
+)
+from foretune.datasets.importers.files import JSON, TABLES, Request, WrongFile, files_of
+from foretune.datasets.runs import ordered_columns
+from foretune.datasets.schema import row_faults, validate
+from foretune.errors import RunTableError, UnknownName, UsageError
+from foretune.files import translate_read_errors
+from foretune.progress import SILENT, Progress
+from foretune.values import Value
+
+Reader = Callable[[Path, Request], pd.DataFrame]
+"""Returns a file's rows as run-table columns; invalid rows are dropped and counted later.
+
+Raises `WrongFile` for a file of another format, `RunTableError` for a damaged one.
+"""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of another tool.
+
+    Attributes:
+        module: has its `Reader`, ``read``, and is imported on use.
+        suffixes: file name suffixes to look for in folders.
+        takes_mapping: whether the user maps the file's columns.
+        locates: whether the module's ``locate`` turns the FILE argument into a path, for tools that
+            can find their own data.
+    """
+
+    module: str
+    suffixes: tuple[str, ...]
+    takes_mapping: bool = False
+    locates: bool = False
+
+    def load(self) -> Any:
+        """Import and return the module."""
+        return importlib.import_module(f"{__name__}.{self.module}")
+
+
+FORMATS = {
+    "aiconfigurator": Format("aiconfigurator", TABLES, locates=True),
+    "generic": Format("generic", TABLES, takes_mapping=True),
+    "kerneltuner": Format("kerneltuner", JSON),
+    "ncu": Format("ncu", (".csv", ".txt")),
+    "optuna": Format("optuna_studies", (".db", ".sqlite", ".sqlite3"), takes_mapping=True),
+    "t4": Format("t4", JSON),
+    "torch-profiler": Format("torch_profiler", JSON),
+    "triton": Format("triton_cache", (".autotune.json",), takes_mapping=True),
+    "vidur": Format("vidur", TABLES),
+}
+"""Format name -> format."""
+
+
+@dataclass(frozen=True)
+class ImportResult:
+    """Result of an import.
+
+    Attributes:
+        runs: a valid run table.
+        rejected: reason -> number of rows dropped for it.
+        skipped: files in another format -> the missing column or key.
+    """
+
+    runs: pd.DataFrame
+    rejected: Mapping[str, int] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kernels(self) -> dict[str, int]:
+        """Number of rows per kernel, largest first."""
+        return {str(k): int(n) for k, n in self.runs["kernel"].value_counts().items() if n}
+
+
+def drop_invalid_rows(rows: pd.DataFrame, skipped: Mapping[str, str] | None = None) -> ImportResult:
+    """Drop invalid rows and count them by reason.
+
+    A row with several faults is counted under the first. Raises RunTableError if the rows break the
+    schema in another way, which is a bug of the importer.
+    """
+    kept = np.ones(len(rows), dtype=bool)
+    rejected = {}
+    for fault in row_faults(rows):
+        broken = kept & np.asarray(fault.rows, dtype=bool)
+        if broken.any():
+            rejected[fault.name] = int(broken.sum())
+            kept &= ~broken
+    runs = drop_unused(rows[kept].reset_index(drop=True) if rejected else rows)
+    return ImportResult(validate(runs, "imported rows"), rejected, dict(skipped or {}))
+
+
+StrPath = str | os.PathLike[str]
+
+
+def import_runs(
+    path: StrPath | Iterable[StrPath],
+    format: str,
+    *,
+    kernel: str | None = None,
+    device: str | None = None,
+    mapping: Mapping[str, str] | None = None,
+    constants: Mapping[str, Value] | None = None,
+    progress: Progress = SILENT,
+) -> ImportResult:
+    """Read another tool's results as a run table.
+
+    Invalid rows (no time, a time of zero, …) are dropped and counted by reason. Duplicates are
+    kept. Known devices get their specs.
+
+    Args:
+        path: a file, a folder (all its files of that format), or several of them.
+        format: a name of ``FORMATS``: ``aiconfigurator``, ``kerneltuner``, …
+        kernel: as in `foretune.datasets.importers.files.Request`, and so are the next three.
+        device: the device's name.
+        mapping: run-table column -> its source.
+        constants: run-table column -> its value.
+        progress: receives one step per file.
+
+    Raises UnknownName or UsageError if the format is unknown, or does not fit the options;
+    RunTableError if a file is missing, damaged, empty or of another format.
+    """
+    if format not in FORMATS:
+        raise UnknownName("format", format, FORMATS)
+    chosen = FORMATS[format]
+    if mapping and not chosen.takes_mapping:
+        raise UsageError(f"format {format!r} knows its columns: leave --map COLUMN=SOURCE out")
+    fixed = dict(constants or {})
+    if wrong := [c for c in fixed if not is_run_column(c)]:
+        raise UsageError(f"{wrong[0]!r} is no run-table column: problem.{wrong[0]}, for example")
+    # readers need these two if their files lack them
+    kernel, device = kernel or _pop_text(fixed, "kernel"), device or _pop_text(fixed, "device")
+    request = Request(kernel, device, mapping or {}, fixed)
+    read: Reader = chosen.load().read
+    files = _files([path] if isinstance(path, (str, os.PathLike)) else path, chosen)
+    progress.start(f"import {format}", len(files))
+    tables, skipped = [], {}
+    for file, given in files.items():
+        try:
+            with translate_read_errors(file, RunTableError, "is damaged: {}"):
+                rows = read(file, request)
+        except WrongFile as e:
+            if given:
+                raise
+            rows, skipped[str(file)] = pd.DataFrame(), str(e)
+        if len(rows):
+            tables.append(rows.assign(**{c: _column(v, len(rows)) for c, v in fixed.items()}))
+        progress.advance(file.name)
+    if not tables:
+        raise RunTableError(_explain_empty_import(files, skipped, request, format))
+    names = ", ".join(f.name for f in list(files)[:5])
+    with translate_read_errors(names, RunTableError, "do not fit: {}"):
+        runs = with_specs(concatenated_rows(tables))
+        return drop_invalid_rows(runs[ordered_columns(runs.columns)], skipped)
+
+
+def _files(sources: Iterable[StrPath], chosen: Format) -> dict[Path, bool]:
+    """Return the files to read, and whether each was named explicitly (and must be readable)."""
+    found = {}
+    for source in sources:
+        path = chosen.load().locate(source) if chosen.locates else Path(source)
+        found.update({file: file == path for file in files_of(path, chosen.suffixes)})
+    return found
+
+
+def _pop_text(constants: dict[str, Value], name: str) -> str | None:
+    return str(constants.pop(name)) if name in constants else None
+
+
+def _column(value: Value, rows: int) -> "pd.Series[object]":
+    return constant(value, rows) if isinstance(value, str) else pd.Series(np.full(rows, value))
+
+
+def _explain_empty_import(
+    files: Mapping[Path, bool], skipped: Mapping[str, str], request: Request, format: str
+) -> str:
+    if len(skipped) == len(files):
+        return f"none of {len(files)} files is of format {format!r}: {next(iter(skipped.values()))}"
+    of_kernel = f" of kernel {request.kernel!r}" if request.kernel else ""
+    return f"no row{of_kernel} in {', '.join(f.name for f in list(files)[:5])}: nothing to import"

@@ -8,13 +8,16 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.importers.columns import (
+    BYTES,
+    SYSTEMS,
+    canonical_dtype,
     concatenated_rows,
     concatenated_text,
     constant,
+    device_of_system,
     relabel,
 )
 from foretune.datasets.importers.files import Request, WrongFile, read_table, require
-from foretune.datasets.importers.names import BYTES, SYSTEMS, canonical_dtype, device_of_system
 from foretune.device import canonical_name
 from foretune.errors import RunTableError
 from foretune.measurement import Status
@@ -139,8 +142,9 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     op = op or operation_of_columns(table, path)
     what = f"AIConfigurator's table of {op}"
     require(table, needed, path, what)
-    rows = concatenated_rows([_rows(op, part) for part in _timed(table, path, what)])
-    rows = rows.assign(**_origin(table, path, request, len(rows) // max(len(table), 1)))
+    origin = _origin(table, path, request)
+    parts = _timed(table, path, what)
+    rows = concatenated_rows([_rows(op, part).assign(**origin) for part in parts])
     if request.kernel:
         rows = rows[rows["kernel"] == request.kernel].reset_index(drop=True)
     return rows
@@ -280,23 +284,18 @@ def _heads_and_window(rows: pd.DataFrame) -> dict[str, "pd.Series[float]"]:
     return {"problem.kv_heads": kv_heads, "problem.window": window.astype(np.int64)}
 
 
-def _origin(
-    table: pd.DataFrame, path: Path, request: Request, copies: int
-) -> dict[str, "pd.Series[str]"]:
+def _origin(table: pd.DataFrame, path: Path, request: Request) -> dict[str, "pd.Series[str]"]:
     """Return device, backend, source and environment of every row."""
     device, backend, version = _labels(table, path)
     if request.device:
         device = constant(request.device, len(table))
     source = constant(f"aiconfigurator {path.name}", len(table))
-    columns = {
+    return {
         "device": device,
         "config.backend": backend,
         "source": source,
         "environment": concatenated_text(backend, version),
     }
-    if copies < 2:
-        return columns
-    return {c: pd.concat([v] * copies, ignore_index=True) for c, v in columns.items()}
 
 
 def _labels(

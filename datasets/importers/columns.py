@@ -1,4 +1,4 @@
-"""Columns of imported tables, and tables from one dictionary per run."""
+"""Columns of imported tables, rows from records, and names of formats and systems."""
 
 import re
 import warnings
@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS, PLAIN_GROUPS, TEXT
+from foretune.device import canonical_name
 from foretune.files import require_cells
 from foretune.measurement import Status
 from foretune.values import parse_value
@@ -22,12 +23,14 @@ def constant(text: str, rows: int) -> "pd.Series[str]":
 
 def relabel(values: "pd.Series[str]", name: Callable[[str], str]) -> "pd.Series[str]":
     """Apply ``name`` to each distinct value of a text column."""
-    texts = values.astype("category").cat
-    renamed = [name(str(c)) for c in texts.categories]
-    categories = sorted(set(renamed))
-    # the last entry is for gaps (code -1)
-    codes = np.array([categories.index(n) for n in renamed] + [-1], dtype=np.int32)
-    return pd.Series(pd.Categorical.from_codes(codes[texts.codes.to_numpy()], categories))
+    codes, distinct = pd.factorize(values)
+    return _named(codes, [name(str(text)) for text in distinct])
+
+
+def _named(codes: np.ndarray, names: Sequence[str]) -> "pd.Series[str]":
+    """Return the name of every code; a gap where it is -1."""
+    number, categories = pd.factorize(np.array([*names, None], dtype=object), sort=True)
+    return pd.Series(pd.Categorical.from_codes(number[codes], categories.tolist()))
 
 
 def as_categories(rows: pd.DataFrame) -> pd.DataFrame:
@@ -67,18 +70,8 @@ def concatenated_rows(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def concatenated_text(left: "pd.Series[str]", right: "pd.Series[str]") -> "pd.Series[str]":
     """Join two text columns with a space."""
-    a, b = left.astype("category").cat, right.astype("category").cat
-    width = len(b.categories) + 1  # one more for gaps, whose code is -1
-    pairs, codes = np.unique((a.codes + 1) * width + (b.codes + 1), return_inverse=True)
-    names = [
-        " ".join(
-            str(part.categories[i - 1]) for part, i in ((a, p // width), (b, p % width)) if i > 0
-        )
-        for p in pairs.astype(np.int64)
-    ]
-    categories = sorted(set(names))
-    position = np.array([categories.index(n) for n in names], dtype=np.int32)
-    return pd.Series(pd.Categorical.from_codes(position[codes], categories))
+    codes, pairs = pd.MultiIndex.from_arrays([left, right]).factorize()
+    return _named(codes, [" ".join(map(str, filter(pd.notna, pair))) for pair in pairs])
 
 
 PER_MS = {"ns": 1e-6, "nanoseconds": 1e-6, "us": 1e-3, "µs": 1e-3, "microseconds": 1e-3, "": 1.0,
@@ -130,3 +123,67 @@ def is_run_column(column: str) -> bool:
     """Return whether ``column`` is a valid run-table column."""
     group, dot, name = column.partition(".")
     return column in (*NUMBERS, *TEXT) or (bool(dot and name) and f"{group}." in GROUPS)
+
+
+CANONICAL_DTYPES = {
+    "half": "fp16",
+    "float16": "fp16",
+    "fp16": "fp16",
+    "f16": "fp16",
+    "bfloat16": "bf16",
+    "bf16": "bf16",
+    "float": "fp32",
+    "float32": "fp32",
+    "fp32": "fp32",
+    "f32": "fp32",
+    "s": "fp32",
+    "float64": "fp64",
+    "double": "fp64",
+    "f64": "fp64",
+    "tf32": "tf32",
+    "fp8_e4m3": "fp8",
+    "fe4m3": "fp8",
+    "e4m3": "fp8",
+    "s8": "int8",
+    "sq": "int8",  # SmoothQuant: weights and activations
+    "s4": "int4",
+    "s32": "int32",
+    "u8": "uint8",
+}
+"""Another tool's name -> canonical name; unlisted names are kept."""
+
+BYTES = {"fp64": 8.0, "fp32": 4.0, "tf32": 4.0, "int32": 4.0, "fp16": 2.0, "bf16": 2.0,
+         "fp8": 1.0, "int8": 1.0, "uint8": 1.0, "int4": 0.5}  # fmt: skip
+"""Canonical name -> bytes per element."""
+
+
+def canonical_dtype(name: str) -> str:
+    """Return the canonical name of a number format."""
+    return CANONICAL_DTYPES.get(name.lower(), name.lower())
+
+
+SYSTEMS = {
+    "a30": "NVIDIA A30",
+    "a40": "NVIDIA A40",
+    "a100_sxm": "NVIDIA A100-SXM4-80GB",
+    "a100_pcie": "NVIDIA A100 80GB PCIe",
+    "b60": "Intel Arc Pro B60",
+    "b200_sxm": "NVIDIA B200",
+    "b300_sxm": "NVIDIA B300 SXM6 AC",
+    "gb200": "NVIDIA GB200",
+    "gb200_sxm": "NVIDIA GB200",
+    "gb300": "NVIDIA GB300",
+    "gb300_sxm": "NVIDIA GB300",
+    "h100_pcie": "NVIDIA H100 PCIe",
+    "h100_sxm": "NVIDIA H100 80GB HBM3",
+    "h200_sxm": "NVIDIA H200",
+    "l4": "NVIDIA L4",
+    "l40s": "NVIDIA L40S",
+    "rtx_pro_6000_server": "NVIDIA RTX PRO 6000 Blackwell Server Edition",
+}
+"""System -> device name as reported by its driver."""
+
+
+def device_of_system(system: str) -> str:
+    """Return the system's device name; an unknown system keeps its name."""
+    return SYSTEMS.get(system) or canonical_name(system)

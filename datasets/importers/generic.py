@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from foretune.datasets.importers import drop_invalid_rows
 from foretune.datasets.importers.columns import constant, is_run_column
 from foretune.datasets.importers.files import Request, read_table
-from foretune.datasets.importers.importing import drop_invalid_rows
 from foretune.datasets.schema import NUMBER_GROUPS, NUMBERS, PLAIN_GROUPS, TEXT
 from foretune.errors import DataWarning, RunTableError, SpaceError, UnknownName, UsageError
 from foretune.expression import Expression
@@ -54,15 +54,11 @@ def run_columns(
     problem: Collection[str] = (),
     sources: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, str]:
-    """Map arbitrary column names to run-table columns.
+    """Map arbitrary column names to run-table columns, which are kept.
 
+    Columns named in ``problem`` describe the problem, others the configuration; if it is empty, all
+    describe the problem. ``sources`` has a column or an expression for columns that are neither.
     Raises UnknownName if there is no such column.
-
-    Args:
-        columns: the table's columns; run-table names are kept.
-        problem: the columns that describe the problem; others are configuration. If empty, all are
-            problem.
-        sources: run-table column -> column or expression, for columns that are neither.
     """
     columns = list(columns)
     if missing := [name for name in problem if name not in columns]:
@@ -79,11 +75,8 @@ def run_columns(
 def plain_runs(table: pd.DataFrame, problem: Collection[str] = ()) -> pd.DataFrame:
     """Return the run table of a table with anybody's columns, see `run_columns`.
 
-    Rows that cannot be right are left out, with a warning.
-
-    Raises:
-        RunTableError: there is no column ``time_ms``.
-        UnknownName: a column of ``problem`` is missing.
+    Rows that cannot be right are left out, with a warning. Raises RunTableError without a column
+    ``time_ms``, UnknownName if a column of ``problem`` is missing.
     """
     table = table.rename(columns=str)
     mapping = run_columns(table.columns, problem)

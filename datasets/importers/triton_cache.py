@@ -12,9 +12,8 @@ from typing import Any
 
 import pandas as pd
 
-from foretune.datasets.importers.columns import table_from_records
+from foretune.datasets.importers.columns import canonical_dtype, table_from_records
 from foretune.datasets.importers.files import Request, read_json
-from foretune.datasets.importers.names import canonical_dtype
 from foretune.errors import UsageError
 from foretune.measurement import Status
 

@@ -10,10 +10,10 @@ from foretune.datasets.importers.columns import (
     concatenated_rows,
     concatenated_text,
     constant,
+    device_of_system,
     relabel,
 )
 from foretune.datasets.importers.files import Request, WrongFile, read_table, require
-from foretune.datasets.importers.names import device_of_system
 from foretune.errors import RunTableError
 from foretune.measurement import Status
 

@@ -7,8 +7,7 @@ import numpy as np
 
 from foretune.family import Cost, Family, Quantity
 from foretune.features.families import formats
-from foretune.features.families.tiled_launch import TiledLaunch
-from foretune.features.families.tiles import padding
+from foretune.features.families.tiles import TiledLaunch, padding
 from foretune.features.geometry import cache_features
 
 

@@ -1,19 +1,43 @@
-"""Mixture of experts: each token passes the products of its top-k experts."""
+"""Mixture of experts: each token passes the products of its top-k experts.
+
+Measured tables route artificially (see `foretune.collect.expert_routing`) and time the rank with
+the highest load, because all others wait for it.
+"""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
+from foretune.collect.expert_routing import mean_counts, routing_exponent
 from foretune.family import Cost, Family, Quantity
 from foretune.features.families import formats
-from foretune.features.families.expert_load import ExpertLoad, max_rank_load
 from foretune.features.families.tiles import wave_features
 
 MATRICES = 3.0
 """Gate, up and down projection of a gated expert."""
 WIDE_BYTES = 2.0
 """Bytes of an intermediate value that is not in the products' format."""
+CHUNK = 2**20
+"""Experts processed at a time, to bound memory."""
+
+
+@dataclass(frozen=True)
+class ExpertLoad:
+    """Load of the busiest rank, per row.
+
+    Attributes:
+        pairs: token-expert pairs.
+        active: experts with at least one token.
+        largest: tokens of its most loaded expert.
+    """
+
+    pairs: np.ndarray
+    active: np.ndarray
+    largest: np.ndarray
 
 
 class Moe(Family):
@@ -82,3 +106,84 @@ def _load(problem: Mapping[str, Any], config: Mapping[str, Any]) -> ExpertLoad:
         config.get("ep", 1.0),
         problem.get("distribution", "balanced"),
     )
+
+
+def max_rank_load(
+    tokens: Any, top_k: Any, experts: Any, ranks: Any, distribution: Any
+) -> ExpertLoad:
+    """Return the largest load among ``ranks`` ranks (scalars or equally long arrays)."""
+    sizes = (tokens, top_k, experts, ranks)
+    if isinstance(distribution, str) and all(isinstance(v, (int, float)) for v in sizes):
+        return _load_of_one(*sizes, distribution)
+    exponent = _exponent(distribution)
+    columns = np.broadcast_arrays(*(np.asarray(v, dtype=float) for v in (*sizes, exponent)))
+    shape = columns[0].shape
+    rows = np.stack([column.ravel() for column in columns], axis=1)
+    first, number = _distinct(rows)
+    found = _loads(rows[first])[number]
+    return ExpertLoad(*(found[:, i].reshape(shape) for i in range(3)))
+
+
+@lru_cache(maxsize=4096)
+def _load_of_one(
+    tokens: float, top_k: float, experts: float, ranks: float, distribution: str
+) -> ExpertLoad:
+    sizes = np.array([[tokens, top_k, experts, ranks, routing_exponent(distribution)]], dtype=float)
+    return ExpertLoad(*_loads(sizes)[0])
+
+
+def _distinct(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the first index of each distinct row, and every row's index into them."""
+    number = np.zeros(len(rows), dtype=np.int64)
+    for column in rows.T:  # few distinct values: faster than sorting rows
+        codes, distinct = pd.factorize(column, use_na_sentinel=False)
+        number = pd.factorize(number * len(distinct) + codes)[0]
+    first = np.unique(number, return_index=True)[1]
+    return first, number
+
+
+def _loads(rows: np.ndarray) -> np.ndarray:
+    """Return pairs, active experts and largest expert of the busiest rank, shape (n, 3)."""
+    loads = np.full((len(rows), 3), np.nan)
+    _, _, experts, ranks, exponent = rows.T
+    known = np.isfinite(rows[:, :4]).all(axis=1) & (ranks > 0)
+    even = known & (exponent == 0.0)
+    loads[even] = _even(*rows[even, :4].T)
+    sizes = np.maximum(np.trunc(np.where(known, experts, 1.0)), 1.0)
+    uneven = known & ~even
+    kinds = np.unique(np.stack([sizes, exponent], axis=1)[uneven], axis=0)
+    for size, power in kinds:
+        there = np.flatnonzero(uneven & (sizes == size) & (exponent == power))
+        for part in np.array_split(there, max(len(there) * int(size) // CHUNK, 1)):
+            loads[part] = _uneven(rows[part, :4], int(size), float(power))
+    return loads
+
+
+def _even(
+    tokens: np.ndarray, top_k: np.ndarray, experts: np.ndarray, ranks: np.ndarray
+) -> np.ndarray:
+    n, pairs = np.maximum(np.trunc(experts), 1.0), tokens * top_k
+    local = np.maximum(np.trunc(experts / ranks), 1.0)
+    mine = np.maximum(pairs / ranks, 1.0)
+    return np.stack([mine, np.minimum(local, mine), np.maximum(pairs / n, 1.0)], axis=1)
+
+
+def _uneven(rows: np.ndarray, n: int, exponent: float) -> np.ndarray:
+    """Return the loads of rows with ``n`` experts and one power-law exponent."""
+    tokens, top_k, experts, ranks = (column[:, None] for column in rows.T)
+    counts = mean_counts(tokens, top_k, n, exponent)
+    local = np.maximum(np.trunc(experts / ranks), 1.0)[:, 0]
+    others = counts[:, 1:].mean(axis=1) if n > 1 else 0.0
+    largest = counts[:, 0]
+    mine = np.maximum(largest + (local - 1) * others, 1.0)
+    # Counts are means, so an expert may get no token.
+    expected_active = (1.0 - np.exp(-counts)).mean(axis=1) * local
+    active = np.minimum(np.maximum(expected_active, 1.0), mine)
+    return np.stack([mine, active, np.maximum(largest, 1.0)], axis=1)
+
+
+def _exponent(distribution: Any) -> np.ndarray:
+    """Return the exponent of each distribution name."""
+    codes, names = pd.factorize(np.atleast_1d(np.asarray(distribution, dtype=str)))
+    exponents = np.array([routing_exponent(name) for name in names])
+    return exponents[codes].reshape(np.shape(distribution))

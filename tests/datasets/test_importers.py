@@ -15,7 +15,6 @@ from foretune.datasets.device_specs import with_specs
 from foretune.datasets.importers import FORMATS
 from foretune.datasets.importers.columns import concatenated_rows, concatenated_text, relabel
 from foretune.datasets.importers.files import files_of
-from foretune.datasets.importers.importing import load_function
 from foretune.device import canonical_name, find_device
 from foretune.errors import RunTableError, UnknownName, UsageError
 
@@ -30,8 +29,8 @@ def csv(path, **columns):
 
 def test_formats_can_be_loaded():
     for chosen in FORMATS.values():
-        assert callable(load_function(chosen.reader))
-        assert not chosen.locate or callable(load_function(chosen.locate))
+        assert callable(chosen.load().read)
+        assert not chosen.locates or callable(chosen.load().locate)
 
 
 def test_an_unknown_format(tmp_path):

@@ -6,7 +6,7 @@ import pytest
 from foretune.device import peak_rate
 from foretune.family import Family
 from foretune.features.families import formats
-from foretune.features.families.expert_load import max_rank_load
+from foretune.features.families.moe import max_rank_load
 from foretune.features.families.tiles import padding, wave_features
 from foretune.features.geometry import cache_features
 from foretune.registry import load, registered

@@ -7,7 +7,7 @@ import pytest
 from foretune.features.arrays import SingleRow
 from foretune.features.families.gemm import Gemm
 from foretune.features.families.inductor import InductorMm
-from foretune.features.families.tiled_launch import (
+from foretune.features.families.tiles import (
     L2_SPEEDUP,
     PIPELINING_EXPONENT,
     STEP_LATENCY_MS,

@@ -14,8 +14,8 @@ from foretune.models.saved.guides import make_guide
 def test_costs_are_learned_from_times(tmp_path):
     rng = np.random.default_rng(0)
     counts = pd.DataFrame({"cycles": 10 ** rng.uniform(3, 6, 300)})
-    counts["l2_stream"] = counts["cycles"] * rng.uniform(0, 2, 300)
-    true = CodeTime({**LINE_NS, "call": CALL_NS, "cycles": 0.5, "l2_stream": 0.2})
+    counts["l2"] = counts["cycles"] * rng.uniform(0, 2, 300)
+    true = CodeTime({**LINE_NS, "call": CALL_NS, "cycles": 0.5, "l2": 0.2})
     kernels = np.repeat([f"k{i}" for i in range(30)], 10)
     fitted = CodeTime.fit(counts, true.predict(counts), kernels, "this CPU")
     assert fitted.predict(counts) == pytest.approx(true.predict(counts), rel=0.08)
@@ -27,8 +27,7 @@ def test_costs_are_learned_from_times(tmp_path):
 
 def test_shipped_costs_order_the_caches():
     costs = CodeTime.load().costs
-    for kind in ("stream", "random", "chased"):
-        assert 0 < costs[f"l2_{kind}"] < costs[f"l3_{kind}"]
+    assert 0 < costs["l2"] < costs["l3"]
 
 
 def test_a_file_without_costs_is_refused(tmp_path):

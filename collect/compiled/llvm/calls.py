@@ -3,19 +3,16 @@
 import inspect
 import re
 import shutil
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from foretune.collect.compiled.llvm.functions import read_function
+from foretune.collect.compiled.llvm.functions import REGION_BITS, read_function
 from foretune.collect.compiled.llvm.operations import Operations
 from foretune.collect.compiled.llvm.sampled_run import SampledRun
 from foretune.collect.compiled.llvm.traffic import Traffic
-from foretune.collect.compiled.llvm.values import REGION_BITS
 from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.kernel import Kernel
@@ -25,10 +22,6 @@ from foretune.space import Configuration
 
 CACHES = {"l1": ("l1_kib", 32.0), "l2": ("l2_kib", 1024.0), "l3": ("l3_kib", 32768.0)}
 """Caches: the device's spec, and its usual size in KiB."""
-SIMULATED_TIMES = 50
-SIMULATED_CPU = "icelake-server"
-"""llvm-mca's model: the newest one in Debian's release that knows 512-bit vectors."""
-CALL_OR_RETURN = ("call", "ret")
 
 
 @dataclass(frozen=True)
@@ -51,10 +44,8 @@ class Code:
 def code_of(kernel: Kernel, problem: Problem, config: Configuration) -> Code:
     """Compile a configuration of a CPU kernel; it is not run.
 
-    Raises:
-        UsageError: the kernel is neither a Numba function nor a source in C or C++, or there is no
-            clang.
-        RuntimeError: clang refuses the source.
+    Raises UsageError if the kernel is neither a Numba function nor a source in C or C++, or there
+    is no clang; RuntimeError if clang refuses the source.
     """
     function: Any = getattr(kernel, "function", None)
     if hasattr(function, "inspect_llvm"):
@@ -71,8 +62,7 @@ def code_of(kernel: Kernel, problem: Problem, config: Configuration) -> Code:
 def count_code(code: Code, caches: Mapping[str, float]) -> dict[str, float]:
     """Return operations, cycles, and lines moved per call; caches: name -> bytes."""
     run = SampledRun(read_function(code.ir, code.name), dict(code.arguments))
-    operations = Operations(run)
-    return {**operations.totals(), **Traffic(operations, code.sizes).totals(caches)}
+    return {**Operations(run).totals(), **Traffic(run, code.sizes).totals(caches)}
 
 
 def cache_bytes(device: Device) -> dict[str, float]:
@@ -80,61 +70,6 @@ def cache_bytes(device: Device) -> dict[str, float]:
     return {
         name: device.specs.get(spec, default) * 1024 for name, (spec, default) in CACHES.items()
     }
-
-
-def simulated_cycles(code: Code) -> float | None:
-    """Return the cycles of one call by llvm-mca, its memory all in the first cache.
-
-    None if llvm-mca is not installed.
-    """
-    if shutil.which("llvm-mca") is None:
-        return None
-    counts = SampledRun(read_function(code.ir, code.name), dict(code.arguments)).counts
-    return sum(counts[block] * cycles for block, cycles in _block_cycles(code.ir, code.name))
-
-
-@lru_cache(maxsize=4)
-def _block_cycles(ir: str, name: str) -> list[tuple[str, float]]:
-    """Return the simulated cycles of each block, in steady state."""
-    blocks = [
-        (block, [line for line in lines if not line.startswith(CALL_OR_RETURN)])
-        for block, lines in _assembly(ir, name)
-    ]
-    text = "".join(
-        f"# LLVM-MCA-BEGIN {n}\n" + "\n".join(lines) + f"\n# LLVM-MCA-END {n}\n"
-        for n, (_, lines) in enumerate(blocks) if lines
-    )  # fmt: skip
-    done = subprocess.run(
-        ["llvm-mca", f"-mcpu={SIMULATED_CPU}", f"-iterations={SIMULATED_TIMES}", "-"],
-        input=text, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    regions = re.findall(r"Code Region - (\d+)\s+.*?Total Cycles:\s+(\d+)", done.stdout, re.DOTALL)
-    return [(blocks[int(n)][0], int(cycles) / SIMULATED_TIMES) for n, cycles in regions]
-
-
-def _assembly(ir: str, name: str) -> list[tuple[str, list[str]]]:
-    """Return the instructions of each block of the IR, in machine code of this CPU."""
-    llvm: Any = require("llvmlite.binding", "cpu", "reading compiled code")
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    target = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), opt=3
-    )
-    target.set_asm_verbosity(True)
-    blocks: list[tuple[str, list[str]]] = []
-    inside = False
-    for line in target.emit_assembly(llvm.parse_assembly(ir)).splitlines():
-        if line.startswith(f"{name}:"):
-            inside = True
-        elif line.startswith(".Lfunc_end"):
-            inside = False
-        elif inside and (label := re.match(r"(?:\.LBB\d+_\d+:|# %bb\.\d+:)\s*(?:# (%\S+))?", line)):
-            blocks.append((label[1] or (blocks[-1][0] if blocks else ""), []))
-        elif inside and blocks:
-            instruction = line.partition("#")[0].strip()
-            if instruction and not instruction.startswith("."):
-                blocks[-1][1].append(instruction)
-    return blocks
 
 
 def _numba_code(function: Any, kernel: Kernel, problem: Problem, config: Configuration) -> Code:

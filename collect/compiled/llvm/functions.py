@@ -1,33 +1,42 @@
-"""Functions in LLVM's textual IR (opaque pointers): blocks, instructions and loops."""
+"""Functions in LLVM's intermediate representation, as llvmlite reads it: instructions and loops."""
 
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
-from foretune.errors import ForetuneError
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
-NAME = r'(?:"[^"]*"|[-\w.$]+)'
-LABEL = re.compile(rf"^({NAME}):")
-RESULT = re.compile(rf"^(%{NAME}) = (.*)$")
-CALLEE = re.compile(rf"(@{NAME}|%{NAME})\((.*)\)")
-METADATA = re.compile(r",?\s*![\w.]+(?: !\d+|\([^)]*\))?(?=,|$)")
-FLAGS = re.compile(
-    r"\b(?:nuw|nsw|exact|fast|nnan|ninf|nsz|arcp|contract|afn|reassoc|disjoint|inbounds|nusw|"
-    r"samesign|nneg|volatile|noundef|tail|notail|musttail|nonnull|nocapture|readonly|writeonly|"
-    r"readnone|noalias|signext|zeroext|immarg|fastcc|align \d+|captures\([^)]*\)|range\([^)]*\)|"
-    r"dereferenceable\(\d+\))\s+"
-)
-TYPE = re.compile(
-    r"^(<\s*\d+\s+x\s+[^>]+>|\{[^}]*\}|\[[^\]]*\]|ptr(?: addrspace\(\d+\))?|[a-z]\w*)"
-)
+from foretune.errors import ForetuneError
+from foretune.lazy import require
+
 CONVERSIONS = ("fptosi", "fptoui", "sitofp", "uitofp", "fpext", "fptrunc")
 POINTER_CASTS = ("bitcast", "ptrtoint", "inttoptr", "addrspacecast")
 CASTS = frozenset({"zext", "sext", "trunc", *POINTER_CASTS, *CONVERSIONS})
-TEXTUAL = frozenset({"ret", "unreachable", "resume", "fence"})
+PRINTED = frozenset({"icmp", "getelementptr", "shufflevector", "fmul"})
+"""Opcodes of which llvmlite tells a part as text only; printing takes long."""
+OF_OPERAND = frozenset({"store", "icmp", "extractelement", *CASTS})
+"""Opcodes whose first operand's type is needed, too."""
 SCALARS = {"float": 4, "double": 8, "half": 2, "bfloat": 2, "ptr": 8, "void": 0}
 """Bytes of types other than integers."""
+ADDRESS = re.compile(r"getelementptr (?:(?:inbounds|nuw|nusw) )*(.+?), (?:<\d+ x )?ptr\b[^,]* [%@]")
+REGION_BITS = 40
+"""Made-up addresses: the upper bits number the array, the lower ones are the offset."""
+GLOBALS = 1 << 20
+"""Region of global constants; those of arguments and local arrays are smaller."""
+
+
+@dataclass(frozen=True)
+class Unknown:
+    """A value that depends on data; for an address, ``region`` may still be known."""
+
+    region: int | None = None
+
+
+UNKNOWN = Unknown()
 
 
 @dataclass(eq=False)
@@ -38,7 +47,7 @@ class Instruction:
         name: of its result, like ``%x``; empty without one.
         op: its opcode.
         type: the type of its result, or of the value that is stored or compared.
-        operands: values: names, or constants as text.
+        operands: names; of constants the integers, else the text.
         detail: predicate of a comparison, source type of a cast or an address, incoming
             (value, block) of a phi, targets of a branch, callee of a call.
         contracts: whether a multiplication may fuse with an addition.
@@ -47,14 +56,14 @@ class Instruction:
     name: str
     op: str
     type: str = ""
-    operands: list[str] = field(default_factory=list)
+    operands: list[Any] = field(default_factory=list)
     detail: Any = ""
     contracts: bool = False
 
 
 @dataclass(eq=False)
 class Loop:
-    """A natural loop; ``parent`` is the loop around it."""
+    """A loop; ``parent`` is the loop around it."""
 
     header: str
     blocks: set[str]
@@ -88,26 +97,24 @@ class Function:
 
     @cached_property
     def loops(self) -> dict[str, Loop]:
-        """Loops by header."""
-        order = {block: i for i, block in enumerate(self.blocks)}
-        before: dict[str, list[str]] = {block: [] for block in self.blocks}
-        for block in self.blocks:
-            for after in self.successors(block):
-                before[after].append(block)
-        dominator = _dominators(order, before)
+        """Loops by header: blocks that reach each other; inside, without the way to the header."""
         found: dict[str, Loop] = {}
-        for block in self.blocks:
-            for header in self.successors(block):
-                if _dominates(header, block, dominator):
-                    loop = found.setdefault(header, Loop(header, {header}))
-                    work = [block]
-                    while work:
-                        if (one := work.pop()) not in loop.blocks:
-                            loop.blocks.add(one)
-                            work += before[one]
-        for loop in found.values():
-            around = [o for o in found.values() if o is not loop and loop.header in o.blocks]
-            loop.parent = min(around, key=lambda o: len(o.blocks), default=None)
+        work: list[tuple[list[str], Loop | None]] = [(list(self.blocks), None)]
+        while work:
+            blocks, parent = work.pop()
+            number = {block: i for i, block in enumerate(blocks)}
+            edges = np.array([
+                (number[block], number[after]) for block in blocks
+                for after in self.successors(block)
+                if after in number and not (parent and after == parent.header)
+            ], dtype=np.int64).reshape(-1, 2).T  # fmt: skip
+            graph = coo_array((np.ones(edges.shape[1]), edges), shape=(len(blocks), len(blocks)))
+            label = connected_components(graph, connection="strong")[1]
+            begins, ends = label[edges]
+            for one in np.unique(begins[begins == ends]):
+                inside = [blocks[i] for i in np.flatnonzero(label == one)]
+                loop = found[inside[0]] = Loop(inside[0], set(inside), parent)
+                work.append((inside, loop))
         return found
 
     @cached_property
@@ -120,38 +127,33 @@ class Function:
         }  # fmt: skip
 
 
+@lru_cache(maxsize=4)
 def read_function(text: str, name: str) -> Function:
     """Return a function of a module in textual IR.
 
     Raises ForetuneError if the module does not define it.
     """
-    lines = iter(text.splitlines())
-    for line in lines:
-        head = line.startswith("define") and re.search(rf"@({NAME})\((.*)\)", line)
-        if head and head[1].strip('"') == name:
-            parameters = [p.split()[-1] for p in split(head[2])]
-            return _ordered(Function(name, parameters, _blocks(lines)))
-    raise ForetuneError(f"the compiled code has no function {name!r}")
+    llvm: Any = require("llvmlite.binding", "cpu", "reading compiled code")
+    try:
+        function = llvm.parse_assembly(text).get_function(name)
+    except NameError as e:
+        raise ForetuneError(f"the compiled code has no function {name!r}") from e
+    for n, value in enumerate(v for block in function.blocks for v in (block, *block.instructions)):
+        if not value.name and str(value.type) != "void":
+            value.name = f"unnamed.{n}"
+    blocks = {f"%{b.name}": [_instruction(i) for i in b.instructions] for b in function.blocks}
+    return _ordered(Function(name, [f"%{a.name}" for a in function.arguments], blocks))
 
 
-def split(text: str) -> list[str]:
-    """Split at commas outside of brackets."""
-    parts, depth, start, quoted = [], 0, 0, False
-    for i, letter in enumerate(text):
-        quoted ^= letter == '"'
-        if quoted:
-            continue
-        depth += (letter in "([{<") - (letter in ")]}>")
-        if letter == "," and depth == 0:
-            parts.append(text[start:i].strip())
+def parts_of(kind: str) -> list[str]:
+    """Return the types of a structure's elements."""
+    parts, depth, start = [], 0, 1
+    for i, letter in enumerate(kind):
+        depth += (letter in "[{<") - (letter in "]}>")
+        if (letter == "," and depth == 1) or depth == 0:
+            parts.append(kind[start:i].strip())
             start = i + 1
-    return [*parts, text[start:].strip()] if text[start:].strip() else parts
-
-
-def typed(text: str) -> tuple[str, str]:
-    """Split ``i64 %x`` into type and value."""
-    found = TYPE.match(text)
-    return (found[1], text[found.end() :].strip()) if found else ("", text)
+    return parts
 
 
 def integer_bits(kind: str) -> int:
@@ -161,12 +163,11 @@ def integer_bits(kind: str) -> int:
 
 def size_of(kind: str) -> int:
     """Return the bytes of a type."""
-    kind = kind.strip()
     if kind[:1] in ("<", "[") and " x " in kind:
         count, element = kind[1:-1].strip().split(" x ", 1)
         return int(count) * size_of(element)
     if kind.startswith("{"):
-        return sum(map(size_of, split(kind[1:-1])))
+        return sum(map(size_of, parts_of(kind)))
     return SCALARS.get(kind, max(1, integer_bits(kind) // 8))
 
 
@@ -175,81 +176,46 @@ def lanes(kind: str) -> int:
     return int(kind[1:].split(" x ")[0]) if kind.startswith("<") else 1
 
 
-def _blocks(lines: Iterator[str]) -> dict[str, list[Instruction]]:
-    blocks: dict[str, list[Instruction]] = {}
-    current = blocks.setdefault("%0", [])
-    for line in lines:
-        if line.startswith("}"):
-            break
-        if label := LABEL.match(line):
-            if not blocks.get("%0", [1]):
-                del blocks["%0"]
-            current = blocks.setdefault("%" + label[1], [])
-            continue
-        text = line.split(" ; ")[0].strip()
-        if not text or text[0] in ";#":
-            continue
-        while text.startswith("switch") and not text.endswith("]"):
-            text += " " + next(lines).strip()
-        current.append(_instruction(text))
-    return blocks
-
-
-def _instruction(line: str) -> Instruction:
-    line = METADATA.sub("", line).rstrip(",")
-    named = RESULT.match(line)
-    name, line = (named[1], named[2]) if named else ("", line)
-    op, _, rest = FLAGS.sub("", line).partition(" ")
-    made = Instruction(name, op, contracts="contract" in line or "fast" in line)
-    if op == "phi":
-        made.type, rest = typed(rest)
-        pairs = [split(pair.strip()[1:-1]) for pair in split(rest)]
-        made.detail = [(value, block) for value, block in pairs]
-        made.operands = [value for value, _ in pairs]
-    elif op in ("br", "switch"):
-        made.operands = [split(rest)[0].split()[-1]] if "," in rest else []
-        made.detail = re.findall(rf"label (%{NAME})", rest)
-    elif op in CASTS:
-        source, made.type = rest.rsplit(" to ", 1)
-        made.detail, value = typed(source)
-        made.operands = [value]
+def _instruction(value: Any) -> Instruction:
+    kind, op, given = str(value.type), value.opcode, list(value.operands)
+    text = str(value).strip() if op in PRINTED else ""
+    made = Instruction(f"%{value.name}" if value.name else "", op, kind)
+    made.contracts = "contract" in text or "fast" in text
+    if op in OF_OPERAND:
+        made.type, made.detail = (kind if op in CASTS else str(given[0].type)), str(given[0].type)
+    if op in ("br", "switch"):
+        blocks = [f"%{x.name}" for x in given if x.value_kind.name == "basic_block"]
+        given = given[: len(blocks) > 1]
+        made.detail = blocks[::-1] if op == "br" else blocks
     elif op == "call":
-        _read_call(made, rest)
-    elif op not in TEXTUAL:
-        _read_operands(made, rest)
+        made.detail = str(_operand(given.pop()))
+    elif op == "icmp":
+        made.detail = re.sub(".* icmp (samesign )?", "", text).split()[0]
+    elif op == "getelementptr" and (found := ADDRESS.search(text)):
+        made.detail = found[1]
+    made.operands = [_operand(x) for x in given]
+    if op == "phi":
+        blocks = [f"%{b.name}" for b in value.incoming_blocks]
+        made.detail = list(zip(made.operands, blocks, strict=True))
+    elif op == "shufflevector":  # the mask is no operand
+        made.operands.append(0 if text.endswith("zeroinitializer") else UNKNOWN)
     return made
 
 
-def _read_call(made: Instruction, rest: str) -> None:
-    made.type = typed(rest)[0] or "void"
-    if found := CALLEE.search(rest):
-        made.detail = found[1]
-        made.operands = [typed(part)[1] for part in split(found[2])]
-
-
-def _read_operands(made: Instruction, rest: str) -> None:
-    if made.op in ("icmp", "fcmp"):
-        made.detail, rest = rest.split(" ", 1)
-    parts = split(rest)
-    if made.op in ("getelementptr", "load", "alloca"):
-        made.detail = parts[0]
-        made.type = "ptr" if made.op != "load" else parts[0]
-        if made.op == "alloca":
-            return
-        parts = parts[1 : 2 if made.op == "load" else None]
-    if made.op == "select":
-        made.operands.append(typed(parts.pop(0))[1])
-    pairs = [typed(part) for part in parts]
-    made.type = made.type or pairs[0][0]
-    if made.op == "getelementptr":
-        made.type = next((kind for kind, _ in pairs if kind.startswith("<")), "ptr")
-    typed_names = ("true", "false", "null", "undef", "poison", "zeroinitializer")
-    made.operands += [
-        value if value else part for (_, value), part in zip(pairs, parts, strict=True)
-        if value or part in typed_names or not part[:1].isalpha()
-    ]  # fmt: skip
-    if made.op == "store":
-        made.operands = made.operands[:2]
+def _operand(value: Any) -> Any:
+    """Return the name of a value, or a constant: its integers, else its text."""
+    if (kind := value.value_kind.name) in ("argument", "instruction"):
+        return f"%{value.name}"
+    if kind in ("function", "global_variable"):
+        return f"@{value.name}"
+    text = str(value).removeprefix(f"{value.type} ")
+    if text in ("null", "zeroinitializer", "false", "true"):
+        return int(text == "true")
+    if found := re.fullmatch(r"(?:splat \(i\d+ )?(-?\d+)\)?", text):
+        return int(found[1])
+    if re.fullmatch(r"<(?:i\d+ -?\d+(?:, )?)+>", text):
+        return tuple(int(n) for n in re.findall(r" (-?\d+)", text))
+    return text
 
 
 def _ordered(function: Function) -> Function:
@@ -268,29 +234,3 @@ def _ordered(function: Function) -> Function:
             stack.append((fresh, iter(function.successors(fresh))))
     function.blocks = {block: function.blocks[block] for block in reversed(finished)}
     return function
-
-
-def _dominators(order: dict[str, int], before: dict[str, list[str]]) -> dict[str, str]:
-    """Return the immediate dominator of each block (Cooper, Harvey and Kennedy, 2001)."""
-    entry = next(iter(order))
-    found, changed = {entry: entry}, True
-    while changed:
-        changed = False
-        for block in list(order)[1:]:
-            known = [b for b in before[block] if b in found]
-            one = known[0]
-            for other in known[1:]:
-                while one != other:
-                    if order[one] > order[other]:
-                        one = found[one]
-                    else:
-                        other = found[other]
-            if found.get(block) != one:
-                found[block], changed = one, True
-    return found
-
-
-def _dominates(one: str, block: str, dominator: dict[str, str]) -> bool:
-    while block != one and dominator[block] != block:
-        block = dominator[block]
-    return block == one

@@ -104,7 +104,7 @@ class Operations:
             return self._call_cost(i, units)
         if i.op in PLAIN or i.op in ("fdiv", "frem") or "float" in i.type or "double" in i.type:
             return self._float_cost(i, units)
-        if i.op in DIVISIONS and i.operands[1].startswith("%"):
+        if i.op in DIVISIONS and isinstance(i.operands[1], str):
             return ("idiv", lanes(i.type), 12)
         if i.op == "mul" or i.op in DIVISIONS:  # a division by a constant is a product and a shift
             several = 1 if i.op == "mul" else 2
@@ -161,13 +161,7 @@ class Operations:
 
     def chain_cycles(self, loop: Loop) -> float:
         """Return cycles per iteration of the longest chain from one iteration to the next."""
-        return self._chain(loop, {i: latency for i, (_, _, latency) in self.costs.items()})
-
-    def chases(self, loop: Loop) -> bool:
-        """Return whether an address of a loop depends on what the iteration before loaded."""
-        return self._chain(loop, {i: 1.0 for i in self.costs if i.op == "load"}) > 0
-
-    def _chain(self, loop: Loop, latencies: dict[Instruction, float]) -> float:
+        latencies = {i: latency for i, (_, _, latency) in self.costs.items()}
         inside = {i.name: i for b in loop.blocks for i in self.function.blocks[b] if i.name}
         phis = [i for i in self.function.blocks[loop.header] if i.op == "phi"]
         paths = _Paths(inside, {i.name: n for n, i in enumerate(phis)}, latencies)

@@ -1,6 +1,7 @@
 """``foretune collect``: runs of a kernel, or operators of a language model, as a run table."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -157,10 +158,7 @@ def _collect_runs(
     )
     if done.rows and (disturbance := watch.load.disturbance):
         output.say(f"times may be off: {disturbance}; --wait-quiet SECONDS waits")
-    output.result(
-        {"rows": done.rows, "ok": done.ok, "failed": done.failed, "reused": done.reused,
-         "seconds": done.seconds, "out": str(out), "disturbed": watch.load.disturbance}
-    )  # fmt: skip
+    output.result({**asdict(done), "out": str(out), "disturbed": watch.load.disturbance})
 
 
 def _collect_operators(
@@ -192,17 +190,8 @@ def _collect_operators(
         raise UsageError("no operator is left to measure: give other --formats, or --minutes")
     with RunLog(out / OPERATORS_FILE, hardware) as log, progress_bar() as progress:
         done = collect_operators(chosen, log, bench, minutes, progress)
-    remaining = len(chosen) - done.rows - done.reused
-    output.say(
-        f"{out}: {done.rows} new rows ({done.ok} ok, {done.failed} failed), {done.reused} reused, "
-        f"{remaining} of {len(chosen)} not measured, {done.seconds:.0f} s"
-    )
-    output.say(f"foretune plan {model or 'MODEL'} --system local --operators {out} … uses them")
-    output.result(
-        {"rows": done.rows, "ok": done.ok, "failed": done.failed, "reused": done.reused,
-         "left": remaining, "left_out": reasons, "seconds": done.seconds, "device": hardware.name,
-         "out": str(out)}
-    )  # fmt: skip
+    use = f"plan {model or 'MODEL'} --system local --operators {out} …"
+    networks.report(output, done, len(chosen), out, use, left_out=reasons, device=hardware.name)
 
 
 def parse_sizes(text: str, option: str) -> list[int]:

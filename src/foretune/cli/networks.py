@@ -1,5 +1,6 @@
 """Networks on the command line: ``collect --operators MODEL.pt2`` and ``predict MODEL.pt2``."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ from foretune.errors import UsageError
 from foretune.lazy import require
 
 if TYPE_CHECKING:
+    from foretune.collect.collection import CollectSummary
     from foretune.device import Device
     from foretune.models.network import NetworkPrediction
 
@@ -47,19 +49,25 @@ def collect_operators(
         LoadMonitor(device) as watch,
     ):  # fmt: skip
         done = collect_network(every, log, device, minutes, progress=progress)
-    left = len(every) - done.rows - done.reused
-    output.say(
-        f"{out}: {done.rows} new rows ({done.ok} ok, {done.failed} failed), {done.reused} reused, "
-        f"{left} of {len(every)} not measured, {done.seconds:.0f} s"
-    )
     if done.rows and (disturbance := watch.load.disturbance):
         output.say(f"times may be off: {disturbance}")
-    output.say(f"foretune predict {model} --operators {out} uses them")
-    output.result(
-        {"rows": done.rows, "ok": done.ok, "failed": done.failed, "reused": done.reused,
-         "left": left, "seconds": done.seconds, "device": device.name,
-         "disturbed": watch.load.disturbance, "out": str(out)}
+    report(
+        output, done, len(every), out, f"predict {model} --operators {out}",
+        device=device.name, disturbed=watch.load.disturbance,
     )  # fmt: skip
+
+
+def report(
+    output: Output, done: "CollectSummary", every: int, out: Path, use: str, **more: Any
+) -> None:
+    """Show how many of the operators were measured, and the command that uses them."""
+    left = every - done.rows - done.reused
+    output.say(
+        f"{out}: {done.rows} new rows ({done.ok} ok, {done.failed} failed), {done.reused} reused, "
+        f"{left} of {every} not measured, {done.seconds:.0f} s"
+    )
+    output.say(f"foretune {use} uses them")
+    output.result({**asdict(done), "left": left, **more, "out": str(out)})
 
 
 def predict_network(

@@ -29,6 +29,8 @@ UNITS = {
 }
 MEASURED = tuple(f"{name}{end}" for name in COLUMNS.values() for end in ("", "_low", "_high"))
 MAX_FEATURES_SHOWN = 15
+MAX_COMPILED = 200
+"""Larger spaces are sampled with --from code: every configuration is compiled."""
 
 
 def predict(
@@ -67,9 +69,7 @@ def predict(
     """
     count = options.require_positive_int(top, "--top")
     if source is not None:
-        from foretune.cli.predict_code import rank_by_code
-
-        rank_by_code(context, predictor, source, problem, count)
+        _rank_by_code(context, predictor, source, problem, count)
     elif predictor.endswith(networks.SUFFIX):
         others = ("kernel", "problem", "top", "explain", "config", "objective")
         options.reject_options(context, others, "a network does not take")
@@ -85,6 +85,44 @@ def predict(
         _check_question(kernel, problem, explain, config, objective)
         output = Output(options.root_options(context).as_json)
         _answer(output, predictor, kernel, problem, count, explain, config, device, objective)
+
+
+def _rank_by_code(
+    context: typer.Context, location: str, source: str, problem_text: str, top: int
+) -> None:
+    """Print the configurations with the smallest times by their compiled code."""
+    import numpy as np
+
+    from foretune.models.code_time import SHIPPED, CodePredictor, CodeTime
+    from foretune.registry import get_kernel
+
+    root = options.root_options(context)
+    output, kernel = Output(root.as_json), get_kernel(location)
+    model = CodeTime.load(SHIPPED if source == "code" else source)
+    problem = options.read_problem(kernel, problem_text) if problem_text else kernel.problem()
+    device, space = options.read_local_device("cpu"), kernel.space(problem)
+    indices = np.arange(len(space))
+    if len(indices) > MAX_COMPILED:
+        indices = np.random.default_rng(root.seed).choice(indices, MAX_COMPILED, replace=False)
+        output.say(f"{MAX_COMPILED} of {len(space):,} configurations, drawn at random")
+    predicted = CodePredictor(kernel, model).predict_space(problem, space, device, indices)
+    best = predicted.dropna().sort_values("time_ms", kind="stable").head(top)
+    if not len(best):
+        raise UsageError(f"no configuration of {kernel.name} compiles")
+    entries = [
+        {"config": dict(space[int(indices[i])]), **row} for i, row in best.to_dict("index").items()
+    ]
+    output.table(
+        f"{kernel.name} {problem}: {len(predicted):,} configurations, by their code",
+        ("ms", "90 % interval", "configuration"),
+        [
+            [f"{e['time_ms']:.3g}", f"{e['time_ms_low']:.3g}–{e['time_ms_high']:.3g}",
+             format_config(Configuration(e["config"]))]
+            for e in entries
+        ],
+    )  # fmt: skip
+    output.say(f"nothing ran; costs measured on {model.device}, this is {device.name}")
+    output.result({"problem": dict(problem), "configurations": len(predicted), "configs": entries})
 
 
 def _answer(

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from foretune.collect.wrapped.function import FunctionKernel
-from foretune.collect.wrapped.redraw import blend, redraw, rescale
+from foretune.collect.wrapped.values import blend, redraw, rescale
 from foretune.errors import UsageError
 
 RNG = np.random.default_rng(0)
