@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import gymnasium
 
-from foretune.search.policies.environment import DecisionEnv, DecisionVectorEnv
+from foretune.search.policies.environment import DecisionEnv
 from placement.decisions import Placement, PlacementDecisions
 
 
@@ -15,15 +15,4 @@ class PlaceEnv(DecisionEnv):
         super().__init__(PlacementDecisions(placements), render_mode)
 
 
-class PlaceVectorEnv(DecisionVectorEnv):
-    """Many placements at once."""
-
-    def __init__(self, placements: Sequence[Placement], num_envs: int = 1) -> None:
-        super().__init__(PlacementDecisions(placements), num_envs)
-
-
-gymnasium.register(
-    id="foretune/Place-v0",
-    entry_point=f"{__name__}:PlaceEnv",
-    vector_entry_point=f"{__name__}:PlaceVectorEnv",
-)
+gymnasium.register(id="foretune/Place-v0", entry_point=f"{__name__}:PlaceEnv")

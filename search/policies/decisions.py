@@ -21,7 +21,6 @@ FAILURE_REWARD = -float(np.log(10.0))
 """Reward of a failure, and lower bound of all rewards: ten times the reference."""
 MAX_OBSERVATION = 5.0
 """Bound of observations, because networks extrapolate wildly."""
-UNOWNED = -1
 
 
 class Decisions(ABC):
@@ -34,14 +33,13 @@ class Decisions(ABC):
         tasks: number of tasks.
         steps: maximum number of choices per episode; shorter ones are padded with the choice 0.
         choices: maximum number of values of a choice.
-        owners: for each entry of an observation, the step whose choice it shows, or `UNOWNED` for
-            the context.
+        width: number of entries of an observation.
     """
 
     tasks: int
     steps: int
     choices: int
-    owners: np.ndarray
+    width: int
 
     @abstractmethod
     def observe(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
@@ -58,15 +56,6 @@ class Decisions(ABC):
     def length(self, task: int) -> int:
         """Return the number of choices in an episode of ``task``."""
         return self.steps
-
-
-def one_hot(codes: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """Return one indicator per value of every column of ``codes``; missing columns are 0."""
-    parts = [np.zeros((len(codes), size), dtype=np.float32) for size in sizes]
-    rows = np.arange(len(codes))
-    for part, column in zip(parts, codes.T, strict=False):
-        part[rows, column] = 1.0
-    return np.hstack(parts) if parts else np.zeros((len(codes), 0), dtype=np.float32)
 
 
 Reward = Callable[[np.ndarray], np.ndarray]
@@ -173,16 +162,16 @@ class Context:
     deviation: np.ndarray
 
     @classmethod
-    def from_tasks(cls, tasks: Sequence[Task], min_distinct: int = MIN_DISTINCT) -> Self:
+    def from_tasks(cls, tasks: Sequence[Task]) -> Self:
         """Return the context fitted to ``tasks``.
 
-        With fewer than ``min_distinct`` problems (or devices), these are not inputs: too few points
+        With fewer than `MIN_DISTINCT` problems (or devices), these are not inputs: too few points
         to interpolate between.
         """
         known: list[dict[str, float]] = [{} for _ in tasks]
         for facts_of in (_problem_facts, _device_facts):
             facts = [facts_of(task) for task in tasks]
-            if len({frozenset(f.items()) for f in facts}) >= min_distinct:
+            if len({frozenset(f.items()) for f in facts}) >= MIN_DISTINCT:
                 known = [{**k, **f} for k, f in zip(known, facts, strict=True)]
         names = sorted({name for facts in known for name in facts})
         table = _table(known, names)
@@ -254,16 +243,19 @@ class ConfigurationDecisions(Decisions):
             for s in {id(s): s for s in self.spaces}.values()
         }
         self._trees = [trees[id(space)] for space in self.spaces]
-        self.owners = np.repeat(
-            [UNOWNED, *range(self.steps), UNOWNED],
-            [self._rows.shape[1], *self.sizes, max(1, self.steps)],
-        )
+        self.width = self._rows.shape[1] + sum(self.sizes) + max(1, self.steps)
 
     def observe(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         """Return the context, the choices so far, and an indicator of the next parameter."""
-        next_one = np.zeros((len(tasks), max(1, self.steps)), dtype=np.float32)
-        next_one[:, chosen.shape[1] : chosen.shape[1] + 1] = 1.0
-        return np.hstack([self._rows[tasks], one_hot(chosen, self.sizes), next_one])
+        seen = np.zeros((len(tasks), self.width), dtype=np.float32)
+        start = self._rows.shape[1]
+        seen[:, :start] = self._rows[tasks]
+        for column, size in zip(chosen.T, self.sizes, strict=False):
+            seen[np.arange(len(tasks)), start + column] = 1.0
+            start += size
+        start = self._rows.shape[1] + sum(self.sizes) + chosen.shape[1]
+        seen[:, start : start + 1] = 1.0
+        return seen
 
     def legal(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         """Return a mask of the next values after each prefix ``chosen``."""

@@ -189,7 +189,7 @@ def _read_predictor(folder: Path) -> int:
 
 def _policy(folder: Path) -> None:
     from foretune.problem import Problem
-    from foretune.search.policies.agents import TrainingSchedule
+    from foretune.search.policies.agent import TrainingSchedule
     from foretune.search.policies.decisions import Task
     from foretune.search.policies.policy import Policy
     from foretune.space import SearchSpace

@@ -1,4 +1,4 @@
-"""Small networks that give every legal choice a probability, and REINFORCE, which trains them.
+"""A small network that gives every legal choice a probability, and REINFORCE, which trains it.
 
 Policy gradient (Williams, Machine Learning 8, 1992) with an entropy bonus (maximum entropy:
 Haarnoja et al., ICML 2017). An update samples episodes of some tasks. Returns are standardized per
@@ -6,17 +6,15 @@ task, so that tasks with large differences do not dominate. The optimal policy a
 probabilities proportional to exp(reward / t); the temperature falls during training.
 """
 
-import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from foretune.lazy import require
-from foretune.progress import SILENT, Progress
-from foretune.search.policies.decisions import UNOWNED, Decisions
+from foretune.search.policies.decisions import Decisions
 
 if TYPE_CHECKING:
     import torch
@@ -25,44 +23,37 @@ HIDDEN = 128
 """Width of the two hidden layers."""
 
 
-class Agents:
-    """One network per group of steps, the agent that makes those choices.
-
-    An agent sees the context and its own group's choices only; the legal choices depend on all.
-    With several groups the policy is factored. Initially, all legal choices are equally likely.
+class Agent:
+    """A network that makes every choice. Initially, all legal choices are equally likely.
 
     Args:
         decisions: gives the shapes of observations and choices.
-        groups: the steps of each agent; None has one agent for all.
         seed: seed of the weights.
 
     Raises:
         MissingExtra: torch is not installed.
     """
 
-    def __init__(
-        self, decisions: Decisions, groups: Sequence[Sequence[int]] | None = None, seed: int = 0
-    ) -> None:
+    def __init__(self, decisions: Decisions, seed: int = 0) -> None:
         torch = require("torch", "rl", "a policy")
-        groups = [range(decisions.steps)] if groups is None else groups
-        self._agent_of = {step: agent for agent, steps in enumerate(groups) for step in steps}
-        self._seen = [
-            np.flatnonzero(np.isin(decisions.owners, [UNOWNED, *steps])) for steps in groups
-        ]
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            self.networks = torch.nn.ModuleList(
-                _network(torch, len(seen), decisions.choices) for seen in self._seen
-            )
+            last = torch.nn.Linear(HIDDEN, decisions.choices)
+            torch.nn.init.zeros_(last.weight)
+            torch.nn.init.zeros_(last.bias)
+            self.network = torch.nn.Sequential(
+                torch.nn.Linear(decisions.width, HIDDEN), torch.nn.ReLU(),
+                torch.nn.Linear(HIDDEN, HIDDEN), torch.nn.ReLU(), last,
+            )  # fmt: skip
 
     def log_probabilities(
-        self, step: int, observations: np.ndarray, legal: np.ndarray
+        self, decisions: Decisions, tasks: np.ndarray, chosen: np.ndarray
     ) -> "torch.Tensor":
-        """Return the log probability of every choice at ``step``; -inf for illegal ones."""
+        """Return the log probability of every next choice; -inf for illegal ones."""
         import torch
 
-        agent = self._agent_of.get(step, 0)  # placements may be longer than those learned from
-        scores = self.networks[agent](torch.from_numpy(observations[:, self._seen[agent]]))
+        seen, legal = decisions.observe(tasks, chosen), decisions.legal(tasks, chosen)
+        scores = self.network(torch.from_numpy(seen))
         return torch.log_softmax(scores.masked_fill(~torch.from_numpy(legal), -torch.inf), dim=1)
 
     def log_likelihood(
@@ -73,9 +64,8 @@ class Agents:
 
         total, rows = torch.zeros(len(tasks)), np.arange(len(tasks))
         for step in range(decisions.steps):
-            before = chosen[:, :step]
-            seen, legal = decisions.observe(tasks, before), decisions.legal(tasks, before)
-            total = total + self.log_probabilities(step, seen, legal)[rows, chosen[:, step]]
+            scores = self.log_probabilities(decisions, tasks, chosen[:, :step])
+            total = total + scores[rows, chosen[:, step]]
         return total
 
     def sample_episodes(
@@ -86,11 +76,10 @@ class Agents:
 
         chosen, total = np.zeros((len(tasks), 0), dtype=np.int64), torch.zeros(len(tasks))
         rows = np.arange(len(tasks))
-        for step in range(decisions.steps):
-            seen, legal = decisions.observe(tasks, chosen), decisions.legal(tasks, chosen)
-            scores = self.log_probabilities(step, seen, legal)
+        for _ in range(decisions.steps):
+            scores = self.log_probabilities(decisions, tasks, chosen)
             # The largest of log p + Gumbel noise is a draw from p.
-            drawn = (scores.detach().numpy() + rng.gumbel(size=legal.shape)).argmax(axis=1)
+            drawn = (scores.detach().numpy() + rng.gumbel(size=scores.shape)).argmax(axis=1)
             total = total + scores[rows, drawn]
             chosen = np.column_stack([chosen, drawn])
         return chosen, total
@@ -106,24 +95,19 @@ class Agents:
 
         chosen, total = np.zeros((1, 0), dtype=np.int64), np.zeros(1)
         with torch.no_grad(), one_torch_thread():
-            for step in range(decisions.steps):
+            for _ in range(decisions.steps):
                 tasks = np.full(len(chosen), task)
-                seen, legal = decisions.observe(tasks, chosen), decisions.legal(tasks, chosen)
-                log_p = self.log_probabilities(step, seen, legal).double().numpy()
-                parents, choices = np.nonzero(legal)
+                log_p = self.log_probabilities(decisions, tasks, chosen).double().numpy()
+                parents, choices = np.nonzero(np.isfinite(log_p))
                 grown = total[parents] + log_p[parents, choices]
                 best = np.argsort(-grown, kind="stable")[:width]
                 chosen = np.column_stack([chosen[parents[best]], choices[best]])
                 total = grown[best]
         return chosen, total
 
-    def copy(self) -> Self:
-        """Return an independent copy."""
-        return copy.deepcopy(self)
-
     def weights(self) -> dict[str, np.ndarray]:
         """Return all weights as arrays, by name."""
-        return {name: w.numpy().copy() for name, w in self.networks.state_dict().items()}
+        return {name: w.numpy().copy() for name, w in self.network.state_dict().items()}
 
     def set_weights(self, weights: dict[str, np.ndarray]) -> None:
         """Replace the weights.
@@ -134,7 +118,7 @@ class Agents:
         import torch
 
         try:
-            self.networks.load_state_dict({n: torch.from_numpy(w) for n, w in weights.items()})
+            self.network.load_state_dict({n: torch.from_numpy(w) for n, w in weights.items()})
         except RuntimeError as e:
             raise ValueError(f"weights of other networks: {str(e).splitlines()[0]}") from e
 
@@ -150,16 +134,6 @@ def one_torch_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def _network(torch: Any, inputs: int, outputs: int) -> "torch.nn.Module":
-    last = torch.nn.Linear(HIDDEN, outputs)
-    torch.nn.init.zeros_(last.weight)
-    torch.nn.init.zeros_(last.bias)
-    return torch.nn.Sequential(
-        torch.nn.Linear(inputs, HIDDEN), torch.nn.ReLU(),
-        torch.nn.Linear(HIDDEN, HIDDEN), torch.nn.ReLU(), last,
-    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -184,19 +158,14 @@ class TrainingSchedule:
 
 
 def reinforce(
-    agents: Agents,
-    decisions: Decisions,
-    schedule: TrainingSchedule,
-    seed: int = 0,
-    progress: Progress = SILENT,
-) -> float:
-    """Train ``agents`` in place; return the mean reward of the last update."""
+    agent: Agent, decisions: Decisions, schedule: TrainingSchedule, seed: int = 0
+) -> None:
+    """Train ``agent`` in place."""
     import torch
 
-    rng, reward = np.random.default_rng(seed), np.zeros(1)
-    parameters = list(agents.networks.parameters())
+    rng = np.random.default_rng(seed)
+    parameters = list(agent.network.parameters())
     adam = torch.optim.Adam(parameters, lr=schedule.rate)
-    progress.start("training the policy", schedule.updates)
     with one_torch_thread():
         for update in range(schedule.updates if decisions.steps else 0):
             done = update / max(1, schedule.updates - 1)
@@ -204,17 +173,14 @@ def reinforce(
             temperature = schedule.hot * (schedule.cold / schedule.hot) ** done
             some = rng.permutation(decisions.tasks)[: schedule.tasks]
             tasks = np.repeat(some, max(2, schedule.episodes // len(some)))
-            chosen, log_p = agents.sample_episodes(decisions, tasks, rng)
-            reward = decisions.reward(tasks, chosen)
-            soft = reward - temperature * log_p.detach().numpy()
+            chosen, log_p = agent.sample_episodes(decisions, tasks, rng)
+            soft = decisions.reward(tasks, chosen) - temperature * log_p.detach().numpy()
             advantage = standardized(soft.reshape(len(some), -1)).ravel()
             loss = -(torch.from_numpy(advantage) * log_p).mean()
             adam.zero_grad()
             torch.autograd.backward(loss)
             torch.nn.utils.clip_grad_norm_(parameters, 1.0)
             adam.step()
-            progress.advance(f"mean reward {reward.mean():.3f}")
-    return float(reward.mean())
 
 
 def standardized(returns: np.ndarray) -> np.ndarray:
