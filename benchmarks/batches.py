@@ -14,8 +14,7 @@ from machine import markdown
 
 from foretune.measurement import Measurement
 from foretune.search import make_searcher
-from foretune.search.drivers import run
-from foretune.search.loop import search
+from foretune.search.loop import run, search
 from foretune.search.replay.recorded import RecordedSpace, read_spaces
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration

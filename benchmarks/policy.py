@@ -39,8 +39,7 @@ from foretune.search.policies.policy import (
 )
 from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.recorded import RecordedSpace, read_spaces
-from foretune.search.replay.replay import replay
-from foretune.search.replay.replay_prior import prior_from_other_devices, runs_on_other_devices
+from foretune.search.replay.replay import prior_from_other_devices, replay, runs_on_other_devices
 from foretune.search.searcher import Prior, Searcher
 
 FAMILIES = ("convolution_milo", "convolution_milo_shmem1", "dedispersion_milo")

@@ -45,8 +45,12 @@ from foretune.progress import Progress
 from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.curves import draw_curves
 from foretune.search.replay.recorded import RecordedSpace
-from foretune.search.replay.replay import ReplayResult, replay
-from foretune.search.replay.replay_prior import prior_from_other_devices, runs_on_other_devices
+from foretune.search.replay.replay import (
+    ReplayResult,
+    prior_from_other_devices,
+    replay,
+    runs_on_other_devices,
+)
 from foretune.search.replay.scores import (
     EVALUATION_POINTS,
     Scores,

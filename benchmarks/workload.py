@@ -28,8 +28,7 @@ from foretune.features.families_of_runs import family_for
 from foretune.features.roofline import row_roofline_ms
 from foretune.measurement import Measurement
 from foretune.registry import get_kernel
-from foretune.search.drivers import run
-from foretune.search.loop import search
+from foretune.search.loop import run, search
 from foretune.search.replay.recorded import RecordedSpace, recorded_spaces
 from foretune.search.stopping import Stopping
 from foretune.search.workload import WorkloadItem, WorkloadProblem, WorkloadSearcher

@@ -18,7 +18,14 @@ from foretune.features.arrays import Rows, SingleRow
 from foretune.features.featureset import FeatureSet
 from foretune.files import read_json
 from foretune.models.axis_positions import AxisPositions
-from foretune.models.experts import INTERPOLATION, Experts, RegressorFactory, Stack, Table
+from foretune.models.experts import (
+    INTERPOLATION,
+    Experts,
+    RegressorFactory,
+    SmoothExpert,
+    Stack,
+    Table,
+)
 from foretune.models.holdouts import (
     distinct_problems,
     exact_problems,
@@ -29,7 +36,6 @@ from foretune.models.holdouts import (
 from foretune.models.interval import NEW_DEVICE, ConformalInterval
 from foretune.models.neighbors import Axis, NeighborIndex, RepeatedSize
 from foretune.models.repeats import Repeats
-from foretune.models.smooth import SmoothExpert
 from foretune.models.targets import Target, TargetScale
 from foretune.models.training_range import TrainingRange
 from foretune.models.trees.regressor import Regressor

@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING
 from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from foretune.search.drivers import run, run_parallel
     from foretune.search.factory import make_searcher
-    from foretune.search.loop import Batch, SearchLoop, SearchResult, search
+    from foretune.search.loop import Batch, SearchLoop, SearchResult, run, run_parallel, search
     from foretune.search.optuna.sampler import SurrogateSampler
     from foretune.search.searcher import AskTell, Prior, Searcher
     from foretune.search.standalone import SearchOutcome, run_search
@@ -34,9 +33,8 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "drivers": ["run", "run_parallel"],
             "factory": ["make_searcher"],
-            "loop": ["Batch", "SearchLoop", "SearchResult", "search"],
+            "loop": ["Batch", "SearchLoop", "SearchResult", "run", "run_parallel", "search"],
             "optuna.sampler": ["SurrogateSampler"],
             "standalone": ["SearchOutcome", "run_search"],
             "searcher": ["AskTell", "Prior", "Searcher"],

@@ -1,6 +1,6 @@
 """The search loop: a generator that yields what to measure and receives measurements.
 
-Every search runs through it. A driver (`foretune.search.drivers`) measures the configurations in
+Every search runs through it. A driver (`run`, `run_parallel`) measures the configurations in
 `Batch.start`, sends the measurements back, and repeats this until the generator returns. It may
 send them in any order, one by one or together.
 """
@@ -8,7 +8,7 @@ send them in any order, one by one or together.
 import math
 import sys
 import time
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Generic, TypeVar
 
@@ -174,3 +174,32 @@ class _State(Generic[C]):
             self.searcher.tell(measurements)
         self.measured += len(measurements)
         self.count = self.count or any(m.ok for m in measurements)
+
+
+def run(
+    loop: SearchLoop[C], measure: Callable[[tuple[C, ...]], Iterable[Measurement]]
+) -> SearchResult:
+    """Drive a search batch by batch: ``measure`` returns one measurement per configuration."""
+    try:
+        batch = next(loop)
+        while batch.start:
+            batch = loop.send(list(measure(batch.start)))
+    except StopIteration as end:
+        result: SearchResult = end.value
+        return result
+    raise UsageError(f"{batch.pending} configurations have no measurement: return one for each")
+
+
+def run_parallel(
+    loop: SearchLoop[C], submit: Callable[[C], object], finished: Callable[[], Measurement]
+) -> SearchResult:
+    """Drive a search on several devices: ``finished`` waits for the next one that is done."""
+    try:
+        batch = next(loop)
+        while True:
+            for config in batch.start:
+                submit(config)
+            batch = loop.send([finished()])
+    except StopIteration as end:
+        result: SearchResult = end.value
+        return result

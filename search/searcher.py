@@ -4,6 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -174,3 +175,26 @@ class Searcher(ABC):
             if i not in self.proposed:
                 chosen.setdefault(i)
         return list(chosen)
+
+
+class RandomSearcher(Searcher):
+    """Proposes configurations uniformly at random."""
+
+    def _propose(self, n: int) -> list[int]:
+        return self.random_indices(n)
+
+
+class ExhaustiveSearcher(Searcher):
+    """Proposes every configuration, by predicted objective if there is a prior."""
+
+    uses_prior = True
+
+    def _prepare(self) -> None:
+        if self.prior is None:
+            order = np.arange(len(self.space.codes))
+        else:
+            order = np.argsort(self.prior.log_mean, kind="stable")
+        self._order = iter(order.tolist())
+
+    def _propose(self, n: int) -> list[int]:
+        return list(islice((i for i in self._order if i not in self.proposed), n))

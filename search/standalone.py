@@ -12,9 +12,8 @@ from foretune.errors import ForetuneError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
-from foretune.search.drivers import run, run_parallel
 from foretune.search.factory import make_searcher, require_regret_estimate, searcher_name
-from foretune.search.loop import SearchResult, search
+from foretune.search.loop import SearchResult, run, run_parallel, search
 from foretune.search.searcher import Prior, Searcher
 from foretune.search.stopping import make_stopping
 from foretune.space import Configuration, SearchSpace

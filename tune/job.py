@@ -25,8 +25,7 @@ from foretune.models.saved.lookup import PredictorSource, find_search_predictor
 from foretune.objective import ConstrainedObjective, Limit, Objective, limitable_columns_of
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
-from foretune.search.drivers import run
-from foretune.search.loop import SearchResult, search
+from foretune.search.loop import SearchResult, run, search
 from foretune.search.prior import prior_from_predictor
 from foretune.search.searcher import AskTell, Prior
 from foretune.search.stopping import DEFAULT_BUDGET, Stopping

@@ -193,8 +193,8 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "random_forest": "foretune.models.trees.forest:ForestModel",
     },
     "searchers": {
-        "random": "foretune.search.simple:RandomSearcher",
-        "exhaustive": "foretune.search.simple:ExhaustiveSearcher",
+        "random": "foretune.search.searcher:RandomSearcher",
+        "exhaustive": "foretune.search.searcher:ExhaustiveSearcher",
         "tpe": "foretune.search.optuna.searchers:TPESearcher",
         "gp": "foretune.search.optuna.searchers:GPSearcher",
         "cmaes": "foretune.search.optuna.searchers:CMAESSearcher",

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from foretune.search.costs import MIN_MEASUREMENTS, log_seconds
+from foretune.search.surrogate_process import MIN_MEASUREMENTS, log_seconds
 
 RNG = np.random.default_rng(0)
 

@@ -10,9 +10,8 @@ from foretune.errors import UsageError
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.search import Prior, make_searcher
-from foretune.search.drivers import run, run_parallel
-from foretune.search.loop import search
-from foretune.search.simple import ExhaustiveSearcher, RandomSearcher
+from foretune.search.loop import run, run_parallel, search
+from foretune.search.searcher import ExhaustiveSearcher, RandomSearcher
 from foretune.search.stopping import Stopping
 from foretune.space import SearchSpace
 

@@ -8,7 +8,7 @@ from foretune.errors import PredictorError
 from foretune.models import Predictor
 from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.recorded import recorded_spaces
-from foretune.search.replay.replay_prior import prior_from_other_devices
+from foretune.search.replay.replay import prior_from_other_devices
 
 HERE = "NVIDIA A100-PCIE-40GB"
 

@@ -63,8 +63,8 @@ def replay(
     from foretune.registry import load
     from foretune.search.replay.curves import check_figure_name, draw_curves
     from foretune.search.replay.recorded import read_spaces
+    from foretune.search.replay.replay import check_prior_source, prior_from_source
     from foretune.search.replay.replay import replay as replay_space
-    from foretune.search.replay.replay_prior import check_prior_source, prior_from_source
     from foretune.search.replay.scores import score_replay
 
     seed = options.root_options(context).seed

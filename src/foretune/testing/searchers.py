@@ -9,9 +9,8 @@ from foretune.errors import SpaceError
 from foretune.measurement import Measurement, Status
 from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
-from foretune.search.drivers import run
 from foretune.search.factory import make_searcher
-from foretune.search.loop import search
+from foretune.search.loop import run, search
 from foretune.search.searcher import Prior, Searcher
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration, SearchSpace
