@@ -31,13 +31,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "collection": ["CollectSummary", "collect_runs", "plan_configurations", "plan_rows"],
-            "distributed.ray_runner": ["RayRunner"],
-            "devices": ["local_device", "local_devices"],
-            "runner": ["InProcessRunner", "IsolatedRunner", "Runner"],
-            "timing": ["Timing"],
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__)

@@ -35,19 +35,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "catalog": ["DatasetCard", "card", "load", "shipped"],
-            "importers": ["ImportResult", "import_runs"],
-            "run_log": ["RunLog"],
-            "runs": [
-                "from_measurements",
-                "newest_runs",
-                "read_runs",
-                "to_measurements",
-                "write_runs",
-            ],
-            "schema": ["SCHEMA_VERSION", "validate"],
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__)

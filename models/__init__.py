@@ -26,15 +26,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "validation.evaluation": ["evaluate_predictor", "learning_curve"],
-            "validation.metrics": ["noise_floor"],
-            "predictor": ["Predictor"],
-            "runtime_regressor": ["RuntimeRegressor"],
-            "saved.guides": ["SpacePredictor"],
-            "saved.shipped": ["find_pretrained"],
-            "training": ["Training", "train_predictor"],
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__)

@@ -45,25 +45,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # type checkers would accept any name
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "cost.operator": ["Operator"],
-            "describe.accuracy": ["read_accuracy"],
-            "describe.catalog": ["describe_model", "known_models"],
-            "describe.description": ["ModelDescription"],
-            "describe.formats": ["Formats", "checkpoint_formats"],
-            "describe.layout": ["Layout"],
-            "describe.speculation": ["Speculation"],
-            "describe.system": [
-                "System",
-                "find_system",
-                "known_systems",
-                "published_prices",
-                "read_prices",
-            ],
-            "describe.workload": ["Workload"],
-            "serve.planner": ["Plan", "plan"],
-            "serve.requirements": ["Requirements"],
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__)

@@ -30,14 +30,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "factory": ["make_searcher"],
-            "loop": ["Batch", "SearchLoop", "SearchResult", "run", "run_parallel", "search"],
-            "optuna.sampler": ["SurrogateSampler"],
-            "standalone": ["SearchOutcome", "run_search"],
-            "searcher": ["AskTell", "Prior", "Searcher"],
-            "stopping": ["Stopping"],
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__)

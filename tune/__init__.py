@@ -32,23 +32,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "campaign.campaign": ("run_campaign",),
-            "campaign.finished": ("Campaign",),
-            "pareto": (
-                "ParetoResult",
-                "tune_pareto",
-            ),
-            "campaign.preset": (
-                "PRESETS",
-                "Preset",
-            ),
-            "functions.result": ("Best",),
-            "judge": ("Verdict",),
-            "results": ("TuneResult",),
-            "tuner": ("tune_problem",),
-            "workload": ("Calls", "WorkloadResult", "tune_workload"),
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__)

@@ -89,36 +89,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "": ["plot"],
-            "collect": [
-                "InProcessRunner",
-                "IsolatedRunner",
-                "RayRunner",
-                "collect_runs",
-                "local_device",
-            ],
-            "datasets": ["read_runs", "write_runs"],
-            "device": ["Device", "find_device"],
-            "errors": ["ForetuneError"],
-            "family": ["Cost"],
-            "kernel": ["Kernel"],
-            "measurement": ["Measurement"],
-            "models": ["Predictor", "RuntimeRegressor", "train_predictor"],
-            "objective": ["Limit", "Objective"],
-            "problem": ["Problem", "ProblemParameter"],
-            "registry": ["get_kernel"],
-            "search": ["make_searcher", "run_search"],
-            "space": ["Configuration", "SearchSpace"],
-            "tune": ["run_campaign", "tune_pareto", "tune_problem", "tune_workload"],
-            "tune.doors": ["KernelTunerStrategy", "helion_autotuner", "patch_flashinfer"],
-            "tune.functions.function": ["tunable", "tune_function"],
-            "tune.functions.kernel_tuner": ["tune_kernel"],
-            "tune.functions.lookup": ["best"],
-            "tune.functions.program": ["tune_program"],
-            "tune.store": ["Store"],
-            "tune.triton": ["autotune", "listen", "patch_inductor", "patch_triton"],
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__)

@@ -15,11 +15,4 @@ if TYPE_CHECKING:
 __all__ = ["KernelTunerStrategy", "helion_autotuner", "patch_flashinfer"]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "flashinfer": ["patch_flashinfer"],
-            "helion": ["helion_autotuner"],
-            "kernel_tuner": ["KernelTunerStrategy"],
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__)

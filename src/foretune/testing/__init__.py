@@ -28,15 +28,4 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "contract": ("ContractViolation",),
-            "drivers": ("check_loop_driver",),
-            "kernels": ("check_kernel",),
-            "meters": ("check_meter",),
-            "regressors": ("check_regressor",),
-            "runners": ("check_runner",),
-            "searchers": ("check_searcher",),
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__)
