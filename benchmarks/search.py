@@ -129,8 +129,8 @@ def main() -> None:
         draw_curves(results, options.plot)
     output.result(
         {
-            "results": [s.to_json() for s in scores],
-            "summary": [s.to_json() for s in summaries],
+            "results": [vars(s) for s in scores],
+            "summary": [vars(s) for s in summaries],
             "prior": options.prior,
         }
     )
@@ -175,7 +175,7 @@ def compare_priors(
         {
             "spaces": [space.name for space in spaces],
             "ratios": ratios,
-            "summary": {name: [s.to_json() for s in each] for name, each in summaries.items()},
+            "summary": {name: [vars(s) for s in each] for name, each in summaries.items()},
         }
     )
 

@@ -338,11 +338,6 @@ def nearest_first(measurements: Sequence[Measurement], problem: Problem) -> list
     return sorted(measurements, key=lambda m: distances[m.problem])
 
 
-def similarity(a: Problem, b: Problem) -> float:
-    """Return how similar two problems are, from 1 (the same) down to 0."""
-    return float(2.0 ** (-max(problem_distance(a, b), 0.0) / CATEGORY_DISTANCE))
-
-
 def problem_distance(a: Problem, b: Problem) -> float:
     """Return the distance of two problems in octaves; a differing string is a constant."""
     if a == b:

@@ -109,8 +109,7 @@ def make_searcher(
         device: the device that is tuned for.
         other_measurements: measurements of the same kernel on other problems.
 
-    Raises:
-        UnknownName: there is no searcher of this name.
+    Raises UnknownName if there is no searcher of this name.
     """
     if isinstance(kind, str):
         make = load("searchers", kind)
@@ -127,8 +126,7 @@ def make_searcher(
 def require_regret_estimate(searcher: Searcher, name: str) -> None:
     """Raise if ``searcher`` cannot estimate its expected regret.
 
-    Raises:
-        UsageError: it cannot; the message names the searchers that can.
+    Raises UsageError if it cannot; the message names the searchers that can.
     """
     if _estimates_regret(type(searcher)):
         return

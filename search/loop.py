@@ -82,8 +82,7 @@ def search(
         until_one_runs: exceed the number of measurements while all of them failed.
         clock: seconds since any fixed moment.
 
-    Raises:
-        UsageError: more measurements were sent than configurations were started.
+    Raises UsageError if more measurements were sent than configurations were started.
     """
     state = _State(searcher, stopping, parallel, clock, [*first])
     state.count = not (until_one_runs and stopping.measurements)

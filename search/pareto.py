@@ -190,8 +190,7 @@ class ParetoSearcher:
     def tell(self, measurements: Iterable[Measurement]) -> None:
         """Learn from measurements, proposed by this searcher or not.
 
-        Raises:
-            SpaceError: a configuration is not in the space.
+        Raises SpaceError if a configuration is not in the space.
         """
         new_measurements = list(measurements)
         self._proposed.update([self.space.index(m.config) for m in new_measurements])

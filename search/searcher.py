@@ -115,8 +115,7 @@ class Searcher(ABC):
     def tell(self, measurements: Iterable[Measurement]) -> None:
         """Learn from measurements, proposed by this searcher or not.
 
-        Raises:
-            SpaceError: a configuration is not in the space.
+        Raises SpaceError if a configuration is not in the space.
         """
         values: dict[int, float] = {}
         for m in measurements:

@@ -41,8 +41,7 @@ class WorkloadProblem:
         work: proportional to the expected time, for example operations.
         default: the configuration that runs without tuning.
 
-    Raises:
-        UsageError: calls or work are not positive.
+    Raises UsageError if calls or work are not positive.
     """
 
     kernel: str

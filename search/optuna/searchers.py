@@ -37,8 +37,7 @@ class OptunaSearcher(Searcher):
             values, strings as choices. The seed does not apply to ``sampler``.
         sampler: the sampler; it serves one search only.
 
-    Raises:
-        UsageError: there is no sampler.
+    Raises UsageError if there is no sampler.
     """
 
     def __init__(self, *args: Any, sampler: "BaseSampler | None" = None, **named: Any) -> None:

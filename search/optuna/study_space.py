@@ -32,18 +32,14 @@ class Dimensions:
     """
 
     def __init__(self, search_space: Mapping[str, BaseDistribution]) -> None:
-        self._distributions = search_space
+        self.search_space = search_space
         self._dimensions = [_dimension(d) for d in search_space.values()]
         self.sizes = np.array([d.size for d in self._dimensions])
         """Number of values of each parameter; infinite for floats without a step."""
 
-    def snap(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows rounded, so that equal rows compare equal."""
-        return self.from_cube(self.to_cube(rows))
-
     def params(self, row: np.ndarray) -> dict[str, Any]:
         """Return a row as parameter values."""
-        named = self._distributions.items()
+        named = self.search_space.items()
         return {
             name: d.to_external_repr(v) for (name, d), v in zip(named, row.tolist(), strict=True)
         }
@@ -213,19 +209,12 @@ class StudyHistory:
         """Return the parameters that all complete trials have."""
         return self._common.calculate(self.study)
 
-    def read(
-        self,
-        search_space: Mapping[str, BaseDistribution],
-        dimensions: Dimensions,
-        rng: np.random.Generator,
-    ) -> Observations:
+    def read(self, dimensions: Dimensions, rng: np.random.Generator) -> Observations:
         """Read the trials that have or were suggested a value for every parameter.
 
-        Args:
-            search_space: the parameters.
-            dimensions: their encoding.
-            rng: draws the weights of several objectives.
+        ``rng`` draws the weights of several objectives.
         """
+        search_space = dimensions.search_space
         if search_space != self._search_space:
             self._search_space, self._finished = dict(search_space), {}
         finished: list[FrozenTrial] = []
@@ -245,7 +234,7 @@ class StudyHistory:
                 finished.append(trial)
                 has_more |= more
         rows = np.array(tried + under_way).reshape(-1, len(search_space))
-        rows = dimensions.snap(rows)
+        rows = dimensions.from_cube(dimensions.to_cube(rows))  # rounded: equal ones compare equal
         losses, unit = _losses(finished, self.study.directions, rng)
         violations = _violations(finished)
         return Observations(

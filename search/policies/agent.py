@@ -30,8 +30,7 @@ class Agent:
         decisions: gives the shapes of observations and choices.
         seed: seed of the weights.
 
-    Raises:
-        MissingExtra: torch is not installed.
+    Raises MissingExtra if torch is not installed.
     """
 
     def __init__(self, decisions: Decisions, seed: int = 0) -> None:
@@ -112,8 +111,7 @@ class Agent:
     def set_weights(self, weights: dict[str, np.ndarray]) -> None:
         """Replace the weights.
 
-        Raises:
-            ValueError: their shapes differ.
+        Raises ValueError if their shapes differ.
         """
         import torch
 

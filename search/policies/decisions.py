@@ -93,8 +93,7 @@ class Vocabulary:
     def from_spaces(cls, spaces: Iterable[SearchSpace]) -> Self:
         """Return the union of the values of ``spaces``, in order of appearance.
 
-        Raises:
-            UsageError: there are none, or two have different parameters.
+        Raises UsageError if there are none, or two have different parameters.
         """
         values: dict[str, dict[Value, None]] | None = None
         for space in spaces:
@@ -123,8 +122,7 @@ class Vocabulary:
     def codes(self, space: SearchSpace) -> tuple[np.ndarray, np.ndarray]:
         """Return codes and indices of the configurations of ``space`` with known values.
 
-        Raises:
-            UsageError: the space has other parameters.
+        Raises UsageError if the space has other parameters.
         """
         _require_names(space, self.parameters)
         codes = np.empty((len(space), len(self.parameters)), dtype=np.int64)
@@ -220,8 +218,7 @@ class ConfigurationDecisions(Decisions):
         vocabulary: parameters and values; by default those of the tasks.
         context: encoding of the tasks; by default one fitted to them.
 
-    Raises:
-        UsageError: there is no task, or tasks have different parameters.
+    Raises UsageError if there is no task, or tasks have different parameters.
     """
 
     def __init__(
@@ -269,8 +266,7 @@ class ConfigurationDecisions(Decisions):
     def reward(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         """Return the tasks' rewards of complete configurations.
 
-        Raises:
-            UsageError: a task has no reward.
+        Raises UsageError if a task has no reward.
         """
         rewards = np.empty(len(tasks))
         for task in np.unique(tasks):

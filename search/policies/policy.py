@@ -75,9 +75,8 @@ class Policy:
             schedule: length of the training.
             seed: seed of all random choices.
 
-        Raises:
-            UsageError: no task, or tasks of different parameters.
-            MissingExtra: torch is not installed.
+        Raises UsageError if there is no task, or tasks have different parameters; MissingExtra if
+        torch is not installed.
         """
         decisions = ConfigurationDecisions(tasks)
         agent = Agent(decisions, seed)
@@ -87,8 +86,7 @@ class Policy:
     def decisions(self, task: Task) -> ConfigurationDecisions:
         """Return ``task`` in this policy's encoding.
 
-        Raises:
-            UsageError: its space has other parameters, or no configuration with known values.
+        Raises UsageError if its space has other parameters, or no configuration with known values.
         """
         return ConfigurationDecisions([task], self.vocabulary, self.context)
 
@@ -97,8 +95,7 @@ class Policy:
 
         Nothing is predicted or measured.
 
-        Raises:
-            UsageError: see `decisions`.
+        Raises UsageError: see `decisions`.
         """
         decisions = self.decisions(task)
         chosen, log_p = self.agent.beam_search(decisions, 0, max(n, BEAM_WIDTH))
@@ -109,8 +106,7 @@ class Policy:
     def save(self, folder: StrPath) -> None:
         """Write the policy to ``folder`` as a JSON card and plain arrays.
 
-        Raises:
-            OutputError: the folder cannot be written.
+        Raises OutputError if the folder cannot be written.
         """
         folder = Path(folder)
         card = {
@@ -135,9 +131,8 @@ class Policy:
     def load(cls, folder: StrPath) -> Self:
         """Read a saved policy.
 
-        Raises:
-            PolicyError: there is no policy, it has another version, or it is damaged.
-            MissingExtra: torch is not installed.
+        Raises PolicyError if there is no policy, it has another version, or it is damaged;
+        MissingExtra if torch is not installed.
         """
         folder = Path(folder)
         with translate_read_errors(
@@ -175,8 +170,7 @@ def predicted_tasks(
 ) -> list[Task]:
     """Return one task per problem, with predicted rewards.
 
-    Raises:
-        PredictorError: the predictor has not learned a target that ``objective`` needs.
+    Raises PredictorError if the predictor has not learned a target that ``objective`` needs.
     """
     tasks: list[Task] = []
     for problem in problems:
@@ -199,8 +193,7 @@ def predicted_task(
     The reference is the median of random configurations. The objective is divided by the
     probability to run.
 
-    Raises:
-        PredictorError: the predictor has not learned a target that ``objective`` needs.
+    Raises PredictorError if the predictor has not learned a target that ``objective`` needs.
     """
     known = np.full(len(space), np.nan)
 
@@ -260,9 +253,8 @@ class PolicySearcher(Searcher):
         args, named: as for `Searcher`.
         policy: trained on other problems of the same kernel.
 
-    Raises:
-        UsageError: the policy's parameters differ from the space's.
-        MissingExtra: torch is not installed.
+    Raises UsageError if the policy's parameters differ from the space's; MissingExtra if torch is
+    not installed.
     """
 
     def __init__(self, *args: Any, policy: Policy | None = None, **named: Any) -> None:

@@ -75,8 +75,7 @@ def read_spaces(
 ) -> list[RecordedSpace]:
     """Return the recorded spaces of a run table, named after the file.
 
-    Raises:
-        RunTableError: the file cannot be read, or one of its spaces cannot be searched.
+    Raises RunTableError if the file cannot be read, or one of its spaces cannot be searched.
     """
     return recorded_spaces(read_runs(path), Path(path).stem, objective)
 
@@ -89,8 +88,7 @@ def recorded_spaces(
     The newest row of each configuration counts. Rows may lack parameters that do not apply
     (`ListedSpace`).
 
-    Raises:
-        RunTableError: there is no row, or none has a value.
+    Raises RunTableError if there is no row, or none has a value.
     """
     if runs.empty:
         raise RunTableError(f"{name} holds no rows: there is nothing to search")

@@ -81,9 +81,8 @@ def replay(
         prior: predictions of every configuration.
         n_jobs: number of processes; -1 is one per core.
 
-    Raises:
-        UsageError: budget or repeats are below 1.
-        UnknownName: there is no searcher of this name.
+    Raises UsageError if budget or repeats are below 1; UnknownName if there is no searcher of this
+    name.
     """
     if budget < 1 or repeats < 1:
         raise UsageError(f"budget {budget} and repeats {repeats}: give at least 1 of each")
@@ -139,8 +138,7 @@ def runs_on_other_devices(runs: pd.DataFrame, recorded: RecordedSpace) -> pd.Dat
 
     Rows of its device are left out for all problems.
 
-    Raises:
-        PredictorError: there are no such rows.
+    Raises PredictorError if there are no such rows.
     """
     here = canonical_name(recorded.device.name)
     names = {name: canonical_name(str(name)) for name in runs["device"].unique()}
@@ -159,9 +157,8 @@ def check_prior_source(
 ) -> None:
     """Raise if `prior_from_source` cannot return a fair prior of ``recorded``.
 
-    Raises:
-        PredictorError: there are no runs of other devices, or the predictor is of another kernel or
-            was trained on the space itself, which a user's model does not show.
+    Raises PredictorError if there are no runs of other devices, or the predictor is of another
+    kernel or was trained on the space itself, which a user's model does not show.
     """
     if isinstance(source, pd.DataFrame):
         runs_on_other_devices(source, recorded)
@@ -184,8 +181,7 @@ def prior_from_source(
     Returns:
         the prior, None without a source; and its training devices, or a user's model's name.
 
-    Raises:
-        PredictorError: see `check_prior_source`; or there are too few runs.
+    Raises PredictorError: see `check_prior_source`; or there are too few runs.
     """
     if source is None:
         return None, []
@@ -207,8 +203,7 @@ def prior_from_other_devices(
     Returns:
         the prior, and its training devices.
 
-    Raises:
-        PredictorError: there are no runs of the kernel on another device, or too few.
+    Raises PredictorError if there are no runs of the kernel on another device, or too few.
     """
     other_runs = runs_on_other_devices(runs, recorded)
     predictor = Predictor(seed=seed).fit(other_runs)

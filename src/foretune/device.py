@@ -147,8 +147,7 @@ def known_devices() -> dict[str, Device]:
 def find_device(name: str) -> Device:
     """Return the known device that ``name`` means (`find_device_or_none`).
 
-    Raises:
-        UnknownName: there is no such device.
+    Raises UnknownName if there is no such device.
     """
     found = find_device_or_none(name)
     if found is None:

@@ -17,9 +17,8 @@ from foretune.files import StrPath, require_cells, require_regular_file, require
 class ParquetFile:
     """An open table.
 
-    Raises:
-        OSError, ValueError: it is none, too large, or holds columns that are neither numbers,
-            texts, times nor lists of them.
+    Raises OSError, ValueError if it is none, too large, or holds columns that are neither numbers,
+    texts, times nor lists of them.
     """
 
     def __init__(self, path: StrPath, dictionaries: bool = False) -> None:
@@ -107,8 +106,7 @@ def column_sizes(path: Path) -> Iterator[tuple[int, int]]:
 
     Arrow knows them, too, but ends the process where statistics beside them are damaged.
 
-    Raises:
-        ValueError: there is no footer, or it is damaged.
+    Raises ValueError if there is no footer, or it is damaged.
     """
     with path.open("rb") as file:
         end = file.seek(0, 2)
