@@ -50,7 +50,6 @@ class GuidedSearcher(Searcher):
         self._guide = SurrogateSearcher(
             self.space, self.objective, self.seed, self.prior, self.problem, self.device
         )
-        self._guide.costs_s = self._other.costs_s = self.costs_s  # `tell` fills them for all three
 
     def expected_regret(self) -> float:
         """Return the guide's estimate."""

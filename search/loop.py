@@ -5,11 +5,10 @@ Every search runs through it. A driver (`run`, `run_parallel`) measures the conf
 send them in any order, one by one or together.
 """
 
-import math
 import sys
 import time
 from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from foretune.errors import UsageError
@@ -112,8 +111,6 @@ class _State(Generic[C]):
     started: int = 0
     measured: int = 0
     reason: StopReason | None = None
-    started_at: dict[Hashable, float] = field(default_factory=dict)
-    last_start: float = 0.0
 
     def __post_init__(self) -> None:
         self.queued = frozenset(self.queue)
@@ -144,8 +141,6 @@ class _State(Generic[C]):
         if not start:
             self.reason = "exhausted"
         self.started += len(start)
-        self.last_start = self.clock()
-        self.started_at.update(dict.fromkeys(start, self.last_start))
         return tuple(start)
 
     def _propose(self, n: int) -> list[C]:
@@ -155,20 +150,12 @@ class _State(Generic[C]):
         return start
 
     def report(self, measurements: Sequence[Measurement]) -> None:
-        """Tell the searcher; measurements without a cost get it if the budget is in seconds."""
+        """Tell the searcher."""
         if len(measurements) > self.pending:
             raise UsageError(
                 f"{len(measurements)} measurements were sent for {self.pending} configurations: "
                 "report each started configuration once"
             )
-        if self.stopping.seconds is not None:
-            now = self.clock()
-            measurements = [
-                replace(m, cost_s=now - self.started_at.get(m.config, self.last_start))
-                if math.isnan(m.cost_s)
-                else m
-                for m in measurements
-            ]
         if measurements:
             self.searcher.tell(measurements)
         self.measured += len(measurements)

@@ -101,8 +101,6 @@ class Searcher(ABC):
         self.proposed: set[int] = set()
         self.observed: dict[int, float] = {}
         """Objective by configuration number; infinite for failures."""
-        self.costs_s: dict[int, float] = {}
-        """Wall time of measurements in seconds, by configuration number, where known."""
         self._prepare()
 
     def ask(self, n: int = 1) -> list[Configuration]:
@@ -117,12 +115,9 @@ class Searcher(ABC):
 
         Raises SpaceError if a configuration is not in the space.
         """
-        values: dict[int, float] = {}
-        for m in measurements:
-            values[index := self.space.index(m.config)] = self.objective.value_of(m)
-            if math.isfinite(m.cost_s):
-                self.costs_s[index] = m.cost_s
-        self.tell_values(values)
+        self.tell_values(
+            {self.space.index(m.config): self.objective.value_of(m) for m in measurements}
+        )
 
     def tell_values(self, new_values: dict[int, float]) -> None:
         """Learn objective values by configuration number; infinite for failures."""

@@ -83,8 +83,7 @@ def run_search(
             and any `ForetuneError` mean that the configuration failed.
         budget: maximum number of measurements; "auto" stops at a small expected regret. The default
             is 10, or no limit if ``seconds`` is given.
-        seconds: wall time after which no measurement is started. The search then prefers
-            improvement per second.
+        seconds: wall time after which no measurement is started.
         regret: expected regret at which the search stops, for example 0.03 for 3 %.
         objective: computes the minimized value of a `Measurement`; a plain number is a time.
         seed: seed of the searcher.

@@ -31,7 +31,6 @@ from foretune.search.surrogate_process import (
     MULTIPLE,
     OFFSET,
     REFIT_FACTOR,
-    log_seconds,
     one_blas_thread,
     subsample_measurements,
     surrogate_process,
@@ -149,7 +148,7 @@ PRIOR_CHECKS = (2, 4, 8)
 """With a prior from another device, the proposals after these numbers are far from all others. If
 only the prior's favorites were measured, nothing would show that it is wrong."""
 NEIGHBOR_PERIOD = 4
-"""Without a prior, every n-th proposal is a random neighbor of the best, unless seconds count."""
+"""Without a prior, every n-th proposal is a random neighbor of the best."""
 MIN_P_VALID = 0.05
 """Lower bound of a prior's probabilities to run."""
 
@@ -209,7 +208,7 @@ class SurrogateSearcher(Searcher):
             return self._farthest(free & runs, chosen, self._encoder.encode)
         if self._can_fit():
             is_turn = count % NEIGHBOR_PERIOD == NEIGHBOR_PERIOD - 1 and self._prior_mean is None
-            if is_turn and self._successes() and not self.costs_s:
+            if is_turn and self._successes():
                 return self._neighbor_of_best(free)
             return self._best_candidate(free, chosen)
         if self._prior_mean is not None:
@@ -319,10 +318,6 @@ class SurrogateSearcher(Searcher):
         if self._successes():
             best = min(np.log(v) for v in self.observed.values() if np.isfinite(v))
             log_acquisition = self._log_acquisition(best, posterior) + np.log(self._p_valid)
-        if self.costs_s:  # improvement per second (Snoek, Larochelle and Adams, NeurIPS 2012)
-            measured = self._encoder.encode(np.array(list(self.costs_s)))
-            candidates = self._encoder.encode(self._pool)
-            log_acquisition -= log_seconds(measured, candidates, self.costs_s, self.rng)
         posterior.drop_pending(len(pending))
         return int(self._pool[np.argmax(np.where(free, log_acquisition, -np.inf))])
 

@@ -10,7 +10,7 @@ import platform
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -200,7 +200,7 @@ def encode(answer: Answer) -> bytes:
     if isinstance(answer, Rounds):
         times = {key: values.tolist() for key, values in answer.time_ms.items()}
         return _json("rounds", [times, dict(answer.failures)])
-    return _json("measurements", [{**to_row(m), _COST: m.cost_s} for m in answer])
+    return _json("measurements", [to_row(m) for m in answer])
 
 
 def decode(content: bytes) -> Answer:
@@ -210,10 +210,6 @@ def decode(content: bytes) -> Answer:
         return _DECODERS[answer["kind"]](answer["content"])
     except Exception as e:
         raise ValueError(f"its answer is damaged ({type(e).__name__}: {e})") from e
-
-
-_COST = "cost_s"
-"""Not a column of run tables, but searchers use it."""
 
 
 def _json(kind: str, content: Any) -> bytes:
@@ -227,11 +223,7 @@ def _error(content: Mapping[str, str]) -> ForetuneError:
 
 
 def _measurements(rows: list[dict[str, Any]]) -> list[Measurement]:
-    found = []
-    for row in rows:
-        cost_s = float(row.pop(_COST))
-        found.append(replace(to_measurement(row), cost_s=cost_s))
-    return found
+    return [to_measurement(row) for row in rows]
 
 
 def _rounds(content: list[dict[str, Any]]) -> Rounds:

@@ -16,7 +16,7 @@ from foretune.measurement import Measurement, Status
 FAILED = Measurement("toy", Toy().problem(n=20), config(), "Toy CPU", Status.TIMEOUT, error="hangs")
 MEASURED = Measurement(
     "toy", Toy().problem(n=20), config("wrong"), "Toy CPU", Status.OK, 1.5, (1.0, 1.5, 2.0), 7.0,
-    static={"registers": 3.0}, compile_s=0.1, environment="e", cost_s=2.5,
+    static={"registers": 3.0}, compile_s=0.1, environment="e",
 )  # fmt: skip
 
 
@@ -30,7 +30,6 @@ def test_measurements():
     assert measured == Measurement(**{**vars(MEASURED), "energy_mj": measured.energy_mj,
                                       "relative_error": measured.relative_error})  # fmt: skip
     assert math.isnan(measured.energy_mj)
-    assert math.isnan(failed.cost_s)
     assert (failed.status, failed.error, failed.config) == (Status.TIMEOUT, "hangs", FAILED.config)
 
 
