@@ -27,9 +27,7 @@ Axes = dict[str, np.ndarray]
 def value_axes(name: str, values: np.ndarray) -> Axes:
     """Return the coordinates of the values of a parameter or a size, on one or more axes.
 
-    Args:
-        name: name of the parameter or size.
-        values: numbers, or objects if some are strings.
+    ``name``: name of the parameter or size; ``values``: numbers, or objects if some are strings.
     """
     if values.dtype == object:
         is_word = np.array([isinstance(value, str) for value in values])
@@ -88,9 +86,7 @@ class AxisScaling:
     def fit(cls, axes: Axes, min_length: Mapping[str, float] | None = None) -> Self:
         """Fit the box around rows; constant and redundant axes are dropped.
 
-        Args:
-            axes: coordinates of the rows.
-            min_length: minimum length of some axes.
+        ``axes``: coordinates of the rows; ``min_length``: minimum length of some axes.
         """
         kept, min_length = _distinct_axes(axes), min_length or {}
         return cls(
@@ -116,8 +112,7 @@ class ConfigurationEncoder:
         others: measurements of other problems, which get points, too. The sizes in which they
             differ are axes.
 
-    Attributes:
-        others: the points of ``others``.
+    ``others``: the points of ``others``.
     """
 
     def __init__(

@@ -33,8 +33,7 @@ class GuidedSearcher(Searcher):
     each learns from the other's proposals. The guide proposes first, which replaces the other's
     random start.
 
-    Args:
-        other: a new searcher that cannot use its prior.
+    ``other``: a new searcher that cannot use its prior.
     """
 
     uses_prior = True

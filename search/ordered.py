@@ -49,9 +49,8 @@ class OrderedSearcher(Searcher):
     Made for lists: every candidate is predicted at every step. Earlier runs may be of the same
     problem, also of configurations outside the space.
 
-    Args:
-        args, named: as for `Searcher`.
-        statics: known properties of each configuration before it runs (`Measurement.static`).
+    ``args`` and ``named``: as for `Searcher`; ``statics``: known properties of each configuration
+    before it runs (`Measurement.static`).
     """
 
     uses_prior = True

@@ -152,8 +152,7 @@ class ParetoSearcher:
         device: the device that is tuned for.
         kind: kind of the single-objective searchers; they must learn from each other's proposals.
 
-    Attributes:
-        observed: newest measurement of each configuration.
+    ``observed``: newest measurement of each configuration.
     """
 
     def __init__(

@@ -159,9 +159,8 @@ Fits = dict[tuple[str, ...], tuple[int, GaussianProcess]]
 class SurrogateSearcher(Searcher):
     """Expected improvement under a prior corrected by a Gaussian process.
 
-    Args:
-        args, named: as for `Searcher`.
-        fits: cache that the searches of one kernel share.
+    ``args`` and ``named``: as for `Searcher`; ``fits``: cache that the searches of one kernel
+    share.
     """
 
     uses_prior = True

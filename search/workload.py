@@ -65,11 +65,8 @@ WorkloadItem = tuple[WorkloadProblem, Configuration]
 class WorkloadSearcher:
     """Proposes which problem to measure next, and with which configuration.
 
-    Args:
-        parts: the problems.
-        objective: the minimized value.
-        seed: seed of the searchers.
-        device: the device that is tuned for.
+    ``parts``: the problems; ``objective``: the minimized value; ``device``: the device that is
+    tuned for.
     """
 
     def __init__(

@@ -27,8 +27,7 @@ MIN_MOVE, MAX_MOVE = 1e-3, 0.3
 class Dimensions:
     """Encodes the configurations of one Optuna search space.
 
-    Args:
-        search_space: the distributions of its parameters.
+    ``search_space``: the distributions of its parameters.
     """
 
     def __init__(self, search_space: Mapping[str, BaseDistribution]) -> None:
@@ -192,11 +191,7 @@ class Observations:
 
 
 class StudyHistory:
-    """Reads one study repeatedly; finished trials are cached.
-
-    Args:
-        study: the study.
-    """
+    """Reads one study repeatedly; finished trials are cached."""
 
     def __init__(self, study: Study) -> None:
         self.study = study

@@ -26,9 +26,7 @@ HIDDEN = 128
 class Agent:
     """A network that makes every choice. Initially, all legal choices are equally likely.
 
-    Args:
-        decisions: gives the shapes of observations and choices.
-        seed: seed of the weights.
+    ``decisions``: gives the shapes of observations and choices.
 
     Raises MissingExtra if torch is not installed.
     """

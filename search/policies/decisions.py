@@ -149,10 +149,8 @@ class Context:
     Sizes and specs enter as logarithms, strings as indicators. Missing values are 0, the mean.
     Values are clipped to `FARTHEST`.
 
-    Attributes:
-        names: names of the numbers.
-        mean: mean of each over the training tasks.
-        deviation: standard deviation of each.
+    ``names``: names of the numbers; ``mean``: mean of each over the training tasks; ``deviation``:
+    standard deviation of each.
     """
 
     names: tuple[str, ...]

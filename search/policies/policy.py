@@ -51,10 +51,8 @@ FULL_TRAINING = TrainingSchedule()
 class Policy:
     """Probabilities of configurations, given a problem's sizes and a device's specs.
 
-    Attributes:
-        vocabulary: the parameters and values it can choose.
-        context: encoding of problems and devices.
-        agent: the network.
+    ``vocabulary``: the parameters and values it can choose; ``context``: encoding of problems and
+    devices; ``agent``: the network.
     """
 
     vocabulary: Vocabulary
@@ -70,10 +68,8 @@ class Policy:
     ) -> Self:
         """Train on the rewards of ``tasks``.
 
-        Args:
-            tasks: problems with rewards, usually predicted ones (`predicted_tasks`).
-            schedule: length of the training.
-            seed: seed of all random choices.
+        ``tasks``: problems with rewards, usually predicted ones (`predicted_tasks`); ``schedule``:
+        length of the training.
 
         Raises UsageError if there is no task, or tasks have different parameters; MissingExtra if
         torch is not installed.
@@ -249,9 +245,8 @@ class PolicySearcher(Searcher):
     from uniform probabilities. A given policy was already trained on predictions; a prior then gets
     its own guide.
 
-    Args:
-        args, named: as for `Searcher`.
-        policy: trained on other problems of the same kernel.
+    ``args`` and ``named``: as for `Searcher`; ``policy``: trained on other problems of the same
+    kernel.
 
     Raises UsageError if the policy's parameters differ from the space's; MissingExtra if torch is
     not installed.

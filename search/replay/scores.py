@@ -120,9 +120,8 @@ def methodology_score(values: np.ndarray, curves: np.ndarray) -> np.ndarray:
     rank of the best of n successful draws. In a skewed space this value is below the mean. There
     random search scores below 0, and all searchers score lower than here.
 
-    Args:
-        values: objective of every configuration of the space, infinite for failures.
-        curves: optimum / best so far, shape (repeats, evaluations).
+    ``values``: objective of every configuration of the space, infinite for failures; ``curves``:
+    optimum / best so far, shape (repeats, evaluations).
     """
     runs = values[np.isfinite(values)]
     optimum, worst, median = runs.min(), runs.max(), float(np.median(runs))

@@ -102,8 +102,7 @@ def check_searcher(kind: Kind) -> None:
 
     Raises ContractViolation if the searcher violates the contract of `Searcher`.
 
-    Args:
-        kind: a registered name, or a `Searcher` class.
+    ``kind``: a registered name, or a `Searcher` class.
     """
     for guided in (False, True):
         _check_proposals(kind, guided)
