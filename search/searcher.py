@@ -1,7 +1,7 @@
 """The interface of searchers: `ask` for configurations, `tell` measurements."""
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -49,13 +49,15 @@ class AskTell(Protocol[C]):
         """Learn from measurements, proposed or not."""
 
     def expected_regret(self) -> float:
-        """Return the expected regret of the incumbent, relative; infinite if unknown."""
+        """Return how much slower the incumbent is than the optimum; infinite if unknown."""
+        return math.inf
 
     def expected_improvement(self) -> float:
         """Return the expected gain of one more measurement, relative; infinite if unknown."""
+        return math.inf
 
 
-class Searcher(ABC):
+class Searcher(AskTell[Configuration]):
     """Searches one space for the configuration with the smallest objective.
 
     A searcher only knows its space and its measurements: no devices, files or clocks. It never
@@ -129,20 +131,6 @@ class Searcher(ABC):
         """Return the incumbent, the best measured configuration; None before the first success."""
         finite = {i: value for i, value in self.observed.items() if np.isfinite(value)}
         return self.space[min(finite, key=lambda i: finite[i])] if finite else None
-
-    def expected_regret(self) -> float:
-        """Return the expected regret of `best`: how much slower than the optimum, relative.
-
-        Infinite if the searcher cannot estimate it.
-        """
-        return math.inf
-
-    def expected_improvement(self) -> float:
-        """Return the expected gain on `best` of one more measurement, relative.
-
-        Infinite if the searcher cannot estimate it.
-        """
-        return math.inf
 
     def _prepare(self) -> None:
         """Initialize the searcher's own state; the arguments are already stored."""

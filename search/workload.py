@@ -19,6 +19,7 @@ from foretune.errors import UsageError
 from foretune.measurement import Measurement
 from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
+from foretune.search.searcher import AskTell
 from foretune.search.surrogate import Fits, SurrogateSearcher
 from foretune.space import Configuration, SearchSpace
 
@@ -62,7 +63,7 @@ class WorkloadProblem:
 WorkloadItem = tuple[WorkloadProblem, Configuration]
 
 
-class WorkloadSearcher:
+class WorkloadSearcher(AskTell[WorkloadItem]):
     """Proposes which problem to measure next, and with which configuration.
 
     ``parts``: the problems; ``objective``: the minimized value; ``device``: the device that is
@@ -126,14 +127,6 @@ class WorkloadSearcher:
             number = self._numbers[measurement.kernel, measurement.problem]
             self.measured[number].append(measurement)
             self._proposed[number].add(measurement.config)
-
-    def expected_regret(self) -> float:
-        """Return infinity: the regret of a workload is unknown."""
-        return math.inf
-
-    def expected_improvement(self) -> float:
-        """Return infinity: it is unknown."""
-        return math.inf
 
     def choice(self, number: int) -> Configuration:
         """Return the best measured configuration of a part, else the best predicted.

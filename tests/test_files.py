@@ -32,12 +32,12 @@ from foretune.parquet import ParquetFile, read_parquet
 from foretune.problem import Problem
 from foretune.tune.campaign.folder import read_state
 
-SLOW = {"vidur": 4, "predictor, boosted": 4, "predictor, forest": 4, "policy": 20}
+SLOW = {"vidur": 4, "predictor, boosted": 4, "predictor, forest": 4}
 """Decoders that take long -> inputs; of others as many as take 0.1 s or so are read."""
 FAST = ("exported store", "campaign", "recorded calls", "vLLM's tuned file",
         "model's configuration", "prices", "accuracies")  # fmt: skip
 
-NEEDED = {"policy": ("torch", "gymnasium"), "recorded calls": ("torch", "triton")}
+NEEDED = {"recorded calls": ("torch", "triton")}
 """Decoders -> optional packages that they import."""
 
 

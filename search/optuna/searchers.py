@@ -4,20 +4,19 @@ import contextlib
 import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.samplers import BaseSampler
+from optuna.trial import Trial, TrialState, create_trial
 
 from foretune.errors import UsageError
 from foretune.lazy import require
 from foretune.search.searcher import Searcher
 from foretune.space import Configuration
 from foretune.values import Value
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
-    from optuna.samplers import BaseSampler
-    from optuna.trial import Trial
 
 MAX_RETRIES = 20
 """Invalid or repeated proposals before the nearest free configuration is taken."""
@@ -40,13 +39,11 @@ class OptunaSearcher(Searcher):
     Raises UsageError if there is no sampler.
     """
 
-    def __init__(self, *args: Any, sampler: "BaseSampler | None" = None, **named: Any) -> None:
+    def __init__(self, *args: Any, sampler: BaseSampler | None = None, **named: Any) -> None:
         self._sampler = sampler
         super().__init__(*args, **named)
 
     def _prepare(self) -> None:
-        import optuna
-
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._distributions = {n: self.distribution(v) for n, v in self.space.parameters.items()}
         with _without_warnings():
@@ -54,15 +51,16 @@ class OptunaSearcher(Searcher):
         self._pending_trials: dict[int, Trial] = {}
         """Trials without a result, by configuration number."""
 
-    def make_sampler(self) -> "BaseSampler":
+    def make_sampler(self) -> BaseSampler:
         """Return the sampler of a new search."""
         if self._sampler is None:
             raise UsageError("give a sampler: OptunaSearcher(space, sampler=…)")
         return self._sampler
 
-    def distribution(self, values: Sequence[Value]) -> "BaseDistribution":
+    def distribution(self, values: Sequence[Value]) -> BaseDistribution:
         """Return Optuna's distribution of a parameter: a range of positions, or choices."""
-        return _choices(values) if any(isinstance(v, str) for v in values) else _positions(values)
+        words = any(isinstance(v, str) for v in values)
+        return CategoricalDistribution(values) if words else _positions(values)
 
     def _propose(self, n: int) -> list[int]:
         numbers: list[int] = []
@@ -99,25 +97,19 @@ class OptunaSearcher(Searcher):
         return int(self.rng.choice(among[distance == distance.min()]))
 
     def _learn(self, new_values: dict[int, float]) -> None:
-        import optuna
-
         for number, value in new_values.items():
             if (trial := self._pending_trials.pop(number, None)) is not None:
                 self._tell_trial(trial, value)
             elif not math.isnan(value):
                 params = self._encoded(self.space[number])
                 self._study.add_trial(
-                    optuna.trial.create_trial(
-                        params=params, distributions=self._distributions, value=value
-                    )
+                    create_trial(params=params, distributions=self._distributions, value=value)
                 )
 
-    def _tell_trial(self, trial: "Trial", value: float) -> None:
+    def _tell_trial(self, trial: Trial, value: float) -> None:
         """Tell the study the result of ``trial``; NaN means that it has none."""
-        import optuna
-
         if math.isnan(value):
-            self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            self._study.tell(trial, state=TrialState.FAIL)
         else:
             self._study.tell(trial, value)
 
@@ -136,33 +128,26 @@ class OptunaSearcher(Searcher):
         }
 
     def _is_choice(self, name: str) -> bool:
-        import optuna
-
-        kind = optuna.distributions.CategoricalDistribution
-        return isinstance(self._distributions[name], kind)
+        return isinstance(self._distributions[name], CategoricalDistribution)
 
 
 class TPESearcher(OptunaSearcher):
     """Multivariate tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011)."""
 
-    def make_sampler(self) -> "BaseSampler":
+    def make_sampler(self) -> BaseSampler:
         """Return the seeded sampler."""
-        import optuna
-
         return optuna.samplers.TPESampler(seed=self.seed, multivariate=True)
 
-    def distribution(self, values: Sequence[Value]) -> "BaseDistribution":
+    def distribution(self, values: Sequence[Value]) -> BaseDistribution:
         """Return choices, with which TPE does better than with ranges on tuning spaces."""
-        return _choices(values)
+        return CategoricalDistribution(values)
 
 
 class GPSearcher(OptunaSearcher):
     """Gaussian process with log expected improvement; slow, almost a second per proposal."""
 
-    def make_sampler(self) -> "BaseSampler":
+    def make_sampler(self) -> BaseSampler:
         """Return the seeded sampler."""
-        import optuna
-
         require("torch", "gpu", "searcher 'gp'")
         return optuna.samplers.GPSampler(seed=self.seed)
 
@@ -170,14 +155,12 @@ class GPSearcher(OptunaSearcher):
 class CMAESSearcher(OptunaSearcher):
     """Covariance matrix adaptation with margin, for integers (Hamano et al., GECCO 2022)."""
 
-    def make_sampler(self) -> "BaseSampler":
+    def make_sampler(self) -> BaseSampler:
         """Return the seeded sampler."""
-        import optuna
-
         require("cmaes", "bench", "searcher 'cmaes'")
         return optuna.samplers.CmaEsSampler(seed=self.seed, with_margin=True)
 
-    def distribution(self, values: Sequence[Value]) -> "BaseDistribution":
+    def distribution(self, values: Sequence[Value]) -> BaseDistribution:
         """Return positions, also of strings, because the sampler does not learn choices."""
         return _positions(values)
 
@@ -190,13 +173,5 @@ def _without_warnings() -> Iterator[None]:
         yield
 
 
-def _choices(values: Sequence[Value]) -> "BaseDistribution":
-    import optuna
-
-    return optuna.distributions.CategoricalDistribution(values)
-
-
-def _positions(values: Sequence[Value]) -> "BaseDistribution":
-    import optuna
-
-    return optuna.distributions.IntDistribution(0, len(values) - 1)
+def _positions(values: Sequence[Value]) -> BaseDistribution:
+    return IntDistribution(0, len(values) - 1)

@@ -9,15 +9,14 @@ probabilities proportional to exp(reward / t); the temperature falls during trai
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from foretune.lazy import require
 from foretune.search.policies.decisions import Decisions
 
-if TYPE_CHECKING:
-    import torch
+require("torch", "rl", "a policy")
+import torch  # noqa: E402
 
 HIDDEN = 128
 """Width of the two hidden layers."""
@@ -27,12 +26,9 @@ class Agent:
     """A network that makes every choice. Initially, all legal choices are equally likely.
 
     ``decisions``: gives the shapes of observations and choices.
-
-    Raises MissingExtra if torch is not installed.
     """
 
     def __init__(self, decisions: Decisions, seed: int = 0) -> None:
-        torch = require("torch", "rl", "a policy")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             last = torch.nn.Linear(HIDDEN, decisions.choices)
@@ -45,20 +41,16 @@ class Agent:
 
     def log_probabilities(
         self, decisions: Decisions, tasks: np.ndarray, chosen: np.ndarray
-    ) -> "torch.Tensor":
+    ) -> torch.Tensor:
         """Return the log probability of every next choice; -inf for illegal ones."""
-        import torch
-
         seen, legal = decisions.observe(tasks, chosen), decisions.legal(tasks, chosen)
         scores = self.network(torch.from_numpy(seen))
         return torch.log_softmax(scores.masked_fill(~torch.from_numpy(legal), -torch.inf), dim=1)
 
     def log_likelihood(
         self, decisions: Decisions, tasks: np.ndarray, chosen: np.ndarray
-    ) -> "torch.Tensor":
+    ) -> torch.Tensor:
         """Return the differentiable log probability of complete episodes."""
-        import torch
-
         total, rows = torch.zeros(len(tasks)), np.arange(len(tasks))
         for step in range(decisions.steps):
             scores = self.log_probabilities(decisions, tasks, chosen[:, :step])
@@ -67,10 +59,8 @@ class Agent:
 
     def sample_episodes(
         self, decisions: Decisions, tasks: np.ndarray, rng: np.random.Generator
-    ) -> tuple[np.ndarray, "torch.Tensor"]:
+    ) -> tuple[np.ndarray, torch.Tensor]:
         """Sample an episode of each of ``tasks``; return its choices and their log probability."""
-        import torch
-
         chosen, total = np.zeros((len(tasks), 0), dtype=np.int64), torch.zeros(len(tasks))
         rows = np.arange(len(tasks))
         for _ in range(decisions.steps):
@@ -88,8 +78,6 @@ class Agent:
 
         The beam search is exact while at most ``width`` prefixes are legal.
         """
-        import torch
-
         chosen, total = np.zeros((1, 0), dtype=np.int64), np.zeros(1)
         with torch.no_grad(), one_torch_thread():
             for _ in range(decisions.steps):
@@ -102,28 +90,10 @@ class Agent:
                 total = grown[best]
         return chosen, total
 
-    def weights(self) -> dict[str, np.ndarray]:
-        """Return all weights as arrays, by name."""
-        return {name: w.numpy().copy() for name, w in self.network.state_dict().items()}
-
-    def set_weights(self, weights: dict[str, np.ndarray]) -> None:
-        """Replace the weights.
-
-        Raises ValueError if their shapes differ.
-        """
-        import torch
-
-        try:
-            self.network.load_state_dict({n: torch.from_numpy(w) for n, w in weights.items()})
-        except RuntimeError as e:
-            raise ValueError(f"weights of other networks: {str(e).splitlines()[0]}") from e
-
 
 @contextmanager
 def one_torch_thread() -> Iterator[None]:
     """Return a context with one torch thread, which is faster for networks this small."""
-    import torch
-
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -157,8 +127,6 @@ def reinforce(
     agent: Agent, decisions: Decisions, schedule: TrainingSchedule, seed: int = 0
 ) -> None:
     """Train ``agent`` in place."""
-    import torch
-
     rng = np.random.default_rng(seed)
     parameters = list(agent.network.parameters())
     adam = torch.optim.Adam(parameters, lr=schedule.rate)

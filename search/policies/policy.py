@@ -7,17 +7,13 @@ training.
 """
 
 import copy
-import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
 from foretune.device import Device
-from foretune.errors import OutputError, PolicyError
-from foretune.files import StrPath, read_arrays, read_json, translate_read_errors
 from foretune.kernel import Kernel
 from foretune.lazy import require
 from foretune.models import Predictor
@@ -40,8 +36,9 @@ from foretune.search.prior import prior_from_predictor
 from foretune.search.searcher import Prior, Searcher
 from foretune.space import Configuration, SearchSpace
 
-FORMAT_VERSION = 2
-CARD, WEIGHTS = "policy.json", "weights.npz"
+require("torch", "rl", "a policy")
+import torch  # noqa: E402
+
 BEAM_WIDTH = 256
 """Width of the beam search for the likeliest configurations."""
 FULL_TRAINING = TrainingSchedule()
@@ -71,8 +68,7 @@ class Policy:
         ``tasks``: problems with rewards, usually predicted ones (`predicted_tasks`); ``schedule``:
         length of the training.
 
-        Raises UsageError if there is no task, or tasks have different parameters; MissingExtra if
-        torch is not installed.
+        Raises UsageError if there is no task, or tasks have different parameters.
         """
         decisions = ConfigurationDecisions(tasks)
         agent = Agent(decisions, seed)
@@ -98,55 +94,6 @@ class Policy:
         numbers = decisions.indices_of(0, chosen[:n])
         probabilities = np.exp(log_p[:n]).tolist()
         return [(task.space[int(i)], p) for i, p in zip(numbers, probabilities, strict=True)]
-
-    def save(self, folder: StrPath) -> None:
-        """Write the policy to ``folder`` as a JSON card and plain arrays.
-
-        Raises OutputError if the folder cannot be written.
-        """
-        folder = Path(folder)
-        card = {
-            "format": FORMAT_VERSION,
-            "parameters": self.vocabulary.parameters,
-            "context": {
-                "names": self.context.names,
-                "mean": self.context.mean.tolist(),
-                "deviation": self.context.deviation.tolist(),
-            },
-        }
-        weights: dict[str, Any] = self.agent.weights()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / CARD).unlink(missing_ok=True)  # interrupted from here on, it is no policy
-            np.savez(folder / WEIGHTS, **weights)
-            (folder / CARD).write_text(json.dumps(card, indent=1), encoding="utf-8")
-        except OSError as e:
-            raise OutputError(f"cannot write the policy to {folder}: {e.strerror or e}") from e
-
-    @classmethod
-    def load(cls, folder: StrPath) -> Self:
-        """Read a saved policy.
-
-        Raises PolicyError if there is no policy, it has another version, or it is damaged;
-        MissingExtra if torch is not installed.
-        """
-        folder = Path(folder)
-        with translate_read_errors(
-            folder, PolicyError, "holds no policy: train one with Policy.train"
-        ):
-            card = read_json(folder / CARD)
-            version = card["format"]
-        if version != FORMAT_VERSION:
-            raise PolicyError(f"{folder} was made by another version of Foretune: train it again")
-        with translate_read_errors(folder, PolicyError, "is damaged ({}): train the policy again"):
-            vocabulary = Vocabulary({k: tuple(v) for k, v in card["parameters"].items()})
-            known = card["context"]
-            context = Context(
-                tuple(known["names"]), np.array(known["mean"]), np.array(known["deviation"])
-            )
-            agent = Agent(ConfigurationDecisions([], vocabulary, context))
-            agent.set_weights(read_arrays(folder / WEIGHTS))
-            return cls(vocabulary, context, agent)
 
 
 SMALL_SPACE = 20_000
@@ -258,7 +205,6 @@ class PolicySearcher(Searcher):
         super().__init__(*args, **named)
 
     def _prepare(self) -> None:
-        torch = require("torch", "rl", "policy search")
         self._is_trained = self._policy is not None or self.prior is not None
         policy = self._policy or self._train_policy()
         self._decisions = policy.decisions(Task(self.space, self.problem, self.device))
@@ -307,8 +253,6 @@ class PolicySearcher(Searcher):
 
     def _improve(self, chosen: np.ndarray, weights: np.ndarray) -> None:
         """Make episodes likelier in proportion to their weights."""
-        import torch
-
         tasks, by = np.zeros(len(chosen), dtype=np.int64), torch.from_numpy(weights)
         with one_torch_thread():
             for _ in range(UPDATES_PER_TELL):
@@ -318,8 +262,6 @@ class PolicySearcher(Searcher):
                 self._adam.step()
 
     def _draw(self, n: int) -> np.ndarray:
-        import torch
-
         with torch.no_grad(), one_torch_thread():
             return self._agent.sample_episodes(
                 self._decisions, np.zeros(n, dtype=np.int64), self.rng
