@@ -33,7 +33,7 @@ def found(space: RecordedSpace, searcher: str, batch: int, seed: int) -> list[fl
     def measure(configs: Sequence[Configuration]) -> Iterator[Measurement]:
         for number in map(space.space.index, configs):
             values.append(space.values[number])
-            yield space.measurement(number)
+            yield space.measurements[number]
 
     run(search(made, Stopping(AFTER[-1]), parallel=batch), measure)
     return [space.optimum / min(values[:n]) for n in AFTER]

@@ -39,7 +39,7 @@ from foretune.search.policies.policy import (
 )
 from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.recorded import RecordedSpace, read_spaces
-from foretune.search.replay.replay import prior_from_other_devices, replay, runs_on_other_devices
+from foretune.search.replay.replay import prior_from_source, replay, runs_on_other_devices
 from foretune.search.searcher import Prior, Searcher
 
 FAMILIES = ("convolution_milo", "convolution_milo_shmem1", "dedispersion_milo")
@@ -105,7 +105,7 @@ def unseen_devices(folder: Path, family: str, seeds: int) -> None:
         elsewhere = runs_on_other_devices(runs, unseen)
         elsewhere = elsewhere.sample(min(ROWS, len(elsewhere)), random_state=0)
         plain = elsewhere.drop(columns=[c for c in specs if c in elsewhere])
-        compare(shares, unseen, prior_from_other_devices(plain, unseen)[0])
+        compare(shares, unseen, prior_from_source(plain, unseen)[0])
         told = Predictor(targets=("time_ms",)).fit(elsewhere)
         prior = prior_from_predictor(told, unseen.problem, unseen.space, unseen.device)
         shares.add("predictor's order, told the specs", unseen, "exhaustive", 1, prior)

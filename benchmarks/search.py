@@ -47,7 +47,7 @@ from foretune.search.replay.curves import draw_curves
 from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.replay.replay import (
     ReplayResult,
-    prior_from_other_devices,
+    prior_from_source,
     replay,
     runs_on_other_devices,
 )
@@ -262,7 +262,7 @@ def prior_of_others(
         stored = np.load(path)
         prior = Prior(stored["log_mean"], float(stored["log_spread"]), stored["p_valid"])
     else:
-        prior, _ = prior_from_other_devices(runs, space, options.seed)
+        prior, _ = prior_from_source(runs, space, options.seed)
         keep(path, log_mean=prior.log_mean, log_spread=prior.log_spread, p_valid=prior.p_valid)
     return replace(prior, log_mean=PRIORS[spoilt](prior.log_mean))
 

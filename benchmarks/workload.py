@@ -99,7 +99,7 @@ def gained(spaces: Sequence[RecordedSpace], kind: type[WorkloadSearcher], seed: 
 
     def measure(items: Sequence[WorkloadItem]) -> Iterator[Measurement]:
         for part, config in items:
-            yield by_part[part].measurement(part.space.index(config))
+            yield by_part[part].measurements[part.space.index(config)]
 
     for more in np.diff([0, *POINTS]).tolist():
         run(search(searcher, Stopping(more)), measure)

@@ -14,7 +14,7 @@ from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
 from foretune.search.factory import make_searcher, require_regret_estimate, searcher_name
 from foretune.search.loop import SearchResult, run, run_parallel, search
-from foretune.search.searcher import Prior, Searcher
+from foretune.search.searcher import Searcher
 from foretune.search.stopping import make_stopping
 from foretune.space import Configuration, SearchSpace
 from foretune.values import Value
@@ -108,7 +108,14 @@ def run_search(
         if predictor is not None:
             raise UsageError("a searcher has its prior from its start: name it, or give its class")
     else:
-        prior = _make_prior(predictor, Problem(problem), space, device, objective)
+        prior = None
+        if predictor is not None:
+            from foretune.models.saved.lookup import read_guide
+            from foretune.search.prior import ANY_DEVICE, prior_from_predictor
+
+            base = objective if isinstance(objective, Objective) else Objective.TIME
+            guide, hardware = read_guide(predictor), device or ANY_DEVICE
+            prior = prior_from_predictor(guide, Problem(problem), space, hardware, base)
         kind = searcher
         searcher = make_searcher(kind, space, objective, seed, prior, Problem(problem), device)
         if regret is not None or budget == "auto":
@@ -136,22 +143,6 @@ def run_search(
     best = searcher.best()
     value = math.inf if best is None else searcher.observed[space.index(best)]
     return SearchOutcome(result.measured, result.reason, result.regret, best, value, tuple(trace))
-
-
-def _make_prior(
-    predictor: "PredictorSource",
-    problem: Problem,
-    space: SearchSpace,
-    device: Device | None,
-    objective: Scalarization,
-) -> Prior | None:
-    if predictor is None:
-        return None
-    from foretune.models.saved.lookup import read_guide
-    from foretune.search.prior import ANY_DEVICE, prior_from_predictor
-
-    base = objective if isinstance(objective, Objective) else Objective.TIME
-    return prior_from_predictor(read_guide(predictor), problem, space, device or ANY_DEVICE, base)
 
 
 def _measure(

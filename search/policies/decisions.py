@@ -164,40 +164,34 @@ class Context:
         With fewer than `MIN_DISTINCT` problems (or devices), these are not inputs: too few points
         to interpolate between.
         """
-        known: list[dict[str, float]] = [{} for _ in tasks]
-        for facts_of in (_problem_facts, _device_facts):
-            facts = [facts_of(task) for task in tasks]
-            if len({frozenset(f.items()) for f in facts}) >= MIN_DISTINCT:
-                known = [{**k, **f} for k, f in zip(known, facts, strict=True)]
-        names = sorted({name for facts in known for name in facts})
-        table = _table(known, names)
+        facts, names = list(map(_facts, tasks)), set[str]()
+        for group in ("problem.", "device."):
+            told = [{n: v for n, v in f.items() if n.startswith(group)} for f in facts]
+            if len({frozenset(t.items()) for t in told}) >= MIN_DISTINCT:
+                names.update(*told)
+        ordered = sorted(names)
+        table = _table(facts, ordered)
         mean, deviation = np.nanmean(table, axis=0), np.nanstd(table, axis=0)
         varies = np.flatnonzero(deviation > 1e-9)
-        return cls(tuple(names[i] for i in varies), mean[varies], deviation[varies])
+        return cls(tuple(ordered[i] for i in varies), mean[varies], deviation[varies])
 
     def encode(self, tasks: Sequence[Task]) -> np.ndarray:
         """Return one row of float32 per task."""
-        known = [_problem_facts(task) | _device_facts(task) for task in tasks]
-        table = (_table(known, self.names) - self.mean) / self.deviation
+        table = (_table(list(map(_facts, tasks)), self.names) - self.mean) / self.deviation
         return np.nan_to_num(table).clip(-MAX_OBSERVATION, MAX_OBSERVATION).astype(np.float32)
 
 
-def _problem_facts(task: Task) -> dict[str, float]:
-    return _facts("problem", task.problem)
-
-
-def _device_facts(task: Task) -> dict[str, float]:
-    return _facts("device", task.device.specs if task.device else {})
-
-
-def _facts(group: str, values: Mapping[str, Value]) -> dict[str, float]:
-    """Return logarithms of numbers by name, and 1 for every string."""
-    return {
-        f"{group}.{name}={v}" if isinstance(v, str) else f"{group}.{name}": (
-            1.0 if isinstance(v, str) else float(np.sign(v) * np.log2(1.0 + abs(v)))
-        )
-        for name, v in values.items()
-    }
+def _facts(task: Task) -> dict[str, float]:
+    """Return logarithms of sizes and specs by name, and 1 for every string."""
+    found: dict[str, float] = {}
+    specs = task.device.specs if task.device else {}
+    for group, values in (("problem", task.problem), ("device", specs)):
+        for name, v in values.items():
+            if isinstance(v, str):
+                found[f"{group}.{name}={v}"] = 1.0
+            else:
+                found[f"{group}.{name}"] = float(np.sign(v) * np.log2(1.0 + abs(v)))
+    return found
 
 
 def _table(known: Sequence[Mapping[str, float]], names: Sequence[str]) -> np.ndarray:

@@ -65,10 +65,6 @@ class RecordedSpace:
         """Return the number of configurations with optimum / objective ≥ ``share``."""
         return int((self.optimum / self.values >= share).sum())
 
-    def measurement(self, number: int) -> Measurement:
-        """Return the measurement of a configuration number."""
-        return self.measurements[number]
-
 
 def read_spaces(
     path: str | os.PathLike[str], objective: Objective = Objective.TIME

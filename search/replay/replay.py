@@ -127,7 +127,7 @@ def _search(
         number = recorded.space.index(config)
         best[n] = recorded.values[number]
         searched_since = time.perf_counter()
-        return [recorded.measurement(number)]
+        return [recorded.measurements[number]]
 
     run(search(searcher, Stopping(min(budget, len(recorded)))), measure)
     return recorded.optimum / np.minimum.accumulate(best), overhead_ms
@@ -186,28 +186,10 @@ def prior_from_source(
     if source is None:
         return None, []
     if isinstance(source, pd.DataFrame):
-        return prior_from_other_devices(source, recorded, seed)
+        source = Predictor(seed=seed).fit(runs_on_other_devices(source, recorded))
     prior = prior_from_predictor(
         source, recorded.problem, recorded.space, recorded.device, recorded.objective
     )
     if isinstance(source, GuideModel):
         return prior, [str(source)]
     return prior, sorted(set(source.measured_runs()["device"].astype(str)))
-
-
-def prior_from_other_devices(
-    runs: pd.DataFrame, recorded: RecordedSpace, seed: int = 0
-) -> tuple[Prior, list[str]]:
-    """Return the prior of a predictor trained on other devices' ``runs``.
-
-    Returns:
-        the prior, and its training devices.
-
-    Raises PredictorError if there are no runs of the kernel on another device, or too few.
-    """
-    other_runs = runs_on_other_devices(runs, recorded)
-    predictor = Predictor(seed=seed).fit(other_runs)
-    prior = prior_from_predictor(
-        predictor, recorded.problem, recorded.space, recorded.device, recorded.objective
-    )
-    return prior, sorted(map(str, other_runs["device"].unique()))
