@@ -14,7 +14,7 @@ from foretune.errors import PredictorError, UnknownName
 from foretune.models.predictor import Predictor
 from foretune.models.repeats import NO_MATCH, matching_rows
 from foretune.models.targets import MIN_ROWS, Target, measured_rows, usable_rows
-from foretune.models.validation.baselines import BASELINES
+from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.data_checks import drop_implausible, silence_warnings
 from foretune.models.validation.metrics import score
 from foretune.models.validation.splits import DEFAULT_SPLITS, Split, fold_of_rows, task_numbers
@@ -197,10 +197,8 @@ def _predict_fold(
             "twin": [p in known_problems for p in problems],
         }
     )
-    for name, kind in BASELINES.items():
-        baseline = kind(target, fold_predictor.features_.family).fit(known)
-        table[f"baseline {name}"] = baseline.predict(test)
-    return table
+    found = predict_baselines(target, fold_predictor.features_.family, known, test)
+    return table.assign(**{f"baseline {name}": values for name, values in found.items()})
 
 
 def _scores(table: pd.DataFrame, model: str) -> dict[str, dict[str, float]]:
