@@ -97,20 +97,16 @@ def read_guide(source: PredictorSource) -> "Predictor | GuideModel":
     if name.endswith(".onnx"):
         return onnx_guide(name)
     if name.startswith(MLFLOW_PREFIXES):
-        return _read_from_mlflow(name)
+        from foretune.models.predictor import Predictor
+
+        with downloaded_model(name) as folder:
+            saved = _predictor_folder(folder)
+            if (saved / CARD).exists():
+                return Predictor.load(saved)
+            return mlflow_guide(connect(), str(folder), name)
     if is_code_location(name) and not Path(name).is_dir():
         return make_guide(object_at(name), name)
     return read_predictor(source)
-
-
-def _read_from_mlflow(name: str) -> "Predictor | GuideModel":
-    from foretune.models.predictor import Predictor
-
-    with downloaded_model(name) as folder:
-        saved = _predictor_folder(folder)
-        if (saved / CARD).exists():
-            return Predictor.load(saved)
-        return mlflow_guide(connect(), str(folder), name)
 
 
 def find_search_predictor(

@@ -9,8 +9,6 @@ import numpy as np
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
 )
 from optuna.search_space import IntersectionSearchSpace
 from optuna.study import Study, StudyDirection
@@ -32,7 +30,10 @@ class Dimensions:
 
     def __init__(self, search_space: Mapping[str, BaseDistribution]) -> None:
         self.search_space = search_space
-        self._dimensions = [_dimension(d) for d in search_space.values()]
+        self._dimensions = [
+            _Choice(d) if isinstance(d, CategoricalDistribution) else _Number(d)
+            for d in search_space.values()
+        ]
         self.sizes = np.array([d.size for d in self._dimensions])
         """Number of values of each parameter; infinite for floats without a step."""
 
@@ -87,7 +88,7 @@ class Dimensions:
 class _Number:
     """A float or an integer, linear or logarithmic, with or without a step."""
 
-    def __init__(self, distribution: FloatDistribution | IntDistribution) -> None:
+    def __init__(self, distribution: Any) -> None:
         self._low, self._high = float(distribution.low), float(distribution.high)
         self._step, self._log = distribution.step or 0, distribution.log
         self._start = self._scaled(np.array(self._low - self._step / 2))
@@ -144,13 +145,6 @@ class _Choice:
 
     def all_values(self) -> np.ndarray:
         return np.arange(self.size)
-
-
-def _dimension(distribution: BaseDistribution) -> _Number | _Choice:
-    if isinstance(distribution, CategoricalDistribution):
-        return _Choice(distribution)
-    assert isinstance(distribution, (FloatDistribution, IntDistribution))
-    return _Number(distribution)
 
 
 SUGGESTED = "foretune:suggested"

@@ -118,8 +118,9 @@ def predicted_tasks(
     tasks: list[Task] = []
     for problem in problems:
         space = kernel.space(problem)
-        same = (t.space for t in tasks if _is_same_space(t.space, space))
-        space = next(same, space)  # a table of a million rows is kept once
+        for other in (task.space for task in tasks):  # a table of a million rows is kept once
+            if other.parameters == space.parameters and np.array_equal(other.codes, space.codes):
+                space = other
         tasks.append(predicted_task(predictor, problem, space, device, objective))
     return tasks
 
@@ -169,10 +170,6 @@ def _expected(prior: Prior) -> np.ndarray:
     return prior.log_mean - np.log(np.maximum(prior.p_valid, MIN_P_VALID))
 
 
-def _is_same_space(one: SearchSpace, other: SearchSpace) -> bool:
-    return one.parameters == other.parameters and np.array_equal(one.codes, other.codes)
-
-
 SHORT_TRAINING = TrainingSchedule(updates=100, episodes=128, rate=1e-2)
 """Training of a policy for a single space on its prior."""
 UPDATES_PER_TELL = 5
@@ -206,23 +203,15 @@ class PolicySearcher(Searcher):
 
     def _prepare(self) -> None:
         self._is_trained = self._policy is not None or self.prior is not None
-        policy = self._policy or self._train_policy()
-        self._decisions = policy.decisions(Task(self.space, self.problem, self.device))
+        task, schedule = Task(self.space, self.problem, self.device), TrainingSchedule(updates=0)
+        if self.prior is not None:
+            task = prior_task(self.space, self.prior, self.problem, self.device)
+            schedule = SHORT_TRAINING
+        policy = self._policy or Policy.train([task], schedule=schedule, seed=self.seed)
+        self._decisions = policy.decisions(task)
         self._agent = copy.deepcopy(policy.agent)
         self._adam = torch.optim.Adam(self._agent.network.parameters(), lr=LEARNING_RATE)
         self._anchors = self._draw(ANCHOR_DRAWS)
-
-    def _train_policy(self) -> Policy:
-        """Return a policy for this space, trained on its prior if there is one."""
-        if self.prior is None:
-            schedule, task = (
-                TrainingSchedule(updates=0),
-                Task(self.space, self.problem, self.device),
-            )
-        else:
-            task = prior_task(self.space, self.prior, self.problem, self.device)
-            schedule = SHORT_TRAINING
-        return Policy.train([task], schedule=schedule, seed=self.seed)
 
     def _propose(self, n: int) -> list[int]:
         numbers = dict.fromkeys(i for i in self._candidates(n) if i not in self.proposed)
