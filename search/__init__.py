@@ -13,21 +13,9 @@ if TYPE_CHECKING:
     from foretune.search.stopping import Stopping
 
 __all__ = [
-    "AskTell",
-    "Batch",
-    "Prior",
-    "SearchLoop",
-    "SearchOutcome",
-    "SearchResult",
-    "Searcher",
-    "Stopping",
-    "SurrogateSampler",
-    "make_searcher",
-    "run",
-    "run_parallel",
-    "run_search",
-    "search",
-]
+    "AskTell", "Batch", "Prior", "SearchLoop", "SearchOutcome", "SearchResult", "Searcher",
+    "Stopping", "SurrogateSampler", "make_searcher", "run", "run_parallel", "run_search", "search",
+]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
     __getattr__, __dir__ = lazy_exports(__name__)
