@@ -35,6 +35,14 @@ class Prior:
     foreign: bool = True
     log_mean_of: Callable[[Sequence[Measurement]], np.ndarray] | None = None
 
+    def log_means(self, measurements: Sequence[Measurement], space: SearchSpace) -> np.ndarray:
+        """Return the log mean of measurements of other problems; its median where unknown."""
+        if self.log_mean_of is not None and measurements:
+            return self.log_mean_of(measurements)
+        usual = float(np.median(self.log_mean))
+        indices = [space.index_or_none(m.config) for m in measurements]
+        return np.array([usual if i is None else float(self.log_mean[i]) for i in indices])
+
 
 C = TypeVar("C")
 

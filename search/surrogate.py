@@ -68,7 +68,9 @@ class Experience:
         self.measurements = nearest_first(known, problem)[:MAX_ROWS]
         numbers = {p: i for i, p in enumerate(dict.fromkeys(m.problem for m in self.measurements))}
         self.problems = np.array([numbers[m.problem] + 1.0 for m in self.measurements])
-        self.log_mean = self._prior_mean(space, prior)
+        self.log_mean = np.zeros(len(self.measurements))
+        if prior is not None:
+            self.log_mean = prior.log_means(self.measurements, space)
         values = np.array([objective.value_of(m) for m in self.measurements])
         self.residuals = np.zeros(len(values))
         for number in np.unique(self.problems):
@@ -79,15 +81,6 @@ class Experience:
     def __len__(self) -> int:
         """Return the number of rows."""
         return len(self.measurements)
-
-    def _prior_mean(self, space: SearchSpace, prior: Prior | None) -> np.ndarray:
-        if prior is None or not self.measurements:
-            return np.zeros(len(self.measurements))
-        if prior.log_mean_of is not None:
-            return prior.log_mean_of(self.measurements)
-        usual = float(np.median(prior.log_mean))
-        indices = [space.index_or_none(m.config) for m in self.measurements]
-        return np.array([usual if i is None else prior.log_mean[i] for i in indices])
 
 
 def log_losses(values: np.ndarray) -> np.ndarray:

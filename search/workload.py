@@ -150,7 +150,10 @@ class WorkloadSearcher(AskTell[WorkloadItem]):
             return part.calls * part.work * self._objective_per_work(part.kernel) / shares
         forecast = self.searcher(number).search_posterior()
         regret = min(1.0 if forecast is None else forecast.expected_regret, 1.0) + REGRET_OFFSET
-        return part.calls * self._expected_objective(number) * regret / shares
+        expected = self._best(number)  # else an estimate from its work
+        if not math.isfinite(expected):
+            expected = part.work * self._objective_per_work(part.kernel)
+        return part.calls * expected * regret / shares
 
     def searcher(self, number: int) -> SurrogateSearcher:
         """Return the searcher of a part, which has all measurements of its kernel."""
@@ -185,15 +188,6 @@ class WorkloadSearcher(AskTell[WorkloadItem]):
         """Return the smallest measured objective of a part, or infinity."""
         found = [self.objective.value_of(m) for m in self.measured[number]]
         return min((v for v in found if math.isfinite(v)), default=math.inf)
-
-    def _expected_objective(self, number: int) -> float:
-        """Return the smallest measured objective of a part, or an estimate from its work."""
-        best = self._best(number)
-        return (
-            best
-            if math.isfinite(best)
-            else self.parts[number].work * self._objective_per_work(self.parts[number].kernel)
-        )
 
     def _objective_per_work(self, kernel: str) -> float:
         """Return the median objective per work of the kernel, else of all kernels, else 1."""

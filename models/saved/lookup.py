@@ -184,8 +184,7 @@ def downloaded_model(name: str) -> Iterator[Path]:
     uri = mlflow.get_tracking_uri()
     with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # warnings inside MLflow
+            with warnings.catch_warnings(action="ignore"):  # inside MLflow
                 path = mlflow.artifacts.download_artifacts(artifact_uri=name, dst_path=folder)
         except (mlflow.exceptions.MlflowException, OSError) as e:
             reason = str(root_cause(e)).partition("\n")[0][:200]

@@ -1,9 +1,8 @@
 """Samplers of Optuna (Akiba et al., KDD 2019) as searchers."""
 
-import contextlib
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -46,7 +45,7 @@ class OptunaSearcher(Searcher):
     def _prepare(self) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._distributions = {n: self.distribution(v) for n, v in self.space.parameters.items()}
-        with _without_warnings():
+        with warnings.catch_warnings(action="ignore"):  # experimental features
             self._study = optuna.create_study(sampler=self.make_sampler())
         self._pending_trials: dict[int, Trial] = {}
         """Trials without a result, by configuration number."""
@@ -72,7 +71,7 @@ class OptunaSearcher(Searcher):
         """Return the number of the sampler's next configuration that is not ``taken``."""
         config = Configuration()
         for _ in range(MAX_RETRIES):
-            with _without_warnings():
+            with warnings.catch_warnings(action="ignore"):  # infinite values
                 trial = self._study.ask(self._distributions)
             config = self._decoded(trial.params)
             number = self.space.index_or_none(config)
@@ -163,14 +162,6 @@ class CMAESSearcher(OptunaSearcher):
     def distribution(self, values: Sequence[Value]) -> BaseDistribution:
         """Return positions, also of strings, because the sampler does not learn choices."""
         return _positions(values)
-
-
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Suppress Optuna's warnings on experimental features and infinite values."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def _positions(values: Sequence[Value]) -> BaseDistribution:
