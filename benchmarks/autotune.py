@@ -27,8 +27,8 @@ from foretune.device import Device
 from foretune.measurement import Measurement
 from foretune.problem import Problem
 from foretune.registry import get_kernel
-from foretune.search.drivers import run
 from foretune.search.encoding import nearest_first
+from foretune.search.loop import run
 from foretune.space import Configuration
 from foretune.tune.store import Subject
 from foretune.tune.triton.choice import CallCaches, CallTuner, known_runs

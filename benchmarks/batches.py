@@ -14,8 +14,7 @@ from machine import markdown
 
 from foretune.measurement import Measurement
 from foretune.search import make_searcher
-from foretune.search.drivers import run
-from foretune.search.loop import search
+from foretune.search.loop import run, search
 from foretune.search.replay.recorded import RecordedSpace, read_spaces
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
@@ -34,7 +33,7 @@ def found(space: RecordedSpace, searcher: str, batch: int, seed: int) -> list[fl
     def measure(configs: Sequence[Configuration]) -> Iterator[Measurement]:
         for number in map(space.space.index, configs):
             values.append(space.values[number])
-            yield space.measurement(number)
+            yield space.measurements[number]
 
     run(search(made, Stopping(AFTER[-1]), parallel=batch), measure)
     return [space.optimum / min(values[:n]) for n in AFTER]

@@ -36,9 +36,8 @@ from foretune.models import (
     neighbors,
     target_model,
 )
-from foretune.models.experts import Experts, Stack
+from foretune.models.experts import Experts, SmoothExpert, Stack
 from foretune.models.interval import ConformalInterval
-from foretune.models.smooth import SmoothExpert
 from foretune.models.target_model import TargetModel
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.validation.metrics import score

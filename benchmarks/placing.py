@@ -23,7 +23,7 @@ from machine import heading, markdown
 from placement.decisions import Placement, PlacementDecisions
 
 from foretune.collect import local_device
-from foretune.search.policies.agents import Agents, TrainingSchedule, reinforce
+from foretune.search.policies.agent import Agent, TrainingSchedule, reinforce
 
 DEVICES, FORMATS = 2, 3
 OFF = 0.15
@@ -46,14 +46,12 @@ def main() -> None:
     shares: dict[str, list[np.ndarray]] = defaultdict(list)
     for seed in range(options.seeds):
         started = time.perf_counter()
-        agents = Agents(learned, seed=seed)
-        reinforce(
-            agents, learned, TrainingSchedule(updates=200, tasks=16, hot=0.2, cold=0.02), seed
-        )
+        agent = Agent(learned, seed=seed)
+        reinforce(agent, learned, TrainingSchedule(updates=200, tasks=16, hot=0.2, cold=0.02), seed)
         print(f"policy {seed} learned in {time.perf_counter() - started:.0f} s", flush=True)
         for task, truth in enumerate(true):
             optimum = truth.total_ms(truth.optimum()[None, :])[0]
-            for name, proposals in ways(agents, predicted, task, seed).items():
+            for name, proposals in ways(agent, predicted, task, seed).items():
                 best, totals = np.inf, []
                 told: list[float] = []
                 for placed in proposals(told):
@@ -84,17 +82,17 @@ Proposals = Callable[[list[float]], Iterator[np.ndarray]]
 """Yields placements to measure; is told what all before took, infinite if they broke the limit."""
 
 
-def ways(agents: Agents, placing: PlacementDecisions, task: int, seed: int) -> dict[str, Proposals]:
+def ways(agent: Agent, placing: PlacementDecisions, task: int, seed: int) -> dict[str, Proposals]:
     """Return every way to place one chain."""
     predicted = placing.placements[task]
     operators = placing.length(task)
 
     def policy(told: list[float]) -> Iterator[np.ndarray]:
-        likeliest, _ = agents.beam_search(placing, task, BUDGETS[-1])
+        likeliest, _ = agent.beam_search(placing, task, BUDGETS[-1])
         yield from likeliest[:, :operators]
 
     def policy_by_prediction(told: list[float]) -> Iterator[np.ndarray]:
-        likeliest, _ = agents.beam_search(placing, task, BUDGETS[-1])
+        likeliest, _ = agent.beam_search(placing, task, BUDGETS[-1])
         placed = likeliest[:, :operators]
         yield from placed[np.argsort(predicted.total_ms(placed), kind="stable")]
 

@@ -30,18 +30,16 @@ from foretune.datasets import read_runs
 from foretune.datasets.device_specs import with_specs
 from foretune.models import Predictor
 from foretune.registry import get_kernel
-from foretune.search.policies.decisions import MIN_DISTINCT, Task
+from foretune.search.policies.decisions import Task
 from foretune.search.policies.policy import (
     Policy,
     PolicySearcher,
-    name_groups,
     predicted_task,
     predicted_tasks,
 )
 from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.recorded import RecordedSpace, read_spaces
-from foretune.search.replay.replay import replay
-from foretune.search.replay.replay_prior import prior_from_other_devices, runs_on_other_devices
+from foretune.search.replay.replay import prior_from_source, replay, runs_on_other_devices
 from foretune.search.searcher import Prior, Searcher
 
 FAMILIES = ("convolution_milo", "convolution_milo_shmem1", "dedispersion_milo")
@@ -58,7 +56,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--families", nargs="*", default=FAMILIES, help="recorded spaces")
     parser.add_argument("--recorded", type=Path, help="folder of tuning.py's recordings")
-    parser.add_argument("--seeds", type=int, default=3, help="policies of every kind")
+    parser.add_argument("--seeds", type=int, default=3, help="policies")
     options = parser.parse_args()
     print(heading("Policies", local_device("cpu")))
     for family in options.families:
@@ -107,7 +105,7 @@ def unseen_devices(folder: Path, family: str, seeds: int) -> None:
         elsewhere = runs_on_other_devices(runs, unseen)
         elsewhere = elsewhere.sample(min(ROWS, len(elsewhere)), random_state=0)
         plain = elsewhere.drop(columns=[c for c in specs if c in elsewhere])
-        compare(shares, unseen, prior_from_other_devices(plain, unseen)[0])
+        compare(shares, unseen, prior_from_source(plain, unseen)[0])
         told = Predictor(targets=("time_ms",)).fit(elsewhere)
         prior = prior_from_predictor(told, unseen.problem, unseen.space, unseen.device)
         shares.add("predictor's order, told the specs", unseen, "exhaustive", 1, prior)
@@ -115,8 +113,8 @@ def unseen_devices(folder: Path, family: str, seeds: int) -> None:
         tasks = [predicted_task(told, s.problem, s.space, s.device) for s in others]
         seconds += add_policies(shares, [unseen], tasks, seeds)
     shares.show(
-        f"{family}, unseen devices: each of {len(spaces)} left out in turn, {seeds} policies of "
-        f"each kind; one is trained in {np.median(seconds):.1f} s"
+        f"{family}, unseen devices: each of {len(spaces)} left out in turn, {seeds} policies; "
+        f"one is trained in {np.median(seconds):.1f} s"
     )
 
 
@@ -153,21 +151,14 @@ def compare(shares: Shares, unseen: RecordedSpace, prior: Prior) -> None:
 def add_policies(
     shares: Shares, spaces: Sequence[RecordedSpace], tasks: Sequence[Task], seeds: int
 ) -> list[float]:
-    """Add policies of one agent, and of one per group; return the seconds that each took."""
-    names, seconds = tasks[0].space.names, []
-    kinds = {
-        "policy, one agent": {},
-        "policy, an agent per group": {"groups": name_groups(names)},
-    }
-    if len(tasks) < MIN_DISTINCT:  # of themselves they would not go by the specs of so few devices
-        kinds["policy, one agent, told the specs"] = {"least": 2}
-    for kind, choices in kinds.items():
-        for seed in range(seeds):
-            started = time.perf_counter()
-            policy = Policy.train(tasks, seed=seed, **choices)
-            seconds.append(time.perf_counter() - started)
-            for space in spaces:
-                shares.add(kind, space, partial(PolicySearcher, policy=policy), 1, seed=seed)
+    """Add policies; return the seconds that each took."""
+    seconds = []
+    for seed in range(seeds):
+        started = time.perf_counter()
+        policy = Policy.train(tasks, seed=seed)
+        seconds.append(time.perf_counter() - started)
+        for space in spaces:
+            shares.add("policy", space, partial(PolicySearcher, policy=policy), 1, seed=seed)
     return seconds
 
 

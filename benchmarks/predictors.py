@@ -25,7 +25,7 @@ from foretune.collect import local_device
 from foretune.features.arrays import Rows
 from foretune.features.roofline import row_roofline_ms
 from foretune.models import Predictor
-from foretune.models.validation.baselines import BASELINES
+from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.metrics import score
 from foretune.models.validation.splits import task_numbers
 
@@ -76,10 +76,9 @@ def run_task(task: Task, model: str) -> float:
     seconds = time.process_time() - started
     truth, groups = test[task.target].to_numpy(), task_numbers(test)
     family = predictor.features_.family
-    cells = []
-    for name in ("calibrated roofline", "grid interpolation", "nearest neighbor"):
-        value = BASELINES[name](task.target, family).fit(known).predict(test)  # type: ignore[arg-type]
-        cells.append(errors(score(truth, value, groups)))
+    names = ("calibrated roofline", "grid interpolation", "nearest neighbor")
+    found = predict_baselines(task.target, family, known, test, names)
+    cells = [errors(score(truth, value, groups)) for value in found.values()]
     cells.append(errors(score(truth, shallow_forest(predictor, known, test, task.target), groups)))
     raw = score(truth, on_raw_columns(known, test, task.target), groups)
     begun = time.process_time()

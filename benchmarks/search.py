@@ -45,8 +45,12 @@ from foretune.progress import Progress
 from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.curves import draw_curves
 from foretune.search.replay.recorded import RecordedSpace
-from foretune.search.replay.replay import ReplayResult, replay
-from foretune.search.replay.replay_prior import prior_from_other_devices, runs_on_other_devices
+from foretune.search.replay.replay import (
+    ReplayResult,
+    prior_from_source,
+    replay,
+    runs_on_other_devices,
+)
 from foretune.search.replay.scores import (
     EVALUATION_POINTS,
     Scores,
@@ -125,8 +129,8 @@ def main() -> None:
         draw_curves(results, options.plot)
     output.result(
         {
-            "results": [s.to_json() for s in scores],
-            "summary": [s.to_json() for s in summaries],
+            "results": [vars(s) for s in scores],
+            "summary": [vars(s) for s in summaries],
             "prior": options.prior,
         }
     )
@@ -171,7 +175,7 @@ def compare_priors(
         {
             "spaces": [space.name for space in spaces],
             "ratios": ratios,
-            "summary": {name: [s.to_json() for s in each] for name, each in summaries.items()},
+            "summary": {name: [vars(s) for s in each] for name, each in summaries.items()},
         }
     )
 
@@ -258,7 +262,7 @@ def prior_of_others(
         stored = np.load(path)
         prior = Prior(stored["log_mean"], float(stored["log_spread"]), stored["p_valid"])
     else:
-        prior, _ = prior_from_other_devices(runs, space, options.seed)
+        prior, _ = prior_from_source(runs, space, options.seed)
         keep(path, log_mean=prior.log_mean, log_spread=prior.log_spread, p_valid=prior.p_valid)
     return replace(prior, log_mean=PRIORS[spoilt](prior.log_mean))
 

@@ -29,7 +29,7 @@ from foretune.errors import ForetuneError
 from foretune.models import Predictor
 from foretune.models.saved.shipped import SHIPPED, Pretrained
 from foretune.models.targets import usable_rows
-from foretune.models.validation.baselines import BASELINES
+from foretune.models.validation.baselines import predict_baselines
 from foretune.models.validation.metrics import score
 from foretune.models.validation.splits import fold_of_rows, task_numbers
 from foretune.registry import load as load_registered
@@ -152,7 +152,7 @@ def hold_out(runs: pd.DataFrame) -> pd.DataFrame:
                 predicted=predicted["time_ms"],
                 low=predicted["time_ms_low"],
                 high=predicted["time_ms_high"],
-                **{n: BASELINES[n]("time_ms", family).fit(usable).predict(test) for n in BESIDE},
+                **predict_baselines("time_ms", family, usable, test, BESIDE),
             )
         )
     return pd.concat(parts, ignore_index=True)

@@ -28,8 +28,7 @@ from foretune.features.families_of_runs import family_for
 from foretune.features.roofline import row_roofline_ms
 from foretune.measurement import Measurement
 from foretune.registry import get_kernel
-from foretune.search.drivers import run
-from foretune.search.loop import search
+from foretune.search.loop import run, search
 from foretune.search.replay.recorded import RecordedSpace, recorded_spaces
 from foretune.search.stopping import Stopping
 from foretune.search.workload import WorkloadItem, WorkloadProblem, WorkloadSearcher
@@ -100,7 +99,7 @@ def gained(spaces: Sequence[RecordedSpace], kind: type[WorkloadSearcher], seed: 
 
     def measure(items: Sequence[WorkloadItem]) -> Iterator[Measurement]:
         for part, config in items:
-            yield by_part[part].measurement(part.space.index(config))
+            yield by_part[part].measurements[part.space.index(config)]
 
     for more in np.diff([0, *POINTS]).tolist():
         run(search(searcher, Stopping(more)), measure)

@@ -17,27 +17,9 @@ if TYPE_CHECKING:
     from foretune.collect.timing import Timing
 
 __all__ = [
-    "CollectSummary",
-    "InProcessRunner",
-    "IsolatedRunner",
-    "RayRunner",
-    "Runner",
-    "Timing",
-    "collect_runs",
-    "local_device",
-    "local_devices",
-    "plan_configurations",
-    "plan_rows",
-]
+    "CollectSummary", "InProcessRunner", "IsolatedRunner", "RayRunner", "Runner", "Timing",
+    "collect_runs", "local_device", "local_devices", "plan_configurations", "plan_rows",
+]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "collection": ["CollectSummary", "collect_runs", "plan_configurations", "plan_rows"],
-            "distributed.ray_runner": ["RayRunner"],
-            "devices": ["local_device", "local_devices"],
-            "runner": ["InProcessRunner", "IsolatedRunner", "Runner"],
-            "timing": ["Timing"],
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__)

@@ -14,27 +14,9 @@ if TYPE_CHECKING:
     from foretune.models.validation.metrics import noise_floor
 
 __all__ = [
-    "Predictor",
-    "RuntimeRegressor",
-    "SpacePredictor",
-    "Training",
-    "evaluate_predictor",
-    "find_pretrained",
-    "learning_curve",
-    "noise_floor",
-    "train_predictor",
-]
+    "Predictor", "RuntimeRegressor", "SpacePredictor", "Training", "evaluate_predictor",
+    "find_pretrained", "learning_curve", "noise_floor", "train_predictor",
+]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "validation.evaluation": ["evaluate_predictor", "learning_curve"],
-            "validation.metrics": ["noise_floor"],
-            "predictor": ["Predictor"],
-            "runtime_regressor": ["RuntimeRegressor"],
-            "saved.guides": ["SpacePredictor"],
-            "saved.shipped": ["find_pretrained"],
-            "training": ["Training", "train_predictor"],
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__)

@@ -48,10 +48,8 @@ _ROWS_OF_PROBLEM, _PROBLEM_REGULARIZATION = 6.0, 0.8
 class Law:
     """A parametric law of a quantity from the times of a launch's parts.
 
-    Attributes:
-        start: number of parts -> start of the fit.
-        log_value: parameters (scalars, or one per row) and logs of the parts' times in ms (rows,
-            parts) -> log of the quantity.
+    ``start``: number of parts -> start of the fit; ``log_value``: parameters (scalars, or one per
+    row) and logs of the parts' times in ms (rows, parts) -> log of the quantity.
     """
 
     start: Callable[[int], np.ndarray]

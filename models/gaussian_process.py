@@ -1,6 +1,6 @@
 """Gaussian processes and their posteriors."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -290,19 +290,6 @@ class Posterior:
         """Return each value's leave-one-out error and deviation (Rasmussen and Williams, 5.4.2)."""
         variance = 1.0 / np.diag(self._precision())
         return self._weights() * variance, self.scale * np.sqrt(variance)
-
-    def leave_groups_out(
-        self, groups: Iterable[np.ndarray]
-    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the leave-group-out errors of each group and their covariance.
-
-        For one value, it is `leave_one_out` (Sundararajan and Keerthi, Neural Computation 13,
-        2001).
-        """
-        weights, precision = self._weights(), self._precision()
-        for group in groups:
-            covariance = np.linalg.inv(precision[np.ix_(group, group)])
-            yield covariance @ weights[group], self.scale**2 * covariance
 
     @property
     def _noise(self) -> float:

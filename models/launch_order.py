@@ -30,8 +30,7 @@ loss promised on kernels left out covered the loss there was."""
 class LaunchOrder:
     """Predicts slow-downs relative to the best candidate.
 
-    Attributes:
-        scores, ratios: knots of the curve from relative scores to log slow-downs.
+    ``scores`` and ``ratios``: knots of the curve from relative scores to log slow-downs.
     """
 
     trees: TreeArrays

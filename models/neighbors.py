@@ -89,10 +89,8 @@ class Axis:
     Tunable parameters are not axes: times jump between their values, and interpolation misled the
     models of every search space tried.
 
-    Attributes:
-        octaves: whether it is measured in octaves, else in eighths of ``span``.
-        span: range of the training values.
-        error: typical interpolation error along it, at a gap of one.
+    ``octaves``: whether it is measured in octaves, else in eighths of ``span``; ``span``: range of
+    the training values; ``error``: typical interpolation error along it, at a gap of one.
     """
 
     column: str

@@ -80,8 +80,7 @@ class NetworkPrediction:
 class NetworkPredictor:
     """Predicts networks from measured operators, of this or of other networks.
 
-    Args:
-        runs: rows of ``foretune collect --operators MODEL.pt2``, of one device.
+    ``runs``: rows of ``foretune collect --operators MODEL.pt2``, of one device.
 
     Raises PredictorError if there are none.
     """

@@ -100,7 +100,9 @@ class Predictor(Estimator):
         family = family_for(self.kernel_name_, runs, self.kernel)
         kept = drop_implausible(family, runs)
         newest = newest_runs(kept)
-        wanted = self._targets_to_learn(newest)
+        if isinstance(self.targets, str):
+            raise PredictorError(f"targets are several: write ({self.targets!r},)")
+        wanted: tuple[Target, ...] = tuple(self.targets or present_targets(newest) or ["time_ms"])
         self.runs_, runs = kept.reset_index(drop=True), newest.reset_index(drop=True)
         self.features_ = FeatureSet(family, self.extra_columns).fit(runs)
         warn_about_data(family, newest, wanted, self.extra_columns)
@@ -304,11 +306,6 @@ class Predictor(Estimator):
         # Callers read only the name and the specs, not the kind.
         specs = {c.removeprefix("device."): float(row[c]) for c in columns_of(runs, "device")}
         return Device(str(row["device"]), "gpu", specs={k: v for k, v in specs.items() if v == v})
-
-    def _targets_to_learn(self, runs: pd.DataFrame) -> tuple[Target, ...]:
-        if isinstance(self.targets, str):
-            raise PredictorError(f"targets are several: write ({self.targets!r},)")
-        return tuple(self.targets or present_targets(runs) or ("time_ms",))
 
     def make_regressor(self) -> Regressor:
         """Return a new, unfitted regressor of this predictor's kind."""

@@ -18,7 +18,14 @@ from foretune.features.arrays import Rows, SingleRow
 from foretune.features.featureset import FeatureSet
 from foretune.files import read_json
 from foretune.models.axis_positions import AxisPositions
-from foretune.models.experts import INTERPOLATION, Experts, RegressorFactory, Stack, Table
+from foretune.models.experts import (
+    INTERPOLATION,
+    Experts,
+    RegressorFactory,
+    SmoothExpert,
+    Stack,
+    Table,
+)
 from foretune.models.holdouts import (
     distinct_problems,
     exact_problems,
@@ -29,10 +36,8 @@ from foretune.models.holdouts import (
 from foretune.models.interval import NEW_DEVICE, ConformalInterval
 from foretune.models.neighbors import Axis, NeighborIndex, RepeatedSize
 from foretune.models.repeats import Repeats
-from foretune.models.smooth import SmoothExpert
 from foretune.models.targets import Target, TargetScale
 from foretune.models.training_range import TrainingRange
-from foretune.models.trees.regressor import Regressor
 from foretune.models.validation.splits import fold_of_rows
 
 HOLDOUTS, MORE_HOLDOUTS = 3, 6
@@ -122,10 +127,12 @@ class TargetModel:
         full_table = self._table(features, rows, X, problems if few_problems else None)
         sampled = _sample(np.arange(len(rows)), MAX_ROWS, rng)
         table, rows = full_table.subset(sampled), rows.iloc[sampled].reset_index(drop=True)
+        smooth = None
         if few_problems or not _has_neighbors(table):
-            smooth = self._smooth_expert(table, rng)
+            if MIN_SMOOTH_ROWS <= len(table.y) <= MAX_SMOOTH_ROWS:
+                smooth = SmoothExpert.fit_hyperparameters(table.columns, table.X, table.y, rng)
         else:
-            smooth, self.neighbor_index = None, full_table.neighbor_index
+            self.neighbor_index = full_table.neighbor_index
             self.positions, self.values = full_table.positions, full_table.y
         if few_problems:
             held_out = _problems_held_out(problems[sampled], rng) + _devices_held_out(rows, rng)
@@ -135,9 +142,8 @@ class TargetModel:
             [self._trial(table, rows, out, smooth, rng) for out in held_out]
         )
         everything = np.arange(len(rows))
-        self.experts = self._fit_experts(
-            self.make_regressor, table, everything, everything, smooth, rng
-        )
+        known = None if self.neighbor_index is None else everything
+        self.experts = Experts.fit(self.make_regressor, table, everything, known, smooth, rng)
         truth = table.y[trials.rows]
         scored_problems = problems[sampled][trials.rows] if few_problems else None
         errors = truth - self._stack(trials, truth, scored_problems)
@@ -149,11 +155,6 @@ class TargetModel:
             Z, errors, trials.number, outside, trials.kind, self.seed, scored_problems
         )
         return self
-
-    def _smooth_expert(self, table: Table, rng: np.random.Generator) -> SmoothExpert | None:
-        if not MIN_SMOOTH_ROWS <= len(table.y) <= MAX_SMOOTH_ROWS:
-            return None
-        return SmoothExpert.fit_hyperparameters(table.columns, table.X, table.y, rng)
 
     def _stack(
         self, trials: "_Trials", truth: np.ndarray, problems: np.ndarray | None
@@ -174,18 +175,6 @@ class TargetModel:
             stack = self.stack if out.all() else fitted(~out)
             value[out] = stack.combine(Z[out], predictions[out], new_device[out])
         return value
-
-    def _fit_experts(
-        self,
-        make_regressor: RegressorFactory,
-        table: Table,
-        rows: np.ndarray,
-        known: np.ndarray,
-        smooth: SmoothExpert | None,
-        rng: np.random.Generator,
-    ) -> Experts:
-        neighbors_from = None if self.neighbor_index is None else known
-        return Experts.fit(make_regressor, table, rows, neighbors_from, smooth, rng)
 
     def predict(
         self,
@@ -280,10 +269,13 @@ class TargetModel:
         known = np.flatnonzero(~out)
         sampled = _sample(known, MAX_TRIAL_ROWS, rng)
         wanted = _sample(np.flatnonzero(out), MAX_SCORED_ROWS, rng)
-        experts = self._fit_experts(self._quick_regressor, table, sampled, known, smooth, rng)
         X, neighbors = table.X[wanted], None
-        if self.neighbor_index is not None:
-            neighbors = table.neighbor_features(known, wanted)
+        neighbors_from = None if self.neighbor_index is None else known
+        experts = Experts.fit(
+            lambda: self.make_regressor().quick(), table, sampled, neighbors_from, smooth, rng
+        )
+        if neighbors_from is not None:
+            neighbors = table.neighbor_features(neighbors_from, wanted)
         predictions = experts.predict(X, neighbors)
         device = pd.factorize(rows["device"])[0]
         kind = self._kinds(neighbors, ~np.isin(device[wanted], device[known]))
@@ -302,10 +294,6 @@ class TargetModel:
             for column, far in known.reach(scored_rows).items():
                 self.reach[column] = max(far, self.reach.get(column, 0.0))
         return np.concatenate(outside)
-
-    def _quick_regressor(self) -> Regressor:
-        """Return a new regressor for a trial."""
-        return self.make_regressor().quick()
 
     def save(self, folder: Path) -> None:
         """Write to ``folder``."""

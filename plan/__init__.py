@@ -23,45 +23,10 @@ if TYPE_CHECKING:
     from foretune.plan.serve.requirements import Requirements
 
 __all__ = [
-    "Formats",
-    "Layout",
-    "ModelDescription",
-    "Operator",
-    "Plan",
-    "Requirements",
-    "Speculation",
-    "System",
-    "Workload",
-    "checkpoint_formats",
-    "describe_model",
-    "find_system",
-    "known_models",
-    "known_systems",
-    "plan",
-    "published_prices",
-    "read_accuracy",
-    "read_prices",
-]
+    "Formats", "Layout", "ModelDescription", "Operator", "Plan", "Requirements", "Speculation",
+    "System", "Workload", "checkpoint_formats", "describe_model", "find_system", "known_models",
+    "known_systems", "plan", "published_prices", "read_accuracy", "read_prices",
+]  # fmt: skip
 
 if not TYPE_CHECKING:  # type checkers would accept any name
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "cost.operator": ["Operator"],
-            "describe.accuracy": ["read_accuracy"],
-            "describe.catalog": ["describe_model", "known_models"],
-            "describe.description": ["ModelDescription"],
-            "describe.formats": ["Formats", "checkpoint_formats"],
-            "describe.layout": ["Layout"],
-            "describe.system": [
-                "System",
-                "find_system",
-                "known_systems",
-                "published_prices",
-                "read_prices",
-            ],
-            "describe.workload": ["Speculation", "Workload"],
-            "serve.planner": ["Plan", "plan"],
-            "serve.requirements": ["Requirements"],
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__)

@@ -5,41 +5,17 @@ from typing import TYPE_CHECKING
 from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from foretune.search.drivers import run, run_parallel
     from foretune.search.factory import make_searcher
-    from foretune.search.loop import Batch, SearchLoop, SearchResult, search
+    from foretune.search.loop import Batch, SearchLoop, SearchResult, run, run_parallel, search
     from foretune.search.optuna.sampler import SurrogateSampler
     from foretune.search.searcher import AskTell, Prior, Searcher
     from foretune.search.standalone import SearchOutcome, run_search
     from foretune.search.stopping import Stopping
 
 __all__ = [
-    "AskTell",
-    "Batch",
-    "Prior",
-    "SearchLoop",
-    "SearchOutcome",
-    "SearchResult",
-    "Searcher",
-    "Stopping",
-    "SurrogateSampler",
-    "make_searcher",
-    "run",
-    "run_parallel",
-    "run_search",
-    "search",
-]
+    "AskTell", "Batch", "Prior", "SearchLoop", "SearchOutcome", "SearchResult", "Searcher",
+    "Stopping", "SurrogateSampler", "make_searcher", "run", "run_parallel", "run_search", "search",
+]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "drivers": ["run", "run_parallel"],
-            "factory": ["make_searcher"],
-            "loop": ["Batch", "SearchLoop", "SearchResult", "search"],
-            "optuna.sampler": ["SurrogateSampler"],
-            "standalone": ["SearchOutcome", "run_search"],
-            "searcher": ["AskTell", "Prior", "Searcher"],
-            "stopping": ["Stopping"],
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__)

@@ -27,9 +27,7 @@ Axes = dict[str, np.ndarray]
 def value_axes(name: str, values: np.ndarray) -> Axes:
     """Return the coordinates of the values of a parameter or a size, on one or more axes.
 
-    Args:
-        name: name of the parameter or size.
-        values: numbers, or objects if some are strings.
+    ``name``: name of the parameter or size; ``values``: numbers, or objects if some are strings.
     """
     if values.dtype == object:
         is_word = np.array([isinstance(value, str) for value in values])
@@ -88,9 +86,7 @@ class AxisScaling:
     def fit(cls, axes: Axes, min_length: Mapping[str, float] | None = None) -> Self:
         """Fit the box around rows; constant and redundant axes are dropped.
 
-        Args:
-            axes: coordinates of the rows.
-            min_length: minimum length of some axes.
+        ``axes``: coordinates of the rows; ``min_length``: minimum length of some axes.
         """
         kept, min_length = _distinct_axes(axes), min_length or {}
         return cls(
@@ -116,8 +112,7 @@ class ConfigurationEncoder:
         others: measurements of other problems, which get points, too. The sizes in which they
             differ are axes.
 
-    Attributes:
-        others: the points of ``others``.
+    ``others``: the points of ``others``.
     """
 
     def __init__(
@@ -336,11 +331,6 @@ def nearest_first(measurements: Sequence[Measurement], problem: Problem) -> list
     different = dict.fromkeys(m.problem for m in measurements)
     distances = {p: problem_distance(p, problem) for p in different}
     return sorted(measurements, key=lambda m: distances[m.problem])
-
-
-def similarity(a: Problem, b: Problem) -> float:
-    """Return how similar two problems are, from 1 (the same) down to 0."""
-    return float(2.0 ** (-max(problem_distance(a, b), 0.0) / CATEGORY_DISTANCE))
 
 
 def problem_distance(a: Problem, b: Problem) -> float:

@@ -11,14 +11,68 @@ from foretune.measurement import Measurement
 from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
 from foretune.registry import load, registered
-from foretune.search.guided import GuidedSearcher
 from foretune.search.searcher import Prior, Searcher
+from foretune.search.surrogate import PRIOR_CHECKS, SurrogateSearcher
 from foretune.space import SearchSpace
 
 if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
 
     SearcherKind = str | Callable[..., Searcher] | BaseSampler
+
+GUIDED_MEASUREMENTS = PRIOR_CHECKS[-1]
+"""Proposals of the guide before the other's first: by then it has checked the prior."""
+TURN_PERIOD = 3
+"""Every n-th later proposal is the other's."""
+
+
+class GuidedSearcher(Searcher):
+    """Gives a prior to a searcher that learns from measurements only.
+
+    It takes turns with a surrogate searcher, the guide, whose Gaussian process corrects the prior;
+    each learns from the other's proposals. The guide proposes first, which replaces the other's
+    random start.
+
+    ``other``: a new searcher that cannot use its prior.
+    """
+
+    uses_prior = True
+
+    def __init__(self, other: Searcher) -> None:
+        self._other = other
+        super().__init__(
+            other.space, other.objective, other.seed, other.prior, other.problem, other.device,
+            other.other_measurements,
+        )  # fmt: skip
+
+    def _prepare(self) -> None:
+        self._guide = SurrogateSearcher(
+            self.space, self.objective, self.seed, self.prior, self.problem, self.device
+        )
+
+    def expected_regret(self) -> float:
+        """Return the guide's estimate."""
+        return self._guide.expected_regret()
+
+    def expected_improvement(self) -> float:
+        """Return the guide's estimate."""
+        return self._guide.expected_improvement()
+
+    def _propose(self, n: int) -> list[int]:
+        numbers: list[int] = []
+        for turn in range(len(self.proposed), len(self.proposed) + n):
+            searcher = (
+                self._other
+                if turn >= GUIDED_MEASUREMENTS and turn % TURN_PERIOD == 0
+                else self._guide
+            )
+            searcher.proposed |= self.proposed.union(numbers)
+            numbers += map(self.space.index, searcher.ask(1))
+        return numbers
+
+    def _learn(self, new_values: dict[int, float]) -> None:
+        for searcher in (self._guide, self._other):
+            searcher.tell_values(new_values)
 
 
 def searcher_name(kind: "SearcherKind") -> str:
@@ -53,8 +107,7 @@ def make_searcher(
         device: the device that is tuned for.
         other_measurements: measurements of the same kernel on other problems.
 
-    Raises:
-        UnknownName: there is no searcher of this name.
+    Raises UnknownName if there is no searcher of this name.
     """
     if isinstance(kind, str):
         make = load("searchers", kind)
@@ -71,8 +124,7 @@ def make_searcher(
 def require_regret_estimate(searcher: Searcher, name: str) -> None:
     """Raise if ``searcher`` cannot estimate its expected regret.
 
-    Raises:
-        UsageError: it cannot; the message names the searchers that can.
+    Raises UsageError if it cannot; the message names the searchers that can.
     """
     if _estimates_regret(type(searcher)):
         return

@@ -1,15 +1,14 @@
 """The search loop: a generator that yields what to measure and receives measurements.
 
-Every search runs through it. A driver (`foretune.search.drivers`) measures the configurations in
+Every search runs through it. A driver (`run`, `run_parallel`) measures the configurations in
 `Batch.start`, sends the measurements back, and repeats this until the generator returns. It may
 send them in any order, one by one or together.
 """
 
-import math
 import sys
 import time
-from collections.abc import Callable, Generator, Hashable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from foretune.errors import UsageError
@@ -82,8 +81,7 @@ def search(
         until_one_runs: exceed the number of measurements while all of them failed.
         clock: seconds since any fixed moment.
 
-    Raises:
-        UsageError: more measurements were sent than configurations were started.
+    Raises UsageError if more measurements were sent than configurations were started.
     """
     state = _State(searcher, stopping, parallel, clock, [*first])
     state.count = not (until_one_runs and stopping.measurements)
@@ -113,8 +111,6 @@ class _State(Generic[C]):
     started: int = 0
     measured: int = 0
     reason: StopReason | None = None
-    started_at: dict[Hashable, float] = field(default_factory=dict)
-    last_start: float = 0.0
 
     def __post_init__(self) -> None:
         self.queued = frozenset(self.queue)
@@ -145,8 +141,6 @@ class _State(Generic[C]):
         if not start:
             self.reason = "exhausted"
         self.started += len(start)
-        self.last_start = self.clock()
-        self.started_at.update(dict.fromkeys(start, self.last_start))
         return tuple(start)
 
     def _propose(self, n: int) -> list[C]:
@@ -156,21 +150,42 @@ class _State(Generic[C]):
         return start
 
     def report(self, measurements: Sequence[Measurement]) -> None:
-        """Tell the searcher; measurements without a cost get it if the budget is in seconds."""
+        """Tell the searcher."""
         if len(measurements) > self.pending:
             raise UsageError(
                 f"{len(measurements)} measurements were sent for {self.pending} configurations: "
                 "report each started configuration once"
             )
-        if self.stopping.seconds is not None:
-            now = self.clock()
-            measurements = [
-                replace(m, cost_s=now - self.started_at.get(m.config, self.last_start))
-                if math.isnan(m.cost_s)
-                else m
-                for m in measurements
-            ]
         if measurements:
             self.searcher.tell(measurements)
         self.measured += len(measurements)
         self.count = self.count or any(m.ok for m in measurements)
+
+
+def run(
+    loop: SearchLoop[C], measure: Callable[[tuple[C, ...]], Iterable[Measurement]]
+) -> SearchResult:
+    """Drive a search batch by batch: ``measure`` returns one measurement per configuration."""
+    try:
+        batch = next(loop)
+        while batch.start:
+            batch = loop.send(list(measure(batch.start)))
+    except StopIteration as end:
+        result: SearchResult = end.value
+        return result
+    raise UsageError(f"{batch.pending} configurations have no measurement: return one for each")
+
+
+def run_parallel(
+    loop: SearchLoop[C], submit: Callable[[C], object], finished: Callable[[], Measurement]
+) -> SearchResult:
+    """Drive a search on several devices: ``finished`` waits for the next one that is done."""
+    try:
+        batch = next(loop)
+        while True:
+            for config in batch.start:
+                submit(config)
+            batch = loop.send([finished()])
+    except StopIteration as end:
+        result: SearchResult = end.value
+        return result

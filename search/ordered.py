@@ -49,9 +49,8 @@ class OrderedSearcher(Searcher):
     Made for lists: every candidate is predicted at every step. Earlier runs may be of the same
     problem, also of configurations outside the space.
 
-    Args:
-        args, named: as for `Searcher`.
-        statics: known properties of each configuration before it runs (`Measurement.static`).
+    ``args`` and ``named``: as for `Searcher`; ``statics``: known properties of each configuration
+    before it runs (`Measurement.static`).
     """
 
     uses_prior = True
@@ -140,12 +139,7 @@ class OrderedSearcher(Searcher):
         """The prior of the earlier runs, and of the candidates."""
         if self.prior is None:
             return np.zeros(len(self._others)), np.zeros(len(self.space))
-        if self.prior.log_mean_of is not None and self._others:
-            return self.prior.log_mean_of(self._others), self.prior.log_mean
-        at = [self.space.index_or_none(m.config) for m in self._others]
-        usual = float(np.median(self.prior.log_mean))
-        known = [usual if i is None else float(self.prior.log_mean[i]) for i in at]
-        return np.array(known), self.prior.log_mean
+        return self.prior.log_means(self._others, self.space), self.prior.log_mean
 
     @cached_property
     def _points(self) -> np.ndarray:

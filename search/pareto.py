@@ -8,7 +8,6 @@ differences to Knowles. The objectives are combined in logarithms, so that 10 % 
 each can keep learning.
 """
 
-import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -21,7 +20,7 @@ from foretune.measurement import Measurement
 from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
 from foretune.search.factory import make_searcher
-from foretune.search.searcher import Prior, Searcher
+from foretune.search.searcher import AskTell, Prior, Searcher
 from foretune.space import Configuration, SearchSpace
 
 AUGMENTATION = 0.05
@@ -138,7 +137,7 @@ def weightings(objectives: int) -> list[tuple[float, ...]]:
     return [tuple((i + 0.5) / (WEIGHT_STEPS + objectives / 2) for i in w) for w in lattice]
 
 
-class ParetoSearcher:
+class ParetoSearcher(AskTell[Configuration]):
     """Searches one space for the Pareto front of several objectives.
 
     The weightings take turns, in a new random order each round.
@@ -152,8 +151,7 @@ class ParetoSearcher:
         device: the device that is tuned for.
         kind: kind of the single-objective searchers; they must learn from each other's proposals.
 
-    Attributes:
-        observed: newest measurement of each configuration.
+    ``observed``: newest measurement of each configuration.
     """
 
     def __init__(
@@ -190,22 +188,13 @@ class ParetoSearcher:
     def tell(self, measurements: Iterable[Measurement]) -> None:
         """Learn from measurements, proposed by this searcher or not.
 
-        Raises:
-            SpaceError: a configuration is not in the space.
+        Raises SpaceError if a configuration is not in the space.
         """
         new_measurements = list(measurements)
         self._proposed.update([self.space.index(m.config) for m in new_measurements])
         self.observed.update({m.config: m for m in new_measurements})
         for searcher in self._searchers.values():
             searcher.tell(new_measurements)
-
-    def expected_regret(self) -> float:
-        """Return infinity: the regret of a front is unknown."""
-        return math.inf
-
-    def expected_improvement(self) -> float:
-        """Return infinity: it is unknown."""
-        return math.inf
 
     def front(self) -> list[Measurement]:
         """Return the measurements that no other dominates, sorted by the first objective."""

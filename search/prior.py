@@ -44,9 +44,8 @@ def prior_from_predictor(
 
     The probability to run includes the probability of staying within ``limits``.
 
-    Raises:
-        PredictorError: it lacks a target that ``objective`` needs, or a column that it learned
-            from; or a user's model fails, or says nothing of the space.
+    Raises PredictorError if it lacks a target that ``objective`` needs, or a column that it learned
+    from; or a user's model fails, or says nothing of the space.
     """
     if not isinstance(guide, SearchPredictor):
         guide = SearchPredictor.for_device(guide, device)
@@ -92,8 +91,7 @@ def predict_runs(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return predicted log objectives and probabilities to run of some rows.
 
-    Raises:
-        PredictorError: a column that it learned from is missing.
+    Raises PredictorError if a column that it learned from is missing.
     """
     parts, order = list[pd.DataFrame](), list[int]()
     for problem, numbers in rows.by_problem().items():

@@ -1,9 +1,10 @@
 """The interface of searchers: `ask` for configurations, `tell` measurements."""
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -34,6 +35,14 @@ class Prior:
     foreign: bool = True
     log_mean_of: Callable[[Sequence[Measurement]], np.ndarray] | None = None
 
+    def log_means(self, measurements: Sequence[Measurement], space: SearchSpace) -> np.ndarray:
+        """Return the log mean of measurements of other problems; its median where unknown."""
+        if self.log_mean_of is not None and measurements:
+            return self.log_mean_of(measurements)
+        usual = float(np.median(self.log_mean))
+        indices = [space.index_or_none(m.config) for m in measurements]
+        return np.array([usual if i is None else float(self.log_mean[i]) for i in indices])
+
 
 C = TypeVar("C")
 
@@ -48,13 +57,15 @@ class AskTell(Protocol[C]):
         """Learn from measurements, proposed or not."""
 
     def expected_regret(self) -> float:
-        """Return the expected regret of the incumbent, relative; infinite if unknown."""
+        """Return how much slower the incumbent is than the optimum; infinite if unknown."""
+        return math.inf
 
     def expected_improvement(self) -> float:
         """Return the expected gain of one more measurement, relative; infinite if unknown."""
+        return math.inf
 
 
-class Searcher(ABC):
+class Searcher(AskTell[Configuration]):
     """Searches one space for the configuration with the smallest objective.
 
     A searcher only knows its space and its measurements: no devices, files or clocks. It never
@@ -100,8 +111,6 @@ class Searcher(ABC):
         self.proposed: set[int] = set()
         self.observed: dict[int, float] = {}
         """Objective by configuration number; infinite for failures."""
-        self.costs_s: dict[int, float] = {}
-        """Wall time of measurements in seconds, by configuration number, where known."""
         self._prepare()
 
     def ask(self, n: int = 1) -> list[Configuration]:
@@ -114,15 +123,11 @@ class Searcher(ABC):
     def tell(self, measurements: Iterable[Measurement]) -> None:
         """Learn from measurements, proposed by this searcher or not.
 
-        Raises:
-            SpaceError: a configuration is not in the space.
+        Raises SpaceError if a configuration is not in the space.
         """
-        values: dict[int, float] = {}
-        for m in measurements:
-            values[index := self.space.index(m.config)] = self.objective.value_of(m)
-            if math.isfinite(m.cost_s):
-                self.costs_s[index] = m.cost_s
-        self.tell_values(values)
+        self.tell_values(
+            {self.space.index(m.config): self.objective.value_of(m) for m in measurements}
+        )
 
     def tell_values(self, new_values: dict[int, float]) -> None:
         """Learn objective values by configuration number; infinite for failures."""
@@ -134,20 +139,6 @@ class Searcher(ABC):
         """Return the incumbent, the best measured configuration; None before the first success."""
         finite = {i: value for i, value in self.observed.items() if np.isfinite(value)}
         return self.space[min(finite, key=lambda i: finite[i])] if finite else None
-
-    def expected_regret(self) -> float:
-        """Return the expected regret of `best`: how much slower than the optimum, relative.
-
-        Infinite if the searcher cannot estimate it.
-        """
-        return math.inf
-
-    def expected_improvement(self) -> float:
-        """Return the expected gain on `best` of one more measurement, relative.
-
-        Infinite if the searcher cannot estimate it.
-        """
-        return math.inf
 
     def _prepare(self) -> None:
         """Initialize the searcher's own state; the arguments are already stored."""
@@ -174,3 +165,26 @@ class Searcher(ABC):
             if i not in self.proposed:
                 chosen.setdefault(i)
         return list(chosen)
+
+
+class RandomSearcher(Searcher):
+    """Proposes configurations uniformly at random."""
+
+    def _propose(self, n: int) -> list[int]:
+        return self.random_indices(n)
+
+
+class ExhaustiveSearcher(Searcher):
+    """Proposes every configuration, by predicted objective if there is a prior."""
+
+    uses_prior = True
+
+    def _prepare(self) -> None:
+        if self.prior is None:
+            order = np.arange(len(self.space.codes))
+        else:
+            order = np.argsort(self.prior.log_mean, kind="stable")
+        self._order = iter(order.tolist())
+
+    def _propose(self, n: int) -> list[int]:
+        return list(islice((i for i in self._order if i not in self.proposed), n))

@@ -12,10 +12,9 @@ from foretune.errors import ForetuneError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
-from foretune.search.drivers import run, run_parallel
 from foretune.search.factory import make_searcher, require_regret_estimate, searcher_name
-from foretune.search.loop import SearchResult, search
-from foretune.search.searcher import Prior, Searcher
+from foretune.search.loop import SearchResult, run, run_parallel, search
+from foretune.search.searcher import Searcher
 from foretune.search.stopping import make_stopping
 from foretune.space import Configuration, SearchSpace
 from foretune.values import Value
@@ -84,8 +83,7 @@ def run_search(
             and any `ForetuneError` mean that the configuration failed.
         budget: maximum number of measurements; "auto" stops at a small expected regret. The default
             is 10, or no limit if ``seconds`` is given.
-        seconds: wall time after which no measurement is started. The search then prefers
-            improvement per second.
+        seconds: wall time after which no measurement is started.
         regret: expected regret at which the search stops, for example 0.03 for 3 %.
         objective: computes the minimized value of a `Measurement`; a plain number is a time.
         seed: seed of the searcher.
@@ -97,11 +95,9 @@ def run_search(
         problem: the problem that is tuned, for ``predictor``.
         device: the device that is tuned for, likewise.
 
-    Raises:
-        PredictorError: ``predictor`` cannot predict the space.
-        UsageError: an argument is invalid, or ``measure`` returns zero or a negative number.
-        SpaceError: a configuration in ``first`` or ``known`` is not in the space.
-        UnknownName: there is no searcher of this name.
+    Raises PredictorError if ``predictor`` cannot predict the space; UsageError if an argument is
+    invalid, or ``measure`` returns zero or a negative number; SpaceError if a configuration in
+    ``first`` or ``known`` is not in the space; UnknownName if there is no searcher of this name.
     """
     if not isinstance(space, SearchSpace):
         space = SearchSpace(space)
@@ -112,7 +108,14 @@ def run_search(
         if predictor is not None:
             raise UsageError("a searcher has its prior from its start: name it, or give its class")
     else:
-        prior = _make_prior(predictor, Problem(problem), space, device, objective)
+        prior = None
+        if predictor is not None:
+            from foretune.models.saved.lookup import read_guide
+            from foretune.search.prior import ANY_DEVICE, prior_from_predictor
+
+            base = objective if isinstance(objective, Objective) else Objective.TIME
+            guide, hardware = read_guide(predictor), device or ANY_DEVICE
+            prior = prior_from_predictor(guide, Problem(problem), space, hardware, base)
         kind = searcher
         searcher = make_searcher(kind, space, objective, seed, prior, Problem(problem), device)
         if regret is not None or budget == "auto":
@@ -140,22 +143,6 @@ def run_search(
     best = searcher.best()
     value = math.inf if best is None else searcher.observed[space.index(best)]
     return SearchOutcome(result.measured, result.reason, result.regret, best, value, tuple(trace))
-
-
-def _make_prior(
-    predictor: "PredictorSource",
-    problem: Problem,
-    space: SearchSpace,
-    device: Device | None,
-    objective: Scalarization,
-) -> Prior | None:
-    if predictor is None:
-        return None
-    from foretune.models.saved.lookup import read_guide
-    from foretune.search.prior import ANY_DEVICE, prior_from_predictor
-
-    base = objective if isinstance(objective, Objective) else Objective.TIME
-    return prior_from_predictor(read_guide(predictor), problem, space, device or ANY_DEVICE, base)
 
 
 def _measure(

@@ -27,8 +27,7 @@ class Stopping:
             more measurement is expected to gain less than `MIN_GAIN_SHARE` of it.
         seconds: wall time after which no measurement is started.
 
-    Raises:
-        UsageError: a limit is negative.
+    Raises UsageError if a limit is negative.
     """
 
     measurements: int | None = None
@@ -74,8 +73,7 @@ def make_stopping(
         regret: accepted expected regret; with "auto", None is `DEFAULT_REGRET`.
         seconds: maximum wall time.
 
-    Raises:
-        UsageError: the budget is neither a number nor "auto", or below 1.
+    Raises UsageError if the budget is neither a number nor "auto", or below 1.
     """
     if budget == "auto":
         return Stopping(None, DEFAULT_REGRET if regret is None else regret, seconds)

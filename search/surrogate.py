@@ -13,20 +13,19 @@ a neighbor of the best comes instead every few proposals: it needs no smoothness
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from foretune.measurement import Measurement
 from foretune.models.covariance import GroupCovariance, LinearCovariance
 from foretune.models.gaussian_process import GaussianProcess, Posterior
-from foretune.search.acquisition import log_expected_improvement
-from foretune.search.candidates import candidate_pool
-from foretune.search.costs import log_seconds
-from foretune.search.encoding import ConfigurationEncoder
-from foretune.search.experience import Experience, log_losses
-from foretune.search.posterior import SearchPosterior
-from foretune.search.searcher import Searcher
+from foretune.objective import Scalarization
+from foretune.problem import Problem
+from foretune.search.encoding import ConfigurationEncoder, nearest_first
+from foretune.search.posterior import SearchPosterior, log_expected_improvement
+from foretune.search.searcher import Prior, Searcher
 from foretune.search.surrogate_process import (
     FIT_STEPS,
     MULTIPLE,
@@ -36,6 +35,103 @@ from foretune.search.surrogate_process import (
     subsample_measurements,
     surrogate_process,
 )
+from foretune.space import SearchSpace
+
+MAX_ROWS = 300
+"""Maximum number of rows, nearest problems first."""
+FAILURE_LOG = 1.0
+"""A failure counts as the slowest success, or as this much above the median's logarithm."""
+
+
+class Experience:
+    """Measurements of other problems.
+
+    Each problem's values are relative to its own median, because only differences between
+    configurations matter for a choice.
+
+    Attributes:
+        measurements: the nearest to ``problem`` first.
+        log_mean: their prior; 0 without one.
+        residuals: log losses less the prior, relative to the problem's median.
+        problems: the number of each row's problem, from 1.
+    """
+
+    def __init__(
+        self,
+        measurements: Sequence[Measurement],
+        objective: Scalarization,
+        problem: Problem,
+        space: SearchSpace,
+        prior: Prior | None,
+    ) -> None:
+        known = [m for m in measurements if not np.isnan(objective.value_of(m))]
+        self.measurements = nearest_first(known, problem)[:MAX_ROWS]
+        numbers = {p: i for i, p in enumerate(dict.fromkeys(m.problem for m in self.measurements))}
+        self.problems = np.array([numbers[m.problem] + 1.0 for m in self.measurements])
+        self.log_mean = np.zeros(len(self.measurements))
+        if prior is not None:
+            self.log_mean = prior.log_means(self.measurements, space)
+        values = np.array([objective.value_of(m) for m in self.measurements])
+        self.residuals = np.zeros(len(values))
+        for number in np.unique(self.problems):
+            here = self.problems == number
+            residuals = log_losses(values[here]) - self.log_mean[here]
+            self.residuals[here] = residuals - np.median(residuals)
+
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        return len(self.measurements)
+
+
+def log_losses(values: np.ndarray) -> np.ndarray:
+    """Return the log values of one problem, failures (not finite) as slow; zeros if nothing ran."""
+    ran = np.isfinite(values)
+    if not ran.any():
+        return np.zeros(len(values))
+    logs = np.log(values, where=ran, out=np.zeros(len(values)))
+    logs[~ran] = max(logs[ran].max(), np.median(logs[ran]) + FAILURE_LOG)
+    return logs
+
+
+EXPANDED_BEST = 5
+"""Number of best configurations whose neighbors join the pool."""
+MAX_CHANGES = 3
+"""In spaces too large to enumerate, neighbors differ from the best in up to three parameters."""
+
+
+def candidate_pool(
+    searcher: Searcher, max_candidates: int, log_acquisition: np.ndarray | None
+) -> np.ndarray:
+    """Return the sorted indices of all configurations, or of about ``max_candidates``.
+
+    The pool has the measured configurations and the neighbors of the best. Half of the rest have
+    the largest ``log_acquisition``, or are further neighbors in spaces too large to enumerate. The
+    others are random.
+
+    Args:
+        searcher: the searcher whose space is sampled.
+        max_candidates: approximate size of the pool.
+        log_acquisition: acquisition of every configuration; None without a prior.
+    """
+    space, observed = searcher.space, searcher.observed
+    if len(space) <= max_candidates:
+        return np.arange(len(space))
+    best = sorted((i for i in observed if np.isfinite(observed[i])), key=lambda i: observed[i])[
+        :EXPANDED_BEST
+    ]
+    parts = [np.array([*observed], dtype=np.int64)]
+    if best:
+        parts.append(space.neighbor_indices(best))
+        for _ in range(1, MAX_CHANGES if space.is_too_large_to_enumerate else 1):
+            sampled = searcher.rng.choice(parts[-1], min(len(parts[-1]), max_candidates // 200))
+            parts.append(
+                searcher.rng.permutation(space.neighbor_indices(sampled))[: max_candidates // 4]
+            )
+    if log_acquisition is not None:
+        parts.append(np.argpartition(-log_acquisition, max_candidates // 2)[: max_candidates // 2])
+    rest = max(max_candidates - sum(map(len, parts)), max_candidates // 4)
+    return np.unique(np.concatenate([*parts, space.sample_indices(rest, searcher.rng)]))
+
 
 POOL_SIZE = 8000
 """Maximum number of candidates; those of a larger space change as the search learns."""
@@ -45,7 +141,7 @@ PRIOR_CHECKS = (2, 4, 8)
 """With a prior from another device, the proposals after these numbers are far from all others. If
 only the prior's favorites were measured, nothing would show that it is wrong."""
 NEIGHBOR_PERIOD = 4
-"""Without a prior, every n-th proposal is a random neighbor of the best, unless seconds count."""
+"""Without a prior, every n-th proposal is a random neighbor of the best."""
 MIN_P_VALID = 0.05
 """Lower bound of a prior's probabilities to run."""
 
@@ -56,9 +152,8 @@ Fits = dict[tuple[str, ...], tuple[int, GaussianProcess]]
 class SurrogateSearcher(Searcher):
     """Expected improvement under a prior corrected by a Gaussian process.
 
-    Args:
-        args, named: as for `Searcher`.
-        fits: cache that the searches of one kernel share.
+    ``args`` and ``named``: as for `Searcher`; ``fits``: cache that the searches of one kernel
+    share.
     """
 
     uses_prior = True
@@ -105,7 +200,7 @@ class SurrogateSearcher(Searcher):
             return self._farthest(free & runs, chosen, self._encoder.encode)
         if self._can_fit():
             is_turn = count % NEIGHBOR_PERIOD == NEIGHBOR_PERIOD - 1 and self._prior_mean is None
-            if is_turn and self._successes() and not self.costs_s:
+            if is_turn and self._successes():
                 return self._neighbor_of_best(free)
             return self._best_candidate(free, chosen)
         if self._prior_mean is not None:
@@ -215,10 +310,6 @@ class SurrogateSearcher(Searcher):
         if self._successes():
             best = min(np.log(v) for v in self.observed.values() if np.isfinite(v))
             log_acquisition = self._log_acquisition(best, posterior) + np.log(self._p_valid)
-        if self.costs_s:  # improvement per second (Snoek, Larochelle and Adams, NeurIPS 2012)
-            measured = self._encoder.encode(np.array(list(self.costs_s)))
-            candidates = self._encoder.encode(self._pool)
-            log_acquisition -= log_seconds(measured, candidates, self.costs_s, self.rng)
         posterior.drop_pending(len(pending))
         return int(self._pool[np.argmax(np.where(free, log_acquisition, -np.inf))])
 

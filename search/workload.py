@@ -19,6 +19,7 @@ from foretune.errors import UsageError
 from foretune.measurement import Measurement
 from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
+from foretune.search.searcher import AskTell
 from foretune.search.surrogate import Fits, SurrogateSearcher
 from foretune.space import Configuration, SearchSpace
 
@@ -41,8 +42,7 @@ class WorkloadProblem:
         work: proportional to the expected time, for example operations.
         default: the configuration that runs without tuning.
 
-    Raises:
-        UsageError: calls or work are not positive.
+    Raises UsageError if calls or work are not positive.
     """
 
     kernel: str
@@ -63,14 +63,11 @@ class WorkloadProblem:
 WorkloadItem = tuple[WorkloadProblem, Configuration]
 
 
-class WorkloadSearcher:
+class WorkloadSearcher(AskTell[WorkloadItem]):
     """Proposes which problem to measure next, and with which configuration.
 
-    Args:
-        parts: the problems.
-        objective: the minimized value.
-        seed: seed of the searchers.
-        device: the device that is tuned for.
+    ``parts``: the problems; ``objective``: the minimized value; ``device``: the device that is
+    tuned for.
     """
 
     def __init__(
@@ -131,14 +128,6 @@ class WorkloadSearcher:
             self.measured[number].append(measurement)
             self._proposed[number].add(measurement.config)
 
-    def expected_regret(self) -> float:
-        """Return infinity: the regret of a workload is unknown."""
-        return math.inf
-
-    def expected_improvement(self) -> float:
-        """Return infinity: it is unknown."""
-        return math.inf
-
     def choice(self, number: int) -> Configuration:
         """Return the best measured configuration of a part, else the best predicted.
 
@@ -161,7 +150,10 @@ class WorkloadSearcher:
             return part.calls * part.work * self._objective_per_work(part.kernel) / shares
         forecast = self.searcher(number).search_posterior()
         regret = min(1.0 if forecast is None else forecast.expected_regret, 1.0) + REGRET_OFFSET
-        return part.calls * self._expected_objective(number) * regret / shares
+        expected = self._best(number)  # else an estimate from its work
+        if not math.isfinite(expected):
+            expected = part.work * self._objective_per_work(part.kernel)
+        return part.calls * expected * regret / shares
 
     def searcher(self, number: int) -> SurrogateSearcher:
         """Return the searcher of a part, which has all measurements of its kernel."""
@@ -196,15 +188,6 @@ class WorkloadSearcher:
         """Return the smallest measured objective of a part, or infinity."""
         found = [self.objective.value_of(m) for m in self.measured[number]]
         return min((v for v in found if math.isfinite(v)), default=math.inf)
-
-    def _expected_objective(self, number: int) -> float:
-        """Return the smallest measured objective of a part, or an estimate from its work."""
-        best = self._best(number)
-        return (
-            best
-            if math.isfinite(best)
-            else self.parts[number].work * self._objective_per_work(self.parts[number].kernel)
-        )
 
     def _objective_per_work(self, kernel: str) -> float:
         """Return the median objective per work of the kernel, else of all kernels, else 1."""

@@ -14,8 +14,8 @@ from foretune.device import (
     find_device_or_none,
     known_devices,
     read_gpu_table,
+    words,
 )
-from foretune.device_names import words
 from foretune.errors import ForetuneWarning, UnknownName
 
 TABLE = read_gpu_table()

@@ -25,19 +25,19 @@ from foretune.errors import (
 )
 from foretune.files import MAX_COLUMNS, read_arrays, read_bytes, read_json
 from foretune.models import Predictor
-from foretune.models.trees import ubjson
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.forest import ForestModel
+from foretune.models.trees.tree_arrays import read_ubjson
 from foretune.parquet import ParquetFile, read_parquet
 from foretune.problem import Problem
 from foretune.tune.campaign.folder import read_state
 
-SLOW = {"vidur": 4, "predictor, boosted": 4, "predictor, forest": 4, "policy": 20}
+SLOW = {"vidur": 4, "predictor, boosted": 4, "predictor, forest": 4}
 """Decoders that take long -> inputs; of others as many as take 0.1 s or so are read."""
 FAST = ("exported store", "campaign", "recorded calls", "vLLM's tuned file",
         "model's configuration", "prices", "accuracies")  # fmt: skip
 
-NEEDED = {"policy": ("torch", "gymnasium"), "recorded calls": ("torch", "triton")}
+NEEDED = {"recorded calls": ("torch", "triton")}
 """Decoders -> optional packages that they import."""
 
 
@@ -232,7 +232,7 @@ def document():
 
 def boosted(tmp_path, document, change):
     """Load a model after a change to it."""
-    parsed = ubjson.read(document)
+    parsed = read_ubjson(document)
     learner = parsed["learner"]
     tree = learner["gradient_booster"]["model"]["trees"][1]
     for name, values in tree.items():

@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from spoiling import spoil_bytes
 
-from foretune.parquet import ParquetFile
-from foretune.parquet_footer import column_sizes
+from foretune.parquet import ParquetFile, column_sizes
 
 
 @pytest.fixture

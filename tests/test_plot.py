@@ -84,11 +84,6 @@ def test_knobs(tuned, ax):
         plot.contour(tuned, ("work",), ax=ax)
 
 
-def test_parallel_coordinates(tuned, ax):
-    plot.parallel_coordinate(tuned, ax=ax)
-    assert len(ax.get_lines()) == sum(step.status == "ok" for step in tuned.trace)
-
-
 def test_ratios(tuned, ax, tmp_path):
     plot.ratios(tuned, ax=ax)
     assert [t.get_text() for t in ax.get_yticklabels()] == [c.name for c in tuned.contenders[1:]]
@@ -98,7 +93,7 @@ def test_ratios(tuned, ax, tmp_path):
     pyplot.close(other.figure)
 
 
-def test_front_and_power(ax, monkeypatch):
+def test_front(ax, monkeypatch):
     monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
     goals = (Objective.TIME, Objective.ENERGY)
     front = tune_pareto(
@@ -109,11 +104,6 @@ def test_front_and_power(ax, monkeypatch):
     assert ax.get_lines()[1].get_xdata().tolist() == sorted(p.time_ms for p in front.front)
     with pytest.raises(UnknownName, match="power_w"):
         plot.pareto_front(front, y="power", ax=ax)
-    ax.clear()
-    plot.power(pd.DataFrame({"power_w": [1.0, 2.0]}), ax=ax)
-    assert ax.get_lines()[0].get_ydata().tolist() == [1.0, 2.0]
-    with pytest.raises(UsageError, match="not metered"):
-        plot.power(pd.DataFrame({"power_w": [np.nan]}), ax=ax)
 
 
 def test_learning_curve(ax):

@@ -15,32 +15,9 @@ if TYPE_CHECKING:
     from foretune.tune.workload import Calls, WorkloadResult, tune_workload
 
 __all__ = [
-    "PRESETS",
-    "Best",
-    "Calls",
-    "Campaign",
-    "ParetoResult",
-    "Preset",
-    "TuneResult",
-    "Verdict",
-    "WorkloadResult",
-    "run_campaign",
-    "tune_pareto",
-    "tune_problem",
-    "tune_workload",
-]
+    "PRESETS", "Best", "Calls", "Campaign", "ParetoResult", "Preset", "TuneResult", "Verdict",
+    "WorkloadResult", "run_campaign", "tune_pareto", "tune_problem", "tune_workload",
+]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "campaign.campaign": ("PRESETS", "Preset", "run_campaign"),
-            "campaign.observer": ("Campaign",),
-            "pareto": ("ParetoResult", "tune_pareto"),
-            "functions.result": ("Best",),
-            "judge": ("Verdict",),
-            "results": ("TuneResult",),
-            "tuner": ("tune_problem",),
-            "workload": ("Calls", "WorkloadResult", "tune_workload"),
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__)

@@ -26,8 +26,7 @@ from foretune.objective import ConstrainedObjective, Limit, Objective, limitable
 from foretune.problem import Problem
 from foretune.progress import SILENT, Progress
 from foretune.registry import load, registered
-from foretune.search.drivers import run
-from foretune.search.loop import SearchResult, search
+from foretune.search.loop import SearchResult, run, search
 from foretune.search.prior import prior_from_predictor
 from foretune.search.searcher import AskTell, Prior
 from foretune.search.stopping import DEFAULT_BUDGET, Stopping

@@ -12,7 +12,7 @@ from foretune.errors import UsageError
 from foretune.features.candidates import rows_of
 from foretune.models import Predictor
 from foretune.problem import Problem
-from foretune.search.policies.decisions import FAILURE_REWARD, MAX_OBSERVATION, UNOWNED, Decisions
+from foretune.search.policies.decisions import FAILURE_REWARD, MAX_OBSERVATION, Decisions
 from foretune.space import Configuration
 
 
@@ -167,7 +167,7 @@ class PlacementDecisions(Decisions):
         (self.choices,) = widths
         self.tasks = len(self.placements)
         self.steps = max(self.length(task) for task in range(self.tasks))
-        self.owners = np.full(4 * self.choices + 3, UNOWNED)
+        self.width = 4 * self.choices + 3
         self._reference = np.array([p.total_ms(p.greedy()[None, :])[0] for p in placements])
 
     def length(self, task: int) -> int:
@@ -182,7 +182,7 @@ class PlacementDecisions(Decisions):
         share of that which the remaining operators' fastest choices would take; their share of the
         least latency; and whether this is the first operator.
         """
-        seen = np.zeros((len(tasks), len(self.owners)), dtype=np.float32)
+        seen = np.zeros((len(tasks), self.width), dtype=np.float32)
         for task in np.unique(tasks):
             if chosen.shape[1] < self.length(task):
                 here = tasks == task

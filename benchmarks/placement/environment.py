@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import gymnasium
 
-from foretune.search.policies.environment import DecisionEnv, DecisionVectorEnv
+from foretune.search.policies.environment import DecisionEnv
 from placement.decisions import Placement, PlacementDecisions
 from placement.tensors import TensorDecisions, TensorGraph
 
@@ -20,13 +20,6 @@ class PlaceEnv(DecisionEnv):
         super().__init__(PlacementDecisions(placements), render_mode)
 
 
-class PlaceVectorEnv(DecisionVectorEnv):
-    """Many placements at once."""
-
-    def __init__(self, placements: Sequence[Placement], num_envs: int = 1) -> None:
-        super().__init__(PlacementDecisions(placements), num_envs)
-
-
 class PlaceTensorsEnv(DecisionEnv):
     """Chooses a memory for one tensor after the other (`TensorDecisions`)."""
 
@@ -34,10 +27,5 @@ class PlaceTensorsEnv(DecisionEnv):
         super().__init__(TensorDecisions(graphs), render_mode)
 
 
-for name, single, vector in (
-    ("Place-v0", "PlaceEnv", f"{__name__}:PlaceVectorEnv"),
-    ("PlaceTensors-v0", "PlaceTensorsEnv", None),
-):
-    gymnasium.register(
-        id=f"foretune/{name}", entry_point=f"{__name__}:{single}", vector_entry_point=vector
-    )
+for name, kind in (("Place-v0", "PlaceEnv"), ("PlaceTensors-v0", "PlaceTensorsEnv")):
+    gymnasium.register(id=f"foretune/{name}", entry_point=f"{__name__}:{kind}")

@@ -97,20 +97,16 @@ def read_guide(source: PredictorSource) -> "Predictor | GuideModel":
     if name.endswith(".onnx"):
         return onnx_guide(name)
     if name.startswith(MLFLOW_PREFIXES):
-        return _read_from_mlflow(name)
+        from foretune.models.predictor import Predictor
+
+        with downloaded_model(name) as folder:
+            saved = _predictor_folder(folder)
+            if (saved / CARD).exists():
+                return Predictor.load(saved)
+            return mlflow_guide(connect(), str(folder), name)
     if is_code_location(name) and not Path(name).is_dir():
         return make_guide(object_at(name), name)
     return read_predictor(source)
-
-
-def _read_from_mlflow(name: str) -> "Predictor | GuideModel":
-    from foretune.models.predictor import Predictor
-
-    with downloaded_model(name) as folder:
-        saved = _predictor_folder(folder)
-        if (saved / CARD).exists():
-            return Predictor.load(saved)
-        return mlflow_guide(connect(), str(folder), name)
 
 
 def find_search_predictor(
@@ -188,8 +184,7 @@ def downloaded_model(name: str) -> Iterator[Path]:
     uri = mlflow.get_tracking_uri()
     with tempfile.TemporaryDirectory(prefix="foretune-") as folder:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # warnings inside MLflow
+            with warnings.catch_warnings(action="ignore"):  # inside MLflow
                 path = mlflow.artifacts.download_artifacts(artifact_uri=name, dst_path=folder)
         except (mlflow.exceptions.MlflowException, OSError) as e:
             reason = str(root_cause(e)).partition("\n")[0][:200]

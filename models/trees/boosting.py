@@ -11,8 +11,7 @@ import numpy as np
 from foretune.files import read_bytes
 from foretune.lazy import require
 from foretune.models.trees.regressor import Regressor, threads_for
-from foretune.models.trees.tree_arrays import TreeArrays, parse_learner
-from foretune.models.trees.ubjson import zeroed
+from foretune.models.trees.tree_arrays import TreeArrays, parse_learner, zero_fields
 
 MAX_ARRAY_ROWS = 4
 """Up to this many rows use the tree arrays: calling XGBoost takes longer."""
@@ -97,7 +96,7 @@ class BoostingModel(Regressor):
     def save(self, path: Path) -> None:
         """Write XGBoost's UBJ, compressed, with `UNUSED_NODE_FIELDS` zeroed."""
         raw = bytes(self.booster_.save_raw("ubj"))
-        path.write_bytes(gzip.compress(zeroed(raw, UNUSED_NODE_FIELDS), mtime=0))
+        path.write_bytes(gzip.compress(zero_fields(raw, UNUSED_NODE_FIELDS), mtime=0))
 
     @classmethod
     def load(cls, path: Path) -> Self:

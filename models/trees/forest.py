@@ -16,11 +16,8 @@ NODE_FIELDS = ("left_child", "right_child", "feature", "threshold", "missing_go_
 class ForestModel(Regressor):
     """A forest of full-depth trees.
 
-    Args:
-        trees: number of trees.
-        columns: share of the features considered per split.
-        min_leaf_rows: minimum rows in a leaf.
-        seed: random seed.
+    ``trees``: number of trees; ``columns``: share of the features considered per split;
+    ``min_leaf_rows``: minimum rows in a leaf.
     """
 
     suffix = ".npz"

@@ -1,130 +1,99 @@
-"""Baselines that a model must beat; shown in every table.
+"""Baselines that a model must beat; shown in every table."""
 
-Each is a scikit-learn estimator from run tables to values of one target. Where a baseline has no
-prediction (a row without neighbors, a new problem), the calibrated roofline is used.
-"""
-
-from typing import Any, Self
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
 
 from foretune.family import Family
-from foretune.features.featureset import Estimator, FeatureSet, RegressorMixin
+from foretune.features.featureset import FeatureSet
 from foretune.features.roofline import row_roofline_ms
 from foretune.models.neighbors import NeighborIndex
 from foretune.models.targets import Target, TargetScale
 from foretune.models.validation.splits import group_columns
 
+BASELINES = (
+    "roofline", "calibrated roofline", "problem median", "nearest neighbor", "grid interpolation",
+)  # fmt: skip
 MAX_NEIGHBOR_ROWS = 20_000
 
 
-class Baseline(RegressorMixin, Estimator):
-    """Predicts one target of a run table without a learned model."""
+def predict_baselines(
+    target: Target,
+    family: Family | None,
+    known: pd.DataFrame,
+    test: pd.DataFrame,
+    names: Sequence[str] = BASELINES,
+) -> dict[str, np.ndarray]:
+    """Return what baselines that learned from ``known`` predict for the rows ``test``, by name.
 
-    def __init__(self, target: Target = "time_ms", family: Family | None = None) -> None:
-        self.target = target
-        self.family = family
-
-    def fit(self, runs: pd.DataFrame, y: Any = None) -> Self:
-        """Fit to rows that all have the target."""
-        self.features_ = FeatureSet(self.family).fit(runs)
-        log_target = np.log(runs[self.target].to_numpy(dtype=float))
-        self.scale_ = TargetScale.fit(self.target, self.features_, runs, log_target)
-        log_ratio = log_target - self._log_unit(runs)
-        self.center_ = float(np.median(log_ratio))
-        self._fit(runs, log_ratio)
-        return self
-
-    def predict(self, runs: pd.DataFrame) -> np.ndarray:
-        """Return one value per row."""
-        log_ratio = self._log_ratio(runs)
-        log_value = np.where(np.isnan(log_ratio), self.center_, log_ratio)
-        return np.asarray(np.exp(log_value + self._log_unit(runs)))
-
-    def _log_unit(self, runs: pd.DataFrame) -> np.ndarray:
-        return self.scale_.log_unit(self.features_, runs) + self.scale_.log_scale(runs)
-
-    def _fit(self, runs: pd.DataFrame, log_ratio: np.ndarray) -> None:
-        """Fit to the log of the target over its unit."""
-
-    def _log_ratio(self, runs: pd.DataFrame) -> np.ndarray:
-        """Return the log of the target over its unit; NaN without a prediction."""
-        return np.full(len(runs), np.nan)
-
-
-class Roofline(Baseline):
-    """The plain bound; nothing is fitted."""
-
-    def predict(self, runs: pd.DataFrame) -> np.ndarray:
-        """Return the roofline time; NaN if unknown, and for power."""
-        if self.target != "time_ms":
-            return np.full(len(runs), np.nan)
-        return row_roofline_ms(self.family, runs)
+    All rows of ``known`` have the target. The roofline is the plain bound; calibrated, its overhead
+    and efficiencies are fitted per format, over all devices. Both are NaN where they are unknown.
+    Where another has no prediction (a row without neighbors, a new problem), the calibrated
+    roofline is used.
+    """
+    features = FeatureSet(family).fit(known)
+    log_target = np.log(known[target].to_numpy(dtype=float))
+    scale = TargetScale.fit(target, features, known, log_target)
+    known_unit, unit = (
+        scale.log_unit(features, rows) + scale.log_scale(rows) for rows in (known, test)
+    )
+    log_ratio = log_target - known_unit
+    calibrated = np.full(len(test), np.median(log_ratio))
+    roofline_ms = row_roofline_ms(family, test)
+    found = {}
+    for name in names:
+        if name == "roofline":
+            found[name] = roofline_ms if target == "time_ms" else np.full(len(test), np.nan)
+            continue
+        predicted = calibrated
+        if name in _LOG_RATIOS:
+            predicted = _LOG_RATIOS[name](features, known, log_ratio, test)
+        predicted = np.exp(np.where(np.isnan(predicted), calibrated, predicted) + unit)
+        unknown = (name == "calibrated roofline") & ~np.isfinite(roofline_ms)
+        found[name] = np.where(unknown, np.nan, predicted)
+    return found
 
 
-class Calibrated(Baseline):
-    """Overhead and efficiencies fitted per format, over all devices (`CalibratedRoofline`)."""
-
-    def predict(self, runs: pd.DataFrame) -> np.ndarray:
-        """Return one value per row; NaN where there is no roofline."""
-        known = np.isfinite(row_roofline_ms(self.family, runs))
-        return np.where(known, super().predict(runs), np.nan)
-
-
-class ProblemMedian(Baseline):
-    """The median of a problem's runs: hard to beat where configurations matter little."""
-
-    def _fit(self, runs: pd.DataFrame, log_ratio: np.ndarray) -> None:
-        self.columns_ = group_columns(runs, "task")
-        table = runs[self.columns_].assign(rest=log_ratio)
-        by = table.groupby(self.columns_, dropna=False, observed=True)["rest"]
-        self.medians_ = by.median().reset_index()
-
-    def _log_ratio(self, runs: pd.DataFrame) -> np.ndarray:
-        merged = runs[self.columns_].merge(self.medians_, how="left", on=self.columns_)
-        return merged["rest"].to_numpy(dtype=float)
+def _problem_median(
+    features: FeatureSet, known: pd.DataFrame, log_ratio: np.ndarray, test: pd.DataFrame
+) -> np.ndarray:
+    """Return the median of each problem's runs: hard to beat if configurations matter little."""
+    columns = group_columns(known, "task")
+    by = known[columns].assign(rest=log_ratio).groupby(columns, dropna=False, observed=True)["rest"]
+    merged = test[columns].merge(by.median().reset_index(), how="left", on=columns)
+    return merged["rest"].to_numpy(dtype=float)
 
 
-class NearestNeighbor(Baseline):
-    """The nearest training row by standardized features, among at most 20,000 rows."""
+def _nearest_neighbor(
+    features: FeatureSet, known: pd.DataFrame, log_ratio: np.ndarray, test: pd.DataFrame
+) -> np.ndarray:
+    """Return that of the nearest known row by standardized features, among at most 20,000."""
+    from sklearn.neighbors import KNeighborsRegressor
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
 
-    def _fit(self, runs: pd.DataFrame, log_ratio: np.ndarray) -> None:
-        from sklearn.neighbors import KNeighborsRegressor
-        from sklearn.pipeline import make_pipeline
-        from sklearn.preprocessing import StandardScaler
-
-        rng = np.random.default_rng(0)
-        some = rng.permutation(len(runs))[:MAX_NEIGHBOR_ROWS]
-        X = np.nan_to_num(self.features_.transform(runs.iloc[some]).to_numpy())
-        self.model_ = make_pipeline(StandardScaler(), KNeighborsRegressor(1)).fit(
-            X, log_ratio[some]
-        )
-
-    def _log_ratio(self, runs: pd.DataFrame) -> np.ndarray:
-        X = np.nan_to_num(self.features_.transform(runs).to_numpy())
-        return np.asarray(self.model_.predict(X))
+    some = np.random.default_rng(0).permutation(len(known))[:MAX_NEIGHBOR_ROWS]
+    X, wanted = (
+        np.nan_to_num(features.transform(rows).to_numpy()) for rows in (known.iloc[some], test)
+    )
+    model = make_pipeline(StandardScaler(), KNeighborsRegressor(1)).fit(X, log_ratio[some])
+    return np.asarray(model.predict(wanted))
 
 
-class GridInterpolation(Baseline):
-    """Interpolation between neighboring runs along every axis (`NeighborIndex`)."""
-
-    def _fit(self, runs: pd.DataFrame, log_ratio: np.ndarray) -> None:
-        self.neighbor_index_ = NeighborIndex.from_runs(runs)
-        self.positions_, self.values_ = self.neighbor_index_.locate(runs), log_ratio
-        self.neighbor_index_.measure_axes(self.positions_, log_ratio)
-
-    def _log_ratio(self, runs: pd.DataFrame) -> np.ndarray:
-        neighbors = self.neighbor_index_.neighbor_features(
-            self.positions_, self.values_, self.neighbor_index_.locate(runs)
-        )
-        return neighbors[:, -2].astype(float)
+def _grid_interpolation(
+    features: FeatureSet, known: pd.DataFrame, log_ratio: np.ndarray, test: pd.DataFrame
+) -> np.ndarray:
+    """Return the interpolation between neighboring runs along every axis (`NeighborIndex`)."""
+    index = NeighborIndex.from_runs(known)
+    positions = index.locate(known)
+    index.measure_axes(positions, log_ratio)
+    return index.neighbor_features(positions, log_ratio, index.locate(test))[:, -2].astype(float)
 
 
-BASELINES: dict[str, type[Baseline]] = {
-    "roofline": Roofline,
-    "calibrated roofline": Calibrated,
-    "problem median": ProblemMedian,
-    "nearest neighbor": NearestNeighbor,
-    "grid interpolation": GridInterpolation,
+_LOG_RATIOS: dict[str, Callable[..., np.ndarray]] = {
+    "problem median": _problem_median,
+    "nearest neighbor": _nearest_neighbor,
+    "grid interpolation": _grid_interpolation,
 }
+"""Baseline -> its log of the target over its unit; NaN without a prediction."""

@@ -5,7 +5,6 @@ No table is refused: a few impossible rows are left out, and a warning asks abou
 
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 
 import numpy as np
 import pandas as pd
@@ -189,14 +188,6 @@ def warn_about_data(
     found += _near_duplicates(runs)
     for text in found:
         warnings.warn(text, DataWarning, stacklevel=3)
-
-
-@contextmanager
-def silence_warnings() -> Iterator[None]:
-    """Suppress `DataWarning`, for rows already reported."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DataWarning)
-        yield
 
 
 def _unknown_formats(family: Family | None, runs: pd.DataFrame) -> Iterator[str]:

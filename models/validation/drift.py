@@ -95,25 +95,22 @@ def check_drift(predictor: Predictor, fresh: pd.DataFrame) -> dict[Target, Drift
 
 
 def _drift(predictor: Predictor, rows: pd.DataFrame, target: Target) -> Drift:
-    predicted = predictor.predict(rows)
-    truth = rows[target].to_numpy(float)
-    log_errors = np.log(truth / predicted[target].to_numpy())
-    inside = (truth >= predicted[f"{target}_low"]) & (truth <= predicted[f"{target}_high"])
-    groups = task_numbers(rows)
-    problems = len(np.unique(groups))
-    coverage = float(inside.mean())
-    min_coverage = _min_coverage(inside.to_numpy(float), groups)
-    holdout_spread = max(
-        predictor.log_spread(target, d) for d in rows["device"].astype(str).unique()
-    )
-    spread = max(holdout_spread, _interval_spread(predicted, target))
-    limit = _bias_limit(problems, spread)
-    bias = float(np.median(log_errors))
+    predicted, truth = predictor.predict(rows), rows[target].to_numpy(float)
+    value, low, high = (predicted[f"{target}{end}"].to_numpy() for end in ("", "_low", "_high"))
+    log_errors, groups = np.log(truth / value), task_numbers(rows)
+    inside, problems = (truth >= low) & (truth <= high), len(np.unique(groups))
+    coverage, min_coverage = float(inside.mean()), _min_coverage(inside.astype(float), groups)
+    devices = rows["device"].astype(str).unique()
+    # Fresh rows may be harder than the hold-outs, or outside the training range.
+    width = float(np.median(np.log(high / low)) / 2.0 / norm.ppf((1 + CONFIDENCE) / 2))
+    spread = max(width, *(predictor.log_spread(target, device) for device in devices))
+    limit, bias = _bias_limit(problems, spread), float(np.median(log_errors))
     log_changes = _log_changes(predictor.measured_runs(), rows, target)
-    low, high = (
-        median_interval(log_changes) if len(log_changes) >= MIN_REPEATS else (-np.inf, np.inf)
-    )
-    change = float(np.median(log_changes)) if len(log_changes) else np.nan
+    change, change_low, change_high = np.nan, -np.inf, np.inf
+    if len(log_changes):
+        change = float(np.median(log_changes))
+    if len(log_changes) >= MIN_REPEATS:
+        change_low, change_high = median_interval(log_changes)
     reasons = []
     if coverage < min_coverage:
         reasons.append(
@@ -126,27 +123,20 @@ def _drift(predictor: Predictor, rows: pd.DataFrame, target: Target) -> Drift:
             f"measurements are {_describe_shift(bias)} predictions, the hold-outs' limit is "
             f"{_percent(float(np.expm1(limit)))}"
         )
-    if (low > 0 or high < 0) and abs(change) > np.log1p(MIN_BIAS):
+    if (change_low > 0 or change_high < 0) and abs(change) > np.log1p(MIN_BIAS):
         reasons.append(
             f"{len(log_changes)} runs that are also in training are {_describe_shift(change)} "
             "their earlier value"
         )
     return Drift(
-        target=target,
-        rows=len(rows),
-        problems=problems,
-        coverage=coverage,
-        min_coverage=min_coverage,
+        target, len(rows), problems, coverage, min_coverage,
         median_error=float(np.median(np.abs(np.expm1(-log_errors)))),
         expected_error=float(np.expm1(spread * norm.ppf(0.75))),
-        bias=float(np.expm1(bias)),
-        bias_limit=float(np.expm1(limit)),
-        repeats=len(log_changes),
-        change=float(np.expm1(change)),
-        change_low=float(np.expm1(low)),
-        change_high=float(np.expm1(high)),
+        bias=float(np.expm1(bias)), bias_limit=float(np.expm1(limit)),
+        repeats=len(log_changes), change=float(np.expm1(change)),
+        change_low=float(np.expm1(change_low)), change_high=float(np.expm1(change_high)),
         reasons=tuple(reasons),
-    )
+    )  # fmt: skip
 
 
 def _min_coverage(inside: np.ndarray, groups: np.ndarray) -> float:
@@ -174,15 +164,6 @@ def _design_effect(values: np.ndarray, groups: np.ndarray) -> float:
     total = between + (size - 1) * within
     correlation = float(np.clip((between - within) / total, 0.0, 1.0)) if total > 0 else 0.0
     return 1.0 + (n / k - 1.0) * correlation
-
-
-def _interval_spread(predicted: pd.DataFrame, target: Target) -> float:
-    """Return the standard deviation of log errors that the rows' intervals imply.
-
-    Fresh rows may be harder than the hold-outs, or outside the training range.
-    """
-    widths = np.log(predicted[f"{target}_high"] / predicted[f"{target}_low"]) / 2.0
-    return float(widths.median() / norm.ppf((1 + CONFIDENCE) / 2))
 
 
 def _bias_limit(problems: int, spread: float) -> float:

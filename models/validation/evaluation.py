@@ -1,5 +1,6 @@
 """Cross-validation beside baselines, and the error by number of runs."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -10,12 +11,12 @@ from sklearn.base import clone
 
 from foretune.datasets.runs import newest_runs, problems_of
 from foretune.datasets.schema import validate
-from foretune.errors import PredictorError, UnknownName
+from foretune.errors import DataWarning, PredictorError, UnknownName
 from foretune.models.predictor import Predictor
 from foretune.models.repeats import NO_MATCH, matching_rows
 from foretune.models.targets import MIN_ROWS, Target, measured_rows, usable_rows
-from foretune.models.validation.baselines import BASELINES
-from foretune.models.validation.data_checks import drop_implausible, silence_warnings
+from foretune.models.validation.baselines import predict_baselines
+from foretune.models.validation.data_checks import drop_implausible
 from foretune.models.validation.metrics import score
 from foretune.models.validation.splits import DEFAULT_SPLITS, Split, fold_of_rows, task_numbers
 
@@ -169,7 +170,7 @@ def _predict_folds(
             continue
         fold_predictor: Predictor = clone(predictor).set_params(targets=targets)
         try:
-            with silence_warnings():
+            with warnings.catch_warnings(action="ignore", category=DataWarning):
                 fold_predictor.fit(all_runs[folds_of_all_runs != fold])
             for target in targets:
                 table = _predict_fold(fold_predictor, known[target], test[target], target)
@@ -197,10 +198,8 @@ def _predict_fold(
             "twin": [p in known_problems for p in problems],
         }
     )
-    for name, kind in BASELINES.items():
-        baseline = kind(target, fold_predictor.features_.family).fit(known)
-        table[f"baseline {name}"] = baseline.predict(test)
-    return table
+    found = predict_baselines(target, fold_predictor.features_.family, known, test)
+    return table.assign(**{f"baseline {name}": values for name, values in found.items()})
 
 
 def _scores(table: pd.DataFrame, model: str) -> dict[str, dict[str, float]]:
@@ -245,7 +244,7 @@ def learning_curve(
         except PredictorError:  # too few to learn from
             continue
         subset_predictor: Predictor = clone(predictor).set_params(targets=(target,))
-        with silence_warnings():
+        with warnings.catch_warnings(action="ignore", category=DataWarning):
             subset_predictor.fit(all_runs[np.isin(newest, sampled)])
         scores = evaluate_predictor(subset_predictor, test)[target]
         kept = {name: scores[name] for name in ("mape", "median_ape", "coverage90")}

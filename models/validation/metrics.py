@@ -72,8 +72,7 @@ def _by_group(
 
 
 def _spearman(truth: np.ndarray, prediction: np.ndarray) -> float:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConstantInputWarning)
+    with warnings.catch_warnings(action="ignore", category=ConstantInputWarning):
         return float(spearmanr(truth, prediction).statistic)
 
 

@@ -7,9 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from optuna.distributions import (
     BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
 )
 from optuna.samplers import BaseSampler, TPESampler
 from optuna.study import Study, StudyDirection
@@ -19,11 +16,15 @@ from foretune.device import Device
 from foretune.errors import UsageError
 from foretune.models.covariance import LinearCovariance
 from foretune.models.gaussian_process import GaussianProcess, Posterior
-from foretune.models.saved.lookup import NONE, PredictorSource
+from foretune.models.predictor import Predictor
+from foretune.models.saved.guides import SearchPredictor
+from foretune.models.saved.lookup import NONE, PredictorSource, read_guide
 from foretune.objective import Objective
-from foretune.search.acquisition import log_expected_improvement, log_probability_below
-from foretune.search.optuna.belief import PredictorPrior
+from foretune.problem import Problem
+from foretune.search.encoding import KernelRuns
 from foretune.search.optuna.study_space import SUGGESTED, Dimensions, Observations, StudyHistory
+from foretune.search.posterior import log_expected_improvement, log_probability_below
+from foretune.search.prior import ANY_DEVICE, predict_runs
 from foretune.search.surrogate import PRIOR_CHECKS
 from foretune.search.surrogate_process import (
     FIT_STEPS,
@@ -34,7 +35,62 @@ from foretune.search.surrogate_process import (
     subsample_measurements,
     surrogate_process,
 )
+from foretune.space import Configuration
 from foretune.values import Value
+
+MIN_P_VALID = 0.05
+"""Lower bound of a predicted probability to run."""
+
+
+class PredictorPrior:
+    """Predicts log values of a problem's configurations, each once.
+
+    Args:
+        named: the predictor or any model (`foretune.models.saved.lookup`).
+        problem: the problem that is tuned.
+        device: the device; None is the predictor's only training device, or none in particular.
+        objective: the value that the study minimizes.
+
+    Raises PredictorError, TrackingError, UsageError if there is no such predictor, no problem is
+    given, or the predictor has several training devices and none is named.
+    """
+
+    def __init__(
+        self,
+        named: PredictorSource,
+        problem: Mapping[str, Value] | None,
+        device: Device | None = None,
+        objective: Objective = Objective.TIME,
+    ) -> None:
+        if problem is None:
+            raise UsageError("a predictor needs the problem: give problem={'M': …, 'N': …}")
+        model = read_guide(named)
+        self._problem, self._objective = Problem(problem), objective
+        if device is None:
+            device = model.device() if isinstance(model, Predictor) else ANY_DEVICE
+        guide = SearchPredictor.for_device(model, device)
+        self._predictor, self._device = guide.predictor, device
+        self._known: dict[Configuration, tuple[float, float]] = {}
+        self.foreign = bool(guide.mismatch)
+        """Whether it comes from another device, which the sampler checks early."""
+        self.spread = guide.log_spread(device)
+        """Standard deviation of its log errors."""
+
+    def predict(self, params: Sequence[Mapping[str, Any]]) -> tuple[np.ndarray, np.ndarray]:
+        """Return predicted log values and probabilities to run.
+
+        Raises PredictorError if a parameter that it learned from is missing.
+        """
+        configs = [Configuration(p) for p in params]
+        if new := [c for c in dict.fromkeys(configs) if c not in self._known]:
+            rows = KernelRuns([self._problem] * len(new), new, [{}] * len(new))
+            predicted = predict_runs(self._predictor, rows, self._device, self._objective)
+            self._known.update(
+                zip(new, zip(*(s.tolist() for s in predicted), strict=True), strict=True)
+            )
+        logs, valid = np.array([self._known[c] for c in configs]).reshape(-1, 2).T
+        return logs, np.maximum(valid, MIN_P_VALID)
+
 
 INITIAL_DESIGN_SIZE = 8
 """Trials of the initial design."""
@@ -52,7 +108,7 @@ _SUGGEST_LOCK = threading.Lock()
 
 
 class _Fit(NamedTuple):
-    search_space: dict[str, BaseDistribution]
+    search_space: Mapping[str, BaseDistribution]
     trials: int
     process: GaussianProcess
 
@@ -100,8 +156,7 @@ class SurrogateSampler(BaseSampler):
         search_space: the parameters, so that the first trial is suggested as a whole; otherwise the
             independent sampler suggests it.
 
-    Raises:
-        PredictorError, TrackingError, UsageError: the predictor cannot be used.
+    Raises PredictorError, TrackingError, UsageError if the predictor cannot be used.
     """
 
     def __init__(
@@ -125,7 +180,7 @@ class SurrogateSampler(BaseSampler):
         self._search_space = search_space
         self._constants: dict[str, Any] = {}
         """Parameters with one value, which the predictor also needs."""
-        self._random_rows: tuple[dict[str, BaseDistribution], np.ndarray] | None = None
+        self._random_rows: tuple[Mapping[str, BaseDistribution], np.ndarray] | None = None
         """Random rows of a large search space, kept because each is predicted."""
         self._fits: dict[str, _Fit] = {}
         """The last fit of each process, where the next one starts."""
@@ -143,7 +198,8 @@ class SurrogateSampler(BaseSampler):
         """Return the parameters that all complete trials have, without those with one value."""
         space = self._history_of(study).common_parameters() or self._search_space
         single = {name: d for name, d in (space or {}).items() if d.single()}
-        self._constants = {name: _only_value(d) for name, d in single.items()}
+        only = {name: getattr(d, "low", 0.0) for name, d in single.items()}  # 0: the only choice
+        self._constants = {name: single[name].to_external_repr(v) for name, v in only.items()}
         return {name: d for name, d in sorted((space or {}).items()) if name not in single}
 
     def sample_relative(
@@ -156,8 +212,8 @@ class SurrogateSampler(BaseSampler):
             raise UsageError("a predictor knows one objective: minimize its time, or its objective")
         dimensions = Dimensions(search_space)
         with _SUGGEST_LOCK, one_blas_thread():
-            evidence = self._history_of(study).read(search_space, dimensions, self._rng)
-            row = self._suggest(search_space, dimensions, evidence)
+            evidence = self._history_of(study).read(dimensions, self._rng)
+            row = self._suggest(dimensions, evidence)
             suggested = dict(zip(search_space, row.tolist(), strict=True))
             study._storage.set_trial_system_attr(trial._trial_id, SUGGESTED, suggested)
         return dimensions.params(row)
@@ -195,12 +251,11 @@ class SurrogateSampler(BaseSampler):
 
     def _suggest(
         self,
-        search_space: dict[str, BaseDistribution],
         dimensions: Dimensions,
         evidence: Observations,
     ) -> np.ndarray:
         """Return the next row."""
-        candidates = self._candidates(search_space, dimensions, evidence)
+        candidates = self._candidates(dimensions, evidence)
         others = np.vstack([evidence.finished, evidence.running])
         ran, prior = np.isfinite(evidence.losses).any(), self._prior
         if prior is None:
@@ -215,16 +270,14 @@ class SurrogateSampler(BaseSampler):
             return candidates[np.argmin(logs - np.log(valid))]
         score = np.log(valid)
         if evidence.feasible.any():
-            posterior, best = self._objective_posterior(
-                search_space, dimensions, evidence, candidates, logs
-            )
+            posterior, best = self._objective_posterior(dimensions, evidence, candidates, logs)
             score += log_expected_improvement(posterior, best)
         if (evidence.violations > 0).any():
             known = np.flatnonzero(np.isfinite(evidence.violations))
             known = known[subsample_measurements(evidence.violations[known], self._rng)]
             X, y = dimensions.points(evidence.finished[known]), evidence.violations[known]
             process = surrogate_process(X.shape[1])
-            process = self._fitted("constraints", process, search_space, X, y, evidence)
+            process = self._fitted("constraints", process, dimensions, X, y, len(evidence.finished))
             constraint = Posterior(process, X, y, dimensions.points(candidates))
             constraint.add(dimensions.points(evidence.running))
             score += log_probability_below(constraint, 0.0)
@@ -232,7 +285,6 @@ class SurrogateSampler(BaseSampler):
 
     def _objective_posterior(
         self,
-        search_space: dict[str, BaseDistribution],
         dimensions: Dimensions,
         evidence: Observations,
         candidates: np.ndarray,
@@ -266,7 +318,7 @@ class SurrogateSampler(BaseSampler):
         y -= prior_mean[: len(y)]
         offset = float(np.median(y[ran]))
         process = self._fitted(
-            "objective", process, search_space, X[: len(y)], y - offset, evidence
+            "objective", process, dimensions, X[: len(y)], y - offset, len(evidence.finished)
         )
         posterior = Posterior(
             process, X[: len(y)], y - offset, X[-len(candidates) :],
@@ -283,16 +335,12 @@ class SurrogateSampler(BaseSampler):
 
     def _candidates(
         self,
-        search_space: dict[str, BaseDistribution],
         dimensions: Dimensions,
         evidence: Observations,
     ) -> np.ndarray:
         """Return candidate rows; in a finite search space, untried ones only."""
-        n = int(
-            np.clip(
-                MAX_COVARIANCE_SIZE / max(len(evidence.finished), 1), MIN_CANDIDATES, MAX_GRID_SIZE
-            )
-        )
+        affordable = MAX_COVARIANCE_SIZE / max(len(evidence.finished), 1)
+        n = int(np.clip(affordable, MIN_CANDIDATES, MAX_GRID_SIZE))
         listed = np.prod(dimensions.sizes) <= MAX_GRID_SIZE
         if listed:
             rows = dimensions.grid()
@@ -300,8 +348,9 @@ class SurrogateSampler(BaseSampler):
             rows = dimensions.random(n // 2, self._rng)
         else:
             n = MIN_CANDIDATES
-            if self._random_rows is None or self._random_rows[0] != search_space:
-                self._random_rows = search_space, dimensions.random(MAX_GRID_SIZE, self._rng)
+            if self._random_rows is None or self._random_rows[0] != dimensions.search_space:
+                grid = dimensions.random(MAX_GRID_SIZE, self._rng)
+                self._random_rows = dimensions.search_space, grid
             rows = self._random_rows[1]
         near = rows[:0]
         if evidence.feasible.any() and not (listed and len(rows) <= n):
@@ -329,28 +378,15 @@ class SurrogateSampler(BaseSampler):
         return int(np.argmax(squares.sum(axis=2).min(axis=1)))
 
     def _fitted(
-        self,
-        key: str,
-        process: GaussianProcess,
-        search_space: dict[str, BaseDistribution],
-        X: np.ndarray,
-        y: np.ndarray,
-        evidence: Observations,
-    ) -> GaussianProcess:
+        self, key: str, process: GaussianProcess, dimensions: Dimensions,
+        X: np.ndarray, y: np.ndarray, trials: int,
+    ) -> GaussianProcess:  # fmt: skip
         """Return a fitted process; it is refitted when the data has grown enough."""
-        last, trials = self._fits.get(key), len(evidence.finished)
-        if last and last.search_space == search_space:
+        last = self._fits.get(key)
+        if last and last.search_space == dimensions.search_space:
             process = last.process
             if last.trials <= trials < REFIT_FACTOR * last.trials:
                 return process
         process = process.fitted(X, y, FIT_STEPS)
-        self._fits[key] = _Fit(search_space, trials, process)
+        self._fits[key] = _Fit(dimensions.search_space, trials, process)
         return process
-
-
-def _only_value(distribution: BaseDistribution) -> Any:
-    """Return the only value of a distribution."""
-    if isinstance(distribution, CategoricalDistribution):
-        return distribution.choices[0]
-    assert isinstance(distribution, (FloatDistribution, IntDistribution))
-    return distribution.low

@@ -1,23 +1,21 @@
 """Samplers of Optuna (Akiba et al., KDD 2019) as searchers."""
 
-import contextlib
 import math
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, IntDistribution
+from optuna.samplers import BaseSampler
+from optuna.trial import Trial, TrialState, create_trial
 
 from foretune.errors import UsageError
 from foretune.lazy import require
 from foretune.search.searcher import Searcher
 from foretune.space import Configuration
 from foretune.values import Value
-
-if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
-    from optuna.samplers import BaseSampler
-    from optuna.trial import Trial
 
 MAX_RETRIES = 20
 """Invalid or repeated proposals before the nearest free configuration is taken."""
@@ -37,33 +35,31 @@ class OptunaSearcher(Searcher):
             values, strings as choices. The seed does not apply to ``sampler``.
         sampler: the sampler; it serves one search only.
 
-    Raises:
-        UsageError: there is no sampler.
+    Raises UsageError if there is no sampler.
     """
 
-    def __init__(self, *args: Any, sampler: "BaseSampler | None" = None, **named: Any) -> None:
+    def __init__(self, *args: Any, sampler: BaseSampler | None = None, **named: Any) -> None:
         self._sampler = sampler
         super().__init__(*args, **named)
 
     def _prepare(self) -> None:
-        import optuna
-
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         self._distributions = {n: self.distribution(v) for n, v in self.space.parameters.items()}
-        with _without_warnings():
+        with warnings.catch_warnings(action="ignore"):  # experimental features
             self._study = optuna.create_study(sampler=self.make_sampler())
         self._pending_trials: dict[int, Trial] = {}
         """Trials without a result, by configuration number."""
 
-    def make_sampler(self) -> "BaseSampler":
+    def make_sampler(self) -> BaseSampler:
         """Return the sampler of a new search."""
         if self._sampler is None:
             raise UsageError("give a sampler: OptunaSearcher(space, sampler=…)")
         return self._sampler
 
-    def distribution(self, values: Sequence[Value]) -> "BaseDistribution":
+    def distribution(self, values: Sequence[Value]) -> BaseDistribution:
         """Return Optuna's distribution of a parameter: a range of positions, or choices."""
-        return _choices(values) if any(isinstance(v, str) for v in values) else _positions(values)
+        words = any(isinstance(v, str) for v in values)
+        return CategoricalDistribution(values) if words else _positions(values)
 
     def _propose(self, n: int) -> list[int]:
         numbers: list[int] = []
@@ -75,7 +71,7 @@ class OptunaSearcher(Searcher):
         """Return the number of the sampler's next configuration that is not ``taken``."""
         config = Configuration()
         for _ in range(MAX_RETRIES):
-            with _without_warnings():
+            with warnings.catch_warnings(action="ignore"):  # infinite values
                 trial = self._study.ask(self._distributions)
             config = self._decoded(trial.params)
             number = self.space.index_or_none(config)
@@ -100,25 +96,19 @@ class OptunaSearcher(Searcher):
         return int(self.rng.choice(among[distance == distance.min()]))
 
     def _learn(self, new_values: dict[int, float]) -> None:
-        import optuna
-
         for number, value in new_values.items():
             if (trial := self._pending_trials.pop(number, None)) is not None:
                 self._tell_trial(trial, value)
             elif not math.isnan(value):
                 params = self._encoded(self.space[number])
                 self._study.add_trial(
-                    optuna.trial.create_trial(
-                        params=params, distributions=self._distributions, value=value
-                    )
+                    create_trial(params=params, distributions=self._distributions, value=value)
                 )
 
-    def _tell_trial(self, trial: "Trial", value: float) -> None:
+    def _tell_trial(self, trial: Trial, value: float) -> None:
         """Tell the study the result of ``trial``; NaN means that it has none."""
-        import optuna
-
         if math.isnan(value):
-            self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            self._study.tell(trial, state=TrialState.FAIL)
         else:
             self._study.tell(trial, value)
 
@@ -137,33 +127,26 @@ class OptunaSearcher(Searcher):
         }
 
     def _is_choice(self, name: str) -> bool:
-        import optuna
-
-        kind = optuna.distributions.CategoricalDistribution
-        return isinstance(self._distributions[name], kind)
+        return isinstance(self._distributions[name], CategoricalDistribution)
 
 
 class TPESearcher(OptunaSearcher):
     """Multivariate tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011)."""
 
-    def make_sampler(self) -> "BaseSampler":
+    def make_sampler(self) -> BaseSampler:
         """Return the seeded sampler."""
-        import optuna
-
         return optuna.samplers.TPESampler(seed=self.seed, multivariate=True)
 
-    def distribution(self, values: Sequence[Value]) -> "BaseDistribution":
+    def distribution(self, values: Sequence[Value]) -> BaseDistribution:
         """Return choices, with which TPE does better than with ranges on tuning spaces."""
-        return _choices(values)
+        return CategoricalDistribution(values)
 
 
 class GPSearcher(OptunaSearcher):
     """Gaussian process with log expected improvement; slow, almost a second per proposal."""
 
-    def make_sampler(self) -> "BaseSampler":
+    def make_sampler(self) -> BaseSampler:
         """Return the seeded sampler."""
-        import optuna
-
         require("torch", "gpu", "searcher 'gp'")
         return optuna.samplers.GPSampler(seed=self.seed)
 
@@ -171,33 +154,15 @@ class GPSearcher(OptunaSearcher):
 class CMAESSearcher(OptunaSearcher):
     """Covariance matrix adaptation with margin, for integers (Hamano et al., GECCO 2022)."""
 
-    def make_sampler(self) -> "BaseSampler":
+    def make_sampler(self) -> BaseSampler:
         """Return the seeded sampler."""
-        import optuna
-
         require("cmaes", "bench", "searcher 'cmaes'")
         return optuna.samplers.CmaEsSampler(seed=self.seed, with_margin=True)
 
-    def distribution(self, values: Sequence[Value]) -> "BaseDistribution":
+    def distribution(self, values: Sequence[Value]) -> BaseDistribution:
         """Return positions, also of strings, because the sampler does not learn choices."""
         return _positions(values)
 
 
-@contextlib.contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Suppress Optuna's warnings on experimental features and infinite values."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
-
-
-def _choices(values: Sequence[Value]) -> "BaseDistribution":
-    import optuna
-
-    return optuna.distributions.CategoricalDistribution(values)
-
-
-def _positions(values: Sequence[Value]) -> "BaseDistribution":
-    import optuna
-
-    return optuna.distributions.IntDistribution(0, len(values) - 1)
+def _positions(values: Sequence[Value]) -> BaseDistribution:
+    return IntDistribution(0, len(values) - 1)

@@ -9,8 +9,6 @@ import numpy as np
 from optuna.distributions import (
     BaseDistribution,
     CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
 )
 from optuna.search_space import IntersectionSearchSpace
 from optuna.study import Study, StudyDirection
@@ -27,23 +25,21 @@ MIN_MOVE, MAX_MOVE = 1e-3, 0.3
 class Dimensions:
     """Encodes the configurations of one Optuna search space.
 
-    Args:
-        search_space: the distributions of its parameters.
+    ``search_space``: the distributions of its parameters.
     """
 
     def __init__(self, search_space: Mapping[str, BaseDistribution]) -> None:
-        self._distributions = search_space
-        self._dimensions = [_dimension(d) for d in search_space.values()]
+        self.search_space = search_space
+        self._dimensions = [
+            _Choice(d) if isinstance(d, CategoricalDistribution) else _Number(d)
+            for d in search_space.values()
+        ]
         self.sizes = np.array([d.size for d in self._dimensions])
         """Number of values of each parameter; infinite for floats without a step."""
 
-    def snap(self, rows: np.ndarray) -> np.ndarray:
-        """Return the rows rounded, so that equal rows compare equal."""
-        return self.from_cube(self.to_cube(rows))
-
     def params(self, row: np.ndarray) -> dict[str, Any]:
         """Return a row as parameter values."""
-        named = self._distributions.items()
+        named = self.search_space.items()
         return {
             name: d.to_external_repr(v) for (name, d), v in zip(named, row.tolist(), strict=True)
         }
@@ -92,7 +88,7 @@ class Dimensions:
 class _Number:
     """A float or an integer, linear or logarithmic, with or without a step."""
 
-    def __init__(self, distribution: FloatDistribution | IntDistribution) -> None:
+    def __init__(self, distribution: Any) -> None:
         self._low, self._high = float(distribution.low), float(distribution.high)
         self._step, self._log = distribution.step or 0, distribution.log
         self._start = self._scaled(np.array(self._low - self._step / 2))
@@ -151,13 +147,6 @@ class _Choice:
         return np.arange(self.size)
 
 
-def _dimension(distribution: BaseDistribution) -> _Number | _Choice:
-    if isinstance(distribution, CategoricalDistribution):
-        return _Choice(distribution)
-    assert isinstance(distribution, (FloatDistribution, IntDistribution))
-    return _Number(distribution)
-
-
 SUGGESTED = "foretune:suggested"
 """Trial attribute with the suggested row, by name, for trials that still run."""
 MAX_LOSS = 4.0
@@ -196,11 +185,7 @@ class Observations:
 
 
 class StudyHistory:
-    """Reads one study repeatedly; finished trials are cached.
-
-    Args:
-        study: the study.
-    """
+    """Reads one study repeatedly; finished trials are cached."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
@@ -213,19 +198,12 @@ class StudyHistory:
         """Return the parameters that all complete trials have."""
         return self._common.calculate(self.study)
 
-    def read(
-        self,
-        search_space: Mapping[str, BaseDistribution],
-        dimensions: Dimensions,
-        rng: np.random.Generator,
-    ) -> Observations:
+    def read(self, dimensions: Dimensions, rng: np.random.Generator) -> Observations:
         """Read the trials that have or were suggested a value for every parameter.
 
-        Args:
-            search_space: the parameters.
-            dimensions: their encoding.
-            rng: draws the weights of several objectives.
+        ``rng`` draws the weights of several objectives.
         """
+        search_space = dimensions.search_space
         if search_space != self._search_space:
             self._search_space, self._finished = dict(search_space), {}
         finished: list[FrozenTrial] = []
@@ -245,7 +223,7 @@ class StudyHistory:
                 finished.append(trial)
                 has_more |= more
         rows = np.array(tried + under_way).reshape(-1, len(search_space))
-        rows = dimensions.snap(rows)
+        rows = dimensions.from_cube(dimensions.to_cube(rows))  # rounded: equal ones compare equal
         losses, unit = _losses(finished, self.study.directions, rng)
         violations = _violations(finished)
         return Observations(

@@ -21,7 +21,6 @@ FAILURE_REWARD = -float(np.log(10.0))
 """Reward of a failure, and lower bound of all rewards: ten times the reference."""
 MAX_OBSERVATION = 5.0
 """Bound of observations, because networks extrapolate wildly."""
-UNOWNED = -1
 
 
 class Decisions(ABC):
@@ -34,14 +33,13 @@ class Decisions(ABC):
         tasks: number of tasks.
         steps: maximum number of choices per episode; shorter ones are padded with the choice 0.
         choices: maximum number of values of a choice.
-        owners: for each entry of an observation, the step whose choice it shows, or `UNOWNED` for
-            the context.
+        width: number of entries of an observation.
     """
 
     tasks: int
     steps: int
     choices: int
-    owners: np.ndarray
+    width: int
 
     @abstractmethod
     def observe(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
@@ -58,15 +56,6 @@ class Decisions(ABC):
     def length(self, task: int) -> int:
         """Return the number of choices in an episode of ``task``."""
         return self.steps
-
-
-def one_hot(codes: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """Return one indicator per value of every column of ``codes``; missing columns are 0."""
-    parts = [np.zeros((len(codes), size), dtype=np.float32) for size in sizes]
-    rows = np.arange(len(codes))
-    for part, column in zip(parts, codes.T, strict=False):
-        part[rows, column] = 1.0
-    return np.hstack(parts) if parts else np.zeros((len(codes), 0), dtype=np.float32)
 
 
 Reward = Callable[[np.ndarray], np.ndarray]
@@ -104,8 +93,7 @@ class Vocabulary:
     def from_spaces(cls, spaces: Iterable[SearchSpace]) -> Self:
         """Return the union of the values of ``spaces``, in order of appearance.
 
-        Raises:
-            UsageError: there are none, or two have different parameters.
+        Raises UsageError if there are none, or two have different parameters.
         """
         values: dict[str, dict[Value, None]] | None = None
         for space in spaces:
@@ -134,8 +122,7 @@ class Vocabulary:
     def codes(self, space: SearchSpace) -> tuple[np.ndarray, np.ndarray]:
         """Return codes and indices of the configurations of ``space`` with known values.
 
-        Raises:
-            UsageError: the space has other parameters.
+        Raises UsageError if the space has other parameters.
         """
         _require_names(space, self.parameters)
         codes = np.empty((len(space), len(self.parameters)), dtype=np.int64)
@@ -162,10 +149,8 @@ class Context:
     Sizes and specs enter as logarithms, strings as indicators. Missing values are 0, the mean.
     Values are clipped to `FARTHEST`.
 
-    Attributes:
-        names: names of the numbers.
-        mean: mean of each over the training tasks.
-        deviation: standard deviation of each.
+    ``names``: names of the numbers; ``mean``: mean of each over the training tasks; ``deviation``:
+    standard deviation of each.
     """
 
     names: tuple[str, ...]
@@ -173,46 +158,40 @@ class Context:
     deviation: np.ndarray
 
     @classmethod
-    def from_tasks(cls, tasks: Sequence[Task], min_distinct: int = MIN_DISTINCT) -> Self:
+    def from_tasks(cls, tasks: Sequence[Task]) -> Self:
         """Return the context fitted to ``tasks``.
 
-        With fewer than ``min_distinct`` problems (or devices), these are not inputs: too few points
+        With fewer than `MIN_DISTINCT` problems (or devices), these are not inputs: too few points
         to interpolate between.
         """
-        known: list[dict[str, float]] = [{} for _ in tasks]
-        for facts_of in (_problem_facts, _device_facts):
-            facts = [facts_of(task) for task in tasks]
-            if len({frozenset(f.items()) for f in facts}) >= min_distinct:
-                known = [{**k, **f} for k, f in zip(known, facts, strict=True)]
-        names = sorted({name for facts in known for name in facts})
-        table = _table(known, names)
+        facts, names = list(map(_facts, tasks)), set[str]()
+        for group in ("problem.", "device."):
+            told = [{n: v for n, v in f.items() if n.startswith(group)} for f in facts]
+            if len({frozenset(t.items()) for t in told}) >= MIN_DISTINCT:
+                names.update(*told)
+        ordered = sorted(names)
+        table = _table(facts, ordered)
         mean, deviation = np.nanmean(table, axis=0), np.nanstd(table, axis=0)
         varies = np.flatnonzero(deviation > 1e-9)
-        return cls(tuple(names[i] for i in varies), mean[varies], deviation[varies])
+        return cls(tuple(ordered[i] for i in varies), mean[varies], deviation[varies])
 
     def encode(self, tasks: Sequence[Task]) -> np.ndarray:
         """Return one row of float32 per task."""
-        known = [_problem_facts(task) | _device_facts(task) for task in tasks]
-        table = (_table(known, self.names) - self.mean) / self.deviation
+        table = (_table(list(map(_facts, tasks)), self.names) - self.mean) / self.deviation
         return np.nan_to_num(table).clip(-MAX_OBSERVATION, MAX_OBSERVATION).astype(np.float32)
 
 
-def _problem_facts(task: Task) -> dict[str, float]:
-    return _facts("problem", task.problem)
-
-
-def _device_facts(task: Task) -> dict[str, float]:
-    return _facts("device", task.device.specs if task.device else {})
-
-
-def _facts(group: str, values: Mapping[str, Value]) -> dict[str, float]:
-    """Return logarithms of numbers by name, and 1 for every string."""
-    return {
-        f"{group}.{name}={v}" if isinstance(v, str) else f"{group}.{name}": (
-            1.0 if isinstance(v, str) else float(np.sign(v) * np.log2(1.0 + abs(v)))
-        )
-        for name, v in values.items()
-    }
+def _facts(task: Task) -> dict[str, float]:
+    """Return logarithms of sizes and specs by name, and 1 for every string."""
+    found: dict[str, float] = {}
+    specs = task.device.specs if task.device else {}
+    for group, values in (("problem", task.problem), ("device", specs)):
+        for name, v in values.items():
+            if isinstance(v, str):
+                found[f"{group}.{name}={v}"] = 1.0
+            else:
+                found[f"{group}.{name}"] = float(np.sign(v) * np.log2(1.0 + abs(v)))
+    return found
 
 
 def _table(known: Sequence[Mapping[str, float]], names: Sequence[str]) -> np.ndarray:
@@ -231,8 +210,7 @@ class ConfigurationDecisions(Decisions):
         vocabulary: parameters and values; by default those of the tasks.
         context: encoding of the tasks; by default one fitted to them.
 
-    Raises:
-        UsageError: there is no task, or tasks have different parameters.
+    Raises UsageError if there is no task, or tasks have different parameters.
     """
 
     def __init__(
@@ -254,16 +232,19 @@ class ConfigurationDecisions(Decisions):
             for s in {id(s): s for s in self.spaces}.values()
         }
         self._trees = [trees[id(space)] for space in self.spaces]
-        self.owners = np.repeat(
-            [UNOWNED, *range(self.steps), UNOWNED],
-            [self._rows.shape[1], *self.sizes, max(1, self.steps)],
-        )
+        self.width = self._rows.shape[1] + sum(self.sizes) + max(1, self.steps)
 
     def observe(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         """Return the context, the choices so far, and an indicator of the next parameter."""
-        next_one = np.zeros((len(tasks), max(1, self.steps)), dtype=np.float32)
-        next_one[:, chosen.shape[1] : chosen.shape[1] + 1] = 1.0
-        return np.hstack([self._rows[tasks], one_hot(chosen, self.sizes), next_one])
+        seen = np.zeros((len(tasks), self.width), dtype=np.float32)
+        start = self._rows.shape[1]
+        seen[:, :start] = self._rows[tasks]
+        for column, size in zip(chosen.T, self.sizes, strict=False):
+            seen[np.arange(len(tasks)), start + column] = 1.0
+            start += size
+        start = self._rows.shape[1] + sum(self.sizes) + chosen.shape[1]
+        seen[:, start : start + 1] = 1.0
+        return seen
 
     def legal(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         """Return a mask of the next values after each prefix ``chosen``."""
@@ -277,8 +258,7 @@ class ConfigurationDecisions(Decisions):
     def reward(self, tasks: np.ndarray, chosen: np.ndarray) -> np.ndarray:
         """Return the tasks' rewards of complete configurations.
 
-        Raises:
-            UsageError: a task has no reward.
+        Raises UsageError if a task has no reward.
         """
         rewards = np.empty(len(tasks))
         for task in np.unique(tasks):

@@ -6,45 +6,39 @@ objectives. Samples of the initial policy stay likely, so that a few measurement
 training.
 """
 
-import json
-import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+import copy
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 
 from foretune.device import Device
-from foretune.errors import OutputError, PolicyError, UsageError
-from foretune.files import read_arrays, read_json, translate_read_errors
 from foretune.kernel import Kernel
 from foretune.lazy import require
 from foretune.models import Predictor
 from foretune.objective import Objective
 from foretune.problem import Problem
-from foretune.progress import SILENT, Progress
-from foretune.search.policies.agents import (
-    Agents,
+from foretune.search.policies.agent import (
+    Agent,
     TrainingSchedule,
     one_torch_thread,
     reinforce,
     standardized,
 )
 from foretune.search.policies.decisions import (
-    MIN_DISTINCT,
     ConfigurationDecisions,
     Context,
     Task,
     Vocabulary,
 )
 from foretune.search.prior import prior_from_predictor
-from foretune.search.replay.recorded import RecordedSpace
 from foretune.search.searcher import Prior, Searcher
 from foretune.space import Configuration, SearchSpace
 
-FORMAT_VERSION = 1
-CARD, WEIGHTS = "policy.json", "weights.npz"
+require("torch", "rl", "a policy")
+import torch  # noqa: E402
+
 BEAM_WIDTH = 256
 """Width of the beam search for the likeliest configurations."""
 FULL_TRAINING = TrainingSchedule()
@@ -54,66 +48,37 @@ FULL_TRAINING = TrainingSchedule()
 class Policy:
     """Probabilities of configurations, given a problem's sizes and a device's specs.
 
-    Attributes:
-        kernel: name of the kernel; may be empty.
-        vocabulary: the parameters and values it can choose.
-        context: encoding of problems and devices.
-        groups: names of the parameters that each agent sets.
-        agents: the networks.
-        training: how it was trained.
+    ``vocabulary``: the parameters and values it can choose; ``context``: encoding of problems and
+    devices; ``agent``: the network.
     """
 
-    kernel: str
     vocabulary: Vocabulary
     context: Context
-    groups: tuple[tuple[str, ...], ...]
-    agents: Agents
-    training: Mapping[str, Any]
+    agent: Agent
 
     @classmethod
     def train(
         cls,
         tasks: Sequence[Task],
-        groups: Sequence[Sequence[str]] | None = None,
         schedule: TrainingSchedule = FULL_TRAINING,
         seed: int = 0,
-        kernel: str = "",
-        min_distinct: int = MIN_DISTINCT,
-        progress: Progress = SILENT,
     ) -> Self:
         """Train on the rewards of ``tasks``.
 
-        Args:
-            tasks: problems with rewards, usually predicted ones (`predicted_tasks`).
-            groups: parameters of each agent (`name_groups`); None has one agent for all.
-            schedule: length of the training.
-            seed: seed of all random choices.
-            kernel: name of the kernel.
-            min_distinct: minimum number of problems, or devices, for them to be inputs (`Context`).
-            progress: advanced with every update.
+        ``tasks``: problems with rewards, usually predicted ones (`predicted_tasks`); ``schedule``:
+        length of the training.
 
-        Raises:
-            UsageError: no task, tasks of different parameters, or unknown parameters in groups.
-            MissingExtra: torch is not installed.
+        Raises UsageError if there is no task, or tasks have different parameters.
         """
-        vocabulary = Vocabulary.from_spaces(task.space for task in tasks)
-        decisions = ConfigurationDecisions(
-            tasks, vocabulary, Context.from_tasks(tasks, min_distinct)
-        )
-        names = list(decisions.vocabulary.parameters)
-        grouped = tuple(map(tuple, groups or [names]))
-        agents = Agents(decisions, _steps(grouped, names), seed)
-        mean_reward = reinforce(agents, decisions, schedule, seed, progress)
-        training = {
-            "problems": len(tasks), "seed": seed, **asdict(schedule), "mean_reward": mean_reward,
-        }  # fmt: skip
-        return cls(kernel, decisions.vocabulary, decisions.context, grouped, agents, training)
+        decisions = ConfigurationDecisions(tasks)
+        agent = Agent(decisions, seed)
+        reinforce(agent, decisions, schedule, seed)
+        return cls(decisions.vocabulary, decisions.context, agent)
 
     def decisions(self, task: Task) -> ConfigurationDecisions:
         """Return ``task`` in this policy's encoding.
 
-        Raises:
-            UsageError: its space has other parameters, or no configuration with known values.
+        Raises UsageError if its space has other parameters, or no configuration with known values.
         """
         return ConfigurationDecisions([task], self.vocabulary, self.context)
 
@@ -122,107 +87,13 @@ class Policy:
 
         Nothing is predicted or measured.
 
-        Raises:
-            UsageError: see `decisions`.
+        Raises UsageError: see `decisions`.
         """
         decisions = self.decisions(task)
-        chosen, log_p = self.agents.beam_search(decisions, 0, max(n, BEAM_WIDTH))
+        chosen, log_p = self.agent.beam_search(decisions, 0, max(n, BEAM_WIDTH))
         numbers = decisions.indices_of(0, chosen[:n])
         probabilities = np.exp(log_p[:n]).tolist()
         return [(task.space[int(i)], p) for i, p in zip(numbers, probabilities, strict=True)]
-
-    def score(self, tasks: Sequence[Task], n: int = 10, draws: int = 1000) -> dict[str, float]:
-        """Return geometric mean speed-ups of the proposals over the reference.
-
-        ``first`` is the likeliest configuration of each task, ``best`` the best of the ``n``
-        likeliest, ``random`` the best of ``draws`` random ones.
-
-        Raises:
-            UsageError: see `decisions`; or a task has no reward.
-        """
-        rng, rewards = np.random.default_rng(0), []
-        for task in tasks:
-            decisions = self.decisions(task)
-            chosen, _ = self.agents.beam_search(decisions, 0, max(n, BEAM_WIDTH))
-            drawn = rng.permutation(len(task.space))[:draws]
-            earned = decisions.reward(np.zeros(len(chosen[:n]), dtype=np.int64), chosen[:n])
-            assert task.reward is not None  # `decisions.reward` has asked it
-            rewards.append((earned[0], earned.max(), task.reward(drawn).max()))
-        means = np.exp(np.mean(rewards, axis=0)).tolist()
-        return dict(zip(("first", "best", "random"), means, strict=True))
-
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the policy to ``folder`` as a JSON card and plain arrays.
-
-        Raises:
-            OutputError: the folder cannot be written.
-        """
-        folder = Path(folder)
-        card = {
-            "format": FORMAT_VERSION,
-            "kernel": self.kernel,
-            "parameters": self.vocabulary.parameters,
-            "context": {
-                "names": self.context.names,
-                "mean": self.context.mean.tolist(),
-                "deviation": self.context.deviation.tolist(),
-            },
-            "groups": self.groups,
-            "training": self.training,
-        }
-        weights: dict[str, Any] = self.agents.weights()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / CARD).unlink(missing_ok=True)  # interrupted from here on, it is no policy
-            np.savez(folder / WEIGHTS, **weights)
-            (folder / CARD).write_text(json.dumps(card, indent=1), encoding="utf-8")
-        except OSError as e:
-            raise OutputError(f"cannot write the policy to {folder}: {e.strerror or e}") from e
-
-    @classmethod
-    def load(cls, folder: str | os.PathLike[str]) -> Self:
-        """Read a saved policy.
-
-        Raises:
-            PolicyError: there is no policy, it has another version, or it is damaged.
-            MissingExtra: torch is not installed.
-        """
-        folder = Path(folder)
-        with translate_read_errors(
-            folder, PolicyError, "holds no policy: train one with Policy.train"
-        ):
-            card = read_json(folder / CARD)
-            version = card["format"]
-        if version != FORMAT_VERSION:
-            raise PolicyError(f"{folder} was made by another version of Foretune: train it again")
-        with translate_read_errors(folder, PolicyError, "is damaged ({}): train the policy again"):
-            vocabulary = Vocabulary({k: tuple(v) for k, v in card["parameters"].items()})
-            known = card["context"]
-            context = Context(
-                tuple(known["names"]), np.array(known["mean"]), np.array(known["deviation"])
-            )
-            groups = tuple(map(tuple, card["groups"]))
-            shape = ConfigurationDecisions([], vocabulary, context)
-            agents = Agents(shape, _steps(groups, list(vocabulary.parameters)))
-            agents.set_weights(read_arrays(folder / WEIGHTS))
-            return cls(card["kernel"], vocabulary, context, groups, agents, card["training"])
-
-
-def name_groups(names: Sequence[str]) -> list[list[str]]:
-    """Group parameters by their name up to the last underscore: ``tile_x``, ``tile_y``."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(name.rpartition("_")[0] or name, []).append(name)
-    return list(groups.values())
-
-
-def _steps(groups: Sequence[Sequence[str]], names: list[str]) -> list[list[int]]:
-    if sorted(name for group in groups for name in group) != sorted(names):
-        raise UsageError(
-            f"groups {', '.join('+'.join(g) for g in groups)} must hold each parameter once: "
-            f"{', '.join(names)}"
-        )
-    return [[names.index(name) for name in group] for group in groups]
 
 
 SMALL_SPACE = 20_000
@@ -242,14 +113,14 @@ def predicted_tasks(
 ) -> list[Task]:
     """Return one task per problem, with predicted rewards.
 
-    Raises:
-        PredictorError: the predictor has not learned a target that ``objective`` needs.
+    Raises PredictorError if the predictor has not learned a target that ``objective`` needs.
     """
     tasks: list[Task] = []
     for problem in problems:
         space = kernel.space(problem)
-        same = (t.space for t in tasks if _is_same_space(t.space, space))
-        space = next(same, space)  # a table of a million rows is kept once
+        for other in (task.space for task in tasks):  # a table of a million rows is kept once
+            if other.parameters == space.parameters and np.array_equal(other.codes, space.codes):
+                space = other
         tasks.append(predicted_task(predictor, problem, space, device, objective))
     return tasks
 
@@ -266,8 +137,7 @@ def predicted_task(
     The reference is the median of random configurations. The objective is divided by the
     probability to run.
 
-    Raises:
-        PredictorError: the predictor has not learned a target that ``objective`` needs.
+    Raises PredictorError if the predictor has not learned a target that ``objective`` needs.
     """
     known = np.full(len(space), np.nan)
 
@@ -290,30 +160,14 @@ def prior_task(
     space: SearchSpace, prior: Prior, problem: Problem, device: Device | None = None
 ) -> Task:
     """Return a task with rewards from a prior: log(median / expected objective)."""
-    return _task_of_values(space, _expected(prior), problem, device)
-
-
-def recorded_task(recorded: RecordedSpace) -> Task:
-    """Return a task with rewards from a recorded space: log(median / objective)."""
-    return _task_of_values(
-        recorded.space, np.log(recorded.values), recorded.problem, recorded.device
-    )
-
-
-def _task_of_values(
-    space: SearchSpace, log_values: np.ndarray, problem: Problem, device: Device | None
-) -> Task:
-    reference = float(np.median(log_values[np.isfinite(log_values)]))
-    return Task(space, problem, device, lambda numbers: reference - log_values[numbers])
+    expected = _expected(prior)
+    reference = float(np.median(expected))
+    return Task(space, problem, device, lambda numbers: reference - expected[numbers])
 
 
 def _expected(prior: Prior) -> np.ndarray:
     """Return the log of the expected cost of one success, if failures cost as much as runs."""
     return prior.log_mean - np.log(np.maximum(prior.p_valid, MIN_P_VALID))
-
-
-def _is_same_space(one: SearchSpace, other: SearchSpace) -> bool:
-    return one.parameters == other.parameters and np.array_equal(one.codes, other.codes)
 
 
 SHORT_TRAINING = TrainingSchedule(updates=100, episodes=128, rate=1e-2)
@@ -335,13 +189,11 @@ class PolicySearcher(Searcher):
     from uniform probabilities. A given policy was already trained on predictions; a prior then gets
     its own guide.
 
-    Args:
-        args, named: as for `Searcher`.
-        policy: trained on other problems of the same kernel.
+    ``args`` and ``named``: as for `Searcher`; ``policy``: trained on other problems of the same
+    kernel.
 
-    Raises:
-        UsageError: the policy's parameters differ from the space's.
-        MissingExtra: torch is not installed.
+    Raises UsageError if the policy's parameters differ from the space's; MissingExtra if torch is
+    not installed.
     """
 
     def __init__(self, *args: Any, policy: Policy | None = None, **named: Any) -> None:
@@ -350,25 +202,16 @@ class PolicySearcher(Searcher):
         super().__init__(*args, **named)
 
     def _prepare(self) -> None:
-        torch = require("torch", "rl", "policy search")
         self._is_trained = self._policy is not None or self.prior is not None
-        policy = self._policy or self._train_policy()
-        self._decisions = policy.decisions(Task(self.space, self.problem, self.device))
-        self._agents = policy.agents.copy()
-        self._adam = torch.optim.Adam(self._agents.networks.parameters(), lr=LEARNING_RATE)
-        self._anchors = self._draw(ANCHOR_DRAWS)
-
-    def _train_policy(self) -> Policy:
-        """Return a policy for this space, trained on its prior if there is one."""
-        if self.prior is None:
-            schedule, task = (
-                TrainingSchedule(updates=0),
-                Task(self.space, self.problem, self.device),
-            )
-        else:
+        task, schedule = Task(self.space, self.problem, self.device), TrainingSchedule(updates=0)
+        if self.prior is not None:
             task = prior_task(self.space, self.prior, self.problem, self.device)
             schedule = SHORT_TRAINING
-        return Policy.train([task], schedule=schedule, seed=self.seed)
+        policy = self._policy or Policy.train([task], schedule=schedule, seed=self.seed)
+        self._decisions = policy.decisions(task)
+        self._agent = copy.deepcopy(policy.agent)
+        self._adam = torch.optim.Adam(self._agent.network.parameters(), lr=LEARNING_RATE)
+        self._anchors = self._draw(ANCHOR_DRAWS)
 
     def _propose(self, n: int) -> list[int]:
         numbers = dict.fromkeys(i for i in self._candidates(n) if i not in self.proposed)
@@ -381,7 +224,7 @@ class PolicySearcher(Searcher):
         if not self._is_trained:
             return self._decisions.indices_of(0, self._draw(n + BEAM_WIDTH)).tolist()
         width = n + len(self.proposed) + BEAM_WIDTH
-        likeliest, _ = self._agents.beam_search(self._decisions, 0, width)
+        likeliest, _ = self._agent.beam_search(self._decisions, 0, width)
         return self._decisions.indices_of(0, likeliest).tolist()
 
     def _learn(self, new_values: dict[int, float]) -> None:
@@ -399,21 +242,17 @@ class PolicySearcher(Searcher):
 
     def _improve(self, chosen: np.ndarray, weights: np.ndarray) -> None:
         """Make episodes likelier in proportion to their weights."""
-        import torch
-
         tasks, by = np.zeros(len(chosen), dtype=np.int64), torch.from_numpy(weights)
         with one_torch_thread():
             for _ in range(UPDATES_PER_TELL):
-                loss = -(by * self._agents.log_likelihood(self._decisions, tasks, chosen)).sum()
+                loss = -(by * self._agent.log_likelihood(self._decisions, tasks, chosen)).sum()
                 self._adam.zero_grad()
                 torch.autograd.backward(loss)
                 self._adam.step()
 
     def _draw(self, n: int) -> np.ndarray:
-        import torch
-
         with torch.no_grad(), one_torch_thread():
-            return self._agents.sample_episodes(
+            return self._agent.sample_episodes(
                 self._decisions, np.zeros(n, dtype=np.int64), self.rng
             )[0]
 

@@ -24,8 +24,7 @@ RANDOM_STYLE = ("#8a8f98", ":")
 def check_figure_name(path: str | os.PathLike[str]) -> Path:
     """Return ``path`` if `draw_curves` can write it.
 
-    Raises:
-        UsageError: the file name does not end in .svg or .png.
+    Raises UsageError if the file name does not end in .svg or .png.
     """
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
@@ -36,9 +35,8 @@ def check_figure_name(path: str | os.PathLike[str]) -> Path:
 def draw_curves(results: Sequence[ReplayResult], path: str | os.PathLike[str]) -> None:
     """Draw each searcher's median curve per space, with quartiles if there are few searchers.
 
-    Raises:
-        UsageError: the file name does not end in .svg or .png.
-        OutputError: the file cannot be written.
+    Raises UsageError if the file name does not end in .svg or .png; OutputError if the file cannot
+    be written.
     """
     import matplotlib
     from matplotlib.figure import Figure

@@ -65,18 +65,13 @@ class RecordedSpace:
         """Return the number of configurations with optimum / objective ≥ ``share``."""
         return int((self.optimum / self.values >= share).sum())
 
-    def measurement(self, number: int) -> Measurement:
-        """Return the measurement of a configuration number."""
-        return self.measurements[number]
-
 
 def read_spaces(
     path: str | os.PathLike[str], objective: Objective = Objective.TIME
 ) -> list[RecordedSpace]:
     """Return the recorded spaces of a run table, named after the file.
 
-    Raises:
-        RunTableError: the file cannot be read, or one of its spaces cannot be searched.
+    Raises RunTableError if the file cannot be read, or one of its spaces cannot be searched.
     """
     return recorded_spaces(read_runs(path), Path(path).stem, objective)
 
@@ -89,8 +84,7 @@ def recorded_spaces(
     The newest row of each configuration counts. Rows may lack parameters that do not apply
     (`ListedSpace`).
 
-    Raises:
-        RunTableError: there is no row, or none has a value.
+    Raises RunTableError if there is no row, or none has a value.
     """
     if runs.empty:
         raise RunTableError(f"{name} holds no rows: there is nothing to search")

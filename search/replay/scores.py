@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,33 +15,24 @@ RANGE_START, RANGE_END = 0.01, 0.95
 """The score covers random search's way from the median to the optimum between these shares."""
 
 
-@dataclass(frozen=True)
-class Scores:
-    """Scores of one searcher on one recorded space.
+@dataclass(frozen=True, kw_only=True)
+class Figures:
+    """How fast a searcher finds good configurations: of one space, or means over several.
 
     Attributes:
-        space: the recorded space's name.
         searcher: the searcher's name.
-        configurations: size of the space.
-        within_5: number of configurations with optimum / objective ≥ 0.95.
-        budget: evaluations per repeat.
-        repeats: number of independent searches.
         evals_to_95: median evaluations to reach 95 % of the optimum; None if fewer than half of the
-            repeats do.
+            repeats do. Over spaces, the geometric mean, where None counts as twice the budget.
         evals_to_99: the same for 99 %.
         hit_95: share of the repeats that reach 95 % within the budget.
         fraction_at: mean of optimum / best over repeats, by number of evaluations.
-        score: mean `methodology_score` over repeats; NaN if undefined.
-        score_error: its standard error.
+        score: mean `methodology_score` over repeats; NaN if undefined. Over spaces, the mean of
+            those that have one.
+        score_error: its standard error over repeats.
         overhead_ms: the searcher's own mean milliseconds per evaluation.
     """
 
-    space: str
     searcher: str
-    configurations: int
-    within_5: int
-    budget: int
-    repeats: int
     evals_to_95: float | None
     evals_to_99: float | None
     hit_95: float
@@ -51,9 +41,31 @@ class Scores:
     score_error: float
     overhead_ms: float
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
+
+@dataclass(frozen=True, kw_only=True)
+class Scores(Figures):
+    """Scores of one searcher on one recorded space.
+
+    Attributes:
+        space: the recorded space's name.
+        configurations: size of the space.
+        within_5: number of configurations with optimum / objective ≥ 0.95.
+        budget: evaluations per repeat.
+        repeats: number of independent searches.
+    """
+
+    space: str
+    configurations: int
+    within_5: int
+    budget: int
+    repeats: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary(Figures):
+    """Scores of one searcher over several ``spaces``."""
+
+    spaces: int
 
 
 def score_replay(recorded: RecordedSpace, result: ReplayResult) -> Scores:
@@ -108,9 +120,8 @@ def methodology_score(values: np.ndarray, curves: np.ndarray) -> np.ndarray:
     rank of the best of n successful draws. In a skewed space this value is below the mean. There
     random search scores below 0, and all searchers score lower than here.
 
-    Args:
-        values: objective of every configuration of the space, infinite for failures.
-        curves: optimum / best so far, shape (repeats, evaluations).
+    ``values``: objective of every configuration of the space, infinite for failures; ``curves``:
+    optimum / best so far, shape (repeats, evaluations).
     """
     runs = values[np.isfinite(values)]
     optimum, worst, median = runs.min(), runs.max(), float(np.median(runs))
@@ -144,38 +155,6 @@ def random_baseline(values: np.ndarray, budget: int) -> np.ndarray:
         survival *= np.maximum(later - n, 0.0) / (size - n)
         expected[n] = (-np.diff(survival) * ordered).sum()
     return expected
-
-
-@dataclass(frozen=True)
-class Summary:
-    """Scores of one searcher over several spaces.
-
-    Attributes:
-        searcher: the searcher's name.
-        spaces: number of spaces.
-        evals_to_95: geometric mean; a space where fewer than half of the repeats reach it counts as
-            twice the budget.
-        evals_to_99: the same for 99 %.
-        hit_95: mean share of the repeats that reach 95 %.
-        fraction_at: means over spaces.
-        score: mean over the spaces that have one.
-        score_error: standard error of that mean over repeats, for given spaces.
-        overhead_ms: mean over spaces.
-    """
-
-    searcher: str
-    spaces: int
-    evals_to_95: float
-    evals_to_99: float
-    hit_95: float
-    fraction_at: dict[int, float]
-    score: float
-    score_error: float
-    overhead_ms: float
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the fields by name."""
-        return asdict(self)
 
 
 def summarize(scores: Sequence[Scores]) -> Summary:

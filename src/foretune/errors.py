@@ -95,10 +95,6 @@ class PredictorError(ForetuneError):
     """A predictor cannot be trained, loaded or used for this request."""
 
 
-class PolicyError(ForetuneError):
-    """A policy cannot be loaded or used for this request."""
-
-
 class MeterUnavailable(ForetuneError):
     """No power meter works on this machine, and the objective needs one."""
 

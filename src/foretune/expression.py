@@ -49,13 +49,10 @@ class Expression:
 
     Raises SpaceError if ``text`` is not an expression, or uses anything else.
 
-    Attributes:
-        names: the columns it uses.
+    ``names``: the columns it uses.
 
-    Args:
-        text: arithmetic, comparisons (also chained), ``and``/``or``/``not``, ``in (…)``,
-            ``… if … else …``, ``min``, ``max`` and ``abs``.
-        what: its name in messages.
+    ``text``: arithmetic, comparisons (also chained), ``and``/``or``/``not``, ``in (…)``, ``… if …
+    else …``, ``min``, ``max`` and ``abs``; ``what``: its name in messages.
     """
 
     def __init__(self, text: str, what: str = "restriction") -> None:

@@ -140,8 +140,7 @@ class Kernel(Family):
     def problem(self, values: Mapping[str, Any] = {}, /, **named: Any) -> Problem:
         """Return a complete, checked problem of this kernel.
 
-        Raises:
-            UnknownName, ProblemError: see `foretune.problem.make_problem`.
+        Raises UnknownName, ProblemError: see `foretune.problem.make_problem`.
         """
         return make_problem(self.name, self.problem_parameters, {**values, **named})
 

@@ -3,34 +3,38 @@
 import importlib
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+import re
+import sys
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
 from foretune.errors import MissingExtra
 
+_IMPORT = re.compile(r"^    from (\S+) import (?:\(([^)]*)\)|(.+))$", re.MULTILINE)
 
-def lazy_exports(
-    package: str, names_by_module: Mapping[str, Sequence[str]]
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+
+def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a package's ``__getattr__`` and ``__dir__`` (PEP 562).
 
-    ``names_by_module`` has its public names by the module within it that defines them; those of
-    the empty name are modules.
+    Its public names are those that its ``__init__.py`` imports under ``if TYPE_CHECKING:``.
     """
-    module_of = {
-        name: f"{package}.{home or name}" for home, names in names_by_module.items()
-        for name in names
-    }  # fmt: skip
-    modules = names_by_module.get("", ())
+    with open(str(sys.modules[package].__file__), encoding="utf-8") as file:
+        imports = _IMPORT.findall(file.read())
+    home_of = {
+        name: home
+        for home, several, one in imports
+        for name in re.findall(r"(\w+)(?:,|$)", several or one)
+    }
 
     def find(name: str) -> Any:
-        if name not in module_of:
+        if name not in home_of:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(module_of[name])
-        return module if name in modules else getattr(module, name)
+        if home_of[name] == package:
+            return importlib.import_module(f"{package}.{name}")
+        return getattr(importlib.import_module(home_of[name]), name)
 
-    return find, lambda: sorted(module_of)
+    return find, lambda: sorted(home_of)
 
 
 EXTRA_OF = {"numba": "cpu", "llvmlite": "cpu", "triton": "gpu", "torch": "gpu", "mlflow": "track"}

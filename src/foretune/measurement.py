@@ -43,8 +43,6 @@ class Measurement:
         source: tool that measured the row.
         recorded_at: ISO time.
         environment: fingerprint of package versions.
-        cost_s: wall time that measuring took, with build and repeats, seconds; NaN if unknown. Not
-            stored. Searchers that learn costs prefer improvement per second.
     """
 
     kernel: str
@@ -65,7 +63,6 @@ class Measurement:
         default_factory=lambda: datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     )
     environment: str = ""
-    cost_s: float = math.nan
 
     def __post_init__(self) -> None:
         if self.error:  # what a program printed

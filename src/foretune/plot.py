@@ -108,26 +108,6 @@ def contour(result: Any, knobs: Sequence[str], ax: "Axes | None" = None) -> "Axe
     return _labeled(ax, across, up)
 
 
-def parallel_coordinate(result: Any, ax: "Axes | None" = None) -> "Axes":
-    """Draw every configuration as a line through its knobs' values; the fastest are dark."""
-    from matplotlib import colormaps
-
-    ax, table = _axes(ax), _measured(result)
-    names = _knobs(table)
-    places = {name: _places(table[column]) for name, column in names.items()}
-    heights = np.array([p / max(1, len(labels) - 1) for p, labels in places.values()])
-    rank = table["objective"].rank(pct=True)
-    for i in np.argsort(-rank.to_numpy()):
-        shade = colormaps["viridis"](float(rank.iloc[i]))
-        ax.plot(range(len(names)), heights[:, i], color=shade, lw=2.5 - 2 * float(rank.iloc[i]))
-    for x, (_, labels) in enumerate(places.values()):
-        for j, label in enumerate(labels):
-            ax.annotate(label, (x, j / max(1, len(labels) - 1)), fontsize="small", ha="left")
-    ax.set_xticks(range(len(names)), list(names))
-    ax.set_yticks([])
-    return ax
-
-
 def ratios(result: Any, ax: "Axes | None" = None) -> "Axes":
     """Draw the speed of all contenders against the default, with 99 % intervals.
 
@@ -169,15 +149,6 @@ def learning_curve(curve: pd.DataFrame, ax: "Axes | None" = None) -> "Axes":
     ax.plot(curve["rows"], 100 * curve["median_ape"], "o-", color=MEASURED)
     ax.set_xscale("log")
     return _labeled(ax, "rows in training", "median error on held-out problems, %")
-
-
-def power(result: Any, ax: "Axes | None" = None) -> "Axes":
-    """Draw the mean power of every metered measurement, in order."""
-    ax, table = _axes(ax), _table(result)
-    if not table["power_w"].notna().any():
-        raise UsageError("power was not metered: tune with power=True on a machine with a meter")
-    ax.plot(np.arange(1, len(table) + 1), table["power_w"], "o-", color=MEASURED)
-    return _labeled(ax, "measurement", "power, W")
 
 
 def memory_levels(curve: Any, ax: "Axes | None" = None) -> "Axes":

@@ -61,9 +61,8 @@ def make_problem(
 ) -> Problem:
     """Fill in defaults and check every value; the result holds all parameters, in order.
 
-    Raises:
-        UnknownName: a name is not one of the parameters.
-        ProblemError: a required one is missing, or a value is illegal.
+    Raises UnknownName if a name is not one of the parameters; ProblemError if a required one is
+    missing, or a value is illegal.
     """
     declared = {p.name: p for p in parameters}
     values = FrozenParameters(values)

@@ -59,7 +59,7 @@ def redact_command(words: Sequence[str]) -> tuple[list[str], set[str]]:
         if len(words) == 1 or _SHELL_OPTION.fullmatch(before):
             name, value = word, ""
             secrets |= _secrets_in_line(word)
-        elif _announces_secret(before) and not word.startswith("-"):
+        elif before.startswith("-") and _IS_NAME.fullmatch(before.lstrip("-")) and word[:1] != "-":
             name, value = "", word
         elif not (equals and is_secret(name.lstrip("-"), value)):
             name, value = word, ""
@@ -75,11 +75,6 @@ def redact_command(words: Sequence[str]) -> tuple[list[str], set[str]]:
 def is_secret(name: str, value: str) -> bool:
     """Whether the value of an option or variable of this name is secret."""
     return _IS_NAME.fullmatch(name) is not None and not _NO_SECRET.fullmatch(value)
-
-
-def _announces_secret(word: str) -> bool:
-    """Whether a word is an option whose value, the next word, is secret."""
-    return word.startswith("-") and _IS_NAME.fullmatch(word.lstrip("-")) is not None
 
 
 def _secrets_in_line(line: str) -> set[str]:

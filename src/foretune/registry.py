@@ -198,8 +198,8 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "ray": "foretune.collect.distributed.ray_runner:RayRunner",
     },
     "searchers": {
-        "random": "foretune.search.simple:RandomSearcher",
-        "exhaustive": "foretune.search.simple:ExhaustiveSearcher",
+        "random": "foretune.search.searcher:RandomSearcher",
+        "exhaustive": "foretune.search.searcher:ExhaustiveSearcher",
         "tpe": "foretune.search.optuna.searchers:TPESearcher",
         "gp": "foretune.search.optuna.searchers:GPSearcher",
         "cmaes": "foretune.search.optuna.searchers:CMAESSearcher",
@@ -241,10 +241,8 @@ def registered(group: str) -> dict[str, str]:
 def load(group: str, name: str) -> Any:
     """Return the class registered as ``name``.
 
-    Raises:
-        UnknownName: there is none; the message lists the known names.
-        MissingExtra: it needs a package that is not installed.
-        ForetuneError: it cannot be imported.
+    Raises UnknownName if there is none; the message lists the known names; MissingExtra if it needs
+    a package that is not installed; ForetuneError if it cannot be imported.
     """
     if name not in registered(group):
         raise UnknownName(_singular(group), name, registered(group))
@@ -268,9 +266,8 @@ def get_kernel(name: str) -> Kernel:
         name: a registered name, or ``FILE.py:NAME`` or ``MODULE:NAME``; the latter also registers
             the kernel in this process.
 
-    Raises:
-        UnknownName: there is none.
-        UsageError: there is no such file or module, or no kernel in it.
+    Raises UnknownName if there is none; UsageError if there is no such file or module, or no kernel
+    in it.
     """
     if is_code_location(name):
         kernel = kernel_at(name)

@@ -168,17 +168,6 @@ def test_values_left_out_are_those_of_a_posterior_without_them():
     assert deviations[0] == pytest.approx(rest.spread[0], rel=1e-6)
 
 
-def test_groups_left_out_are_those_of_a_posterior_without_them():
-    group, others = np.array([2, 7, 8]), np.array([0, 1, 3, 4, 5, 6, 9, 10, 11])
-    posterior = Posterior(PROCESS, X, Y, scale=2.0)
-    (off, covariance), (single, variance) = posterior.leave_groups_out([group, group[:1]])
-    rest = Posterior(PROCESS, X[others], Y[others], X[group], scale=2.0, observation_noise=True)
-    assert np.allclose(off, Y[group] - rest.mean)
-    assert np.allclose(covariance, rest.covariance(np.arange(3)))
-    assert single[0] == pytest.approx(posterior.leave_one_out()[0][2])
-    assert variance[0, 0] == pytest.approx(posterior.leave_one_out()[1][2] ** 2)
-
-
 def test_points_without_inputs_have_a_common_mean():
     process = GaussianProcess.from_prior(
         [ConstantCovariance(ANY), MaternCovariance(slice(0, 0), ANY, ANY, 2.5)], ANY

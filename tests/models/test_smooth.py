@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from foretune.models.smooth import MAX_ROWS, SmoothExpert
+from foretune.models.experts import MAX_ROWS, SmoothExpert
 
 COLUMNS = ["problem.n", "config.x", "config.mode=a", "waves", "device.cores"]
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from foretune.search.acquisition import (
+from foretune.search.posterior import (
     SHORTLIST,
     expected_regrets,
     log_expected_improvement,

@@ -7,9 +7,8 @@ import numpy as np
 from foretune import Configuration, Device, Measurement, Objective, Problem, SearchSpace
 from foretune.measurement import Status
 from foretune.search.encoding import nearest_first
-from foretune.search.experience import FAILURE_LOG, log_losses
 from foretune.search.searcher import Prior
-from foretune.search.surrogate import SurrogateSearcher
+from foretune.search.surrogate import FAILURE_LOG, SurrogateSearcher, log_losses
 from foretune.space import ListedSpace
 
 DEVICE = Device("NVIDIA H200", "gpu", specs={"cores": 132.0})

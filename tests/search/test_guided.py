@@ -6,8 +6,8 @@ import pytest
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
 from foretune.search import Prior, Searcher, make_searcher
-from foretune.search.guided import GUIDED_MEASUREMENTS, TURN_PERIOD, GuidedSearcher
-from foretune.search.simple import RandomSearcher
+from foretune.search.factory import GUIDED_MEASUREMENTS, TURN_PERIOD, GuidedSearcher
+from foretune.search.searcher import RandomSearcher
 from foretune.testing.searchers import SPACE, fails, make_prior, time_ms
 
 

@@ -8,7 +8,7 @@ from foretune.errors import PredictorError
 from foretune.models import Predictor
 from foretune.search.prior import prior_from_predictor
 from foretune.search.replay.recorded import recorded_spaces
-from foretune.search.replay.replay_prior import prior_from_other_devices
+from foretune.search.replay.replay import prior_from_source
 
 HERE = "NVIDIA A100-PCIE-40GB"
 
@@ -38,16 +38,16 @@ def test_specs_that_training_lacked_change_nothing():
     (nameless,) = recorded_spaces(runs_of("My GPU", 0.5), "nameless")
     assert known.device.specs["cores"] == 108
     assert not nameless.device.specs
-    prior, devices = prior_from_other_devices(ELSEWHERE, known)
+    prior, devices = prior_from_source(ELSEWHERE, known)
     assert devices == ["AMD Instinct MI250X", "NVIDIA RTX A4000"]
-    assert np.array_equal(prior.log_mean, prior_from_other_devices(ELSEWHERE, nameless)[0].log_mean)
+    assert np.array_equal(prior.log_mean, prior_from_source(ELSEWHERE, nameless)[0].log_mean)
     assert np.corrcoef(prior.log_mean, np.log(known.values))[0, 1] > 0.95
 
 
 def test_the_own_device_is_left_out():
     (recorded,) = recorded_spaces(runs_of(HERE, 0.5), "here")
     with pytest.raises(PredictorError, match="on a device other than"):
-        prior_from_other_devices(runs_of(HERE, 0.5), recorded)
+        prior_from_source(runs_of(HERE, 0.5), recorded)
 
 
 def test_a_prior_is_foreign_where_nothing_was_measured():

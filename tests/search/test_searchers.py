@@ -17,7 +17,6 @@ from foretune.testing.searchers import (
     fails,
     make_measurement,
     make_prior,
-    never_fails,
     propose,
 )
 from foretune.testing.searchers import time_ms as toy_ms
@@ -86,7 +85,7 @@ def test_a_space_that_cannot_be_listed_is_searched():
     best = {
         name: min(
             vast_ms(c)
-            for c in propose(make(name, VAST), 60, time_of=vast_ms, is_broken=never_fails)
+            for c in propose(make(name, VAST), 60, time_of=vast_ms, is_broken=lambda c: False)
         )
         for name in ("surrogate", "random")
     }
@@ -186,7 +185,7 @@ def test_the_surrogate_handles_spaces_larger_than_its_pool():
     guided = make("surrogate", space, prior=Prior(mean, 0.1, np.ones(len(space))))
     assert guided.ask() == [best]
     alone = make("surrogate", space)
-    asked = propose(alone, budget=14, n=7, time_of=law, is_broken=never_fails)
+    asked = propose(alone, budget=14, n=7, time_of=law, is_broken=lambda c: False)
     assert len(set(asked)) == 14
     assert law(alone.best()) < np.median(np.exp(mean))
 
@@ -205,7 +204,7 @@ class TestRegret:
     def test_it_is_unknown_at_first_and_small_at_last(self):
         searcher = make("surrogate", SMALL)
         assert searcher.expected_regret() == searcher.expected_improvement() == math.inf
-        propose(searcher, budget=len(SMALL), is_broken=never_fails)
+        propose(searcher, budget=len(SMALL), is_broken=lambda c: False)
         assert searcher.expected_regret() < 0.03
         assert searcher.expected_improvement() < 0.001
 
@@ -257,7 +256,9 @@ def test_improvement_counts_as_far_as_it_is_likely_to_run(told):
     p_valid = np.array([0.3 if c["risky"] else 1.0 for c in space])
     searcher = make("surrogate", space, prior=Prior(mean, 0.2, p_valid, foreign=False))
     known = [Configuration(x=x, risky=False) for x in range(10, 10 + told)]
-    searcher.tell(make_measurement(c, lambda c: math.exp(0.2 * c["x"]), never_fails) for c in known)
+    searcher.tell(
+        make_measurement(c, lambda c: math.exp(0.2 * c["x"]), lambda c: False) for c in known
+    )
     assert [c["risky"] for c in searcher.ask(3)] == [False, False, False]
 
 
@@ -272,7 +273,7 @@ def test_a_prior_from_elsewhere_is_checked_where_it_does_not_lead():
     for foreign in (True, False):
         prior = Prior(np.log([law(c) for c in LINE]), 0.1, np.ones(len(LINE)), foreign)
         asked = propose(
-            make("surrogate", LINE, prior=prior), 10, time_of=law, is_broken=never_fails
+            make("surrogate", LINE, prior=prior), 10, time_of=law, is_broken=lambda c: False
         )
         far[foreign] = sum(c["x"] >= 50 for c in asked)
     assert far[True] >= far[False] + 2
@@ -285,6 +286,6 @@ def test_what_is_under_way_is_not_measured_a_second_time_beside_it():
         return 1 + ((config["x"] - 37) / 40) ** 2
 
     searcher = make("surrogate", LINE)
-    propose(searcher, 9, time_of=law, is_broken=never_fails)
+    propose(searcher, 9, time_of=law, is_broken=lambda c: False)
     first, second, third = (c["x"] for c in searcher.ask(3))
     assert min(abs(first - second), abs(first - third), abs(second - third)) > 1

@@ -6,7 +6,7 @@ import pytest
 
 from foretune import SearchSpace
 from foretune.errors import UsageError
-from foretune.search.simple import RandomSearcher
+from foretune.search.searcher import RandomSearcher
 from foretune.search.stopping import Stopping
 
 

@@ -8,8 +8,7 @@ import pytest
 from foretune.errors import UsageError
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
-from foretune.search.drivers import run
-from foretune.search.loop import search
+from foretune.search.loop import run, search
 from foretune.search.stopping import Stopping
 from foretune.search.workload import WorkloadProblem, WorkloadSearcher
 from foretune.space import Configuration, SearchSpace

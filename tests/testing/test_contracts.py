@@ -11,8 +11,8 @@ from foretune.collect.power import PowerMeter
 from foretune.device import Device
 from foretune.family import Cost
 from foretune.models.trees.forest import ForestModel
-from foretune.search.drivers import run, run_parallel
-from foretune.search.simple import RandomSearcher
+from foretune.search.loop import run, run_parallel
+from foretune.search.searcher import RandomSearcher
 from foretune.space import Configuration, SearchSpace
 from foretune.testing import (
     ContractViolation,
@@ -23,7 +23,7 @@ from foretune.testing import (
     check_runner,
     check_searcher,
 )
-from foretune.testing.misbehaving_kernel import MisbehavingKernel
+from foretune.testing.runners import MisbehavingKernel
 
 
 class Kernel(MisbehavingKernel):

@@ -187,25 +187,6 @@ def _read_predictor(folder: Path) -> int:
     return len(predictor.predict(gemms(12)))
 
 
-def _policy(folder: Path) -> None:
-    from foretune.problem import Problem
-    from foretune.search.policies.agents import TrainingSchedule
-    from foretune.search.policies.decisions import Task
-    from foretune.search.policies.policy import Policy
-    from foretune.space import SearchSpace
-
-    space = SearchSpace({"x": (1, 2, 4), "y": (False, True)})
-    task = Task(space, Problem({"M": 64}), reward=lambda chosen: 1.0 / (1.0 + chosen))
-    Policy.train([task], schedule=TrainingSchedule(updates=1, episodes=2)).save(folder / "policy")
-
-
-def _read_policy(folder: Path) -> int:
-    from foretune.search.policies.policy import Policy
-
-    Policy.load(folder / "policy")
-    return 0
-
-
 def _store(folder: Path) -> None:
     from foretune.tune.store.file import write_file
     from foretune.tune.store.subject import Choice, Subject
@@ -374,7 +355,6 @@ DECODERS = {
     "trees, forest": Decoder(_trees("ForestModel"), _read_trees("ForestModel")),
     "trace of requests": _csv("t.csv", "at_s,isl,osl\n0,8,4\n1.5,16,2\n", _trace),
     "rates of requests": _csv("r.csv", "isl,osl,requests_per_s\n512,64,1.5\n8,4,2\n", _demand),
-    "policy": Decoder(_policy, _read_policy),
     "exported store": Decoder(_store, _read_store, all_rows=True),
     "campaign": Decoder(_campaign, _read_campaign),
     "recorded calls": Decoder(_calls, _read_calls),

@@ -54,7 +54,7 @@ class RecordedRunner(Runner):
         for config in configs:
             number = self._recorded.space.index(config)
             self.measured.append(number)
-            yield self._recorded.measurement(number)
+            yield self._recorded.measurements[number]
 
     def compare_interleaved(self, kernel, problem, configs, max_seconds=0.5, seed=0):
         values = self._recorded.values

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.models.trees import ubjson
+from foretune.models.trees.tree_arrays import NUMBERS as MARKS_OF_NUMBERS
+from foretune.models.trees.tree_arrays import read_ubjson
 
 HOSTILE: list[Any] = [
     None, True, False, 0, -1, 2, 0.5, -0.0, 1e308, 10**9, 10**30, 10**400, -(2**63), float("nan"),
@@ -216,7 +217,7 @@ def _parquet(data: bytes, rng: random.Random) -> bytes:
 
 def _trees(data: bytes, rng: random.Random) -> bytes:
     """Spoil a model of XGBoost: three of four times a node of a tree, else anything else."""
-    document = ubjson.read(gzip.decompress(data))
+    document = read_ubjson(gzip.decompress(data))
     model = document["learner"]["gradient_booster"]["model"]
     if rng.random() < 0.75:
         tree = rng.choice(model["trees"])
@@ -252,7 +253,7 @@ def write_ubjson(value: Any) -> bytes:
     return b"Z"
 
 
-_MARKS = {dtype.str: mark for mark, dtype in ubjson.NUMBERS.items()}
+_MARKS = {dtype.str: mark for mark, dtype in MARKS_OF_NUMBERS.items()}
 
 
 def _size(text: str) -> bytes:

@@ -129,7 +129,7 @@ def test_a_searcher_hears_of_other_problems():
 
     def searcher(*arguments):
         told.extend(arguments[-1])
-        from foretune.search.simple import RandomSearcher
+        from foretune.search.searcher import RandomSearcher
 
         return RandomSearcher(*arguments)
 

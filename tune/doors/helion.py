@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from foretune.measurement import Measurement, Status
 from foretune.problem import Problem
-from foretune.search.drivers import run
 from foretune.search.factory import make_searcher
-from foretune.search.loop import search
+from foretune.search.loop import run, search
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration, ListedSpace
 from foretune.tune.doors.knobs import flat_knobs, internals_of

@@ -27,8 +27,7 @@ from foretune.cli import (
     triton,
     tune,
 )
-from foretune.cli.options import NO_STORE, RootOptions, find_program
-from foretune.cli.short_help import HELP_ALL
+from foretune.cli.options import HELP_ALL, NO_STORE, RootOptions, find_program
 from foretune.errors import ForetuneError, ForetuneWarning, UsageError
 from foretune.redaction import redact
 from foretune.version import __version__

@@ -266,8 +266,7 @@ def _parse_problem(predictor: "Predictor", text: str) -> Problem:
 
 
 def _show_importance(output: Output, predictor: "Predictor") -> None:
-    from foretune.models.bottleneck import bottlenecks
-    from foretune.models.explanation import FEATURE_GROUPS, importance
+    from foretune.models.explanation import FEATURE_GROUPS, bottlenecks, importance
     from foretune.models.targets import measured_rows
 
     target = _primary_target(predictor)
@@ -306,8 +305,7 @@ def _compare(
     device_name: str | None,
 ) -> None:
     from foretune.features.candidates import rows_of
-    from foretune.models.bottleneck import bottlenecks
-    from foretune.models.explanation import compare
+    from foretune.models.explanation import bottlenecks, compare
 
     target = _primary_target(predictor)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from foretune.models.predictor import Predictor
     from foretune.models.saved.guides import GuideModel
-    from foretune.search.replay.scores import Scores, Summary
+    from foretune.search.replay.scores import Figures, Scores
 
 SHOWN_EVALUATIONS = (10, 50, 200)
 """Evaluations after which tables show the share of the optimum; JSON holds more."""
@@ -63,8 +63,8 @@ def replay(
     from foretune.registry import load
     from foretune.search.replay.curves import check_figure_name, draw_curves
     from foretune.search.replay.recorded import read_spaces
+    from foretune.search.replay.replay import check_prior_source, prior_from_source
     from foretune.search.replay.replay import replay as replay_space
-    from foretune.search.replay.replay_prior import check_prior_source, prior_from_source
     from foretune.search.replay.scores import score_replay
 
     seed = options.root_options(context).seed
@@ -111,10 +111,8 @@ def _show_all(output: Output, scored: "list[tuple[list[Scores], list[str]]]") ->
     if len(scored) > 1:
         title = f"{len(scored)} spaces: geometric means of evaluations, means of the rest"
         output.table(title, COLUMNS, [_row(s) for s in summaries])
-    results = [
-        {**s.to_json(), "prior_devices": sources} for scores, sources in scored for s in scores
-    ]
-    output.result({"results": results, "summary": [s.to_json() for s in summaries]})
+    results = [{**vars(s), "prior_devices": sources} for scores, sources in scored for s in scores]
+    output.result({"results": results, "summary": summaries})
 
 
 def _read_prior(names: list[str]) -> "Predictor | GuideModel | pd.DataFrame | None":
@@ -142,7 +140,7 @@ def _show(output: Output, scores: "Sequence[Scores]", sources: list[str]) -> Non
         output.say(f"prior: {', '.join(sources)}")
 
 
-def _row(s: "Scores | Summary") -> list[str]:
+def _row(s: "Figures") -> list[str]:
     return [
         s.searcher,
         _evaluations(s.evals_to_95),

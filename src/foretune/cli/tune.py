@@ -11,8 +11,8 @@ import typer
 
 from foretune.cli import options, tune_program
 from foretune.cli.campaign import show_results
+from foretune.cli.options import Command
 from foretune.cli.output import Output, format_config
-from foretune.cli.short_help import Command
 from foretune.cli.tune_program import SearchOptions
 from foretune.console import progress_bar
 from foretune.errors import UsageError

@@ -18,25 +18,9 @@ if TYPE_CHECKING:
     from foretune.testing.searchers import check_searcher
 
 __all__ = [
-    "ContractViolation",
-    "check_kernel",
-    "check_loop_driver",
-    "check_meter",
-    "check_regressor",
-    "check_runner",
-    "check_searcher",
-]
+    "ContractViolation", "check_kernel", "check_loop_driver", "check_meter", "check_regressor",
+    "check_runner", "check_searcher",
+]  # fmt: skip
 
 if not TYPE_CHECKING:  # to a type checker, any name would do
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        {
-            "contract": ("ContractViolation",),
-            "drivers": ("check_loop_driver",),
-            "kernels": ("check_kernel",),
-            "meters": ("check_meter",),
-            "regressors": ("check_regressor",),
-            "runners": ("check_runner",),
-            "searchers": ("check_searcher",),
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Sequence
 from foretune.errors import UsageError
 from foretune.measurement import Measurement
 from foretune.search.loop import Batch, SearchLoop, SearchResult, search
-from foretune.search.simple import RandomSearcher
+from foretune.search.searcher import RandomSearcher
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
 from foretune.testing.contract import ContractViolation, ensure

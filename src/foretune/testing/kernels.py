@@ -50,7 +50,11 @@ def check_kernel(
         for config in dict.fromkeys([default, *drawn]):
             fatal = config == default or not may_fail
             _check_launch(kernel, (problem, config), inputs, expected, fatal)
-    rows = [(p, c) for p in chosen for c in [kernel.default(p), *_sample_configs(kernel, p, rng)]]
+    rows = []
+    for problem in chosen:
+        space = kernel.space(problem)
+        drawn = space.sample(min(20, len(space)), rng)
+        rows += [(problem, config) for config in (kernel.default(problem), *drawn)]
     _check_cost(kernel, rows)
 
 
@@ -122,13 +126,6 @@ def _check_launch(kernel: Kernel, row: Row, inputs: Inputs, expected: Any, fatal
     )
     ensure(error <= limit, f"{where} is off by {error:.3g}, more than {limit:.3g}")
     ensure(not has_changed(arrays, output), f"{where} changes its inputs")
-
-
-def _sample_configs(
-    kernel: Kernel, problem: Problem, rng: np.random.Generator
-) -> list[Configuration]:
-    space = kernel.space(problem)
-    return list(space.sample(min(20, len(space)), rng))
 
 
 def _check_cost(kernel: Kernel, rows: list[Row]) -> None:

@@ -30,7 +30,9 @@ def check_meter(make: Callable[[int], PowerMeter], seconds: float = 0.6) -> None
     ensure(_is_energy_or_nan(_joules(meter)), "stop without start does not return NaN, or joules")
     for _ in range(2 if meter.unavailable_because() is None else 0):  # twice: meters are reused
         with meter.window() as window:
-            _be_busy(seconds)
+            end = time.perf_counter() + seconds
+            while time.perf_counter() < end:
+                pass
         ensure(_is_energy_or_nan(window.joules), f"{window.joules} joules were metered")
         ensure(window.seconds >= seconds, f"{window.seconds} s of a window of {seconds} s")
 
@@ -44,9 +46,3 @@ def _joules(meter: PowerMeter) -> float:
 
 def _is_energy_or_nan(joules: float) -> bool:
     return math.isnan(joules) or 0 < joules < math.inf
-
-
-def _be_busy(seconds: float) -> None:
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end:
-        pass

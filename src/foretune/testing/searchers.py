@@ -9,9 +9,8 @@ from foretune.errors import SpaceError
 from foretune.measurement import Measurement, Status
 from foretune.objective import Objective, Scalarization
 from foretune.problem import Problem
-from foretune.search.drivers import run
 from foretune.search.factory import make_searcher
-from foretune.search.loop import search
+from foretune.search.loop import run, search
 from foretune.search.searcher import Prior, Searcher
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration, SearchSpace
@@ -49,16 +48,6 @@ def time_ms(config: Configuration) -> float:
 def fails(config: Configuration) -> bool:
     """Return whether a configuration of `SPACE` cannot run."""
     return bool(config["tile"] == 16 and config["pack"])
-
-
-def never_fails(config: Configuration) -> bool:
-    """Return False."""
-    return False
-
-
-def always_fails(config: Configuration) -> bool:
-    """Return True."""
-    return True
 
 
 def make_measurement(
@@ -103,8 +92,7 @@ def check_searcher(kind: Kind) -> None:
 
     Raises ContractViolation if the searcher violates the contract of `Searcher`.
 
-    Args:
-        kind: a registered name, or a `Searcher` class.
+    ``kind``: a registered name, or a `Searcher` class.
     """
     for guided in (False, True):
         _check_proposals(kind, guided)
@@ -154,7 +142,7 @@ def _check_proposals(kind: Kind, guided: bool) -> None:
 
 def _check_failures(kind: Kind, guided: bool) -> None:
     searcher = _make(kind, SPACE, guided)
-    proposed = propose(searcher, 10, is_broken=always_fails)
+    proposed = propose(searcher, 10, is_broken=lambda c: True)
     ensure(searcher.best() is None, "best() is a configuration though all failed")
     later = propose(searcher, 10)
     _ensure_new(proposed + later, 20, SPACE, "after ten failures")
@@ -177,7 +165,7 @@ def _check_exhaustion(kind: Kind) -> None:
     for n in (1, 3):
         searcher = _make(kind, TINY)
         proposed = propose(
-            searcher, 99, n, time_of=lambda c: float(c["tile"]), is_broken=never_fails
+            searcher, 99, n, time_of=lambda c: float(c["tile"]), is_broken=lambda c: False
         )
         _ensure_new(proposed, len(TINY), TINY, "in a space of three")
         ensure(_best_tile(searcher) == 1, "best() of a space of three is wrong")
@@ -185,7 +173,7 @@ def _check_exhaustion(kind: Kind) -> None:
     for space in (ONE_CONFIGURATION, NO_PARAMETERS):
         searcher = _make(kind, space)
         _ensure_new(searcher.ask(3), 1, space, "in a space of one")
-        searcher.tell([make_measurement(space[0], lambda c: 1.0, never_fails)])
+        searcher.tell([make_measurement(space[0], lambda c: 1.0, lambda c: False)])
         ensure(searcher.best() == space[0] and not searcher.ask(), "a space of one has no best()")
 
 
@@ -212,7 +200,10 @@ def _check_objectives(kind: Kind) -> None:
         def measure(configs: Sequence[Configuration]) -> list[Measurement]:
             return [
                 make_measurement(
-                    config, lambda c: times[int(c["tile"])], never_fails, watts[int(config["tile"])]
+                    config,
+                    lambda c: times[int(c["tile"])],
+                    lambda c: False,
+                    watts[int(config["tile"])],
                 )
                 for config in configs
             ]
@@ -228,7 +219,7 @@ def _check_outside(kind: Kind) -> None:
     searcher = _make(kind, SPACE)
     outside = Configuration({**SPACE[0], "tile": 3})
     try:
-        searcher.tell([make_measurement(outside, lambda c: 1.0, never_fails)])
+        searcher.tell([make_measurement(outside, lambda c: 1.0, lambda c: False)])
     except SpaceError:
         ensure(searcher.best() is None, "a configuration outside the space became best()")
     else:

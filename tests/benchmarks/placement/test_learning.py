@@ -5,10 +5,10 @@ import pytest
 from placement.decisions import Placement, PlacementDecisions
 
 pytest.importorskip("torch")
-from foretune.search.policies.agents import Agents, TrainingSchedule, reinforce
+from foretune.search.policies.agent import Agent, TrainingSchedule, reinforce
 
 
-def test_agents_learn_to_place():
+def test_an_agent_learns_to_place():
     """Moving between devices costs more than a faster device gains, but for the large operators."""
     rng = np.random.default_rng(0)
 
@@ -18,13 +18,13 @@ def test_agents_learn_to_place():
 
     learned = PlacementDecisions([chain() for _ in range(32)])
     unseen = PlacementDecisions([chain() for _ in range(20)])
-    agents = Agents(learned)
+    agent = Agent(learned)
     reinforce(
-        agents, learned, TrainingSchedule(updates=60, episodes=128, rate=1e-2, hot=0.2, cold=0.02)
+        agent, learned, TrainingSchedule(updates=60, episodes=128, rate=1e-2, hot=0.2, cold=0.02)
     )
     shares = []
     for i, placement in enumerate(unseen.placements):
-        chosen, _ = agents.beam_search(unseen, i, 4)
+        chosen, _ = agent.beam_search(unseen, i, 4)
         totals = placement.total_ms(chosen[:, : unseen.length(i)])
         shares.append(placement.total_ms(placement.optimum()[None, :])[0] / totals.min())
     assert np.mean(shares) > 0.97

@@ -16,7 +16,7 @@ def booster():
 
 def changed(monkeypatch, part, change):
     """Let the first tree's array of that name be another one."""
-    plain = tree_arrays.ubjson.read
+    plain = tree_arrays.read_ubjson
 
     def read(data):
         document = plain(data)
@@ -25,7 +25,7 @@ def changed(monkeypatch, part, change):
         change(tree[part])
         return document
 
-    monkeypatch.setattr(tree_arrays.ubjson, "read", read)
+    monkeypatch.setattr(tree_arrays, "read_ubjson", read)
 
 
 def test_every_node_has_a_place(booster):

@@ -318,7 +318,7 @@ def test_rows_are_configurations():
     dimensions, rng = Dimensions(SPACE), np.random.default_rng(0)
     rows = dimensions.random(200, rng)
     rows = np.vstack([rows, dimensions.neighbors(rows[:3], 200, rng)])
-    assert np.array_equal(dimensions.snap(rows), rows)
+    assert np.array_equal(dimensions.from_cube(dimensions.to_cube(rows)), rows)
     points = dimensions.points(rows)
     assert points.min() >= 0
     assert points.max() <= 1

@@ -1,21 +1,18 @@
 """Policies: what they learn, propose and keep; the searcher that asks one."""
 
-import json
+import copy
 import math
 import sys
 
 import numpy as np
 import pytest
 from toy_kernel import DEVICE, FakeRunner, Toy
-from toy_space import space_runs
 
 from foretune.collect.collection import plan_configurations
 from foretune.datasets import from_measurements
 from foretune.device import Device
 from foretune.errors import (
     MissingExtra,
-    OutputError,
-    PolicyError,
     PredictorError,
     UsageError,
 )
@@ -24,19 +21,15 @@ from foretune.objective import Objective
 from foretune.problem import Problem
 from foretune.search import Prior, make_searcher
 from foretune.search.policies.decisions import ConfigurationDecisions, Task
-from foretune.search.replay.recorded import recorded_spaces
-from foretune.search.replay.replay import replay
 from foretune.space import SearchSpace
 
 torch = pytest.importorskip("torch")
-from foretune.search.policies.agents import Agents, TrainingSchedule, reinforce
+from foretune.search.policies.agent import Agent, TrainingSchedule, reinforce
 from foretune.search.policies.policy import (
     Policy,
     PolicySearcher,
-    name_groups,
     predicted_tasks,
     prior_task,
-    recorded_task,
 )
 
 SHORT = TrainingSchedule(updates=60, episodes=64, rate=1e-2)
@@ -66,7 +59,7 @@ UNSEEN = task(2**8)
 
 @pytest.fixture(scope="module")
 def policy():
-    return Policy.train([task(n) for n in SIZES], schedule=SHORT, kernel="toy")
+    return Policy.train([task(n) for n in SIZES], schedule=SHORT)
 
 
 def test_it_learns_what_depends_on_the_problem(policy):
@@ -105,11 +98,11 @@ def test_the_seed_decides():
     def train(seed):
         return Policy.train(
             [UNSEEN], schedule=TrainingSchedule(updates=5), seed=seed
-        ).agents.weights()
+        ).agent.network.state_dict()
 
     one, again, other = train(1), train(1), train(2)
-    assert all(np.array_equal(one[name], again[name]) for name in one)
-    assert not all(np.array_equal(one[name], other[name]) for name in one)
+    assert all(torch.equal(one[name], again[name]) for name in one)
+    assert not all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_training_leaves_torch_as_it_was():
@@ -121,123 +114,43 @@ def test_training_leaves_torch_as_it_was():
     assert torch.get_num_threads() == threads
 
 
-def test_agents_of_a_factored_policy_do_not_see_each_other():
-    groups = name_groups(SPACE.names)
-    assert groups == [["tile_x", "tile_y"], ["pack"]]
-    factored = Policy.train([UNSEEN], groups, SHORT)
-    decisions = factored.decisions(UNSEEN)
-    steps = np.zeros(2, dtype=int)
-    for prefixes, equal in (([[1, 0], [1, 2]], True), ([[1], [2]], False)):
-        chosen = np.array(prefixes)
-        step = chosen.shape[1]  # 2: pack, after two different tiles; 1: tile_y, after tile_x
-        legal = np.ones((2, decisions.choices), dtype=bool)
-        seen = decisions.observe(steps, chosen)
-        with torch.no_grad():
-            one, other = factored.agents.log_probabilities(step, seen, legal)
-        assert torch.equal(one, other) is equal
-    assert factored.propose(UNSEEN, 1)[0][0] == best(UNSEEN)
-
-
-def test_only_one_agent_learns_what_must_fit_together():
-    """Six equal optima, a = b: an agent that does not see the other can only guess."""
-    space = SearchSpace({"a": tuple(range(6)), "b": tuple(range(6))})
-    codes = space.codes.astype(int)
-    log_ms = np.where(codes[:, 0] == codes[:, 1], 0.0, 2.0)
-    tricky = prior_task(space, Prior(log_ms, 0.1, np.ones(len(space))), Problem())
-    cold = TrainingSchedule(updates=60, episodes=64, rate=1e-2, hot=0.5, cold=0.5)
-
-    def mean_reward(groups):
-        trained = Policy.train([tricky], groups, cold)
-        decisions = trained.decisions(tricky)
-        tasks = np.zeros(400, dtype=int)
-        chosen, _ = trained.agents.sample_episodes(decisions, tasks, np.random.default_rng(0))
-        chances = np.bincount(chosen[:, 0], minlength=6) / 400
-        return decisions.reward(tasks, chosen).mean(), chances.min()
-
-    (single, rarest), (factored, _) = mean_reward(None), mean_reward(["a", "b"])
-    assert single > factored + 0.5
-    assert rarest > 0.05  # at this temperature it keeps all six
-
-
 def test_the_beam_is_exact_where_it_holds_everything():
     decisions = ConfigurationDecisions([UNSEEN])
-    agents = Agents(decisions, seed=1)
-    reinforce(agents, decisions, TrainingSchedule(updates=10))
-    chosen, log_p = agents.beam_search(decisions, 0, len(SPACE))
-    again = agents.log_likelihood(decisions, np.zeros(len(chosen), dtype=int), chosen)
+    agent = Agent(decisions, seed=1)
+    reinforce(agent, decisions, TrainingSchedule(updates=10))
+    chosen, log_p = agent.beam_search(decisions, 0, len(SPACE))
+    again = agent.log_likelihood(decisions, np.zeros(len(chosen), dtype=int), chosen)
     assert log_p == pytest.approx(again.detach().numpy(), abs=1e-4)
-    narrow, _ = agents.beam_search(decisions, 0, 7)
+    narrow, _ = agent.beam_search(decisions, 0, 7)
     assert len(narrow) == 7
     assert np.array_equal(narrow[0], chosen[0])
 
 
 def test_drawing_follows_the_probabilities():
     decisions = ConfigurationDecisions([UNSEEN])
-    agents = Agents(decisions, seed=1)
-    reinforce(agents, decisions, TrainingSchedule(updates=10))
-    chosen, log_p = agents.beam_search(decisions, 0, len(SPACE))
-    drawn, _ = agents.sample_episodes(
-        decisions, np.zeros(4000, dtype=int), np.random.default_rng(0)
-    )
+    agent = Agent(decisions, seed=1)
+    reinforce(agent, decisions, TrainingSchedule(updates=10))
+    chosen, log_p = agent.beam_search(decisions, 0, len(SPACE))
+    drawn, _ = agent.sample_episodes(decisions, np.zeros(4000, dtype=int), np.random.default_rng(0))
     counts = np.bincount(decisions.indices_of(0, drawn), minlength=len(SPACE))
     expected = 4000 * np.exp(log_p[np.argsort(decisions.indices_of(0, chosen))])
     chi2 = ((counts - expected) ** 2 / expected).sum()
     assert abs(chi2 - len(SPACE)) < 5 * math.sqrt(2 * len(SPACE))
 
 
-def test_it_is_kept_and_read_again(policy, tmp_path):
-    policy.save(tmp_path / "policy")
-    read = Policy.load(tmp_path / "policy")
-    assert read.kernel == "toy"
-    assert read.training == policy.training
-    assert read.propose(UNSEEN, 5) == policy.propose(UNSEEN, 5)
-    factored = Policy.train([UNSEEN], name_groups(SPACE.names), TrainingSchedule(updates=1))
-    factored.save(tmp_path / "policy")  # over the other
-    assert Policy.load(tmp_path / "policy").groups == (("tile_x", "tile_y"), ("pack",))
-
-
-def test_what_is_no_policy(policy, tmp_path):
-    with pytest.raises(PolicyError, match="holds no policy: train one with"):
-        Policy.load(tmp_path)
-    policy.save(tmp_path)
-    card = json.loads((tmp_path / "policy.json").read_text())
-    for change, message in (({"format": 99}, "another version"), ({"context": {}}, "is damaged")):
-        (tmp_path / "policy.json").write_text(json.dumps({**card, **change}))
-        with pytest.raises(PolicyError, match=message):
-            Policy.load(tmp_path)
-    (tmp_path / "policy.json").write_text(json.dumps(card))
-    for weights in (b"nonsense", b""):
-        (tmp_path / "weights.npz").write_bytes(weights)
-        with pytest.raises(PolicyError, match="is damaged"):
-            Policy.load(tmp_path)
-    np.savez(tmp_path / "weights.npz", **{"0.0.weight": np.zeros((2, 2))})
-    with pytest.raises(PolicyError, match="weights of other networks"):
-        Policy.load(tmp_path)
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot write the policy"):
-        policy.save(tmp_path / "file" / "policy")
-
-
 def test_what_cannot_be_trained():
     with pytest.raises(UsageError, match="there is no task"):
         Policy.train([])
-    with pytest.raises(UsageError, match="must hold each parameter once"):
-        Policy.train([UNSEEN], [["tile_x"], ["pack"]])
     with pytest.raises(UsageError, match="task 0 has no reward"):
         Policy.train([Task(SPACE)])
 
 
 def test_without_torch_it_says_how_to_get_it(monkeypatch):
+    for name in ("agent", "policy"):
+        monkeypatch.delitem(sys.modules, f"foretune.search.policies.{name}")
     monkeypatch.setitem(sys.modules, "torch", None)
-    for make in (lambda: Policy.train([UNSEEN]), lambda: make_searcher("policy", SPACE)):
-        with pytest.raises(MissingExtra, match=r"pip install '\.\[rl\]'"):
-            make()
-
-
-def test_scores_compare_with_chance(policy):
-    scores = policy.score([task(n) for n in SIZES])
-    assert scores["first"] <= scores["best"]
-    assert scores["best"] == pytest.approx(scores["random"])  # the space is smaller than the draws
+    with pytest.raises(MissingExtra, match=r"pip install '\.\[rl\]'"):
+        make_searcher("policy", SPACE)
 
 
 # Rewards
@@ -256,13 +169,6 @@ def test_predictions_are_the_reward():
     assert tasks[1].reward(some) == pytest.approx(np.median(cost) - cost[some])
     with pytest.raises(PredictorError, match="power"):
         predicted_tasks(predictor, toy, problems[:1], DEVICE, Objective.ENERGY)
-
-
-def test_recordings_are_the_reward():
-    (recorded,) = recorded_spaces(space_runs(), "toy")
-    reward = recorded_task(recorded).reward(np.arange(len(recorded)))
-    assert np.argmax(reward) == np.argmin(recorded.values)
-    assert np.median(reward[np.isfinite(reward)]) == pytest.approx(0)
 
 
 # Searching
@@ -288,11 +194,11 @@ def test_the_first_proposals_are_the_policys(policy):
 
 
 def test_searching_does_not_change_the_policy(policy):
-    before = policy.agents.weights()
+    before = copy.deepcopy(policy.agent.network.state_dict())
     searcher = PolicySearcher(SPACE, problem=UNSEEN.problem, policy=policy)
     told(searcher, UNSEEN, 5)
-    after = policy.agents.weights()
-    assert all(np.array_equal(before[name], after[name]) for name in before)
+    after = policy.agent.network.state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
 
 
 def test_measurements_teach_a_policy_that_was_wrong():
@@ -312,19 +218,6 @@ def test_a_prior_alone_is_learned_from_first():
     values = UNSEEN.reward(np.arange(len(SPACE)))
     searcher = make_searcher("policy", SPACE, prior=Prior(-values, 0.1, np.ones(len(SPACE))))
     assert searcher.ask() == [best(UNSEEN)]
-
-
-def test_recorded_spaces_can_be_replayed_with_a_policy():
-    elsewhere, here = (
-        recorded_spaces(space_runs(device=d, best=b), d)[0] for d, b in (("A", 3), ("B", 3))
-    )
-    trained = Policy.train([recorded_task(elsewhere)], schedule=SHORT)
-
-    def searcher(*arguments):
-        return PolicySearcher(*arguments, policy=trained)
-
-    result = replay(here, searcher, budget=5, repeats=2)
-    assert (result.curves[:, 0] == 1).all()
 
 
 def test_a_policy_of_another_kernel_is_refused(policy):

@@ -23,7 +23,7 @@ def test_everything_is_known_by_number():
     assert len(recorded) == len(recorded.space) == len(recorded.values) == 60
     assert (recorded.kernel, dict(recorded.problem)) == ("toy", {"n": 100})
     for number in (0, 17, 59):
-        found = recorded.measurement(number)
+        found = recorded.measurements[number]
         assert found.config == recorded.space[number]
         assert found.time_ms == recorded.values[number] or not found.ok
     assert np.isinf(recorded.values).sum() == 3

@@ -7,8 +7,7 @@ from toy_space import space_runs
 from foretune.errors import UnknownName, UsageError
 from foretune.search.replay.recorded import recorded_spaces
 from foretune.search.replay.replay import replay
-from foretune.search.searcher import Prior
-from foretune.search.simple import RandomSearcher
+from foretune.search.searcher import Prior, RandomSearcher
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_scores_of_a_replay():
     (recorded,) = recorded_spaces(runs, "toy")
     result = replay(recorded, "random", budget=60, repeats=30)
     scores = score_replay(recorded, result)
-    said = scores.to_json()
+    said = vars(scores)
     assert set(said["fraction_at"]) == {5, 10, 20, 50}
     assert said["fraction_at"][10] == pytest.approx(result.curves[:, 9].mean())
     assert said["hit_95"] == 1.0

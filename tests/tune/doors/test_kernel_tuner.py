@@ -46,7 +46,7 @@ def test_it_measures_what_the_searcher_asks_for(recorded, cache):
     for _ in range(30):
         (config,) = searcher.ask()
         expected.append(list(config.values()))
-        searcher.tell([recorded.measurement(recorded.space.index(config))])
+        searcher.tell([recorded.measurements[recorded.space.index(config)]])
     results = simulate(recorded, cache, KernelTunerStrategy(), 3, 30)
     assert configs(recorded, results) == expected
     assert any("__error__" in r for r in results)

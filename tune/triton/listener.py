@@ -1,0 +1,98 @@
+"""Records what stock Triton autotuners measure.
+
+Triton calls ``knobs.autotuning.listener`` after every tuning, with the winner and all times but
+without the call. The tuner is one frame up and has it.
+"""
+
+import inspect
+import math
+import warnings
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from foretune.errors import ForetuneWarning, UsageError
+from foretune.lazy import require
+from foretune.measurement import Measurement, Status
+
+if TYPE_CHECKING:
+    import os
+
+    from foretune.tune.store import Store
+    from foretune.tune.triton.choice import CallCaches
+    from foretune.tune.triton.problem_key import Call
+
+
+def listen(store: "Store | str | os.PathLike[str] | None" = None) -> Callable[[], None]:
+    """Store what Triton's autotuners in this process measure from now on.
+
+    ``foretune store`` lists the measurements, ``foretune train`` learns from them, and
+    `foretune.autotune` starts from them. An existing listener is still called.
+
+    Args:
+        store: path or URL; None for the user's own.
+
+    Returns:
+        a function that ends it.
+
+    Raises:
+        UsageError: Triton is older than 3.7 and has no listener.
+    """
+    require("triton", "gpu", "listening to autotuners")
+    import triton
+
+    from foretune.tune.triton.choice import CallCaches
+    from foretune.tune.triton.options import Options
+
+    knobs = triton.knobs.autotuning
+    if not hasattr(knobs, "listener"):
+        raise UsageError(f"Triton {triton.__version__} has no listener: install 3.7 or newer")
+    before, caches = knobs.listener, CallCaches(Options(store=store))
+
+    def on_autotuning(**event: Any) -> None:
+        if before is not None:
+            before(**event)
+        try:
+            _record(caches, event, _caller_locals())
+        except Exception as e:  # our errors must not stop the tuning
+            warnings.warn(f"a tuning was not written down: {e}", ForetuneWarning, stacklevel=2)
+
+    def undo() -> None:
+        knobs.listener = before
+
+    knobs.listener = on_autotuning
+    return undo
+
+
+def _caller_locals() -> Mapping[str, Any]:
+    """Return the local variables of the tuner's `run`; empty if it is not found."""
+    frame = inspect.currentframe()
+    for _ in range(4):
+        frame = frame.f_back if frame is not None else None
+        if frame is not None and hasattr(frame.f_locals.get("self"), "nargs"):
+            return dict(frame.f_locals)
+    return {}
+
+
+def _record(caches: "CallCaches", event: Mapping[str, Any], caller: Mapping[str, Any]) -> None:
+    """Store a tuning, unless it is our own (which stores its measurements itself)."""
+    from foretune.tune.triton.autotuner import Autotuner
+    from foretune.tune.triton.problem_key import make_call
+
+    tuner: Any = caller.get("self")
+    if event["cache_hit"] or getattr(tuner, "nargs", None) is None or isinstance(tuner, Autotuner):
+        return
+    call = make_call(event["fn"], tuner.keys, {**tuner.nargs, **caller.get("kwargs", {})})
+    runs = [_measurement(call, config, t) for config, t in event["configs_timings"].items()]
+    caches.cache_of(call).append(*runs)
+
+
+def _measurement(call: "Call", config: Any, timing: Any) -> Measurement:
+    from foretune.tune.triton.kernel import to_configuration
+
+    named = to_configuration(config)
+    times = list(timing) if isinstance(timing, (list, tuple)) else [float(timing)]
+    if not math.isfinite(times[0]):
+        return call.failure(named, Status.INVALID, "does not run")
+    programs = call.programs(named)
+    static = {} if math.isnan(programs) else {"programs": programs}
+    return call.success(named, times[0], times, static=static, source="triton.autotune")
