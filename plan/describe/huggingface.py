@@ -160,7 +160,6 @@ def _text_config(config: Fields) -> Fields:
 
 
 def _experts(text: Fields, name: str) -> dict[str, int]:
-    """Return the fields of MLPs and experts."""
     experts = _positive_int(
         text, "num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts"
     )
