@@ -340,7 +340,6 @@ class MeasuredOperators:
         )
 
     def _rows_of(self, key: str) -> pd.DataFrame:
-        """Return the timed rows of formats ``key``."""
         if key not in self._rows_by_key:
             here = (self.runs["key"] == key) & self.runs["time_ms"].notna()
             self._rows_by_key[key] = self.runs[here].reset_index(drop=True)

@@ -10,7 +10,6 @@ import numpy as np
 import pandas as pd
 
 from foretune.datasets.device_specs import with_specs_of
-from foretune.datasets.importers import vidur
 from foretune.datasets.importers.aiconfigurator import KERNELS, operation_of, read
 from foretune.datasets.importers.columns import device_of_system
 from foretune.datasets.importers.files import Request
@@ -41,10 +40,6 @@ OPERATIONS = (
     *(family.name for family in MODULES),
     *(family.name for family in RECURRENT),
 )
-NETWORK_FILE = "vidur_network.parquet"
-"""Messages between neighboring GPUs, which engines' tables lack."""
-NODE_GPUS = 8
-"""GPUs of the servers whose messages are used; all are joined by the same links."""
 
 
 class EngineTables:
@@ -80,8 +75,6 @@ class EngineTables:
         (without times) if newer ones have none. Collectives missing for the engine come from the
         library.
         """
-        if kernel == "send_recv":
-            return self._send_recv_rows(system)
         for op in OPERATIONS:
             if KERNELS.get(op, op) not in (kernel, ""):
                 continue
@@ -95,17 +88,6 @@ class EngineTables:
                     return to_module_rows(rows)
                 return with_expert_kind(rows) if kernel == "moe" else rows
         return None
-
-    def _send_recv_rows(self, system: str) -> pd.DataFrame | None:
-        """Return the messages between neighbors in a node."""
-        path = self.folder / NETWORK_FILE
-        if not path.is_file():
-            return None
-        rows = vidur.read(path, Request(kernel="send_recv"))
-        here = rows["device"].astype(str) == device_of_system(system)
-        here &= rows["problem.devices_per_node"] == rows["problem.devices"]
-        here &= rows["problem.max_devices_per_node"] == NODE_GPUS
-        return _with_device(rows[here].reset_index(drop=True), system) if here.any() else None
 
     @cached_property
     def _nested(self) -> list[Path]:

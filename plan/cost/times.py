@@ -224,7 +224,6 @@ class OperatorTimer:
         return self._measured[key]
 
     def _load_predictors(self, queries: "Sequence[_Query]") -> None:
-        """Load or train the predictors that the queries need."""
         tables = {q.table.predictor_name(q.key): q.table for q in queries}
         new = [name for name in tables if name not in self._predictors]
         found = self._predictor_cache.load_or_train(

@@ -103,7 +103,6 @@ def _with_requested_name(model: ModelDescription, name: str, found: str) -> Mode
 
 @cache
 def _shipped() -> dict[str, ModelDescription]:
-    """Return the models of the shipped table, by name."""
     text = files("foretune.plan.describe").joinpath("models.csv").read_text(encoding="utf-8")
     rows = csv.DictReader(text.splitlines())
     return {row["name"]: _from_row(row) for row in rows}

@@ -47,7 +47,7 @@ KEY_HEADS_FIELD = "num_attention_groups"
 Fields = Mapping[str, Any]
 
 
-def read_folder(folder: Path, name: str = "") -> ModelDescription:
+def read_folder(folder: Path) -> ModelDescription:
     """Return the model described in a folder.
 
     Raises UsageError if ``config.json`` is missing or incomplete.
@@ -55,7 +55,7 @@ def read_folder(folder: Path, name: str = "") -> ModelDescription:
     config = read_json(folder / CONFIG_FILE)
     quantization = folder / QUANTIZATION_FILE
     stored = read_json(quantization) if quantization.is_file() else {}
-    return read_config(config, name or str(folder), stored)
+    return read_config(config, str(folder), stored)
 
 
 def read_config(config: Fields, name: str, quantization: Fields | None = None) -> ModelDescription:
@@ -160,7 +160,6 @@ def _text_config(config: Fields) -> Fields:
 
 
 def _experts(text: Fields, name: str) -> dict[str, int]:
-    """Return the fields of MLPs and experts."""
     experts = _positive_int(
         text, "num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts"
     )

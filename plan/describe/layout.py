@@ -86,10 +86,7 @@ def illegal_because(
 ) -> str | None:
     """Return why a model does not allow a layout; None if it does.
 
-    Args:
-        model: the model.
-        layout: the layout.
-        formats: formats whose weight blocks must not be split; None ignores them.
+    The weight blocks of ``formats`` must not be split; None ignores them.
     """
     if min(vars(layout).values()) < 1:
         return "degrees of parallelism must be positive"

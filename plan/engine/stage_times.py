@@ -146,7 +146,6 @@ class StageTimes:
 
     @cached_property
     def _prompt_after_prefix(self) -> "_Surface":
-        """Attention of a prompt with cached tokens."""
         tokens, context = self._sizes
         return _Surface(tokens, context, self._prompt_ms(context).ravel())
 

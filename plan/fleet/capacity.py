@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import numpy as np
 import pandas as pd
@@ -141,65 +140,50 @@ def instance_types(
     tables: list[pd.DataFrame] = []
     for system in systems:
         on_system(system.name)
-        replicas = _Replicas.generate(model, system, sizes, demands, backend, formats, requirements)
-        if replicas.labels:
-            table = replicas.predictions(timers)
-            rates, in_flight = _sustained_rates(table, replicas.setups, demands, requirements)
-            tables.append(table)
-            found += _instance_types(system, sizes, replicas.setups, rates, in_flight)
-    for i, demand in enumerate(demands):
+        setups, candidates, labels = _replicas(
+            model, system, sizes, demands, backend, formats, requirements
+        )
+        if candidates:
+            way, demand = np.array(labels).T
+            tables.append(predict(candidates, timers).assign(way=way, demand=demand))
+            rates, in_flight = _sustained_rates(tables[-1], setups, demands, requirements)
+            found += _instance_types(system, sizes, setups, rates, in_flight)
+    for i, unserved in enumerate(demands):
         if not any(kind.rates[i] > 0 for kind in found):
-            raise UsageError(_unserved_message(demand, i, tables, requirements, sizes))
+            raise UsageError(_unserved_message(unserved, i, tables, requirements, sizes))
     return pareto_instances(found)
 
 
-@dataclass(frozen=True)
-class _Replicas:
-    """One replica on a system: every setup, demand and load.
+def _replicas(
+    model: ModelDescription,
+    system: System,
+    sizes: Sequence[int],
+    demands: Sequence[Demand],
+    backend: str,
+    formats: Sequence[Formats] | None,
+    requirements: Requirements,
+) -> tuple[list[Setup], list[Candidate], list[tuple[int, int]]]:
+    """Return the legal replicas that fit memory and meet the accuracy limit, at every load.
 
-    ``labels`` has each candidate's (setup, demand).
+    That is their setups, and the candidates with the (setup, demand) of each.
     """
-
-    setups: list[Setup]
-    candidates: list[Candidate]
-    labels: list[tuple[int, int]]
-
-    @classmethod
-    def generate(
-        cls,
-        model: ModelDescription,
-        system: System,
-        sizes: Sequence[int],
-        demands: Sequence[Demand],
-        backend: str,
-        formats: Sequence[Formats] | None,
-        requirements: Requirements,
-    ) -> Self:
-        """Return the legal replicas that fit memory and meet the accuracy limit."""
-        setups: dict[Setup, int] = {}
-        candidates: list[Candidate] = []
-        labels: list[tuple[int, int]] = []
-        for i, demand in enumerate(demands):
-            for size in _replica_sizes(sizes):
-                for service in candidate_deployments(
-                    model, system, size, demand.workload, backend, formats
-                ):
-                    one = service.deployment
-                    quality = recovery(one.formats, model)
-                    if service.replicas > 1 or (
-                        quality is not None and quality < requirements.accuracy
-                    ):
-                        continue
-                    setup = setups.setdefault((one.layout, one.formats), len(setups))
-                    here = one_pool_candidates([service])
-                    candidates += here
-                    labels += [(setup, i)] * len(here)
-        return cls(list(setups), candidates, labels)
-
-    def predictions(self, timers: StepTimers) -> pd.DataFrame:
-        """Return the columns of `predict`, plus ``way`` (the setup) and ``demand``."""
-        table = predict(self.candidates, timers)
-        return table.assign(**dict(zip(("way", "demand"), np.array(self.labels).T, strict=True)))
+    setups: dict[Setup, int] = {}
+    candidates: list[Candidate] = []
+    labels: list[tuple[int, int]] = []
+    for i, demand in enumerate(demands):
+        for size in _replica_sizes(sizes):
+            for service in candidate_deployments(
+                model, system, size, demand.workload, backend, formats
+            ):
+                one = service.deployment
+                quality = recovery(one.formats, model)
+                if service.replicas > 1 or (quality or 1.0) < requirements.accuracy:
+                    continue
+                setup = setups.setdefault((one.layout, one.formats), len(setups))
+                here = one_pool_candidates([service])
+                candidates += here
+                labels += [(setup, i)] * len(here)
+    return list(setups), candidates, labels
 
 
 def _replica_sizes(sizes: Sequence[int]) -> list[int]:
@@ -267,14 +251,6 @@ def _dominates(other: InstanceType, kind: InstanceType) -> bool:
     )
 
 
-def _limit_utilization(rows: pd.DataFrame, requirements: Requirements) -> np.ndarray:
-    """Return latencies relative to their limits; above one they violate them."""
-    times = np.stack(
-        [rows["tpot_ms"] / requirements.tpot_ms, rows["ttft_ms"] / requirements.ttft_ms]
-    )
-    return times.max(axis=0)
-
-
 def _unserved_message(
     demand: Demand,
     demand_index: int,
@@ -291,7 +267,11 @@ def _unserved_message(
             f"requests of {demand} do not fit on an instance of up to {largest} GPUs: use more "
             "--gpus-per-instance, or systems with more memory"
         )
-    nearest = rows.iloc[int(np.argmin(_limit_utilization(rows, requirements)))]
+    # The latency that exceeds its limit most decides.
+    excess = np.maximum(
+        rows["tpot_ms"] / requirements.tpot_ms, rows["ttft_ms"] / requirements.ttft_ms
+    )
+    nearest = rows.iloc[int(np.argmin(excess))]
     return (
         f"no instance meets the limits for requests of {demand}: the nearest is "
         f"{nearest['gpus']} × {nearest['system']} with {nearest['ttft_ms']:.0f} ms to the first "

@@ -165,7 +165,6 @@ def _solve(kinds: Sequence[InstanceType], per_s: np.ndarray, limits: Limits) -> 
 def _limit_constraints(
     kinds: Sequence[InstanceType], limits: Limits, variables: int
 ) -> list[LinearConstraint]:
-    """Return the constraints on GPUs and power."""
     found = [
         ([float(kind.gpus) if kind.system == system else 0.0 for kind in kinds], float(upper))
         for system, upper in limits.gpus.items()

@@ -107,7 +107,6 @@ def _cache_notes(plan: Plan) -> list[str]:
 
 
 def _offload_notes(plan: Plan) -> list[str]:
-    """Return the assumptions about offloading."""
     offloads = [d.offload for d in plan.deployments if d.offload]
     if not offloads:
         return []
@@ -221,7 +220,6 @@ def _arrival_lines(plan: Plan, best: pd.Series) -> list[str]:
 
 
 def _pool_lines(plan: Plan, best: pd.Series) -> list[str]:
-    """Return the gain of a separate prefill pool."""
     single = plan.best_one_pool
     if not best["prefill"] or single is None:
         return []

@@ -372,7 +372,6 @@ def _pool_servers(deployment: Deployment) -> Iterator[tuple[Layout, float, int, 
 
 
 def _placement_notes(deployment: Deployment, servers: int) -> Iterator[str]:
-    """Yield notes about where to run the servers."""
     node, gpus = deployment.system.gpus_per_node, deployment.layout.gpus
     if gpus > node:
         yield (f"{gpus} GPUs span {ceil(gpus / node)} nodes: use the engine's multi-node launcher")

@@ -85,7 +85,6 @@ def _candidate_columns(candidate: Candidate) -> dict[str, object]:
 
 
 def _memory_gib(candidates: Sequence[Candidate]) -> np.ndarray:
-    """Return the memory of the fullest GPU of each candidate."""
     same_memory: dict[tuple[object, ...], list[int]] = {}
     for i, candidate in enumerate(candidates):
         d = candidate.deployment
@@ -124,6 +123,5 @@ def _accuracy(
 
 
 def _with_cost(table: pd.DataFrame, candidates: Sequence[Candidate]) -> pd.DataFrame:
-    """Return ``table`` with the cost of a million tokens."""
     hourly = np.array([c.deployment.system.price_per_hour for c in candidates], dtype=float)
     return table.assign(usd_per_million_tokens=hourly * 1e6 / 3600 / table["tokens_per_s_per_gpu"])

@@ -1,6 +1,6 @@
 """Limits and goal of a plan."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -62,12 +62,9 @@ class Requirements:
             raise UsageError(f"accuracy {self.accuracy} must be at most 1")
 
     def feasible(self, candidates: pd.DataFrame) -> "pd.Series[bool]":
-        """Return which candidates meet all limits.
+        """Return which candidates, as in `foretune.plan.Plan`, meet all limits.
 
         An unknown value violates no limit, except that unknown accuracy violates an accuracy limit.
-
-        Args:
-            candidates: as in `foretune.plan.Plan`.
         """
         within = candidates["accuracy"].fillna(0.0 if self.accuracy > 0 else 1.0) >= self.accuracy
         for name in UPPER_LIMITS:
@@ -88,13 +85,10 @@ class Requirements:
 
     def score(self, candidates: pd.DataFrame) -> "pd.Series[float]":
         """Return the candidates' scores for the goal: more is better, unknown is -inf."""
-        return _score(self.goal, candidates)
+        column, sign = GOALS[self.goal]
+        return (sign * candidates[column]).fillna(-np.inf)
 
     def front_score(self, candidates: pd.DataFrame) -> "pd.Series[float]":
         """Return the scores for the Pareto front: throughput if the goal is latency."""
-        return _score("throughput" if self.goal == "latency" else self.goal, candidates)
-
-
-def _score(goal: Goal, candidates: pd.DataFrame) -> "pd.Series[float]":
-    column, sign = GOALS[goal]
-    return (sign * candidates[column]).fillna(-np.inf)
+        goal: Goal = "throughput" if self.goal == "latency" else self.goal
+        return replace(self, goal=goal).score(candidates)

@@ -228,7 +228,6 @@ def _groups(deployment: Deployment) -> int:
 
 
 def _cache_tokens(deployment: Deployment, layout: Layout, longest: int) -> float:
-    """Return how many tokens the cache of a group holds."""
     used = deployment.memory(0, layout).total
     free_bytes = USABLE_SHARE * deployment.system.memory_gib * GIB - used
     each = request_bytes(deployment.loaded_model, layout, deployment.formats, longest)

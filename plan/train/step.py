@@ -221,7 +221,6 @@ def _exposed_layer_ms(
 def _stage_exchange_ms(
     model: ModelDescription, system: System, recipe: Recipe, task: TrainingTask
 ) -> float:
-    """Return the time to send a micro-batch to the next stage and back."""
     exchange = stage_exchange(model, recipe, task)
     if exchange is None:
         return 0.0

@@ -115,7 +115,6 @@ def _unfused(op: Operator, tp: int) -> Iterator[Operator]:
 
 
 def _norms(model: ModelDescription, residual_tokens: float, tp: int) -> Iterator[Operator]:
-    """Yield norms, and the residual additions."""
     count = 2 * model.layers + 1
     yield rowwise("norm", "norm", "prefill", count, residual_tokens, model.hidden, tp)
     yield rowwise(
@@ -173,7 +172,6 @@ def _casts(forward: Iterable[Operator], tp: int) -> list[Operator]:
 
 @lru_cache(2**14)
 def _gemm_backward(op: Operator) -> tuple[Operator, ...]:
-    """Return the backward pass of a product."""
     m, n, k = op.problem["M"], op.problem["N"], op.problem["K"]
     kind = str(op.config["format"])
     inputs = gemm(f"{op.name}_input", op.phase, op.count, m, k, n, kind)

@@ -282,7 +282,6 @@ def _prefill_with_batch(deployment: Deployment, batch: int) -> StepWork:
 
 
 def _prompts_per_step(deployment: Deployment) -> int:
-    """Return how many prompts fill a step."""
     return max(round(MAX_STEP_TOKENS / deployment.workload.new_tokens), 1)
 
 

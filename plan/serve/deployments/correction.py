@@ -187,11 +187,8 @@ class LatencyPredictor:
             scores = np.abs(_log_ratio(measured[target], predicted[target])) / spread[target]
             self.widths[target, seen] = float(np.quantile(scores, level))
 
-    def _is_known(self, rows: pd.DataFrame) -> np.ndarray:
-        return rows["model"].isin(self.known_models).to_numpy()
-
     def _row_widths(self, rows: pd.DataFrame, target: str) -> np.ndarray:
-        seen = self._is_known(rows)
+        seen = rows["model"].isin(self.known_models).to_numpy()
         return np.where(seen, self.widths[target, True], self.widths[target, False])
 
     def _to_json(self) -> dict[str, Any]:

@@ -229,7 +229,6 @@ def _similarities(points: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, n
 
 
 def _joined_labels(labels: pd.DataFrame, columns: str) -> np.ndarray:
-    """Return the joined text of label columns."""
     empty = pd.Series("", index=labels.index, dtype=object)
     texts = (labels[column].astype(str).astype(object) for column in columns.split())
     return reduce(lambda left, right: left + "\t" + right, texts, empty).to_numpy()

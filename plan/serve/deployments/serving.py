@@ -1,4 +1,4 @@
-"""Time per token and time to first token of continuous batching, in closed form.
+"""Latencies of continuous batching, in closed form, and power.
 
 In steady state, each step generates one token per running request of a rank. Finished requests are
 replaced, so ``(running - 1) / osl`` prompts of other requests are prefilled per step, up to the
@@ -161,6 +161,9 @@ from 15 % less to 39 % more (`benchmarks/plan_power.py`).
 
 def deployment_power(rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFrame:
     """Return the power of deployments, from `analytic_times` and predicted latencies.
+
+    While its operators run, a GPU draws their power. In the rest of a step it is partly active and
+    partly idle but awake.
 
     ``power_w`` is a GPU's mean including waits. ``decode_power_w`` and ``prefill_power_w`` are
     those of a GPU without waits. ``prefill_share`` is a share of the busy time.

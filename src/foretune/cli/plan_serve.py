@@ -336,7 +336,6 @@ def _parse_offload(texts: list[str]) -> "Offload":
 
 
 def _parse_systems(text: str, prices: Path | None) -> "list[System]":
-    """Parse ``--system``, with the user's prices."""
     from foretune.plan import known_systems, published_prices, read_prices
     from foretune.plan.describe.system import resolve_system
 

@@ -182,16 +182,3 @@ def test_every_row_counts_unless_an_earlier_one_is_near(first, second):
     assert len(kept) == len(first) + len(far)
     others = merge_tables("gemm", [table(first, "bf16", 1.0), table(second, "fp8", 2.0)])
     assert len(others) == len(first) + len(second)
-
-
-@pytest.mark.shared_data
-def test_messages_between_neighbours_were_measured(shared_data):
-    tables = OperatorTables(shared_data / "llm")
-    rows = tables.rows("send_recv", "h100_sxm", "vllm")
-    assert set(rows["kernel"].astype(str)) == {"send_recv"}
-    clock = OperatorTimer(H100, tables, "h100_sxm", "vllm")
-    sizes = {"problem.message_bytes": [2.0**20, 2.0**25], "problem.devices": 2}
-    times = clock.times(pd.DataFrame({"kernel": "send_recv", "config.format": "fp16", **sizes}))
-    assert set(times.source) <= {"measured", "interpolated"}
-    assert times.ms[0] < times.ms[1]
-    assert OperatorTables(shared_data / "llm").rows("send_recv", "l40s", "vllm") is None
