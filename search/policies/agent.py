@@ -1,9 +1,8 @@
 """A small network that gives every legal choice a probability, and REINFORCE, which trains it.
 
 Policy gradient (Williams, Machine Learning 8, 1992) with an entropy bonus (maximum entropy:
-Haarnoja et al., ICML 2017). An update samples episodes of some tasks. Returns are standardized per
-task, so that tasks with large differences do not dominate. The optimal policy at temperature t has
-probabilities proportional to exp(reward / t); the temperature falls during training.
+Haarnoja et al., ICML 2017): the optimal policy at temperature t has probabilities proportional to
+exp(reward / t), and t falls. Returns are standardized per task, so that none dominates.
 """
 
 from collections.abc import Iterator
