@@ -140,14 +140,8 @@ class ParetoSearcher(AskTell[Configuration]):
 
     The weightings take turns, in a new random order each round.
 
-    Args:
-        space: the search space.
-        objectives: all are minimized.
-        seed: seed of the searchers.
-        priors: one per objective; None without.
-        problem: the problem that is tuned.
-        device: the device that is tuned for.
-        kind: kind of the single-objective searchers; they must learn from each other's proposals.
+    All ``objectives`` are minimized; each has one of the ``priors``. Searchers of the ``kind`` must
+    learn from each other's proposals.
 
     ``observed``: newest measurement of each configuration.
     """

@@ -66,11 +66,8 @@ Reward = Callable[[np.ndarray], np.ndarray]
 class Task:
     """One problem to configure on one device.
 
-    Attributes:
-        space: the legal configurations.
-        problem: the problem.
-        device: the device; None if unknown.
-        reward: rewards by configuration number; None if only proposals are needed.
+    ``space`` has the legal configurations; ``reward`` maps their numbers to rewards, and is None if
+    only proposals are needed.
     """
 
     space: SearchSpace
@@ -205,10 +202,7 @@ class ConfigurationDecisions(Decisions):
 
     A choice is legal if a configuration of the space has this prefix.
 
-    Args:
-        tasks: the problems to configure.
-        vocabulary: parameters and values; by default those of the tasks.
-        context: encoding of the tasks; by default one fitted to them.
+    ``vocabulary`` and ``context`` are by default those of the ``tasks``.
 
     Raises UsageError if there is no task, or tasks have different parameters.
     """
