@@ -32,8 +32,8 @@ divided by the number of measurements."""
 class WorkloadProblem:
     """A problem of a workload.
 
-    Problems of one ``kernel`` inform each other. ``calls`` is their number, ``work`` is proportional
-    to the expected time, for example operations, and ``default`` is what runs without tuning.
+    Problems of one ``kernel`` inform each other. ``calls`` is their number, ``work`` is
+    proportional to the expected time, for example operations; ``default`` runs without tuning.
 
     Raises UsageError if calls or work are not positive.
     """
