@@ -105,13 +105,8 @@ def one_torch_thread() -> Iterator[None]:
 class TrainingSchedule:
     """Length and parameters of a training.
 
-    Attributes:
-        updates: number of updates.
-        tasks: maximum number of random tasks per update.
-        episodes: total number of episodes per update.
-        hot: initial temperature, in units of the reward.
-        cold: final temperature.
-        rate: initial learning rate of Adam; it falls to a tenth.
+    An update draws at most ``tasks`` tasks and ``episodes`` episodes in all. The temperature falls
+    from ``hot`` to ``cold``, in units of the reward, Adam's learning ``rate`` to a tenth.
     """
 
     updates: int = 300
