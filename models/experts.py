@@ -1,18 +1,12 @@
 """The experts on one target, and their weights.
 
-Trees on the features come first. Beside them, where most rows have measured neighbors, a second
-model corrects the interpolation between them; elsewhere a smooth model fits the features. The
-interpolation itself and the unit (the calibrated roofline, 0 on this scale) are opinions that cost
-no model.
-
-Each expert has a small model of its expected error, learned from rows that were held out of it; the
-weights are inverse powers of the expected errors. (Squares would be the best linear combination of
-independent, unbiased estimates.) The models learn the root of the error's size: with its logarithm,
-an expert that is mostly exact and sometimes far off would seem the best.
-
-Rows of new devices, and of tables with few problems, have convex weights instead (Breiman, "Stacked
-Regressions", Machine Learning 24, 1996): there, features would only name the few devices or
-problems that were held out.
+Trees on the features come first. Where most rows have measured neighbors, a second model corrects
+the interpolation between them; elsewhere a smooth model fits the features. The interpolation and
+the unit (0 on this scale) are opinions that cost no model. Weights are inverse powers of errors
+that small models expect. These learn the root of the error's size: with its logarithm, an expert
+that is mostly exact and sometimes far off would seem the best. Rows of new devices, and of tables
+with few problems, have convex weights (Breiman, "Stacked Regressions", Machine Learning 24, 1996):
+features would only name the few devices or problems that were held out.
 """
 
 import json

@@ -1,9 +1,9 @@
 """Search in the order of a prior, corrected by what was measured of the kernel before.
 
 The log time of a run is the prior, an offset of its problem, an error that is smooth in problem and
-configuration, and an independent error. A Gaussian process describes both errors, so runs of
-other problems only re-rank the prior's order: where nothing similar was measured, the order stands.
-Its parameters are fixed, unless there is no prior. Errors larger than expected widen all spreads.
+configuration, and an independent error. A Gaussian process with fixed parameters describes both
+errors, so where nothing similar was measured, the prior's order stands. Errors larger than expected
+widen all spreads. Without a prior, the parameters are fitted.
 """
 
 import math

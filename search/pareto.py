@@ -1,11 +1,9 @@
 """Several objectives: the Pareto front, its hypervolume, and a searcher.
 
 The searcher follows ParEGO (Knowles, IEEE Transactions on Evolutionary Computation 10, 2006): the
-augmented Chebyshev function combines the objectives into one number, which a single-objective
-searcher minimizes. Unlike a weighted sum, it reaches concave parts of a front. There are two
-differences to Knowles. The objectives are combined in logarithms, so that 10 % of one trades for 10
-% of another. And a fixed set of weights takes turns instead of random ones, so that the searcher of
-each can keep learning.
+augmented Chebyshev function combines the objectives into one number, also for concave parts of a
+front. Unlike Knowles', it combines logarithms, so that 10 % of one trades for 10 % of another, and
+fixed weights take turns, so that the searcher of each can keep learning.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -142,14 +140,8 @@ class ParetoSearcher(AskTell[Configuration]):
 
     The weightings take turns, in a new random order each round.
 
-    Args:
-        space: the search space.
-        objectives: all are minimized.
-        seed: seed of the searchers.
-        priors: one per objective; None without.
-        problem: the problem that is tuned.
-        device: the device that is tuned for.
-        kind: kind of the single-objective searchers; they must learn from each other's proposals.
+    All ``objectives`` are minimized; each has one of the ``priors``. Searchers of the ``kind`` must
+    learn from each other's proposals.
 
     ``observed``: newest measurement of each configuration.
     """

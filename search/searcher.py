@@ -71,15 +71,9 @@ class Searcher(AskTell[Configuration]):
     A searcher only knows its space and its measurements: no devices, files or clocks. It never
     proposes a configuration twice. The same seed and measurements give the same proposals.
 
-    Args:
-        space: the search space.
-        objective: the minimized value.
-        seed: seed of all random choices.
-        prior: predictions of every configuration.
-        problem: the problem that is tuned, if known; its sizes give numbers of tiles.
-        device: the device that is tuned for, if known.
-        other_measurements: measurements of the same kernel on other problems; most searchers ignore
-            them.
+    ``prior`` predicts every configuration. The sizes of the ``problem`` and the cores of the
+    ``device`` give numbers of tiles and waves. ``other_measurements`` are of the same kernel on
+    other problems; most searchers ignore them.
     """
 
     uses_prior: bool = False

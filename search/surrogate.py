@@ -1,15 +1,10 @@
 """Surrogate search: a Gaussian process on the prior's residuals.
 
-The prior is a predictor trained on other problems or devices. Measurements correct it in two ways:
-by a multiple of the prior, which tends to minus one where it misleads, and by a smooth function of
-the encoded configuration. A few early proposals are far from the prior's favorites; otherwise a
-misleading prior would go unnoticed. Without a prior, a space-filling initial design comes first.
-Measurements of other problems of the kernel join the same process, in which each problem has an
-offset.
-
-The next proposal maximizes the expected improvement (Jones, Schonlau and Welch, Journal of Global
-Optimization 13, 1998) times the prior probability to run. Failures count as slow. Without a prior,
-a neighbor of the best comes instead every few proposals: it needs no smoothness.
+Measurements correct the prior by a multiple of it, which tends to minus one where it misleads, and
+by a smooth function of the encoded configuration. Those of other problems of the kernel join the
+same process, in which each problem has an offset. The next proposal maximizes the expected
+improvement (Jones, Schonlau and Welch, Journal of Global Optimization 13, 1998) times the prior
+probability to run. Failures count as slow.
 """
 
 import math

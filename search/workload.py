@@ -1,11 +1,9 @@
 """Allocates one budget over several problems by expected loss.
 
-The expected loss of a problem is its number of calls, times its expected time, times the expected
-regret of the current choice. One process models all problems of a kernel
-(`foretune.search.surrogate`), so measurements of one problem inform similar ones. The time of a
-problem without measurements follows from its work and the rate reached on others. Losses shrink as
-measurements come in, so only the largest are recomputed (Minoux's accelerated greedy algorithm,
-1978).
+That is a problem's number of calls, times its expected time, times the expected regret of the
+current choice. The time of a problem without measurements follows from its work and the rate
+reached on others. Losses shrink as measurements come in, so only the largest are recomputed
+(Minoux's accelerated greedy algorithm, 1978).
 """
 
 import math
@@ -34,13 +32,8 @@ divided by the number of measurements."""
 class WorkloadProblem:
     """A problem of a workload.
 
-    Attributes:
-        kernel: name of its kernel; problems of one kernel inform each other.
-        problem: the problem.
-        space: its configurations.
-        calls: number of calls.
-        work: proportional to the expected time, for example operations.
-        default: the configuration that runs without tuning.
+    Problems of one ``kernel`` inform each other. ``calls`` is their number, ``work`` is
+    proportional to the expected time, for example operations; ``default`` runs without tuning.
 
     Raises UsageError if calls or work are not positive.
     """

@@ -1,15 +1,10 @@
 """Predictors shipped with Foretune, and which of them match the kernel and device.
 
 Each is a folder ``shipped/KERNEL/TABLE`` as `Predictor.save` writes it, trained on the shipped
-table of that name, with a ``card.json`` that describes it. A predictor matches if these are equal:
-
-- the kernel's code: a `Kernel`'s ``source_hash``; for a decorated Triton kernel, the hash of the
-  function and all it calls;
-- the device's name and architecture, and its reported sizes (`IDENTITY_SPECS`): a virtual machine's
-  name tells little, and a slice of a GPU has the name of the whole.
-
-If none matches, the most similar one is used with a mismatch: the search checks it with its
-measurements, and trusts it as they confirm it. Compiler and library versions may differ.
+table of that name, with a ``card.json`` that describes it. It matches if the kernel's code has the
+same hash, and the device the same name, architecture and sizes (`IDENTITY_SPECS`): a virtual
+machine's name tells little. If none matches, the most similar one is used with a mismatch: the
+search checks it with its measurements. Compiler and library versions may differ.
 """
 
 import json

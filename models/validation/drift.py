@@ -1,7 +1,6 @@
 """Drift: whether fresh measurements agree with a predictor's hold-outs.
 
-A machine's speed changes with drivers, firmware, cooling and other load; problems change with the
-deployment. There are three checks, each at significance 5 %:
+There are three checks, each at significance 5 %:
 
 - coverage: 90 % of fresh measurements should be in their intervals. Runs of one problem have
   correlated errors, so they count as fewer (design effect; Kish, Survey Sampling, 1965);

@@ -45,11 +45,8 @@ MIN_P_VALID = 0.05
 class PredictorPrior:
     """Predicts log values of a problem's configurations, each once.
 
-    Args:
-        named: the predictor or any model (`foretune.models.saved.lookup`).
-        problem: the problem that is tuned.
-        device: the device; None is the predictor's only training device, or none in particular.
-        objective: the value that the study minimizes.
+    ``named`` is the predictor or any model (`foretune.models.saved.lookup`); without a ``device``,
+    it is the predictor's only training device, or none in particular.
 
     Raises PredictorError, TrackingError, UsageError if there is no such predictor, no problem is
     given, or the predictor has several training devices and none is named.

@@ -1,9 +1,8 @@
 """A small network that gives every legal choice a probability, and REINFORCE, which trains it.
 
 Policy gradient (Williams, Machine Learning 8, 1992) with an entropy bonus (maximum entropy:
-Haarnoja et al., ICML 2017). An update samples episodes of some tasks. Returns are standardized per
-task, so that tasks with large differences do not dominate. The optimal policy at temperature t has
-probabilities proportional to exp(reward / t); the temperature falls during training.
+Haarnoja et al., ICML 2017): the optimal policy at temperature t has probabilities proportional to
+exp(reward / t), and t falls. Returns are standardized per task, so that none dominates.
 """
 
 from collections.abc import Iterator
@@ -106,13 +105,8 @@ def one_torch_thread() -> Iterator[None]:
 class TrainingSchedule:
     """Length and parameters of a training.
 
-    Attributes:
-        updates: number of updates.
-        tasks: maximum number of random tasks per update.
-        episodes: total number of episodes per update.
-        hot: initial temperature, in units of the reward.
-        cold: final temperature.
-        rate: initial learning rate of Adam; it falls to a tenth.
+    An update draws at most ``tasks`` tasks and ``episodes`` episodes in all. The temperature falls
+    from ``hot`` to ``cold``, in units of the reward, Adam's learning ``rate`` to a tenth.
     """
 
     updates: int = 300

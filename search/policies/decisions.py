@@ -66,11 +66,8 @@ Reward = Callable[[np.ndarray], np.ndarray]
 class Task:
     """One problem to configure on one device.
 
-    Attributes:
-        space: the legal configurations.
-        problem: the problem.
-        device: the device; None if unknown.
-        reward: rewards by configuration number; None if only proposals are needed.
+    ``space`` has the legal configurations; ``reward`` maps their numbers to rewards, and is None if
+    only proposals are needed.
     """
 
     space: SearchSpace
@@ -107,11 +104,6 @@ class Vocabulary:
             raise UsageError("the tasks' spaces have more than 2^62 combinations in all")
         return cls({name: tuple(known) for name, known in values.items()})
 
-    @property
-    def sizes(self) -> list[int]:
-        """Number of values of each parameter."""
-        return [len(values) for values in self.parameters.values()]
-
     def encode(self, config: Configuration) -> list[int] | None:
         """Return the codes of a configuration; None if a value is unknown."""
         try:
@@ -147,7 +139,7 @@ class Context:
     """Encodes a task before the first choice, as numbers of mean 0 and deviation 1.
 
     Sizes and specs enter as logarithms, strings as indicators. Missing values are 0, the mean.
-    Values are clipped to `FARTHEST`.
+    Values are clipped to `MAX_OBSERVATION`.
 
     ``names``: names of the numbers; ``mean``: mean of each over the training tasks; ``deviation``:
     standard deviation of each.
@@ -205,10 +197,7 @@ class ConfigurationDecisions(Decisions):
 
     A choice is legal if a configuration of the space has this prefix.
 
-    Args:
-        tasks: the problems to configure.
-        vocabulary: parameters and values; by default those of the tasks.
-        context: encoding of the tasks; by default one fitted to them.
+    ``vocabulary`` and ``context`` are by default those of the ``tasks``.
 
     Raises UsageError if there is no task, or tasks have different parameters.
     """
@@ -222,7 +211,7 @@ class ConfigurationDecisions(Decisions):
         self.vocabulary = vocabulary or Vocabulary.from_spaces(task.space for task in tasks)
         self.context = context or Context.from_tasks(tasks)
         self.tasks = len(tasks)
-        self.sizes = self.vocabulary.sizes
+        self.sizes = [len(v) for v in self.vocabulary.parameters.values()]
         self.steps, self.choices = len(self.sizes), max([1, *self.sizes])
         self._rewards = [task.reward for task in tasks]
         self._rows = self.context.encode(tasks)

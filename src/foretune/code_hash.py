@@ -1,14 +1,9 @@
 """Hashes the code of a kernel or a family: rows measured with other code do not apply to it.
 
-The hash covers the modules of the class and of its bases, and the modules they import from the
-same project:
-
-- in Foretune, modules under `HASHED_PREFIXES`, which compute, generate and run kernels;
-- in another package, its modules;
-- for a single file, the files and packages in the same folder.
-
-Other packages are identified by their versions, which every row records. Comments, docstrings and
-layout do not change the hash, and it is the same in every version of Python.
+The hash covers the modules of the class and of its bases, and the modules that they import: in
+Foretune those under `HASHED_PREFIXES`, in another package its own, and for a single file the files
+and packages in its folder. Other packages are identified by their versions, which every row
+records. Comments, docstrings and layout do not change the hash, nor does the version of Python.
 """
 
 import ast

@@ -1,9 +1,8 @@
 """Safe expressions over columns, in a small subset of Python.
 
-An expression is evaluated on whole columns at once. It means what Python means row by row, with
-three differences: powers are computed in floating point; if a parameter mixes text and numbers,
-ordering or arithmetic with a text is false instead of an error; and an integer divided by zero is
-zero, as in NumPy.
+An expression means what Python means row by row, but powers are computed in floating point;
+ordering or arithmetic with a text is false where a parameter mixes text and numbers; and an integer
+divided by zero is zero, as in NumPy.
 """
 
 import ast
