@@ -13,7 +13,6 @@ from pathlib import Path
 import pandas as pd
 
 from foretune.datasets import write_runs
-from foretune.datasets.device_specs import with_specs
 from foretune.datasets.importers import ImportResult, drop_invalid_rows
 from foretune.datasets.importers.columns import (
     concatenated_rows,
@@ -22,6 +21,7 @@ from foretune.datasets.importers.columns import (
     relabel,
 )
 from foretune.datasets.importers.files import read_table, require
+from foretune.datasets.runs import with_specs
 from foretune.device import canonical_name
 from foretune.measurement import Status
 

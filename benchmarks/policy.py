@@ -27,7 +27,7 @@ from machine import heading, markdown
 
 from foretune.collect import local_device
 from foretune.datasets import read_runs
-from foretune.datasets.device_specs import with_specs
+from foretune.datasets.runs import with_specs
 from foretune.models import Predictor
 from foretune.registry import get_kernel
 from foretune.search.policies.decisions import Task

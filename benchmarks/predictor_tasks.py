@@ -13,8 +13,8 @@ import pandas as pd
 from neusight import convert
 
 from foretune.datasets import import_runs, read_runs
-from foretune.datasets.device_specs import with_specs
 from foretune.datasets.importers.aiconfigurator import installed_tables
+from foretune.datasets.runs import with_specs
 from foretune.datasets.schema import columns_of
 from foretune.device import canonical_name
 from foretune.models.validation.splits import group_numbers

@@ -20,7 +20,7 @@ from neusight import read
 from predictor_tasks import RTX, held_out, operators
 
 from foretune.collect import local_device
-from foretune.datasets.device_specs import with_specs, with_specs_of
+from foretune.datasets.runs import with_specs, with_specs_of
 from foretune.device import Device, find_device, known_devices
 from foretune.errors import DataWarning, PredictorError
 from foretune.features import featureset

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.device_specs import with_specs
 from foretune.datasets.importers.columns import (
     concatenated_rows,
     constant,
@@ -18,7 +17,7 @@ from foretune.datasets.importers.columns import (
     is_run_column,
 )
 from foretune.datasets.importers.files import JSON, TABLES, Request, WrongFile, files_of
-from foretune.datasets.runs import ordered_columns
+from foretune.datasets.runs import ordered_columns, with_specs
 from foretune.datasets.schema import row_faults, validate
 from foretune.errors import RunTableError, UnknownName, UsageError
 from foretune.files import translate_read_errors

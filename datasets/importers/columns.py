@@ -126,29 +126,20 @@ def is_run_column(column: str) -> bool:
 
 
 CANONICAL_DTYPES = {
-    "half": "fp16",
-    "float16": "fp16",
-    "fp16": "fp16",
-    "f16": "fp16",
-    "bfloat16": "bf16",
-    "bf16": "bf16",
-    "float": "fp32",
-    "float32": "fp32",
-    "fp32": "fp32",
-    "f32": "fp32",
-    "s": "fp32",
-    "float64": "fp64",
-    "double": "fp64",
-    "f64": "fp64",
-    "tf32": "tf32",
-    "fp8_e4m3": "fp8",
-    "fe4m3": "fp8",
-    "e4m3": "fp8",
-    "s8": "int8",
-    "sq": "int8",  # SmoothQuant: weights and activations
-    "s4": "int4",
-    "s32": "int32",
-    "u8": "uint8",
+    other: name
+    for name, others in {
+        "fp16": "half float16 fp16 f16",
+        "bf16": "bfloat16 bf16",
+        "fp32": "float float32 fp32 f32 s",
+        "fp64": "float64 double f64",
+        "tf32": "tf32",
+        "fp8": "fp8_e4m3 fe4m3 e4m3",
+        "int8": "s8 sq",  # SmoothQuant: weights and activations
+        "int4": "s4",
+        "int32": "s32",
+        "uint8": "u8",
+    }.items()
+    for other in others.split()
 }
 """Another tool's name -> canonical name; unlisted names are kept."""
 

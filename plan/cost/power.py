@@ -16,7 +16,7 @@ from importlib.resources import files
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.device_specs import with_specs_of
+from foretune.datasets.runs import with_specs_of
 from foretune.device import Device
 from foretune.features.roofline import row_limits_ms
 from foretune.plan.cost.kinds import family_of

@@ -9,12 +9,11 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.device_specs import with_specs_of
 from foretune.datasets.importers.aiconfigurator import KERNELS, operation_of, read
 from foretune.datasets.importers.columns import device_of_system
 from foretune.datasets.importers.files import Request
 from foretune.datasets.journal import journal_path
-from foretune.datasets.runs import newest_runs, read_runs
+from foretune.datasets.runs import newest_runs, read_runs, with_specs_of
 from foretune.device import find_device_or_none
 from foretune.errors import RunTableError, UsageError
 from foretune.measurement import Status

@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from foretune.datasets.device_specs import device_of
-from foretune.datasets.runs import newest_runs, problems_of, read_runs, to_measurements
+from foretune.datasets.runs import device_of, newest_runs, problems_of, read_runs, to_measurements
 from foretune.datasets.schema import columns_of
 from foretune.device import Device
 from foretune.errors import RunTableError

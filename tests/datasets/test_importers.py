@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretune.datasets import import_runs
-from foretune.datasets.device_specs import with_specs
 from foretune.datasets.importers import FORMATS
 from foretune.datasets.importers.columns import concatenated_rows, concatenated_text, relabel
 from foretune.datasets.importers.files import files_of
+from foretune.datasets.runs import with_specs
 from foretune.device import canonical_name, find_device
 from foretune.errors import RunTableError, UnknownName, UsageError
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from foretune.datasets import from_measurements
-from foretune.datasets.device_specs import with_specs
+from foretune.datasets.runs import with_specs
 from foretune.errors import DataWarning, ForetuneError, PredictorError, RunTableError
 from foretune.models import Predictor, train_predictor
 

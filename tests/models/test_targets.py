@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from foretune.datasets.device_specs import with_specs
+from foretune.datasets.runs import with_specs
 from foretune.device import GENERIC_CPU
 from foretune.errors import DataWarning, PredictorError
 from foretune.features.families.gemm import Gemm

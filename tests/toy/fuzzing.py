@@ -120,7 +120,7 @@ def _generic(path: Path) -> None:
 
 def gemms(rows: int) -> pd.DataFrame:
     """Return made-up measurements of matrix products."""
-    from foretune.datasets.device_specs import with_specs
+    from foretune.datasets.runs import with_specs
 
     rng = np.random.default_rng(0)
     sizes = {f"problem.{s}": 2 ** rng.integers(6, 13, rows) for s in "MNK"}

@@ -165,9 +165,7 @@ def run_campaign(
         "predictor": "" if guide is None else redact(named + str(guide)),
     }
     require_writable(out, "campaigns into")
-    watching = [
-        load("observers", o)(tracking_uri, progress) if isinstance(o, str) else o for o in observers
-    ]
+    watching = _made(observers, tracking_uri, progress)
     progress.say(f"preparing {out}")
     folder = open_folder(out, request)
     with RunLog(folder.runs, runner.device) as log:  # locks the folder for other processes
@@ -215,7 +213,7 @@ def notify_observers(
         TrackingError: MLflow cannot be reached.
     """
     start, campaign = load_campaign(path)
-    for observer in make_observers(observers, tracking_uri, progress):
+    for observer in _made(observers, tracking_uri, progress):
         observer.on_start(start)
         try:
             for result in campaign.results:
@@ -225,6 +223,14 @@ def notify_observers(
             observer.on_failure(e)
             raise
     return campaign.with_state(start.folder.state)
+
+
+def _made(
+    observers: Sequence[str | CampaignObserver], tracking_uri: str | None, progress: Progress
+) -> list[CampaignObserver]:
+    return [
+        load("observers", o)(tracking_uri, progress) if isinstance(o, str) else o for o in observers
+    ]
 
 
 def load_campaign(path: Path) -> tuple[CampaignStart, Campaign]:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from foretune.datasets import import_runs
-from foretune.datasets.device_specs import with_specs
+from foretune.datasets.runs import with_specs
 from foretune.errors import DataWarning
 from foretune.features.families_of_runs import family_for
 from foretune.models import Predictor

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from foretune.datasets import import_runs, read_runs
-from foretune.datasets.device_specs import with_specs
+from foretune.datasets.runs import with_specs
 from foretune.errors import DataWarning
 from foretune.features.families_of_runs import family_for
 from foretune.models import Predictor
