@@ -3,9 +3,9 @@
 Graphs of operators with branches are drawn: every tensor has a size, a life (from the operator that
 writes it to the last that reads it) and traffic. Two memories are fast and small, a third holds
 everything. No memory may be over its room at any step. Policies (`foretune/PlaceTensors-v0`) learn
-from other graphs; one has one network, the other four, each for a quarter of the tensors. Printed:
-time of the traffic relative to the best of the mixed-integer program (SciPy's HiGHS, 60 s), on
-graphs that no policy saw, small and large, and the largest share of the fast memories in use.
+from other graphs. Printed: time of the traffic relative to the best of the mixed-integer program
+(SciPy's HiGHS, 60 s), on graphs that no policy saw, small and large, and the largest share of the
+fast memories in use.
 
     python benchmarks/placing_tensors.py [--graphs 12] [--seeds 2]
 """
@@ -19,12 +19,11 @@ from machine import heading, markdown
 from placement.tensors import TensorDecisions, TensorGraph
 
 from foretune.collect import local_device
-from foretune.search.policies.agents import Agents, TrainingSchedule, reinforce
+from foretune.search.policies.agent import Agent, TrainingSchedule, reinforce
 
 SIZES = {"48 tensors": 48, "400 tensors": 400}
 LEARNED = 200
 """Graphs of 24 to 48 tensors that policies learn from."""
-QUARTERS = 4
 WIDTH = 32
 """Placements of the beam search, of which the best counts: their cost is known without a run."""
 SECONDS = 60.0
@@ -34,15 +33,11 @@ def main() -> None:
     """Train, place, print."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--graphs", type=int, default=12, help="unseen graphs of each size")
-    parser.add_argument("--seeds", type=int, default=2, help="policies of each kind")
+    parser.add_argument("--seeds", type=int, default=2, help="policies")
     options = parser.parse_args()
     rng = np.random.default_rng(0)
     learned = TensorDecisions([drawn_graph(rng, int(rng.integers(24, 49))) for _ in range(LEARNED)])
-    policies = [
-        (kind, trained(learned, quarters, seed))
-        for kind, quarters in (("policy, one network", 1), ("policy, four networks", QUARTERS))
-        for seed in range(options.seeds)
-    ]
+    policies = [trained(learned, seed) for seed in range(options.seeds)]
     print(heading("Tensors in memories", local_device("cpu")))
     print(
         f"Time of the traffic relative to the program's, mean (worst) of {options.graphs} unseen "
@@ -56,18 +51,14 @@ def main() -> None:
     print(markdown(columns, rows))
 
 
-def trained(learned: TensorDecisions, quarters: int, seed: int) -> Agents:
+def trained(learned: TensorDecisions, seed: int) -> Agent:
     """Return a policy that learned from graphs."""
-    groups = np.array_split(np.arange(learned.steps), quarters)
-    agents = Agents(learned, [group.tolist() for group in groups], seed=seed)
-    schedule = TrainingSchedule(updates=150, tasks=16, hot=0.2, cold=0.005)
-    reinforce(agents, learned, schedule, seed)
-    return agents
+    agent = Agent(learned, seed=seed)
+    reinforce(agent, learned, TrainingSchedule(updates=150, tasks=16, hot=0.2, cold=0.005), seed)
+    return agent
 
 
-def table_rows(
-    size: str, decisions: TensorDecisions, policies: list[tuple[str, Agents]]
-) -> list[list[str]]:
+def table_rows(size: str, decisions: TensorDecisions, policies: list[Agent]) -> list[list[str]]:
     """Return a row for each way of placing."""
     found = defaultdict(list)
     for task, graph in enumerate(decisions.graphs):
@@ -79,10 +70,10 @@ def table_rows(
         greedy = graph.greedy()
         ratio = graph.total_ms(greedy[None])[0] / program
         found["greedy"].append((ratio, used(graph, greedy), time.perf_counter() - started, False))
-        for kind, agents in policies:
+        for agent in policies:
             started = time.perf_counter()
-            for width, name in ((1, kind), (WIDTH, f"{kind}, best of {WIDTH}")):
-                placed, _ = agents.beam_search(decisions, task, width)
+            for width, name in ((1, "policy"), (WIDTH, f"policy, best of {WIDTH}")):
+                placed, _ = agent.beam_search(decisions, task, width)
                 placed = placed[:, : decisions.length(task)]
                 totals = graph.total_ms(placed)
                 best_of = placed[totals.argmin()]

@@ -8,7 +8,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
-from foretune.search.policies.decisions import FAILURE_REWARD, MAX_OBSERVATION, UNOWNED, Decisions
+from foretune.search.policies.decisions import FAILURE_REWARD, MAX_OBSERVATION, Decisions
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +57,8 @@ class TensorGraph:
 
     def free_mib(self, placed: np.ndarray) -> np.ndarray:
         """Return what is free in every memory but the last at every step, for each row, MiB."""
-        held = placed[:, :, None] == np.arange(len(self.rooms_mib))
-        live = self.live_mib[self.order[: placed.shape[1]]]
-        return self.rooms_mib[:, None] - np.einsum("rtm,ts->rms", held.astype(float), live)
+        held = placed[:, None, :] == np.arange(len(self.rooms_mib))[:, None]
+        return self.rooms_mib[:, None] - held @ self.live_mib[self.order[: placed.shape[1]]]
 
     def greedy(self) -> np.ndarray:
         """Return the placement of each tensor, in order, in the fastest memory that has room."""
@@ -113,7 +112,7 @@ class TensorDecisions(Decisions):
         self.graphs = list(graphs)
         self.tasks, self.choices = len(self.graphs), len(self.graphs[0].ms_per_mib)
         self.steps = max(len(graph.mib) for graph in self.graphs)
-        self.owners = np.full(4 + 4 * (self.choices - 1), UNOWNED)
+        self.width = 4 + 4 * (self.choices - 1)
         self.greedy_ms = np.array([g.total_ms(g.greedy()[None])[0] for g in self.graphs])
 
     def length(self, task: int) -> int:
@@ -128,7 +127,7 @@ class TensorDecisions(Decisions):
         free, in its capacity, and what later tensors want in that life relative to the free room,
         at most and in the mean.
         """
-        seen = np.zeros((len(tasks), len(self.owners)), dtype=np.float32)
+        seen = np.zeros((len(tasks), self.width), dtype=np.float32)
         step = chosen.shape[1]
         for task in np.unique(tasks):
             if step >= self.length(task):
