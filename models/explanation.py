@@ -105,23 +105,16 @@ def contributions(
     return pd.DataFrame(values, columns=[*X.columns, BASE], index=rows.index)
 
 
-def importance(
-    predictor: Predictor,
-    rows: pd.DataFrame | None = None,
-    target: Target = "time_ms",
-    samples: int = SAMPLES,
-    seed: int = 0,
-) -> Importance:
+def importance(predictor: Predictor, target: Target = "time_ms") -> Importance:
     """Return the mean absolute contribution of every feature and feature group.
 
-    Raises PredictorError: see `contributions`. It averages over ``rows``, by default the successful
-    training rows: at most ``samples``, drawn at random.
+    It averages over at most `SAMPLES` successful training rows. Raises PredictorError: see
+    `contributions`.
     """
     _tree(predictor, target)
-    if rows is None:
-        rows = usable_rows(target, newest_runs(predictor.runs_))
-    if len(rows) > samples:
-        rows = rows.sample(samples, random_state=seed)
+    rows = usable_rows(target, newest_runs(predictor.runs_))
+    if len(rows) > SAMPLES:
+        rows = rows.sample(SAMPLES, random_state=0)
     shares = _by_column(predictor.features_, contributions(predictor, rows, target))
     groups = feature_groups(predictor.features_, predictor.runs_)
     by_group = shares.T.groupby(groups).sum().T
@@ -222,6 +215,8 @@ def _values(features: FeatureSet, pair: pd.DataFrame) -> dict[str, tuple[Any, An
 
 
 _SWEEPS = 20
+CONFIGURATIONS = 2000
+"""Configurations that importances of parameters are averaged over."""
 
 
 def parameter_importance(
@@ -229,23 +224,21 @@ def parameter_importance(
     problems: Iterable[Problem],
     space_of: Callable[[Problem], SearchSpace],
     device: Device,
-    seed: int = 0,
-    samples: int = 2000,
 ) -> pd.DataFrame:
     """Return the factor by which each tunable parameter alone changes the predicted time.
 
     Partial dependence (Friedman, Annals of Statistics 29(5), 2001) over random configurations: one
     parameter at a time takes each of its values while the others stay. Illegal combinations are
-    left out. It averages over the ``problems`` on ``device``, with ``samples`` configurations in
-    all; ``predictor`` knows ``time_ms``. Columns are ``parameter``, ``factor`` (slowest over
-    fastest value, geometric means) and ``best`` (the fastest value), the largest factor first.
+    left out. It averages over the ``problems`` on ``device``, with `CONFIGURATIONS` in all;
+    ``predictor`` knows ``time_ms``. Columns are ``parameter``, ``factor`` (slowest over fastest
+    value, geometric means) and ``best`` (the fastest value), the largest factor first.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     problems = list(problems)
     tables: dict[str, list[pd.DataFrame]] = {}
     for problem in problems:
         space = space_of(problem)
-        bases = space.sample_indices(max(samples // len(problems), 1), rng)
+        bases = space.sample_indices(max(CONFIGURATIONS // len(problems), 1), rng)
         for name, log_ms in _log_ms_by_value(predictor, problem, space, device, bases).items():
             tables.setdefault(name, []).append(log_ms)
     rows = [(name, *_value_effect(pd.concat(parts))) for name, parts in tables.items()]

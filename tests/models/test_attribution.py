@@ -85,10 +85,9 @@ def test_a_text_column_is_one_feature(predictor):
     assert not any("=" in f for f in features)
 
 
-def test_importance_of_given_rows_and_of_a_sample(predictor, runs):
-    some = importance(predictor, runs.iloc[:7])
-    assert some.rows == 7
-    drawn, again = (importance(predictor, samples=20, seed=3) for _ in range(2))
+def test_importance_of_a_sample(predictor, monkeypatch):
+    monkeypatch.setattr("foretune.models.explanation.SAMPLES", 20)
+    drawn, again = (importance(predictor) for _ in range(2))
     assert drawn.rows == 20
     pd.testing.assert_frame_equal(drawn.features, again.features)
 
