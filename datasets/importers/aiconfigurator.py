@@ -199,7 +199,8 @@ def _timed(table: pd.DataFrame, path: Path, what: str) -> Iterator[pd.DataFrame]
         measured["power_w"] = table["power"].astype(float)
     if "power_limit" in table:
         measured["device.power_limit_w"] = table["power_limit"].astype(float)
-    yield table.drop(columns=_measured(table)).assign(**measured)
+    old = [c for c in table if c in MEASURED_COLUMNS or c.endswith(("_us", "_gbps"))]
+    yield table.drop(columns=old).assign(**measured)
 
 
 def _stage(table: pd.DataFrame, stage: str) -> pd.DataFrame:
@@ -216,10 +217,6 @@ def _stage(table: pd.DataFrame, stage: str) -> pd.DataFrame:
     if f"{stage}_sms" in table:
         timed["sms"] = table[f"{stage}_sms"]
     return timed
-
-
-def _measured(table: pd.DataFrame) -> list[str]:
-    return [c for c in table if c in MEASURED_COLUMNS or c.endswith(("_us", "_gbps"))]
 
 
 def _rows(op: str, table: pd.DataFrame) -> pd.DataFrame:

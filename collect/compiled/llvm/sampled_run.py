@@ -329,7 +329,10 @@ class SampledRun:
             samples = _samples(trips, is_simple=len(loop.blocks) == 1)
             add(second, samples.pop(1, 1) - 1)
             for number, weight in samples.items():
-                self.values.update({n: _advance(start[n], step[n], number) for n in phis})
+                self.values.update({
+                    n: s if isinstance(s := step[n], Unknown) else start[n] + number * s
+                    for n in phis
+                })  # fmt: skip
                 last = run(number)
                 add(last, weight)
             number = 2 + (last is not second and not samples)
@@ -405,10 +408,6 @@ def _same(a: Any, b: Any) -> bool:
 def _difference(after: Any, before: Any) -> Any:
     unknown = isinstance(after, Unknown) or isinstance(before, Unknown)
     return Unknown(region_of(after)) if unknown else after - before
-
-
-def _advance(start: Any, step: Any, number: int) -> Any:
-    return step if isinstance(step, Unknown) else start + number * step
 
 
 def _count(before: Exit, after: Exit) -> int | None:
