@@ -62,13 +62,6 @@ def region_of(value: Any) -> int | None:
     return value >> REGION_BITS or None
 
 
-def holds(predicate: str, a: int, b: int, width: int) -> bool:
-    """Return whether ``icmp predicate a, b`` holds."""
-    if predicate[0] == "u":
-        a, b = a & ((1 << width) - 1), b & ((1 << width) - 1)
-    return COMPARED[predicate[-2:]](a, b)
-
-
 class Values(dict[str, Any]):
     """Values by name; `get_value` also takes constants, `evaluate` computes an instruction."""
 
@@ -113,7 +106,10 @@ class Values(dict[str, Any]):
         a, b = map(self.get_value, i.operands)
         if not isinstance(a, int) or not isinstance(b, int):
             return UNKNOWN
-        return int(holds(i.detail, a, b, integer_bits(i.type)))
+        if i.detail[0] == "u":
+            mask = (1 << integer_bits(i.type)) - 1
+            a, b = a & mask, b & mask
+        return int(COMPARED[i.detail[-2:]](a, b))
 
     def _select(self, i: Instruction) -> Any:
         condition, a, b = map(self.get_value, i.operands)
