@@ -153,7 +153,8 @@ def _process_tree_seconds() -> float:
 
 def _throttle_counts() -> dict[str, int]:
     """Return the number of throttling events so far, by reason."""
-    counts = {"the CPU was slowed down by heat": sum(map(_read_count, _throttle_files()))}
+    texts = [_read_text(path).strip() for path in _throttle_files()]
+    counts = {"the CPU was slowed down by heat": sum(int(t) for t in texts if t.isdigit())}
     for line in _read_text(Path("/sys/fs/cgroup/cpu.stat")).splitlines():
         name, _, count = line.partition(" ")
         if name == "nr_throttled" and count.isdigit():
@@ -165,11 +166,6 @@ def _throttle_counts() -> dict[str, int]:
 def _throttle_files() -> list[Path]:
     pattern = "cpu[0-9]*/thermal_throttle/core_throttle_count"
     return sorted(Path("/sys/devices/system/cpu").glob(pattern))
-
-
-def _read_count(path: Path) -> int:
-    text = _read_text(path).strip()
-    return int(text) if text.isdigit() else 0
 
 
 def _read_text(path: Path) -> str:

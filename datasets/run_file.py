@@ -45,7 +45,9 @@ class RunFile:
         self._file, self.metadata = open_runs(path)
         self._ends = np.cumsum(self._file.row_group_sizes)
         self._wanted = [c for c in self._file.schema.names if not c.startswith("device.")]
-        self._group = lru_cache(CACHED_ROW_GROUPS)(self._read_group)
+        self._group = lru_cache(CACHED_ROW_GROUPS)(
+            lambda group: self._file.read_row_group(group, self._wanted)
+        )
 
     def __len__(self) -> int:
         return int(self._file.metadata.num_rows)
@@ -55,8 +57,10 @@ class RunFile:
         keys = [np.zeros(0, dtype=np.uint64)]
         checked = [field.name for field in self.schema if not _is_numbers(field)]
         with translate_read_errors(self.path, RunTableError, "is damaged: {}"):
-            for first, piece in self._numbered_batches(checked):
+            first = 0
+            for piece in self.batches(checked):
                 validate(from_arrow(piece, self.metadata.mixed), str(self.path), first)
+                first += len(piece)
                 keys.append(_row_keys(piece, self.metadata.mixed))
         return np.concatenate(keys)
 
@@ -82,15 +86,6 @@ class RunFile:
             for column in self.metadata.mixed & {c for c in row if row[c] is not None}:
                 row[column] = parse_cell(row[column])
             return dict(row)
-
-    def _read_group(self, group: int) -> pa.Table:
-        return self._file.read_row_group(group, self._wanted)
-
-    def _numbered_batches(self, columns: list[str]) -> Iterator[tuple[int, pa.Table]]:
-        first = 0
-        for piece in self.batches(columns):
-            yield first, piece
-            first += len(piece)
 
 
 def extend(path: Path, runs: pd.DataFrame, journal_digest: str) -> None:

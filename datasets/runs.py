@@ -238,12 +238,13 @@ def ordered_columns(columns: Iterable[str]) -> list[str]:
     """Return the columns in reading order: run, configuration, then results."""
     groups = ("kernel", "device", "status", "problem.", "config.", "time_ms", "power_w")
     columns = list(columns)
-    rank = {c: i for i, g in enumerate(groups) for c in columns if c == g or _in_group(c, g)}
+    rank = {
+        c: i
+        for i, g in enumerate(groups)
+        for c in columns
+        if c == g or (g[-1] == "." and c.startswith(g))
+    }
     return sorted(columns, key=lambda c: rank.get(c, len(groups)))
-
-
-def _in_group(column: str, group: str) -> bool:
-    return group.endswith(".") and column.startswith(group)
 
 
 def open_runs(path: Path) -> tuple[ParquetFile, RunFileMetadata]:

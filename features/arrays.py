@@ -160,11 +160,8 @@ class SingleRow(Rows):
 
     def group(self, name: str) -> Mapping[str, Any]:
         """Return the cells of a dotted group by short name."""
-        return self.memoized(("group", name), lambda: self._group(name))
-
-    def _group(self, name: str) -> Mapping[str, Any]:
         names = short_names(self.columns, name)
-        return {short: self._arrays[column] for short, column in names.items()}
+        return self.memoized(("group", name), lambda: {s: self[c] for s, c in names.items()})
 
 
 class Columns(Mapping[str, np.ndarray]):

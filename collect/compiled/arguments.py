@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any
 
 from foretune.errors import UnknownName, UsageError
+from foretune.values import parse_value
 
 DTYPES: dict[str, str] = {
     "fp64": "float64",
@@ -159,20 +160,11 @@ def parse_argument(text: str) -> tuple[str, Any]:
             f"argument {text!r}: a pointer is {name}={value}*, a number {name}=4096 or {name}=0.5, "
             f"and any integer {name}=i32; a compile-time text belongs in --config"
         )
-    return name, parse_value(value)
+    return name, _value(value)
 
 
-def parse_value(text: str) -> Any:
-    """Return the number, truth value or None that ``text`` spells, else ``text``."""
-    known = {"true": True, "false": False, "none": None}
-    if text.lower() in known:
-        return known[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def _value(text: str) -> Any:
+    return None if text.lower() == "none" else parse_value(text)
 
 
 def parse_config(text: str) -> dict[str, Any]:
@@ -182,7 +174,7 @@ def parse_config(text: str) -> dict[str, Any]:
         name, equals, value = (p.strip() for p in part.partition("="))
         if not equals or not name or not value:
             raise UsageError(f"configuration {text!r}: give NAME=VALUE,…, like BLOCK=128")
-        config[name] = parse_value(value)
+        config[name] = _value(value)
     return config
 
 

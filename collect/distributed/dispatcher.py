@@ -189,7 +189,9 @@ class _WorkQueue:
 
     def take(self, last: Hashable) -> int:
         """Return the next number of group ``last``, or of the group with most work per worker."""
-        group = last if last in self._numbers else max(self._numbers, key=self._share)
+        group = last
+        if last not in self._numbers:
+            group = max(self._numbers, key=lambda g: len(self._numbers[g]) / (1 + self._workers[g]))
         number = self._numbers[group].popleft()
         if not self._numbers[group]:
             del self._numbers[group]
@@ -203,6 +205,3 @@ class _WorkQueue:
     def put_back(self, group: Hashable, number: int) -> None:
         """Return a piece of work to the queue."""
         self._numbers.setdefault(group, deque()).appendleft(number)
-
-    def _share(self, group: Hashable) -> float:
-        return len(self._numbers[group]) / (1 + self._workers[group])

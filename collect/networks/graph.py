@@ -77,7 +77,8 @@ def network_of(
                 "--batch out"
             ) from e
     counts = Counter(operator_of(call, threads, view) for call, view in recorder.calls)
-    host = _host_work(program.module(), [_real(x) for x in fake], threads)
+    real = [torch.zeros(x.shape, dtype=x.dtype) if _is_tensor(x) else x for x in fake]
+    host = _host_work(program.module(), real, threads)
     weights = {_storage(x): x.untyped_storage().nbytes() for x in _constants(module)}
     sizes = [x.shape[0] for x in fake if _is_tensor(x) and x.dim()]
     memory = sum(weights.values()), recorder.peak_bytes()
@@ -141,7 +142,7 @@ def _host_work(module: torch.fx.GraphModule, inputs: list[Any], threads: int) ->
     """Return the graph's own Python code as an operator: its calls do nothing."""
     calls = [node for node in module.graph.nodes if node.op == "call_function"]
     for node in calls:
-        node.target = _nothing
+        node.target = lambda *args, **kwargs: None
     module.recompile()
     weights = sum(node.op == "get_attr" for node in module.graph.nodes)
 
@@ -152,20 +153,12 @@ def _host_work(module: torch.fx.GraphModule, inputs: list[Any], threads: int) ->
     return NetworkOperator(HOST, problem, Configuration(threads=threads), build)
 
 
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    return None
-
-
 def _fake(mode: FakeTensorMode, value: Any, batch: int | None) -> Any:
     if not _is_tensor(value):
         return value
     if batch is not None and value.dim():
         value = value.new_empty((batch, *value.shape[1:]))
     return mode.from_tensor(value)
-
-
-def _real(value: Any) -> Any:
-    return torch.zeros(value.shape, dtype=value.dtype) if _is_tensor(value) else value
 
 
 def _constants(module: torch.fx.GraphModule) -> list[torch.Tensor]:

@@ -19,7 +19,6 @@ from foretune.collect.power import PowerMeter, find_meter, measure_power
 from foretune.collect.torch_operators.measuring import is_current
 from foretune.collect.versions import versions
 from foretune.datasets import RunLog
-from foretune.datasets.run_file import RowIdentity
 from foretune.device import Device
 from foretune.errors import describe_error
 from foretune.kernel import Launch
@@ -54,7 +53,8 @@ def collect_network(
     """
     progress.start("measuring operators", len(operators))
     start, meter, done, failed = time.perf_counter(), find_meter(device.kind), 0, 0
-    left = [o for o in operators if not is_current(log.find(_identity(o, device)))]
+    found = [log.find((o.kernel, device.name, o.problem, o.config)) for o in operators]
+    left = [o for o, known in zip(operators, found, strict=True) if not is_current(known)]
     for group in _groups(left):
         if time.perf_counter() - start > 60.0 * minutes:
             break
@@ -130,7 +130,3 @@ def _time_rounds(
             if number >= WARM_UP_ROUNDS:
                 samples[operator].append(elapsed)
     return samples
-
-
-def _identity(operator: NetworkOperator, device: Device) -> RowIdentity:
-    return operator.kernel, device.name, operator.problem, operator.config

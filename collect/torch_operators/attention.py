@@ -70,13 +70,9 @@ def decode(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> tor
 def _keys(problem: FrozenParameters) -> int:
     """Return the number of cached keys per request."""
     if "seq_len" in problem:
-        return round(float(problem["seq_len"])) + _prefix(problem)
+        return round(float(problem["seq_len"])) + round(float(problem.get("prefix_len", 0)))
     window, keys = _window(problem), round(float(problem["kv_len"]))
     return min(keys, window) if window else keys
-
-
-def _prefix(problem: FrozenParameters) -> int:
-    return round(float(problem.get("prefix_len", 0)))
 
 
 def _window(problem: FrozenParameters) -> int:

@@ -25,7 +25,8 @@ class GpuLaunch(ResettingLaunch):
 
     def __init__(self, arguments: Arguments, prepare: MakeLauncher) -> None:
         super().__init__(arguments)
-        self._launch = prepare([as_launch_argument(a) for a in arguments.args])
+        addresses = [a.data_ptr() if hasattr(a, "data_ptr") else a for a in arguments.args]
+        self._launch = prepare(addresses)
 
     def run(self) -> None:
         """Launch without waiting for the result."""
@@ -44,11 +45,6 @@ def launch_on_gpu(
 def to_gpu(torch: Any, argument: Any) -> Any:
     """Copy an array to torch's current GPU; return a number as it is."""
     return torch.from_numpy(argument).cuda() if isinstance(argument, np.ndarray) else argument
-
-
-def as_launch_argument(argument: Any) -> Any:
-    """Return the address of an array, or a number."""
-    return argument.data_ptr() if hasattr(argument, "data_ptr") else argument
 
 
 def check_index(torch: Any, index: int, platform: str) -> None:

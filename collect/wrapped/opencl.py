@@ -34,7 +34,8 @@ class OpenCL:
                     program = cl.Program(context, build.text).build(options=options)
                     kernel = cl.Kernel(program, build.source.name)
             except cl.Error as e:
-                raise RuntimeError(first_error(_compiler_log(str(e)))) from None
+                log = str(e).partition("Build on")[2] or str(e)  # without pyopencl's own text
+                raise RuntimeError(first_error(log)) from None
         sizes = tuple(t * g for t, g in zip(build.threads, build.grid, strict=True))
         return _OpenCLLaunch(queue, kernel, sizes, build.threads, arguments)
 
@@ -134,8 +135,3 @@ def _context(platform: int, device: int) -> tuple[Any, Any]:
 
 def _pyopencl() -> Any:
     return require("pyopencl", "opencl", "an OpenCL kernel")
-
-
-def _compiler_log(message: str) -> str:
-    """Return the compiler's output without the text that pyopencl adds."""
-    return message.partition("Build on")[2] or message

@@ -161,7 +161,10 @@ class ProgramKernel(WrappedKernel):
                     "program's arguments, --build, --env or a --template"
                 )
         words = program.shown_words()
-        code = "\n".join([program.shown(), *(_digest(path) for path in program.files())])
+        digests = [
+            f"{p.name} {hashlib.sha256(p.read_bytes()).hexdigest()}" for p in program.files()
+        ]
+        code = "\n".join([program.shown(), *digests])
         named = name or Path(words[0].split()[0]).stem
         problem = {"command": " ".join(words)}
         super().__init__(named, knobs, restrictions, default, problem, code, cost)
@@ -268,7 +271,8 @@ class _ProgramLaunch(SelfTimedLaunch):
         """Return a command's words with knobs; one word that is a line is split."""
         if self._program.shell:
             quoted = {name: shlex.quote(str(value)) for name, value in self._values.items()}
-            return _shell_command(_substitute(" ".join(words), quoted))
+            text = _substitute(" ".join(words), quoted)
+            return ["cmd", "/c", text] if sys.platform == "win32" else ["/bin/sh", "-c", text]
         split = words if words is self._program.words else shlex.split(words[0])
         return [_substitute(word, self._values) for word in split]
 
@@ -313,19 +317,11 @@ def _kill_tree(process: "subprocess.Popen[bytes]") -> None:
     process.communicate()
 
 
-def _shell_command(text: str) -> list[str]:
-    return ["cmd", "/c", text] if sys.platform == "win32" else ["/bin/sh", "-c", text]
-
-
 def _read(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as e:
         raise UsageError(f"template {path} cannot be read: {e}") from e
-
-
-def _digest(path: Path) -> str:
-    return f"{path.name} {hashlib.sha256(path.read_bytes()).hexdigest()}"
 
 
 def _check_patterns(program: Program) -> None:

@@ -155,7 +155,10 @@ class SourceKernel(WrappedKernel):
         text = text if isinstance(text, str) else text(values)
         options = self.source.options
         if options is not None:
-            options = tuple(_replace_placeholders(option, values) for option in options)
+            options = tuple(
+                re.sub(r"\{(\w+)\}", lambda m: str(values.get(m[1], m[0])), option)
+                for option in options
+            )
         return Build(
             self.source, f"{prefix}#line 1\n{text}",
             {name: prefix + other for name, other in self.source.extra_files.items()},
@@ -329,11 +332,6 @@ def _replace_names(text: str, values: Mapping[str, Any]) -> str:
     return re.sub(
         r"[A-Za-z_]\w*", lambda m: _c_text(values[m[0]]) if m[0] in values else m[0], text
     )
-
-
-def _replace_placeholders(text: str, values: Mapping[str, Any]) -> str:
-    """Return ``text`` with ``{knob}`` replaced."""
-    return re.sub(r"\{(\w+)\}", lambda m: str(values.get(m[1], m[0])), text)
 
 
 def _c_text(value: Any) -> str:

@@ -57,41 +57,22 @@ QUANTIZE_OPS = {"computescale": "compute_scale", "scale_matrix": "scale_matrix"}
 """Operation -> ``problem.op`` of the kernel ``quantize``."""
 
 RUN_COLUMNS = {
-    "m": "problem.M",
-    "n": "problem.N",
-    "k": "problem.K",
-    "batch_size": "problem.batch",
-    "isl": "problem.seq_len",
-    "seq_len": "problem.seq_len",
-    "step": "problem.prefix_len",
-    "num_heads": "problem.heads",
-    "num_key_value_heads": "problem.kv_heads",
-    "head_dim": "problem.head_dim",
-    "window_size": "problem.window",
-    "num_tokens": "problem.tokens",
-    "num_token": "problem.tokens",
-    "hidden_size": "problem.hidden",
-    "inter_size": "problem.intermediate",
-    "intermediate_size": "problem.intermediate",
-    "topk": "problem.top_k",
-    "num_topk": "problem.top_k",
-    "num_experts": "problem.experts",
-    "distribution": "problem.distribution",
-    "num_gpus": "problem.devices",
-    "phase": "problem.phase",
-    "model": "problem.model",
-    "model_name": "problem.model",
-    "architecture": "problem.architecture",
-    "moe_tp_size": "config.tp",
-    "tp_size": "config.tp",
-    "moe_ep_size": "config.ep",
-    "ep_size": "config.ep",
-    "sms": "config.sms",
-    "gemm_type": "config.gemm_format",
-    "kv_cache_dtype": "config.kv_format",
-    "kernel_dtype": "config.kernel_format",
-    "kernel_source": "config.implementation",
-}
+    **{column: f"problem.{name}" for column, name in {
+        "m": "M", "n": "N", "k": "K", "batch_size": "batch", "isl": "seq_len",
+        "seq_len": "seq_len", "step": "prefix_len", "num_heads": "heads",
+        "num_key_value_heads": "kv_heads", "head_dim": "head_dim", "window_size": "window",
+        "num_tokens": "tokens", "num_token": "tokens", "hidden_size": "hidden",
+        "inter_size": "intermediate", "intermediate_size": "intermediate", "topk": "top_k",
+        "num_topk": "top_k", "num_experts": "experts", "distribution": "distribution",
+        "num_gpus": "devices", "phase": "phase", "model": "model", "model_name": "model",
+        "architecture": "architecture",
+    }.items()},
+    **{column: f"config.{name}" for column, name in {
+        "moe_tp_size": "tp", "tp_size": "tp", "moe_ep_size": "ep", "ep_size": "ep", "sms": "sms",
+        "gemm_type": "gemm_format", "kv_cache_dtype": "kv_format",
+        "kernel_dtype": "kernel_format", "kernel_source": "implementation",
+    }.items()},
+}  # fmt: skip
 """Column -> run-table column. ``…_dtype`` is ``config.format``.
 
 Of other columns, numbers belong to the problem, text and booleans to the configuration.
@@ -199,7 +180,8 @@ def _timed(table: pd.DataFrame, path: Path, what: str) -> Iterator[pd.DataFrame]
         measured["power_w"] = table["power"].astype(float)
     if "power_limit" in table:
         measured["device.power_limit_w"] = table["power_limit"].astype(float)
-    yield table.drop(columns=_measured(table)).assign(**measured)
+    old = [c for c in table if c in MEASURED_COLUMNS or c.endswith(("_us", "_gbps"))]
+    yield table.drop(columns=old).assign(**measured)
 
 
 def _stage(table: pd.DataFrame, stage: str) -> pd.DataFrame:
@@ -216,10 +198,6 @@ def _stage(table: pd.DataFrame, stage: str) -> pd.DataFrame:
     if f"{stage}_sms" in table:
         timed["sms"] = table[f"{stage}_sms"]
     return timed
-
-
-def _measured(table: pd.DataFrame) -> list[str]:
-    return [c for c in table if c in MEASURED_COLUMNS or c.endswith(("_us", "_gbps"))]
 
 
 def _rows(op: str, table: pd.DataFrame) -> pd.DataFrame:

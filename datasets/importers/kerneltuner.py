@@ -45,13 +45,15 @@ def read(path: Path, request: Request) -> pd.DataFrame:
     data = parse(path)
     require_keys(data, _KEYS, path, _WHAT)
     names = data.get("tune_params_keys") or list(data["tune_params"])
+    sizes = data.get("problem_size", ())
+    sizes = sizes if isinstance(sizes, (list, tuple)) else [sizes]
     fixed = {n for n in names if len(data["tune_params"].get(n, ())) == 1}
     common = {
         "kernel": request.kernel or str(data["kernel_name"]),
         "device": request.device or canonical_name(str(data["device_name"]).strip()),
         "source": f"kerneltuner {path.name}",
         "environment": f"kerneltuner cache {data.get('schema_version', 'unversioned')}",
-        **_sizes(data.get("problem_size", ())),
+        **{f"problem.size_{i}": _plain(size) for i, size in enumerate(sizes)},
     }
     records = []
     for entry in data["cache"].values():
@@ -97,11 +99,6 @@ def _first(entry: Mapping[str, Any], names: tuple[str, ...], scale: float = 1.0)
         if isinstance(entry.get(name), (int, float)):
             return float(entry[name]) * scale
     return None
-
-
-def _sizes(problem_size: Any) -> dict[str, Any]:
-    sizes = problem_size if isinstance(problem_size, (list, tuple)) else [problem_size]
-    return {f"problem.size_{i}": _plain(size) for i, size in enumerate(sizes)}
 
 
 def _plain(value: Any) -> Any:

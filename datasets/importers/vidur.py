@@ -233,17 +233,13 @@ def _device(table: pd.DataFrame, path: Path, request: Request) -> "pd.Series[str
         return constant(request.device, len(table))
     for column in ("device", "network_device"):
         if column in table:
-            return relabel(table[column], _device_name)
+            return relabel(table[column], lambda n: DEVICES.get(n) or device_of_system(n))
     # Nearest folder first; else a word of the file's name, as in `attention_a100.parquet`.
     words = [*reversed(path.resolve().parts[:-1]), *path.name.partition(".")[0].split("_")]
     named = [DEVICES[w] for w in words if w in DEVICES]
     if not named:
         raise RunTableError(f"{path} does not name its device: give --device NAME")
     return constant(named[0], len(table))
-
-
-def _device_name(name: str) -> str:
-    return DEVICES.get(name) or device_of_system(name)
 
 
 def _model(path: Path) -> str | None:

@@ -120,9 +120,12 @@ class Operations:
         if i.op == "fmul" and self._fuses(i):
             return ("fused", 0, 0)
         if i.op not in PLAIN:  # a selection
-            return ("fadd", units, 2 if self._of_extreme(i) else 1)
+            test = self.function.definitions.get(i.operands[0])
+            extreme = test is not None and test.op == "fcmp" and self._is_extreme(test)
+            return ("fadd", units, 2 if extreme else 1)
         kind, latency = PLAIN[i.op]
-        fused = i.op == "fadd" and any(self._is_fused(operand) for operand in i.operands)
+        made = map(self.function.definitions.get, i.operands)
+        fused = i.op == "fadd" and any(m and m.op == "fmul" and self._fuses(m) for m in made)
         return (kind, units, 4 if fused else latency)
 
     def _call_cost(self, i: Instruction, units: float) -> Cost | None:
@@ -144,20 +147,12 @@ class Operations:
         uses = self._uses[i.name]
         return i.contracts and len(uses) == 1 and uses[0].op in ("fadd", "fsub")
 
-    def _is_fused(self, name: str) -> bool:
-        made = self.function.definitions.get(name)
-        return made is not None and made.op == "fmul" and self._fuses(made)
-
     def _is_extreme(self, i: Instruction) -> bool:
         """Whether a comparison and a selection of the same values are one minimum or maximum."""
         uses = self._uses[i.name]
         return len(uses) == 1 and uses[0].op == "select" and set(uses[0].operands[1:]) == set(
             i.operands
         )  # fmt: skip
-
-    def _of_extreme(self, i: Instruction) -> bool:
-        made = self.function.definitions.get(i.operands[0])
-        return made is not None and made.op == "fcmp" and self._is_extreme(made)
 
     def chain_cycles(self, loop: Loop) -> float:
         """Return cycles per iteration of the longest chain from one iteration to the next."""

@@ -62,13 +62,6 @@ def region_of(value: Any) -> int | None:
     return value >> REGION_BITS or None
 
 
-def holds(predicate: str, a: int, b: int, width: int) -> bool:
-    """Return whether ``icmp predicate a, b`` holds."""
-    if predicate[0] == "u":
-        a, b = a & ((1 << width) - 1), b & ((1 << width) - 1)
-    return COMPARED[predicate[-2:]](a, b)
-
-
 class Values(dict[str, Any]):
     """Values by name; `get_value` also takes constants, `evaluate` computes an instruction."""
 
@@ -113,7 +106,10 @@ class Values(dict[str, Any]):
         a, b = map(self.get_value, i.operands)
         if not isinstance(a, int) or not isinstance(b, int):
             return UNKNOWN
-        return int(holds(i.detail, a, b, integer_bits(i.type)))
+        if i.detail[0] == "u":
+            mask = (1 << integer_bits(i.type)) - 1
+            a, b = a & mask, b & mask
+        return int(COMPARED[i.detail[-2:]](a, b))
 
     def _select(self, i: Instruction) -> Any:
         condition, a, b = map(self.get_value, i.operands)
@@ -329,7 +325,10 @@ class SampledRun:
             samples = _samples(trips, is_simple=len(loop.blocks) == 1)
             add(second, samples.pop(1, 1) - 1)
             for number, weight in samples.items():
-                self.values.update({n: _advance(start[n], step[n], number) for n in phis})
+                self.values.update({
+                    n: s if isinstance(s := step[n], Unknown) else start[n] + number * s
+                    for n in phis
+                })  # fmt: skip
                 last = run(number)
                 add(last, weight)
             number = 2 + (last is not second and not samples)
@@ -405,10 +404,6 @@ def _same(a: Any, b: Any) -> bool:
 def _difference(after: Any, before: Any) -> Any:
     unknown = isinstance(after, Unknown) or isinstance(before, Unknown)
     return Unknown(region_of(after)) if unknown else after - before
-
-
-def _advance(start: Any, step: Any, number: int) -> Any:
-    return step if isinstance(step, Unknown) else start + number * step
 
 
 def _count(before: Exit, after: Exit) -> int | None:

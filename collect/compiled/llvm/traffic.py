@@ -10,7 +10,6 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -159,7 +158,7 @@ class Traffic:
                 elements = lanes(i.type) if i.op == "call" else 1
                 found.append(Access(region, nest, None, 0, width / elements, count * elements))
                 continue
-            known = {k: _lanes(v) for k, v in addresses.items()}
+            known = {k: np.atleast_1d(v).tolist() for k, v in addresses.items()}
             firsts = {k: v[0] for k, v in known.items()}
             strides = tuple(_stride(firsts, len(nest) - 1 - n) for n in range(len(nest)))
             offsets = next(iter(known.values()))
@@ -168,11 +167,6 @@ class Traffic:
                 for offset in offsets
             ]
         return found
-
-
-def _lanes(address: Any) -> list[int]:
-    """Return the addresses of a vector, or the only one."""
-    return list(map(int, address)) if isinstance(address, np.ndarray) else [address]
 
 
 def _width(run: SampledRun, i: Instruction) -> float:

@@ -148,16 +148,10 @@ def _import_shipped(output: Output, names: list[str], out: Path | None) -> None:
 
 def _show_all(output: Output, cards: "list[DatasetCard]") -> None:
     rows = [
-        [
-            c.name,
-            c.device,
-            c.ended[:10],
-            f"{c.rows}",
-            ", ".join(c.kernels),
-            "provisional" * bool(c.provisional),
-        ]
+        [c.name, c.device, c.ended[:10], f"{c.rows}", ", ".join(c.kernels),
+         "provisional" * bool(c.provisional)]
         for c in cards
-    ]
+    ]  # fmt: skip
     columns = ("name", "device", "measured", "rows", "kernels", "")
     output.table("run tables that come with Foretune", columns, rows)
     output.result({"datasets": cards})
@@ -167,18 +161,12 @@ def _show_card(output: Output, card: "DatasetCard") -> None:
     specs = ", ".join(f"{name} {value:,.6g}" for name, value in card.specs.items())
     kernels = ", ".join(f"{name} ({source})" for name, source in card.kernels.items())
     lines = {
-        "device": f"{card.device} ({card.architecture}): {specs}",
-        "system": card.system,
-        "measured": f"{card.began} to {card.ended}",
-        "rows": f"{card.rows}",
-        "kernels": kernels,
-        "columns": ", ".join(card.columns),
-        "protocol": card.protocol,
-        "command": card.command,
-        "licence": card.licence,
-    }
-    if card.provisional:
-        lines["provisional"] = card.provisional
+        "device": f"{card.device} ({card.architecture}): {specs}", "system": card.system,
+        "measured": f"{card.began} to {card.ended}", "rows": f"{card.rows}", "kernels": kernels,
+        "columns": ", ".join(card.columns), "protocol": card.protocol, "command": card.command,
+        "licence": card.licence, "provisional": card.provisional,
+    }  # fmt: skip
     output.say(card.name)
     for title, text in lines.items():
-        output.say(f"  {title}: {text}")
+        if text:
+            output.say(f"  {title}: {text}")
