@@ -14,7 +14,7 @@ import foretune
 from foretune.cli.app import app
 from foretune.collect import InProcessRunner, Timing
 from foretune.tune import judge as judging
-from foretune.tune.functions import function, kernel_tuner_cache, tuning
+from foretune.tune.functions import function, kernel_tuner, tuning
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -46,8 +46,8 @@ def _quick(tmp_path, monkeypatch):
         max_seconds=0.02, warmup_s=0.001
     )  # and in this process: isolation has its own tests
     monkeypatch.setattr(tuning, "_runner", lambda device, *_: InProcessRunner(device, quick))
-    for module in (tuning, function, kernel_tuner_cache):
-        monkeypatch.setattr(module, "local_device", lambda name, measure: DEVICE)
+    for module in (tuning, function, kernel_tuner):
+        monkeypatch.setattr(module, "local_device", lambda name, measure=True: DEVICE)
     function._device.cache_clear()
 
 

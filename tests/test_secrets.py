@@ -8,13 +8,12 @@ import sys
 import pytest
 from toy_kernel import DEVICE, Toy, config
 
-from foretune.cli import main
+from foretune.cli import doctor, main
 from foretune.collect.wrapped.program import Program, ProgramKernel
 from foretune.datasets import RunLog
 from foretune.errors import ForetuneWarning, StoreError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.redaction import redact, redact_command
-from foretune.tune import doctor
 from foretune.tune.campaign.folder import open_folder
 from foretune.tune.functions import tuning
 from foretune.tune.store.store import Store

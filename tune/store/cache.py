@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 StoreLocation = Store | str | os.PathLike[str] | bool | None
-"""A store, its path or SQLAlchemy URL; None or True is the user's own, False none."""
+"""A store, its path, or a URL of PostgreSQL; None or True is the user's own, False none."""
 LEAST_TIME = ConstrainedObjective(Objective.TIME, ())
 
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import sqlite3
 import threading
 import time
@@ -9,16 +10,12 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foretune.errors import StoreError
 from foretune.files import open_private
 from foretune.redaction import redact
-
-if TYPE_CHECKING:
-    from sqlalchemy import Connection, Engine
-
-    from foretune.tune.store.sql import StoreTransaction
+from foretune.tune.store.sql import StoreTransaction
 
 PATH_ADVICE = "set FORETUNE_STORE to a file you can write"
 _SIDE_FILES = ("-wal", "-shm")
@@ -29,10 +26,6 @@ _NETWORK_FILE_SYSTEMS = frozenset(
 """Shared between machines. A write-ahead log needs memory shared by its users, so one machine."""
 _Identity = tuple[int, int]
 """Device and inode."""
-
-
-_IDLE_CONNECTIONS = 2
-"""Connections to an SQLite file that stay open; more threads than that open their own."""
 
 
 class OpenFile:
@@ -91,46 +84,6 @@ def _make_file(path: Path) -> None:
         raise StoreError(f"cannot write {path} ({e.strerror or e}): {PATH_ADVICE}") from e
 
 
-def _prepare_engine(engine: "Engine", patience_s: float) -> None:
-    """Begin transactions explicitly: the driver begins those that write too late, or never."""
-    from sqlalchemy import event
-
-    def connected(connection: Any, _record: Any) -> None:
-        connection.isolation_level = None
-        connection.execute(f"PRAGMA busy_timeout = {int(1000 * patience_s)}")
-        # In a write-ahead log, a crash of the process loses nothing; a power cut, the last rows.
-        connection.execute("PRAGMA synchronous = NORMAL")
-
-    def begin_transaction(connection: "Connection") -> None:
-        # A reader that turns writer while another writes fails at once, whatever the timeout.
-        kind = connection.get_execution_options().get("begin", "DEFERRED")
-        connection.exec_driver_sql(f"BEGIN {kind}")
-
-    event.listen(engine, "connect", connected)
-    event.listen(engine, "begin", begin_transaction)
-
-
-def _enable_write_ahead_log(engine: "Engine", path: Path, patience_s: float) -> None:
-    """Let readers read while one process writes; the file remembers it.
-
-    Changing the journal fails at once while others read, so it is tried for ``patience_s``.
-    """
-    if is_network_file_system(path):
-        return
-
-    give_up = time.monotonic() + patience_s
-    while True:
-        try:
-            with engine.connect() as connection:
-                raw: Any = connection.connection.dbapi_connection
-                raw.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as e:
-            if "locked" not in str(e) or time.monotonic() > give_up:
-                raise
-            time.sleep(0.01)
-
-
 def is_network_file_system(path: Path) -> bool:
     """Return whether other machines may write to the file system of ``path``, too."""
     import psutil
@@ -153,11 +106,11 @@ def _identity(path: Path) -> _Identity | None:
 
 
 class Database:
-    """Transactions on a database.
+    """Transactions on a database, one at a time.
 
-    Connections to an SQLite file stay open between transactions. They are closed before a fork, and
-    when the file at the path is no longer the one that was opened. Other databases are connected
-    for each transaction, because servers limit connections.
+    The connection to an SQLite file stays open between transactions. It is closed before a fork,
+    and when the file at the path is no longer the one that was opened. PostgreSQL is connected for
+    each transaction, because servers limit connections.
 
     Without ``create``, a missing folder, file or table is an error.
     """
@@ -165,189 +118,176 @@ class Database:
     def __init__(
         self, location: str | os.PathLike[str], patience_s: float, create: bool = True
     ) -> None:
-        text = os.fspath(location)
-        if text.startswith("sqlite:///") and "?" not in text:
-            text = text.removeprefix("sqlite:///")
+        text = re.sub(r"^sqlite(\+\w+)?:///", "", os.fspath(location))
         self._url = text if "://" in text else None
-        self._path = None if self._url else Path(text).expanduser().absolute()
-        self._lock_timeout_s = patience_s
+        self._path = Path("" if self._url else text).expanduser().absolute()
+        self._patience_s = patience_s
         self._may_create = create
-        self._engine: Engine | None = None
+        self._connection: sqlite3.Connection | None = None
         self._file: OpenFile | None = None
-        self._dispose: weakref.finalize[Any, Any] | None = None
-        self._open_lock = threading.RLock()
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+        self._has_tables = False
+        self._lock = threading.RLock()
         _DATABASES.add(self)
 
     @property
     def name(self) -> str:
         """The path, or the URL without its password."""
-        if self._url is None:
-            return str(self._path)
-        return redact(self._url)
+        return str(self._path) if self._url is None else redact(self._url)
 
     @contextmanager
-    def transaction(self, write: bool = False) -> Iterator["StoreTransaction"]:
+    def transaction(self, write: bool = False) -> Iterator[StoreTransaction]:
         """Return the tables in a transaction, which is written completely or not at all.
 
         Raises:
             StoreError: the database cannot be opened, read or written, or is locked for too long.
         """
-        from foretune.tune.store.sql import StoreTransaction
-
-        begin = "IMMEDIATE" if write else "DEFERRED"
-        with (
-            self._translate_errors(),
-            self._get_engine().connect().execution_options(begin=begin) as connection,
-            connection.begin(),
-        ):
-            yield StoreTransaction(connection)
+        with self._translate_errors(), self._lock:
+            if self._file is not None and not self._file.is_current:
+                file = self._file
+                file.detach()
+                self.close()
+                file.remove_log()
+            if not self._has_tables:
+                self._open()
+            # A reader that turns writer while another writes fails at once, whatever the timeout.
+            with self._begin("IMMEDIATE" if write else "DEFERRED") as table:
+                yield table
 
     def close(self) -> None:
-        """Close idle connections; the next transaction opens new ones."""
-        with self._open_lock:
-            self._engine = None
-            if self._dispose is not None:
-                self._dispose()
+        """Close the connection; the next transaction opens another."""
+        with self._lock:
+            self._connection, self._file, self._has_tables = None, None, False
+            if self._finalizer is not None:
+                self._finalizer()
+
+    def close_before_fork(self) -> None:
+        """Close the connection unless it is in use: SQLite confuses the locks of two processes."""
+        if self._lock.acquire(blocking=False):
+            if self._connection is not None and not self._connection.in_transaction:
+                self.close()
+            self._lock.release()
 
     def renew_after_fork(self) -> None:
         """Forget, in a child process, what other threads of the parent had in use."""
-        self._open_lock = threading.RLock()
-        if self._engine is not None:
-            _INHERITED.append(self._engine)
-            self._engine = None
-        if self._dispose is not None:
-            self._dispose.detach()
+        self._lock = threading.RLock()
+        if self._connection is not None and self._finalizer is not None:
+            _INHERITED.append(self._connection)
+            self._finalizer.detach()
+        self._connection, self._file, self._has_tables = None, None, False
 
-    def _get_engine(self) -> "Engine":
-        engine = self._engine
-        if engine is not None and (self._file is None or self._file.is_current):
-            return engine
-        with self._open_lock:
-            if self._engine is not None and self._file is not None and not self._file.is_current:
-                self._file.detach()
-                self.close()
-                self._file.remove_log()
-            if self._engine is None:
-                self._engine = self._open()
-            return self._engine
+    @contextmanager
+    def _begin(self, kind: str) -> Iterator[StoreTransaction]:
+        if self._url is not None:
+            import psycopg
 
-    def _open(self) -> "Engine":
-        if self._url in ("sqlite://", ":memory:"):
-            raise StoreError("a database in memory forgets everything: name a file")
-        if self._path is not None and self._path.suffix == ".json":
-            raise StoreError(f"{self._path} is not a database: merge such a file into one")
-        engine = self._make_engine()
-        self._dispose = weakref.finalize(self, engine.dispose)
+            with psycopg.connect(_SCHEME.sub("postgresql://", self._url)) as server:
+                yield StoreTransaction(server.cursor(), server=True)
+            return
+        assert self._connection is not None
+        self._connection.execute(f"BEGIN {kind}")
         try:
-            self._prepare_tables(engine)
+            yield StoreTransaction(self._connection.cursor())
+            self._connection.execute("COMMIT")
+        except BaseException:
+            if self._connection is not None and self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+
+    def _open(self) -> None:
+        """Connect, and make missing tables."""
+        try:
+            if self._url is None:
+                self._open_file()
+            elif self._url == "sqlite://":
+                raise StoreError("a database in memory forgets everything: name a file")
+            elif not _SCHEME.match(self._url):
+                raise StoreError(f"{self.name}: a store is an SQLite file or in PostgreSQL")
+            with self._begin("DEFERRED") as table:
+                found = table.version()
+            if found is None:
+                self._create()
         except BaseException:
             self.close()
             raise
-        self._file = None if self._path is None else OpenFile(self._path)
-        return engine
+        self._has_tables = True
+        self._file = None if self._connection is None else OpenFile(self._path)
 
-    def _make_engine(self) -> "Engine":
-        from sqlalchemy import URL, create_engine
-        from sqlalchemy.pool import NullPool, QueuePool
-
-        url = self._url or URL.create("sqlite", database=str(self._path))
-        if self._path is None:
-            engine = create_engine(url, poolclass=NullPool)
-        else:
-            engine = create_engine(
-                url, poolclass=QueuePool, pool_size=_IDLE_CONNECTIONS, max_overflow=-1,
-                pool_use_lifo=True,
-            )  # fmt: skip
-        if engine.dialect.name == "sqlite":
-            _prepare_engine(engine, self._lock_timeout_s)
-        elif engine.dialect.name != "postgresql":
-            raise StoreError(f"{self.name}: a store is an SQLite file or in PostgreSQL")
-        return engine
-
-    def _prepare_tables(self, engine: "Engine") -> None:
-        """Create missing tables."""
-        from foretune.tune.store.sql import stored_version
-
-        file = engine.url.database if engine.dialect.name == "sqlite" else None
-        if not self._may_create:
-            self._require_file(file)
-        elif file is not None and not file.startswith("file:"):
-            _make_file(Path(file))
-        with engine.connect() as connection:
-            found = stored_version(connection)
-        if found is None:
-            self._create(engine)
-
-    def _require_file(self, file: str | None) -> None:
-        """Raise StoreError if there is no file: connecting would make an empty one."""
-        if file is None or file.startswith("file:") or Path(file).is_file():
-            return
-        if Path(file).exists():
-            raise StoreError(f"{self.name} is not a store but a folder: name a file in it")
-        raise StoreError(f"{self.name} does not exist: nothing has been tuned there yet")
-
-    def _create(self, engine: "Engine") -> None:
-        """Make the tables in one transaction, unless another process was faster."""
-        from sqlalchemy.exc import DBAPIError
-
-        from foretune.tune.store.sql import (
-            SCHEMA_VERSION,
-            insert_missing,
-            metadata,
-            stored_version,
-            version,
+    def _open_file(self) -> None:
+        path = self._path
+        if path.suffix == ".json":
+            raise StoreError(f"{path} is not a database: merge such a file into one")
+        if self._may_create:
+            _make_file(path)
+        elif path.is_dir():
+            raise StoreError(f"{path} is not a store but a folder: name a file in it")
+        elif not path.is_file():  # connecting would make an empty one
+            raise StoreError(f"{path} does not exist: nothing has been tuned there yet")
+        self._connection = sqlite3.connect(
+            path, self._patience_s, isolation_level=None, check_same_thread=False
         )
+        self._finalizer = weakref.finalize(self, self._connection.close)
+        # In a write-ahead log, a crash of the process loses nothing; a power cut, the last rows.
+        self._connection.execute("PRAGMA synchronous = NORMAL")
 
+    def _create(self) -> None:
+        """Make the tables in one transaction, unless another process was faster."""
         if not self._may_create:
             raise StoreError(f"{self.name} is not a store: it has no tables of Foretune's")
-        if self._path is not None:
-            with engine.connect().execution_options(begin="EXCLUSIVE") as connection:
-                connection.begin()
+        if self._url is None:
+            with self._begin("EXCLUSIVE"):
                 _remove_stale_index(self._path)
-            _enable_write_ahead_log(engine, self._path, self._lock_timeout_s)
+            self._enable_write_ahead_log()
         try:
-            with (
-                engine.connect().execution_options(begin="IMMEDIATE") as connection,
-                connection.begin(),
-            ):
-                metadata.create_all(connection)
-                insert_missing(connection, version, [{"version": SCHEMA_VERSION}])
-        except DBAPIError:  # PostgreSQL lets two processes create a table, and fails the second
-            with engine.connect() as connection:
-                if stored_version(connection) is None:
+            with self._begin("IMMEDIATE") as table:
+                table.create_tables()
+        except Exception:  # PostgreSQL lets two processes create a table, and fails the second
+            with self._begin("DEFERRED") as table:
+                if table.version() is None:
                     raise
+
+    def _enable_write_ahead_log(self) -> None:
+        """Let readers read while one process writes; the file remembers it.
+
+        Changing the journal fails at once while others read, so it is tried for a while.
+        """
+        give_up = time.monotonic() + self._patience_s
+        while self._connection is not None and not is_network_file_system(self._path):
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as e:
+                if "locked" not in str(e) or time.monotonic() > give_up:
+                    raise
+                time.sleep(0.01)
 
     @contextmanager
     def _translate_errors(self) -> Iterator[None]:
-        from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
-
         try:
             yield
-        except (DBAPIError, sqlite3.Error) as e:
-            reason = str(getattr(e, "orig", e) or e).splitlines()[0]
-            if "no such table" in reason:  # the file was replaced by another database
-                self.close()
-            raise StoreError(self._error_message(reason)) from e
-        except ArgumentError as e:
-            raise StoreError(f"the store's URL is none that SQLAlchemy knows: {e}") from e
-        except SQLAlchemyError as e:
-            raise StoreError(f"{self.name}: {e}") from e
         except ModuleNotFoundError as e:
             raise StoreError(
                 f"the store's database needs {e.name}, which is not installed: pip install it "
                 "(PostgreSQL: pip install '.[postgres]', URL postgresql+psycopg://…)"
             ) from e
+        except Exception as e:
+            if not isinstance(e, sqlite3.Error) and not type(e).__module__.startswith("psycopg"):
+                raise
+            reason = next(iter(str(e).splitlines()), type(e).__name__)
+            if "no such table" in reason:  # the file was replaced by another database
+                self.close()
+            raise StoreError(self._error_message(reason)) from e
 
     def _error_message(self, reason: str) -> str:
         low = reason.lower()
         if "locked" in low or "busy" in low:
             return f"{self.name} is locked by another process: wait for it, or {PATH_ADVICE}"
-        if self._path is not None and "not a database" in low:
+        if self._url is None and "not a database" in low:
             return (
                 f"{self.name} is not a store ({reason}): name another file, or move it away, "
                 "and a new one is made"
             )
-        if self._path is not None and "malformed" in low:
+        if self._url is None and "malformed" in low:
             return f"{self.name} is damaged ({reason}): move it away, and a new one is made"
         if "readonly" in low or "unable to open" in low or "disk" in low:
             return f"cannot write {self.name} ({reason}): {PATH_ADVICE}"
@@ -355,20 +295,20 @@ class Database:
 
 
 _DATABASES: "weakref.WeakSet[Database]" = weakref.WeakSet()
-_INHERITED: "list[Engine]" = []
-"""Engines of a parent process, kept: closing their connections would disturb the parent's."""
+_INHERITED: list[sqlite3.Connection] = []
+"""Connections of a parent process, kept: closing them would disturb the parent's."""
+_SCHEME = re.compile(r"^postgres(?:ql)?(?:\+\w+)?://")
 
 
-def _close_before_fork() -> None:
-    """Close idle connections: SQLite confuses the locks of a parent with its child's."""
+def _before_fork() -> None:
     for database in list(_DATABASES):
-        database.close()
+        database.close_before_fork()
 
 
-def _renew_in_child() -> None:
+def _after_fork_in_child() -> None:
     for database in list(_DATABASES):
         database.renew_after_fork()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_close_before_fork, after_in_child=_renew_in_child)
+    os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)

@@ -1,246 +1,202 @@
-"""The store's tables and SQL statements. Rows are plain dictionaries and tuples with opaque JSON.
+"""The store's tables and SQL, which SQLite and PostgreSQL both read. Rows hold opaque JSON.
 
 What varies between kernels is one JSON column, so a new parameter needs no new table.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Literal
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Double,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    bindparam,
-    delete,
-    func,
-    insert,
-    inspect,
-    select,
-)
-from sqlalchemy.dialects import postgresql, sqlite
-
 from foretune.errors import StoreError
 
 SCHEMA_VERSION = 2
-
-metadata = MetaData()
-
-
-def _key(name: str, length: int) -> Column[Any]:
-    return Column(name, String(length), primary_key=True)
-
-
-def _sequence() -> Column[Any]:
-    """Return the column with the order of writing; the clocks of several machines differ."""
-    return Column("sequence", BigInteger, nullable=False, index=True, server_default="0")
-
-
-version = Table("foretune_version", metadata, Column("version", Integer, primary_key=True))
-subjects = Table(
-    "foretune_subjects", metadata, _key("id", 32),
-    *(Column(name, Text, nullable=False) for name in ("kernel", "source", "device", "versions")),
-)  # fmt: skip
-measurements = Table(
-    "foretune_measurements", metadata, _key("subject", 32), _key("problem", 16), _key("config", 16),
-    Column("described", Text, nullable=False),  # the problem, JSON
-    Column("record", Text, nullable=False),
-    _sequence(),
-)  # fmt: skip
-choices = Table(
-    "foretune_choices", metadata, _key("subject", 32), _key("problem", 16),
-    Column("described", Text, nullable=False),
-    Column("record", Text, nullable=False),
-    Column("measured", Integer, nullable=False),
-    _sequence(),
-)  # fmt: skip
-marks = Table(
-    "foretune_begun", metadata, _key("subject", 32), _key("problem", 16), _key("config", 16),
-    _key("host", 255),
-    Column("pid", Integer, primary_key=True, autoincrement=False),
-    Column("started", Double, nullable=False),
-    Column("described", Text, nullable=False),  # the configuration, JSON
-    Column("since", Double, nullable=False),
-)  # fmt: skip
-
-
-def stored_version(connection: Connection) -> int | None:
-    """Return the version of the tables; None without tables.
-
-    Raises:
-        StoreError: another version of Foretune made them.
-    """
-    if not inspect(connection).has_table(version.name):
-        return None
-    found = connection.execute(select(version.c.version)).scalar()
-    if found not in (None, SCHEMA_VERSION):
-        raise StoreError(
-            f"the store has version {found}, this Foretune knows version {SCHEMA_VERSION}: "
-            "install another Foretune, or set FORETUNE_STORE to another file"
-        )
-    return found
-
+_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS foretune_version (version INTEGER NOT NULL, PRIMARY KEY (version));
+CREATE TABLE IF NOT EXISTS foretune_subjects (
+    id VARCHAR(32) NOT NULL, kernel TEXT NOT NULL, source TEXT NOT NULL, device TEXT NOT NULL,
+    versions TEXT NOT NULL, PRIMARY KEY (id)
+);
+CREATE TABLE IF NOT EXISTS foretune_measurements (
+    subject VARCHAR(32) NOT NULL, problem VARCHAR(16) NOT NULL, config VARCHAR(16) NOT NULL,
+    described TEXT NOT NULL, record TEXT NOT NULL, sequence BIGINT DEFAULT '0' NOT NULL,
+    PRIMARY KEY (subject, problem, config)
+);
+CREATE TABLE IF NOT EXISTS foretune_choices (
+    subject VARCHAR(32) NOT NULL, problem VARCHAR(16) NOT NULL, described TEXT NOT NULL,
+    record TEXT NOT NULL, measured INTEGER NOT NULL, sequence BIGINT DEFAULT '0' NOT NULL,
+    PRIMARY KEY (subject, problem)
+);
+CREATE TABLE IF NOT EXISTS foretune_begun (
+    subject VARCHAR(32) NOT NULL, problem VARCHAR(16) NOT NULL, config VARCHAR(16) NOT NULL,
+    host VARCHAR(255) NOT NULL, pid INTEGER NOT NULL, started DOUBLE PRECISION NOT NULL,
+    described TEXT NOT NULL, since DOUBLE PRECISION NOT NULL,
+    PRIMARY KEY (subject, problem, config, host, pid)
+);
+CREATE INDEX IF NOT EXISTS ix_foretune_measurements_sequence ON foretune_measurements (sequence);
+CREATE INDEX IF NOT EXISTS ix_foretune_choices_sequence ON foretune_choices (sequence);
+INSERT INTO foretune_version (version) VALUES ({SCHEMA_VERSION}) ON CONFLICT DO NOTHING
+"""
+"""``described`` is the problem, in ``foretune_begun`` the configuration. ``sequence`` is the order
+of writing; the clocks of several machines differ."""
+_MARK_KEY = ("subject", "problem", "config", "host", "pid")
+_COLUMNS = {
+    "subjects": ("id", "kernel", "source", "device", "versions"),
+    "measurements": ("subject", "problem", "config", "described", "record", "sequence"),
+    "choices": ("subject", "problem", "described", "record", "measured", "sequence"),
+    "begun": (*_MARK_KEY, "started", "described", "since"),
+}
+_KEYS = {"measurements": ("subject", "problem", "config"), "choices": ("subject", "problem")}
 
 Row = Mapping[str, Any]
+TableName = Literal["measurements", "choices"]
 Replace = Literal["always", "not worse", "better"]
-"""When a row takes the place of another with the same key: see `_UPSERT_CONDITIONS`."""
-TableName = Literal["subjects", "measurements", "choices"]
-_TABLES: Mapping[TableName, Table] = {
-    "subjects": subjects, "measurements": measurements, "choices": choices,
-}  # fmt: skip
-_INSERT: Mapping[str, Any] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
-_UPSERT_CONDITIONS: Mapping[Replace, Any] = {
-    "always": None,
-    "not worse": lambda new, old: new.measured >= old.measured,
-    "better": lambda new, old: new.measured > old.measured,
+"""When a row takes the place of another with the same key: by the number of measurements."""
+_UPSERT_CONDITIONS: Mapping[Replace, str] = {
+    "always": "",
+    "not worse": " WHERE excluded.measured >= foretune_choices.measured",
+    "better": " WHERE excluded.measured > foretune_choices.measured",
 }
 
 
 class StoreTransaction:
-    """The tables within a transaction that has begun on ``connection``."""
+    """The tables within a transaction that has begun; ``server`` is whether in PostgreSQL."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, cursor: Any, server: bool = False) -> None:
+        self._cursor = cursor
+        self._server = server
 
-    def subjects(self) -> list[tuple[str, ...]]:
+    def version(self) -> int | None:
+        """Return the version of the tables; None without tables.
+
+        Raises:
+            StoreError: another version of Foretune made them.
+        """
+        tables = "SELECT name FROM sqlite_master WHERE name = 'foretune_version'"
+        if self._server:
+            tables = "SELECT 1 WHERE to_regclass('foretune_version') IS NOT NULL"
+        rows = self._fetch(tables) and self._fetch("SELECT version FROM foretune_version")
+        if not rows:
+            return None
+        found = int(rows[0][0])
+        if found != SCHEMA_VERSION:
+            raise StoreError(
+                f"the store has version {found}, this Foretune knows version {SCHEMA_VERSION}: "
+                "install another Foretune, or set FORETUNE_STORE to another file"
+            )
+        return found
+
+    def create_tables(self) -> None:
+        """Make the tables that do not exist."""
+        for statement in _SCHEMA.split(";"):
+            self._cursor.execute(statement)
+
+    def subjects(self) -> list[tuple[Any, ...]]:
         """Return (kernel, source, device, versions) of every subject."""
-        c = subjects.c
-        return self._fetch_all(select(c.kernel, c.source, c.device, c.versions))
+        return self._fetch("SELECT kernel, source, device, versions FROM foretune_subjects")
 
     def rows(
         self, name: TableName, subject: str, problem: str | None = None
-    ) -> list[tuple[str, ...]]:
+    ) -> list[tuple[Any, ...]]:
         """Return (problem, record) of each measurement or choice, oldest first."""
-        table = _TABLES[name]
-        query = select(table.c.described, table.c.record).where(
-            *_column_filters(table, subject, problem)
+        which, order = _where(subject, problem), ", ".join(("sequence", *_KEYS[name]))
+        return self._fetch(
+            f"SELECT described, record FROM foretune_{name}{which} ORDER BY {order}",
+            {"subject": subject, "problem": problem},
         )
-        return self._fetch_all(query.order_by(table.c.sequence, *table.primary_key))
 
     def marks_of_host(self, subject: str, problem: str, host: str) -> list[tuple[Any, ...]]:
         """Return (pid, start time, configuration) of the marks of a host."""
-        c = marks.c
-        query = select(c.pid, c.started, c.described).where(
-            *_column_filters(marks, subject, problem), c.host == host
+        return self._fetch(
+            "SELECT pid, started, described FROM foretune_begun WHERE subject = :subject "
+            "AND problem = :problem AND host = :host ORDER BY config",
+            {"subject": subject, "problem": problem, "host": host},
         )
-        return self._fetch_all(query.order_by(c.config))
 
     def marks_of_configuration(self, config: Row) -> list[tuple[Any, ...]]:
         """Return (host, pid, start time, time of marking) of the marks of a configuration."""
-        c = marks.c
-        query = select(c.host, c.pid, c.started, c.since).where(
-            *_column_filters(marks, config["subject"], config["problem"]),
-            c.config == config["config"],
-        )
-        return self._fetch_all(query.order_by(c.since))
+        return self._fetch(
+            "SELECT host, pid, started, since FROM foretune_begun WHERE subject = :subject "
+            "AND problem = :problem AND config = :config ORDER BY since", config,
+        )  # fmt: skip
 
     def is_measured(self, config: Row) -> bool:
         """Return whether a configuration has a row."""
-        c = measurements.c
-        query = select(c.config).where(
-            *_column_filters(measurements, config["subject"], config["problem"]),
-            c.config == config["config"],
-        )
-        return bool(self._fetch_all(query))
+        return bool(self._fetch(
+            "SELECT config FROM foretune_measurements WHERE subject = :subject "
+            "AND problem = :problem AND config = :config", config,
+        ))  # fmt: skip
 
-    def insert_missing(self, name: TableName, row: Row) -> None:
-        """Write a row unless there is one with its key."""
-        table = _TABLES[name]
-        insert_missing(self._connection, table, self._with_sequence(table, [row]))
+    def insert_subject(self, subject: Row) -> None:
+        """Write a subject unless it exists."""
+        self._execute(_insert("subjects", "ON CONFLICT DO NOTHING"), [subject])
+
+    def insert_choice(self, choice: Row) -> None:
+        """Write a choice unless its problem has one."""
+        rows = self._with_sequence("choices", [choice])
+        self._execute(_insert("choices", "ON CONFLICT DO NOTHING"), rows)
 
     def upsert(self, name: TableName, rows: Sequence[Row], replace: Replace = "always") -> None:
         """Write rows in the place of those with the same keys."""
-        table = _TABLES[name]
+        keys = _KEYS[name]
+        updates = ", ".join(f"{c} = excluded.{c}" for c in _COLUMNS[name] if c not in keys)
+        conflict = f"ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {updates}"
         # Sorted, so that two processes that write the same rows cannot wait for each other.
-        rows = sorted(
-            self._with_sequence(table, rows),
-            key=lambda row: [row[column.name] for column in table.primary_key],
-        )
-        if rows:
-            dialect = self._connection.dialect.name
-            self._connection.execute(_upsert_statement(dialect, table, replace), rows)
+        ordered = sorted(self._with_sequence(name, rows), key=lambda row: [row[k] for k in keys])
+        self._execute(_insert(name, conflict + _UPSERT_CONDITIONS[replace]), ordered)
 
     def mark(self, mark: Row) -> None:
         """Mark a configuration as being measured by a process."""
-        self._connection.execute(
-            delete(marks).where(*(c == mark[c.name] for c in marks.primary_key))
-        )
-        self._connection.execute(insert(marks), [mark])
+        self.unmark([mark])
+        self._execute(_insert("begun", ""), [mark])
 
     def unmark(self, configs: Sequence[Row]) -> None:
         """Delete marks of configurations, by all processes or by the process that they name."""
-        names = [c.name for c in marks.primary_key if configs and c.name in configs[0]]
-        if names:
-            keys = [{n: config[n] for n in names} for config in configs]
-            self._connection.execute(_delete_statement(marks, tuple(names)), keys)
+        if configs:
+            same = " AND ".join(f"{name} = :{name}" for name in _MARK_KEY if name in configs[0])
+            self._execute(f"DELETE FROM foretune_begun WHERE {same}", configs)
 
     def delete(self, subject: str | None, problem: str | None) -> int:
         """Delete a problem, a subject or everything; return the number of deleted rows."""
-        counts = {
-            table: self._connection.execute(
-                delete(table).where(*_column_filters(table, subject, problem))
-            ).rowcount
-            for table in (measurements, choices, marks)
-        }
+        values, count = {"subject": subject, "problem": problem}, 0
+        for name in ("begun", "measurements", "choices"):
+            self._execute(f"DELETE FROM foretune_{name}{_where(subject, problem)}", [values])
+            count += 0 if name == "begun" else self._cursor.rowcount
         if problem is None:
-            which = [] if subject is None else [subjects.c.id == subject]
-            self._connection.execute(delete(subjects).where(*which))
-        return counts[measurements] + counts[choices]
+            which = "" if subject is None else " WHERE id = :subject"
+            self._execute(f"DELETE FROM foretune_subjects{which}", [values])
+        return count
 
-    def _fetch_all(self, query: Any) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in self._connection.execute(query)]
+    def _execute(self, sql: str, rows: Sequence[Row]) -> None:
+        self._cursor.executemany(_for_server(sql) if self._server else sql, rows)
 
-    def _with_sequence(self, table: Table, rows: Sequence[Row]) -> list[Row]:
+    def _fetch(self, sql: str, values: Row | None = None) -> list[tuple[Any, ...]]:
+        self._cursor.execute(_for_server(sql) if self._server else sql, values or {})
+        return [tuple(row) for row in self._cursor.fetchall()]
+
+    def _with_sequence(self, name: TableName, rows: Sequence[Row]) -> list[Row]:
         """Return the rows with their place in the order of writing.
 
         Two simultaneous transactions may use the same numbers; then neither came first.
         """
-        if "sequence" not in table.c:
-            return list(rows)
-        last = self._connection.execute(_last_sequence(table)).scalar() or 0
+        last = self._fetch(f"SELECT MAX(sequence) FROM foretune_{name}")[0][0] or 0
         return [{**row, "sequence": last + i} for i, row in enumerate(rows, start=1)]
 
 
-def insert_missing(connection: Connection, table: Table, rows: Sequence[Row]) -> None:
-    """Write the rows with new keys."""
-    statement = _insert_missing_statement(connection.dialect.name, table)
-    connection.execute(statement, list(rows))
-
-
-# Statements are built once: building one takes longer than SQLite needs to run it.
-
-
 @cache
-def _insert_missing_statement(dialect: str, table: Table) -> Any:
-    return _INSERT[dialect](table).on_conflict_do_nothing()
+def _insert(name: str, conflict: str) -> str:
+    columns = _COLUMNS[name]
+    values = ", ".join(f":{column}" for column in columns)
+    return f"INSERT INTO foretune_{name} ({', '.join(columns)}) VALUES ({values}) {conflict}"
 
 
-@cache
-def _upsert_statement(dialect: str, table: Table, replace: Replace) -> Any:
-    statement, better = _INSERT[dialect](table), _UPSERT_CONDITIONS[replace]
-    return statement.on_conflict_do_update(
-        index_elements=list(table.primary_key),
-        set_={c.name: statement.excluded[c.name] for c in table.c if not c.primary_key},
-        where=better(statement.excluded, table.c) if better else None,
-    )
-
-
-@cache
-def _last_sequence(table: Table) -> Any:
-    return select(func.max(table.c.sequence))
-
-
-@cache
-def _delete_statement(table: Table, names: tuple[str, ...]) -> Any:
-    return delete(table).where(*(table.c[name] == bindparam(f"{name}") for name in names))
-
-
-def _column_filters(table: Table, subject: str | None, problem: str | None) -> list[Any]:
+def _where(subject: str | None, problem: str | None) -> str:
     wanted = {"subject": subject, "problem": problem}
-    return [table.c[name] == value for name, value in wanted.items() if value is not None]
+    given = " AND ".join(f"{name} = :{name}" for name, value in wanted.items() if value is not None)
+    return f" WHERE {given}" if given else ""
+
+
+@cache
+def _for_server(sql: str) -> str:
+    """Return a statement with parameters as psycopg writes them."""
+    return re.sub(r":(\w+)", r"%(\1)s", sql)

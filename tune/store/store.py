@@ -51,7 +51,7 @@ class Store(StoreReader):
     raises StoreError if the database is damaged, locked, read-only or unreachable.
 
     Args:
-        location: path of an SQLite file, or an SQLAlchemy URL (``postgresql+psycopg://…``); None is
+        location: path of an SQLite file, or a URL (``postgresql+psycopg://…``); None is
             ``$FORETUNE_STORE``, else ``tuned.db`` in the user's cache folder.
         patience_s: seconds to wait for other processes that write.
         create: whether to create a missing database on first use; otherwise that is a StoreError.
@@ -92,7 +92,7 @@ class Store(StoreReader):
         """
         rows = [_measured_row(subject, m) for m in measurements]
         with self._database.transaction(write=True) as table:
-            table.insert_missing("subjects", _subject_row(subject))
+            table.insert_subject(_subject_row(subject))
             table.upsert("measurements", rows)
             table.unmark(rows)
 
@@ -178,12 +178,12 @@ class Store(StoreReader):
         """
         row = _chosen_row(subject, problem, choice)
         with self._database.transaction(write=True) as table:
-            table.insert_missing("subjects", _subject_row(subject))
+            table.insert_subject(_subject_row(subject))
             stands = self._choices(table.rows("choices", subject.id, problem.id)).get(problem)
             if stands is not None and stands == replacing:
                 table.upsert("choices", [row], "better")
             else:
-                table.insert_missing("choices", row)
+                table.insert_choice(row)
             chosen = table.rows("choices", subject.id, problem.id)
         return self._choices(chosen)[problem]
 
@@ -248,7 +248,7 @@ class Store(StoreReader):
             if p not in existing_choices or _choice_rank(c) > _choice_rank(existing_choices[p])
         }  # fmt: skip
         with self._database.transaction(write=True) as table:
-            table.insert_missing("subjects", _subject_row(subject))
+            table.insert_subject(_subject_row(subject))
             measured = [_measured_row(subject, m) for m in new_measurements.values()]
             table.upsert("measurements", measured)
             chosen = [_chosen_row(subject, p, c) for p, c in better.items()]

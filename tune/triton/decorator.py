@@ -83,7 +83,7 @@ def autotune(
         predictor: a trained predictor of this kernel, any model, or a name
             (`foretune.models.saved.lookup`); an error if it cannot be used. ``"auto"`` takes the
             one shipped with Foretune, if any, and logs which. None uses no predictor.
-        store: path or SQLAlchemy URL of the tuning store; None for the user's own, False for none.
+        store: path of the tuning store, or a URL; None for the user's own, False for none.
         shipped: a file of tuned results that came with a library (``foretune store --export``).
         check: maximum relative error of the output; None does not compare. The output is compared
             with the first configuration's, unless two others agree with each other but not with it.

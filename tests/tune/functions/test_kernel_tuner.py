@@ -9,9 +9,10 @@ import pytest
 
 import foretune as ft
 from foretune.collect import InProcessRunner, Timing
+from foretune.collect.devices import local_device
 from foretune.device import Device
 from foretune.errors import MeasurementError, MeterUnavailable, UsageError
-from foretune.tune.functions import kernel_tuner, kernel_tuner_cache, tuning
+from foretune.tune.functions import kernel_tuner, tuning
 
 DEVICE = Device("This CPU", "cpu", specs={"cores": 2.0})
 QUICK = {"isolated": False, "verify_s": 0.3, "quiet": True}
@@ -53,8 +54,11 @@ class Powered(InProcessRunner):
 
 @pytest.fixture(autouse=True)
 def _no_probe(monkeypatch):
-    for module in (tuning, kernel_tuner_cache):
-        monkeypatch.setattr(module, "local_device", lambda name, measure: DEVICE)
+    def found(name, measure=True):
+        return DEVICE if name == "cpu" else local_device(name, measure)
+
+    for module in (tuning, kernel_tuner):
+        monkeypatch.setattr(module, "local_device", found)
     quick = Timing(max_seconds=0.02, warmup_s=0.001)
     usual = Timing.__init__
     monkeypatch.setattr(
