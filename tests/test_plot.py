@@ -93,7 +93,7 @@ def test_ratios(tuned, ax, tmp_path):
     pyplot.close(other.figure)
 
 
-def test_front(ax, monkeypatch):
+def test_front_and_power(ax, monkeypatch):
     monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
     goals = (Objective.TIME, Objective.ENERGY)
     front = tune_pareto(
@@ -104,6 +104,11 @@ def test_front(ax, monkeypatch):
     assert ax.get_lines()[1].get_xdata().tolist() == sorted(p.time_ms for p in front.front)
     with pytest.raises(UnknownName, match="power_w"):
         plot.pareto_front(front, y="power", ax=ax)
+    ax.clear()
+    plot.power(pd.DataFrame({"power_w": [1.0, 2.0]}), ax=ax)
+    assert ax.get_lines()[0].get_ydata().tolist() == [1.0, 2.0]
+    with pytest.raises(UsageError, match="not metered"):
+        plot.power(pd.DataFrame({"power_w": [np.nan]}), ax=ax)
 
 
 def test_learning_curve(ax):

@@ -151,6 +151,15 @@ def learning_curve(curve: pd.DataFrame, ax: "Axes | None" = None) -> "Axes":
     return _labeled(ax, "rows in training", "median error on held-out problems, %")
 
 
+def power(result: Any, ax: "Axes | None" = None) -> "Axes":
+    """Draw the mean power of every metered measurement, in order."""
+    ax, table = _axes(ax), _table(result)
+    if not table["power_w"].notna().any():
+        raise UsageError("power was not metered: tune with power=True on a machine with a meter")
+    ax.plot(np.arange(1, len(table) + 1), table["power_w"], "o-", color=MEASURED)
+    return _labeled(ax, "measurement", "power, W")
+
+
 def memory_levels(curve: Any, ax: "Axes | None" = None) -> "Axes":
     """Draw latency over working set (`foretune.collect.dissection.MemoryCurve`) and the levels."""
     ax = _axes(ax)
