@@ -11,20 +11,16 @@ from foretune.lazy import require
 PURPOSE = "a CUDA kernel"
 
 
-class Cuda:
-    """Compiles and launches CUDA."""
+def toolchain(source: Source) -> str:
+    """Return the versions of compiler and device."""
+    return f"NVRTC {nvrtc_version()}, {architecture(source.device)}"
 
-    def toolchain(self, source: Source) -> str:
-        """Return the versions of compiler and device."""
-        return f"NVRTC {nvrtc_version()}, {architecture(source.device)}"
 
-    def launch(self, build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
-        """Compile and return the kernel's launch on tensors of the GPU."""
-        torch = require("torch", "cuda", PURPOSE)
-        cubin, symbol = compile_cubin(build, architecture(build.source.device))
-        return launch_on_gpu(
-            torch, build, arguments, lambda a: _load_launcher(build, cubin, symbol, a)
-        )
+def launch(build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
+    """Compile and return the kernel's launch on tensors of the GPU."""
+    torch = require("torch", "cuda", PURPOSE)
+    cubin, symbol = compile_cubin(build, architecture(build.source.device))
+    return launch_on_gpu(torch, build, arguments, lambda a: _load_launcher(build, cubin, symbol, a))
 
 
 def compile_cubin(build: Build, arch: str) -> tuple[bytes, bytes]:

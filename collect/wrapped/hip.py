@@ -32,25 +32,21 @@ BUILTIN_HEADERS = (
 """Headers that hipRTC has built in and does not find as files."""
 
 
-class Hip:
-    """Compiles and launches HIP."""
+def toolchain(source: Source) -> str:
+    """Return the versions of compiler and device."""
+    return f"hipRTC {hiprtc_version()}, {architecture(source.device)}"
 
-    def toolchain(self, source: Source) -> str:
-        """Return the versions of compiler and device."""
-        return f"hipRTC {hiprtc_version()}, {architecture(source.device)}"
 
-    def launch(self, build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
-        """Compile and return the kernel's launch on tensors of the GPU."""
-        torch = require("torch", "gpu", PURPOSE)
-        code, symbol = compile_code_object(build, architecture(build.source.device))
-        runtime = Library(RUNTIME, "hip")
+def launch(build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
+    """Compile and return the kernel's launch on tensors of the GPU."""
+    torch = require("torch", "gpu", PURPOSE)
+    code, symbol = compile_code_object(build, architecture(build.source.device))
+    runtime = Library(RUNTIME, "hip")
 
-        def prepare(launch_arguments: list[Any]) -> Launcher:
-            return load_launcher(
-                runtime, build, code, symbol, launch_arguments, lambda: _stream(torch)
-            )
+    def prepare(launch_arguments: list[Any]) -> Launcher:
+        return load_launcher(runtime, build, code, symbol, launch_arguments, lambda: _stream(torch))
 
-        return launch_on_gpu(torch, build, arguments, prepare)
+    return launch_on_gpu(torch, build, arguments, prepare)
 
 
 class Library:

@@ -22,18 +22,16 @@ DEFAULT_OPTIONS = ("-O3",)
 COMPILERS = {"C": ("cc", "gcc", "clang"), "C++": ("c++", "g++", "clang++")}
 
 
-class Native:
-    """Compiles and launches C and C++."""
+def toolchain(source: Source) -> str:
+    """Return the compiler's version."""
+    return _version(_compiler(source))
 
-    def toolchain(self, source: Source) -> str:
-        """Return the compiler's version."""
-        return _version(_compiler(source))
 
-    def launch(self, build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
-        """Compile, load and return the function's launch."""
-        function = _load(build)
-        returns_time = re.search(rf"\bfloat\s+{build.source.name}\s*\(", build.text) is not None
-        return _NativeLaunch(function, arguments, returns_time)
+def launch(build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
+    """Compile, load and return the function's launch."""
+    function = _load(build)
+    returns_time = re.search(rf"\bfloat\s+{build.source.name}\s*\(", build.text) is not None
+    return _NativeLaunch(function, arguments, returns_time)
 
 
 class _NativeLaunch(ResettingLaunch):

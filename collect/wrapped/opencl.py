@@ -14,30 +14,28 @@ from foretune.kernel import Clock
 from foretune.lazy import require
 
 
-class OpenCL:
-    """Compiles and launches OpenCL."""
+def toolchain(source: Source) -> str:
+    """Return the versions of platform and driver."""
+    device = find_device(source.platform, source.device)
+    return f"{device.platform.version}, {device.name}, {device.driver_version}"
 
-    def toolchain(self, source: Source) -> str:
-        """Return the versions of platform and driver."""
-        device = find_device(source.platform, source.device)
-        return f"{device.platform.version}, {device.name}, {device.driver_version}"
 
-    def launch(self, build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
-        """Compile and return the kernel's launch."""
-        cl = _pyopencl()
-        context, queue = _context(build.source.platform, build.source.device)
-        with include_folders(build) as folders:
-            options = [*(part for f in folders for part in ("-I", f)), *(build.options or ())]
-            try:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # compiler warnings
-                    program = cl.Program(context, build.text).build(options=options)
-                    kernel = cl.Kernel(program, build.source.name)
-            except cl.Error as e:
-                log = str(e).partition("Build on")[2] or str(e)  # without pyopencl's own text
-                raise RuntimeError(first_error(log)) from None
-        sizes = tuple(t * g for t, g in zip(build.threads, build.grid, strict=True))
-        return _OpenCLLaunch(queue, kernel, sizes, build.threads, arguments)
+def launch(build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
+    """Compile and return the kernel's launch."""
+    cl = _pyopencl()
+    context, queue = _context(build.source.platform, build.source.device)
+    with include_folders(build) as folders:
+        options = [*(part for f in folders for part in ("-I", f)), *(build.options or ())]
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # compiler warnings
+                program = cl.Program(context, build.text).build(options=options)
+                kernel = cl.Kernel(program, build.source.name)
+        except cl.Error as e:
+            log = str(e).partition("Build on")[2] or str(e)  # without pyopencl's own text
+            raise RuntimeError(first_error(log)) from None
+    sizes = tuple(t * g for t, g in zip(build.threads, build.grid, strict=True))
+    return _OpenCLLaunch(queue, kernel, sizes, build.threads, arguments)
 
 
 class _Buffers(Arguments):

@@ -11,11 +11,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
-from foretune.collect.wrapped.call_arguments import ResettingLaunch
 from foretune.errors import UsageError
 from foretune.expression import Expression
 
@@ -91,19 +90,6 @@ def include_folders(build: Build) -> Iterator[list[str]]:
         for name, content in build.extra_files.items():
             Path(folder, name).write_text(content, encoding="utf-8")
         yield [folder, build.source.folder]
-
-
-class Backend(Protocol):
-    """Compiles and launches one language."""
-
-    def toolchain(self, source: Source) -> str:
-        """Return the versions of compiler and device; raise ForetuneError if one is missing."""
-
-    def launch(self, build: Build, arguments: Sequence[Any]) -> ResettingLaunch:
-        """Compile and return a launch on copies of ``arguments``.
-
-        Raises RuntimeError with the compiler's first error.
-        """
 
 
 class LaunchShape:

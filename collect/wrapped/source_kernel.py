@@ -10,15 +10,11 @@ from typing import Any, Literal
 import numpy as np
 
 from foretune.code_hash import source_hash_of_function
+from foretune.collect.wrapped import cuda, hip, native, opencl
 from foretune.collect.wrapped.call_arguments import CallResult
-from foretune.collect.wrapped.cuda import Cuda
-from foretune.collect.wrapped.hip import Hip
-from foretune.collect.wrapped.native import Native
-from foretune.collect.wrapped.opencl import OpenCL
 from foretune.collect.wrapped.source import (
     GRID,
     TORCH_LANGUAGES,
-    Backend,
     Build,
     Language,
     LaunchShape,
@@ -43,9 +39,10 @@ from foretune.problem import Problem
 from foretune.space import Configuration
 from foretune.values import Value
 
-BACKENDS: dict[Language, type[Backend]] = {
-    "C": Native, "OpenCL": OpenCL, "CUDA": Cuda, "HIP": Hip,
-}  # fmt: skip
+BACKENDS: dict[Language, Any] = {"C": native, "OpenCL": opencl, "CUDA": cuda, "HIP": hip}
+"""Language -> module with ``toolchain``, the versions of compiler and device (ForetuneError if one
+is missing), and ``launch``, which compiles and returns a launch on copies of the arguments
+(RuntimeError with the compiler's first error)."""
 Verify = Callable[..., Any]
 """Judges an output: called with the reference, the output and, if it takes it, ``atol``."""
 
@@ -100,7 +97,7 @@ class SourceKernel(WrappedKernel):
                 answer is None or content_hash(answer),
                 atol,
                 verify and source_hash_of_function(verify),
-                BACKENDS[source.language]().toolchain(source),
+                BACKENDS[source.language].toolchain(source),
             )
         )
         knobs = _used_knobs(source, shape, knobs, defines)
@@ -142,8 +139,8 @@ class SourceKernel(WrappedKernel):
 
     def build(self, problem: Problem, config: Configuration, inputs: Inputs) -> Launch:
         """Compile a configuration and return its launch on copies of the arguments."""
-        backend = BACKENDS[self.source.language]()
-        return backend.launch(self.prepare(config), inputs["arguments"])
+        launch = BACKENDS[self.source.language].launch
+        return launch(self.prepare(config), inputs["arguments"])
 
     def prepare(self, config: Mapping[str, Any]) -> Build:
         """Return sources, options and launch shape of a configuration."""

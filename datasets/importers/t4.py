@@ -24,15 +24,6 @@ NAMES = {
 """KTT's name in lower case without underscores -> run-table column."""
 
 
-def static_columns(compiled: Mapping[str, Any] | None) -> dict[str, float]:
-    """Return KTT's compilation data as run-table columns."""
-    return {
-        NAMES[key]: float(value)
-        for name, value in (compiled or {}).items()
-        if (key := name.replace("_", "").lower()) in NAMES and isinstance(value, (int, float))
-    }
-
-
 STATUSES = {
     "correct": Status.OK,
     "timeout": Status.TIMEOUT,
@@ -79,7 +70,11 @@ def _outcome(result: Mapping[str, Any], unit: str) -> dict[str, Any]:
     times, scale = result["times"], PER_MS[unit]
     outcome: dict[str, Any] = {
         "status": status.value,
-        **static_columns(result.get("compilation_data")),
+        **{
+            NAMES[key]: float(value)
+            for name, value in (result.get("compilation_data") or {}).items()
+            if (key := name.replace("_", "").lower()) in NAMES and isinstance(value, (int, float))
+        },
     }
     if "timestamp" in result:
         outcome["recorded_at"] = str(result["timestamp"]).replace(" ", "T", 1)

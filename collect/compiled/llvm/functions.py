@@ -18,7 +18,7 @@ POINTER_CASTS = ("bitcast", "ptrtoint", "inttoptr", "addrspacecast")
 CASTS = frozenset({"zext", "sext", "trunc", *POINTER_CASTS, *CONVERSIONS})
 PRINTED = frozenset({"icmp", "getelementptr", "shufflevector", "fmul"})
 """Opcodes of which llvmlite tells a part as text only; printing takes long."""
-OF_OPERAND = frozenset({"store", "icmp", "extractelement", *CASTS})
+OF_OPERAND = frozenset({"store", "icmp", "fcmp", "extractelement", *CASTS})
 """Opcodes whose first operand's type is needed, too."""
 SCALARS = {"float": 4, "double": 8, "half": 2, "bfloat": 2, "ptr": 8, "void": 0}
 """Bytes of types other than integers."""

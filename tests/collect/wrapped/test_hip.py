@@ -229,7 +229,7 @@ def test_right_wrong_and_broken_configurations(library, monkeypatch):
 
 
 def test_constants_belong_to_a_kernels_identity(monkeypatch):
-    monkeypatch.setattr(hip.Hip, "toolchain", lambda self, source: "hipRTC 6.4, gfx942")
+    monkeypatch.setattr(hip, "toolchain", lambda source: "hipRTC 6.4, gfx942")
 
     def identity(constants):
         made = Source("add<float>", ADD, "HIP", ".hip", OTHERS, constants=constants)
