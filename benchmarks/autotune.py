@@ -31,7 +31,7 @@ from foretune.search.encoding import nearest_first
 from foretune.search.loop import run
 from foretune.space import Configuration
 from foretune.tune.store import Subject
-from foretune.tune.triton.choice import CallCaches, CallTuner, known_runs
+from foretune.tune.triton.choice import CallTuner, CallTunerFactory, known_runs
 from foretune.tune.triton.options import Budget, Options
 from foretune.tune.triton.prior import PriorFactory
 
@@ -165,7 +165,7 @@ class Replayed:
             device=self._device, programs=lambda config: float("nan"), arguments={},
         )  # fmt: skip
         options = Options(budget=budget, store=False)
-        cache = CallCaches(options).cache_of(call)
+        cache = CallTunerFactory(options).cache_of(call)
         cache.append(*self._runs)
         priors = PriorFactory(call.kernel, call.subject.source, self._device, options)
         tuning = CallTuner(call, list(self._table[problem]), options, cache, priors, {})

@@ -39,7 +39,7 @@ from foretune.search.encoding import nearest_first
 from foretune.search.loop import Batch
 from foretune.search.stopping import Stopping
 from foretune.space import Configuration
-from foretune.tune.triton.choice import CallCaches, CallTuner, known_runs
+from foretune.tune.triton.choice import CallTuner, CallTunerFactory, known_runs
 from foretune.tune.triton.options import Options
 from foretune.tune.triton.prior import PriorFactory
 
@@ -101,7 +101,7 @@ class Replayed:
     def choose(self, problem: Recorded, budgets: Sequence[int] = BUDGETS) -> dict[str, Chosen]:
         """Return configuration, measurements and promised loss by budget; "auto" is remembered."""
         call, options = problem.call, Options(store=False)
-        cache = CallCaches(options).cache_of(call)
+        cache = CallTunerFactory(options).cache_of(call)
         cache.append(*self.runs)
         self._priors = self._priors or PriorFactory(
             call.kernel, call.source, call.device, options, self._order

@@ -330,22 +330,19 @@ def _parameters(
 def _describe_arguments(
     arguments: dict[str, str], problems: Sequence[Problem], types: Container[str]
 ) -> Iterator[str]:
-    """Yield the measured range or values of each argument."""
-    if arguments:
-        yield "Measured with:"
-    for name, argument in arguments.items():
+    """Yield the measured range or values of each argument, then what never varied."""
+    yield "Measured with:"
+    for name in dict.fromkeys([*arguments, *(n for p in problems for n in p)]):
         distinct = list(dict.fromkeys(p[name] for p in problems if name in p))
         numbers = [v for v in distinct if not isinstance(v, (str, bool))]
-        values_text = ", ".join(map(str, distinct[:8])) + (", …" if len(distinct) > 8 else "")
+        text = ", ".join(map(str, distinct[:8])) + (", …" if len(distinct) > 8 else "")
         if 1 < len(distinct) == len(numbers):
-            values_text = f"{min(numbers)} … {max(numbers)}"
+            text = f"{min(numbers)} … {max(numbers)}"
+        argument = arguments.get(name, name)
         called = "" if name == argument else f" ({name})"
-        names = "; a torch.dtype, or its name" if argument in types else ""
-        yield from _list_item(f"{argument}{called}: {values_text}{names}")
-    if fixed := _fixed(problems):
-        yield "The same in all of them:"
-        for name, value in fixed.items():
-            yield from _list_item(f"{name}: {value}")
+        text += "; a torch.dtype, or its name" if argument in types else ""
+        text += "" if name in arguments else " in all of them"
+        yield from _list_item(f"{argument}{called}: {text}")
 
 
 def _list_item(text: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Problems: the sizes and types of one call of a kernel."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,3 +74,9 @@ def make_problem(
         example = ",".join(f"{p.name}=…" for p in declared.values() if p.default is None)
         raise ProblemError(f"{owner} needs {', '.join(missing)}: write {example}")
     return Problem({p.name: p.check(values.get(p.name, p.default)) for p in declared.values()})
+
+
+def shared_values(problems: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
+    """Return the values that several problems share, to say them once; none of a single problem."""
+    first, *others = problems
+    return {n: v for n, v in first.items() if others and all(p.get(n) == v for p in others)}

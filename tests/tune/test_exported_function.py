@@ -217,7 +217,7 @@ class TestTrees:
         tree = fit_tree(found, np.array([[1.0, 0.0], [0.0, 1.0]]), 2)
         source = write_source("t", "n", found, configs, tree)
         assert "def choose(M: int) -> " in source
-        assert "The same in all of them:\n        x.dtype: fp16\n" in source
+        assert "        x.dtype: fp16 in all of them\n" in source
         choose = run(source)
         assert [choose(1), choose(9)] == [{"x": 1}, {"x": 2}]
         assert run(write_source("t", "n", found[:1], configs, 1))() == {"x": 2}

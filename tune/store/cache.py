@@ -14,7 +14,7 @@ from foretune.measurement import Measurement
 from foretune.objective import ConstrainedObjective, Objective
 from foretune.problem import Problem
 from foretune.space import Configuration
-from foretune.tune.store.reader import StoreReader
+from foretune.tune.store.reader import StoreFile, StoreReader
 from foretune.tune.store.store import Store
 from foretune.tune.store.subject import CANDIDATES_TAG, OBJECTIVE_TAG, Choice, Subject
 
@@ -265,7 +265,7 @@ def open_shipped(path: str | os.PathLike[str] | None) -> StoreReader | None:
     if path is None:
         return None
     try:
-        return Store.from_file(path)
+        return StoreFile(path)
     except ForetuneError as e:
         warnings.warn(f"shipped results are not used: {e}", ForetuneWarning, stacklevel=2)
         return None

@@ -65,15 +65,6 @@ class Store(StoreReader):
     ) -> None:
         self._database = Database(location or _default_location(), patience_s, create)
 
-    @staticmethod
-    def from_file(path: str | os.PathLike[str]) -> StoreFile:
-        """Return the content of an exported file, e.g. one shipped with a library.
-
-        Raises:
-            StoreError: the file cannot be read, or is not an export.
-        """
-        return StoreFile(path)
-
     @property
     def name(self) -> str:
         """The path, or the URL without its password."""

@@ -30,26 +30,6 @@ from foretune.tune.triton.prior import EXPECTED_LOG_RATIO, PriorFactory
 from foretune.tune.triton.problem_key import Call
 
 
-class CallCaches:
-    """One `MeasurementCache` per device and version that a decorated kernel is called with."""
-
-    def __init__(self, options: Options) -> None:
-        self._store = FallibleStore(options.store)
-        self._shipped_path = options.shipped
-        self._caches: dict[Subject, MeasurementCache] = {}
-
-    def cache_of(self, call: Call) -> MeasurementCache:
-        """Return the cache of a call's kernel and device."""
-        subject = call.subject
-        if subject not in self._caches:
-            self._caches[subject] = MeasurementCache(subject, self._store, shipped=self._shipped)
-        return self._caches[subject]
-
-    @cached_property
-    def _shipped(self) -> StoreReader | None:
-        return open_shipped(self._shipped_path)
-
-
 def known_runs(cache: MeasurementCache, call: Call) -> list[Measurement]:
     """Return the runs of the call's kernel and device, of all problems."""
     known = cache.known(call.problem)
@@ -386,10 +366,22 @@ class CallTunerFactory:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self.caches = CallCaches(options)
+        self._store = FallibleStore(options.store)
+        self.caches: dict[Subject, MeasurementCache] = {}
         self.lock = threading.RLock()
         """Held while choosing or recording, never while launching or compiling."""
         self._per_device: dict[str, tuple[Options, PriorFactory]] = {}
+
+    def cache_of(self, call: Call) -> MeasurementCache:
+        """Return the measurements of a call's kernel, device and versions."""
+        subject = call.subject
+        if subject not in self.caches:
+            self.caches[subject] = MeasurementCache(subject, self._store, shipped=self._shipped)
+        return self.caches[subject]
+
+    @cached_property
+    def _shipped(self) -> StoreReader | None:
+        return open_shipped(self.options.shipped)
 
     def make_tuner(self, call: Call, candidates: Sequence[Configuration]) -> CallTuner:
         """Return the tuner of a call."""
@@ -399,7 +391,7 @@ class CallTunerFactory:
             priors = PriorFactory(call.kernel, call.source, device, options)
             self._per_device[device.name] = options, priors
         options, priors = self._per_device[device.name]
-        return CallTuner(call, candidates, options, self.caches.cache_of(call), priors)
+        return CallTuner(call, candidates, options, self.cache_of(call), priors)
 
 
 def _with_measurable_objective(options: Options, device: Device) -> Options:

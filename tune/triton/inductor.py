@@ -133,7 +133,7 @@ class InductorChooser:
             return choices
         op = make_operation(choices)
         factory = self._tuner_factory
-        stored = find_choice(factory.caches.cache_of(op.call), op.call, op.configs, factory.options)
+        stored = find_choice(factory.cache_of(op.call), op.call, op.configs, factory.options)
         if stored is not None:
             return [choices[op.configs.index(stored.config)]]
         if len(op.templates) <= self._budget:
@@ -151,7 +151,7 @@ class InductorChooser:
 
         op = make_operation(list(timings))
         call, factory = op.call, self._tuner_factory
-        cache = factory.caches.cache_of(call)
+        cache = factory.cache_of(call)
         rows = [
             call.success(config, time_ms, [time_ms])
             if math.isfinite(time_ms)

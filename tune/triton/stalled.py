@@ -59,7 +59,7 @@ class StalledCallDriver:
         """The searcher of the call; use it under `lock`."""
         call = self.kernel.to_call()
         if self._ignore_known:
-            self._tuner_factory.caches.cache_of(call).forget(call.problem)
+            self._tuner_factory.cache_of(call).forget(call.problem)
         return self._tuner_factory.make_tuner(call, self._configurations)
 
     @property

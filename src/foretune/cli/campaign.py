@@ -12,7 +12,7 @@ from foretune.cli.carbon import CARBON, check_carbon, launch_energies, show_carb
 from foretune.cli.output import METRIC_COLUMNS, Output, metric_rows
 from foretune.console import progress_bar
 from foretune.lazy import require
-from foretune.problem import Problem
+from foretune.problem import Problem, shared_values
 from foretune.values import Value
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _revisit(output: Output, report: Path | None, track: Path | None) -> None:
 def show_results(output: Output, results: "list[TuneResult]") -> None:
     """Print the table of winners."""
     unit = results[0].objective.unit
-    shared = _shared_values(results)
+    shared = shared_values([r.problem for r in results])
     rows = []
     for r in results:
         gain = _ratio(r.winner) if r.verified else r.verdict.replace("_", " ")
@@ -130,14 +130,6 @@ def show_results(output: Output, results: "list[TuneResult]") -> None:
 def _ratio(comparison: "Comparison") -> str:
     low, high = comparison.ratio_low, comparison.ratio_high
     return f"{comparison.ratio:.2f}× ({low:.2f}–{high:.2f})"
-
-
-def _shared_values(results: "list[TuneResult]") -> dict[str, Value]:
-    """Return the values that all problems share: the title shows them once."""
-    first = results[0].problem
-    if len(results) == 1:
-        return {}
-    return {k: v for k, v in first.items() if all(r.problem[k] == v for r in results)}
 
 
 def _format_problem(problem: Problem, shared: dict[str, Value]) -> str:

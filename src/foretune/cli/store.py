@@ -10,7 +10,7 @@ import typer
 from foretune.cli import options
 from foretune.cli.output import Output, percent
 from foretune.errors import UsageError
-from foretune.problem import Problem
+from foretune.problem import Problem, shared_values
 
 if TYPE_CHECKING:
     from foretune.tune.store import Store, Subject
@@ -88,10 +88,10 @@ def open_tuned(path_or_url: str | None) -> "StoreReader":
 
     A missing store is not created; its first use raises StoreError.
     """
-    from foretune.tune.store import Store
+    from foretune.tune.store import Store, StoreFile
 
     if path_or_url and path_or_url.endswith(".json"):
-        return Store.from_file(path_or_url)
+        return StoreFile(path_or_url)
     return Store(path_or_url, create=False)
 
 
@@ -281,17 +281,10 @@ def _problem_entries(
 def _show_problems(output: Output, subject: "Subject", problems: list[dict[str, Any]]) -> None:
     title = f"{subject.kernel} {subject.source[:8]} on {subject.device}, {subject.versions}"
     columns = ("problem", "runs", "best ms", "how", "regret", "chosen")
-    shared = _shared_values([p["problem"] for p in problems])
+    shared = shared_values([p["problem"] for p in problems])
     output.table(title, columns, [_problem_row(p, shared) for p in problems])
     if shared:
         output.console.print(f"all problems: {_format_values(shared)}", markup=False)  # wrapped
-
-
-def _shared_values(problems: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the parameters that all problems share, to print them once."""
-    if len(problems) == 1:
-        return {}
-    return {n: v for n, v in problems[0].items() if all(n in p and p[n] == v for p in problems[1:])}
 
 
 def _problem_row(problem: dict[str, Any], shared: dict[str, Any]) -> list[str]:

@@ -217,7 +217,7 @@ class TestRoundTrips:
         first.export(folder / "one.json")
         second.merge(folder / "one.json")
         second.export(folder / "two.json")
-        shipped = Store.from_file(folder / "one.json")
+        shipped = StoreFile(folder / "one.json")
         last = {(m.problem, m.config): m for m in found}
         wanted = {
             (p.id, json.dumps(measurement_to_record(m), sort_keys=True))
@@ -429,7 +429,7 @@ class TestFiles:
 
     def test_a_shipped_file_is_read_without_a_database(self, filled, tmp_path):
         filled.export(tmp_path / "a.json")
-        shipped = Store.from_file(tmp_path / "a.json")
+        shipped = StoreFile(tmp_path / "a.json")
         assert isinstance(shipped, StoreFile)
         assert shipped.name == str(tmp_path / "a.json")
         assert shipped.summary() == filled.summary()
