@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import os
 
     from foretune.tune.store import Store
-    from foretune.tune.triton.choice import CallCaches
+    from foretune.tune.triton.choice import CallTunerFactory
     from foretune.tune.triton.problem_key import Call
 
 
@@ -40,19 +40,19 @@ def listen(store: "Store | str | os.PathLike[str] | None" = None) -> Callable[[]
     require("triton", "gpu", "listening to autotuners")
     import triton
 
-    from foretune.tune.triton.choice import CallCaches
+    from foretune.tune.triton.choice import CallTunerFactory
     from foretune.tune.triton.options import Options
 
     knobs = triton.knobs.autotuning
     if not hasattr(knobs, "listener"):
         raise UsageError(f"Triton {triton.__version__} has no listener: install 3.7 or newer")
-    before, caches = knobs.listener, CallCaches(Options(store=store))
+    before, factory = knobs.listener, CallTunerFactory(Options(store=store))
 
     def on_autotuning(**event: Any) -> None:
         if before is not None:
             before(**event)
         try:
-            _record(caches, event, _caller_locals())
+            _record(factory, event, _caller_locals())
         except Exception as e:  # our errors must not stop the tuning
             warnings.warn(f"a tuning was not written down: {e}", ForetuneWarning, stacklevel=2)
 
@@ -73,7 +73,9 @@ def _caller_locals() -> Mapping[str, Any]:
     return {}
 
 
-def _record(caches: "CallCaches", event: Mapping[str, Any], caller: Mapping[str, Any]) -> None:
+def _record(
+    factory: "CallTunerFactory", event: Mapping[str, Any], caller: Mapping[str, Any]
+) -> None:
     """Store a tuning, unless it is our own (which stores its measurements itself)."""
     from foretune.tune.triton.autotuner import Autotuner
     from foretune.tune.triton.problem_key import make_call
@@ -83,7 +85,7 @@ def _record(caches: "CallCaches", event: Mapping[str, Any], caller: Mapping[str,
         return
     call = make_call(event["fn"], tuner.keys, {**tuner.nargs, **caller.get("kwargs", {})})
     runs = [_measurement(call, config, t) for config, t in event["configs_timings"].items()]
-    caches.cache_of(call).append(*runs)
+    factory.cache_of(call).append(*runs)
 
 
 def _measurement(call: "Call", config: Any, timing: Any) -> Measurement:
