@@ -190,7 +190,6 @@ _BUILTIN: dict[str, dict[str, str]] = {
     },
     "models": {
         "xgboost": "foretune.models.trees.boosting:BoostingModel",
-        "random_forest": "foretune.models.trees.forest:ForestModel",
     },
     "searchers": {
         "random": "foretune.search.searcher:RandomSearcher",
