@@ -1,1 +1,1 @@
-"""Tree models, boosted and random forests, and their fast prediction."""
+"""Boosted trees and their fast prediction."""
