@@ -94,19 +94,22 @@ def prediction() -> list[list[str]]:
         for c in space.sample(ROWS // len(problems), rng)
     ]
     rows, problem = [], problems[0]
-    predictor = Predictor().fit(from_measurements(runs, device))
-    part = np.arange(len(space))
-    predict = partial(predictor.predict_space, problem, space, device, part)
-    for cores in sorted({1, available_cores()}):
-        with on_cores(cores):
-            seconds = samples(predict)
-        rate = f"{len(part) / np.median(seconds):,.0f} per second"
-        what = f"predict {len(part):,} configurations, xgboost, {cores} core(s)"
-        rows.append([what, show(seconds), rate])
-    one = candidate_rows(kernel.name, problem, space, device, part[:1])
-    rows.append(["predict one row, xgboost", timed(partial(predictor.predict, one)), ""])
-    singly = [(problem, space[int(i)]) for i in rng.integers(len(space), size=SINGLY)]
-    rows.append(["predict one row, xgboost, fast path", *one_by_one(predictor, singly, device)])
+    for model in ("xgboost", "random_forest"):
+        predictor = Predictor(model).fit(from_measurements(runs, device))
+        part = np.arange(len(space) if model == "xgboost" else 50_000)
+        predict = partial(predictor.predict_space, problem, space, device, part)
+        for cores in sorted({1, available_cores()}):
+            with on_cores(cores):
+                seconds = samples(predict)
+            rate = f"{len(part) / np.median(seconds):,.0f} per second"
+            what = f"predict {len(part):,} configurations, {model}, {cores} core(s)"
+            rows.append([what, show(seconds), rate])
+        one = candidate_rows(kernel.name, problem, space, device, part[:1])
+        rows.append([f"predict one row, {model}", timed(partial(predictor.predict, one)), ""])
+        singly = [(problem, space[int(i)]) for i in rng.integers(len(space), size=SINGLY)]
+        rows.append(
+            [f"predict one row, {model}, fast path", *one_by_one(predictor, singly, device)]
+        )
     return rows
 
 

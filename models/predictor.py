@@ -52,7 +52,7 @@ class Predictor(Estimator):
     """Predicts time and power of configurations of one kernel, a scikit-learn estimator.
 
     Args:
-        model: name of a registered model: ``xgboost``, or of another package.
+        model: name of a registered model: ``xgboost`` or ``random_forest``.
         targets: from ``time_ms`` and ``power_w``; None learns those that the runs have.
         seed: random seed.
         kernel: cost model and derived features (`UserDefinedCost` for your own); None uses the

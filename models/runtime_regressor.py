@@ -24,7 +24,7 @@ class RuntimeRegressor(RegressorMixin, Estimator):
     ``device.memory_gbps`` describe it.
 
     Args:
-        model: name of a registered model: ``xgboost``, or of another package.
+        model: name of a registered model: ``xgboost`` or ``random_forest``.
         problem: columns that describe the problem; the others are configuration. Intervals are
             calibrated to cover unseen problems. None: all columns, so that each row is a separate
             problem.

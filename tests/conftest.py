@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import HealthCheck, settings
-from toy_forest import ForestModel
 
 from foretune import registry
 from foretune.collect import machine_load
@@ -29,9 +28,8 @@ from foretune.features import device_rates
 from foretune.kernel import Kernel
 from foretune.measurement import Measurement, Status
 from foretune.models.trees.boosting import BoostingModel
+from foretune.models.trees.forest import ForestModel
 from foretune.registry import get_kernel
-
-registry._BUILTIN["models"]["random_forest"] = "toy_forest:ForestModel"  # as if of a plugin
 
 settings.register_profile(
     "foretune",

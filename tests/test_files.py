@@ -26,12 +26,13 @@ from foretune.errors import (
 from foretune.files import MAX_COLUMNS, read_arrays, read_bytes, read_json
 from foretune.models import Predictor
 from foretune.models.trees.boosting import BoostingModel
+from foretune.models.trees.forest import ForestModel
 from foretune.models.trees.tree_arrays import read_ubjson
 from foretune.parquet import ParquetFile, read_parquet
 from foretune.problem import Problem
 from foretune.tune.campaign.folder import read_state
 
-SLOW = {"vidur": 4, "predictor, boosted": 4}
+SLOW = {"vidur": 4, "predictor, boosted": 4, "predictor, forest": 4}
 """Decoders that take long -> inputs; of others as many as take 0.1 s or so are read."""
 FAST = ("exported store", "campaign", "recorded calls", "vLLM's tuned file",
         "model's configuration", "prices", "accuracies")  # fmt: skip
@@ -284,6 +285,33 @@ def test_a_model_that_nobody_changed(tmp_path, document):
 def test_hostile_boosted_trees(tmp_path, document, change, says):
     with pytest.raises(PredictorError, match=says):
         boosted(tmp_path, document, change)
+
+
+@pytest.mark.parametrize(
+    ("part", "at", "value", "says"),
+    [
+        ("left_child", 0, 10**9, "not behind its parent"),
+        ("right_child", 1, 0, "not behind its parent"),
+        ("feature", 0, 10**6, "features that do not exist"),
+        ("sizes", 0, 10**9, "incomplete nodes"),
+        ("sizes", 0, 0, "incomplete nodes"),
+        ("value", 0, np.nan, "leaves have no values"),
+        ("threshold", slice(1), None, "not of its type or length"),
+    ],
+)
+def test_hostile_forests(tmp_path, part, at, value, says):
+    path = tmp_path / f"x{ForestModel.suffix}"
+    model = ForestModel(trees=3).fit(X, X[:, 0])
+    model.save(path)
+    np.testing.assert_array_equal(ForestModel.load(path).predict(X), model.predict(X))
+    arrays = read_arrays(path)
+    if value is None:
+        arrays[part] = arrays[part][at]
+    else:
+        arrays[part][at] = value
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=says):
+        ForestModel.load(path)
 
 
 def test_trees_that_are_too_deep():

@@ -1,1 +1,1 @@
-"""Boosted trees and their fast prediction."""
+"""Tree models, boosted and random forests, and their fast prediction."""

@@ -190,6 +190,7 @@ _BUILTIN: dict[str, dict[str, str]] = {
     },
     "models": {
         "xgboost": "foretune.models.trees.boosting:BoostingModel",
+        "random_forest": "foretune.models.trees.forest:ForestModel",
     },
     "predictors": {"code": "foretune.models.code_time:CodePredictor"},
     "runners": {

@@ -5,12 +5,12 @@ import math
 
 import numpy as np
 import pytest
-from toy_forest import ForestModel
 
 from foretune.collect import InProcessRunner, Timing
 from foretune.collect.power import PowerMeter
 from foretune.device import Device
 from foretune.family import Cost
+from foretune.models.trees.forest import ForestModel
 from foretune.search.loop import run, run_parallel
 from foretune.search.searcher import RandomSearcher
 from foretune.space import Configuration, SearchSpace

@@ -226,21 +226,32 @@ def _read_campaign(folder: Path) -> int:
     return 0
 
 
-def _trees(folder: Path) -> None:
+def _trees(model: str) -> Callable[[Path], None]:
+    def write(folder: Path) -> None:
+        x = np.random.default_rng(0).normal(0, 1, (60, 3)).astype(np.float32)
+        trained = _model(model)(**{"rounds": 3} if model == "BoostingModel" else {"trees": 3})
+        trained.fit(x, x[:, 0]).save(folder / f"x{trained.suffix}")
+
+    return write
+
+
+def _read_trees(model: str) -> Callable[[Path], int]:
+    def read(folder: Path) -> int:
+        from foretune.errors import PredictorError
+        from foretune.files import translate_read_errors
+
+        kind = _model(model)
+        with translate_read_errors(folder, PredictorError, "is damaged ({})"):
+            return len(kind.load(folder / f"x{kind.suffix}").predict(np.zeros((2, 3), np.float32)))
+
+    return read
+
+
+def _model(name: str) -> Any:
     from foretune.models.trees.boosting import BoostingModel
+    from foretune.models.trees.forest import ForestModel
 
-    x = np.random.default_rng(0).normal(0, 1, (60, 3)).astype(np.float32)
-    BoostingModel(rounds=3).fit(x, x[:, 0]).save(folder / "x.ubj.gz")
-
-
-def _read_trees(folder: Path) -> int:
-    from foretune.errors import PredictorError
-    from foretune.files import translate_read_errors
-    from foretune.models.trees.boosting import BoostingModel
-
-    with translate_read_errors(folder, PredictorError, "is damaged ({})"):
-        model = BoostingModel.load(folder / "x.ubj.gz")
-        return len(model.predict(np.zeros((2, 3), np.float32)))
+    return {"BoostingModel": BoostingModel, "ForestModel": ForestModel}[name]
 
 
 LAYER = "E=8,N=1792,device_name=NVIDIA_H200.json"
@@ -339,7 +350,9 @@ DECODERS = {
     "journal": Decoder(_journal, _read_table),
     "run log": Decoder(_journal, _read_log, changes=True),
     "predictor, boosted": Decoder(_predictor("xgboost"), _read_predictor),
-    "trees, boosted": Decoder(_trees, _read_trees),
+    "predictor, forest": Decoder(_predictor("random_forest"), _read_predictor),
+    "trees, boosted": Decoder(_trees("BoostingModel"), _read_trees("BoostingModel")),
+    "trees, forest": Decoder(_trees("ForestModel"), _read_trees("ForestModel")),
     "trace of requests": _csv("t.csv", "at_s,isl,osl\n0,8,4\n1.5,16,2\n", _trace),
     "rates of requests": _csv("r.csv", "isl,osl,requests_per_s\n512,64,1.5\n8,4,2\n", _demand),
     "exported store": Decoder(_store, _read_store, all_rows=True),

@@ -192,7 +192,7 @@ RANKED_BY = typer.Option(
 MODEL = typer.Option(
     "xgboost",
     "--model",
-    help="Kind of model: xgboost, or the name of one that another package registers.",
+    help="Kind of model: xgboost or random_forest.",
     autocompletion=registered_completion("models"),
 )
 SEARCHER_HELP = "surrogate, policy, tpe, gp, cmaes, random or exhaustive"

@@ -4,10 +4,10 @@ import sys
 
 import numpy as np
 import pytest
-from toy_forest import ForestModel
 
 from foretune.errors import MissingExtra
 from foretune.models.trees.boosting import BoostingModel
+from foretune.models.trees.forest import ForestModel
 from foretune.models.trees.regressor import ROWS_PER_THREAD, Regressor, parallel_map, threads_for
 from foretune.registry import load, registered
 from foretune.testing import check_regressor

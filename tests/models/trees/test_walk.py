@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from toy_forest import ForestModel
 
 from foretune.models.trees.boosting import MAX_ARRAY_ROWS, BoostingModel, JointModel
+from foretune.models.trees.forest import ForestModel
 from foretune.models.trees.tree_arrays import TreeArrays
 
 

@@ -1,4 +1,4 @@
-"""Random forests as a model of another package: a `Regressor` that is no boosted trees."""
+"""Random forests (scikit-learn; Breiman, Machine Learning 45, 2001)."""
 
 from pathlib import Path
 from typing import Any, Self
