@@ -130,13 +130,10 @@ class Benchmarker:
         try:
             error = self._error(kernel, launch, prepared.expected)
             if not error <= limit:
-                # The launch may have written into its inputs.
-                self._prepared_inputs.pop((kernel.name, problem), None)
-                wrong = f"relative error {error:.2g} is above {limit:.2g}"
-                return self._row(kernel, problem, config, Status.WRONG_RESULT, error=wrong)
+                raise WrongResult(f"relative error {error:.2g} is above {limit:.2g}")
             samples = time_launch(launch, self.timing, incumbent_ms, timer)
         except WrongResult as e:
-            self._prepared_inputs.pop((kernel.name, problem), None)
+            self._prepared_inputs.pop((kernel.name, problem), None)  # it may have written into them
             return self._row(kernel, problem, config, Status.WRONG_RESULT, error=first_line(e))
         except Exception as e:
             self._check_device(timer)
@@ -144,16 +141,9 @@ class Benchmarker:
         time_ms = float(np.median(samples))
         power_w, energy_mj = self._measure_power(launch, time_ms, timer)
         return self._row(
-            kernel,
-            problem,
-            config,
-            time_ms=time_ms,
-            time_ms_samples=tuple(map(float, samples)),
-            power_w=power_w,
-            energy_mj=energy_mj,
-            compile_s=compile_s,
-            relative_error=error,
-        )
+            kernel, problem, config, time_ms=time_ms, time_ms_samples=tuple(map(float, samples)),
+            power_w=power_w, energy_mj=energy_mj, compile_s=compile_s, relative_error=error,
+        )  # fmt: skip
 
     def compare_interleaved(
         self,

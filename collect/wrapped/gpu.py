@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from foretune.collect.wrapped.call_arguments import Arguments, ResettingLaunch
+from foretune.collect.wrapped.call_arguments import Arguments, FunctionLaunch
 from foretune.collect.wrapped.source import Build
 from foretune.errors import UsageError
 
@@ -17,29 +17,17 @@ Launcher = Callable[[], None]
 MakeLauncher = Callable[[list[Any]], Launcher]
 
 
-class GpuLaunch(ResettingLaunch):
-    """Launches of a kernel on tensors and NumPy numbers.
-
-    ``prepare`` returns the launch for addresses and numbers.
-    """
-
-    def __init__(self, arguments: Arguments, prepare: MakeLauncher) -> None:
-        super().__init__(arguments)
-        addresses = [a.data_ptr() if hasattr(a, "data_ptr") else a for a in arguments.args]
-        self._launch = prepare(addresses)
-
-    def run(self) -> None:
-        """Launch without waiting for the result."""
-        self._launch()
-
-
 def launch_on_gpu(
     torch: Any, build: Build, arguments: Sequence[Any], prepare: MakeLauncher
-) -> GpuLaunch:  # fmt: skip
-    """Return launches on copies of ``arguments`` in the memory of the build's GPU."""
+) -> FunctionLaunch:
+    """Return launches on copies of ``arguments`` in the memory of the build's GPU.
+
+    ``prepare`` returns the launch, which waits for nothing, for addresses and NumPy numbers.
+    """
     torch.cuda.set_device(build.source.device)
-    tensors = tuple(to_gpu(torch, a) for a in arguments)
-    return GpuLaunch(Arguments(tensors, {}), prepare)
+    copies = Arguments(tuple(to_gpu(torch, a) for a in arguments), {})
+    launch = prepare([a.data_ptr() if hasattr(a, "data_ptr") else a for a in copies.args])
+    return FunctionLaunch(lambda *_: launch(), {}, copies)
 
 
 def to_gpu(torch: Any, argument: Any) -> Any:

@@ -19,7 +19,7 @@ from foretune.tune.store.store import Store
 from foretune.tune.store.subject import CANDIDATES_TAG, OBJECTIVE_TAG, Choice, Subject
 
 if TYPE_CHECKING:
-    from foretune.collect.collection import RunSink
+    from foretune.collect.collection import CurrentRuns
     from foretune.datasets.run_log import RunLog
     from foretune.device import Device
     from foretune.kernel import Kernel
@@ -67,7 +67,7 @@ class MeasurementCache:
         subject: Subject,
         store: StoreLocation | FallibleStore = None,
         *,
-        log: "RunSink | None" = None,
+        log: "CurrentRuns | None" = None,
         shipped: StoreReader | None = None,
         space_id: str = "",
     ) -> None:

@@ -7,6 +7,7 @@ that they need not be exact.
 import math
 import re
 from collections import defaultdict
+from typing import Any
 
 import numpy as np
 
@@ -156,50 +157,23 @@ class Operations:
 
     def chain_cycles(self, loop: Loop) -> float:
         """Return cycles per iteration of the longest chain from one iteration to the next."""
-        latencies = {i: latency for i, (_, _, latency) in self.costs.items()}
-        inside = {i.name: i for b in loop.blocks for i in self.function.blocks[b] if i.name}
         phis = [i for i in self.function.blocks[loop.header] if i.op == "phi"]
-        paths = _Paths(inside, {i.name: n for n, i in enumerate(phis)}, latencies)
+        reached: dict[Any, dict[int, float]] = {i.name: {n: 0.0} for n, i in enumerate(phis)}
+        for block, code in self.function.blocks.items():  # in the order of the flow
+            for i in code if block in loop.blocks else ():
+                if i.name and i.name not in reached:
+                    latency = self.costs[i][2] if i in self.costs else 0.0
+                    found = reached[i.name] = {}
+                    for before in (reached.get(operand, {}) for operand in i.operands):
+                        for start, cycles in before.items():
+                            found[start] = max(found.get(start, 0.0), cycles + latency)
         longest = np.full((len(phis), len(phis)), -np.inf)
         for n, phi in enumerate(phis):
             for value, block in phi.detail:
                 if block in loop.blocks:
-                    for start, latency in paths.to(value).items():
+                    for start, latency in reached.get(value, {}).items():
                         longest[start, n] = max(longest[start, n], latency)
         return _cycle_time(longest)
-
-
-class _Paths:
-    """Longest latencies from the phis of a loop to its values."""
-
-    def __init__(
-        self, inside: dict[str, Instruction], phis: dict[str, int],
-        latencies: dict[Instruction, float],
-    ) -> None:  # fmt: skip
-        self._inside, self._latencies = inside, latencies
-        self._known: dict[str, dict[int, float]] = {name: {n: 0.0} for name, n in phis.items()}
-
-    def to(self, name: str) -> dict[int, float]:
-        """Return phi -> longest latency to a value."""
-        work = [name]
-        while work:
-            one = work[-1]
-            if one in self._known or one not in self._inside:
-                work.pop()
-                continue
-            i = self._inside[one]
-            missing = [o for o in i.operands if o in self._inside and o not in self._known]
-            if missing and len(work) < 5000 and not set(missing) & set(work):
-                work += missing
-                continue
-            latency = self._latencies.get(i, 0.0)
-            found: dict[int, float] = {}
-            for operand in i.operands:
-                for start, cycles in self._known.get(operand, {}).items():
-                    found[start] = max(found.get(start, 0.0), cycles + latency)
-            self._known[one] = found
-            work.pop()
-        return self._known.get(name, {})
 
 
 def throughput(kinds: Counts) -> float:

@@ -46,12 +46,8 @@ class Access:
     count: float
 
 
-@dataclass(frozen=True)
-class _Lines:
-    """Lines that a group of accesses to one array touches in one run of a loop."""
-
-    lines: float
-    accesses: list[Access]
+Group = tuple[float, list[Access]]
+"""Lines that accesses to one array touch in one run of a loop, and these."""
 
 
 class Traffic:
@@ -69,7 +65,7 @@ class Traffic:
             for loop in run.function.loops.values()
         }
         self.accesses = self._read_accesses()
-        self._touched: dict[Loop | None, tuple[list[_Lines], float]] = {}
+        self._touched: dict[Loop | None, tuple[list[Group], float]] = {}
 
     def totals(self, caches: Mapping[str, float]) -> dict[str, float]:
         """Return the bytes touched, and the lines that enter each cache (name -> bytes)."""
@@ -84,9 +80,9 @@ class Traffic:
             missing[smallest].add(access)
         for loop, members in missing.items():
             runs = self.run.counts[loop] if loop else 1.0
-            for group in self._touch(loop)[0]:
-                mine = [access for access in group.accesses if access in members]
-                lines = group.lines * runs * len(mine) / len(group.accesses)
+            for touched, accesses in self._touch(loop)[0]:
+                mine = [access for access in accesses if access in members]
+                lines = touched * runs * len(mine) / len(accesses)
                 if mine and mine[0].strides is None:
                     size = self._size(mine[0].region)
                     count = sum(access.count for access in mine)
@@ -98,17 +94,17 @@ class Traffic:
     def _size(self, region: int | None) -> float:
         return max(LINE, self.sizes.get(region or 0, DEFAULT_BYTES))
 
-    def _touch(self, loop: Loop | None) -> tuple[list[_Lines], float]:
+    def _touch(self, loop: Loop | None) -> tuple[list[Group], float]:
         """Return what one run of a loop (None: the call) touches, and its lines."""
         if loop not in self._touched:
             groups: dict[tuple[int | None, Signature], list[Access]] = defaultdict(list)
             for access in self.accesses:
                 if loop is None or loop in access.nest:
                     groups[access.region, self._signature(access, loop)].append(access)
-            found = [_Lines(self._lines(*key, group, loop), group) for key, group in groups.items()]
+            found = [(self._lines(*key, group, loop), group) for key, group in groups.items()]
             by_region: dict[int | None, float] = defaultdict(float)
-            for one in found:
-                by_region[one.accesses[0].region] += one.lines
+            for lines, group in found:
+                by_region[group[0].region] += lines
             total = sum(min(lines, self._most(region)) for region, lines in by_region.items())
             self._touched[loop] = found, total
         return self._touched[loop]
