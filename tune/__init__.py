@@ -6,7 +6,7 @@ from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from foretune.tune.campaign.campaign import PRESETS, Preset, run_campaign
-    from foretune.tune.campaign.observer import Campaign
+    from foretune.tune.campaign.folder import Campaign
     from foretune.tune.functions.result import Best
     from foretune.tune.judge import Verdict
     from foretune.tune.pareto import ParetoResult, tune_pareto
@@ -35,7 +35,7 @@ if not TYPE_CHECKING:  # to a type checker, any name would do
         __name__,
         {
             "campaign.campaign": ("PRESETS", "Preset", "run_campaign"),
-            "campaign.observer": ("Campaign",),
+            "campaign.folder": ("Campaign",),
             "pareto": ("ParetoResult", "tune_pareto"),
             "functions.result": ("Best",),
             "judge": ("Verdict",),

@@ -17,7 +17,7 @@ from foretune.models.explanation import Importance, importance, is_explainable, 
 from foretune.models.validation.evaluation import Validation
 from foretune.objective import Objective
 from foretune.tune.campaign.campaign import load_campaign
-from foretune.tune.campaign.observer import Campaign, CampaignObserver, CampaignStart
+from foretune.tune.campaign.folder import Campaign, CampaignObserver, CampaignStart
 from foretune.tune.report.figures import (
     Rate,
     pareto_figure,
