@@ -210,7 +210,7 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "report": "foretune.tune.report.write:ReportObserver",
         "mlflow": "foretune.tune.mlflow.campaign:CampaignTracker",
     },
-    "views": {"notebook": "foretune.tune.report.single:notebook_view"},
+    "views": {"notebook": "foretune.tune.report.sections:notebook_view"},
 }
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from foretune import registry
+from foretune.cli import doctor
 from foretune.errors import MissingExtra
 from foretune.registry import TRITON_PREFIX, get_kernel, registered
 from foretune.relative_error import relative_error
-from foretune.tune import doctor
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("triton")

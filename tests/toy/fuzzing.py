@@ -188,7 +188,7 @@ def _read_predictor(folder: Path) -> int:
 
 
 def _store(folder: Path) -> None:
-    from foretune.tune.store.file import write_file
+    from foretune.tune.store.reader import write_file
     from foretune.tune.store.subject import Choice, Subject
 
     rows = measured()

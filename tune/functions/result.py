@@ -123,7 +123,7 @@ class Best(Result):
             OutputError: it cannot be written.
         """
         if path is not None:
-            from foretune.tune.report.single import write_tuned
+            from foretune.tune.report.sections import write_tuned
 
             write_tuned(path, self.result)
         return "\n".join([self.headline, *("  ".join(row) for row in self.rows())])

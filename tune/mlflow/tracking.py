@@ -171,7 +171,7 @@ class Tracker:
         Raises:
             TrackingError: the server cannot be reached or refuses something.
         """
-        from foretune.tune.report.single import validation_page
+        from foretune.tune.report.sections import validation_page
 
         predictor = training.predictor
         kernel, rows = predictor.kernel_name_, predictor.training_["rows"]

@@ -27,7 +27,7 @@ from foretune.tune.report.figures import (
     trace_figure,
     worth_figure,
 )
-from foretune.tune.report.single import validation_page
+from foretune.tune.report.sections import validation_page
 from foretune.tune.results import Comparison, SearchStep, TuneResult
 
 DEVICE = Device("Test CPU", "cpu", "x86_64", {"cores": 2, "fp32_gflops": 200.0}, "made up")
