@@ -1,5 +1,6 @@
 """Cross-validation beside baselines, and the error by number of runs."""
 
+import math
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -58,6 +59,19 @@ class Validation:
         if self.level == "quick":
             return "quick validation: a fifth held out once; --validate full holds out every row"
         return "full validation: every row held out in turn"
+
+    @property
+    def weakness(self) -> str:
+        """That a baseline predicts held-out problems as well as the model; empty if none does."""
+        scores = next(iter(self.scores.values()), {}).get("grouped", {})
+        own, *others = [s.get("median_ape", math.nan) for s in scores.values()] or [math.nan]
+        if not others or own < min(others):
+            return ""
+        best = list(scores)[1 + int(np.argmin(others))]
+        return (
+            f"The predictor is no better than {best} on problems held out: median error "
+            f"{own:.1%} against {min(others):.1%}. Train it on more problems."
+        )
 
 
 def cross_validate(

@@ -146,21 +146,8 @@ def headline(
     return f"{outcome}, after {span}{each}{out_of}"
 
 
-def weakness(validation: Validation) -> str:
-    """Return that a baseline predicts held-out problems as well as the model; empty if none."""
-    scores = next(iter(validation.scores.values()), {}).get("grouped", {})
-    own, *others = [s.get("median_ape", math.nan) for s in scores.values()] or [math.nan]
-    if not others or own < min(others):
-        return ""
-    best = list(scores)[1 + int(np.argmin(others))]
-    return (
-        f"The predictor is no better than {best} on problems held out: median error "
-        f"{percent(own)} against {percent(min(others))}. Train it on more problems."
-    )
-
-
 def _lead(data: ReportData) -> str:
-    lines = [weak] if (weak := weakness(data.validation)) else []
+    lines = [weak] if (weak := data.validation.weakness) else []
     if open_ones := sum(r.verdict == "inconclusive" for r in data.results):
         lines.append(
             f"{counted(open_ones, 'problem')} inconclusive: the interval includes 1 and a gain "

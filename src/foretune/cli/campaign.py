@@ -137,9 +137,7 @@ def _format_problem(problem: Problem, shared: dict[str, Value]) -> str:
 
 
 def _show(output: Output, done: "Campaign") -> None:
-    from foretune.tune.report.write import weakness
-
-    if weak := weakness(done.training.validation):
+    if weak := done.training.validation.weakness:
         output.say(weak)
     for target, scores in done.training.scores.items():
         output.table(f"predicting {target}", METRIC_COLUMNS, metric_rows(scores))
