@@ -1,4 +1,4 @@
-"""Takes this CPU apart: its caches, and the rates of its vector units.
+"""Takes this CPU apart: its caches, the rates of its vector units, and its overheads.
 
 Latency is that of dependent loads in random order, one per cache line (pointer chasing), and
 bandwidth that of vector loads in order, both by one core over working sets of growing size. A level
@@ -7,16 +7,24 @@ USENIX 1996; Luo et al., "Benchmarking and dissecting the Nvidia Hopper GPU arch
 """
 
 import math
+import mmap
+import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
 
 from foretune.collect.cpu import aligned, cache_sizes, fast_seconds, fma_rates
-from foretune.collect.kernels.numba_codegen import compile_function, function_source
+from foretune.collect.kernels.numba_codegen import (
+    compile_function,
+    function_source,
+    run_parallel,
+)
+from foretune.device import available_cores
 from foretune.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -36,6 +44,8 @@ CLEAR_OF_EDGE = 1.4
 """A level's latency is read at working sets this far above the end of the level before."""
 UNSTABLE = 0.1
 """Relative difference of the rounds above which a level's values are marked."""
+CORE_PAIRS = 8
+"""Maximum number of pairs of cores between which a cache line is sent."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +114,20 @@ class Dissection:
     Attributes:
         memory: the caches and main memory, as one core sees them.
         fma_gflops: rate of all cores by type and bits of a vector, such as ``fp32 x 256``.
+        loaded_latency_ns: memory latency while all other cores read; NaN with one core.
+        core_to_core_ns: time to send a cache line to another core, for a few pairs.
+        call_us: call of a compiled function from Python.
+        parallel_us: start and end of work on all cores.
+        page_us: first touch of a page.
     """
 
     memory: MemoryCurve
     fma_gflops: dict[str, float]
+    loaded_latency_ns: float
+    core_to_core_ns: dict[str, float]
+    call_us: float
+    parallel_us: float
+    page_us: float
 
     @property
     def specs(self) -> dict[str, float]:
@@ -131,7 +151,7 @@ def dissect_cpu(progress: Progress = SILENT, max_kib: int | None = None) -> Diss
     without Numba.
     """
     sizes = working_sets(max_kib or _max_kib())
-    progress.start("taking the CPU apart", ROUNDS * len(sizes) + 1)
+    progress.start("taking the CPU apart", ROUNDS * len(sizes) + 4)
     buffer = _Buffer(sizes[-1])
     latency, read = (np.empty((ROUNDS, len(sizes))) for _ in range(2))
     for round_number in range(ROUNDS):
@@ -145,7 +165,14 @@ def dissect_cpu(progress: Progress = SILENT, max_kib: int | None = None) -> Diss
         for bits, rate in fma_rates(dtype).items()
     }
     progress.advance("multiply-adds")
-    return Dissection(MemoryCurve.from_rounds(sizes, latency, read), fma)
+    loaded = buffer.loaded_latency_ns()
+    progress.advance("memory under load")
+    pairs = _core_to_core_ns()
+    progress.advance("cores")
+    overheads = _call_us(), _parallel_us(), _page_us()
+    progress.advance("overheads")
+    curve = MemoryCurve.from_rounds(sizes, latency, read)
+    return Dissection(curve, fma, loaded, pairs, *overheads)
 
 
 def working_sets(max_kib: int) -> list[int]:
@@ -226,6 +253,26 @@ class _Buffer:
         call = partial(self._read, self._numbers[:words], times)
         return 8 * words * times / fast_seconds(call, seconds) / 1e9
 
+    def loaded_latency_ns(self) -> float:
+        """Return the latency of memory while all other cores read from it; NaN with one core."""
+        cores = available_cores()
+        if cores == 1:
+            return math.nan
+        size_kib = len(self._lines) * 8 / 1024
+        chase, done, found = self._chaser(size_kib), threading.Event(), []
+        others = np.array_split(np.zeros(len(self._lines)), cores - 1)
+        words = len(others[-1]) - len(others[-1]) % (_READ_VECTORS * _LANES)
+
+        def work(core: int, _: int) -> None:
+            if core == 0:
+                found.append(fast_seconds(chase, 0.2) / chase.keywords["steps"] * 1e9)
+                done.set()
+            while not done.is_set():
+                self._read(others[core - 1][:words], 1)
+
+        run_parallel(work, [(core, core + 1) for core in range(cores)])
+        return float(found[0])
+
     def _chaser(self, size_kib: float) -> "partial[None]":
         """Return what follows the lines of a working set in random order, ``steps`` a call."""
         lines = self._rng.permutation(int(size_kib * 1024) // LINE_BYTES) * _WORDS
@@ -257,3 +304,54 @@ def _max_kib() -> int:
     """Return a working set four times the caches, at most 5 % of the free memory."""
     wanted = 4 * cache_sizes().get("l3_kib", 16 * 1024.0)
     return int(min(wanted, psutil.virtual_memory().available * 0.05 / 1024, MAX_KIB))
+
+
+def _core_to_core_ns() -> dict[str, float]:
+    """Return the time to send a cache line between cores; empty with one core."""
+    from foretune.collect.ping_pong import bounce
+
+    cores = available_cores()
+    others = sorted({int(c) for c in np.linspace(1, cores - 1, CORE_PAIRS)}) if cores > 1 else []
+    return {f"0-{other}": _transfer_ns(bounce, other) for other in others}
+
+
+def _transfer_ns(bounce: Any, other: int, rallies: int = 30, bounces: int = 200) -> float:
+    ball = aligned(_WORDS, np.int64)
+    ball[:] = 0
+    seconds: list[float] = []
+
+    def play(core: int, _: int) -> None:
+        for _ in range(rallies if core in (0, other) else 0):
+            bounce(ball, int(core == other), 1)  # now both are there
+            start = time.perf_counter()
+            bounce(ball, int(core == other), bounces)
+            if core == 0:
+                seconds.append(time.perf_counter() - start)
+
+    run_parallel(play, [(core, core + 1) for core in range(other + 1)])
+    return float(np.quantile(seconds, 0.1)) / (2 * bounces) * 1e9
+
+
+def _call_us() -> float:
+    nothing = compile_function(function_source("nothing", "a", ["pass"]), "nothing")
+    array, calls = np.zeros(1), 1000
+
+    def many() -> None:
+        for _ in range(calls):
+            nothing(array)
+
+    return fast_seconds(many, 0.05) / calls * 1e6
+
+
+def _parallel_us() -> float:
+    ranges = [(core, core + 1) for core in range(available_cores())]
+    return fast_seconds(partial(run_parallel, lambda start, stop: None, ranges), 0.1) * 1e6
+
+
+def _page_us(pages: int = 2048) -> float:
+    def touch() -> None:
+        with mmap.mmap(-1, pages * mmap.PAGESIZE) as memory:
+            for page in range(pages):
+                memory[page * mmap.PAGESIZE] = 1
+
+    return fast_seconds(touch, 0.1) / pages * 1e6

@@ -210,7 +210,7 @@ def test_doctor_probes_again(capsys, monkeypatch, tmp_path):
     probes = {False: Probe({"memory_gbps": 12.5}, "busy"), True: Probe({"memory_gbps": 38.0}, "")}
     levels = Level("L1", 4.0, 1.0, 200.0, 0.0), Level("memory", math.inf, 80.0, 20.0, 0.5)
     curve = MemoryCurve((4.0, 8.0), (1.0, 80.0), (200.0, 20.0), levels)
-    found = Dissection(curve, {"fp32 x 256": 9.5})
+    found = Dissection(curve, {"fp32 x 256": 9.5}, 120.0, {"0-1": 50.0}, 1, 2, 3)
     monkeypatch.setattr(
         "foretune.collect.devices.probe_cpu", lambda refresh=False, **_: probes[refresh]
     )

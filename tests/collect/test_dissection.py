@@ -17,7 +17,7 @@ from foretune.collect.dissection import (
     find_levels,
     working_sets,
 )
-from foretune.device import SPECS
+from foretune.device import SPECS, available_cores
 
 SIZES = working_sets(1 << 17)
 FASTER = np.linspace(200, 10, len(SIZES))
@@ -69,7 +69,7 @@ def test_rates_of_levels_whose_rounds_differ_are_no_specs():
         Level("memory", math.inf, 80.0, 20.0, 0.05),
     )
     curve = MemoryCurve((4.0,), (1.0,), (9.0,), levels)
-    found = Dissection(curve, {})
+    found = Dissection(curve, {}, math.nan, {}, 1.0, 1.0, 1.0)
     assert found.specs == {"l1_gbps": 200.0, "memory_ns": 80.0}
     assert found.specs.keys() <= SPECS.keys()
     assert curve.to_frame().to_dict("list") == {
@@ -103,3 +103,7 @@ def test_the_whole_of_it():
     assert found.fma_gflops.keys() == {
         f"{t} x {b}" for t in ("fp32", "fp64") for b in (128, 256, 512)
     }
+    assert min(found.call_us, found.parallel_us, found.page_us) > 0
+    several = available_cores() > 1
+    assert bool(found.core_to_core_ns) == several
+    assert math.isnan(found.loaded_latency_ns) != several

@@ -27,7 +27,7 @@ from foretune.registry import TRITON_PREFIX, get_kernel, registered
 
 if TYPE_CHECKING:
     from foretune.collect.devices import Probe
-    from foretune.collect.dissection import MemoryCurve
+    from foretune.collect.dissection import Dissection, MemoryCurve
     from foretune.device import Device
 
 
@@ -35,7 +35,7 @@ def doctor(
     context: typer.Context,
     known: bool = typer.Option(False, "--known", help="Only list the devices Foretune knows."),
     probe: bool = typer.Option(
-        False, "--probe", help="Only measure the CPU's caches and rates (half a minute)."
+        False, "--probe", help="Only measure the CPU's caches, rates and overheads (a minute)."
     ),
     plot: Path | None = typer.Option(
         None, "--plot", help="With --probe: draw latency over working sets to this file."
@@ -90,8 +90,7 @@ def _probe(output: Output, plot: Path | None) -> None:
         _draw(found.memory, plot)
     for name, curve in curves.items():
         _show_levels(output, name, curve, cache_sizes() if curve is found.memory else {})
-    rates = [[kind, f"{rate:,.1f}"] for kind, rate in found.fma_gflops.items()]
-    output.table("multiply-adds of all cores", ("type x bits", "1e9 operations/s"), rows=rates)
+    _show_dissection(output, found)
     _show_probes(output, before, now)
     output.result({"before": before, "now": now, "dissection": found, "memory": curves})
 
@@ -131,6 +130,20 @@ def _show_levels(
     small = [v.name for v in curve.levels if v.size_kib < 0.7 * told.get(v.name, 0.0)]
     if small:
         output.say(f"{', '.join(small)}: smaller than the system says, perhaps shared with others")
+
+
+def _show_dissection(output: Output, found: "Dissection") -> None:
+    """Print the rates of vectors, and the overheads."""
+    rates = [[kind, f"{rate:,.1f}"] for kind, rate in found.fma_gflops.items()]
+    output.table("multiply-adds of all cores", ("type x bits", "1e9 operations/s"), rows=rates)
+    times = {
+        "memory while all other cores read, ns": found.loaded_latency_ns,
+        **{f"cache line between cores {c}, ns": ns for c, ns in found.core_to_core_ns.items()},
+        "call of a compiled function, us": found.call_us,
+        "work on all cores, us": found.parallel_us,
+        "first touch of a page, us": found.page_us,
+    }
+    output.table("overheads", ("", "time"), [[n, f"{t:,.2f}"] for n, t in times.items()])
 
 
 def _show_probes(output: Output, before: "Probe | None", now: "Probe | None") -> None:
