@@ -93,6 +93,8 @@ def _rank_by_code(
     """Print the configurations with the smallest times by their compiled code."""
     import numpy as np
 
+    from foretune.collect.compiled.llvm.calls import code_of
+    from foretune.collect.compiled.llvm.simulation import simulated_cycles
     from foretune.models.code_time import SHIPPED, CodePredictor, CodeTime
     from foretune.registry import get_kernel
 
@@ -109,16 +111,20 @@ def _rank_by_code(
     best = predicted.dropna().sort_values("time_ms", kind="stable").head(top)
     if not len(best):
         raise UsageError(f"no configuration of {kernel.name} compiles")
+    configs = [space[int(indices[i])] for i in best.index]
     entries = [
-        {"config": dict(space[int(indices[i])]), **row} for i, row in best.to_dict("index").items()
+        {"config": dict(config), **row, "simulated_cycles": simulated_cycles(code)}
+        for config, row in zip(configs, best.to_dict("records"), strict=True)
+        for code in [code_of(kernel, problem, config)]
     ]
     output.table(
         f"{kernel.name} {problem}: {len(predicted):,} configurations, by their code",
-        ("ms", "90 % interval", "configuration"),
+        ("ms", "90 % interval", "llvm-mca cycles", "configuration"),
         [
             [f"{e['time_ms']:.3g}", f"{e['time_ms_low']:.3g}–{e['time_ms_high']:.3g}",
-             format_config(Configuration(e["config"]))]
-            for e in entries
+             "–" if e["simulated_cycles"] is None else f"{e['simulated_cycles']:,.0f}",
+             format_config(config)]
+            for config, e in zip(configs, entries, strict=True)
         ],
     )  # fmt: skip
     output.say(f"nothing ran; costs measured on {model.device}, this is {device.name}")
