@@ -67,16 +67,6 @@ def test_nothing_measured_is_lost(clock, tmp_path):
         assert len(result.trace) == len(log.runs()) == 5
 
 
-def test_what_is_dear_to_measure_is_measured_less(clock):
-    """Order "ba" is a fifth slower; the search sees whether it builds for a minute, too."""
-    measured = {}
-    for build_s in (60.0, 1.0):
-        runner = clock.timed(FakeRunner, lambda c, s=build_s: s if c["order"] == "ba" else 1.0)
-        result = tune_problem(KERNEL, PROBLEM, runner, budget=14, seconds=1e6, store=False)
-        measured[build_s] = sum(step.config["order"] == "ba" for step in result.trace)
-    assert measured[60.0] < measured[1.0]
-
-
 def test_a_front_and_a_workload_end_likewise(clock, monkeypatch):
     monkeypatch.setattr(job, "find_meter", lambda kind, index: object())
     runner = clock.timed(MeteredRunner, lambda config: 1.0)
