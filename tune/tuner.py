@@ -74,7 +74,7 @@ def tune_problem(
             ``regret``, or when one more measurement gains too little. The default is 10, or no
             limit if ``seconds`` is given.
         regret: accepted expected regret of the incumbent; by default 0.03 with ``"auto"``.
-        seconds: maximum wall time of the search; the searcher prefers improvement per second.
+        seconds: maximum wall time of the search.
         objective: the minimized objective.
         limits: configurations that violate one never win; searchers see them as failures.
         searcher: a registered name, a `Searcher` class, or an Optuna sampler.

@@ -120,16 +120,28 @@ def run_campaign(
 ) -> Campaign:
     """Run a campaign from profiling to report, or go on with one that was interrupted.
 
-    ``preset`` says how much is done (``quick`` by default), ``problems`` which ones are tuned; by
-    default as many unseen ones as the preset says. ``budget``, ``regret`` and ``seconds`` are of
-    each search, by default the preset's. A ``predictor`` (an object or a name,
-    `foretune.models.saved.lookup`) says from the first what is worth profiling, and a `Predictor`'s
-    runs are learned from, too, save those of problems to tune. ``model`` and ``searcher`` are
-    registered names. ``observers`` are told about results: registered names (``report``,
-    ``mlflow``) or objects. ``tracking_uri`` is MLflow's; by default ``MLFLOW_TRACKING_URI``, else
-    ``sqlite:///mlflow.db``. ``validate`` says how well the predictor is validated, see
-    `foretune.train_predictor`: who becomes champion is decided by it. Campaigns are kept in folders
-    ``KERNEL-NNN`` under ``out``. The other arguments are those of `foretune.tune_problem`.
+    Args:
+        kernel: the kernel to tune.
+        runner: measures; its device is the one tuned for.
+        preset: how much is done; ``quick`` by default.
+        problems: those to tune; by default as many unseen ones as the preset says.
+        objective: minimized by the searches.
+        model: registered name of what the predictor learns with.
+        searcher: as in `foretune.tune_problem`.
+        budget: of each search, as in `foretune.tune_problem`; by default the preset's.
+        regret: likewise.
+        seconds: likewise.
+        predictor: says from the first what is worth profiling, as in `foretune.tune_problem`. A
+            `Predictor`'s runs are learned from, too, save those of problems to tune.
+        out: campaigns are kept in folders ``KERNEL-NNN`` under it.
+        observers: told about results; registered names (``report``, ``mlflow``) or objects.
+        tracking_uri: of MLflow; None takes ``MLFLOW_TRACKING_URI``, else ``sqlite:///mlflow.db``.
+        validate: how much of the predictor, see `foretune.train_predictor`; it decides who becomes
+            champion.
+        seed: of everything random.
+        store: as in `foretune.tune_problem`.
+        patience_s: as in `foretune.tune_problem`.
+        progress: told what happens.
 
     Raises:
         TrackingError: MLflow cannot be reached.
