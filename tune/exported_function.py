@@ -80,7 +80,7 @@ def export_function(
     if (
         held_out is not None
         and held_out_single is not None
-        and held_out.kept <= held_out_single.kept
+        and not held_out.kept > held_out_single.kept
     ):
         tree, held_out = single, held_out_single
     score, score_single = (

@@ -6,13 +6,14 @@ import os
 import sys
 import time
 import warnings
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed, wait
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path, PurePath
 from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 from foretune.collect.compiled.arguments import describe
@@ -101,36 +102,63 @@ def compile_configs(
         target=target,
         cache_dir="" if cache_dir is None else str(Path(cache_dir).absolute()),
     )
-    positions = list(enumerate(map(Configuration, configs)))
-    workers: SimpleQueue[WorkerProcess] = SimpleQueue()
-    n = max(1, min(jobs or available_cores(), len(positions)))
-    started = [WorkerProcess(partial(_Compiler, request), _PICKLING_ADVICE) for _ in range(n)]
-    for worker in started:
-        workers.put(worker)
-
-    def compile_one(position: int, config: Configuration) -> tuple[int, CompileResult]:
-        worker = workers.get()
-        try:
-            return position, _compile_or_fail(worker, config, limit_s)
-        finally:
-            workers.put(worker)
-
-    with ThreadPoolExecutor(n) as pool:
-        futures = [pool.submit(compile_one, *one) for one in positions]
-        try:
-            for future in as_completed(futures):
-                yield future.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-            while wait(futures, 0.0).not_done:
-                for worker in started:
-                    worker.kill()  # again, if a thread was just starting the process
-                wait(futures, 0.05)
-            for worker in started:
-                worker.close()
+    waiting = deque((i, Configuration(c)) for i, c in enumerate(configs))
+    n = min(jobs or available_cores(), len(waiting))
+    yield from _compile_in_parallel(request, waiting, n, limit_s)
 
 
+_Job = tuple[int, Configuration]
 _PICKLING_ADVICE = ("an argument of the kernel", "give its type or another value")
+
+
+def _compile_in_parallel(
+    request: _Request, waiting: deque[_Job], n: int, limit_s: float
+) -> Iterator[tuple[int, CompileResult]]:
+    """Yield (position, result) as each job finishes; one thread drives each of ``n`` processes.
+
+    Raises ForetuneError if the request is wrong for every configuration.
+    """
+    pending = len(waiting)
+    done: SimpleQueue[tuple[int, CompileResult] | BaseException] = SimpleQueue()
+    workers = [WorkerProcess(partial(_Compiler, request), _PICKLING_ADVICE) for _ in range(n)]
+    threads = [
+        Thread(target=_drive, args=(worker, waiting, done, limit_s), daemon=True)
+        for worker in workers
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(pending):
+            finished = done.get()
+            if isinstance(finished, BaseException):
+                raise finished
+            yield finished
+    finally:
+        waiting.clear()
+        for worker, thread in zip(workers, threads, strict=True):
+            while thread.is_alive():
+                worker.kill()  # again, if the thread was just starting the process
+                thread.join(0.05)
+
+
+def _drive(
+    worker: WorkerProcess,
+    waiting: deque[_Job],
+    done: "SimpleQueue[tuple[int, CompileResult] | BaseException]",
+    limit_s: float,
+) -> None:
+    """Compile waiting jobs in one process until none is left."""
+    try:
+        while True:
+            try:
+                position, config = waiting.popleft()
+            except IndexError:
+                return
+            done.put((position, _compile_or_fail(worker, config, limit_s)))
+    except BaseException as e:
+        done.put(e)
+    finally:
+        worker.close()
 
 
 def _compile_or_fail(worker: WorkerProcess, config: Configuration, limit_s: float) -> CompileResult:

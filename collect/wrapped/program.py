@@ -231,7 +231,7 @@ class _ProgramLaunch(SelfTimedLaunch):
             text = _substitute(_read(Path(self._program.folder, source)), self._values)
             path.write_text(text, encoding="utf-8")
         if self._program.build:
-            self._run_command(self._command([self._program.build]), "the build")
+            self._run_command(self._command(self._program.build), "the build")
         if self._has_separate_folders:
             done.touch()
         else:
@@ -261,20 +261,21 @@ class _ProgramLaunch(SelfTimedLaunch):
         return value * UNITS[self._program.time_unit]
 
     def _compare(self) -> None:
-        command = self._command([self._program.compare])
+        command = self._command(self._program.compare)
         try:
             self._run_command(command, "the comparison")
         except RuntimeError as e:
             raise WrongResult(str(e)) from e
 
-    def _command(self, words: Sequence[str]) -> list[str]:
-        """Return a command's words with knobs; one word that is a line is split."""
+    def _command(self, command: str | Sequence[str]) -> list[str]:
+        """Return the words of a command (a line, or words) with knobs."""
         if self._program.shell:
             quoted = {name: shlex.quote(str(value)) for name, value in self._values.items()}
-            text = _substitute(" ".join(words), quoted)
+            line = command if isinstance(command, str) else " ".join(command)
+            text = _substitute(line, quoted)
             return ["cmd", "/c", text] if sys.platform == "win32" else ["/bin/sh", "-c", text]
-        split = words if words is self._program.words else shlex.split(words[0])
-        return [_substitute(word, self._values) for word in split]
+        words = shlex.split(command) if isinstance(command, str) else command
+        return [_substitute(word, self._values) for word in words]
 
     def _run_command(self, words: list[str], what: str) -> str:
         """Run a command and return its output, including standard error."""

@@ -1,9 +1,9 @@
 """Lazy public names; optional dependencies."""
 
+import ast
 import importlib
 import itertools
 import os
-import re
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -11,21 +11,21 @@ from typing import Any
 
 from foretune.errors import MissingExtra
 
-_IMPORT = re.compile(r"^    from (\S+) import (?:\(([^)]*)\)|(.+))$", re.MULTILINE)
-
 
 def lazy_exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return a package's ``__getattr__`` and ``__dir__`` (PEP 562).
 
     Its public names are those that its ``__init__.py`` imports under ``if TYPE_CHECKING:``.
     """
-    with open(str(sys.modules[package].__file__), encoding="utf-8") as file:
-        imports = _IMPORT.findall(file.read())
+    loader: Any = sys.modules[package].__loader__
+    if (source := loader.get_source(package)) is None:
+        raise ImportError(f"{package} is installed without its source: install it again")
     home_of = {
-        name: home
-        for home, several, one in imports
-        for name in re.findall(r"(\w+)(?:,|$)", several or one)
-    }
+        name.name: str(line.module)
+        for block in ast.parse(source).body if isinstance(block, ast.If)
+        for line in block.body if isinstance(line, ast.ImportFrom)
+        for name in line.names
+    }  # fmt: skip
 
     def find(name: str) -> Any:
         if name not in home_of:

@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,9 @@ class Database:
     def __init__(
         self, location: str | os.PathLike[str], patience_s: float, create: bool = True
     ) -> None:
-        text = re.sub(r"^sqlite(\+\w+)?:///", "", os.fspath(location))
+        text = re.sub(r"^sqlite(\+\w+)?:///", "", given := os.fspath(location))
+        if text != given and "?" in text:
+            raise StoreError(f"{given}: a store's address has no options: leave out what follows ?")
         self._url = text if "://" in text else None
         self._path = Path("" if self._url else text).expanduser().absolute()
         self._patience_s = patience_s
@@ -142,7 +144,8 @@ class Database:
         Raises:
             StoreError: the database cannot be opened, read or written, or is locked for too long.
         """
-        with self._translate_errors(), self._lock:
+        # PostgreSQL has a connection per transaction: its threads need not wait for each other.
+        with self._translate_errors(), self._lock if self._url is None else nullcontext():
             if self._file is not None and not self._file.is_current:
                 file = self._file
                 file.detach()
@@ -185,13 +188,15 @@ class Database:
                 yield StoreTransaction(server.cursor(), server=True)
             return
         assert self._connection is not None
-        self._connection.execute(f"BEGIN {kind}")
+        connection = self._connection
         try:
-            yield StoreTransaction(self._connection.cursor())
-            self._connection.execute("COMMIT")
+            connection.execute(f"BEGIN {kind}")
+            yield StoreTransaction(connection.cursor())
+            if connection is self._connection:  # else a child process of the transaction goes on
+                connection.execute("COMMIT")
         except BaseException:
-            if self._connection is not None and self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            if connection is self._connection and connection.in_transaction:
+                connection.execute("ROLLBACK")
             raise
 
     def _open(self) -> None:

@@ -63,6 +63,10 @@ class Autotuner(Stock):  # type: ignore[misc]
     @wraps(Stock.__init__)  # type: ignore[misc]  # libraries read the signature
     def __init__(self, *args: Any, options: Options | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        _check_names(
+            self.arg_names, key=self.keys, reset_to_zero=self.reset_to_zero,
+            restore_value=self.restore_value,
+        )  # fmt: skip
         if self.reset_to_zero or self.restore_value:
             self._unwrap_descriptors_in_hooks()
         self.options = options or Options()
@@ -442,3 +446,17 @@ class StockAutotuner(Autotuner):
     """Tunes as stock Triton does; `choose`, `rank` and `freeze` still work."""
 
     run = Stock.run
+
+
+def _check_names(arg_names: Sequence[str], **lists: Sequence[str] | None) -> None:
+    """Raise Triton 3.9's error for names that are no arguments.
+
+    Older versions ignore them: a typo in ``key`` makes a kernel tune only once.
+    """
+    for what, names in lists.items():
+        unknown = [name for name in names or () if name not in arg_names]
+        if unknown:
+            raise ValueError(
+                f"{what} contains names that are not kernel arguments: {', '.join(unknown)}. "
+                f"Valid argument names are: {', '.join(arg_names)}."
+            )

@@ -15,10 +15,6 @@ import typer
 
 from foretune.cli import options
 from foretune.cli.output import Output
-from foretune.collect.cpu import cache_sizes, cpu_name
-from foretune.collect.devices import local_devices
-from foretune.collect.power import explain_missing_meter, find_meter
-from foretune.collect.versions import versions
 from foretune.console import progress_bar
 from foretune.errors import ForetuneError, OutputError, UsageError
 from foretune.files import require_writable
@@ -72,6 +68,7 @@ def doctor(
 
 def _probe(output: Output, plot: Path | None) -> None:
     """Dissect the CPU and the GPUs, print the results, and keep the CPU's rates."""
+    from foretune.collect.cpu import cache_sizes, cpu_name
     from foretune.collect.devices import local_gpus, probe_cpu
     from foretune.collect.dissection import dissect_cpu
 
@@ -202,6 +199,10 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Check everything that Foretune can use; the first time, the CPU probe takes a few seconds."""
+    from foretune.collect.devices import local_devices
+    from foretune.collect.power import explain_missing_meter, find_meter
+    from foretune.collect.versions import versions
+
     findings = [Finding("versions", True, versions())]
     findings += [_package(module, *why) for module, why in EXTRAS.items()]
     findings += [_door(package, *door) for package, door in DOORS.items()]

@@ -324,6 +324,8 @@ def make_runner(
     """Return the runner for ``--runner``, on devices named ``device``."""
     from foretune.registry import load
 
+    if runner not in ("local", "ray"):
+        raise UnknownName("runner", runner, ("local", "ray"))
     kind = load("runners", runner)
     if runner == "local":
         if ray_address and not os.environ.get("RAY_ADDRESS"):

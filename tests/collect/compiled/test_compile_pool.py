@@ -83,7 +83,14 @@ def test_no_configurations_need_no_process(toys):
 )
 def test_requests_that_no_configuration_can_meet(toys, kernel, args, error, message):
     with pytest.raises(error, match=message):
-        outcomes(kernel, args, [{"BLOCK": 64}, {"BLOCK": 128}])
+        outcomes(kernel, args, [{"BLOCK": 2**n} for n in range(4, 12)])
+
+
+def test_what_is_left_is_not_compiled(toys):
+    configs = [{"BLOCK": 64, "HOW": "fine", "num_warps": n} for n in (1, 2, 4, 8, 16)]
+    results = compile_configs(toys.scale, [F16], configs, SM_90, jobs=1, limit_s=PATIENT_S)
+    assert next(results)[1] is not None
+    results.close()
 
 
 def test_unknown_parameters(toys):

@@ -589,7 +589,37 @@ class TestOpenConnection:
         raw.close()
 
 
+class Interrupted:
+    """A connection that is interrupted as it begins a transaction."""
+
+    def __init__(self, connection):
+        self._connection = connection
+
+    def __getattr__(self, name):
+        return getattr(self._connection, name)
+
+    def execute(self, statement):
+        self._connection.execute(statement)
+        raise KeyboardInterrupt
+
+
 class TestTrouble:
+    def test_an_interrupted_transaction_locks_nobody_out(self, file):
+        store = Store(file)
+        store.put(SUBJECT, [measured(x=0)])
+        database = store._database
+        real, database._connection = database._connection, Interrupted(database._connection)
+        with pytest.raises(KeyboardInterrupt):
+            store.put(SUBJECT, [measured(x=1)])
+        database._connection = real
+        Store(file).put(SUBJECT, [measured(x=2)])
+        store.put(SUBJECT, [measured(x=3)])
+        assert len(store.measurements(SUBJECT, SMALL)) == 3
+
+    def test_an_address_has_no_options(self, file):
+        with pytest.raises(StoreError, match="leave out what follows"):
+            Store(f"sqlite:///{file}?mode=ro").put(SUBJECT, [measured()])
+
     def test_nothing_is_opened_before_it_is_used(self, file):
         Store(file)
         assert not file.exists()
@@ -703,7 +733,7 @@ class TestTrouble:
         assert [m.config["x"] for m in Store(file).measurements(SUBJECT)] == [2]
 
     def test_who_only_reads_makes_nothing(self, tmp_path):
-        for where in (tmp_path / "deep" / "tuned.db", f"sqlite:///{tmp_path}/t.db?timeout=5"):
+        for where in (tmp_path / "deep" / "tuned.db", f"sqlite:///{tmp_path}/t.db"):
             with pytest.raises(StoreError, match=r"does not exist: nothing has been tuned there"):
                 Store(where, create=False).subjects()
         assert list(tmp_path.iterdir()) == []
