@@ -3,7 +3,7 @@
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -24,6 +24,16 @@ from foretune.space import Configuration
 SHARED_FRACTION = 0.5
 """Share of a problem's configurations that earlier problems ran too. They are already compiled, and
 a configuration on several problems separates its effect from the problem's."""
+
+
+class RunSink(Protocol):
+    """Where `collect_runs` puts measurements, and finds those it need not repeat."""
+
+    def find(self, problem: Problem, config: Configuration) -> Measurement | None:
+        """Return the measurement of a configuration; None if it has to be measured."""
+
+    def append(self, measurement: Measurement, /) -> None:
+        """Keep a new measurement."""
 
 
 class CurrentRuns:
@@ -105,7 +115,7 @@ def plan_rows(kernel: Kernel, rows: pd.DataFrame) -> dict[Problem, list[Configur
 def collect_runs(
     kernel: Kernel,
     plan: dict[Problem, list[Configuration]],
-    log: Any,
+    log: RunLog | RunSink,
     runner: Runner,
     progress: Progress = SILENT,
     stage: str = "profiling",
@@ -113,9 +123,8 @@ def collect_runs(
     """Measure the configurations of ``plan`` that ``log`` does not have yet.
 
     Each row is on disk before the next one is measured. After an interruption, a call with the
-    same plan and log resumes. ``log`` is a run log, or finds and appends rows as `CurrentRuns`
-    does; ``stage`` names this stage in progress lines. Raises ForetuneError if this kernel cannot
-    be measured on this machine at all, OutputError if the log cannot be written.
+    same plan and log resumes. ``stage`` names this stage in progress lines. Raises ForetuneError if
+    this kernel cannot be measured on this machine at all, OutputError if the log cannot be written.
     """
     progress.start(f"{stage} {kernel.name}", sum(map(len, plan.values())))
     start, ok, failed, reused = time.perf_counter(), 0, 0, 0
