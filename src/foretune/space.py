@@ -46,8 +46,9 @@ class SearchSpace:
         parameters: name -> its legal values, in order.
         restrictions: expressions (``"BLOCK_M * BLOCK_N <= 4096"``) or functions of parameter names.
 
-    Raises SpaceError if a parameter has no or repeated values, or a restriction is invalid; on
-    first enumeration, no configuration is legal.
+    Raises:
+        SpaceError: a parameter has no or repeated values, a restriction is invalid, or no
+            configuration is legal (found at the first enumeration).
     """
 
     def __init__(
