@@ -160,7 +160,8 @@ class RayRunner(Runner):
     def check(self, kernel: Kernel) -> None:
         """Check that ``kernel`` runs on these devices and that their nodes can import it.
 
-        Raises UsageError if it does not, or they cannot.
+        Raises:
+            UsageError: it does not, or they cannot.
         """
         super().check(kernel)
         check_importable(kernel)
