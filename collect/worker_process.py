@@ -46,7 +46,7 @@ class WorkerProcess:
     """Calls methods of an object that lives in a child process.
 
     The first call starts the process. A call after `close`, or after an error that ended the
-    process, starts a new one. All calls come from one thread; only `kill` is safe in any thread.
+    process, starts a new one. One call at a time; only `kill` is safe beside it.
 
     ``factory`` makes the object in the child; a function of the running script is pickled by value.
     ``pickling_advice`` is subject and advice of the error for arguments that cannot be pickled.
@@ -64,10 +64,12 @@ class WorkerProcess:
     def call(self, method: str, *arguments: Any, limit_s: float) -> Any:
         """Return the result of one method call on the object.
 
-        Raises TimeoutError if the call took longer than ``limit_s``, which begin when the child has
-        done the imports of factory and arguments (the process is killed); ChildProcessError if the
-        process died, or its answer cannot be read; ForetuneError if the method or the factory
-        raised an error, the process did not start, or an argument cannot be pickled.
+        Raises:
+            TimeoutError: the call took longer than ``limit_s``; the process was killed. The time
+                starts when the child has done the imports of factory and arguments.
+            ChildProcessError: the process died, or its answer cannot be read.
+            ForetuneError: the method or the factory raised an error, the process did not start, or
+                an argument cannot be pickled.
         """
         request = self._pickle((method, arguments))
         channel = self._channel or self._start()

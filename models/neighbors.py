@@ -89,8 +89,11 @@ class Axis:
     Tunable parameters are not axes: times jump between their values, and interpolation misled the
     models of every search space tried.
 
-    ``octaves``: whether it is measured in octaves, else in eighths of ``span``; ``span``: range of
-    the training values; ``error``: typical interpolation error along it, at a gap of one.
+    Attributes:
+        column: name of the column.
+        octaves: whether it is measured in octaves, else in eighths of ``span``.
+        span: range of the training values.
+        error: typical interpolation error along it, at a gap of one.
     """
 
     column: str

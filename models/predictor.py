@@ -156,7 +156,8 @@ class Predictor(Estimator):
     ) -> dict[str, float]:
         """Return `predict` for one configuration as column -> value, faster than from a table.
 
-        Raises PredictorError if a training column is missing, or a number is too large.
+        Raises:
+            PredictorError: a training column is missing, or a number is too large.
         """
         if not hasattr(self, "targets_"):
             check_is_fitted(self, "targets_")  # slow, so only if needed
@@ -210,8 +211,9 @@ class Predictor(Estimator):
         `choose` selects the rows to measure; otherwise draw them at random from the rows to
         predict. Earlier calibration runs still count. Predictions for other devices do not change.
 
-        Raises RunTableError or PredictorError if a row is impossible or of another kernel, or a
-        device has fewer than five runs.
+        Raises:
+            RunTableError: a row is impossible.
+            PredictorError: a row is of another kernel, or a device has fewer than five runs.
         """
         check_is_fitted(self, "targets_")
         runs = validate(runs).reset_index(drop=True)
@@ -291,8 +293,9 @@ class Predictor(Estimator):
     def device(self, name: str | None = None) -> Device:
         """Return a measured device with the specs in its runs.
 
-        Raises PredictorError if ``name`` is None and there are several, UnknownName if there are no
-        runs of it.
+        Raises:
+            PredictorError: ``name`` is None and there are several.
+            UnknownName: there are no runs of it.
         """
         runs = self.measured_runs()
         known = sorted(map(str, runs["device"].unique()))
@@ -366,7 +369,8 @@ class Predictor(Estimator):
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the predictor to ``folder``: JSON and model files that run no code when loaded.
 
-        Raises OutputError if the folder cannot be written.
+        Raises:
+            OutputError: the folder cannot be written.
         """
         check_is_fitted(self, "targets_")
         features = self.features_
@@ -397,7 +401,8 @@ class Predictor(Estimator):
     def load(cls, folder: str | os.PathLike[str], kernel: Family | None = None) -> "Predictor":
         """Read a saved predictor; give the ``kernel`` it was trained for if that is not registered.
 
-        Raises PredictorError if there is no predictor, or another version wrote it.
+        Raises:
+            PredictorError: there is no predictor, or another version wrote it.
         """
         folder = Path(folder)
         card = read_card(folder)

@@ -60,8 +60,10 @@ class RuntimeRegressor(RegressorMixin, Estimator):
     def fit(self, X: Any, y: Any) -> Self:
         """Fit to ``X`` (rows, columns; an array or a data frame) and positive ``y`` (rows).
 
-        Raises UsageError if a value of ``y`` is not positive, or a column is missing or has gaps;
-        ValueError if scikit-learn rejects ``X`` or ``y``; and the errors of `Predictor.fit`.
+        Raises:
+            UsageError: a value of ``y`` is not positive, or a column is missing or has gaps.
+            ValueError: scikit-learn rejects ``X`` or ``y``.
+            ForetuneError: see `Predictor.fit`.
         """
         if isinstance(X, pd.DataFrame):
             validate_data(self, X, y, skip_check_array=True)

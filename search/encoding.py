@@ -112,7 +112,8 @@ class ConfigurationEncoder:
         others: measurements of other problems, which get points, too. The sizes in which they
             differ are axes.
 
-    ``others``: the points of ``others``.
+    Attributes:
+        others: points of the measurements given as ``others``.
     """
 
     def __init__(

@@ -1,4 +1,7 @@
-"""Makes searchers from a name, a class or an Optuna sampler."""
+"""Makes searchers from a name, a class or an Optuna sampler, and gives any of them a prior.
+
+It also tells which of them estimate their regret.
+"""
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -107,7 +110,8 @@ def make_searcher(
         device: the device that is tuned for.
         other_measurements: measurements of the same kernel on other problems.
 
-    Raises UnknownName if there is no searcher of this name.
+    Raises:
+        UnknownName: there is no searcher of this name.
     """
     if isinstance(kind, str):
         make = load("searchers", kind)

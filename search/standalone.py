@@ -95,9 +95,11 @@ def run_search(
         problem: the problem that is tuned, for ``predictor``.
         device: the device that is tuned for, likewise.
 
-    Raises PredictorError if ``predictor`` cannot predict the space; UsageError if an argument is
-    invalid, or ``measure`` returns zero or a negative number; SpaceError if a configuration in
-    ``first`` or ``known`` is not in the space; UnknownName if there is no searcher of this name.
+    Raises:
+        PredictorError: ``predictor`` cannot predict the space.
+        UsageError: an argument is invalid, or ``measure`` returns zero or a negative number.
+        SpaceError: a configuration in ``first`` or ``known`` is not in the space.
+        UnknownName: there is no searcher of this name.
     """
     if not isinstance(space, SearchSpace):
         space = SearchSpace(space)

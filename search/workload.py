@@ -59,8 +59,11 @@ WorkloadItem = tuple[WorkloadProblem, Configuration]
 class WorkloadSearcher(AskTell[WorkloadItem]):
     """Proposes which problem to measure next, and with which configuration.
 
-    ``parts``: the problems; ``objective``: the minimized value; ``device``: the device that is
-    tuned for.
+    Args:
+        parts: the problems.
+        objective: the minimized value.
+        seed: seed of the searchers.
+        device: the device that is tuned for.
     """
 
     def __init__(

@@ -60,13 +60,16 @@ class RayRunner(Runner):
     Args:
         kernel: the kernel; its source is sent to the nodes.
         device: the device, or its name in the cluster.
-        timing, limit_s, power: as in `IsolatedRunner`.
+        timing: as in `IsolatedRunner`.
+        limit_s: as in `IsolatedRunner`.
+        power: as in `IsolatedRunner`.
         address: the cluster's address; by default ``$RAY_ADDRESS``, else a cluster is started on
             this machine.
 
-    Raises MissingExtra without Ray; MeasurementError if no cluster answers, or all devices have
-    other code or versions; UsageError if the cluster has no such device, or other machines cannot
-    import the kernel.
+    Raises:
+        MissingExtra: Ray is not installed.
+        MeasurementError: no cluster answers, or all devices have other code or versions.
+        UsageError: the cluster has no such device, or other machines cannot import the kernel.
     """
 
     def __init__(
@@ -157,7 +160,8 @@ class RayRunner(Runner):
     def check(self, kernel: Kernel) -> None:
         """Check that ``kernel`` runs on these devices and that their nodes can import it.
 
-        Raises UsageError if it does not, or they cannot.
+        Raises:
+            UsageError: it does not, or they cannot.
         """
         super().check(kernel)
         check_importable(kernel)

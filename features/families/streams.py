@@ -1,4 +1,4 @@
-"""Kernels that only move bytes: streamed rows (norms, softmax, …), and collectives over links.
+"""Kernels that only move bytes: norms, softmax, elementwise, quantize; collectives, send/receive.
 
 The bytes that a rank sends follow the ring algorithms (Thakur, Rabenseifner and Gropp,
 "Optimization of Collective Communication Operations in MPICH", 2005).

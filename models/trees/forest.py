@@ -16,8 +16,11 @@ NODE_FIELDS = ("left_child", "right_child", "feature", "threshold", "missing_go_
 class ForestModel(Regressor):
     """A forest of full-depth trees.
 
-    ``trees``: number of trees; ``columns``: share of the features considered per split;
-    ``min_leaf_rows``: minimum rows in a leaf.
+    Args:
+        trees: number of trees.
+        columns: share of the features considered per split.
+        min_leaf_rows: minimum rows in a leaf.
+        seed: seed of the bootstrap samples and splits.
     """
 
     suffix = ".npz"

@@ -1,4 +1,4 @@
-"""Boosted trees as arrays, for fast prediction of single rows with NumPy alone."""
+"""Reads XGBoost's models, and keeps boosted trees as arrays that predict single rows with NumPy."""
 
 import re
 from collections.abc import Mapping, Sequence

@@ -121,8 +121,8 @@ def cross_validate(
 def evaluate_predictor(predictor: Predictor, runs: pd.DataFrame) -> dict[str, dict[str, float]]:
     """Return the scores of a fitted predictor on new runs, by target.
 
-    Raises PredictorError if the runs are of another kernel, none succeeded, or times are
-    implausible.
+    Raises:
+        PredictorError: the runs are of another kernel, none succeeded, or times are implausible.
     """
     runs = validate(runs)
     predictor.require_same_kernel(runs)

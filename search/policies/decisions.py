@@ -31,7 +31,8 @@ class Decisions(ABC):
 
     Attributes:
         tasks: number of tasks.
-        steps: maximum number of choices per episode; shorter ones are padded with the choice 0.
+        steps: maximum number of choices per episode. An `Agent` continues shorter ones with the
+            choice 0, the only legal one after their end; `DecisionEnv` ends them.
         choices: maximum number of values of a choice.
         width: number of entries of an observation.
     """
@@ -141,8 +142,10 @@ class Context:
     Sizes and specs enter as logarithms, strings as indicators. Missing values are 0, the mean.
     Values are clipped to `MAX_OBSERVATION`.
 
-    ``names``: names of the numbers; ``mean``: mean of each over the training tasks; ``deviation``:
-    standard deviation of each.
+    Attributes:
+        names: names of the numbers.
+        mean: mean of each over the training tasks.
+        deviation: standard deviation of each.
     """
 
     names: tuple[str, ...]

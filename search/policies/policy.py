@@ -48,8 +48,10 @@ FULL_TRAINING = TrainingSchedule()
 class Policy:
     """Probabilities of configurations, given a problem's sizes and a device's specs.
 
-    ``vocabulary``: the parameters and values it can choose; ``context``: encoding of problems and
-    devices; ``agent``: the network.
+    Attributes:
+        vocabulary: the parameters and values it can choose.
+        context: encoding of problems and devices.
+        agent: the network.
     """
 
     vocabulary: Vocabulary
@@ -65,10 +67,13 @@ class Policy:
     ) -> Self:
         """Train on the rewards of ``tasks``.
 
-        ``tasks``: problems with rewards, usually predicted ones (`predicted_tasks`); ``schedule``:
-        length of the training.
+        Args:
+            tasks: problems with rewards, usually predicted ones (`predicted_tasks`).
+            schedule: length of the training.
+            seed: seed of the network and of all draws.
 
-        Raises UsageError if there is no task, or tasks have different parameters.
+        Raises:
+            UsageError: there is no task, or tasks have different parameters.
         """
         decisions = ConfigurationDecisions(tasks)
         agent = Agent(decisions, seed)

@@ -1,4 +1,4 @@
-"""Replay: repeated searches of a recorded space."""
+"""Replay: repeated searches of a recorded space, and the priors they start from."""
 
 import time
 import zlib

@@ -1,4 +1,4 @@
-"""Devices: names, specifications and rooflines of hardware."""
+"""Devices: specifications, rooflines and peak rates, and which device a name means."""
 
 import csv
 import lzma
@@ -147,7 +147,8 @@ def known_devices() -> dict[str, Device]:
 def find_device(name: str) -> Device:
     """Return the known device that ``name`` means (`find_device_or_none`).
 
-    Raises UnknownName if there is no such device.
+    Raises:
+        UnknownName: there is no such device.
     """
     found = find_device_or_none(name)
     if found is None:

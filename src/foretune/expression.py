@@ -46,12 +46,16 @@ _LISTS = (ast.Tuple, ast.List, ast.Set)
 class Expression:
     """A boolean or numeric expression over named columns.
 
-    Raises SpaceError if ``text`` is not an expression, or uses anything else.
+    Args:
+        text: arithmetic, comparisons (also chained), ``and``/``or``/``not``, ``in (…)``,
+            ``… if … else …``, ``min``, ``max`` and ``abs``.
+        what: its name in messages.
 
-    ``names``: the columns it uses.
+    Attributes:
+        names: the columns it uses.
 
-    ``text``: arithmetic, comparisons (also chained), ``and``/``or``/``not``, ``in (…)``, ``… if …
-    else …``, ``min``, ``max`` and ``abs``; ``what``: its name in messages.
+    Raises:
+        SpaceError: ``text`` is not an expression, or uses anything else.
     """
 
     def __init__(self, text: str, what: str = "restriction") -> None:

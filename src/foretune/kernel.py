@@ -140,7 +140,9 @@ class Kernel(Family):
     def problem(self, values: Mapping[str, Any] = {}, /, **named: Any) -> Problem:
         """Return a complete, checked problem of this kernel.
 
-        Raises UnknownName, ProblemError: see `foretune.problem.make_problem`.
+        Raises:
+            UnknownName: see `foretune.problem.make_problem`.
+            ProblemError: likewise.
         """
         return make_problem(self.name, self.problem_parameters, {**values, **named})
 

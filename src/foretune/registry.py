@@ -266,8 +266,9 @@ def get_kernel(name: str) -> Kernel:
         name: a registered name, or ``FILE.py:NAME`` or ``MODULE:NAME``; the latter also registers
             the kernel in this process.
 
-    Raises UnknownName if there is none; UsageError if there is no such file or module, or no kernel
-    in it.
+    Raises:
+        UnknownName: there is none.
+        UsageError: there is no such file or module, or no kernel in it.
     """
     if is_code_location(name):
         kernel = kernel_at(name)

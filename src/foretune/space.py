@@ -46,8 +46,9 @@ class SearchSpace:
         parameters: name -> its legal values, in order.
         restrictions: expressions (``"BLOCK_M * BLOCK_N <= 4096"``) or functions of parameter names.
 
-    Raises SpaceError if a parameter has no or repeated values, or a restriction is invalid; on
-    first enumeration, no configuration is legal.
+    Raises:
+        SpaceError: a parameter has no or repeated values, a restriction is invalid, or no
+            configuration is legal (found at the first enumeration).
     """
 
     def __init__(
@@ -62,7 +63,8 @@ class SearchSpace:
     def from_configs(cls, configs: Iterable[Mapping[str, Any]]) -> Self:
         """Return the space of exactly these configurations, e.g. those in a run table.
 
-        Raises SpaceError if there are none, or they do not have the same parameters.
+        Raises:
+            SpaceError: there are none, or they do not have the same parameters.
         """
         known = (c if isinstance(c, Configuration) else Configuration(c) for c in configs)
         distinct = list(dict.fromkeys(known))
@@ -149,7 +151,8 @@ class SearchSpace:
     def index(self, config: Mapping[str, Any]) -> int:
         """Return the index of ``config``.
 
-        Raises SpaceError if it is not in the space; the message names the value or restriction.
+        Raises:
+            SpaceError: it is not in the space; the message names the value or restriction.
         """
         found = self.index_or_none(config)
         if found is None:
@@ -174,7 +177,8 @@ class SearchSpace:
 
         In a space too large to enumerate, sampling is slightly biased and may find fewer.
 
-        Raises SpaceError if no legal configuration was found.
+        Raises:
+            SpaceError: no legal configuration was found.
         """
         if not self.is_too_large_to_enumerate:
             return rng.choice(len(self), size=min(n, len(self)), replace=False)

@@ -1,4 +1,4 @@
-"""A campaign's folder with its state, its result, and who is told about it."""
+"""A campaign's folder and saved state, the finished campaign, and the interface of observers."""
 
 import json
 import math

@@ -1,6 +1,7 @@
 """Tunes a kernel's source with the interface of Kernel Tuner's ``tune_kernel``.
 
-Users of Kernel Tuner change one import. Arguments that are not supported are refused by name.
+Users of Kernel Tuner change one import. An argument that is not supported is an unknown option,
+which raises `UnknownName`.
 """
 
 import json

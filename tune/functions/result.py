@@ -1,4 +1,4 @@
-"""The result of tuning: the configuration, its speed-up, and ways to keep it."""
+"""The result of tuning, the files that keep it (C header, JSON, .env), and the stored choice."""
 
 import json
 import math

@@ -1,7 +1,8 @@
-"""The MLflow flavor: a saved predictor as a model that MLflow loads, serves and compares.
+"""The MLflow flavor (a saved predictor as a model), and which alias a new predictor gets.
 
-The model's data is the folder of `Predictor.save`. Nothing is pickled, and loading runs only
-Foretune's code. The model maps rows of a run table to the prediction table.
+MLflow loads, serves and compares the model. Its data is the folder of `Predictor.save`. Nothing is
+pickled, and loading runs only Foretune's code. The model maps rows of a run table to the prediction
+table.
 """
 
 from dataclasses import dataclass

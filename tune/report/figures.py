@@ -1,4 +1,7 @@
-"""The charts of a campaign's report; ``"@name"`` is a color of the page's style."""
+"""The charts of a campaign's report, rates, and the command that tunes a problem again.
+
+``"@name"`` is a color of the page's style.
+"""
 
 import math
 from collections.abc import Iterator, Sequence

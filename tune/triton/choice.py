@@ -1,4 +1,4 @@
-"""Searcher of one call: order, experience, stop; ranking."""
+"""Stored choices, the tuner of one call (order, experience, stop), its factory, and a ranking."""
 
 import dataclasses
 import hashlib

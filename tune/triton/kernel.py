@@ -1,4 +1,4 @@
-"""Decorated kernel, configurations, tensor descriptors."""
+"""Calls of a decorated kernel, configurations (Triton's and ours), and compiling ahead."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""What makes two calls the same problem."""
+"""Keys of calls, the problem of a call that needs a choice, and the hash of a kernel's source."""
 
 import hashlib
 import inspect
