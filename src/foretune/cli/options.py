@@ -38,7 +38,7 @@ FIRST: Mapping[str, tuple[str, ...]] = {
     "export": ("kernel", "out", "optuna", "max_configs"),
     "plan serve": ("system", "gpus", "isl", "osl", "goal", "ttft", "tpot", "out"),
     "plan train": ("system", "gpus", "batch", "sequence", "tokens"),
-    "plan fleet": ("requests", "systems", "prices"),
+    "plan fleet": ("requests", "systems", "prices", "power_kw"),
 }
 """Command -> the options that its ``--help`` shows; a command that is not named shows all."""
 
