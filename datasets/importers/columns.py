@@ -70,8 +70,10 @@ def concatenated_rows(tables: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def concatenated_text(left: "pd.Series[str]", right: "pd.Series[str]") -> "pd.Series[str]":
     """Join two text columns with a space."""
-    codes, pairs = pd.MultiIndex.from_arrays([left, right]).factorize()
-    return _named(codes, [" ".join(map(str, filter(pd.notna, pair))) for pair in pairs])
+    pairs = pd.DataFrame({"left": left.astype(object), "right": right.astype(object)})
+    codes = pairs.groupby(["left", "right"], sort=False, dropna=False).ngroup().to_numpy()
+    distinct = pairs[~pd.Series(codes).duplicated().to_numpy()].to_numpy()
+    return _named(codes, [" ".join(map(str, filter(pd.notna, pair))) for pair in distinct])
 
 
 PER_MS = {"ns": 1e-6, "nanoseconds": 1e-6, "us": 1e-3, "µs": 1e-3, "microseconds": 1e-3, "": 1.0,
