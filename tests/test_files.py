@@ -107,10 +107,10 @@ def test_nothing_is_unpacked_without_end(tmp_path, monkeypatch):
 
 
 def test_tables_that_are_larger_than_their_files(tmp_path):
-    path, rows = tmp_path / "x.parquet", np.zeros(1 << 21, dtype=np.int64)
+    path, rows = tmp_path / "x.parquet", np.zeros(1 << 22, dtype=np.int64)
     cells = pa.table({c: pa.array([1]).take(rows) for c in "abcdefghi"})
-    lists = pa.table({"time_ms_samples": pa.array([[1.0] * 16]).take(rows[: (1 << 20) + 1])})
-    for table, says in ((cells, "18,874,368 cells, 16,777,216 are"), (lists, "16,777,232 cells")):
+    lists = pa.table({"time_ms_samples": pa.array([[1.0] * 16]).take(rows[: (1 << 21) + 1])})
+    for table, says in ((cells, "37,748,736 cells, 33,554,432 are"), (lists, "33,554,448 cells")):
         pq.write_table(table, path)
         assert path.stat().st_size < 1 << 20
         with pytest.raises(RunTableError, match=says):

@@ -26,7 +26,7 @@ FREE_BYTES, MAX_GROWTH = 32 << 20, 32
 """A file may unpack to so many bytes, and a larger one to so many times its size."""
 MAX_CELLS = 1 << 30
 """Maximum number of cells of a table; a constant column compresses to almost nothing."""
-FREE_CELLS, MAX_CELLS_PER_BYTE = 16 << 20, 16
+FREE_CELLS, MAX_CELLS_PER_BYTE = 32 << 20, 16
 """A file may hold so many cells, and a larger one so many per byte."""
 MAX_COLUMNS = 4096
 """Maximum number of columns of a table."""
