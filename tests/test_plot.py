@@ -18,7 +18,7 @@ from foretune.errors import UnknownName, UsageError
 from foretune.models.validation.evaluation import Validation
 from foretune.objective import Objective
 from foretune.tune import job, tune_pareto, tune_problem
-from foretune.tune.campaign.folder import Campaign
+from foretune.tune.campaign.observer import Campaign
 from foretune.tune.functions.result import Best
 
 KERNEL = Toy()

@@ -6,7 +6,7 @@ from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from foretune.tune.campaign.campaign import PRESETS, Preset, run_campaign
-    from foretune.tune.campaign.folder import Campaign
+    from foretune.tune.campaign.observer import Campaign
     from foretune.tune.functions.result import Best
     from foretune.tune.judge import Verdict
     from foretune.tune.pareto import ParetoResult, tune_pareto

@@ -14,7 +14,7 @@ from foretune.models import Training, train_predictor
 from foretune.objective import Objective
 from foretune.search import run_search
 from foretune.tune import job, tune_pareto, tune_problem, tune_workload
-from foretune.tune.campaign.folder import Campaign
+from foretune.tune.campaign.observer import Campaign
 from foretune.tune.functions.result import Best
 from foretune.tune.judge import Verdict
 from foretune.tune.results import Comparison, NoiseEstimate, TuneResult

@@ -33,14 +33,12 @@ from foretune.redaction import redact
 from foretune.registry import get_kernel, load
 from foretune.search.stopping import make_stopping
 from foretune.space import Configuration
-from foretune.tune.campaign.folder import (
+from foretune.tune.campaign.folder import CampaignFolder, open_folder, read_state
+from foretune.tune.campaign.observer import (
     DEFAULT_OBSERVERS,
     Campaign,
-    CampaignFolder,
     CampaignObserver,
     CampaignStart,
-    open_folder,
-    read_state,
 )
 from foretune.tune.job import TuningJob
 from foretune.tune.results import TuneResult

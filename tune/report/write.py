@@ -16,7 +16,7 @@ from foretune.kernel import Kernel
 from foretune.models.explanation import Importance, importance, is_explainable, parameter_importance
 from foretune.models.validation.evaluation import Validation
 from foretune.objective import Objective
-from foretune.tune.campaign.folder import Campaign, CampaignObserver, CampaignStart
+from foretune.tune.campaign.observer import Campaign, CampaignObserver, CampaignStart
 from foretune.tune.report.figures import (
     Rate,
     pareto_figure,

@@ -16,7 +16,7 @@ from foretune.problem import Problem, shared_values
 from foretune.values import Value
 
 if TYPE_CHECKING:
-    from foretune.tune.campaign.folder import Campaign
+    from foretune.tune.campaign.observer import Campaign
     from foretune.tune.results import Comparison, TuneResult
 
 SETTLE_ADVICE = "--wait-quiet SECONDS waits for a quiet machine before the comparison"

@@ -15,7 +15,7 @@ from foretune.errors import OutputError, ProblemError, TrackingError, UnknownNam
 from foretune.models import Predictor
 from foretune.registry import get_kernel, registered
 from foretune.tune.campaign.campaign import Preset, notify_observers, run_campaign
-from foretune.tune.campaign.folder import CampaignObserver
+from foretune.tune.campaign.observer import CampaignObserver
 
 TINY = Preset(5, 8, 2, 2, 4, 0.01, 0.1)
 KERNEL = Toy()
@@ -324,5 +324,5 @@ class TestObservers:
             [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
         )
         loaded = set(run.stdout.split())
-        assert "foretune.tune.campaign.folder" in loaded
+        assert "foretune.tune.campaign.observer" in loaded
         assert not loaded & {"mlflow", "foretune.tune.mlflow", "foretune.tune.report"}

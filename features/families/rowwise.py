@@ -1,8 +1,4 @@
-"""Kernels that only move bytes: norms, softmax, elementwise, quantize; collectives, send/receive.
-
-The bytes that a rank sends follow the ring algorithms (Thakur, Rabenseifner and Gropp,
-"Optimization of Collective Communication Operations in MPICH", 2005).
-"""
+"""Kernels that stream rows: norms, softmax, elementwise operations, quantization."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -75,62 +71,3 @@ def _rows(problem: Mapping[str, Any]) -> Any:
 
 def _columns(problem: Mapping[str, Any]) -> Any:
     return problem["columns"] if "columns" in problem else problem["K"]
-
-
-class Collective(Family):
-    """Columns: problem.message_bytes, problem.devices."""
-
-    accepts_scalars = True
-    rounds = 1.0
-    """Number of times that each rank sends its share to every other."""
-
-    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
-        """Return the bytes a rank sends; memory bandwidth stands in for link bandwidth."""
-        return Cost(flops=0.0, bytes_moved=np.maximum(self._sent(problem), 1.0), dtype="fp32")
-
-    def derived(
-        self, problem: Mapping[str, Any], config: Mapping[str, Any], device: Mapping[str, Any]
-    ) -> dict[str, Quantity]:
-        """Return the bytes per rank and per step."""
-        return {
-            "log2_sent": np.log2(np.maximum(self._sent(problem), 1.0)),
-            "log2_share": np.log2(problem["message_bytes"] / (1.0 * problem["devices"])),
-        }
-
-    def _sent(self, problem: Mapping[str, Any]) -> Quantity:
-        ranks = 1.0 * problem["devices"]
-        return self.rounds * problem["message_bytes"] * (ranks - 1.0) / ranks
-
-
-class AllReduce(Collective):
-    """A reduce-scatter and an all-gather."""
-
-    name = "all_reduce"
-    rounds = 2.0
-
-
-class AllGather(Collective):
-    """Every rank ends with the parts of all."""
-
-    name = "all_gather"
-
-
-class AllToAll(Collective):
-    """Every rank sends every other a different part."""
-
-    name = "all_to_all"
-
-
-class ReduceScatter(Collective):
-    """Every rank ends with its part of the sum."""
-
-    name = "reduce_scatter"
-
-
-class SendReceive(Collective):
-    """One rank sends another the whole message."""
-
-    name = "send_recv"
-
-    def _sent(self, problem: Mapping[str, Any]) -> Quantity:
-        return 1.0 * problem["message_bytes"]
