@@ -123,10 +123,13 @@ def _notes(table: EfficiencyTable, same: Score, single: Score, held_out: Score |
     measured = int((~np.isnan(table.efficiency)).sum())
     others = "it was never tried on others."
     if held_out is not None:
-        others = f"on problems held out, {_percent(held_out.kept)}."
+        others = (
+            f"on problems held out, {_percent(held_out.kept)}, which is a little too good: they "
+            "also decided whether a tree is used."
+        )
     notes = (
         f"Written by 'foretune export' (Foretune {__version__}); edits are lost when it is written "
-        f"again. Minimises {table.objective.value}, learned from {measured} measurements of "
+        f"again. Minimizes {table.objective.value}, learned from {measured} measurements of "
         f"{same.problems} problems. Of the best performance measured on them it keeps "
         f"{_percent(same.kept)} (the single best configuration: {_percent(single.kept)}); {others}"
     )

@@ -193,10 +193,7 @@ _BUILTIN: dict[str, dict[str, str]] = {
         "random_forest": "foretune.models.trees.forest:ForestModel",
     },
     "predictors": {"code": "foretune.models.code_time:CodePredictor"},
-    "runners": {
-        "local": "foretune.collect.runner:IsolatedRunner",
-        "ray": "foretune.collect.distributed.ray_runner:RayRunner",
-    },
+    "runners": {"ray": "foretune.collect.distributed.ray_runner:RayRunner"},
     "searchers": {
         "random": "foretune.search.searcher:RandomSearcher",
         "exhaustive": "foretune.search.searcher:ExhaustiveSearcher",

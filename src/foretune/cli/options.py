@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import typer
 from typer.core import TyperCommand
@@ -326,17 +326,20 @@ def make_runner(
 
     if runner not in ("local", "ray"):
         raise UnknownName("runner", runner, ("local", "ray"))
-    kind = load("runners", runner)
     if runner == "local":
+        from foretune.collect.runner import IsolatedRunner
+
         if ray_address and not os.environ.get("RAY_ADDRESS"):
             raise UsageError("--ray-address needs --runner ray: give both")
-        return cast("Runner", kind(read_local_device(device), timing))
+        return IsolatedRunner(read_local_device(device), timing)
     try:
         hardware: Device | str = read_local_device(device)
     except UnknownName:  # the cluster may have it
         hardware = device
     print("starting workers on Ray …", file=sys.stderr, flush=True)
-    return cast("Runner", kind(kernel, hardware, timing, address=ray_address))
+    # by name: who has no cluster need not load this part
+    made: Runner = load("runners", runner)(kernel, hardware, timing, address=ray_address)
+    return made
 
 
 def read_any_device(name: str) -> "Device":
