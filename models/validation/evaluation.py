@@ -70,7 +70,7 @@ class Validation:
         best = list(scores)[1 + int(np.argmin(others))]
         return (
             f"The predictor is no better than {best} on problems held out: median error "
-            f"{100 * own:.0f} % against {100 * min(others):.0f} %. Train it on more problems."
+            f"{100 * own:.1f} % against {100 * min(others):.1f} %. Train it on more problems."
         )
 
 
