@@ -20,6 +20,9 @@ runs, how many of them the memory formulas allow, and what the planner would cho
   ``scripts/performance/configs``; what the two FSDP runs on GB200 and GB300 offload of activations
   is not modelled. Experts: the least recomputation that fits is assumed.
 
+- ``zero-bubble``: Qi et al., arXiv:2401.10241, tables 3 and 4 (samples per GPU and second);
+  attention and memory as in its table 1. No constant is fitted on it.
+
 Of Frontier (Dash et al., arXiv:2312.12705) only the shares of peak are used, not the layouts, and
 of "Efficient Parallelization Layouts" (Hagemann et al., arXiv:2311.05610) what its abstract says.
 """
@@ -64,6 +67,8 @@ GPT = {
     "18B": (6144, 48, 40), "22B": (6144, 64, 48), "39B": (8192, 64, 48), "76B": (10240, 80, 60),
     "145B": (12288, 96, 80), "175B": (12288, 96, 96), "310B": (16384, 128, 96),
     "530B": (20480, 128, 105), "1T": (25600, 160, 128),
+    "1.5B": (2304, 24, 22), "6.2B": (4096, 32, 30), "14.6B": (5120, 40, 46),
+    "28.3B": (6144, 48, 62),
 }  # fmt: skip
 """Hidden width, heads, layers, as in the tables above."""
 MPT = {
@@ -86,6 +91,12 @@ OTHERS = {
     "qwen3-30b-a3b": "Qwen/Qwen3-30B-A3B",
     "qwen3-235b-a22b": "Qwen/Qwen3-235B-A22B",
 }
+SCHEDULES = ("1F1B", "interleaved", "zero bubble 1x", "zero bubble 2x")
+PUBLISHED_GB = {
+    "gpt-1.5B": (30, 40, 32, 59), "gpt-6.2B": (39, 48, 42, 70), "gpt-14.6B": (32, 39, 33, 51),
+    "gpt-28.3B": (43, 58, 44, 74),
+}  # fmt: skip
+"""Memory with each of `SCHEDULES` (arXiv:2401.10241, table 4)."""
 ROUGH_MFU = 0.5
 PLAIN = Calibration(slowdown=1.0, exposed=EXPOSED)
 FITTED_ON = {"megatron": "megatron-2021", "pytorch": "mosaic-a100-80"}
@@ -180,7 +191,7 @@ def main() -> None:
     clocks = StepTimerFactory(tables)
     runs = read_runs(RUNS)
     everything, rooflines = Timed.of(runs, clocks), Timed.of(runs, StepTimerFactory(None))
-    exposed = fit_exposed(everything)
+    exposed = fit_exposed(everything.where(lambda run: run.source != "zero-bubble"))
     fitted = {
         kind: fit(everything.where(lambda run, source=source: run.source == source), exposed)
         for kind, source in FITTED_ON.items()
@@ -196,6 +207,7 @@ def main() -> None:
         for source in dict.fromkeys(run.source for run in runs)
     }
     result["pairs"] = _pairs(everything)
+    result["schedules"] = _schedules(everything.where(lambda run: run.source == "zero-bubble"))
     if not arguments.no_plans:
         result["choices"] = [_choice(run, clocks) for run in _one_of_each(runs)]
         result["Frontier"] = _frontier(clocks)
@@ -275,13 +287,37 @@ def _pairs(everything: Timed) -> dict[str, int]:
     return {"right": right, "of": total}
 
 
+def _schedules(own: Timed) -> list[dict[str, str]]:
+    """Return throughput over that of one forward, one backward, and memory: ours / published."""
+    ours = own.predicted(SOFTWARE["megatron"])
+    plain: dict[object, tuple[float, float]] = {}
+    rows: dict[tuple[str, int], dict[str, str]] = {}
+    for run, mine in zip(own.runs, ours, strict=True):  # each task's plain schedule comes first
+        layout = run.recipe.layout
+        which = layout.zero_bubble + 1 if layout.zero_bubble else int(layout.chunks > 1)
+        one, theirs = plain.setdefault(run.question, (mine, run.step_s))
+        gb = training_memory(run.model, run.recipe, run.task).total / 1e9
+        row = rows.setdefault(
+            (run.model.name, which),
+            {
+                "model": run.model.name,
+                "schedule": SCHEDULES[which],
+                "GB": f"{gb:.0f} / {PUBLISHED_GB[run.model.name][which]}",
+            },
+        )
+        ratio = f"{one / mine:.2f} / {theirs / run.step_s:.2f}"
+        row[("few", "more", "many")[len(row) - 3] + " micro-batches"] = ratio
+    return list(rows.values())
+
+
 def _median(predicted: np.ndarray, measured: np.ndarray) -> float:
     return float(np.median(np.abs(predicted / measured - 1)))
 
 
 def _run(row: dict[str, str]) -> Run:
     model, system = _model(row["model"]), _system(row["system"])
-    numbers = {k: int(row[k]) for k in ("tp", "pp", "cp", "ep", "chunks", "gpus")}
+    degrees = ("tp", "pp", "cp", "ep", "chunks", "zero_bubble", "gpus")
+    numbers = {k: int(row[k] or 0) for k in degrees}
     gpus = numbers.pop("gpus")
     replicas = gpus // (numbers["tp"] * numbers["pp"] * numbers["cp"])
     task = TrainingTask(
@@ -424,7 +460,7 @@ def _print(result: dict[str, object]) -> None:
     print(
         f"\nof {pairs['of']} pairs of recipes for one task {pairs['right']} are ordered as measured"
     )
-    for name in ("choices", "Frontier", "micro-batch of LLaMA"):
+    for name in ("schedules", "choices", "Frontier", "micro-batch of LLaMA"):
         rows = result.get(name) or []
         if rows:
             cells = [[_cell(value) for value in row.values()] for row in rows]

@@ -1,9 +1,9 @@
 """Training tasks, and recipes for them: layout of a run, and time traded for memory."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
-from math import inf
+from math import ceil, inf
 from typing import Literal, get_args
 
 from foretune.errors import ProblemError, UnknownName
@@ -73,6 +73,7 @@ class TrainingTask:
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 ZERO_STAGES = (0, 1, 2, 3)
+ZERO_BUBBLE = (0, 1, 2)
 
 
 @dataclass(frozen=True, order=True)
@@ -87,6 +88,8 @@ class TrainingLayout:
         ep: ranks of a stage that a layer's experts are divided over.
         chunks: runs of consecutive layers per stage (interleaving); 1 is the plain one-forward,
             one-backward schedule.
+        zero_bubble: with 1 or 2, weights' gradients fill the pipeline's bubbles, within so many
+            times the activations of one forward, one backward (Qi et al., arXiv:2401.10241).
     """
 
     tp: int = 1
@@ -95,9 +98,12 @@ class TrainingLayout:
     cp: int = 1
     ep: int = 1
     chunks: int = 1
+    zero_bubble: int = 0
 
     def __str__(self) -> str:
-        named = [f"{k}{v}" for k, v in vars(self).items() if v > 1]
+        degrees = {**vars(self), "zero_bubble": 0}
+        named = [f"{k}{v}" for k, v in degrees.items() if v > 1]
+        named += [f"zb{self.zero_bubble}"] if self.zero_bubble else []
         return " ".join(named) or "one GPU"
 
     @property
@@ -155,16 +161,25 @@ class Recipe:
         return self.micro_batch * task.sequence / self.layout.cp
 
 
-def layers_per_stage(model: ModelDescription, layout: TrainingLayout) -> int:
-    """Return the layers of the fullest stage; its chunks have equal sizes."""
-    return layout.chunks * -(-model.layers // (layout.pp * layout.chunks))
+def stage_layers(model: ModelDescription, layout: TrainingLayout) -> list[int]:
+    """Return the layers of each stage.
+
+    The last and the first, which have the tables, are the first to have fewer.
+    """
+    pp = layout.pp
+    fullest = layout.chunks * ceil(model.layers / (pp * layout.chunks))
+    all_fewer, some_fewer = divmod(fullest * pp - model.layers, pp)
+    layers = [fullest - all_fewer] * pp
+    for stage in [pp - 1, *range(pp - 1)][:some_fewer]:
+        layers[stage] -= 1
+    return layers
 
 
 def layout_impossible_because(
     model: ModelDescription, layout: TrainingLayout, task: TrainingTask, system: System
 ) -> str | None:
     """Return why a model does not allow a layout; None if it does."""
-    if min(vars(layout).values()) < 1:
+    if min({**vars(layout), "zero_bubble": 1}.values()) < 1:
         return "degrees of parallelism must be positive"
     if model.has_mixed_layers:
         return "training is planned only for models with equal layers"
@@ -182,6 +197,8 @@ def trade_impossible_because(recipe: Recipe, task: TrainingTask) -> str | None:
         return "a micro-batch needs at least one sequence"
     if recipe.zero not in ZERO_STAGES:
         return f"ZeRO has no stage {recipe.zero}"
+    if recipe.layout.zero_bubble and recipe.recompute == "full":
+        return "zero bubble keeps the activations that full recomputation drops"
     return _batch(recipe, task) or _sharding(recipe)
 
 
@@ -216,6 +233,10 @@ def _stages(model: ModelDescription, layout: TrainingLayout) -> str | None:
         return f"{model.layers} layers do not fill {layout.pp} stages of {layout.chunks} chunks"
     if layout.chunks > 1 and layout.pp == 1:
         return "interleaving needs several stages"
+    if layout.zero_bubble not in ZERO_BUBBLE:
+        return f"zero bubble keeps 1 or 2 times the activations, not {layout.zero_bubble}"
+    if layout.zero_bubble and (layout.pp == 1 or layout.chunks > 1):
+        return "zero bubble needs several stages of one chunk"
     return None
 
 
@@ -265,15 +286,19 @@ def possible_recipes(
     gpus: int,
     offload: bool = False,
     host_gib: float = inf,
+    zero_bubble: bool = False,
 ) -> list[Recipe]:
     """Return every useful recipe on exactly ``gpus`` GPUs, regardless of memory.
 
     ZeRO stage 0 is left out if stage 1 is possible, as that costs nothing. With ``offload``, the
-    host holds and updates optimizer states, at most ``host_gib`` GiB per GPU.
+    host holds and updates optimizer states, at most ``host_gib`` GiB per GPU. With ``zero_bubble``,
+    pipelines are tried with it, too.
     """
+    schedules = ZERO_BUBBLE if zero_bubble else ZERO_BUBBLE[:1]
     return [
         recipe
-        for layout in _layouts(model, task, system, gpus)
+        for plain in _layouts(model, task, system, gpus)
+        for layout in (replace(plain, zero_bubble=n) for n in schedules)
         if layout_impossible_because(model, layout, task, system) is None
         for recipe in _recipes(layout, offload, host_gib)
         if trade_impossible_because(recipe, task) is None

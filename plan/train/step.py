@@ -16,7 +16,13 @@ from foretune.plan.train.exchanges import (
     replica_exchanges,
     stage_exchange,
 )
-from foretune.plan.train.recipe import Recipe, Recompute, TrainingTask, layers_per_stage
+from foretune.plan.train.recipe import (
+    Recipe,
+    Recompute,
+    TrainingLayout,
+    TrainingTask,
+    stage_layers,
+)
 from foretune.plan.train.training_memory import (
     OPTIMIZER_BYTES,
     StageParameters,
@@ -70,6 +76,7 @@ class _MicroBatchTimes:
 
     forward: float
     backward: float
+    weights: float
     recomputed: float
     first: float
     last: float
@@ -98,7 +105,7 @@ class TimedSteps:
                 tuple(
                     replica_exchanges(
                         recipe, task, stage_parameters(model, recipe.layout, 0),
-                        layers_per_stage(model, recipe.layout),
+                        stage_layers(model, recipe.layout)[0],
                     )
                 )
                 for recipe in recipes
@@ -147,27 +154,27 @@ class TimedSteps:
         model, system, task = self.model, self.system, self.task
         times = self._micro_batches[_micro_batch_key(recipe)]
         layout, count = recipe.layout, recipe.micro_batches(task)
-        share = layers_per_stage(model, layout) / model.layers
+        shares = [layers / model.layers for layers in stage_layers(model, layout)]
         repeats = {"none": 0.0, "selective": times.recomputed, "full": times.forward}
-        layers = calibration.slowdown * share * (times.forward + times.backward)
-        recompute_ms = calibration.slowdown * share * repeats[recipe.recompute]
-        exchange_ms = share * _exposed_layer_ms(recipe, task, times, calibration)
-        exchange_ms += calibration.exposed * _stage_exchange_ms(model, system, recipe, task)
-        stages = [layers + recompute_ms + exchange_ms] * layout.pp
+        layers_ms = calibration.slowdown * (times.forward + times.backward)
+        recompute_ms = calibration.slowdown * repeats[recipe.recompute]
+        exchange_ms = _exposed_layer_ms(recipe, task, times, calibration)
+        hop_ms = calibration.exposed * _stage_exchange_ms(model, system, recipe, task)
+        stages = [share * (layers_ms + recompute_ms + exchange_ms) + hop_ms for share in shares]
         first, last = calibration.slowdown * times.first, calibration.slowdown * times.last
         stages[0] += first
         stages[-1] += last
-        pipeline = pipeline_time(stages, count, layout.chunks)
-        busy = count * sum(stages) / layout.pp
-        end_ms = count * (first + last) / layout.pp
+        filling_ms = _filling_ms(layout, calibration.slowdown * times.weights / layout.pp)
+        mean = count / layout.pp
+        fullest_ms = max(shares) * layers_ms
         parts = {
-            "compute_ms": count * layers + end_ms,
-            "recompute_ms": count * recompute_ms,
-            "communication_ms": busy - count * (layers + recompute_ms) - end_ms,
-            "bubble_ms": pipeline.idle,
-            "replicas_ms": _exposed_replica_ms(recipe, replicas, calibration, layers, count),
+            "compute_ms": mean * (layers_ms + first + last),
+            "recompute_ms": mean * recompute_ms,
+            "communication_ms": mean * exchange_ms + count * hop_ms,
+            "bubble_ms": pipeline_time(stages, count, layout.chunks, filling_ms).idle,
+            "replicas_ms": _exposed_replica_ms(recipe, replicas, calibration, fullest_ms, count),
             "optimizer_ms": _optimizer_ms(
-                system, recipe, stage_parameters(model, layout, 0), layers * 2 / 3
+                system, recipe, stage_parameters(model, layout, 0), fullest_ms * 2 / 3
             ),
         }
         return {**parts, "step_ms": sum(parts.values())}
@@ -283,17 +290,30 @@ class PipelineTime:
     idle: float
 
 
-def pipeline_time(stages: Sequence[float], micro_batches: int, chunks: int = 1) -> PipelineTime:
+def _filling_ms(layout: TrainingLayout, weights_ms: float) -> float:
+    """Return how much of the bubble per other stage is filled by a stage's gradients of weights.
+
+    With passes of ``f`` forward, ``b`` for inputs and ``w`` for weights, one forward, one backward
+    waits ``f + b + w`` per other stage; zero bubble ``f + b - w``, or ``f + b - 2w`` with twice
+    the activations (Qi et al., arXiv:2401.10241, table 2).
+    """
+    return (layout.zero_bubble + 1) * weights_ms if layout.zero_bubble else 0.0
+
+
+def pipeline_time(
+    stages: Sequence[float], micro_batches: int, chunks: int = 1, filling: float = 0.0
+) -> PipelineTime:
     """Return the time of ``micro_batches`` micro-batches.
 
     With ``m`` micro-batches, ``p`` stages of equal time ``t`` take ``(m + (p - 1) / v) t`` with
     ``v`` chunks of layers per stage: a bubble of ``(p - 1) / (v m)`` (Narayanan et al.,
     arXiv:2104.04473). In general, the slowest stage is busy once started. The other stages' shares
-    for the first micro-batch, divided by ``chunks``, come before and after. ``stages`` has each
-    stage's forward and backward milliseconds.
+    for the first micro-batch, divided by ``chunks``, come before and after, less ``filling``
+    milliseconds each of other work. ``stages`` has each stage's forward and backward milliseconds.
     """
     slowest, pass_ms = max(stages), sum(stages)
-    total = micro_batches * slowest + (pass_ms - slowest) / chunks
+    waits = max((pass_ms - slowest) / chunks - (len(stages) - 1) * filling, 0.0)
+    total = micro_batches * slowest + waits
     return PipelineTime(total, total - micro_batches * pass_ms / len(stages))
 
 

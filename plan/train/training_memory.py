@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from foretune.plan.cost.memory import GIB
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.train.recipe import Recipe, TrainingLayout, TrainingTask, layers_per_stage
+from foretune.plan.train.recipe import Recipe, TrainingLayout, TrainingTask, stage_layers
 
 WEIGHT_BYTES, OPTIMIZER_BYTES = 2.0, 12.0
 """Bytes per parameter: its weight, and the optimizer's states including an fp32 weight."""
@@ -81,9 +81,11 @@ class StageParameters:
 def training_memory(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> TrainingMemory:
     """Return the memory of the fullest GPU.
 
-    The first stage has the most micro-batches in flight; the last has the logits.
+    The first stage has the most micro-batches in flight, the second may have more layers, and the
+    last has the logits.
     """
-    stages = {0, recipe.layout.pp - 1}
+    pp = recipe.layout.pp
+    stages = {0, min(1, pp - 1), pp - 1}
     found = [_stage_memory(model, recipe, task, stage) for stage in stages]
     return max(found, key=lambda memory: memory.total)
 
@@ -107,7 +109,7 @@ def stage_parameters(
 ) -> StageParameters:
     """Return the parameters of one rank of a stage."""
     weights, tp = model.weights(), layout.tp
-    share = layers_per_stage(model, layout) / model.layers
+    share = stage_layers(model, layout)[stage] / model.layers
     split = weights.attention + weights.mlp + weights.shared
     replicated = weights.replicated + weights.router + weights.norms
     tables = weights.embedding if stage == 0 else 0
@@ -123,8 +125,11 @@ def micro_batches_in_flight(layout: TrainingLayout, stage: int, micro_batches: i
 
     With one forward, one backward, a stage is ahead by the number of later stages. Interleaved
     stages start ``2 (pp - stage - 1) + (chunks - 1) pp`` chunks before their first backward pass.
+    With zero bubble, every stage keeps as many as the first, or twice as many.
     """
     pp, chunks = layout.pp, layout.chunks
+    if layout.zero_bubble:
+        return min(layout.zero_bubble * pp, micro_batches)
     if chunks == 1:
         return min(pp - stage, micro_batches)
     in_flight = (2 * (pp - stage - 1) + (chunks - 1) * pp + 1) / chunks
@@ -175,7 +180,7 @@ def _share(stage_params: StageParameters, layout: TrainingLayout, split: bool) -
 
 
 def _activations(model: ModelDescription, recipe: Recipe, task: TrainingTask, stage: int) -> float:
-    layout, layers = recipe.layout, layers_per_stage(model, recipe.layout)
+    layout, layers = recipe.layout, stage_layers(model, recipe.layout)[stage]
     in_flight = micro_batches_in_flight(layout, stage, recipe.micro_batches(task))
     stored, full = (f(model, recipe, task) for f in (stored_activations, layer_activations))
     total = in_flight * layers * stored + (full - stored)
@@ -194,7 +199,7 @@ def _buffers(
     layout = recipe.layout
     if layout.gpus == 1:
         return 0.0
-    layer = stage_params.projections / layers_per_stage(model, layout)
+    layer = stage_params.projections / stage_layers(model, layout)[0]
     # At most all remote parameters can be gathered.
     remote = stage_params.dense + stage_params.experts - _share(stage_params, layout, True)
     gathered = WEIGHT_BYTES * min(GATHERED_LAYERS * layer, remote) if recipe.zero >= 3 else 0.0

@@ -38,6 +38,8 @@ SELECTIVE_RECOMPUTE = {
 """Kind of attention -> operators that selective recomputation repeats."""
 LOSS_PASSES = 4.0
 """Passes over the logits: to fp32, maximum, sum of exponentials, gradient."""
+MAX_TABLE_TOKENS = 16384
+"""Tokens up to which experts were measured; more take proportionally longer."""
 BALANCED_ROUTING = "balanced"
 """Name of uniform routing in measured tables."""
 
@@ -46,12 +48,14 @@ BALANCED_ROUTING = "balanced"
 class MicroBatch:
     """Operators of one rank for one micro-batch in all layers.
 
-    ``recomputed`` is repeated by selective recomputation; ``first`` is the embedding, ``last`` the
-    output projection and the loss, each in both passes.
+    ``weights`` are the gradients of weights, a part of ``backward``. ``recomputed`` is repeated by
+    selective recomputation; ``first`` is the embedding, ``last`` the output projection and the
+    loss, each in both passes.
     """
 
     forward: OperatorList
     backward: OperatorList
+    weights: OperatorList
     recomputed: OperatorList
     first: OperatorList
     last: OperatorList
@@ -78,6 +82,7 @@ def micro_batch_operators(
     return MicroBatch(
         forward=OperatorList(forward),
         backward=OperatorList(list(_backward(forward))),
+        weights=OperatorList(list(_weight_gradients(forward))),
         recomputed=OperatorList([op for op in forward if op.name in recomputed_names]),
         first=OperatorList([table, *_backward([table])]),
         last=OperatorList([head, *_backward([head]), loss]),
@@ -149,16 +154,36 @@ def _experts(
     yield gemm(
         "router", "prefill", model.moe_layers, rank_tokens, model.experts, model.hidden, "bf16"
     )
+    groups = _expert_groups(model, layout.ep, rank_tokens)
+    ep, tokens = layout.ep // groups, rank_tokens * layout.ep / groups
+    repeats = max(tokens / MAX_TABLE_TOKENS, 1.0)
     problem = Problem(
-        tokens=rank_tokens * layout.ep,
+        tokens=tokens / repeats,
         hidden=model.hidden,
         intermediate=model.moe_intermediate,
         top_k=model.experts_per_token,
-        experts=model.experts,
+        experts=model.experts // groups,
         distribution=BALANCED_ROUTING,
     )
-    config = Configuration(format=table_name(task.formats.moe), tp=1, ep=layout.ep)
-    yield Operator("moe", problem, model.moe_layers, "prefill", config, "experts")
+    config = Configuration(format=table_name(task.formats.moe), tp=1, ep=ep)
+    yield Operator("moe", problem, repeats * model.moe_layers, "prefill", config, "experts")
+
+
+def _expert_groups(model: ModelDescription, ep: int, rank_tokens: float) -> int:
+    """Return in how many groups of ranks and experts to look a layer up.
+
+    With uniform routing, a rank does the same work if each group computes its own tokens with its
+    own experts. Without groups, a training batch has many times the tokens of any table.
+    """
+    groups = 1
+    while (
+        rank_tokens * ep / groups > MAX_TABLE_TOKENS
+        and ep % (2 * groups) == 0
+        and model.experts % (2 * groups) == 0
+        and model.experts // (2 * groups) >= 2 * model.experts_per_token
+    ):
+        groups *= 2
+    return groups
 
 
 def _casts(forward: Iterable[Operator], tp: int) -> list[Operator]:
@@ -180,6 +205,14 @@ def _gemm_backward(op: Operator) -> tuple[Operator, ...]:
     if op.name in SELECTIVE_RECOMPUTE["unfused"]:  # both factors are activations
         return inputs, weights
     return inputs, weights, added
+
+
+def _weight_gradients(forward: Iterable[Operator]) -> Iterator[Operator]:
+    for op in forward:
+        if op.kernel == "gemm" and op.name not in SELECTIVE_RECOMPUTE["unfused"]:
+            yield from _gemm_backward(op)[1:]
+        elif op.kernel == "moe":  # as many products for weights as for inputs
+            yield op
 
 
 def _backward(forward: Iterable[Operator]) -> Iterator[Operator]:

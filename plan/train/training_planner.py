@@ -45,11 +45,11 @@ class TrainingPlan:
 
     Attributes:
         task: the work of a step.
-        candidates: one row each: ``layout, tp, pp, dp, cp, ep, chunks, micro_batch, zero,
-            recompute, offload, offloaded_gib`` (optimizer states of the fullest GPU in host
-            memory), the columns of `predict_steps`, and the fullest GPU's ``memory_gib`` with its
-            parts ``weights_gib``, ``gradients_gib``, ``optimizer_gib``, ``activations_gib``,
-            ``buffers_gib``.
+        candidates: one row each: ``layout, tp, pp, dp, cp, ep, chunks, zero_bubble,
+            micro_batch, zero, recompute, offload, offloaded_gib`` (optimizer states of the fullest
+            GPU in host memory), the columns of `predict_steps`, and the fullest GPU's
+            ``memory_gib`` with its parts ``weights_gib``, ``gradients_gib``, ``optimizer_gib``,
+            ``activations_gib``, ``buffers_gib``.
         recipes_considered: number of recipes, including those that do not fit.
         price_per_hour: USD of all GPUs; NaN if unknown.
     """
@@ -63,6 +63,12 @@ class TrainingPlan:
     def best(self) -> "pd.Series[float]":
         """The fastest recipe."""
         return self.candidates.iloc[0]
+
+    @property
+    def distinct(self) -> pd.DataFrame:
+        """The candidates, each recipe with its fastest schedule only."""
+        recipe = ["tp", "pp", "dp", "cp", "ep", "micro_batch", "zero", "recompute", "offload"]
+        return self.candidates.drop_duplicates(recipe, ignore_index=True)
 
     @property
     def limited_by(self) -> str:
@@ -88,20 +94,24 @@ def plan_training(
     timers: StepTimerFactory,
     calibration: Calibration | None = None,
     offload: float = 0.0,
+    zero_bubble: bool = False,
 ) -> TrainingPlan:
     """Predict every way to train ``model`` on ``gpus`` GPUs of ``system``.
 
     Raises UsageError if the offload is negative, the GPU lacks the precision, the batch cannot be
     divided, or the model does not fit; the message suggests a fix. ``calibration`` is one of
     `SOFTWARE`, by default Megatron-LM's. ``offload`` is the maximum GiB of optimizer states per GPU
-    in host memory; with 0, all are offloaded if nothing fits otherwise.
+    in host memory; with 0, all are offloaded if nothing fits otherwise. ``zero_bubble`` tries
+    pipelines with it, too.
     """
     _check_precision(system, task)
     if not 0 <= offload < np.inf:
         raise UsageError(f"cannot offload {offload:g} GiB to host memory: give 0 or more")
-    recipes = possible_recipes(model, task, system, gpus)
+    recipes = possible_recipes(model, task, system, gpus, zero_bubble=zero_bubble)
     if offload:
-        recipes += possible_recipes(model, task, system, gpus, offload=True, host_gib=offload)
+        recipes += possible_recipes(
+            model, task, system, gpus, offload=True, host_gib=offload, zero_bubble=zero_bubble
+        )
     if not recipes:
         raise UsageError(_indivisible_message(model, system, gpus, task))
     recipes_considered = len(recipes)

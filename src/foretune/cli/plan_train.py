@@ -20,6 +20,10 @@ NOTES = (
     "formulas over measured operators, checked in benchmarks/plan_training.py",
     "pauses, checkpoints and failures are not counted",
 )
+ZERO_BUBBLE_NOTE = (
+    "zb1 and zb2: zero bubble within one and two times the activations (arXiv:2401.10241); "
+    "Megatron-LM itself has no such schedule, its fork sail-sg/zero-bubble-pipeline-parallelism has"
+)
 TOKENS = typer.Option(0.0, help="Tokens to train on; adds days and cost.", show_default=False)
 FORMATS = typer.Option(
     "bf16/fp32",
@@ -30,6 +34,11 @@ SOFTWARE = typer.Option(
 )
 OVERLAP = typer.Option(
     False, "--overlap", help="Overlap tensor-parallel communication with matrix products."
+)
+ZERO_BUBBLE = typer.Option(
+    False,
+    "--zero-bubble",
+    help="Also fill pipelines' bubbles with weights' gradients, where the software can (zb1, zb2).",
 )
 OFFLOAD = typer.Option(
     0.0,
@@ -50,6 +59,7 @@ def train(
     formats: str = FORMATS,
     software: str = SOFTWARE,
     overlap: bool = OVERLAP,
+    zero_bubble: bool = ZERO_BUBBLE,
     offload: float = OFFLOAD,
     operators: Path = plan_options.OPERATORS,
     prices: Path = plan_options.PRICES,
@@ -78,10 +88,10 @@ def train(
     }  # fmt: skip
     task = TrainingTask(batch, sequence, **kinds)
     training_plan = plan_training(
-        described, hardware, gpus, task, clocks, SOFTWARE[software], offload
+        described, hardware, gpus, task, clocks, SOFTWARE[software], offload, zero_bubble
     )
     output = Output(options.root_options(context).as_json)
-    shown = training_plan.candidates.head(top)
+    shown = training_plan.distinct.head(top)
     output.table(
         f"training {described.name} on {gpus} × {hardware.name}, {batch} × {sequence} tokens, "
         f"{precision}",
@@ -93,6 +103,7 @@ def train(
         output.say(line)
     notes = [
         *NOTES,
+        *([ZERO_BUBBLE_NOTE] if shown["zero_bubble"].any() else []),
         *_host(shown, hardware),
         *_unmeasured(hardware.name, tables.systems if tables else None),
     ]
@@ -154,8 +165,8 @@ def _sentences(training_plan: "TrainingPlan", tokens: float) -> list[str]:
         f"GiB of the fullest GPU: {parts}{offloaded}",
         f"apart from computing, it waits most for {STEP_PARTS[limit]}: {share} of the step",
     ]
-    if len(training_plan.candidates) > 1:
-        gap = training_plan.candidates["step_ms"][1] / best["step_ms"] - 1
+    if len(training_plan.distinct) > 1:
+        gap = training_plan.distinct["step_ms"][1] / best["step_ms"] - 1
         lines.append(f"the next recipe is {percent(gap)} behind")
     if tokens > 0:
         price = training_plan.cost(tokens)

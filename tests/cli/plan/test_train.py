@@ -37,6 +37,21 @@ def test_software_and_overlap_count(capsys):
     assert run_json(capsys, *TRAIN, "--formats", "bf16/bf16")["best"]["step_ms"] <= step
 
 
+def test_zero_bubble_is_planned_if_asked_for(capsys):
+    deep = [*TRAIN, "--top", "200", "--batch", "32"]
+    plain, filled = run_json(capsys, *deep), run_json(capsys, *deep, "--zero-bubble")
+    assert {row["zero_bubble"] for row in plain["candidates"]} == {0}
+    assert {row["zero_bubble"] for row in filled["candidates"]} > {0}
+    assert filled["best"]["step_ms"] <= plain["best"]["step_ms"]
+    assert any("zb1 and zb2" in note for note in filled["notes"])
+
+
+def test_each_recipe_is_shown_with_its_fastest_schedule(capsys):
+    rows = run_json(capsys, *TRAIN, "--top", "50")["candidates"]
+    names = ("tp", "pp", "dp", "cp", "ep", "micro_batch", "zero", "recompute", "offload")
+    assert len({tuple(row[name] for name in names) for row in rows}) == len(rows) == 50
+
+
 def test_the_host_holds_what_it_may(capsys):
     few = [*TRAIN, "--gpus", "4", "--batch", "16", "--sequence", "2048", "--top", "2"]
     assert main([*few, "--offload", "100"]) == 0

@@ -10,9 +10,9 @@ from foretune.plan.train.recipe import (
     Recipe,
     TrainingLayout,
     TrainingTask,
-    layers_per_stage,
     layout_impossible_because,
     possible_recipes,
+    stage_layers,
     trade_impossible_because,
 )
 
@@ -32,6 +32,9 @@ def impossible_because(model, recipe, task, system):
         (TrainingLayout(tp=8), {}, "4 heads with 2 key heads cannot be split over tp=8"),
         (TrainingLayout(pp=4), {}, "2 layers do not fill 4 stages of 1 chunks"),
         (TrainingLayout(chunks=2), {}, "interleaving needs several stages"),
+        (TrainingLayout(pp=2, zero_bubble=3), {}, "1 or 2 times the activations, not 3"),
+        (TrainingLayout(zero_bubble=1), {}, "several stages of one chunk"),
+        (TrainingLayout(pp=2, zero_bubble=1), {"recompute": "full"}, "full recomputation drops"),
         (TrainingLayout(dp=3), {}, "a batch of 32 is not a multiple of dp x micro-batch = 3"),
         (TrainingLayout(dp=2), {"micro_batch": 32}, "not a multiple of dp x micro-batch = 64"),
         (TrainingLayout(ep=2), {}, "a stage are not a multiple of ep=2"),
@@ -85,7 +88,7 @@ def test_chunks_fill_stages_with_the_tables():
     """Llama 3.1 405B has 126 layers: with the tables they fill 8 stages of 8 chunks."""
     model = describe_model("meta-llama/Meta-Llama-3.1-405B")
     layout = TrainingLayout(tp=8, pp=8, cp=2, dp=8, chunks=8)
-    assert layers_per_stage(model, layout) == 16
+    assert stage_layers(model, layout) == [15, *[16] * 6, 15]
     found = possible_recipes(model, TrainingTask(512, 8192, "fp8"), H100, 1024)
     assert layout in {recipe.layout for recipe in found}
 
@@ -93,6 +96,7 @@ def test_chunks_fill_stages_with_the_tables():
 def test_names():
     assert str(TrainingLayout()) == "one GPU"
     assert str(TrainingLayout(tp=2, dp=4)) == "tp2 dp4"
+    assert str(TrainingLayout(pp=4, zero_bubble=1)) == "pp4 zb1"
 
 
 @pytest.mark.parametrize("numbers", [(0, 1), (1, 0)])

@@ -145,6 +145,8 @@ def test_micro_batches_in_flight():
     assert micro_batches_in_flight(plain, 0, 2) == 2
     assert micro_batches_in_flight(chunked, 0, 8) == 4 + 3 / 2
     assert micro_batches_in_flight(chunked, 3, 8) == 5 / 2
+    filled = replace(plain, zero_bubble=2)
+    assert [micro_batches_in_flight(filled, stage, n) for stage, n in ((0, 8), (3, 6))] == [8, 6]
 
 
 MODELS = ("Qwen/Qwen3-8B", "deepseek-ai/DeepSeek-V3", "Qwen/Qwen3-30B-A3B")

@@ -18,7 +18,13 @@ from foretune.plan.train.exchanges import (
     replica_exchanges,
     stage_exchange,
 )
-from foretune.plan.train.recipe import Recipe, TrainingLayout, TrainingTask, possible_recipes
+from foretune.plan.train.recipe import (
+    Recipe,
+    TrainingLayout,
+    TrainingTask,
+    possible_recipes,
+    stage_layers,
+)
 from foretune.plan.train.step import (
     Calibration,
     _optimizer_ms,
@@ -47,6 +53,48 @@ def test_a_bubble_of_equal_stages():
     chunked = pipeline_time([2.0] * 4, 8, chunks=3)
     assert chunked.idle / 16.0 == pytest.approx(3 / 24)
     assert pipeline_time([5.0], 7).idle == 0
+
+
+def test_weights_gradients_fill_the_bubble():
+    """Qi et al., table 2: passes of 1, 1.5 and 0.5 wait (p - 1)(f + b - w), less w with 2x."""
+    whole = pipeline_time([3.0] * 4, 8).idle
+    once, twice = (pipeline_time([3.0] * 4, 8, filling=n * 0.5).idle for n in (2, 3))
+    assert (whole, once, twice) == (9.0, 3 * (1 + 1.5 - 0.5), 3 * (1 + 1.5 - 2 * 0.5))
+    assert pipeline_time([3.0] * 4, 8, filling=5.0).idle == 0
+
+
+def test_zero_bubble_is_faster_and_nothing_else():
+    model, task = describe_model("meta-llama/Meta-Llama-3.1-70B"), TrainingTask(32, 4096)
+    layouts = [TrainingLayout(tp=8, pp=8, zero_bubble=n) for n in (0, 1, 2)]
+    table = steps(model, [Recipe(layout) for layout in layouts], task)
+    assert list(table["bubble_ms"].rank()) == [3, 2, 1]
+    assert table["compute_ms"].nunique() == table["communication_ms"].nunique() == 1
+
+
+def test_stages_with_tables_have_fewer_layers():
+    """22 layers on 8 stages: the ends, which have the tables, have two layers, the others three."""
+    model = replace(describe_model("Qwen/Qwen3-8B"), layers=22)
+    layout = TrainingLayout(pp=8)
+    assert stage_layers(model, layout) == [2, *[3] * 6, 2]
+    assert stage_layers(replace(model, layers=20), TrainingLayout(pp=4, chunks=3)) == [5] * 4
+    uneven = steps(model, [Recipe(layout)], TrainingTask(64, 1024))
+    even = steps(replace(model, layers=24), [Recipe(layout)], TrainingTask(64, 1024))
+    assert uneven["bubble"][0] < even["bubble"][0]
+
+
+def test_experts_are_looked_up_within_the_tables():
+    model = describe_model("Qwen/Qwen3-235B-A22B")
+    recipe = Recipe(TrainingLayout(dp=64, ep=32), micro_batch=4)
+    (op,) = [
+        op
+        for op in micro_batch_operators(model, recipe, TrainingTask(256, 4096)).forward.items
+        if op.kernel == "moe"
+    ]
+    assert op.problem["tokens"] == 16384
+    assert op.problem["experts"] >= 2 * op.problem["top_k"]
+    # A rank has the same tokens and experts as if all exchanged theirs.
+    assert op.count / model.moe_layers * 16384 / op.config["ep"] == 4 * 4096
+    assert op.problem["experts"] / op.config["ep"] == model.experts / 32
 
 
 def test_a_slow_stage_sets_the_pace():
