@@ -33,6 +33,7 @@ from foretune.features.roofline import row_limits_ms
 from foretune.operator_package import installed_tables
 from foretune.plan import Formats, Layout, ModelDescription, describe_model, find_system
 from foretune.plan.cost.kinds import KINDS, family_of
+from foretune.plan.cost.operator import Part
 from foretune.plan.cost.power import (
     METERED_SYSTEMS,
     OperatorPower,
@@ -327,8 +328,8 @@ class Published:
         """Return watts without pauses, and at the published speed."""
         clock = clocks(find_system(self.system), "vllm")
         context = PROMPT + self.osl // 2
-        decode = Step(self.model, Layout(), Formats(), self.running, 1, context, "decode")
-        prefill = Step(self.model, Layout(), Formats(), 16, PROMPT, 0, "prefill")
+        decode = Step(self.model, Layout(), Formats(), Part(self.running, 1, context, "decode"))
+        prefill = Step(self.model, Layout(), Formats(), Part(16, PROMPT, 0, "prefill"))
         steps = clock.times([decode, prefill])
         power = OperatorPower(find_system(self.system).device, self.system)
         row = {

@@ -102,10 +102,13 @@ MAMBA_COLUMNS = {
 """Mamba-2 column -> the equivalent column of linear attention."""
 
 
-class _Recurrent(Family):
+class Recurrent(Family):
     """Columns: problem.op, batch, seq_len, num_k_heads, head_k_dim, num_v_heads, head_v_dim."""
 
     accepts_scalars = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return the convolution per channel, or the update and the reading of the state.
@@ -125,36 +128,20 @@ class _Recurrent(Family):
         return Cost(flops=tokens * flops, bytes_moved=moved, dtype="bf16")
 
 
-class GatedDelta(_Recurrent):
-    """The gated delta rule."""
-
-    name = "gdn"
-
-
-class KimiDelta(_Recurrent):
-    """Kimi's delta attention."""
-
-    name = "kda"
-
-
-class Mamba2(_Recurrent):
-    """State-space layers."""
-
-    name = "mamba2"
-
-
-RECURRENT: tuple[type[Family], ...] = (GatedDelta, KimiDelta, Mamba2)
+RECURRENT = ("gdn", "kda", "mamba2")
+"""The gated delta rule, Kimi's delta attention, and state-space layers."""
 
 
 def to_recurrent_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return an engine's table with the columns of `RECURRENT` and the kernel in ``problem.op``."""
+    """Return an engine's table with the columns of `Recurrent` and the kernel in ``problem.op``."""
     rows = rows.rename(columns=MAMBA_COLUMNS)
     convolves = rows["config.implementation"].astype(str).str.startswith("causal_conv1d")
     rows = rows.assign(**{"problem.op": np.where(convolves, *RECURRENT_OPS)})
     return rows[rows["problem.phase"].isin(PHASES)]
 
 
-PREFILL, DECODE = "dsa_context_module", "dsa_generation_module"
+MODULES = PREFILL, DECODE = "dsa_context_module", "dsa_generation_module"
+"""Kernels that are all of sparse attention in one piece."""
 MODELS = ("deepseek-ai/DeepSeek-V3.2", "zai-org/GLM-5", "zai-org/GLM-5-FP8")
 """Models in the tables. GLM-5.2 is left out: its layers share the selection of one layer."""
 SKIP_INDEXER = "skip_indexer"
@@ -181,18 +168,26 @@ INDEXER_DIM, TOP_K = 128, 2048
 """Elements of an indexer's key; selected keys."""
 
 
-class _SparseAttention(Family):
-    """Columns: problem.batch, heads, and shape, a name in `_SHAPES`."""
+class SparseAttention(Family):
+    """Columns: problem.batch, heads, seq_len and prefix_len or kv_len, shape (see `_SHAPES`)."""
 
     accepts_scalars = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
         """Return projections, scores of all keys, and products with the selected ones.
 
         Weights and cached values move once.
         """
-        batch, new, seen = self._tokens(problem)
-        heads, tokens = 1.0 * problem["heads"], batch * new
+        if self.name == DECODE:
+            new, seen = 1.0, 1.0 * problem["kv_len"]
+        else:
+            new = 1.0 * problem["seq_len"]
+            seen = problem.get("prefix_len", 0.0) + (new + 1.0) / 2.0
+        batch, heads = problem["batch"], 1.0 * problem["heads"]
+        tokens = batch * new
         kind = config.get("gemm_format", "bf16")
         hidden, queries, keys, values, scorers = (
             _size(problem["shape"], field.name) for field in fields(_Shape)
@@ -214,35 +209,9 @@ class _SparseAttention(Family):
             dtype=formats.compute_dtype(kind),
         )
 
-    def _tokens(self, problem: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-        """Return requests, new tokens of each, and the keys before a token."""
-        raise NotImplementedError
-
-
-class SparsePrefill(_SparseAttention):
-    """Columns also: problem.seq_len, prefix_len."""
-
-    name = PREFILL
-
-    def _tokens(self, problem: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-        new = 1.0 * problem["seq_len"]
-        return problem["batch"], new, problem.get("prefix_len", 0.0) + (new + 1.0) / 2.0
-
-
-class SparseDecode(_SparseAttention):
-    """Columns also: problem.kv_len."""
-
-    name = DECODE
-
-    def _tokens(self, problem: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-        return problem["batch"], 1.0, 1.0 * problem["kv_len"]
-
-
-MODULES: tuple[type[Family], ...] = (SparsePrefill, SparseDecode)
-
 
 def to_module_rows(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return an engine's table with the columns of `MODULES`, without other models."""
+    """Return an engine's table with the columns of `SparseAttention`, without other models."""
     rows = rows[rows["problem.model"].isin(MODELS)]
     rows = rows[~rows["config.implementation"].astype(str).str.contains(SKIP_INDEXER)]
     shapes = rows["problem.model"].astype(str).map(_SHAPE_OF_MODEL)

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import ceil
-from typing import Literal
 
 from foretune.plan.cost.attention import attention_operators
 from foretune.plan.cost.operator import (
@@ -26,23 +25,6 @@ ROUTING = "power_law_1.2"
 """How measured tables distribute tokens over experts to imitate real routers."""
 EXPERT_KINDS = {2: "plain", 3: "gated"}
 """Matrices of an expert -> its name in tables."""
-
-
-def step_operators(
-    model: ModelDescription,
-    layout: Layout,
-    formats: Formats,
-    batch: int,
-    new_tokens: int,
-    context: float,
-    phase: Literal["prefill", "decode"],
-) -> list[Operator]:
-    """Return what one rank runs in a step of requests with the same lengths.
-
-    ``batch`` counts requests per attention-DP group, ``new_tokens`` those computed per request (1
-    in a decode step), ``context`` cached tokens per request.
-    """
-    return mixed_operators(model, layout, formats, [Part(batch, new_tokens, context, phase)])
 
 
 def mixed_operators(

@@ -12,9 +12,9 @@ from foretune.collect.torch_operators import cannot_run
 from foretune.collect.torch_operators.measuring import distinct
 from foretune.device import Device
 from foretune.errors import UsageError
-from foretune.plan.cost.decoder import step_operators
+from foretune.plan.cost.decoder import mixed_operators
 from foretune.plan.cost.kinds import KINDS
-from foretune.plan.cost.operator import Operator
+from foretune.plan.cost.operator import Operator, Part
 from foretune.plan.cost.steps import operator_table
 from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.describe.description import ModelDescription
@@ -122,6 +122,7 @@ def _steps(
 ) -> Iterable[Operator]:
     for context in CONTEXTS:
         if tokens <= MAX_REQUESTS:
-            yield from step_operators(model, layout, formats, tokens, 1, context, "decode")
+            yield from mixed_operators(model, layout, formats, [Part(tokens, 1, context, "decode")])
         if tokens >= MIN_PROMPT_TOKENS:
-            yield from step_operators(model, layout, formats, 1, tokens, context, "prefill")
+            part = Part(1, tokens, context, "prefill")
+            yield from mixed_operators(model, layout, formats, [part])

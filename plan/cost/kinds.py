@@ -16,6 +16,8 @@ from foretune.plan.cost.attention_families import (
     LatentDecode,
     LatentPrefill,
     LatentProjection,
+    Recurrent,
+    SparseAttention,
 )
 from foretune.registry import load, registered
 
@@ -162,9 +164,13 @@ KINDS: dict[str, OperatorKind] = {
 }  # fmt: skip
 """Kernel -> its kind; other kernels use the roofline."""
 
-_PLAN_FAMILIES: tuple[type[Family], ...] = (
-    LatentPrefill, LatentDecode, LatentProjection, *RECURRENT, *MODULES,
-)  # fmt: skip
+_PLAN_FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        *(kind() for kind in (LatentPrefill, LatentDecode, LatentProjection)),
+        *map(Recurrent, RECURRENT), *map(SparseAttention, MODULES),
+    )
+}  # fmt: skip
 
 
 def with_expert_kind(rows: pd.DataFrame) -> pd.DataFrame:
@@ -192,7 +198,6 @@ def work_share(rows: pd.DataFrame) -> np.ndarray:
 
 def family_of(kernel: str) -> Family | None:
     """Return the family that computes the work of ``kernel``, or None."""
-    for family in _PLAN_FAMILIES:
-        if family.name == kernel:
-            return family()
+    if kernel in _PLAN_FAMILIES:
+        return _PLAN_FAMILIES[kernel]
     return load("families", kernel)() if kernel in registered("families") else None

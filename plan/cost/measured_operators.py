@@ -147,8 +147,6 @@ SPLIT_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of parts that an operator beyond the measured range may be split into."""
 MAX_TABLE_GAP = 0.75
 """Octaves between neighboring measurements inside a table; nearer points count as equal."""
-REPEAT_WIDTH = 0.03
-"""Half a 90 % interval of log time at a measurement: the repeatability."""
 
 
 @dataclass(frozen=True)
@@ -157,13 +155,11 @@ class OperatorEstimate:
 
     Attributes:
         log_ms: logarithm of the time.
-        width: half the 90 % interval of ``log_ms``.
         watts: mean power; NaN if not measured for such operators.
         distance: octaves to the nearest measurement.
     """
 
     log_ms: np.ndarray
-    width: np.ndarray
     watts: np.ndarray
     distance: np.ndarray
 
@@ -298,14 +294,12 @@ class MeasuredOperators:
         queries = rows.assign(**{column: reference[column] for column in same})
         predicted = predictor.predict(kind.round_up_to_tiles(queries))
         log_ms = np.log(predicted["time_ms"].to_numpy())
-        width = np.log(predicted["time_ms_high"].to_numpy()) - log_ms
         distance, nearest = self._tree(key).query(kind.coordinates(queries))
         exact = distance < EXACT_DISTANCE
         log_ms = np.where(exact, np.log(known["time_ms"].to_numpy())[nearest], log_ms)
-        width = np.where(exact, REPEAT_WIDTH, width * (1.0 + distance))
         watts = predicted.get("power_w", pd.Series(np.nan, predicted.index)).to_numpy()
         log_ms = log_ms + np.log(parts) + self._limit_correction(key, queries, limits)
-        return OperatorEstimate(log_ms, width, watts, distance)
+        return OperatorEstimate(log_ms, watts, distance)
 
     def _split_large(self, key: str, rows: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
         """Return operators beyond the measured range split into parts, and the numbers of parts.

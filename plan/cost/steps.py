@@ -2,14 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Literal, Protocol
 
 import numpy as np
 import pandas as pd
 
 from foretune.plan.cost.attention import attention_operators
 from foretune.plan.cost.attention_families import MODULES, RECURRENT, attention_modules
-from foretune.plan.cost.decoder import mixed_operators, phase_of, step_operators
+from foretune.plan.cost.decoder import mixed_operators, phase_of
 from foretune.plan.cost.measured_operators import RejectedRows
 from foretune.plan.cost.operator import Operator, Part
 from foretune.plan.cost.operator_predictor import TrainedPredictorCache
@@ -26,7 +25,7 @@ PARTS = ("projections", "attention", "experts", "communication", "rest")
 _PART_OF = {
     "gemm": 0,
     "attention_prefill": 1, "attention_decode": 1, "mla_prefill": 1, "mla_decode": 1,
-    "mla_bmm": 1, **{family.name: 1 for family in (*MODULES, *RECURRENT)},
+    "mla_bmm": 1, **dict.fromkeys((*MODULES, *RECURRENT), 1),
     "moe": 2,
     "all_reduce": 3, "all_gather": 3, "all_to_all": 3, "reduce_scatter": 3, "send_recv": 3,
 }  # fmt: skip
@@ -34,62 +33,26 @@ _REST = len(PARTS) - 1
 
 
 @dataclass(frozen=True)
-class SpeculativeStep:
-    """A verification step, and the draft steps before it.
-
-    ``draft_steps`` counts the tokens drafted one after the other.
-    """
-
-    verification: "Step"
-    draft: "Step"
-    draft_steps: int
-
-    def operators(self) -> list[Operator]:
-        """Return the operators of one rank."""
-        drafts = (replace(o, count=self.draft_steps * o.count) for o in self.draft.operators())
-        return [*self.verification.operators(), *drafts]
-
-
-@dataclass(frozen=True)
-class OperatorList:
-    """Operators timed together."""
-
-    items: Sequence[Operator]
-
-    def operators(self) -> Sequence[Operator]:
-        """Return the operators."""
-        return self.items
-
-
-class HasOperators(Protocol):
-    """Anything with operators."""
-
-    def operators(self) -> Sequence[Operator]:
-        """Return the operators of one rank."""
-
-
-@dataclass(frozen=True)
 class Step:
     """One step of a deployment in which all requests have the same lengths.
 
-    ``batch`` counts requests per attention-DP group; ``new_tokens`` are computed, and ``context``
-    tokens cached, per request.
+    ``draft`` is the drafter's step, which runs ``draft_steps`` times before this one.
     """
 
     model: ModelDescription
     layout: Layout
     formats: Formats
-    batch: int
-    new_tokens: int
-    context: int
-    phase: Literal["prefill", "decode"]
+    part: Part
+    draft: "Step | None" = None
+    draft_steps: int = 0
 
     def operators(self) -> list[Operator]:
-        """Return the operators of one rank."""
-        return step_operators(
-            self.model, self.layout, self.formats, self.batch, self.new_tokens, self.context,
-            self.phase,
-        )  # fmt: skip
+        """Return the operators of one rank, with attention as the sum of its parts."""
+        drafts = self.draft.operators() if self.draft else []
+        return [
+            *mixed_operators(self.model, self.layout, self.formats, [self.part]),
+            *(replace(operator, count=self.draft_steps * operator.count) for operator in drafts),
+        ]
 
 
 @dataclass(frozen=True)
@@ -140,12 +103,11 @@ class StepTimer:
         """Rows dropped from the measured tables read so far."""
         return self._operator_timer.rejected_rows
 
-    def operators(self, step: HasOperators) -> Sequence[Operator]:
+    def operators(self, step: Step) -> list[Operator]:
         """Return the operators of one rank in a step, see `mixed_operators`."""
-        if not isinstance(step, Step):
+        if step.draft:
             return step.operators()
-        part = Part(step.batch, step.new_tokens, step.context, step.phase)
-        return self.mixed_operators(step.model, step.layout, step.formats, [part])
+        return self.mixed_operators(step.model, step.layout, step.formats, [step.part])
 
     def mixed_operators(
         self, model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part]
@@ -163,15 +125,15 @@ class StepTimer:
         inside = {id(operator) for operator in pieces}
         return [op for op in operators if id(op) not in inside] + modules
 
-    def times(self, steps: Sequence[HasOperators]) -> pd.DataFrame:
-        """Return milliseconds and energy per step, one row each.
+    def times(self, steps: Sequence[Step | Sequence[Operator]]) -> pd.DataFrame:
+        """Return milliseconds and energy per step or list of operators, one row each.
 
         Columns: those of `PARTS`; ``total``; ``guessed``, the share of ``total`` that is
         extrapolated; ``compute_bound``, a share of ``total``; ``bound``, the roofline milliseconds;
         ``energy_mj`` of one rank's GPU, NaN without a known power limit; ``energy_guessed``, the
         share of energy whose power was not measured on this system.
         """
-        operators = [self.operators(step) for step in steps]
+        operators = [self.operators(s) if isinstance(s, Step) else s for s in steps]
         indices = self._lookup_indices([op for ops in operators for op in ops])
         step_of = np.repeat(np.arange(len(steps)), [len(ops) for ops in operators])
         count = np.array([op.count for ops in operators for op in ops], dtype=float)

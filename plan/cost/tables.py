@@ -19,9 +19,7 @@ from foretune.errors import RunTableError, UsageError
 from foretune.measurement import Status
 from foretune.operator_package import installed_tables
 from foretune.plan.cost.attention_families import (
-    DECODE,
     MODULES,
-    PREFILL,
     RECURRENT,
     to_module_rows,
     to_recurrent_rows,
@@ -36,8 +34,8 @@ COLLECTIVE_BACKENDS = ("nccl", "oneccl")
 OPERATIONS = (
     *(op for op, kernel in KERNELS.items() if kernel in KINDS or op in COLLECTIVE_BACKENDS),
     "mla_bmm",
-    *(family.name for family in MODULES),
-    *(family.name for family in RECURRENT),
+    *MODULES,
+    *RECURRENT,
 )
 
 
@@ -81,9 +79,9 @@ class EngineTables:
             versions = self._versions(op, kernel, system, backends)
             if versions:
                 rows = _with_device(_merge_versions(versions).assign(kernel=kernel), system)
-                if op in OPERATIONS[-len(RECURRENT) :]:
+                if op in RECURRENT:
                     return to_recurrent_rows(rows)
-                if op in (PREFILL, DECODE):
+                if op in MODULES:
                     return to_module_rows(rows)
                 return with_expert_kind(rows) if kernel == "moe" else rows
         return None

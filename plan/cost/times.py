@@ -27,8 +27,6 @@ MAX_INTERPOLATION_DISTANCE = 1.0
 """Octaves to the nearest measurement up to which a time counts as interpolated."""
 DEFAULT_EFFICIENCY = 0.7
 """Assumed share of peak rates without measurements."""
-ROOFLINE_WIDTH = 0.7
-BORROWED_WIDTH = 0.25
 SIMILAR_FORMATS = {
     "fp8": ("fp8_static", "fp8_block", "int8"),
     "fp8_block": ("fp8", "fp8_static", "int8"),
@@ -60,15 +58,13 @@ class OperatorTimes:
     """Times of operators, one entry per row.
 
     Attributes:
-        ms, low, high: milliseconds and their 90 % interval.
+        ms: milliseconds.
         source: one of `SOURCES`.
         watts: mean power; NaN if not measured here for such operators.
         bound_ms: roofline time; 0 if unknown.
     """
 
     ms: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
     source: np.ndarray
     watts: np.ndarray
     bound_ms: np.ndarray
@@ -117,8 +113,7 @@ class OperatorTimer:
         format of equal work (`EQUAL_COST_FORMATS`), as engines choose.
         """
         n = len(operators)
-        log_ms, width, watts = np.empty(n), np.empty(n), np.full(n, np.nan)
-        bound = np.empty(n)
+        log_ms, bound, watts = np.empty(n), np.empty(n), np.full(n, np.nan)
         source = np.full(n, 3, dtype=np.int8)
         queries: list[_Query] = []
         for kernel, index in operators.groupby("kernel", sort=False).indices.items():
@@ -129,7 +124,8 @@ class OperatorTimer:
             limits = np.log(row_limits_ms(family_of(str(kernel)), here))
             log_bounds = limits + np.log(work_share(rows))[:, None]
             bound[index] = np.exp(log_bounds).max(axis=1)
-            log_ms[index], width[index] = _roofline(log_bounds)
+            attainable_ms = np.exp(np.nan_to_num(log_bounds, nan=-30.0)).max(axis=1)
+            log_ms[index] = np.log(LAUNCH_MS + attainable_ms / DEFAULT_EFFICIENCY)
             queries += self._queries(str(kernel), rows, limits, index, fastest_format)
         self._load_predictors(queries)
         for query in queries:
@@ -138,14 +134,10 @@ class OperatorTimer:
             better = np.full(len(index), True)
             if query.only_if_faster:
                 better = answer[0] < log_ms[index]
-            columns: tuple[np.ndarray, ...] = log_ms, width, source, watts
+            columns: tuple[np.ndarray, ...] = log_ms, source, watts
             for values, new in zip(columns, answer, strict=True):
                 values[index[better]] = new[better]
-        ms, factor = np.exp(log_ms), np.exp(width)
-        return OperatorTimes(
-            ms, ms / factor, ms * factor, np.array(SOURCES)[source], watts,
-            np.nan_to_num(bound),
-        )  # fmt: skip
+        return OperatorTimes(np.exp(log_ms), np.array(SOURCES)[source], watts, np.nan_to_num(bound))
 
     @property
     def rejected_rows(self) -> list[RejectedRows]:
@@ -232,19 +224,14 @@ class OperatorTimer:
         self._predictors |= dict(zip(new, found, strict=True))
 
     def _answer(self, query: "_Query") -> tuple[np.ndarray, ...]:
-        """Return log times, half-widths, source indices, and watts."""
+        """Return log times, source indices, and watts."""
         table, key, exact_match = query.table, query.key, query.exact_match
         predictor = self._predictors[table.predictor_name(key)]
         estimate = table.estimate(key, query.rows, query.limits, predictor)
         near = np.where(estimate.distance < MAX_INTERPOLATION_DISTANCE, 1, 2)
         source = np.where(exact_match, np.where(estimate.distance < EXACT_DISTANCE, 0, near), 2)
         watts = estimate.watts if exact_match else np.full(len(source), np.nan)
-        return (
-            estimate.log_ms,
-            estimate.width + (0.0 if exact_match else BORROWED_WIDTH),
-            source,
-            watts,
-        )
+        return estimate.log_ms, source, watts
 
 
 @dataclass(frozen=True)
@@ -270,12 +257,6 @@ def _equal_cost_keys(kernel: str, key: str) -> list[str]:
     if kernel != "moe" or kind not in EQUAL_COST_FORMATS:
         return []
     return [f"{other}/{rest}" for other in EQUAL_COST_FORMATS if other != kind]
-
-
-def _roofline(limits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    bound = np.exp(np.nan_to_num(limits, nan=-30.0)).max(axis=1)
-    log_ms = np.log(LAUNCH_MS + bound / DEFAULT_EFFICIENCY)
-    return log_ms, np.full(len(limits), ROOFLINE_WIDTH)
 
 
 def _key_distance(wanted: Sequence[str], other: Sequence[str]) -> tuple[int, ...]:

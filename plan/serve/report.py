@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from foretune.plan.cost.memory import GIB
-from foretune.plan.cost.steps import PARTS, OperatorList
+from foretune.plan.cost.steps import PARTS
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Offload, Workload
@@ -376,7 +376,7 @@ def operator_breakdown(
     step = decode_step if phase == "decode" else prompt_step
     timer = timers(deployment.system, deployment.backend)
     operators = timer.operators(step(deployment))
-    times = timer.times([OperatorList([operator]) for operator in operators])
+    times = timer.times([[operator] for operator in operators])
     table = pd.DataFrame(
         {
             "operator": [operator.name for operator in operators],

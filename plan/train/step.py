@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 
 from foretune.device import Device, peak_rate
-from foretune.plan.cost.steps import OperatorList, StepTimer
+from foretune.plan.cost.operator import Operator
+from foretune.plan.cost.steps import StepTimer
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.system import System
 from foretune.plan.train.exchanges import (
@@ -109,7 +110,7 @@ class TimedSteps:
     def _look_up_micro_batches(self) -> dict[tuple[object, ...], _MicroBatchTimes]:
         """Return the times of every kind of micro-batch, looked up at once."""
         kinds = {_micro_batch_key(recipe): recipe for recipe in self.recipes}
-        works: list[OperatorList] = []
+        works: list[list[Operator]] = []
         groups: list[tuple[Exchange, ...]] = []
         for recipe in kinds.values():
             works += vars(micro_batch_operators(self.model, recipe, self.task)).values()
@@ -124,10 +125,7 @@ class TimedSteps:
     def _exchange_times(self, groups: Sequence[tuple[Exchange, ...]]) -> list[float]:
         """Return the milliseconds of each group of exchanges."""
         system = self.system
-        fast = [
-            OperatorList([e.operator() for e in group if e.fits_fast_domain(system)])
-            for group in groups
-        ]
+        fast = [[e.operator() for e in group if e.fits_fast_domain(system)] for group in groups]
         network_ms = [
             sum(e.network_ms(system) for e in group if not e.fits_fast_domain(system))
             for group in groups

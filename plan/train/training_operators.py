@@ -12,7 +12,6 @@ from math import ceil
 
 from foretune.plan.cost.attention import attention_operators
 from foretune.plan.cost.operator import Operator, Part, gemm, rowwise
-from foretune.plan.cost.steps import OperatorList
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import table_name
 from foretune.plan.describe.layout import Layout
@@ -50,11 +49,11 @@ class MicroBatch:
     output projection and the loss, each in both passes.
     """
 
-    forward: OperatorList
-    backward: OperatorList
-    recomputed: OperatorList
-    first: OperatorList
-    last: OperatorList
+    forward: list[Operator]
+    backward: list[Operator]
+    recomputed: list[Operator]
+    first: list[Operator]
+    last: list[Operator]
 
 
 def micro_batch_operators(
@@ -76,11 +75,11 @@ def micro_batch_operators(
     head = gemm("head", "prefill", 1, tokens, width, model.hidden, "bf16")
     loss = rowwise("elementwise", "loss", "prefill", LOSS_PASSES, tokens, width, tp)
     return MicroBatch(
-        forward=OperatorList(forward),
-        backward=OperatorList(list(_backward(forward))),
-        recomputed=OperatorList([op for op in forward if op.name in recomputed_names]),
-        first=OperatorList([table, *_backward([table])]),
-        last=OperatorList([head, *_backward([head]), loss]),
+        forward=forward,
+        backward=list(_backward(forward)),
+        recomputed=[op for op in forward if op.name in recomputed_names],
+        first=[table, *_backward([table])],
+        last=[head, *_backward([head]), loss],
     )
 
 

@@ -7,14 +7,14 @@ import numpy as np
 import pandas as pd
 
 from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, weight_bytes
+from foretune.plan.cost.operator import Part
 from foretune.plan.cost.power import OperatorPower
-from foretune.plan.cost.steps import PARTS, SpeculativeStep, Step, StepTimer
+from foretune.plan.cost.steps import PARTS, Step, StepTimer
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
 from foretune.plan.engine.simulator import Host
 from foretune.plan.serve.deployments.deployment import Deployment
 
-StepWork = Step | SpeculativeStep
 StepTimers = Callable[[System, str], StepTimer]
 """Returns the step timer of an engine on a system."""
 
@@ -195,14 +195,14 @@ def _engine_use(deployment: Deployment) -> str:
 
 def _step_times(
     deployments: Sequence[Deployment],
-    make_step: Callable[[Deployment], StepWork],
+    make_step: Callable[[Deployment], Step],
     timers: StepTimers,
 ) -> pd.DataFrame:
     """Return the times of the step that ``make_step`` returns for each deployment.
 
     Equal steps are timed once.
     """
-    by_system: dict[tuple[str, str], dict[StepWork, list[int]]] = {}
+    by_system: dict[tuple[str, str], dict[Step, list[int]]] = {}
     for i, deployment in enumerate(deployments):
         step_rows = by_system.setdefault((deployment.system.name, deployment.backend), {})
         step_rows.setdefault(make_step(deployment), []).append(i)
@@ -216,7 +216,7 @@ def _step_times(
     return pd.concat(parts).sort_index() if parts else pd.DataFrame()
 
 
-def decode_step(deployment: Deployment) -> StepWork:
+def decode_step(deployment: Deployment) -> Step:
     """Return a decode step through all pipeline stages, each with its own batch.
 
     With drafting, it yields several tokens (`Deployment.accepted_tokens`).
@@ -238,47 +238,42 @@ def _pipeline_host_ms(deployment: Deployment) -> float:
     return stages * host.step_time_ms(0.0, max(running // stages, 1), 0, running, 0)
 
 
-def _single_request_step(deployment: Deployment) -> StepWork:
+def _single_request_step(deployment: Deployment) -> Step:
     return _decode_with_batch(deployment, 1)
 
 
-def _decode_with_batch(deployment: Deployment, batch: int) -> StepWork:
+def _decode_with_batch(deployment: Deployment, batch: int) -> Step:
     context = int(deployment.workload.mean_context)
-    step = Step(
-        deployment.model, deployment.layout, deployment.formats, batch,
-        1 + deployment.drafted, context, "decode",
-    )  # fmt: skip
-    return _with_drafts(deployment, step, replace(step, new_tokens=1), deployment.drafted)
+    part = Part(batch, 1 + deployment.drafted, context, "decode")
+    draft = Part(batch, 1, context, "decode")
+    return _with_drafts(deployment, deployment.layout, part, draft, deployment.drafted)
 
 
-def _with_drafts(deployment: Deployment, step: Step, draft: Step, drafts_per_step: int) -> StepWork:
+def _with_drafts(
+    deployment: Deployment, layout: Layout, part: Part, draft: Part, draft_steps: int
+) -> Step:
     """Return a step together with its drafter's step, if any."""
-    drafts = deployment.speculation
+    step, drafts = Step(deployment.model, layout, deployment.formats, part), deployment.speculation
     if drafts is None:
         return step
-    drafter = replace(
-        draft, model=drafts.drafter(step.model), layout=drafts.layout(step.layout),
-        formats=drafts.formats(step.formats),
-    )  # fmt: skip
-    return SpeculativeStep(step, drafter, drafts_per_step)
+    drafter = Step(
+        drafts.drafter(step.model), drafts.layout(layout), drafts.formats(step.formats), draft
+    )
+    return replace(step, draft=drafter, draft_steps=draft_steps)
 
 
-def prompt_step(deployment: Deployment) -> StepWork:
+def prompt_step(deployment: Deployment) -> Step:
     """Return the prefill step of one prompt."""
     return _prefill_with_batch(deployment, 1)
 
 
-def _full_prefill_step(deployment: Deployment) -> StepWork:
+def _full_prefill_step(deployment: Deployment) -> Step:
     return _prefill_with_batch(deployment, _prompts_per_step(deployment))
 
 
-def _prefill_with_batch(deployment: Deployment, batch: int) -> StepWork:
-    workload = deployment.workload
-    step = Step(
-        deployment.model, _prefill_layout(deployment), deployment.formats, batch,
-        workload.new_tokens, workload.prefix, "prefill",
-    )  # fmt: skip
-    return _with_drafts(deployment, step, step, 1)
+def _prefill_with_batch(deployment: Deployment, batch: int) -> Step:
+    part = Part(batch, deployment.workload.new_tokens, deployment.workload.prefix, "prefill")
+    return _with_drafts(deployment, _prefill_layout(deployment), part, part, 1)
 
 
 def _prompts_per_step(deployment: Deployment) -> int:

@@ -176,8 +176,6 @@ def test_shapes_left_out_of_a_real_table(shared_data):
     times = clock.times(rows[out].drop(columns=["time_ms"]))
     error = np.abs(times.ms / rows["time_ms"][out] - 1.0)
     assert np.median(error) < 0.04
-    inside = (times.low <= rows["time_ms"][out]) & (rows["time_ms"][out] <= times.high)
-    assert inside.mean() > 0.8
 
 
 class _One(OperatorTables):

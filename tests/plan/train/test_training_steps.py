@@ -73,10 +73,10 @@ def test_operations_as_published(gpt_175b):
 
 def test_products_of_both_passes(small):
     found = micro_batch_operators(small, Recipe(TrainingLayout(tp=2), 3), TrainingTask(3, 10))
-    shapes = {op.name: op.problem for op in found.forward.items}
+    shapes = {op.name: op.problem for op in found.forward}
     assert shapes["mlp_up"] == {"M": 30, "N": 128, "K": 64}
     assert shapes["norm"]["rows"] == 15  # sequence-parallel
-    back = {op.name: op for op in found.backward.items}
+    back = {op.name: op for op in found.backward}
     assert back["mlp_up_input"].problem == {"M": 30, "N": 64, "K": 128}
     assert back["mlp_up_weight"].problem == {"M": 128, "N": 64, "K": 30}
     assert back["mlp_up_input"].count == 2
@@ -84,26 +84,26 @@ def test_products_of_both_passes(small):
     work = [
         sum(2 * o.problem["M"] * o.problem["N"] * o.problem["K"] * o.count
             for o in items if o.kernel == "gemm")
-        for items in (found.forward.items, found.backward.items)
+        for items in (found.forward, found.backward)
     ]  # fmt: skip
     assert work[1] == 2 * work[0]
-    assert {op.name for op in found.recomputed.items} == {"norm", "activation"}
+    assert {op.name for op in found.recomputed} == {"norm", "activation"}
 
 
 def test_unfused_attention_computes_all_scores(gpt_22b):
     task = TrainingTask(4, 2048, attention="unfused")
     found = micro_batch_operators(gpt_22b, Recipe(TrainingLayout(tp=8), 4), task)
-    names = {op.name: op for op in found.forward.items}
+    names = {op.name: op for op in found.forward}
     assert names["scores"].problem == {"M": 4 * 8 * 2048, "N": 2048, "K": 96}
     assert names["weighted"].problem == {"M": 4 * 8 * 2048, "N": 96, "K": 2048}
-    assert {op.name for op in found.recomputed.items} == {"scores", "softmax", "weighted"}
+    assert {op.name for op in found.recomputed} == {"scores", "softmax", "weighted"}
     assert "attention" not in names
 
 
 def test_pieces_of_sequences_share_the_scores():
     model, task = describe_model("Qwen/Qwen3-8B"), TrainingTask(1, 16384)
     whole, piece = (
-        {op.name: op for op in micro_batch_operators(model, recipe, task).forward.items}
+        {op.name: op for op in micro_batch_operators(model, recipe, task).forward}
         for recipe in (Recipe(), Recipe(TrainingLayout(cp=4)))
     )
     assert piece["attention"].problem == whole["attention"].problem
@@ -113,11 +113,11 @@ def test_pieces_of_sequences_share_the_scores():
 
 def test_casts_come_with_eight_bits(small):
     narrow = micro_batch_operators(small, Recipe(), TrainingTask(1, 16, "fp8"))
-    casts = [op for op in narrow.forward.items if op.name == "cast"]
-    products = [o for o in narrow.forward.items if o.config.get("format") == "fp8"]
+    casts = [op for op in narrow.forward if op.name == "cast"]
+    products = [o for o in narrow.forward if o.config.get("format") == "fp8"]
     assert len(casts) == len(products) == 4
     wide = micro_batch_operators(small, Recipe(), TrainingTask(1, 16))
-    assert not [op for op in wide.forward.items if op.name == "cast"]
+    assert not [op for op in wide.forward if op.name == "cast"]
 
 
 def test_exchanges_by_hand(small, sparse):
