@@ -44,7 +44,7 @@ from foretune.plan.cost.power import (
 from foretune.plan.cost.steps import Step, StepTimerFactory
 from foretune.plan.cost.tables import OperatorTables, default_folders
 from foretune.plan.cost.times import OperatorTimer
-from foretune.plan.serve.deployments.serving import UNMODELED_ACTIVE_SHARE, deployment_power
+from foretune.plan.serve.deployments.analytic import UNMODELED_ACTIVE_SHARE, deployment_power
 
 FORMS = Path(__file__).resolve().parents[1] / "plan" / "cost" / "power.csv"
 LEAST_BANDWIDTH = 0.5

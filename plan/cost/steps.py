@@ -6,9 +6,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 import pandas as pd
 
-from foretune.plan.cost.attention import attention_operators
-from foretune.plan.cost.attention_families import MODULES, RECURRENT, attention_modules
-from foretune.plan.cost.decoder import mixed_operators, phase_of
+from foretune.plan.cost.decoder import attention_operators, mixed_operators, phase_of
+from foretune.plan.cost.kinds import MODULES, RECURRENT, attention_modules
 from foretune.plan.cost.measured_operators import RejectedRows
 from foretune.plan.cost.operator import Operator, Part
 from foretune.plan.cost.operator_predictor import TrainedPredictorCache

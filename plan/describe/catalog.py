@@ -10,11 +10,13 @@ from pathlib import Path
 
 from foretune.errors import MissingExtra, UnknownName, UsageError
 from foretune.operator_package import package_folder
-from foretune.plan.describe.checkpoint import FORMAT_OF_SUFFIX, FOUR_BIT_FORMATS, format_in_name
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.huggingface import (
     CONFIG_FILE,
+    FORMAT_OF_SUFFIX,
+    FOUR_BIT_FORMATS,
     QUANTIZATION_FILE,
+    format_in_name,
     read_config,
     read_folder,
     read_json,

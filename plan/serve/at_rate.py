@@ -43,17 +43,12 @@ class LoadPoint:
 class LoadCurve:
     """A replica's latencies at any load, interpolated between planned loads.
 
-    ``in_flight`` must ascend; ``osl`` is the number of tokens of an answer.
+    ``loads`` are its rows of a plan; ``osl`` is the number of tokens of an answer.
     """
 
-    def __init__(
-        self,
-        in_flight: np.ndarray,
-        ttft_ms: np.ndarray,
-        tpot_ms: np.ndarray,
-        osl: int,
-        requirements: Requirements,
-    ) -> None:
+    def __init__(self, loads: pd.DataFrame, osl: int, requirements: Requirements) -> None:
+        table = loads.sort_values("batch")[["batch", "ttft_ms", "tpot_ms"]]
+        in_flight, ttft_ms, tpot_ms = table.to_numpy(dtype=float).T
         last = int(in_flight[-1])
         numbers = np.arange(1, last + 1)
         log_in_flight = np.log(in_flight)
@@ -104,21 +99,13 @@ class LoadCurve:
 
 IDENTITY = ["system", "formats", "tp", "pp", "dp", "ep", "prefill", "workers", "offload_gib"]
 """Columns that identify a deployment regardless of its load."""
-LATENCIES = ("ttft_ms", "tpot_ms")
-
-
-def load_curve(loads: pd.DataFrame, osl: int, requirements: Requirements) -> LoadCurve:
-    """Return a replica's latencies at any load, interpolated from its rows of a plan."""
-    table = loads.sort_values("batch")[["batch", *LATENCIES]]
-    batch, ttft_ms, tpot_ms = table.to_numpy(dtype=float).T
-    return LoadCurve(batch, ttft_ms, tpot_ms, osl, requirements)
 
 
 def at_rate(table: pd.DataFrame, rate: float, osl: int, requirements: Requirements) -> pd.DataFrame:
     """Return one row per deployment and number of replicas that sustain a request rate.
 
     Raises UsageError if none does. ``table`` has deployments at all loads, from
-    `foretune.plan.serve.prediction.predict`; ``rate`` is in requests per second of all replicas.
+    `foretune.plan.serve.candidates.predict`; ``rate`` is in requests per second of all replicas.
     """
     rows = [
         row
@@ -147,7 +134,7 @@ def _replica_rows(
     loads: pd.DataFrame, rate: float, osl: int, requirements: Requirements
 ) -> Sequence[pd.Series]:
     """Return a deployment's row for each number of replicas that sustains the rate."""
-    curve, largest = load_curve(loads, osl, requirements), loads.loc[loads["batch"].idxmax()]
+    curve, largest = LoadCurve(loads, osl, requirements), loads.loc[loads["batch"].idxmax()]
     rows = []
     for replicas in range(1, int(largest["replicas"]) + 1):
         load = curve.at(rate / replicas)

@@ -10,23 +10,23 @@ import pandas as pd
 
 from foretune.errors import UsageError
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, rank_memory
-from foretune.plan.describe.accuracy import AccuracyResult
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import Formats
+from foretune.plan.describe.formats import AccuracyResult, Formats
 from foretune.plan.describe.layout import legal_layouts
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Offload, Speculation, Workload
 from foretune.plan.serve.at_rate import (
     IDENTITY,
     MIN_GOODPUT_SHARE,
+    LoadCurve,
     at_rate,
     fewest_replicas,
-    load_curve,
 )
 from foretune.plan.serve.candidates import (
     Candidate,
     candidate_deployments,
     one_pool_candidates,
+    predict,
     supported_formats,
     two_pool_candidates,
 )
@@ -36,13 +36,13 @@ from foretune.plan.serve.deployments.correction import (
     MIN_PROBABILITY,
     LatencyPredictor,
     Metric,
-    probability_better,
+    log_metric,
+    pairwise_better,
     probability_within,
 )
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.engine_support import unsupported_offload
 from foretune.plan.serve.launching import unsupported_system
-from foretune.plan.serve.prediction import predict
 from foretune.plan.serve.requirements import GOALS, Requirements
 from foretune.result import Result
 from foretune.search.pareto import pareto_front
@@ -185,7 +185,7 @@ class Plan(Result):
             return np.nan
         loads = self.candidates[(self.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)]
         osl = self.deployment(best).workload.osl
-        return float(best["replicas"] * load_curve(loads, osl, self.requirements).goodput())
+        return float(best["replicas"] * LoadCurve(loads, osl, self.requirements).goodput())
 
     @cached_property
     def best_extrapolated(self) -> pd.Series | None:
@@ -381,7 +381,7 @@ def _probability_best(plan: Plan, timers: StepTimers, correction: LatencyPredict
     if runner_up is None or plan.best["good"] == plan.best["good"]:
         return None
     rows = analytic_times([plan.deployment(row) for row in (plan.best, runner_up)], timers)
-    return float(probability_better(correction, rows, 0, metric)[1])
+    return float(pairwise_better(*log_metric(correction, rows, metric))[0, 1])
 
 
 def _best_row(rows: pd.DataFrame, requirements: Requirements) -> pd.Series:

@@ -72,7 +72,6 @@ class TrainingTask:
 
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
-ZERO_STAGES = (0, 1, 2, 3)
 
 
 @dataclass(frozen=True, order=True)
@@ -160,95 +159,26 @@ def layers_per_stage(model: ModelDescription, layout: TrainingLayout) -> int:
     return layout.chunks * -(-model.layers // (layout.pp * layout.chunks))
 
 
-def layout_impossible_because(
-    model: ModelDescription, layout: TrainingLayout, task: TrainingTask, system: System
-) -> str | None:
-    """Return why a model does not allow a layout; None if it does."""
-    if min(vars(layout).values()) < 1:
-        return "degrees of parallelism must be positive"
-    if model.has_mixed_layers:
-        return "training is planned only for models with equal layers"
-    return (
-        _tensor(model, layout, system)
-        or _experts(model, layout)
-        or _stages(model, layout)
-        or _sequences(model, layout, task)
-    )
-
-
-def trade_impossible_because(recipe: Recipe, task: TrainingTask) -> str | None:
-    """Return why the other settings do not fit the layout; None if they do."""
-    if recipe.micro_batch < 1:
-        return "a micro-batch needs at least one sequence"
-    if recipe.zero not in ZERO_STAGES:
-        return f"ZeRO has no stage {recipe.zero}"
-    return _batch(recipe, task) or _sharding(recipe)
-
-
-def _tensor(model: ModelDescription, layout: TrainingLayout, system: System) -> str | None:
+def is_possible_layout(model: ModelDescription, layout: TrainingLayout, task: TrainingTask) -> bool:
+    """Return whether heads, widths, experts and sequences can be split like this."""
     tp, linear = layout.tp, model.linear
-    if tp > system.fast_domain_gpus:
-        return f"tp={tp} exceeds the {system.fast_domain_gpus} GPUs joined by fast links"
-    if model.heads % tp or (model.kv_heads % tp and tp % model.kv_heads):
-        return f"{model.heads} heads with {model.kv_heads} key heads cannot be split over tp={tp}"
-    if linear and (linear.key_heads % tp or linear.value_heads % tp):
-        return f"{linear.key_heads} linear-attention heads cannot be split over tp={tp}"
-    for width in (model.intermediate if model.mlp_layers else 0, model.shared_width):
-        if width % tp:
-            return f"an MLP {width} wide cannot be split over tp={tp}"
-    return None
-
-
-def _experts(model: ModelDescription, layout: TrainingLayout) -> str | None:
-    if layout.ep == 1:
-        return None
-    if not model.is_moe:
-        return "a dense model has no experts to divide"
-    if model.experts % layout.ep:
-        return f"{model.experts} experts cannot be divided over ep={layout.ep}"
-    if layout.stage_ranks % layout.ep:
-        return f"the {layout.stage_ranks} ranks of a stage are not a multiple of ep={layout.ep}"
-    return None
-
-
-def _stages(model: ModelDescription, layout: TrainingLayout) -> str | None:
-    if layout.pp * layout.chunks > model.layers:
-        return f"{model.layers} layers do not fill {layout.pp} stages of {layout.chunks} chunks"
-    if layout.chunks > 1 and layout.pp == 1:
-        return "interleaving needs several stages"
-    return None
-
-
-def _sequences(model: ModelDescription, layout: TrainingLayout, task: TrainingTask) -> str | None:
-    if layout.cp == 1:
-        return None
-    if task.attention != "flash" or model.linear:
-        return "context parallelism needs flash attention in every layer"
+    split = [model.heads, model.intermediate if model.mlp_layers else 0, model.shared_width]
+    split += [linear.key_heads, linear.value_heads] if linear else []
+    if any(size % tp for size in split) or (model.kv_heads % tp and tp % model.kv_heads):
+        return False
+    if layout.ep > 1 and model.experts % layout.ep:
+        return False
     # Each rank has an early and a late piece, which balances the number of keys.
-    if task.sequence % (2 * layout.cp):
-        return f"sequences of {task.sequence} cannot be cut into 2 x cp={2 * layout.cp} pieces"
-    return None
+    pieces_fit = task.attention == "flash" and not linear and not task.sequence % (2 * layout.cp)
+    return layout.cp == 1 or pieces_fit
 
 
-def _batch(recipe: Recipe, task: TrainingTask) -> str | None:
-    layout, each = recipe.layout, recipe.layout.dp * recipe.micro_batch
-    if task.batch % each:
-        return f"a batch of {task.batch} is not a multiple of dp x micro-batch = {each}"
-    if layout.chunks > 1 and recipe.micro_batches(task) % layout.pp:
-        return (
-            f"interleaving needs micro-batches ({recipe.micro_batches(task)}) in multiples of "
-            f"pp={layout.pp}"
-        )
-    return None
-
-
-def _sharding(recipe: Recipe) -> str | None:
+def is_possible(recipe: Recipe, task: TrainingTask) -> bool:
+    """Return whether the batch divides into micro-batches, in full rounds if chunks interleave."""
     layout = recipe.layout
-    if recipe.zero and max(layout.replicas, layout.expert_replicas) == 1:
-        return "ZeRO needs replicas to split states over"
-    if recipe.zero > 1 and layout.pp > 1:
-        return "ZeRO stages 2 and 3 sum gradients per micro-batch: use them without pipelines"
-    return None
+    if task.batch % (layout.dp * recipe.micro_batch):
+        return False
+    return layout.chunks == 1 or recipe.micro_batches(task) % layout.pp == 0
 
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
@@ -274,15 +204,16 @@ def possible_recipes(
     return [
         recipe
         for layout in _layouts(model, task, system, gpus)
-        if layout_impossible_because(model, layout, task, system) is None
+        if is_possible_layout(model, layout, task)
         for recipe in _recipes(layout, offload, host_gib)
-        if trade_impossible_because(recipe, task) is None
+        if is_possible(recipe, task)
     ]
 
 
 def _recipes(layout: TrainingLayout, offload: bool, host_gib: float) -> Iterator[Recipe]:
     single_replica = max(layout.replicas, layout.expert_replicas) == 1
-    stages = ZERO_STAGES[:1] if single_replica else ZERO_STAGES[1:]
+    # Stages 2 and 3 sum gradients per micro-batch, which pipelines do not.
+    stages = (0,) if single_replica else (1,) if layout.pp > 1 else (1, 2, 3)
     for micro_batch, zero, recompute in product(MICRO_BATCHES, stages, RECOMPUTE):
         yield Recipe(layout, micro_batch, zero, recompute, layout.tp > 1, offload, host_gib)
 

@@ -11,12 +11,6 @@ from foretune.plan.cost.operator import Operator
 from foretune.plan.cost.steps import StepTimer
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.system import System
-from foretune.plan.train.exchanges import (
-    Exchange,
-    layer_exchanges,
-    replica_exchanges,
-    stage_exchange,
-)
 from foretune.plan.train.recipe import Recipe, Recompute, TrainingTask, layers_per_stage
 from foretune.plan.train.training_memory import (
     OPTIMIZER_BYTES,
@@ -24,7 +18,13 @@ from foretune.plan.train.training_memory import (
     host_bytes,
     stage_parameters,
 )
-from foretune.plan.train.training_operators import micro_batch_operators
+from foretune.plan.train.training_operators import (
+    Exchange,
+    layer_exchanges,
+    micro_batch_operators,
+    replica_exchanges,
+    stage_exchange,
+)
 
 ADAM_BYTES = 34.0
 """Bytes per parameter that Adam moves: it reads the gradient (twice, first for its norm), weight

@@ -91,12 +91,16 @@ def plan_training(
 ) -> TrainingPlan:
     """Predict every way to train ``model`` on ``gpus`` GPUs of ``system``.
 
-    Raises UsageError if the offload is negative, the GPU lacks the precision, the batch cannot be
-    divided, or the model does not fit; the message suggests a fix. ``calibration`` is one of
-    `SOFTWARE`, by default Megatron-LM's. ``offload`` is the maximum GiB of optimizer states per GPU
-    in host memory; with 0, all are offloaded if nothing fits otherwise.
+    Raises UsageError if the offload is negative, the GPU lacks the precision, layers differ, the
+    batch cannot be divided, or the model does not fit; the message suggests a fix. ``calibration``
+    is one of `SOFTWARE`, by default Megatron-LM's. ``offload`` is the maximum GiB of optimizer
+    states per GPU in host memory; with 0, all are offloaded if nothing fits otherwise.
     """
-    _check_precision(system, task)
+    architecture = system.device.architecture
+    if task.precision == "fp8" and supported("fp8", architecture) != "native":
+        raise UsageError(f"{system.name} has no fp8 units: train in bf16")
+    if model.has_mixed_layers:
+        raise UsageError(f"{model.name}: training is planned only for models with equal layers")
     if not 0 <= offload < np.inf:
         raise UsageError(f"cannot offload {offload:g} GiB to host memory: give 0 or more")
     recipes = possible_recipes(model, task, system, gpus)
@@ -121,12 +125,6 @@ def plan_training(
     table = rows.join(steps).sort_values("step_ms", ignore_index=True, kind="stable")
     price = np.nan if system.price_per_hour is None else system.price_per_hour
     return TrainingPlan(task, table, recipes_considered, price * gpus)
-
-
-def _check_precision(system: System, task: TrainingTask) -> None:
-    architecture = system.device.architecture
-    if task.precision == "fp8" and supported("fp8", architecture) != "native":
-        raise UsageError(f"{system.name} has no fp8 units: train in bf16")
 
 
 def _fitting(memories: Sequence[TrainingMemory], system: System) -> list[int]:

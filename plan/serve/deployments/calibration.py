@@ -21,7 +21,7 @@ from foretune.plan.describe.formats import Formats, checkpoint_formats
 from foretune.plan.describe.layout import Layout, illegal_because
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
-from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times
+from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times, formula_latencies
 from foretune.plan.serve.deployments.correction import LatencyPredictor
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.deployments.group_process import (
@@ -30,7 +30,6 @@ from foretune.plan.serve.deployments.group_process import (
     GroupedGaussianProcess,
     deployment_points,
 )
-from foretune.plan.serve.deployments.serving import formula_latencies
 
 MIN_LINES = {"tpot_ms": 1, "ttft_ms": 8}
 """Lines from which a latency is shifted: with fewer, times to the first token get no better."""

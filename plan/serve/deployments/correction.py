@@ -30,7 +30,7 @@ from foretune.operator_package import package_folder
 from foretune.plan.cost.operator_predictor import TrainedPredictorCache
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
-from foretune.plan.serve.deployments.analytic import analytic_times
+from foretune.plan.serve.deployments.analytic import analytic_times, formula_latencies
 from foretune.plan.serve.deployments.group_process import (
     COMPONENTS,
     NOISE,
@@ -38,7 +38,6 @@ from foretune.plan.serve.deployments.group_process import (
     deployment_points,
 )
 from foretune.plan.serve.deployments.measured import read_measured_deployments
-from foretune.plan.serve.deployments.serving import formula_latencies
 from foretune.version import __version__
 
 TARGETS = ("tpot_ms", "ttft_ms")
@@ -247,21 +246,11 @@ def probability_below(values: np.ndarray) -> np.ndarray:
     return stdtr(DEGREES_OF_FREEDOM, values)
 
 
-def probability_better(
-    correction: LatencyPredictor, rows: pd.DataFrame, index: int, metric: Metric = "tokens_per_s"
-) -> np.ndarray:
-    """Return the probability that one deployment beats each other when measured (rows).
-
-    It is 0.5 for the deployment itself. Two layouts of one model share most of their error. Cost is
-    quadratic in the rows: pass a few hundred at most. ``rows`` come from `analytic_times`;
-    ``index`` is the position of the one deployment.
-    """
-    value, covariance = log_metric(correction, rows, metric)
-    return pairwise_better(value, covariance)[index]
-
-
 def pairwise_better(value: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """Return the probability that each value (rows) exceeds each other (columns)."""
+    """Return the probability that each value (rows) exceeds each other (columns) when measured.
+
+    Value and covariance are from `log_metric`. It is 0.5 on the diagonal.
+    """
     marginal = np.diag(covariance)
     variance = np.maximum(marginal[:, None] + marginal[None, :] - 2.0 * covariance, MIN_VARIANCE)
     return probability_below((value[:, None] - value[None, :]) / np.sqrt(variance))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from foretune.plan import Formats, Plan, Speculation, System
     from foretune.plan.cost.steps import StepTimerFactory
     from foretune.plan.describe.workload import Offload
-    from foretune.plan.engine.requests import Requests
+    from foretune.plan.engine.simulator import Requests
     from foretune.plan.serve.deployments.calibration import Calibration
     from foretune.plan.serve.deployments.correction import LatencyPredictor
     from foretune.plan.serve.deployments.deployment import Deployment
@@ -211,7 +211,7 @@ def _check_combination(rate: float | None, pools: bool, kubernetes: Path | None)
 
 
 def _read_trace(path: Path | None) -> "Requests | None":
-    from foretune.plan.engine.requests import read_trace
+    from foretune.plan.engine.simulator import read_trace
 
     return read_trace(path) if path else None
 

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from foretune.plan import Formats, Layout, describe_model, find_system
-from foretune.plan.cost.attention_families import (
+from foretune.plan.cost.kinds import (
     DECODE,
     MODULES,
     PREFILL,

@@ -13,8 +13,8 @@ from foretune.device import find_device
 from foretune.features.families.gemm import Gemm
 from foretune.features.families.moe import Moe
 from foretune.plan import Formats, Layout, describe_model
-from foretune.plan.cost.attention_families import Recurrent
 from foretune.plan.cost.decoder import mixed_operators
+from foretune.plan.cost.kinds import Recurrent
 from foretune.plan.cost.memory import request_bytes
 from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import operator_table

@@ -12,12 +12,11 @@ from foretune.plan import Formats, Layout, Workload, describe_model, find_system
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, max_requests, rank_memory
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.workload import Offload
-from foretune.plan.serve.candidates import Candidate
+from foretune.plan.serve.candidates import Candidate, predict
 from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.explanation import notes, sentences
 from foretune.plan.serve.launching import launch
-from foretune.plan.serve.prediction import predict
 from foretune.plan.serve.report import Question, write_plan_report
 from foretune.plan.serve.saving import plan_to_json
 from foretune.plan.serve.simulation import simulate

@@ -15,7 +15,8 @@ from foretune.plan.serve.deployments.correction import (
     T_QUANTILE_95,
     TARGETS,
     LatencyPredictor,
-    probability_better,
+    log_metric,
+    pairwise_better,
 )
 from foretune.plan.serve.deployments.deployment import Deployment
 
@@ -48,9 +49,8 @@ def test_a_file_answers_as_what_was_saved(trained, tmp_path):
     strangers = rows.assign(model="other")
     for asked in (rows, strangers):
         pd.testing.assert_frame_equal(again.predict(asked), correction.predict(asked), rtol=1e-5)
-    assert probability_better(again, rows, 0) == pytest.approx(
-        probability_better(correction, rows, 0), abs=1e-4
-    )
+    one, other = (pairwise_better(*log_metric(c, rows, "tpot_ms")) for c in (again, correction))
+    assert one == pytest.approx(other, abs=1e-4)
     assert [p.name for p in path.parent.iterdir()] == ["correction.json"]
     json.loads(path.read_text(encoding="utf-8"))
 
