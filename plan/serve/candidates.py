@@ -36,8 +36,7 @@ from foretune.plan.serve.deployments.analytic import (
 from foretune.plan.serve.deployments.calibration import Calibration
 from foretune.plan.serve.deployments.correction import LatencyPredictor
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
-from foretune.plan.serve.engine_support import unsupported_formats
-from foretune.plan.serve.launching import unsupported_layout
+from foretune.plan.serve.launching import unsupported_formats, unsupported_layout
 
 CONCURRENCIES = (1, *(m for i in range(1, 10) for m in (2**i, 3 * 2 ** (i - 1))), 1024)
 """Requests in flight per attention-DP group to plan, within what memory holds. The largest number

@@ -41,8 +41,7 @@ from foretune.plan.serve.deployments.correction import (
     probability_within,
 )
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.engine_support import unsupported_offload
-from foretune.plan.serve.launching import unsupported_system
+from foretune.plan.serve.launching import unsupported_offload, unsupported_system
 from foretune.plan.serve.requirements import GOALS, Requirements
 from foretune.result import Result
 from foretune.search.pareto import pareto_front
