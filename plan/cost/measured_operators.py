@@ -7,7 +7,6 @@ time is capped, and counted too.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
@@ -149,21 +148,6 @@ MAX_TABLE_GAP = 0.75
 """Octaves between neighboring measurements inside a table; nearer points count as equal."""
 
 
-@dataclass(frozen=True)
-class OperatorEstimate:
-    """Estimates of operators, one entry each.
-
-    Attributes:
-        log_ms: logarithm of the time.
-        watts: mean power; NaN if not measured for such operators.
-        distance: octaves to the nearest measurement.
-    """
-
-    log_ms: np.ndarray
-    watts: np.ndarray
-    distance: np.ndarray
-
-
 class MeasuredOperators:
     """Measurements of one kernel with one engine on one system.
 
@@ -277,8 +261,11 @@ class MeasuredOperators:
 
     def estimate(
         self, key: str, rows: pd.DataFrame, limits: np.ndarray, predictor: OperatorPredictor
-    ) -> OperatorEstimate:
-        """Return the times of operators as if they had formats ``key``.
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the log times of operators as if they had formats ``key``, watts, and distances.
+
+        Watts are NaN if not measured for such operators; distances are octaves to the nearest
+        measurement.
 
         Args:
             key: formats with measurements.
@@ -299,7 +286,7 @@ class MeasuredOperators:
         log_ms = np.where(exact, np.log(known["time_ms"].to_numpy())[nearest], log_ms)
         watts = predicted.get("power_w", pd.Series(np.nan, predicted.index)).to_numpy()
         log_ms = log_ms + np.log(parts) + self._limit_correction(key, queries, limits)
-        return OperatorEstimate(log_ms, watts, distance)
+        return log_ms, watts, distance
 
     def _split_large(self, key: str, rows: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
         """Return operators beyond the measured range split into parts, and the numbers of parts.

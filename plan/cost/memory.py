@@ -15,7 +15,7 @@ import numpy as np
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import (
     Formats,
-    checkpoint_formats,
+    draft_formats,
     find_cache_format,
     find_format,
 )
@@ -42,9 +42,23 @@ ENGINE_BYTES, RANKS_BYTES = 0.25 * GIB, 2.12 * GIB
 """Bytes that an engine holds outside of PyTorch: on a single GPU, and with collectives."""
 
 
+class Memory:
+    """Bytes on the fullest rank, by use."""
+
+    @property
+    def total(self) -> Any:
+        """Sum in bytes."""
+        return sum(vars(self).values())
+
+    @property
+    def gib(self) -> Any:
+        """Sum in GiB."""
+        return self.total / GIB
+
+
 @dataclass(frozen=True)
-class RankMemory:
-    """Bytes on the fullest rank.
+class RankMemory(Memory):
+    """Bytes on the fullest rank while it serves.
 
     Attributes:
         weights: its share of the model.
@@ -57,16 +71,6 @@ class RankMemory:
     kv_cache: float
     activations: float
     engine: float
-
-    @property
-    def total(self) -> float:
-        """Sum in bytes."""
-        return self.weights + self.kv_cache + self.activations + self.engine
-
-    @property
-    def gib(self) -> float:
-        """Sum in GiB."""
-        return self.total / GIB
 
 
 def rank_memory(
@@ -130,17 +134,11 @@ def weight_bytes(model: ModelDescription, layout: Layout, formats: Formats) -> f
     """Return the weight bytes per rank of the fullest stage."""
     draft_model = model.draft_model
     drafts = (
-        _stage_bytes(draft_model, Layout(layout.tp), _draft_formats(draft_model, formats), 0)
+        _stage_bytes(draft_model, Layout(layout.tp), draft_formats(draft_model, formats), 0)
         if draft_model
         else 0.0
     )
     return drafts + max(_stage_bytes(model, layout, formats, stage) for stage in range(layout.pp))
-
-
-def _draft_formats(draft_model: ModelDescription, formats: Formats) -> Formats:
-    """Return a draft model's formats: as published, with the main model's cache format."""
-    published = checkpoint_formats(draft_model)
-    return Formats(published.weights, kv=formats.kv, moe=published.moe)
 
 
 def stage_layer_range(model: ModelDescription, layout: Layout, stage: int) -> tuple[int, int]:

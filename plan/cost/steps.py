@@ -1,7 +1,7 @@
 """Time and energy of a step: the operators of one rank, summed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -54,39 +54,6 @@ class Step:
         ]
 
 
-@dataclass(frozen=True)
-class _OperatorEstimates:
-    """Times and powers of the operators looked up so far, one entry each.
-
-    ``metered`` tells whether power was measured on this system; ``bound_ms`` is the roofline time.
-    """
-
-    ms: np.ndarray
-    extrapolated: np.ndarray
-    compute_bound: np.ndarray
-    watts: np.ndarray
-    metered: np.ndarray
-    bound_ms: np.ndarray
-
-    def extended(
-        self, timer: OperatorTimer, power: OperatorPower, table: pd.DataFrame
-    ) -> "_OperatorEstimates":
-        """Return these estimates and those of the operators of ``table``."""
-        times = timer.times(table, fastest_format=True)
-        modeled = power.watts(table, times.ms)
-        extrapolated = np.isin(times.source, SOURCES[2:])
-        metered = np.isfinite(times.watts)
-        clipped = np.clip(times.watts, power.active_idle_w, power.limit_w)
-        watts = np.where(metered, clipped, modeled.watts)
-        measured = modeled.measured | metered
-        new = _OperatorEstimates(
-            times.ms, extrapolated, modeled.compute_bound, watts, measured, times.bound_ms
-        )
-        return _OperatorEstimates(
-            *(np.r_[getattr(self, f.name), getattr(new, f.name)] for f in fields(self))
-        )
-
-
 class StepTimer:
     """Predicts time and energy of steps; each operator is looked up once."""
 
@@ -94,7 +61,8 @@ class StepTimer:
         self._operator_timer = operator_timer
         self._power = OperatorPower(operator_timer.device, operator_timer.system)
         self._index_of_key: dict[tuple[object, ...], int] = {}
-        self._estimates = _OperatorEstimates(*(np.zeros(0) for _ in fields(_OperatorEstimates)))
+        self._estimates: dict[str, np.ndarray] = {}
+        """Estimates of the operators looked up so far, an array each; see `_estimate`."""
         self._index_of_object: dict[int, tuple[Operator, int]] = {}
 
     @property
@@ -137,9 +105,9 @@ class StepTimer:
         step_of = np.repeat(np.arange(len(steps)), [len(ops) for ops in operators])
         count = np.array([op.count for ops in operators for op in ops], dtype=float)
         part = np.array([_PART_OF.get(op.kernel, _REST) for ops in operators for op in ops])
-        estimates = self._estimates
-        ms = count * estimates.ms[indices]
-        mj = ms * estimates.watts[indices]
+        estimates = {name: values[indices] for name, values in self._estimates.items()}
+        ms = count * estimates["ms"]
+        mj = ms * estimates["watts"]
         table = np.zeros((len(steps), len(PARTS)))
         np.add.at(table, (step_of, part.astype(int)), ms)
 
@@ -150,11 +118,11 @@ class StepTimer:
         safe, spent = np.maximum(total, 1e-9), np.maximum(energy, 1e-9)
         return pd.DataFrame(table, columns=list(PARTS)).assign(
             total=total,
-            guessed=summed(ms * estimates.extrapolated[indices]) / safe,
-            compute_bound=summed(ms * estimates.compute_bound[indices]) / safe,
-            bound=summed(count * estimates.bound_ms[indices]),
+            guessed=summed(ms * estimates["extrapolated"]) / safe,
+            compute_bound=summed(ms * estimates["compute_bound"]) / safe,
+            bound=summed(count * estimates["bound_ms"]),
             energy_mj=energy,
-            energy_guessed=1.0 - summed(mj * estimates.metered[indices]) / spent,
+            energy_guessed=1.0 - summed(mj * estimates["metered"]) / spent,
         )
 
     def _lookup_indices(self, operators: Sequence[Operator]) -> np.ndarray:
@@ -173,10 +141,27 @@ class StepTimer:
                 cached = self._index_of_object[id(operator)] = (operator, index)
             indices[i] = cached[1]
         if new:
-            self._estimates = self._estimates.extended(
-                self._operator_timer, self._power, operator_table(new)
-            )
+            for name, values in self._estimate(operator_table(new)).items():
+                self._estimates[name] = np.r_[self._estimates.get(name, ()), values]
         return indices
+
+    def _estimate(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
+        """Return times and powers of operators.
+
+        ``metered`` tells whether power was measured on this system; ``bound_ms`` is the roofline
+        time.
+        """
+        times, power = self._operator_timer.times(table, fastest_format=True), self._power
+        modeled, metered = power.watts(table, times.ms), np.isfinite(times.watts)
+        clipped = np.clip(times.watts, power.active_idle_w, power.limit_w)
+        return {
+            "ms": times.ms,
+            "extrapolated": np.isin(times.source, SOURCES[2:]),
+            "compute_bound": modeled.compute_bound,
+            "watts": np.where(metered, clipped, modeled.watts),
+            "metered": modeled.measured | metered,
+            "bound_ms": times.bound_ms,
+        }
 
 
 def operator_table(operators: Sequence[Operator]) -> pd.DataFrame:

@@ -227,11 +227,10 @@ class OperatorTimer:
         """Return log times, source indices, and watts."""
         table, key, exact_match = query.table, query.key, query.exact_match
         predictor = self._predictors[table.predictor_name(key)]
-        estimate = table.estimate(key, query.rows, query.limits, predictor)
-        near = np.where(estimate.distance < MAX_INTERPOLATION_DISTANCE, 1, 2)
-        source = np.where(exact_match, np.where(estimate.distance < EXACT_DISTANCE, 0, near), 2)
-        watts = estimate.watts if exact_match else np.full(len(source), np.nan)
-        return estimate.log_ms, source, watts
+        log_ms, watts, distance = table.estimate(key, query.rows, query.limits, predictor)
+        near = np.where(distance < MAX_INTERPOLATION_DISTANCE, 1, 2)
+        source = np.where(exact_match, np.where(distance < EXACT_DISTANCE, 0, near), 2)
+        return log_ms, source, np.where(exact_match, watts, np.nan)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ KV cache has separate formats.
 import csv
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from math import inf
@@ -158,6 +158,11 @@ class Formats:
 def checkpoint_formats(model: ModelDescription) -> Formats:
     """Return the formats that a model is published in."""
     return Formats(weights=model.weight_format, kv=model.kv_format, moe=model.moe_format)
+
+
+def draft_formats(draft: ModelDescription, formats: Formats) -> Formats:
+    """Return a draft model's formats: as published, with the main model's cache format."""
+    return replace(checkpoint_formats(draft), kv=formats.kv)
 
 
 def find_format(name: str) -> Format:

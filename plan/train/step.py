@@ -1,6 +1,6 @@
 """Training step times from operators, exchanges, schedule and optimizer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +20,8 @@ from foretune.plan.train.training_memory import (
 )
 from foretune.plan.train.training_operators import (
     Exchange,
+    LayerExchanges,
+    MicroBatch,
     layer_exchanges,
     micro_batch_operators,
     replica_exchanges,
@@ -65,21 +67,6 @@ prints the errors of others.
 """
 
 
-@dataclass(frozen=True)
-class _MicroBatchTimes:
-    """Milliseconds of one micro-batch in all layers."""
-
-    forward: float
-    backward: float
-    recomputed: float
-    first: float
-    last: float
-    tensor_forward: float
-    tensor_backward: float
-    experts: float
-    sequence: float
-
-
 class TimedSteps:
     """Recipes with the times of their operators and exchanges."""
 
@@ -107,18 +94,19 @@ class TimedSteps:
         )  # fmt: skip
         """Each recipe's milliseconds of replica exchanges per step, without overlap."""
 
-    def _look_up_micro_batches(self) -> dict[tuple[object, ...], _MicroBatchTimes]:
-        """Return the times of every kind of micro-batch, looked up at once."""
+    def _look_up_micro_batches(self) -> dict[tuple[object, ...], dict[str, float]]:
+        """Return the milliseconds of every kind of micro-batch in all layers, looked up at once."""
         kinds = {_micro_batch_key(recipe): recipe for recipe in self.recipes}
         works: list[list[Operator]] = []
         groups: list[tuple[Exchange, ...]] = []
         for recipe in kinds.values():
-            works += vars(micro_batch_operators(self.model, recipe, self.task)).values()
-            groups += vars(layer_exchanges(self.model, recipe, self.task)).values()
+            works += micro_batch_operators(self.model, recipe, self.task)
+            groups += layer_exchanges(self.model, recipe, self.task)
         computed_ms = self._timer.times(works)["total"].to_numpy().reshape(len(kinds), -1)
         exchanged_ms = np.reshape(self._exchange_times(groups), (len(kinds), -1))
+        names = (*MicroBatch._fields, *LayerExchanges._fields)
         return {
-            key: _MicroBatchTimes(*computed, *exchanged)
+            key: dict(zip(names, (*computed, *exchanged), strict=True))
             for key, computed, exchanged in zip(kinds, computed_ms, exchanged_ms, strict=True)
         }
 
@@ -146,23 +134,22 @@ class TimedSteps:
         times = self._micro_batches[_micro_batch_key(recipe)]
         layout, count = recipe.layout, recipe.micro_batches(task)
         share = layers_per_stage(model, layout) / model.layers
-        repeats = {"none": 0.0, "selective": times.recomputed, "full": times.forward}
-        layers = calibration.slowdown * share * (times.forward + times.backward)
+        repeats = {"none": 0.0, "selective": times["recomputed"], "full": times["forward"]}
+        layers = calibration.slowdown * share * (times["forward"] + times["backward"])
         recompute_ms = calibration.slowdown * share * repeats[recipe.recompute]
         exchange_ms = share * _exposed_layer_ms(recipe, task, times, calibration)
         exchange_ms += calibration.exposed * _stage_exchange_ms(model, system, recipe, task)
         stages = [layers + recompute_ms + exchange_ms] * layout.pp
-        first, last = calibration.slowdown * times.first, calibration.slowdown * times.last
+        first, last = calibration.slowdown * times["first"], calibration.slowdown * times["last"]
         stages[0] += first
         stages[-1] += last
-        pipeline = pipeline_time(stages, count, layout.chunks)
         busy = count * sum(stages) / layout.pp
         end_ms = count * (first + last) / layout.pp
         parts = {
             "compute_ms": count * layers + end_ms,
             "recompute_ms": count * recompute_ms,
             "communication_ms": busy - count * (layers + recompute_ms) - end_ms,
-            "bubble_ms": pipeline.idle,
+            "bubble_ms": pipeline_idle_ms(stages, count, layout.chunks),
             "replicas_ms": _exposed_replica_ms(recipe, replicas, calibration, layers, count),
             "optimizer_ms": _optimizer_ms(
                 system, recipe, stage_parameters(model, layout, 0), layers * 2 / 3
@@ -202,18 +189,18 @@ def predict_steps(
 
 
 def _exposed_layer_ms(
-    recipe: Recipe, task: TrainingTask, times: _MicroBatchTimes, calibration: Calibration
+    recipe: Recipe, task: TrainingTask, times: Mapping[str, float], calibration: Calibration
 ) -> float:
     """Return how long all layers wait for exchanges of one micro-batch.
 
     Projections wait for tensor-parallel sums unless they overlap, and experts for their tokens.
     Keys of other pieces arrive while attention computes.
     """
-    repeated = times.tensor_forward if recipe.recompute == "full" else 0.0
-    sums = times.tensor_forward + times.tensor_backward + repeated
+    repeated = times["tensor_forward"] if recipe.recompute == "full" else 0.0
+    sums = times["tensor_forward"] + times["tensor_backward"] + repeated
     waits = sums * (calibration.exposed if task.overlap else 1.0)
-    tokens = times.experts * (1.5 if recipe.recompute == "full" else 1.0)
-    return waits + tokens + calibration.exposed * times.sequence
+    tokens = times["experts"] * (1.5 if recipe.recompute == "full" else 1.0)
+    return waits + tokens + calibration.exposed * times["sequence"]
 
 
 def _stage_exchange_ms(
@@ -270,19 +257,8 @@ def _micro_batch_key(recipe: Recipe) -> tuple[object, ...]:
     return layout.tp, layout.cp, layout.ep, recipe.micro_batch, recipe.sequence_parallel
 
 
-@dataclass(frozen=True)
-class PipelineTime:
-    """Milliseconds of a step's forward and backward passes.
-
-    ``idle`` is the average stage's wait for others.
-    """
-
-    total: float
-    idle: float
-
-
-def pipeline_time(stages: Sequence[float], micro_batches: int, chunks: int = 1) -> PipelineTime:
-    """Return the time of ``micro_batches`` micro-batches.
+def pipeline_idle_ms(stages: Sequence[float], micro_batches: int, chunks: int = 1) -> float:
+    """Return the milliseconds that the average stage waits for others in a step.
 
     With ``m`` micro-batches, ``p`` stages of equal time ``t`` take ``(m + (p - 1) / v) t`` with
     ``v`` chunks of layers per stage: a bubble of ``(p - 1) / (v m)`` (Narayanan et al.,
@@ -292,7 +268,7 @@ def pipeline_time(stages: Sequence[float], micro_batches: int, chunks: int = 1) 
     """
     slowest, pass_ms = max(stages), sum(stages)
     total = micro_batches * slowest + (pass_ms - slowest) / chunks
-    return PipelineTime(total, total - micro_batches * pass_ms / len(stages))
+    return total - micro_batches * pass_ms / len(stages)
 
 
 def model_flops(model: ModelDescription, task: TrainingTask) -> float:

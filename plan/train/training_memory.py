@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from foretune.plan.cost.memory import GIB
+from foretune.plan.cost.memory import GIB, Memory
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.train.recipe import Recipe, TrainingLayout, TrainingTask, layers_per_stage
 
@@ -32,8 +32,8 @@ USABLE_SHARE = 0.95
 
 
 @dataclass(frozen=True)
-class TrainingMemory:
-    """Bytes on the fullest GPU.
+class TrainingMemory(Memory):
+    """Bytes on the fullest GPU in training.
 
     Attributes:
         weights, gradients, optimizer: states of its share of the parameters.
@@ -46,16 +46,6 @@ class TrainingMemory:
     optimizer: float
     activations: float
     buffers: float
-
-    @property
-    def total(self) -> float:
-        """Sum in bytes."""
-        return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
-
-    @property
-    def gib(self) -> float:
-        """Sum in GiB."""
-        return self.total / GIB
 
 
 @dataclass(frozen=True)

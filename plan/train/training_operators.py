@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
+from typing import NamedTuple
 
 from foretune.plan.cost.decoder import attention_operators
 from foretune.plan.cost.operator import Operator, Part, collective, gemm, rowwise
@@ -48,8 +49,7 @@ BALANCED_ROUTING = "balanced"
 """Name of uniform routing in measured tables."""
 
 
-@dataclass(frozen=True)
-class MicroBatch:
+class MicroBatch(NamedTuple):
     """Operators of one rank for one micro-batch in all layers.
 
     ``recomputed`` is repeated by selective recomputation; ``first`` is the embedding, ``last`` the
@@ -250,8 +250,7 @@ class Exchange:
         return self.count * (HOP_MS * hops + share * self.bytes / (gbps * 1e6))
 
 
-@dataclass(frozen=True)
-class LayerExchanges:
+class LayerExchanges(NamedTuple):
     """Exchanges of one micro-batch in all layers.
 
     ``tensor_…`` are between tensor-parallel ranks; ``experts`` sends tokens to their experts, and

@@ -56,7 +56,6 @@ Half of them are within 0.31 of half a 90 % interval. This distribution gives 0.
 """
 T_QUANTILE_95 = 2.353363
 """Half a 90 % interval, in scales of that distribution."""
-FILE_FORMAT = 4
 PACKAGES = ("aiconfigurator-core", "aisimulate", "xgboost", "xgboost-cpu")
 """Packages that determine a correction: measured operators and boosted trees."""
 
@@ -155,20 +154,11 @@ class LatencyPredictor:
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file from `save`.
 
-        Raises PredictorError if it is not a correction of this version.
+        Raises PredictorError if it is no correction.
         """
-        says = "is not a latency correction ({}): train one with --measured TABLE"
+        says = "is no latency correction, or damaged ({}): train it again from its table"
         with translate_read_errors(path, PredictorError, says):
-            data = read_json(path)
-            if "format" not in data:
-                raise ValueError("not a correction file")
-        if data["format"] != FILE_FORMAT:
-            raise PredictorError(
-                f"{path} was made by another version of Foretune: train it again from its table"
-            )
-        says = "is damaged ({}): train it again from its table"
-        with translate_read_errors(path, PredictorError, says):
-            return cls._from_json(data)
+            return cls._from_json(read_json(path))
 
     def _fit_widths(
         self, rows: pd.DataFrame, measured: pd.DataFrame, fold: np.ndarray, seen: bool
@@ -196,7 +186,6 @@ class LatencyPredictor:
             for (target, seen), width in self.widths.items()
         ]
         return {
-            "format": FILE_FORMAT,
             "known": sorted(self.known_models),
             "widths": widths,
             "processes": {target: one.to_json() for target, one in self.processes.items()},
@@ -308,19 +297,15 @@ def fit_or_load_correction(
     cached under the table's content and the versions it depends on.
 
     Args:
-        name: a table of measured deployments, a file from `LatencyPredictor.save`, or
-            ``published``.
+        name: a table of measured deployments, or ``published``.
         progress: receives a message before a long fit.
         predictors: cache of operator predictors; None takes the user's, without progress.
 
     Raises:
         MissingExtra: ``published`` without aiconfigurator-core.
-        PredictorError: the file is not a correction.
         WrongFile: the file is not a table of measured deployments.
     """
     path = _published_table() if name == PUBLISHED else Path(name)
-    if path.suffix == ".json":
-        return LatencyPredictor.load(path)
     table = read_measured_deployments(path)
     cached_path = cache_directory() / f"deployments-{_fingerprint(path)}.json"
     with suppress(PredictorError):

@@ -17,7 +17,7 @@ from foretune.plan.train.step import (
     _optimizer_ms,
     hardware_flops,
     model_flops,
-    pipeline_time,
+    pipeline_idle_ms,
     predict_steps,
 )
 from foretune.plan.train.training_memory import StageParameters
@@ -41,18 +41,13 @@ def steps(model, recipes, task, system=H100, calibration=None):
 
 
 def test_a_bubble_of_equal_stages():
-    time = pipeline_time([2.0] * 4, 8)
-    assert time.total == 2.0 * (8 + 3)
-    assert time.idle / (2.0 * 8) == pytest.approx(3 / 8)
-    chunked = pipeline_time([2.0] * 4, 8, chunks=3)
-    assert chunked.idle / 16.0 == pytest.approx(3 / 24)
-    assert pipeline_time([5.0], 7).idle == 0
+    assert pipeline_idle_ms([2.0] * 4, 8) == 2.0 * 3
+    assert pipeline_idle_ms([2.0] * 4, 8, chunks=3) / 16.0 == pytest.approx(3 / 24)
+    assert pipeline_idle_ms([5.0], 7) == 0
 
 
 def test_a_slow_stage_sets_the_pace():
-    time = pipeline_time([2.0, 3.0], 10)
-    assert time.total == 10 * 3.0 + 2.0
-    assert time.idle == time.total - 10 * 2.5
+    assert pipeline_idle_ms([2.0, 3.0], 10) == 10 * 3.0 + 2.0 - 10 * 2.5
 
 
 def test_operations_as_published(gpt_175b):

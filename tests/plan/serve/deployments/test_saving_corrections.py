@@ -68,12 +68,10 @@ def test_what_it_says_follows_from_the_intervals(trained):
     ("text", "says"),
     [
         (None, "No such file"),
-        ("", "is not a latency correction"),
+        ("", "is no latency correction"),
         ("[1]", "it is no object"),
-        ("{}", "not a correction file"),
-        ('{"format": 99}', "another version"),
-        ('{"format": 4}', "damaged"),
-        ('{"format": 4, "processes": 3}', "damaged"),
+        ("{}", "is no latency correction"),
+        ('{"processes": 3}', "damaged"),
     ],
 )
 def test_bad_files_are_named(tmp_path, text, says):
