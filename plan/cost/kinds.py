@@ -272,18 +272,18 @@ class OperatorKind:
     Attributes:
         axes: size columns -> default for tables that lack them.
         exact: text columns that must match, most informative first -> default.
-        tiled_axis: axis along which kernels compute whole tiles, if any.
-        split_axis: axis along which work can be split into equal parts, if any.
-        strict: whether measurements with other ``exact`` values are unrelated work.
         load_axis: axis along which times should not fall, if any.
+        tiled: whether kernels compute whole tiles along the load axis.
+        splits: whether work can be split into equal parts along the load axis.
+        strict: whether measurements with other ``exact`` values are unrelated work.
     """
 
     axes: Mapping[str, float]
     exact: Mapping[str, str] = field(default_factory=dict)
-    tiled_axis: str = ""
-    split_axis: str = ""
-    strict: bool = False
     load_axis: str = ""
+    tiled: bool = False
+    splits: bool = False
+    strict: bool = False
 
     def coordinates(self, rows: pd.DataFrame) -> np.ndarray:
         """Return the coordinates of operators in octaves (rows, axes)."""
@@ -313,11 +313,11 @@ class OperatorKind:
         Tables hold sizes that fill tiles, and sizes just above them. A predictor would treat sizes
         in between as the latter, which are the slowest.
         """
-        if not self.tiled_axis:
+        if not self.tiled:
             return rows
-        size = rows[self.tiled_axis].to_numpy(dtype=float)
+        size = rows[self.load_axis].to_numpy(dtype=float)
         rounded = TILE * np.ceil(size / TILE)
-        return rows.assign(**{self.tiled_axis: np.where(size < MIN_TILED_SIZE, size, rounded)})
+        return rows.assign(**{self.load_axis: np.where(size < MIN_TILED_SIZE, size, rounded)})
 
 
 LOG_OFFSETS = {"problem.prefix_len": 64.0, "problem.window": 64.0}
@@ -332,79 +332,50 @@ MIN_LATENCY_NAME = "min_latency"
 default)."""
 FORMAT_COLUMNS = ("config.format", "config.kv_format")
 _FORMAT = {"config.format": "bf16"}
-_FORMAT_AND_KV = {"config.format": "bf16", "config.kv_format": "bf16"}
+_FORMATS = {"config.format": "bf16", "config.kv_format": "bf16"}
 _MODULE_FORMATS = {"problem.shape": "", "config.gemm_format": "bf16", "config.kv_format": "bf16"}
-_HEADS = {"problem.heads": 1.0, "problem.kv_heads": 1.0, "problem.head_dim": 128.0,
-          "problem.window": 0.0}  # fmt: skip
-_COLLECTIVE = OperatorKind(
-    {"problem.message_bytes": 1.0, "problem.devices": 1.0}, load_axis="problem.message_bytes"
-)
-_RECURRENT = OperatorKind(
-    {
-        "problem.batch": 1.0,
-        "problem.seq_len": 1.0,
-        "problem.num_k_heads": 16.0,
-        "problem.head_k_dim": 128.0,
-        "problem.num_v_heads": 32.0,
-    },
-    {"problem.op": "", "problem.phase": ""},
-    strict=True,
-)
-_ROWS = OperatorKind({"problem.rows": 1.0, "problem.columns": 1.0}, {"problem.op": ""})
+_HEADS = "heads kv_heads head_dim=128 window=0"
+
+
+def _kind(axes: str, exact: Mapping[str, str], load: str = "", **more: bool) -> OperatorKind:
+    """Return a kind with the sizes ``axes``; a size is 1 where a table lacks it, or as stated."""
+    columns = {}
+    for name, _, default in (axis.partition("=") for axis in axes.split()):
+        columns[name if "." in name else f"problem.{name}"] = float(default or 1)
+    return OperatorKind(columns, exact, load and f"problem.{load}", **more)
+
 
 KINDS: dict[str, OperatorKind] = {
-    "gemm": OperatorKind(
-        {"problem.M": 1.0, "problem.N": 1.0, "problem.K": 1.0}, _FORMAT, tiled_axis="problem.M",
-        load_axis="problem.M",
+    "gemm": _kind("M N K", _FORMAT, "M", tiled=True),
+    "attention_prefill": _kind(
+        f"batch seq_len prefix_len=0 {_HEADS}", _FORMATS, "batch", splits=True
     ),
-    "attention_prefill": OperatorKind(
-        {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0, **_HEADS},
-        _FORMAT_AND_KV,
-        split_axis="problem.batch", load_axis="problem.batch",
-    ),
-    "attention_decode": OperatorKind(
-        {"problem.batch": 1.0, "problem.kv_len": 1.0, **_HEADS}, _FORMAT_AND_KV,
-        split_axis="problem.batch", load_axis="problem.batch",
-    ),
-    "mla_prefill": OperatorKind(
-        {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0,
-         "problem.heads": 1.0}, _FORMAT_AND_KV,
-        split_axis="problem.batch", load_axis="problem.batch",
-    ),
-    "mla_decode": OperatorKind(
-        {"problem.batch": 1.0, "problem.kv_len": 1.0, "problem.heads": 1.0}, _FORMAT_AND_KV,
-        split_axis="problem.batch", load_axis="problem.batch",
-    ),
-    "mla_bmm": OperatorKind(
-        {"problem.tokens": 1.0, "problem.heads": 1.0}, _FORMAT, load_axis="problem.tokens"
-    ),
-    "moe": OperatorKind(
-        {"problem.tokens": 1.0, "problem.hidden": 1.0, "problem.intermediate": 1.0,
-         "problem.top_k": 1.0, "problem.experts": 1.0, "config.tp": 1.0, "config.ep": 1.0},
+    "attention_decode": _kind(f"batch kv_len {_HEADS}", _FORMATS, "batch", splits=True),
+    "mla_prefill": _kind("batch seq_len prefix_len=0 heads", _FORMATS, "batch", splits=True),
+    "mla_decode": _kind("batch kv_len heads", _FORMATS, "batch", splits=True),
+    "mla_bmm": _kind("tokens heads", _FORMAT, "tokens"),
+    "moe": _kind(
+        "tokens hidden intermediate top_k experts config.tp config.ep",
         {**_FORMAT, "problem.distribution": "power_law_1.2", "config.experts": "gated"},
-        load_axis="problem.tokens",
+        "tokens",
     ),
-    "all_reduce": _COLLECTIVE,
-    "all_gather": _COLLECTIVE,
-    "all_to_all": _COLLECTIVE,
-    "reduce_scatter": _COLLECTIVE,
-    "send_recv": _COLLECTIVE,
-    "gdn": _RECURRENT,
-    "kda": _RECURRENT,
-    "mamba2": _RECURRENT,
-    PREFILL: OperatorKind(
-        {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0,
-         "problem.heads": 1.0}, _MODULE_FORMATS,
-        split_axis="problem.batch", load_axis="problem.batch",
+    **dict.fromkeys(
+        ("all_reduce", "all_gather", "all_to_all", "reduce_scatter", "send_recv"),
+        _kind("message_bytes devices", {}, "message_bytes"),
     ),
-    DECODE: OperatorKind(
-        {"problem.batch": 1.0, "problem.kv_len": 1.0, "problem.heads": 1.0}, _MODULE_FORMATS,
-        split_axis="problem.batch", load_axis="problem.batch",
+    **dict.fromkeys(
+        RECURRENT,
+        _kind(
+            "batch seq_len num_k_heads=16 head_k_dim=128 num_v_heads=32",
+            {"problem.op": "", "problem.phase": ""},
+            strict=True,
+        ),
     ),
-    "quantize": OperatorKind({"problem.M": 1.0, "problem.K": 1.0}, {"problem.op": ""}),
-    "norm": _ROWS,
-    "elementwise": _ROWS,
-}  # fmt: skip
+    PREFILL: _kind("batch seq_len prefix_len=0 heads", _MODULE_FORMATS, "batch", splits=True),
+    DECODE: _kind("batch kv_len heads", _MODULE_FORMATS, "batch", splits=True),
+    "quantize": _kind("M K", {"problem.op": ""}),
+    **dict.fromkeys(("norm", "elementwise"), _kind("rows columns", {"problem.op": ""})),
+}
 """Kernel -> its kind; other kernels use the roofline."""
 
 _PLAN_FAMILIES: dict[str, Family] = {

@@ -294,16 +294,16 @@ class MeasuredOperators:
         There, attention over twice the requests takes twice the time.
         """
         kind, parts = KINDS[self.kernel], np.ones(len(rows))
-        if not kind.split_axis:
+        if not kind.splits:
             return rows, parts
-        size = rows[kind.split_axis].to_numpy(dtype=float)
+        size = rows[kind.load_axis].to_numpy(dtype=float)
         tree, min_gap = self._tree(key), np.full(len(rows), np.inf)
         for count in SPLIT_COUNTS:
-            divided = rows.assign(**{kind.split_axis: np.maximum(size / count, 1.0)})
+            divided = rows.assign(**{kind.load_axis: np.maximum(size / count, 1.0)})
             gap = np.maximum(tree.query(kind.coordinates(divided))[0], MAX_TABLE_GAP)
             nearer = (gap < min_gap - EXACT_DISTANCE) & (size >= count)
             parts, min_gap = np.where(nearer, count, parts), np.minimum(gap, min_gap)
-        return rows.assign(**{kind.split_axis: np.maximum(size / parts, 1.0)}), parts
+        return rows.assign(**{kind.load_axis: np.maximum(size / parts, 1.0)}), parts
 
     def _limit_correction(
         self, key: str, queries: pd.DataFrame, limits: np.ndarray
