@@ -23,7 +23,6 @@ from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
 from foretune.plan.engine.simulator import MAX_TOKENS
-from foretune.plan.serve.at_rate import LoadCurve
 from foretune.plan.serve.candidates import (
     Candidate,
     candidate_deployments,
@@ -31,7 +30,7 @@ from foretune.plan.serve.candidates import (
     predict,
 )
 from foretune.plan.serve.deployments.analytic import StepTimers
-from foretune.plan.serve.requirements import Requirements
+from foretune.plan.serve.requirements import LoadCurve, Requirements
 
 HOST_W = (6500 - 8 * 400) / 8
 """Watts per GPU of a server besides its GPUs: from NVIDIA's DGX A100 data sheet (6.5 kW with eight

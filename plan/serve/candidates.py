@@ -33,8 +33,7 @@ from foretune.plan.serve.deployments.analytic import (
     prompts_per_token,
     tokens_per_s,
 )
-from foretune.plan.serve.deployments.calibration import Calibration
-from foretune.plan.serve.deployments.correction import LatencyPredictor
+from foretune.plan.serve.deployments.correction import Calibration, LatencyPredictor
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import unsupported_formats, unsupported_layout
 

@@ -15,13 +15,6 @@ from foretune.plan.describe.formats import AccuracyResult, Formats
 from foretune.plan.describe.layout import legal_layouts
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Offload, Speculation, Workload
-from foretune.plan.serve.at_rate import (
-    IDENTITY,
-    MIN_GOODPUT_SHARE,
-    LoadCurve,
-    at_rate,
-    fewest_replicas,
-)
 from foretune.plan.serve.candidates import (
     Candidate,
     candidate_deployments,
@@ -31,9 +24,9 @@ from foretune.plan.serve.candidates import (
     two_pool_candidates,
 )
 from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times
-from foretune.plan.serve.deployments.calibration import Calibration
 from foretune.plan.serve.deployments.correction import (
     MIN_PROBABILITY,
+    Calibration,
     LatencyPredictor,
     Metric,
     log_metric,
@@ -42,7 +35,15 @@ from foretune.plan.serve.deployments.correction import (
 )
 from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.launching import unsupported_offload, unsupported_system
-from foretune.plan.serve.requirements import GOALS, Requirements
+from foretune.plan.serve.requirements import (
+    GOALS,
+    IDENTITY,
+    MIN_GOODPUT_SHARE,
+    LoadCurve,
+    Requirements,
+    at_rate,
+    fewest_replicas,
+)
 from foretune.result import Result
 from foretune.search.pareto import pareto_front
 

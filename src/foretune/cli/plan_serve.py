@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from foretune.plan.cost.steps import StepTimerFactory
     from foretune.plan.describe.workload import Offload
     from foretune.plan.engine.simulator import Requests
-    from foretune.plan.serve.deployments.calibration import Calibration
-    from foretune.plan.serve.deployments.correction import LatencyPredictor
+    from foretune.plan.serve.deployments.correction import Calibration, LatencyPredictor
     from foretune.plan.serve.deployments.deployment import Deployment
     from foretune.plan.serve.report import Question
     from foretune.plan.serve.simulation import SimulationResult
@@ -222,7 +221,7 @@ def _calibration(
     clocks: "StepTimerFactory",
     correction: "LatencyPredictor | None",
 ) -> "Calibration":
-    from foretune.plan.serve.deployments.calibration import read_calibration
+    from foretune.plan.serve.deployments.correction import read_calibration
 
     if len(question.systems) > 1:
         raise UsageError(f"--calibrate {path} is of one system: give --system that one alone")

@@ -11,8 +11,8 @@ from foretune.errors import UsageError
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
 from foretune.plan.cost.memory import max_requests
 from foretune.plan.cost.steps import StepTimerFactory
-from foretune.plan.serve.at_rate import IDENTITY, LoadCurve
 from foretune.plan.serve.deployments.analytic import prompt_ms
+from foretune.plan.serve.requirements import IDENTITY, LoadCurve
 
 MODEL, SYSTEM = "meta-llama/Llama-3.1-70B", "h100_sxm"
 LOAD = Workload(2048, 256)

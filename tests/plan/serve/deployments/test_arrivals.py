@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.plan.serve.at_rate import MIN_GOODPUT_SHARE, LoadCurve
-from foretune.plan.serve.requirements import Requirements
+from foretune.plan.serve.requirements import MIN_GOODPUT_SHARE, LoadCurve, Requirements
 
 
 def curve(in_flight, ttft_ms, tpot_ms, osl=11, requirements=None):
