@@ -266,10 +266,10 @@ class _Step:
                     "decompress", "prefill", layers, rows, width, mla.kv_lora_rank,
                     table_name(kind),
                 )  # fmt: skip
-                yield _latent_prefill(part, layers, heads, top_k, tp, formats)
+                yield _latent_attention(part, layers, heads, top_k, tp, formats)
             else:
                 yield _latent_projection("mla_gen_pre", layers, part.tokens, heads, product)
-                yield _latent_decode(part, layers, heads, top_k, tp, formats)
+                yield _latent_attention(part, layers, heads, top_k, tp, formats)
                 yield _latent_projection("mla_gen_post", layers, part.tokens, heads, product)
         if model.gated_attention:
             yield self.project("gate", layers, heads * mla.v_head, model.hidden)
@@ -360,28 +360,21 @@ def _attention(
 
 
 @lru_cache(CACHE_SIZE)
-def _latent_prefill(
+def _latent_attention(
     part: Part, count: float, heads: int, top_k: int, tp: int, formats: Formats
 ) -> Operator:
+    config = Configuration(format="bf16", kv_format=formats.kv, tp=tp)
+    if part.phase == "decode":
+        keys = part.context + part.new_tokens
+        keys, heads = min(keys, top_k) if top_k else keys, heads * part.new_tokens
+        problem = Problem(batch=part.batch, kv_len=keys, heads=heads)
+        return Operator("mla_decode", problem, count, "decode", config, "attention")
     batch, seq, prefix = float(part.batch), part.new_tokens, part.context
     if top_k and prefix + seq / 2 > top_k:
         # Prompts with full attention, as many queries, and top_k keys per query.
         batch, seq, prefix = batch * seq / (2 * top_k), 2 * top_k, 0
     problem = Problem(batch=max(batch, 1), seq_len=seq, prefix_len=prefix, heads=heads)
-    config = Configuration(format="bf16", kv_format=formats.kv, tp=tp)
     return Operator("mla_prefill", problem, count, "prefill", config, "attention")
-
-
-@lru_cache(CACHE_SIZE)
-def _latent_decode(
-    part: Part, count: float, heads: int, top_k: int, tp: int, formats: Formats
-) -> Operator:
-    keys = part.context + part.new_tokens
-    problem = Problem(
-        batch=part.batch, kv_len=min(keys, top_k) if top_k else keys, heads=heads * part.new_tokens
-    )
-    config = Configuration(format="bf16", kv_format=formats.kv, tp=tp)
-    return Operator("mla_decode", problem, count, "decode", config, "attention")
 
 
 @lru_cache(CACHE_SIZE)

@@ -41,9 +41,10 @@ def plan_operators(
     requests to decode, or tokens of a prompt.
     """
     found: list[Operator] = []
-    layouts = [layout for tp in degrees for layout in _layouts(model, tp)]
+    possible = [layout for tp in degrees for layout in _layouts(model, tp)]
+    layouts = [layout for layout in possible if illegal_because(model, layout) is None]
     if not layouts:
-        reason = illegal_because(model, Layout(degrees[0], moe_tp=_ranks(model, degrees[0])))
+        reason = illegal_because(model, possible[0])
         raise UsageError(f"{model.name} cannot be split like this: {reason}")
     for layout in layouts:
         for formats in map(Formats, kinds):
@@ -109,12 +110,9 @@ def _farthest_first_gaps(coordinates: np.ndarray) -> np.ndarray:
 
 
 def _layouts(model: ModelDescription, tp: int) -> list[Layout]:
-    layouts = [Layout(tp, moe_tp=_ranks(model, tp)), Layout(tp, moe_ep=_ranks(model, tp))]
-    return [o for o in dict.fromkeys(layouts) if illegal_because(model, o) is None]
-
-
-def _ranks(model: ModelDescription, tp: int) -> int:
-    return tp if model.is_moe else 1
+    """Return the layouts on ``tp`` ranks, legal or not: experts sliced, and whole."""
+    ranks = tp if model.is_moe else 1
+    return list(dict.fromkeys([Layout(tp, moe_tp=ranks), Layout(tp, moe_ep=ranks)]))
 
 
 def _steps(

@@ -85,18 +85,11 @@ def non_monotonic_rows(rows: pd.DataFrame, load: str, others: Sequence[str]) -> 
     for curve in np.unique(sorted_curves[(ms > MAX_TIME_RATIO * min_at_larger_load).to_numpy()]):
         here = order[sorted_curves == curve][::-1]
         times = rows["time_ms"].to_numpy(dtype=float)[here]
-        rejected[here[_contradicting(times)]] = True
-    return rejected
-
-
-def _contradicting(ms: np.ndarray) -> np.ndarray:
-    """Return which times of a curve, ordered by load, are dropped."""
-    conflicts = np.triu(ms[:, None] > MAX_TIME_RATIO * ms[None, :], 1)
-    rejected = np.zeros(len(ms), dtype=bool)
-    while conflicts.any():
-        worst = int(np.argmax(conflicts.sum(axis=0) + conflicts.sum(axis=1)))
-        rejected[worst] = True
-        conflicts[worst, :] = conflicts[:, worst] = False
+        conflicts = np.triu(times[:, None] > MAX_TIME_RATIO * times[None, :], 1)
+        while conflicts.any():
+            worst = int(np.argmax(conflicts.sum(axis=0) + conflicts.sum(axis=1)))
+            rejected[here[worst]] = True
+            conflicts[worst, :] = conflicts[:, worst] = False
     return rejected
 
 
@@ -312,13 +305,15 @@ class MeasuredOperators:
         reference_limits = np.log(row_limits_ms(self.family, queries))
         if np.allclose(reference_limits, limits, equal_nan=True) or not np.isfinite(limits).all():
             return 0.0
-        known, one_group = self._rows_of(key), _one_group
+        known = self._rows_of(key)
         measured = np.log(row_limits_ms(self.family, known))
         log_ms = np.log(known["time_ms"].to_numpy())
-        roofline = CalibratedRoofline().fit(measured, log_ms, one_group(len(known)))
-        return roofline.log_value(limits, one_group(len(limits))) - roofline.log_value(
-            reference_limits, one_group(len(reference_limits))
+        here, there = (
+            Groups(codes=np.zeros(count, dtype=np.int64), names=["all"])
+            for count in (len(known), len(limits))
         )
+        roofline = CalibratedRoofline().fit(measured, log_ms, here)
+        return roofline.log_value(limits, there) - roofline.log_value(reference_limits, there)
 
     def _rows_of(self, key: str) -> pd.DataFrame:
         if key not in self._rows_by_key:
@@ -332,7 +327,3 @@ class MeasuredOperators:
         if key not in self._trees:
             self._trees[key] = KDTree(KINDS[self.kernel].coordinates(self._rows_of(key)))
         return self._trees[key]
-
-
-def _one_group(rows: int) -> Groups:
-    return Groups(codes=np.zeros(rows, dtype=np.int64), names=["all"])

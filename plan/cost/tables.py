@@ -202,7 +202,8 @@ class OperatorTables:
     @cached_property
     def systems(self) -> list[str]:
         """Short names of the systems in the engines' tables."""
-        return sorted({name for tables in self._engine_tables for name in tables.systems})
+        engines = (tables for tables in self._sources if isinstance(tables, EngineTables))
+        return sorted({name for tables in engines for name in tables.systems})
 
     def backends(self, system: str) -> list[str]:
         """Return the engines measured on ``system``; the user's operators count for all."""
@@ -219,10 +220,6 @@ class OperatorTables:
             UserTables(folder) if has_user_operators(folder) else EngineTables(folder)
             for folder in self.folders
         ]
-
-    @property
-    def _engine_tables(self) -> list[EngineTables]:
-        return [tables for tables in self._sources if isinstance(tables, EngineTables)]
 
 
 def merge_tables(kernel: str, tables: Sequence[pd.DataFrame]) -> pd.DataFrame | None:

@@ -127,7 +127,11 @@ class OperatorTimer:
             attainable_ms = np.exp(np.nan_to_num(log_bounds, nan=-30.0)).max(axis=1)
             log_ms[index] = np.log(LAUNCH_MS + attainable_ms / DEFAULT_EFFICIENCY)
             queries += self._queries(str(kernel), rows, limits, index, fastest_format)
-        self._load_predictors(queries)
+        tables = {q.table.predictor_name(q.key): q.table for q in queries}
+        missing = [name for name in tables if name not in self._predictors]
+        sets = [tables[name].training_set(name) for name in missing]
+        trained = self._predictor_cache.load_or_train(sets)
+        self._predictors |= dict(zip(missing, trained, strict=True))
         for query in queries:
             index = query.index
             answer = self._answer(query)
@@ -176,20 +180,21 @@ class OperatorTimer:
 
         ``leading_key`` is the first of its exact columns.
         """
-        for pair in self._system_engines:
-            if pair[0] != self.system:
-                continue
-            table = self._table(kernel, *pair)
-            if table and any(key.split("/")[0] == leading_key for key in table.keys):
-                return True
-        return False
+        here = (pair for pair in self._system_engines if pair[0] == self.system)
+        tables = (self._table(kernel, *pair) for pair in here)
+        keys = (key for table in tables if table for key in table.keys)
+        return any(key.split("/")[0] == leading_key for key in keys)
 
     def _nearest_table(self, kernel: str, key: str) -> tuple[MeasuredOperators | None, str, bool]:
         """Return the nearest measurements to formats ``key``, their formats, and if they match.
 
         Another engine's measurements of the same format precede this engine's of another.
         """
-        wanted = key.split("/")
+
+        def distance(other: str) -> list[int]:
+            parts = zip(key.split("/"), other.split("/"), strict=True)
+            return [_format_distance(a, b) for a, b in parts]
+
         levels = (0,) if KINDS[kernel].strict else (0, 1)
         for candidate_kernel, allow_similar, pair in product(
             (kernel, *SIMILAR_KERNELS.get(kernel, ())), levels, self._system_engines
@@ -197,7 +202,7 @@ class OperatorTimer:
             table = self._table(candidate_kernel, *pair)
             if table is None:
                 continue
-            best = min(table.keys, key=lambda other: _key_distance(wanted, other.split("/")))
+            best = min(table.keys, key=distance)
             if allow_similar or best == key:
                 same_source = pair[0] == self.system and pair[1] == (self.backend or pair[1])
                 return table, best, same_source and best == key and candidate_kernel == kernel
@@ -214,14 +219,6 @@ class OperatorTimer:
                 table = MeasuredOperators(kernel, rows, "-".join(key), shared_predictor)
             self._measured[key] = table if table is not None and table.keys else None
         return self._measured[key]
-
-    def _load_predictors(self, queries: "Sequence[_Query]") -> None:
-        tables = {q.table.predictor_name(q.key): q.table for q in queries}
-        new = [name for name in tables if name not in self._predictors]
-        found = self._predictor_cache.load_or_train(
-            [tables[name].training_set(name) for name in new]
-        )
-        self._predictors |= dict(zip(new, found, strict=True))
 
     def _answer(self, query: "_Query") -> tuple[np.ndarray, ...]:
         """Return log times, source indices, and watts."""
@@ -256,11 +253,6 @@ def _equal_cost_keys(kernel: str, key: str) -> list[str]:
     if kernel != "moe" or kind not in EQUAL_COST_FORMATS:
         return []
     return [f"{other}/{rest}" for other in EQUAL_COST_FORMATS if other != kind]
-
-
-def _key_distance(wanted: Sequence[str], other: Sequence[str]) -> tuple[int, ...]:
-    """Return the distance of two keys, compared part by part."""
-    return tuple(_format_distance(a, b) for a, b in zip(wanted, other, strict=True))
 
 
 def _format_distance(wanted: str, other: str) -> int:
