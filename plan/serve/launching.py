@@ -126,7 +126,6 @@ def launch(deployment: Deployment, engine: str, replicas: int = 1) -> Launch:
 
 def _unsupported(deployment: Deployment, engine: str) -> str:
     """Return why an engine cannot run a deployment; empty if it can."""
-    prefill = deployment.pools.prefill if deployment.pools else deployment.layout
     drafts, drafts_reason = deployment.speculation, ""
     if engine == "trtllm" and drafts and drafts.draft:
         drafts_reason = (
@@ -139,7 +138,7 @@ def _unsupported(deployment: Deployment, engine: str) -> str:
         drafts_reason,
         unsupported_formats(deployment, engine),
         unsupported_offload(deployment.offload, engine),
-        unsupported_layout(prefill, engine),
+        unsupported_layout(deployment.prefill_layout, engine),
     )
     return next(filter(None, reasons), "")
 

@@ -15,7 +15,7 @@ from foretune.plan.cost.steps import PARTS
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Offload, Workload
-from foretune.plan.serve.deployments.analytic import StepTimers, decode_step, prompt_step
+from foretune.plan.serve.deployments.analytic import StepTimers, decode_step, prefill_step
 from foretune.plan.serve.deployments.deployment import ENGINE_NAMES, Deployment
 from foretune.plan.serve.explanation import PART_PHRASES, describe_candidate, notes, sentences
 from foretune.plan.serve.planner import Plan
@@ -373,7 +373,7 @@ def operator_breakdown(
     runs. The milliseconds add up to the step's. ``decode`` is a token for every running request,
     ``prefill`` a single prompt.
     """
-    step = decode_step if phase == "decode" else prompt_step
+    step = decode_step if phase == "decode" else prefill_step
     timer = timers(deployment.system, deployment.backend)
     operators = timer.operators(step(deployment))
     times = timer.times([[operator] for operator in operators])

@@ -12,8 +12,9 @@ If memory holds fewer requests than are in flight, the rest wait. By Little's la
 token.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -48,7 +49,7 @@ def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.
     rows = _load_independent_rows(deployments, timers)
     decode = _step_times(deployments, decode_step, timers)
     # A pipeline prefills one prompt per stage at a time.
-    prompts = rows["prompts_per_step"] * np.array([_prefill_layout(d).pp for d in deployments])
+    prompts = rows["prompts_per_step"] * np.array([d.prefill_layout.pp for d in deployments])
     batch = np.array([d.batch for d in deployments])
     host = np.array([_pipeline_host_ms(d) for d in deployments])
     # Accepted tokens share the time of their step.
@@ -92,7 +93,7 @@ def _with_offload(rows: pd.DataFrame, deployments: Sequence[Deployment]) -> pd.D
 
     accepted_tokens = np.array([d.accepted_tokens for d in deployments])
     decode = weight_wait_ms(lambda d: _requests_per_step(d) * (1 + d.drafted)) / accepted_tokens
-    prompts = np.array([_prompts_per_step(d) * _prefill_layout(d).pp for d in deployments])
+    prompts = np.array([_prompts_per_step(d) * d.prefill_layout.pp for d in deployments])
     full = weight_wait_ms(lambda d: _prompts_per_step(d) * d.workload.new_tokens) / prompts
     prompt = rows["prompt"] + weight_wait_ms(lambda d: d.workload.new_tokens)
     fetch = np.array([d.prefix_fetch_ms for d in deployments])
@@ -126,11 +127,10 @@ def _load_independent_rows(deployments: Sequence[Deployment], timers: StepTimers
     )
     firsts = [deployments[i] for i in np.unique(kind, return_index=True)[1]]
     fixed = pd.DataFrame([_load_independent_columns(d) for d in firsts])
-    for name, make in (
-        ("alone", _single_request_step),
-        ("prompt", prompt_step),
-        ("full", _full_prefill_step),
-    ):
+    single = partial(decode_step, requests=1)
+    steps: Mapping[str, Callable[[Deployment], Step]]
+    steps = {"alone": single, "prompt": prefill_step, "full": _full_prefill_step}
+    for name, make in steps.items():
         fixed = fixed.join(_step_times(firsts, make, timers).add_prefix(f"{name}."))
     return fixed.iloc[kind].reset_index(drop=True)
 
@@ -153,18 +153,23 @@ def prompt_ms(
     deployments: Sequence[Deployment], timers: StepTimers
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the milliseconds of a single prompt, and per prompt in full steps."""
-    first_ms = _step_times(deployments, prompt_step, timers)["total"].to_numpy()
+    first_ms = _step_times(deployments, prefill_step, timers)["total"].to_numpy()
     full_ms = _step_times(deployments, _full_prefill_step, timers)["total"].to_numpy()
-    at_once = [_prompts_per_step(d) * _prefill_layout(d).dp for d in deployments]
+    at_once = [_prompts_per_step(d) * d.prefill_layout.dp for d in deployments]
     return first_ms, full_ms / np.array(at_once)
 
 
 def _load_independent_columns(deployment: Deployment) -> dict[str, object]:
     layout, workload, model = deployment.layout, deployment.workload, deployment.model
     memory = USABLE_SHARE * deployment.system.memory_gib * GIB
+    pools, readers, use = deployment.pools, 1.0, str(deployment.load)
+    if pools:  # prefill groups per decode group; 0 if unknown
+        groups = pools.prefill_workers * pools.prefill.dp
+        readers, use = groups / (pools.decode_workers * layout.dp), "pools"
     return {
         "backend": deployment.backend,
-        "use": _engine_use(deployment),
+        # The engine and its use: the group with a common set of coefficients.
+        "use": f"{deployment.backend} {'speculative' if deployment.speculative else use}",
         "system": deployment.system.name,
         "generation": deployment.system.device.architecture,
         "model": deployment.architecture,
@@ -192,17 +197,11 @@ def _load_independent_columns(deployment: Deployment) -> dict[str, object]:
         "weight_bits": float({"bf16": 16, "nvfp4": 4}.get(deployment.formats.weights, 8)),
         "bandwidth": deployment.system.device.specs.get("memory_gbps", np.nan),
         "prompts_per_step": float(_prompts_per_step(deployment)),
-        "step_prompts": MAX_STEP_TOKENS / workload.new_tokens * _prefill_layout(deployment).pp,
-        "readers": _prefill_group_ratio(deployment),
-        "prefill_tp": float(_prefill_layout(deployment).tp),
+        "step_prompts": MAX_STEP_TOKENS / workload.new_tokens * deployment.prefill_layout.pp,
+        "readers": readers,
+        "prefill_tp": float(deployment.prefill_layout.tp),
         "awake_w": OperatorPower(deployment.system.device, deployment.system.name).active_idle_w,
     }
-
-
-def _engine_use(deployment: Deployment) -> str:
-    """Return the engine and its use: the group with a common set of coefficients."""
-    use: str = "pools" if deployment.pools else deployment.load
-    return f"{deployment.backend} {'speculative' if deployment.speculative else use}"
 
 
 def _step_times(
@@ -228,37 +227,27 @@ def _step_times(
     return pd.concat(parts).sort_index() if parts else pd.DataFrame()
 
 
-def decode_step(deployment: Deployment) -> Step:
-    """Return a decode step through all pipeline stages, each with its own batch.
+def decode_step(deployment: Deployment, requests: int = 0) -> Step:
+    """Return a decode step of an attention-DP group through all pipeline stages.
 
-    With drafting, it yields several tokens (`Deployment.accepted_tokens`).
+    Each stage has its own batch. ``requests`` is 0 for all that run. With drafting, it yields
+    several tokens (`Deployment.accepted_tokens`).
     """
-    return _decode_with_batch(deployment, _requests_per_step(deployment))
-
-
-def _requests_per_step(deployment: Deployment) -> int:
-    """Return the requests of an attention-DP group in one decode step."""
-    return max(int(deployment.running / deployment.layout.pp), 1)
-
-
-def _pipeline_host_ms(deployment: Deployment) -> float:
-    """Return the CPU time that a pipeline adds; without a pipeline the GPU hides it."""
-    stages = deployment.layout.pp
-    if stages == 1:
-        return 0.0
-    host, running = Host.for_system(deployment.system, stages), int(deployment.running)
-    return stages * host.step_time_ms(0.0, max(running // stages, 1), 0, running, 0)
-
-
-def _single_request_step(deployment: Deployment) -> Step:
-    return _decode_with_batch(deployment, 1)
-
-
-def _decode_with_batch(deployment: Deployment, batch: int) -> Step:
+    batch = requests or _requests_per_step(deployment)
     context = int(deployment.workload.mean_context)
     part = Part(batch, 1 + deployment.drafted, context, "decode")
     draft = Part(batch, 1, context, "decode")
     return _with_drafts(deployment, deployment.layout, part, draft, deployment.drafted)
+
+
+def prefill_step(deployment: Deployment, prompts: int = 1) -> Step:
+    """Return the prefill step of ``prompts`` prompts."""
+    part = Part(prompts, deployment.workload.new_tokens, deployment.workload.prefix, "prefill")
+    return _with_drafts(deployment, deployment.prefill_layout, part, part, 1)
+
+
+def _full_prefill_step(deployment: Deployment) -> Step:
+    return prefill_step(deployment, _prompts_per_step(deployment))
 
 
 def _with_drafts(
@@ -274,35 +263,22 @@ def _with_drafts(
     return replace(step, draft=drafter, draft_steps=draft_steps)
 
 
-def prompt_step(deployment: Deployment) -> Step:
-    """Return the prefill step of one prompt."""
-    return _prefill_with_batch(deployment, 1)
-
-
-def _full_prefill_step(deployment: Deployment) -> Step:
-    return _prefill_with_batch(deployment, _prompts_per_step(deployment))
-
-
-def _prefill_with_batch(deployment: Deployment, batch: int) -> Step:
-    part = Part(batch, deployment.workload.new_tokens, deployment.workload.prefix, "prefill")
-    return _with_drafts(deployment, _prefill_layout(deployment), part, part, 1)
+def _requests_per_step(deployment: Deployment) -> int:
+    """Return the requests of an attention-DP group in one decode step."""
+    return max(int(deployment.running / deployment.layout.pp), 1)
 
 
 def _prompts_per_step(deployment: Deployment) -> int:
     return max(round(MAX_STEP_TOKENS / deployment.workload.new_tokens), 1)
 
 
-def _prefill_layout(deployment: Deployment) -> Layout:
-    return deployment.pools.prefill if deployment.pools else deployment.layout
-
-
-def _prefill_group_ratio(deployment: Deployment) -> float:
-    """Return prefill groups per decode group; 0 if unknown."""
-    pools = deployment.pools
-    if pools is None:
-        return 1.0
-    groups = pools.prefill_workers * pools.prefill.dp
-    return groups / (pools.decode_workers * deployment.layout.dp)
+def _pipeline_host_ms(deployment: Deployment) -> float:
+    """Return the CPU time that a pipeline adds; without a pipeline the GPU hides it."""
+    stages = deployment.layout.pp
+    if stages == 1:
+        return 0.0
+    host, running = Host.for_system(deployment.system, stages), int(deployment.running)
+    return stages * host.step_time_ms(0.0, max(running // stages, 1), 0, running, 0)
 
 
 TPOT_COEFFICIENTS = np.array([1.0, 1.9, 0.035, 1.0, 0.65])
@@ -374,12 +350,6 @@ def _max_wait_ms(rows: pd.DataFrame) -> np.ndarray:
     return np.asarray(2.0 * (OVERHEAD_MS + rows["prompt"] + steps * rows["decode"] + others))
 
 
-def prefill_load(rows: pd.DataFrame, tpot_ms: np.ndarray) -> np.ndarray:
-    """Return the utilization of the prefill groups (0 … 1)."""
-    demand = rows["running"] / rows["osl"] * rows["prefill"] / tpot_ms
-    return np.asarray(np.clip(demand / _prefill_groups(rows, demand), 0.0, 1.0))
-
-
 def apply_prefill_limit(rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFrame:
     """Return latencies raised to the rate at which prompts can be prefilled.
 
@@ -422,14 +392,15 @@ def _tpot_terms(rows: pd.DataFrame) -> np.ndarray:
 def _ttft_terms(rows: pd.DataFrame, tpot_ms: np.ndarray) -> np.ndarray:
     running = np.asarray(rows["running"])
     demand = rows["running"] / rows["osl"] * rows["prefill"] / tpot_ms
-    queue = running * rows["prefill"] / _prefill_groups(rows, demand)
+    groups = _prefill_groups(rows, demand)
+    queue = running * rows["prefill"] / groups
     return np.stack(
         [
             np.full(len(rows), OVERHEAD_MS),
             rows["prompt"],
             tpot_ms,
             QUEUE_SHARE * queue,
-            queue * prefill_load(rows, tpot_ms),
+            queue * np.clip(demand / groups, 0.0, 1.0),  # the utilization of the groups
             # The interval at which a running request finishes.
             rows["osl"] * tpot_ms / running,
             np.sqrt(running) * tpot_ms,

@@ -355,13 +355,10 @@ TOKENS = ("input", "output")
 class Calibration:
     """Corrections of a model's other deployments by a stack's lines.
 
-    Attributes:
-        processes: latency -> process of log(measured / predicted).
-        lines: number of lines.
+    ``processes`` are those of log(measured / predicted), by latency.
     """
 
     processes: dict[str, GroupedGaussianProcess]
-    lines: int
 
     @classmethod
     def fit(
@@ -378,7 +375,7 @@ class Calibration:
             for target, count in MIN_LINES.items()
             if len(rows) >= count
         }
-        return cls(processes, len(rows))
+        return cls(processes)
 
     def apply(self, rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFrame:
         """Return shifted latencies, with their intervals; ``rows`` are from `analytic_times`."""
