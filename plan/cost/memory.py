@@ -16,7 +16,6 @@ from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import (
     Formats,
     draft_formats,
-    find_cache_format,
     find_format,
 )
 from foretune.plan.describe.layout import Layout
@@ -200,7 +199,7 @@ def request_bytes(
 ) -> float:
     """Return the cache bytes of a request of ``tokens`` on one rank of the fullest stage."""
     share = math.ceil(model.layers / layout.pp) / model.layers
-    kind = find_cache_format(formats.kv)
+    kind = find_format(formats.kv, cache=True)
     if model.compressed:
         size = kind.bytes_per_value(model.head_dim)
         return share * model.compressed.request_bytes(tokens, model.head_dim, size, model.index)

@@ -7,15 +7,15 @@ KV cache has separate formats.
 import csv
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache
-from importlib.resources import files
 from math import inf
 from statistics import median
 from typing import Literal
 
 from foretune.errors import RunTableError, UnknownName
 from foretune.files import read_bytes, translate_read_errors
+from foretune.plan.describe import shipped_rows, shipped_text
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.huggingface import FORMAT_OF_SUFFIX
 
@@ -56,40 +56,20 @@ class Format:
         return (self.bits + scales + self.head_bits / width) / 8
 
 
-FORMATS: dict[str, Format] = {
-    f.name: f
-    for f in (
-        Format("bf16", 16),
-        Format("fp8", 8, activations="fp8"),
-        Format("fp8_static", 8, activations="fp8"),
-        Format("fp8_block", 8, 128 * 128, 32, "fp8", block=128),
-        Format("int8", 8, activations="int8"),
-        Format("int8_wo", 8),
-        Format("int4_wo", 4, 128, 16, block=128),
-        Format("int3_wo", 3, 128, 16, block=128),
-        Format("nvfp4", 4, 16, 8, "nvfp4", block=16),
-        Format("mxfp4", 4, 32, 8),
-        Format("w4a8_mxfp4_mxfp8", 4, 32, 8, "mxfp8"),
-        Format("w4afp8", 4, 128, 16, "fp8", block=128),
-    )
-}
-"""Weight formats. fp8 has a scale per tensor or row, fp8_static also static activation scales; int8
-is W8A8; ``…_wo`` is weight-only; mxfp4 is multiplied with 16 bits."""
+def _read_formats(use: str) -> dict[str, Format]:
+    names = [field.name for field in fields(Format)]
+    rows = [{k: row[k] for k in names} for row in shipped_rows("formats.csv") if row["use"] == use]
+    texts = ("name", "activations")
+    return {
+        row["name"]: Format(**{k: v if k in texts else int(v) for k, v in row.items()})  # type: ignore[arg-type]
+        for row in rows
+    }
 
-CACHE_FORMATS: dict[str, Format] = {
-    f.name: f
-    for f in (
-        Format("bf16", 16),
-        Format("fp8", 8),
-        Format("nvfp4", 4, 16, 8),
-        Format("fp4_e2m1", 4, 16, 8),
-        Format("int4_head", 4, head_bits=32),
-    )
-}
-"""Cache formats, with scales as in the implementations: fp8 has one per tensor; NVFP4 follows
-TensorRT-LLM and vLLM's ``nvfp4_kv_cache_full_dim``; SGLang's ``fp4_e2m1`` has an 8-bit exponent per
-16 numbers (OCP: 32); vLLM's ``int4_per_token_head`` an fp32 word per token, head, and key or
-value."""
+
+FORMATS = _read_formats("weights")
+"""Weight formats; ``…_wo`` is weight-only."""
+CACHE_FORMATS = _read_formats("cache")
+"""Cache formats, with scales as in the implementations."""
 DEFAULT_CACHE_FORMATS = ("bf16", "fp8")
 """Formats planned by default; others are extrapolated and planned on request."""
 
@@ -118,7 +98,7 @@ class Formats:
 
     def __post_init__(self) -> None:
         find_format(self.weights)
-        find_cache_format(self.kv)
+        find_format(self.kv, cache=True)
         object.__setattr__(self, "moe", find_format(self.moe or self.weights).name)
 
     def __str__(self) -> str:
@@ -165,24 +145,15 @@ def draft_formats(draft: ModelDescription, formats: Formats) -> Formats:
     return replace(checkpoint_formats(draft), kv=formats.kv)
 
 
-def find_format(name: str) -> Format:
-    """Return the format called ``name``.
+def find_format(name: str, cache: bool = False) -> Format:
+    """Return the format of weights, or of a cache, called ``name``.
 
     Raises UnknownName.
     """
-    if name not in FORMATS:
-        raise UnknownName("number format", name, FORMATS)
-    return FORMATS[name]
-
-
-def find_cache_format(name: str) -> Format:
-    """Return the cache format called ``name``.
-
-    Raises UnknownName.
-    """
-    if name not in CACHE_FORMATS:
-        raise UnknownName("format of the cache", name, CACHE_FORMATS)
-    return CACHE_FORMATS[name]
+    known = CACHE_FORMATS if cache else FORMATS
+    if name not in known:
+        raise UnknownName("format of the cache" if cache else "number format", name, known)
+    return known[name]
 
 
 def support_key(name: str) -> str:
@@ -204,30 +175,20 @@ def supported(name: str, architecture: str) -> Support:
     format; ``architecture`` is as in `Device.architecture`: ``sm_90``, ``gfx942``,
     ``x86_64+avx512``.
     """
-    if name.startswith("kv:"):
-        find_cache_format(name.removeprefix("kv:"))
-    else:
-        find_format(name)
+    find_format(name.removeprefix("kv:"), cache=name.startswith("kv:"))
     table = _support()
-    if architecture not in _architectures():
+    if all(architecture != known for _, known in table):
         architecture = "cpu" if architecture.startswith(("x86_64", "aarch64")) else ""
     return table.get((name, architecture), "no")
 
 
 @cache
 def _support() -> dict[tuple[str, str], Support]:
-    package = files("foretune.plan.describe")
-    text = package.joinpath("format_support.csv").read_text(encoding="utf-8")
     return {
         (row["format"], architecture): "native" if row["support"] == "native" else "emulated"
-        for row in csv.DictReader(text.splitlines())
+        for row in shipped_rows("format_support.csv")
         for architecture in row["architectures"].split()
     }
-
-
-@cache
-def _architectures() -> set[str]:
-    return {architecture for _, architecture in _support()}
 
 
 RESULT_COLUMNS = (
@@ -276,8 +237,7 @@ class AccuracyResult:
 @cache
 def published_accuracy() -> tuple[AccuracyResult, ...]:
     """Return the results shipped with the package."""
-    text = files("foretune.plan.describe").joinpath("accuracy.csv").read_text(encoding="utf-8")
-    return _parse_results(text, "accuracy.csv")
+    return _parse_results(shipped_text("accuracy.csv"), "accuracy.csv")
 
 
 def read_accuracy(path: str | os.PathLike[str]) -> tuple[AccuracyResult, ...]:

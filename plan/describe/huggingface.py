@@ -3,17 +3,15 @@
 Families name equivalent fields differently. Fields about vision, speech or training are ignored.
 """
 
-import importlib.resources
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from foretune import files
 from foretune.errors import UsageError
+from foretune.plan.describe import shipped_json
 from foretune.plan.describe.description import GATED_MATRICES, ModelDescription
 from foretune.plan.describe.mixed_layers import mixed_layers
 from foretune.plan.describe.parts import Indexer, LinearAttention, Mla
@@ -34,6 +32,7 @@ STATE_FIELDS = {
     "conv_L_cache": "short convolutions", "attn_layer_period": "layers without attention",
 }  # fmt: skip
 """Field -> layers that only `mixed_layers` can plan."""
+_FAMILIES = shipped_json("families.json")
 KIND_FIELDS = ("layer_types", "layers_block_type", "block_types")
 PLANNED_KINDS = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention",
                  "deepseek_sparse_attention", "attention")  # fmt: skip
@@ -127,20 +126,13 @@ def _with_family_facts(text: Fields, config: Fields) -> Fields:
 
     The facts are those of transformers, from ``benchmarks/plan_families.py``.
     """
-    facts = _families().get(str(text.get("model_type") or f"{config.get('model_type')}_text"))
+    facts = _FAMILIES.get(str(text.get("model_type") or f"{config.get('model_type')}_text"))
     if facts is None:
         return text
     aliases = {name: text[alias] for name, alias in facts["aliases"].items() if alias in text}
     given = {**aliases, **text}
     outside = {name: config[name] for name in facts["defaults"] if name in config}
     return {**facts["defaults"], **outside, **given}
-
-
-@cache
-def _families() -> dict[str, Any]:
-    path = importlib.resources.files("foretune.plan.describe") / "families.json"
-    families: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return families
 
 
 def _require_planned_kinds(text: Fields, name: str) -> None:
@@ -306,38 +298,15 @@ def read_json(path: Path) -> Fields:
     return content
 
 
-FORMAT_OF_SUFFIX = {
-    "nvfp4": "nvfp4",
-    "fp4": "nvfp4",
-    "fp8": "fp8",
-    "mxfp4": "mxfp4",
-    "awq": "int4_wo",
-    "gptq": "int4_wo",
-    "w4a16": "int4_wo",
-    "int4": "int4_wo",
-    "w8a8": "int8",
-    "w8a16": "int8_wo",
-    "bf16": "bf16",
-}
+_NAMES = shipped_json("checkpoint_formats.json")
+FORMAT_OF_SUFFIX: dict[str, str] = _NAMES["suffixes"]
 """Last word of a checkpoint's name -> format of its projections and experts."""
+MODELOPT_FORMATS: dict[str, str] = _NAMES["modelopt"]
+"""NVIDIA ModelOpt's name -> ours."""
 BLOCKWISE_FP8_PUBLISHER = "qwen/"
 """Publisher of blockwise fp8 checkpoints (``weight_block_size`` in ``config.json``)."""
 
 FOUR_BIT_FORMATS = ("nvfp4", "mxfp4", "int4_wo")
-
-MODELOPT_FORMATS = {
-    "FP8": "fp8",
-    "FP8_PB_WO": "fp8_block",
-    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
-    "NVFP4": "nvfp4",
-    "NVFP4_AWQ": "nvfp4",
-    "W4A16_NVFP4": "nvfp4",
-    "W4A16_AWQ": "int4_wo",
-    "W4A8_AWQ": "w4afp8",
-    "W8A16": "int8_wo",
-    "W8A8_SQ_PER_CHANNEL": "int8",
-}
-"""NVIDIA ModelOpt's name -> ours."""
 
 _UNQUANTIZED_MODULE_KEYS = ("modules_to_not_convert", "ignore", "exclude_modules")
 _PROJECTION = re.compile(r"self_attn(\*|\.\*|$|\.(q|k|v|o|qkv|q_a|q_b|kv_b)_proj)")

@@ -19,7 +19,7 @@ from foretune.errors import RunTableError, UsageError
 from foretune.files import translate_read_errors
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, recovery
-from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.layout import Layout, divisors
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
 from foretune.plan.engine.simulator import MAX_TOKENS
@@ -175,7 +175,7 @@ def _replicas(
     candidates: list[Candidate] = []
     labels: list[tuple[int, int]] = []
     for i, demand in enumerate(demands):
-        for size in _replica_sizes(sizes):
+        for size in sorted({n for gpus in sizes for n in divisors(gpus)}):
             for service in candidate_deployments(
                 model, system, size, demand.workload, backend, formats
             ):
@@ -188,11 +188,6 @@ def _replicas(
                 candidates += here
                 labels += [(setup, i)] * len(here)
     return list(setups), candidates, labels
-
-
-def _replica_sizes(sizes: Sequence[int]) -> list[int]:
-    """Return the replica sizes that divide an instance's GPUs."""
-    return sorted({n for gpus in sizes for n in range(1, gpus + 1) if gpus % n == 0})
 
 
 def _sustained_rates(

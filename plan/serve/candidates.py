@@ -19,7 +19,7 @@ from foretune.plan.describe.formats import (
     recovery,
     supported,
 )
-from foretune.plan.describe.layout import Layout, legal_layouts
+from foretune.plan.describe.layout import Layout, divisors, legal_layouts
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Offload, Speculation, Workload
 from foretune.plan.serve.deployments.analytic import (
@@ -121,7 +121,7 @@ def candidate_deployments(
     stay within the fast links: exchanges over a network were not measured.
     """
     for candidate_formats in formats or supported_formats(model, system, caches):
-        for size in (n for n in range(1, gpus + 1) if gpus % n == 0):
+        for size in divisors(gpus):
             for layout in legal_layouts(model, size, candidate_formats):
                 # Attention-DP of a dense model equals several replicas of a smaller layout.
                 useful = layout.dp == 1 or model.is_moe

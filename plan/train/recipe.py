@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from foretune.errors import ProblemError, UnknownName
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
+from foretune.plan.describe.layout import divisors
 from foretune.plan.describe.system import System
 
 Precision = Literal["bf16", "fp8"]
@@ -221,13 +222,13 @@ def _recipes(layout: TrainingLayout, offload: bool, host_gib: float) -> Iterator
 def _layouts(
     model: ModelDescription, task: TrainingTask, system: System, gpus: int
 ) -> Iterator[TrainingLayout]:
-    for tp in _divisors(gpus, system.fast_domain_gpus):
-        for pp in _divisors(gpus // tp, model.layers):
+    for tp in divisors(gpus, system.fast_domain_gpus):
+        for pp in divisors(gpus // tp, model.layers):
             ranks = gpus // tp // pp
-            for cp in _divisors(ranks, max(task.sequence // MIN_PIECE_TOKENS, 1)):
+            for cp in divisors(ranks, max(task.sequence // MIN_PIECE_TOKENS, 1)):
                 if task.batch % (ranks // cp):
                     continue
-                for ep in _divisors(tp * ranks, max(model.experts, 1)):
+                for ep in divisors(tp * ranks, max(model.experts, 1)):
                     for chunks in _chunks(model, pp):
                         yield TrainingLayout(tp, pp, ranks // cp, cp, ep, chunks)
 
@@ -237,7 +238,3 @@ def _chunks(model: ModelDescription, pp: int) -> list[int]:
     max_chunks = model.layers // pp if pp > 1 else 1
     filled = (model.layers, model.layers + TABLE_LAYERS)
     return [c for c in range(1, max_chunks + 1) if c == 1 or any(n % (pp * c) == 0 for n in filled)]
-
-
-def _divisors(number: int, largest: int) -> list[int]:
-    return [d for d in range(1, min(number, largest) + 1) if number % d == 0]

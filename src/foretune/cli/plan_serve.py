@@ -354,10 +354,10 @@ def _parse_formats(
     ``/fp8`` is a cache for weights without one; by default, those have the usual caches.
     """
     from foretune.plan import Formats
-    from foretune.plan.describe.formats import find_cache_format
+    from foretune.plan.describe.formats import find_format
 
     parts = [part.strip().partition("/") for part in text.split(",")] if text else []
-    caches = [find_cache_format(cache).name for weights, _, cache in parts if not weights]
+    caches = [find_format(cache, cache=True).name for weights, _, cache in parts if not weights]
     named = [(weights, cache) for weights, _, cache in parts if weights]
     if not named:
         return None, caches
