@@ -136,7 +136,7 @@ def _powers(kernel: str, rows: pd.DataFrame, tables: OperatorTables | None) -> p
         computing=used[:, 0],
         memory=used[:, 1],
         share=(plain["power_w"] / plain["device.power_limit_w"]).astype(float),
-        awake=METERED_SYSTEMS[system.name].active_idle_share,
+        awake=METERED_SYSTEMS[system.name][1],
         system=system.name,
         sound=sound,
     )
@@ -259,7 +259,7 @@ def _print_awake(rows: pd.DataFrame) -> None:
     print("Lowest hundredth of all powers, share of the limit (shipped)")
     lowest = rows.groupby(["system", "kernel"])["share"].quantile(0.01).groupby("system").min()
     for system, share in lowest.items():
-        print(f"  {system:12} {share:.3f} ({METERED_SYSTEMS[system].active_idle_share})")
+        print(f"  {system:12} {share:.3f} ({METERED_SYSTEMS[system][1]})")
 
 
 def _print_forms(fitted: dict[str, dict[str, PowerModel]]) -> None:

@@ -154,6 +154,10 @@ class Recipe:
         """Return the tokens of a micro-batch on one tensor-parallel group."""
         return self.micro_batch * task.sequence / self.layout.cp
 
+    def residual_tokens(self, task: TrainingTask) -> float:
+        """Return a micro-batch's tokens per rank outside split projections."""
+        return self.local_tokens(task) / (self.layout.tp if self.sequence_parallel else 1)
+
 
 def layers_per_stage(model: ModelDescription, layout: TrainingLayout) -> int:
     """Return the layers of the fullest stage; its chunks have equal sizes."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from foretune.device import Device, peak_rate
+from foretune.device import peak_rate
 from foretune.plan.cost.operator import Operator
 from foretune.plan.cost.steps import StepTimer
 from foretune.plan.describe.description import ModelDescription
@@ -14,7 +14,6 @@ from foretune.plan.describe.system import System
 from foretune.plan.train.recipe import Recipe, Recompute, TrainingTask, layers_per_stage
 from foretune.plan.train.training_memory import (
     OPTIMIZER_BYTES,
-    StageParameters,
     host_bytes,
     stage_parameters,
 )
@@ -138,11 +137,18 @@ class TimedSteps:
         layers = calibration.slowdown * share * (times["forward"] + times["backward"])
         recompute_ms = calibration.slowdown * share * repeats[recipe.recompute]
         exchange_ms = share * _exposed_layer_ms(recipe, task, times, calibration)
-        exchange_ms += calibration.exposed * _stage_exchange_ms(model, system, recipe, task)
+        if sent := stage_exchange(model, recipe, task):
+            if sent.fits_fast_domain(system):
+                system = replace(system, inter_node_gbps=system.intra_node_gbps)
+            exchange_ms += calibration.exposed * sent.network_ms(system)
         stages = [layers + recompute_ms + exchange_ms] * layout.pp
         first, last = calibration.slowdown * times["first"], calibration.slowdown * times["last"]
         stages[0] += first
         stages[-1] += last
+        # Replicas exchange while the passes run that use or produce it: all with ZeRO 3, backward
+        # passes with stage 2, else the first and last micro-batch.
+        overlap = {3: count * layers, 2: count * layers * 2 / 3}.get(recipe.zero, layers)
+        hidden = min((1.0 - calibration.exposed) * replicas, overlap)
         busy = count * sum(stages) / layout.pp
         end_ms = count * (first + last) / layout.pp
         parts = {
@@ -150,10 +156,8 @@ class TimedSteps:
             "recompute_ms": count * recompute_ms,
             "communication_ms": busy - count * (layers + recompute_ms) - end_ms,
             "bubble_ms": pipeline_idle_ms(stages, count, layout.chunks),
-            "replicas_ms": _exposed_replica_ms(recipe, replicas, calibration, layers, count),
-            "optimizer_ms": _optimizer_ms(
-                system, recipe, stage_parameters(model, layout, 0), layers * 2 / 3
-            ),
+            "replicas_ms": replicas - hidden,
+            "optimizer_ms": _optimizer_ms(self.system, model, recipe, layers * 2 / 3),
         }
         return {**parts, "step_ms": sum(parts.values())}
 
@@ -178,7 +182,7 @@ def predict_steps(
     table = pd.DataFrame(timed.parts(calibration or SOFTWARE["megatron"]))
     seconds = table["step_ms"] / 1e3
     gpus = pd.Series([recipe.layout.gpus for recipe in recipes])
-    peak = peak_flops(system.device, task) * gpus * seconds
+    peak = 1e9 * float(peak_rate(task.precision, system.device.specs)) * gpus * seconds
     executed = pd.Series([hardware_flops(model, task, r.recompute) for r in recipes])
     return table.assign(
         bubble=table["bubble_ms"] / table["step_ms"],
@@ -203,32 +207,8 @@ def _exposed_layer_ms(
     return waits + tokens + calibration.exposed * times["sequence"]
 
 
-def _stage_exchange_ms(
-    model: ModelDescription, system: System, recipe: Recipe, task: TrainingTask
-) -> float:
-    exchange = stage_exchange(model, recipe, task)
-    if exchange is None:
-        return 0.0
-    if exchange.fits_fast_domain(system):
-        system = replace(system, inter_node_gbps=system.intra_node_gbps)
-    return exchange.network_ms(system)
-
-
-def _exposed_replica_ms(
-    recipe: Recipe, exchanged: float, calibration: Calibration, layers: float, count: int
-) -> float:
-    """Return how long a step waits for exchanges between replicas.
-
-    They overlap with the passes that use or produce them: all with ZeRO 3, backward passes with
-    stage 2, else the first and last micro-batch.
-    """
-    overlappable = {3: count * layers, 2: count * layers * 2 / 3}.get(recipe.zero, layers)
-    hidden = min((1.0 - calibration.exposed) * exchanged, overlappable)
-    return exchanged - hidden
-
-
 def _optimizer_ms(
-    system: System, recipe: Recipe, stage_params: StageParameters, backward_ms: float
+    system: System, model: ModelDescription, recipe: Recipe, backward_ms: float
 ) -> float:
     """Return how long a step waits for the parameter update.
 
@@ -236,10 +216,8 @@ def _optimizer_ms(
     micro-batch's backward pass (``backward_ms``), and weights return while the host updates others.
     The GPU updates its share afterwards.
     """
-    layout, dense, experts = recipe.layout, stage_params.dense, stage_params.experts
-    if recipe.zero:
-        dense, experts = dense / layout.replicas, experts / layout.expert_replicas
-    parameters = dense + experts
+    layout = recipe.layout
+    parameters = stage_parameters(model, layout, 0).held(layout, split=recipe.zero >= 1)
     offloaded = host_bytes(recipe, parameters) / OPTIMIZER_BYTES
     bandwidth = system.device.specs["memory_gbps"]
     gpu_ms = (parameters - offloaded) * ADAM_BYTES / (STREAMING_EFFICIENCY * bandwidth * 1e6)
@@ -277,7 +255,8 @@ def model_flops(model: ModelDescription, task: TrainingTask) -> float:
     Six per weight and token (two forward, four backward), plus attention's two products over all
     keys, masked or not (PaLM, arXiv:2204.02311, appendix B; Narayanan et al., arXiv:2104.04473).
     """
-    return 3.0 * task.tokens * (_projections(model) + _attention(model, task) + _head(model))
+    head = 2.0 * model.hidden * model.vocab
+    return 3.0 * task.tokens * (_projections(model) + _attention(model, task) + head)
 
 
 def hardware_flops(model: ModelDescription, task: TrainingTask, recompute: Recompute) -> float:
@@ -288,11 +267,6 @@ def hardware_flops(model: ModelDescription, task: TrainingTask, recompute: Recom
     elif recompute == "selective" and task.attention == "unfused":
         recomputed = _attention(model, task)
     return model_flops(model, task) + task.tokens * recomputed
-
-
-def peak_flops(device: Device, task: TrainingTask) -> float:
-    """Return one GPU's peak FLOPs per second by its data sheet."""
-    return 1e9 * float(peak_rate(task.precision, device.specs))
 
 
 def _projections(model: ModelDescription) -> float:
@@ -308,7 +282,3 @@ def _attention(model: ModelDescription, task: TrainingTask) -> float:
     full = model.softmax_layers - model.windowed_layers
     keys = full * task.sequence + model.windowed_layers * min(task.sequence, model.sliding_window)
     return 2.0 * model.heads * widths * keys
-
-
-def _head(model: ModelDescription) -> float:
-    return 2.0 * model.hidden * model.vocab

@@ -69,9 +69,14 @@ def micro_batch_operators(
     """Return the operators of one rank for one micro-batch of ``recipe``."""
     layout = recipe.layout
     tokens = recipe.local_tokens(task)
-    residual_tokens = tokens / layout.tp if recipe.sequence_parallel else tokens
+    residual_tokens = recipe.residual_tokens(task)
     attention = list(_attention(model, recipe, task))
-    norms = list(_norms(model, residual_tokens, layout.tp))
+    norms = [
+        rowwise(kernel, name, "prefill", count, residual_tokens, model.hidden, layout.tp)
+        for kernel, name, count in (
+            ("norm", "norm", 2 * model.layers + 1), ("elementwise", "add", 2 * model.layers)
+        )
+    ]  # fmt: skip
     products = [*_mlps(model, task, tokens, layout.tp), *_experts(model, recipe, task, tokens)]
     forward = [*attention, *norms, *products]
     if task.precision == "fp8":
@@ -118,14 +123,6 @@ def _unfused(op: Operator, tp: int) -> Iterator[Operator]:
     yield gemm("scores", "prefill", op.count, rows, keys, dim, "bf16")
     yield rowwise("elementwise", "softmax", "prefill", SCORE_PASSES * op.count, rows, keys, tp)
     yield gemm("weighted", "prefill", op.count, rows, dim, keys, "bf16")
-
-
-def _norms(model: ModelDescription, residual_tokens: float, tp: int) -> Iterator[Operator]:
-    count = 2 * model.layers + 1
-    yield rowwise("norm", "norm", "prefill", count, residual_tokens, model.hidden, tp)
-    yield rowwise(
-        "elementwise", "add", "prefill", 2 * model.layers, residual_tokens, model.hidden, tp
-    )
 
 
 def _mlps(
