@@ -406,8 +406,15 @@ def _solve(kinds: Sequence[InstanceType], per_s: np.ndarray, limits: Limits) -> 
     constraints = [
         LinearConstraint(capacity_rows, -np.inf, 0.0),
         LinearConstraint(all_served, 1.0, 1.0),
-        *_limit_constraints(kinds, limits, n + pairs),
     ]
+    upper: list[tuple[list[float], float]] = [
+        ([kind.gpus if kind.system == name else 0.0 for kind in kinds], most)
+        for name, most in limits.gpus.items()
+    ]
+    if np.isfinite(limits.power_w):
+        upper.append(([kind.power_w for kind in kinds], limits.power_w))
+    for row, most in upper:
+        constraints.append(LinearConstraint(np.r_[row, np.zeros(pairs)][None], -np.inf, most))
     answer = milp(
         cost,
         integrality=np.r_[np.ones(n), np.zeros(pairs)],
@@ -421,21 +428,6 @@ def _solve(kinds: Sequence[InstanceType], per_s: np.ndarray, limits: Limits) -> 
     served[kind_of, demand_of] = answer.x[n:]
     counts = np.round(answer.x[:n]).astype(int)
     return _fleet(kinds, counts, served, per_s, max(float(answer.mip_gap or 0.0), 0.0))
-
-
-def _limit_constraints(
-    kinds: Sequence[InstanceType], limits: Limits, variables: int
-) -> list[LinearConstraint]:
-    found = [
-        ([float(kind.gpus) if kind.system == system else 0.0 for kind in kinds], float(upper))
-        for system, upper in limits.gpus.items()
-    ]
-    if np.isfinite(limits.power_w):
-        found.append(([kind.power_w for kind in kinds], limits.power_w))
-    return [
-        LinearConstraint(np.r_[row, np.zeros(variables - len(kinds))][None], -np.inf, upper)
-        for row, upper in found
-    ]
 
 
 def _fleet(

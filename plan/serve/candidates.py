@@ -1,6 +1,6 @@
 """Enumerates the deployments that fit memory, and predicts latency, power, cost and quality."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -172,7 +172,8 @@ def two_pool_candidates(
     by_formats: dict[tuple[str, Formats], list[Candidate]] = {}
     for candidate in found:
         replica = candidate.deployment
-        if _is_simple(replica.layout) and replica.gpus < gpus and candidate.concurrencies():
+        simple = replica.layout.pp == 1 and min(replica.layout.moe_tp, replica.layout.moe_ep) == 1
+        if simple and replica.gpus < gpus and candidate.concurrencies():
             by_formats.setdefault((replica.system.name, replica.formats), []).append(candidate)
     candidates = []
     for group in by_formats.values():
@@ -184,10 +185,6 @@ def two_pool_candidates(
                 busy_workers = n * prompt_time_ms / (replica.workload.osl * step)
                 candidates += _matched_pools(replica, n, prefill_layout, busy_workers, gpus)
     return candidates
-
-
-def _is_simple(layout: Layout) -> bool:
-    return layout.pp == 1 and min(layout.moe_tp, layout.moe_ep) == 1
 
 
 def _prefill_layouts(group: Sequence[Candidate], timers: StepTimers) -> list[tuple[Layout, float]]:
@@ -240,7 +237,9 @@ def predict(
     latencies = latencies.assign(**{name: latencies[name] + rows["fetch"] for name in ttft_columns})
     table = pd.DataFrame([_candidate_columns(c) for c in candidates]).join(latencies)
     table["memory_gib"] = _memory_gib(candidates)
-    table["accuracy"] = _accuracy(candidates, accuracy)
+    table["accuracy"] = _once(
+        candidates, lambda d: d.formats, lambda d: recovery(d.formats, d.model, accuracy)
+    )
     per_s = tokens_per_s(rows["concurrency"].to_numpy(), rows["osl"].to_numpy(), latencies)
     all_per_s = per_s * table["replicas"].to_numpy(dtype=float)
     table["requests_per_s"] = all_per_s / rows["osl"]
@@ -250,13 +249,19 @@ def predict(
     copied_columns = ["guessed", "energy_guessed", *bound, "share_host", *shares]
     table[copied_columns] = rows[copied_columns]
     # A format that no engine supports was never measured.
-    table.loc[_unsupported(candidates), "guessed"] = 1.0
+    unsupported = _once(
+        candidates,
+        lambda d: (d.model.name, d.formats, d.system.name, d.backend),
+        lambda d: bool(unsupported_formats(d, d.backend)),
+    )
+    table.loc[unsupported > 0, "guessed"] = 1.0
     bound_ms = rows["decode_bound"] + prompts_per_token(rows) * rows["prefill_bound"]
     table["bound_share"] = bound_ms / latencies["tpot_ms"]
     table = table.join(deployment_power(rows, latencies)).assign(awake_w=rows["awake_w"])
     largest_part = np.argmax(np.nan_to_num(rows[shares].to_numpy()), axis=1)
     table["limited_by"] = np.array(PARTS)[largest_part]
-    return _with_cost(table, candidates)
+    hourly = np.array([c.deployment.system.price_per_hour for c in candidates], dtype=float)
+    return table.assign(usd_per_million_tokens=hourly * 1e6 / 3600 / table["tokens_per_s_per_gpu"])
 
 
 def _candidate_columns(candidate: Candidate) -> dict[str, object]:
@@ -292,32 +297,15 @@ def _memory_gib(candidates: Sequence[Candidate]) -> np.ndarray:
     return found
 
 
-def _unsupported(candidates: Sequence[Candidate]) -> np.ndarray:
-    """Return which candidates have formats that their engine lacks."""
-    known: dict[tuple[object, ...], bool] = {}
-    found = []
-    for candidate in candidates:
-        d = candidate.deployment
-        key = d.model.name, d.formats, d.system.name, d.backend
-        if key not in known:
-            known[key] = bool(unsupported_formats(d, d.backend))
-        found.append(known[key])
-    return np.array(found, dtype=bool)
-
-
-def _accuracy(
-    candidates: Sequence[Candidate], results: Sequence[AccuracyResult] | None
-) -> list[float]:
-    """Return the share of quality that each candidate's formats keep; NaN if unpublished."""
-    known: dict[Formats, float] = {}
-    for candidate in candidates:
-        d = candidate.deployment
-        if d.formats not in known:
-            share = recovery(d.formats, d.model, results)
-            known[d.formats] = np.nan if share is None else share
-    return [known[c.deployment.formats] for c in candidates]
-
-
-def _with_cost(table: pd.DataFrame, candidates: Sequence[Candidate]) -> pd.DataFrame:
-    hourly = np.array([c.deployment.system.price_per_hour for c in candidates], dtype=float)
-    return table.assign(usd_per_million_tokens=hourly * 1e6 / 3600 / table["tokens_per_s_per_gpu"])
+def _once(
+    candidates: Sequence[Candidate],
+    key: Callable[[Deployment], object],
+    value: Callable[[Deployment], float | None],
+) -> np.ndarray:
+    """Return a value of each candidate, computed once for equal keys; NaN if there is none."""
+    known: dict[object, float | None] = {}
+    keys = [key(candidate.deployment) for candidate in candidates]
+    for each, candidate in zip(keys, candidates, strict=True):
+        if each not in known:
+            known[each] = value(candidate.deployment)
+    return np.array([known[each] for each in keys], dtype=float)

@@ -1,6 +1,6 @@
 """Predicts every deployment of a model on the given GPUs and ranks them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -50,19 +50,8 @@ from foretune.search.pareto import pareto_front
 MAX_EXTRAPOLATED_SHARE = 0.5
 """Share of step time outside the measured range above which a candidate counts as extrapolated.
 Such a candidate is best only if all are."""
-SHOWN = [
-    "system",
-    "formats",
-    "layout",
-    "replicas",
-    "batch",
-    "tokens_per_s_per_gpu",
-    "ttft_ms",
-    "tpot_ms",
-    "usd_per_million_tokens",
-    "memory_gib",
-    "limited_by",
-]
+SHOWN = ["system", "formats", "layout", "replicas", "batch", "tokens_per_s_per_gpu", "ttft_ms",
+         "tpot_ms", "usd_per_million_tokens", "memory_gib", "limited_by"]  # fmt: skip
 """Columns of a plan as a table; ``layout`` is made of tp, pp, dp and ep."""
 MIN_QUANTIZATION_GAIN = 0.05
 """Minimum gain that justifies requantizing a published checkpoint."""
@@ -268,9 +257,13 @@ def plan(
     _check_options(pools, rate, speculation, offload, backend, workload)
     requirements = requirements or Requirements()
     systems = [system] if isinstance(system, System) else list(system)
+    if speculation is not None:
+        speculation.drafter(model)  # raises if the model has none
     candidates, refused = _candidates(
-        model, systems, gpus, workload, timers, backend, formats, pools, speculation, caches,
-        offload,
+        lambda system: candidate_deployments(
+            model, system, gpus, workload, backend, formats, speculation, caches, offload
+        ),
+        model, systems, gpus, backend, timers if pools else None,
     )  # fmt: skip
     if not candidates:
         raise UsageError("; ".join(refused.values()))
@@ -305,38 +298,30 @@ def _with_ranking(
 
 
 def _candidates(
+    find: Callable[[System], Iterator[Candidate]],
     model: ModelDescription,
     systems: Sequence[System],
     gpus: int,
-    workload: Workload,
-    timers: StepTimers,
     backend: str,
-    formats: Sequence[Formats] | None,
-    pools: bool,
-    speculation: Speculation | None,
-    caches: Sequence[str],
-    offload: Offload,
+    pool_timers: StepTimers | None,
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Return all candidates, and the systems without any with the reason."""
-    if speculation is not None:
-        speculation.drafter(model)  # raises if the model has none
+    """Return all candidates, and the systems without any with the reason.
+
+    ``find`` yields those of a system; ``pool_timers`` are given if pools are allowed.
+    """
     candidates: list[Candidate] = []
     excluded: dict[str, str] = {}
     for system in systems:
         if reason := unsupported_system(system, backend):
             excluded[system.name] = reason
             continue
-        found = list(
-            candidate_deployments(
-                model, system, gpus, workload, backend, formats, speculation, caches, offload
-            )
-        )
+        found = list(find(system))
         fitting = one_pool_candidates(found)
         if not fitting:
             excluded[system.name] = _too_large_message(model, system, gpus, found, backend)
         candidates += fitting
-        if pools:
-            candidates += two_pool_candidates(found, gpus, timers)
+        if pool_timers:
+            candidates += two_pool_candidates(found, gpus, pool_timers)
     return candidates, excluded
 
 

@@ -313,7 +313,11 @@ def fit_or_load_correction(
         MissingExtra: ``published`` without aiconfigurator-core.
         WrongFile: the file is not a table of measured deployments.
     """
-    path = _published_table() if name == PUBLISHED else Path(name)
+    path, home = Path(name), package_folder()
+    if name == PUBLISHED:
+        if home is None:
+            raise MissingExtra("aiconfigurator-core", "llm", "--measured published")
+        path = home / "systems" / "silicon_sample.csv"
     table = read_measured_deployments(path)
     cached_path = cache_directory() / f"deployments-{_fingerprint(path)}.json"
     with suppress(PredictorError):
@@ -324,13 +328,6 @@ def fit_or_load_correction(
     with suppress(OutputError):  # without a writable cache, only the next plan is slower
         correction.save(cached_path)
     return correction
-
-
-def _published_table() -> Path:
-    home = package_folder()
-    if home is None:
-        raise MissingExtra("aiconfigurator-core", "llm", "--measured published")
-    return home / "systems" / "silicon_sample.csv"
 
 
 def _fingerprint(path: Path) -> str:
