@@ -71,8 +71,6 @@ def test_what_was_not_measured_says_so(folder):
         {"kernel": "norm", "problem.rows": 8, "problem.columns": 64, "config.format": "bf16"},
     )
     assert list(answer["source"]) == ["interpolated", "predicted", "predicted", "roofline"]
-    assert (answer["low"] < answer["ms"]).all()
-    assert (answer["high"] > answer["ms"]).all()
 
 
 def test_another_engines_measurements_of_the_format_stand_in(folder):
@@ -234,5 +232,4 @@ def test_a_state_is_updated_as_fast_as_that_of_another_kind(tmp_path):
     )
     assert (own["source"], own["ms"]) == ("measured", pytest.approx(0.01 + 0.02 * 64))
     assert (borrowed["source"], borrowed["ms"]) == ("predicted", pytest.approx(own["ms"]))
-    assert borrowed["high"] > own["high"]
     assert convolution["source"] == "roofline"
