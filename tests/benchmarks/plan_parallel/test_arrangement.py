@@ -15,6 +15,8 @@ from plan_parallel.arrangement import (
 )
 from plan_parallel.parallel import small_model
 
+from foretune.plan.cost.operator import Part
+
 MODEL = small_model(256, 4, 2, 704)
 
 
