@@ -2,9 +2,9 @@
 
 Run: ``python benchmarks/plan.py --train F.parquet [--test F.parquet] [--json]`` where F holds
 measured deployments (AIConfigurator's sample table, Apache-2.0). Operators' times come from the
-package aiconfigurator-core where it is installed, else from ``--operators DIR`` or
-``$FORETUNE_SHARED_DATA/llm``; the correction is trained on ``--train`` alone. With ``--test`` that
-file is scored; without, configurations, systems and whole models of ``--train`` are held out.
+package aiconfigurator-core where it is installed, or from ``--operators DIR``; the correction is
+trained on ``--train`` alone. With ``--test`` that file is scored; without, configurations, systems
+and whole models of ``--train`` are held out.
 
 With ``--aiconfigurator PYTHON``, an interpreter that has the package aiconfigurator, that is asked
 about the same rows (about a second each); a Parquet file that ``plan_aiconfigurator.py`` wrote
@@ -28,13 +28,12 @@ from plan_reliability import reliability, reliability_lines, sure_limits, sure_p
 
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
-from foretune.plan.serve.deployments.analytic import analytic_times
+from foretune.plan.serve.deployments.analytic import analytic_times, formula_latencies
 from foretune.plan.serve.deployments.correction import LatencyPredictor
 from foretune.plan.serve.deployments.measured import (
     MeasuredDeployments,
     read_measured_deployments,
 )
-from foretune.plan.serve.deployments.serving import formula_latencies
 
 SOME = 5
 """Folds of configurations; systems and models are held out one by one."""

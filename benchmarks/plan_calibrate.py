@@ -14,13 +14,12 @@ import pandas as pd
 
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
-from foretune.plan.serve.deployments.analytic import analytic_times
-from foretune.plan.serve.deployments.calibration import Calibration
+from foretune.plan.serve.deployments.analytic import analytic_times, formula_latencies
+from foretune.plan.serve.deployments.correction import Calibration
 from foretune.plan.serve.deployments.measured import (
     MeasuredDeployments,
     read_measured_deployments,
 )
-from foretune.plan.serve.deployments.serving import formula_latencies
 
 LINES = (3, 5, 10)
 DRAWS = 3

@@ -33,6 +33,7 @@ from foretune.features.roofline import row_limits_ms
 from foretune.operator_package import installed_tables
 from foretune.plan import Formats, Layout, ModelDescription, describe_model, find_system
 from foretune.plan.cost.kinds import KINDS, family_of
+from foretune.plan.cost.operator import Part
 from foretune.plan.cost.power import (
     METERED_SYSTEMS,
     OperatorPower,
@@ -43,7 +44,7 @@ from foretune.plan.cost.power import (
 from foretune.plan.cost.steps import Step, StepTimerFactory
 from foretune.plan.cost.tables import OperatorTables, default_folders
 from foretune.plan.cost.times import OperatorTimer
-from foretune.plan.serve.deployments.serving import UNMODELED_ACTIVE_SHARE, deployment_power
+from foretune.plan.serve.deployments.analytic import UNMODELED_ACTIVE_SHARE, deployment_power
 
 FORMS = Path(__file__).resolve().parents[1] / "plan" / "cost" / "power.csv"
 LEAST_BANDWIDTH = 0.5
@@ -135,7 +136,7 @@ def _powers(kernel: str, rows: pd.DataFrame, tables: OperatorTables | None) -> p
         computing=used[:, 0],
         memory=used[:, 1],
         share=(plain["power_w"] / plain["device.power_limit_w"]).astype(float),
-        awake=METERED_SYSTEMS[system.name].active_idle_share,
+        awake=METERED_SYSTEMS[system.name][1],
         system=system.name,
         sound=sound,
     )
@@ -258,7 +259,7 @@ def _print_awake(rows: pd.DataFrame) -> None:
     print("Lowest hundredth of all powers, share of the limit (shipped)")
     lowest = rows.groupby(["system", "kernel"])["share"].quantile(0.01).groupby("system").min()
     for system, share in lowest.items():
-        print(f"  {system:12} {share:.3f} ({METERED_SYSTEMS[system].active_idle_share})")
+        print(f"  {system:12} {share:.3f} ({METERED_SYSTEMS[system][1]})")
 
 
 def _print_forms(fitted: dict[str, dict[str, PowerModel]]) -> None:
@@ -327,8 +328,8 @@ class Published:
         """Return watts without pauses, and at the published speed."""
         clock = clocks(find_system(self.system), "vllm")
         context = PROMPT + self.osl // 2
-        decode = Step(self.model, Layout(), Formats(), self.running, 1, context, "decode")
-        prefill = Step(self.model, Layout(), Formats(), 16, PROMPT, 0, "prefill")
+        decode = Step(self.model, Layout(), Formats(), Part(self.running, 1, context, "decode"))
+        prefill = Step(self.model, Layout(), Formats(), Part(16, PROMPT, 0, "prefill"))
         steps = clock.times([decode, prefill])
         power = OperatorPower(find_system(self.system).device, self.system)
         row = {

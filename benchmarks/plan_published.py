@@ -42,8 +42,7 @@ from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System, find_system
-from foretune.plan.engine.requests import Requests
-from foretune.plan.engine.simulator import Host, Scheduler, simulate_requests
+from foretune.plan.engine.simulator import Host, Requests, Scheduler, simulate_requests
 from foretune.plan.engine.stage_times import StageTimes
 
 REQUESTS = {

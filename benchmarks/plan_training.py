@@ -43,7 +43,7 @@ from machine import markdown
 from scipy.optimize import minimize_scalar
 from scipy.stats import spearmanr
 
-from foretune.device import find_device
+from foretune.device import find_device, peak_rate
 from foretune.plan import ModelDescription, System, describe_model, find_system
 from foretune.plan.cost.memory import GIB
 from foretune.plan.cost.steps import StepTimerFactory
@@ -56,7 +56,6 @@ from foretune.plan.train.step import (
     Calibration,
     TimedSteps,
     model_flops,
-    peak_flops,
 )
 from foretune.plan.train.training_memory import USABLE_SHARE, training_memory
 from foretune.plan.train.training_planner import BACKEND, plan_training
@@ -144,7 +143,8 @@ class Run:
     @property
     def mfu(self) -> float:
         """Published model FLOPs utilisation."""
-        peak = peak_flops(self.system.device, self.task) * self.recipe.layout.gpus
+        rate = peak_rate(self.task.precision, self.system.device.specs)
+        peak = 1e9 * float(rate) * self.recipe.layout.gpus
         return model_flops(self.model, self.task) / (peak * self.step_s)
 
     @property

@@ -6,10 +6,9 @@ from foretune.lazy import lazy_exports
 
 if TYPE_CHECKING:
     from foretune.plan.cost.operator import Operator
-    from foretune.plan.describe.accuracy import read_accuracy
     from foretune.plan.describe.catalog import describe_model, known_models
     from foretune.plan.describe.description import ModelDescription
-    from foretune.plan.describe.formats import Formats, checkpoint_formats
+    from foretune.plan.describe.formats import Formats, checkpoint_formats, read_accuracy
     from foretune.plan.describe.layout import Layout
     from foretune.plan.describe.system import (
         System,

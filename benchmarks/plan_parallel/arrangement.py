@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import Step, StepTimer
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
@@ -112,10 +113,9 @@ def step_of(problem: StepProblem, arrangement: Arrangement) -> Step:
     """Return the step that each micro-batch, or replica, takes."""
     parts = max(arrangement.micro_batches(problem.batch), arrangement.replicas)
     layout = Layout(tp=arrangement.tp, pp=arrangement.pp)
-    return Step(
-        problem.model, layout, Formats(), -(-problem.batch // parts), problem.new_tokens,
-        problem.context, problem.phase,
-    )  # fmt: skip
+    batch = -(-problem.batch // parts)
+    part = Part(batch, problem.new_tokens, problem.context, problem.phase)
+    return Step(problem.model, layout, Formats(), part)
 
 
 def step_terms(

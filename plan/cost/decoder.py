@@ -1,14 +1,19 @@
-"""Operators of a step: all kernels that one rank runs."""
+"""Operators of a step: all kernels that one rank runs.
+
+The operators of DeepSeek-V4's compressed attention follow vLLM's ``models/deepseek_v4``. Its
+kernels are modeled as latent attention (same key width) in decode steps, and as softmax attention
+with one key head in prefill.
+"""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
-from typing import Literal
 
-from foretune.plan.cost.attention import attention_operators
 from foretune.plan.cost.operator import (
     BF16_BYTES,
     CACHE_SIZE,
+    RECURRENT_OPS,
     Operator,
     Part,
     Phase,
@@ -19,6 +24,7 @@ from foretune.plan.cost.operator import (
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats, table_name
 from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.parts import CompressedAttention, Heads, Indexer, LinearAttention, Mla
 from foretune.problem import Problem
 from foretune.space import Configuration
 
@@ -26,23 +32,6 @@ ROUTING = "power_law_1.2"
 """How measured tables distribute tokens over experts to imitate real routers."""
 EXPERT_KINDS = {2: "plain", 3: "gated"}
 """Matrices of an expert -> its name in tables."""
-
-
-def step_operators(
-    model: ModelDescription,
-    layout: Layout,
-    formats: Formats,
-    batch: int,
-    new_tokens: int,
-    context: float,
-    phase: Literal["prefill", "decode"],
-) -> list[Operator]:
-    """Return what one rank runs in a step of requests with the same lengths.
-
-    ``batch`` counts requests per attention-DP group, ``new_tokens`` those computed per request (1
-    in a decode step), ``context`` cached tokens per request.
-    """
-    return mixed_operators(model, layout, formats, [Part(batch, new_tokens, context, phase)])
 
 
 def mixed_operators(
@@ -164,3 +153,306 @@ def _communication(
             yield collective("reduce_scatter", "combine", phase, layers, all_elements, ranks)
     if layout.pp > 1:
         yield collective("send_recv", "stage", phase, layout.pp - 1, message, 2)
+
+
+MIX_PASSES = 4
+"""Passes over all residual streams per layer: before and after attention and experts."""
+SCORE_SHARE = 0.5
+"""Work of scoring keys relative to attention with as many heads, which also weighs values."""
+
+
+def attention_operators(
+    model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part], phase: Phase
+) -> Iterator[Operator]:
+    """Yield the attention operators of all layers, from input to output projections.
+
+    Projections process the tokens of all parts at once; attention runs per part.
+    """
+    step = _Step(model, layout.tp, formats, parts, phase)
+    if model.compressed:
+        yield from step.compressed(model.compressed)
+        return
+    if model.linear:
+        yield from step.linear(model.linear)
+    if not model.softmax_layers:
+        return
+    yield from step.latent(model.mla) if model.mla else step.softmax()
+    if model.index:
+        yield from step.indexer(model.index)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """A step in which ``tp`` ranks share attention."""
+
+    model: ModelDescription
+    tp: int
+    formats: Formats
+    parts: Sequence[Part]
+    phase: Phase
+
+    @property
+    def tokens(self) -> int:
+        return sum(part.tokens for part in self.parts)
+
+    def project(self, name: str, layers: int, width: float, inner: float) -> Operator:
+        """Return the projection of all tokens from ``inner`` to ``width`` numbers."""
+        kind = table_name(self.formats.weights)
+        return gemm(name, self.phase, layers, self.tokens, width, inner, kind)
+
+    def rope(self, layers: int, width: int) -> Operator:
+        """Return the rotation of queries and keys."""
+        return rowwise("elementwise", "rope", self.phase, layers, self.tokens, width, self.tp)
+
+    def indexer(self, index: Indexer) -> Iterator[Operator]:
+        """Yield the selection of keys.
+
+        Every rank computes all heads, except that block indexers split heads as keys are. An engine
+        fuses a block indexer's projections with those of attention.
+        """
+        model, layers = self.model, self.model.indexed_layers
+        heads = ceil(index.heads / self.tp) if index.selects_blocks else index.heads
+        ranks = model.mla.q_lora_rank if model.mla else model.hidden
+        yield self.project("index_query", layers, heads * index.head_dim, ranks)
+        yield self.project("index_key", layers, index.head_dim + index.score_weights, model.hidden)
+        for part in self.parts:
+            yield _scores(heads, index.head_dim, not index.selects_blocks, layers, part)
+
+    def softmax(self) -> Iterator[Operator]:
+        """Yield softmax attention, with a window or without."""
+        model, tp = self.model, self.tp
+        top_k = model.index.top_k if model.index else 0
+        layers_by_shape: dict[Heads, int] = {}
+        for layers, _, shape in model.softmax_groups():
+            layers_by_shape[shape] = layers_by_shape.get(shape, 0) + layers
+        for shape, layers in layers_by_shape.items():
+            heads, kv_heads = ceil(shape.heads / tp), ceil(shape.kv_heads / tp)
+            dim, gates = shape.head_dim, shape.value_dim if model.gated_attention else 0
+            width = heads * (dim + gates) + kv_heads * shape.projected_width
+            yield self.project("qkv", layers, width, model.hidden)
+            yield self.rope(layers, (heads + kv_heads) * dim)
+        for layers, window, shape in model.softmax_groups():
+            sparse = 0 if window else model.indexed_layers
+            for part in self.parts:
+                for count, visible in (
+                    (layers - sparse, part), (sparse, _sparse_part(part, top_k))
+                ):  # fmt: skip
+                    if count:
+                        yield _attention(
+                            visible, count, ceil(shape.heads / tp), ceil(shape.kv_heads / tp),
+                            shape.cached_width // 2, window, self.formats,
+                        )  # fmt: skip
+        for shape, layers in layers_by_shape.items():
+            width = ceil(shape.heads / tp) * shape.value_dim
+            yield self.project("attention_out", layers, model.hidden, width)
+
+    def latent(self, mla: Mla) -> Iterator[Operator]:
+        """Yield MLA: prefill decompresses keys and values, decode uses the latent cache."""
+        model, formats, tp = self.model, self.formats, self.tp
+        heads, layers = ceil(model.heads / tp), model.softmax_layers
+        down = mla.q_lora_rank + mla.kv_lora_rank + mla.qk_rope
+        yield self.project("latent", layers, down, model.hidden)
+        width, inner = heads * (mla.qk_nope + mla.qk_rope), mla.q_lora_rank or model.hidden
+        yield self.project("query", layers, width, inner)
+        yield self.rope(layers, (heads + 1) * mla.qk_rope)
+        top_k = model.index.top_k if model.index else 0
+        product = "fp8" if formats.activations == "fp8" else "bf16"
+        for part in self.parts:
+            if part.phase == "prefill":
+                width = heads * (mla.qk_nope + mla.v_head)
+                # The prefix is decompressed again.
+                rows, kind = part.batch * (part.new_tokens + part.context), formats.weights
+                yield gemm(
+                    "decompress", "prefill", layers, rows, width, mla.kv_lora_rank,
+                    table_name(kind),
+                )  # fmt: skip
+                yield _latent_attention(part, layers, heads, top_k, tp, formats)
+            else:
+                yield _latent_projection("mla_gen_pre", layers, part.tokens, heads, product)
+                yield _latent_attention(part, layers, heads, top_k, tp, formats)
+                yield _latent_projection("mla_gen_post", layers, part.tokens, heads, product)
+        if model.gated_attention:
+            yield self.project("gate", layers, heads * mla.v_head, model.hidden)
+        yield self.project("attention_out", layers, model.hidden, heads * mla.v_head)
+
+    def linear(self, linear: LinearAttention) -> Iterator[Operator]:
+        """Yield layers with a state: projections, a short convolution, and the state update."""
+        hidden, tp, layers = self.model.hidden, self.tp, linear.layers
+        values = linear.value_heads * linear.value_dim
+        width = ceil((linear.channels + values + linear.gate_scalars) / tp) + linear.gate_rank
+        yield self.project("linear_in", layers, width, hidden)
+        if linear.gate_rank:
+            width = ceil(linear.key_heads * linear.key_dim / tp)
+            yield self.project("linear_gate", layers, width, linear.gate_rank)
+        for part in self.parts:
+            for op in RECURRENT_OPS:
+                yield _recurrent(linear, tp, part, op)
+        yield self.project("linear_out", layers, hidden, ceil(values / tp))
+
+    def compressed(self, shape: CompressedAttention) -> Iterator[Operator]:
+        """Yield compressed attention, and the mixing of residual streams."""
+        model, phase, tokens, tp = self.model, self.phase, self.tokens, self.tp
+        heads, dim, layers = ceil(model.heads / tp), model.head_dim, model.layers
+        groups, kind = ceil(shape.o_groups / tp), table_name(self.formats.weights)
+        streams = shape.residual_streams * model.hidden
+        yield rowwise("elementwise", "mix", phase, MIX_PASSES * layers, tokens, streams, tp)
+        yield self.project("latent", layers, shape.q_lora_rank + dim, model.hidden)
+        yield self.project("query", layers, heads * dim, shape.q_lora_rank)
+        for ratio, count in shape.ratios:
+            index = model.index if ratio == shape.indexed_ratio else None
+            if width := shape.compressor_width(ratio, dim, index):
+                yield gemm("compress", phase, count, tokens, width, model.hidden, "bf16")
+            for part in self.parts:
+                if index:
+                    width = index.heads * index.head_dim
+                    yield gemm(
+                        "index_query", phase, count, part.tokens, width, shape.q_lora_rank, kind
+                    )
+                    yield _compressed_scores(index, count, ratio, part)
+                top_k = index.top_k if index else 0
+                yield _compressed_attention(
+                    shape, ratio, top_k, count, heads, dim, part, self.formats
+                )
+        inner = model.heads * dim // shape.o_groups
+        yield self.project("out_groups", layers, groups * shape.o_lora_rank, inner)
+        yield self.project("attention_out", layers, model.hidden, groups * shape.o_lora_rank)
+
+
+@lru_cache(CACHE_SIZE)
+def _sparse_part(part: Part, top_k: int) -> Part:
+    """Return an equivalent part whose queries see at most ``top_k`` keys each."""
+    if not top_k:
+        return part
+    if part.phase == "decode":
+        context = min(part.context + part.new_tokens, top_k) - part.new_tokens
+        return replace(part, context=max(context, 0))
+    if part.context + part.new_tokens / 2 <= top_k:
+        return part
+    # Prompts with full attention, as many queries, and top_k keys per query.
+    batch = max(round(part.tokens / (2 * top_k)), 1)
+    return Part(batch, 2 * top_k, 0, "prefill")
+
+
+@lru_cache(CACHE_SIZE)
+def _attention(
+    part: Part, count: float, heads: int, kv_heads: int, dim: int, window: int, formats: Formats
+) -> Operator:
+    """Return softmax attention of one part of a step.
+
+    ``dim`` is the mean width of a head's key and value; it gives the same FLOPs and bytes. Several
+    new tokens in a decode step read the cache once, like additional heads.
+    """
+    shape = {"kv_heads": kv_heads, "head_dim": dim, "window": window}
+    if part.phase == "decode":
+        problem = Problem(
+            batch=part.batch,
+            kv_len=part.context + part.new_tokens,
+            heads=heads * part.new_tokens,
+            **shape,
+        )
+        config = Configuration(format="bf16", kv_format=formats.kv)
+        return Operator("attention_decode", problem, count, "decode", config, "attention")
+    problem = Problem(
+        batch=part.batch, seq_len=part.new_tokens, prefix_len=part.context, heads=heads, **shape
+    )
+    config = Configuration(format=formats.attention, kv_format=formats.kv)
+    return Operator("attention_prefill", problem, count, "prefill", config, "attention")
+
+
+@lru_cache(CACHE_SIZE)
+def _latent_attention(
+    part: Part, count: float, heads: int, top_k: int, tp: int, formats: Formats
+) -> Operator:
+    config = Configuration(format="bf16", kv_format=formats.kv, tp=tp)
+    if part.phase == "decode":
+        keys = part.context + part.new_tokens
+        keys, heads = min(keys, top_k) if top_k else keys, heads * part.new_tokens
+        problem = Problem(batch=part.batch, kv_len=keys, heads=heads)
+        return Operator("mla_decode", problem, count, "decode", config, "attention")
+    batch, seq, prefix = float(part.batch), part.new_tokens, part.context
+    if top_k and prefix + seq / 2 > top_k:
+        # Prompts with full attention, as many queries, and top_k keys per query.
+        batch, seq, prefix = batch * seq / (2 * top_k), 2 * top_k, 0
+    problem = Problem(batch=max(batch, 1), seq_len=seq, prefix_len=prefix, heads=heads)
+    return Operator("mla_prefill", problem, count, "prefill", config, "attention")
+
+
+@lru_cache(CACHE_SIZE)
+def _latent_projection(op: str, count: float, tokens: int, heads: int, kind: str) -> Operator:
+    """Return a batched product per head, into or out of the latent space."""
+    problem = Problem(tokens=tokens, heads=heads, op=op)
+    return Operator("mla_bmm", problem, count, "decode", Configuration(format=kind), op)
+
+
+@lru_cache(CACHE_SIZE)
+def _scores(heads: int, dim: int, eight_bits: bool, layers: int, part: Part) -> Operator:
+    """Return the indexer's scores as attention with one key head."""
+    formats = Formats(weights="fp8", kv="fp8") if eight_bits else Formats()
+    full = _attention(part, SCORE_SHARE * layers, heads, 1, dim, 0, formats)
+    return Operator(full.kernel, full.problem, full.count, full.phase, full.config, "index_scores")
+
+
+@lru_cache(CACHE_SIZE)
+def _recurrent(linear: LinearAttention, tp: int, part: Part, op: str) -> Operator:
+    problem = Problem(
+        op=op,
+        phase="context" if part.phase == "prefill" else "generation",
+        batch=part.batch,
+        seq_len=part.new_tokens,
+        tokens=part.tokens,
+        d_conv=linear.convolution,
+        num_k_heads=ceil(linear.key_heads / tp),
+        head_k_dim=linear.key_dim,
+        num_v_heads=ceil(linear.value_heads / tp),
+        head_v_dim=linear.value_dim,
+    )
+    return Operator(linear.kind, problem, linear.layers, part.phase, Configuration(), op)
+
+
+def _visible_keys(shape: CompressedAttention, ratio: int, top_k: int, seen: float) -> float:
+    """Return the number of keys that a query with ``seen`` earlier tokens attends to."""
+    compressed = seen / ratio if ratio else 0.0
+    return min(seen, shape.window) + (min(compressed, top_k) if top_k else compressed)
+
+
+@lru_cache(CACHE_SIZE)
+def _compressed_attention(
+    shape: CompressedAttention,
+    ratio: int,
+    top_k: int,
+    count: int,
+    heads: int,
+    dim: int,
+    part: Part,
+    formats: Formats,
+) -> Operator:
+    if part.phase == "decode":
+        keys = _visible_keys(shape, ratio, top_k, part.context + part.new_tokens)
+        problem = Problem(batch=part.batch, kv_len=keys, heads=heads * part.new_tokens)
+        config = Configuration(format="bf16", kv_format=formats.kv)
+        return Operator("mla_decode", problem, count, "decode", config, "attention")
+    # Prompts with full attention, as many queries, and as many keys per query.
+    keys = max(_visible_keys(shape, ratio, top_k, part.context + part.new_tokens / 2), 1.0)
+    problem = Problem(
+        batch=max(round(part.tokens / (2 * keys)), 1), seq_len=min(2 * keys, part.tokens),
+        prefix_len=0, heads=heads, kv_heads=1, head_dim=dim, window=0,
+    )  # fmt: skip
+    config = Configuration(format=formats.attention, kv_format=formats.kv)
+    return Operator("attention_prefill", problem, count, "prefill", config, "attention")
+
+
+@lru_cache(CACHE_SIZE)
+def _compressed_scores(index: Indexer, layers: int, ratio: int, part: Part) -> Operator:
+    """Return the indexer's scores of compressed keys as attention with one key head."""
+    shape = {"heads": index.heads, "kv_heads": 1, "head_dim": index.head_dim, "window": 0}
+    config = Configuration(format="bf16", kv_format="fp8")
+    if part.phase == "decode":
+        keys = (part.context + part.new_tokens) / ratio
+        heads = index.heads * part.new_tokens
+        problem = Problem(batch=part.batch, kv_len=max(keys, 1.0), **(shape | {"heads": heads}))
+        return Operator(
+            "attention_decode", problem, SCORE_SHARE * layers, "decode", config, "index_scores"
+        )
+    problem = Problem(batch=part.batch, seq_len=part.new_tokens, prefix_len=part.context, **shape)
+    count = SCORE_SHARE * layers / ratio
+    return Operator("attention_prefill", problem, count, "prefill", config, "index_scores")

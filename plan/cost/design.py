@@ -12,9 +12,9 @@ from foretune.collect.torch_operators import cannot_run
 from foretune.collect.torch_operators.measuring import distinct
 from foretune.device import Device
 from foretune.errors import UsageError
-from foretune.plan.cost.decoder import step_operators
+from foretune.plan.cost.decoder import mixed_operators
 from foretune.plan.cost.kinds import KINDS
-from foretune.plan.cost.operator import Operator
+from foretune.plan.cost.operator import Operator, Part
 from foretune.plan.cost.steps import operator_table
 from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.describe.description import ModelDescription
@@ -41,9 +41,10 @@ def plan_operators(
     requests to decode, or tokens of a prompt.
     """
     found: list[Operator] = []
-    layouts = [layout for tp in degrees for layout in _layouts(model, tp)]
+    possible = [layout for tp in degrees for layout in _layouts(model, tp)]
+    layouts = [layout for layout in possible if illegal_because(model, layout) is None]
     if not layouts:
-        reason = illegal_because(model, Layout(degrees[0], moe_tp=_ranks(model, degrees[0])))
+        reason = illegal_because(model, possible[0])
         raise UsageError(f"{model.name} cannot be split like this: {reason}")
     for layout in layouts:
         for formats in map(Formats, kinds):
@@ -109,12 +110,9 @@ def _farthest_first_gaps(coordinates: np.ndarray) -> np.ndarray:
 
 
 def _layouts(model: ModelDescription, tp: int) -> list[Layout]:
-    layouts = [Layout(tp, moe_tp=_ranks(model, tp)), Layout(tp, moe_ep=_ranks(model, tp))]
-    return [o for o in dict.fromkeys(layouts) if illegal_because(model, o) is None]
-
-
-def _ranks(model: ModelDescription, tp: int) -> int:
-    return tp if model.is_moe else 1
+    """Return the layouts on ``tp`` ranks, legal or not: experts sliced, and whole."""
+    ranks = tp if model.is_moe else 1
+    return list(dict.fromkeys([Layout(tp, moe_tp=ranks), Layout(tp, moe_ep=ranks)]))
 
 
 def _steps(
@@ -122,6 +120,7 @@ def _steps(
 ) -> Iterable[Operator]:
     for context in CONTEXTS:
         if tokens <= MAX_REQUESTS:
-            yield from step_operators(model, layout, formats, tokens, 1, context, "decode")
+            yield from mixed_operators(model, layout, formats, [Part(tokens, 1, context, "decode")])
         if tokens >= MIN_PROMPT_TOKENS:
-            yield from step_operators(model, layout, formats, 1, tokens, context, "prefill")
+            part = Part(1, tokens, context, "prefill")
+            yield from mixed_operators(model, layout, formats, [part])

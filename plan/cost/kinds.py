@@ -1,23 +1,268 @@
-"""Operator kinds and the columns that identify a measurement."""
+"""Kinds of operators: the columns that identify a measurement, and work of attention.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import reduce
+Latent vectors have DeepSeek's sizes (DeepSeek-V2, arXiv:2405.04434), as in every measured model
+with latent attention. Gated delta rule, Kimi's and Mamba-2's layers have the same parts: a short
+convolution over queries, keys and values, and a state per value head, read and updated for every
+token.
+
+Engines' tables have sparse latent attention (DeepSeek-V3.2, arXiv:2512.02556, and GLM-5) only in
+one piece: projections, selection of keys, and attention. Its parts add up to much less than the
+measured prefill time: the kernels gather selected keys from latent vectors, with gaps between
+kernels. So plans use the piece if measured, else the parts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import lru_cache, reduce
+from math import ceil
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from foretune.family import Family
-from foretune.plan.cost.attention_families import (
-    DECODE,
-    MODULES,
-    PREFILL,
-    RECURRENT,
-    LatentDecode,
-    LatentPrefill,
-    LatentProjection,
-)
+from foretune.family import Cost, Family
+from foretune.features.families import formats
+from foretune.plan.cost.operator import CACHE_SIZE, RECURRENT_OPS, Operator, Part
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.formats import Formats, table_name
+from foretune.plan.describe.layout import Layout
+from foretune.problem import Problem
 from foretune.registry import load, registered
+from foretune.space import Configuration
+from foretune.values import Value
+
+LATENT_DIM, ROPE_DIM, NOPE_DIM, VALUE_DIM = 512, 64, 128, 128
+"""Elements of the cached latent vector, of its rotary part, and of a head's own key and value."""
+
+
+class LatentPrefill(Family):
+    """Columns: problem.batch, seq_len, heads (prefix_len)."""
+
+    name = "mla_prefill"
+    accepts_scalars = True
+
+    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+        """Return the products of decompressed keys and values; each tensor moves once."""
+        seq, prefix = problem["seq_len"], problem.get("prefix_len", 0.0)
+        rows = 1.0 * problem["batch"] * problem["heads"]
+        keys = prefix + (seq + 1.0) / 2.0
+        size = np.maximum(formats.activation_bytes(config.get("format", "bf16")), 1.0)
+        width = NOPE_DIM + ROPE_DIM + VALUE_DIM
+        return Cost(
+            flops=2.0 * rows * seq * keys * width,
+            bytes_moved=size * rows * (seq * width + (seq + prefix) * width),
+            dtype=formats.compute_dtype(config.get("format", "bf16")),
+        )
+
+
+class LatentDecode(Family):
+    """Columns: problem.batch, kv_len, heads."""
+
+    name = "mla_decode"
+    accepts_scalars = True
+
+    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+        """Return the products with the latent cache, which is read once for all heads."""
+        batch, keys, heads = problem["batch"], problem["kv_len"], problem["heads"]
+        cache = formats.weight_bytes(config.get("kv_format", "bf16"))
+        return Cost(
+            flops=2.0 * batch * heads * keys * (2.0 * LATENT_DIM + ROPE_DIM),
+            bytes_moved=batch * (cache * keys + 4.0 * heads) * (LATENT_DIM + ROPE_DIM),
+            dtype=formats.compute_dtype(config.get("format", "bf16")),
+        )
+
+
+class LatentProjection(Family):
+    """Columns: problem.tokens, heads; a product per head, into or out of the latent space."""
+
+    name = "mla_bmm"
+    accepts_scalars = True
+
+    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+        """Return one product of each head's vector with its NOPE x LATENT matrix."""
+        tokens, heads = 1.0 * problem["tokens"], problem["heads"]
+        kind = config.get("format", "bf16")
+        return Cost(
+            flops=2.0 * tokens * heads * NOPE_DIM * LATENT_DIM,
+            bytes_moved=heads * (formats.weight_bytes(kind) * NOPE_DIM * LATENT_DIM
+                                 + 2.0 * tokens * (NOPE_DIM + LATENT_DIM)),
+            dtype=formats.compute_dtype(kind),
+        )  # fmt: skip
+
+
+STATE_BYTES = 4.0
+ACTIVATION_BYTES = 2.0
+PHASES = ("context", "generation")
+"""Table phases to keep; others are of speculative verification."""
+MAMBA_COLUMNS = {
+    "problem.n_groups": "problem.num_k_heads",
+    "problem.d_state": "problem.head_k_dim",
+    "problem.nheads": "problem.num_v_heads",
+    "problem.head_dim": "problem.head_v_dim",
+}
+"""Mamba-2 column -> the equivalent column of linear attention."""
+
+
+class Recurrent(Family):
+    """Columns: problem.op, batch, seq_len, num_k_heads, head_k_dim, num_v_heads, head_v_dim."""
+
+    accepts_scalars = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+        """Return the convolution per channel, or the update and the reading of the state.
+
+        All channels are read and written per token, the state once each.
+        """
+        batch, tokens = 1.0 * problem["batch"], 1.0 * problem["batch"] * problem["seq_len"]
+        keys = problem["num_k_heads"] * problem["head_k_dim"]
+        values = problem["num_v_heads"] * problem["head_v_dim"]
+        state = values * problem["head_k_dim"]
+        channels = 2.0 * keys + values
+        convolves = np.equal(problem["op"], "convolution") * 1.0
+        flops = convolves * 2.0 * channels * problem["d_conv"] + (1.0 - convolves) * 6.0 * state
+        stored = convolves * ACTIVATION_BYTES * channels * problem["d_conv"]
+        stored = stored + (1.0 - convolves) * STATE_BYTES * state
+        moved = 2.0 * stored * batch + 2.0 * ACTIVATION_BYTES * tokens * channels
+        return Cost(flops=tokens * flops, bytes_moved=moved, dtype="bf16")
+
+
+RECURRENT = ("gdn", "kda", "mamba2")
+"""The gated delta rule, Kimi's delta attention, and state-space layers."""
+
+
+def to_recurrent_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return an engine's table with the columns of `Recurrent` and the kernel in ``problem.op``."""
+    rows = rows.rename(columns=MAMBA_COLUMNS)
+    convolves = rows["config.implementation"].astype(str).str.startswith("causal_conv1d")
+    rows = rows.assign(**{"problem.op": np.where(convolves, *RECURRENT_OPS)})
+    return rows[rows["problem.phase"].isin(PHASES)]
+
+
+MODULES = PREFILL, DECODE = "dsa_context_module", "dsa_generation_module"
+"""Kernels that are all of sparse attention in one piece."""
+MODELS = ("deepseek-ai/DeepSeek-V3.2", "zai-org/GLM-5", "zai-org/GLM-5-FP8")
+"""Models in the tables. GLM-5.2 is left out: its layers share the selection of one layer."""
+SKIP_INDEXER = "skip_indexer"
+"""Marks implementations without selection of keys."""
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Sizes of a model with sparse attention."""
+
+    hidden: int
+    query_rank: int
+    key_dim: int
+    value_dim: int
+    indexer_heads: int
+
+
+_SHAPES = {
+    "deepseek": _Shape(7168, 1536, 128, 128, 64), "glm": _Shape(6144, 2048, 192, 256, 32),
+}  # fmt: skip
+_SHAPE_NAMES = {shape: name for name, shape in _SHAPES.items()}
+_SHAPE_OF_MODEL = dict(zip(MODELS, ("deepseek", "glm", "glm"), strict=True))
+INDEXER_DIM, TOP_K = 128, 2048
+"""Elements of an indexer's key; selected keys."""
+
+
+class SparseAttention(Family):
+    """Columns: problem.batch, heads, seq_len and prefix_len or kv_len, shape (see `_SHAPES`)."""
+
+    accepts_scalars = True
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def cost(self, problem: Mapping[str, Any], config: Mapping[str, Any]) -> Cost:
+        """Return projections, scores of all keys, and products with the selected ones.
+
+        Weights and cached values move once.
+        """
+        if self.name == DECODE:
+            new, seen = 1.0, 1.0 * problem["kv_len"]
+        else:
+            new = 1.0 * problem["seq_len"]
+            seen = problem.get("prefix_len", 0.0) + (new + 1.0) / 2.0
+        batch, heads = problem["batch"], 1.0 * problem["heads"]
+        tokens = batch * new
+        kind = config.get("gemm_format", "bf16")
+        hidden, queries, keys, values, scorers = (
+            _size(problem["shape"], field.name) for field in fields(_Shape)
+        )
+        weights = (
+            hidden * (queries + LATENT_DIM + ROPE_DIM + INDEXER_DIM)
+            + queries * (heads * (keys + ROPE_DIM) + INDEXER_DIM * scorers)
+            + heads * (keys + values) * LATENT_DIM
+            + heads * values * hidden
+        )
+        chosen, head = np.minimum(seen, TOP_K), keys + ROPE_DIM + values
+        scores = INDEXER_DIM * scorers * seen
+        cache = formats.weight_bytes(config.get("kv_format", "bf16"))
+        return Cost(
+            flops=2.0 * tokens * (weights + scores + heads * head * chosen),
+            bytes_moved=formats.weight_bytes(kind) * weights
+            + batch * (cache * chosen * (LATENT_DIM + ROPE_DIM) + seen * INDEXER_DIM)
+            + 4.0 * tokens * hidden,
+            dtype=formats.compute_dtype(kind),
+        )
+
+
+def to_module_rows(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return an engine's table with the columns of `SparseAttention`, without other models."""
+    rows = rows[rows["problem.model"].isin(MODELS)]
+    rows = rows[~rows["config.implementation"].astype(str).str.contains(SKIP_INDEXER)]
+    shapes = rows["problem.model"].astype(str).map(_SHAPE_OF_MODEL)
+    return rows.assign(**{"problem.shape": shapes}).reset_index(drop=True)
+
+
+def attention_modules(
+    model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part]
+) -> list[Operator]:
+    """Return the single-piece operators of a model's attention.
+
+    Empty for models without such tables, and for decode steps with several tokens per request.
+    """
+    shape = _shape_of(model)
+    if shape is None or any(p.phase == "decode" and p.new_tokens > 1 for p in parts):
+        return []
+    heads = ceil(model.heads / layout.tp)
+    return [_module(shape, p, heads, model.layers, formats) for p in parts]
+
+
+def _size(shapes: Any, field: str) -> Any:
+    """Return a size of a shape given by name, or of a column of names."""
+    found = [np.equal(shapes, name) * float(getattr(s, field)) for name, s in _SHAPES.items()]
+    return sum(found)
+
+
+def _shape_of(model: ModelDescription) -> str | None:
+    """Return the name of a model's shape; None if it is not in the tables."""
+    mla, index = model.mla, model.index
+    if not mla or not index or model.compressed or model.linear:
+        return None
+    shape = _Shape(model.hidden, mla.q_lora_rank, mla.qk_nope, mla.v_head, index.heads)
+    sizes = (mla.kv_lora_rank, mla.qk_rope, index.head_dim, index.top_k)
+    matches = (
+        sizes == (LATENT_DIM, ROPE_DIM, INDEXER_DIM, TOP_K) and model.indexed_layers == model.layers
+    )
+    return _SHAPE_NAMES.get(shape) if matches else None
+
+
+@lru_cache(CACHE_SIZE)
+def _module(shape: str, part: Part, heads: int, layers: int, formats: Formats) -> Operator:
+    sizes: dict[str, Value] = {"shape": shape, "batch": part.batch, "heads": heads}
+    config = Configuration(
+        format="bf16", gemm_format=table_name(formats.weights), kv_format=formats.kv
+    )
+    if part.phase == "decode":
+        problem = Problem(**sizes, kv_len=part.context + part.new_tokens)
+        return Operator(DECODE, problem, layers, "decode", config, "attention")
+    problem = Problem(**sizes, seq_len=part.new_tokens, prefix_len=part.context)
+    return Operator(PREFILL, problem, layers, "prefill", config, "attention")
 
 
 @dataclass(frozen=True)
@@ -27,18 +272,18 @@ class OperatorKind:
     Attributes:
         axes: size columns -> default for tables that lack them.
         exact: text columns that must match, most informative first -> default.
-        tiled_axis: axis along which kernels compute whole tiles, if any.
-        split_axis: axis along which work can be split into equal parts, if any.
-        strict: whether measurements with other ``exact`` values are unrelated work.
         load_axis: axis along which times should not fall, if any.
+        tiled: whether kernels compute whole tiles along the load axis.
+        splits: whether work can be split into equal parts along the load axis.
+        strict: whether measurements with other ``exact`` values are unrelated work.
     """
 
     axes: Mapping[str, float]
     exact: Mapping[str, str] = field(default_factory=dict)
-    tiled_axis: str = ""
-    split_axis: str = ""
-    strict: bool = False
     load_axis: str = ""
+    tiled: bool = False
+    splits: bool = False
+    strict: bool = False
 
     def coordinates(self, rows: pd.DataFrame) -> np.ndarray:
         """Return the coordinates of operators in octaves (rows, axes)."""
@@ -68,11 +313,11 @@ class OperatorKind:
         Tables hold sizes that fill tiles, and sizes just above them. A predictor would treat sizes
         in between as the latter, which are the slowest.
         """
-        if not self.tiled_axis:
+        if not self.tiled:
             return rows
-        size = rows[self.tiled_axis].to_numpy(dtype=float)
+        size = rows[self.load_axis].to_numpy(dtype=float)
         rounded = TILE * np.ceil(size / TILE)
-        return rows.assign(**{self.tiled_axis: np.where(size < MIN_TILED_SIZE, size, rounded)})
+        return rows.assign(**{self.load_axis: np.where(size < MIN_TILED_SIZE, size, rounded)})
 
 
 LOG_OFFSETS = {"problem.prefix_len": 64.0, "problem.window": 64.0}
@@ -87,84 +332,59 @@ MIN_LATENCY_NAME = "min_latency"
 default)."""
 FORMAT_COLUMNS = ("config.format", "config.kv_format")
 _FORMAT = {"config.format": "bf16"}
-_FORMAT_AND_KV = {"config.format": "bf16", "config.kv_format": "bf16"}
+_FORMATS = {"config.format": "bf16", "config.kv_format": "bf16"}
 _MODULE_FORMATS = {"problem.shape": "", "config.gemm_format": "bf16", "config.kv_format": "bf16"}
-_HEADS = {"problem.heads": 1.0, "problem.kv_heads": 1.0, "problem.head_dim": 128.0,
-          "problem.window": 0.0}  # fmt: skip
-_COLLECTIVE = OperatorKind(
-    {"problem.message_bytes": 1.0, "problem.devices": 1.0}, load_axis="problem.message_bytes"
-)
-_RECURRENT = OperatorKind(
-    {
-        "problem.batch": 1.0,
-        "problem.seq_len": 1.0,
-        "problem.num_k_heads": 16.0,
-        "problem.head_k_dim": 128.0,
-        "problem.num_v_heads": 32.0,
-    },
-    {"problem.op": "", "problem.phase": ""},
-    strict=True,
-)
-_ROWS = OperatorKind({"problem.rows": 1.0, "problem.columns": 1.0}, {"problem.op": ""})
+_HEADS = "heads kv_heads head_dim=128 window=0"
+
+
+def _kind(axes: str, exact: Mapping[str, str], load: str = "", **more: bool) -> OperatorKind:
+    """Return a kind with the sizes ``axes``; a size is 1 where a table lacks it, or as stated."""
+    columns = {}
+    for name, _, default in (axis.partition("=") for axis in axes.split()):
+        columns[name if "." in name else f"problem.{name}"] = float(default or 1)
+    return OperatorKind(columns, exact, load and f"problem.{load}", **more)
+
 
 KINDS: dict[str, OperatorKind] = {
-    "gemm": OperatorKind(
-        {"problem.M": 1.0, "problem.N": 1.0, "problem.K": 1.0}, _FORMAT, tiled_axis="problem.M",
-        load_axis="problem.M",
+    "gemm": _kind("M N K", _FORMAT, "M", tiled=True),
+    "attention_prefill": _kind(
+        f"batch seq_len prefix_len=0 {_HEADS}", _FORMATS, "batch", splits=True
     ),
-    "attention_prefill": OperatorKind(
-        {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0, **_HEADS},
-        _FORMAT_AND_KV,
-        split_axis="problem.batch", load_axis="problem.batch",
-    ),
-    "attention_decode": OperatorKind(
-        {"problem.batch": 1.0, "problem.kv_len": 1.0, **_HEADS}, _FORMAT_AND_KV,
-        split_axis="problem.batch", load_axis="problem.batch",
-    ),
-    "mla_prefill": OperatorKind(
-        {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0,
-         "problem.heads": 1.0}, _FORMAT_AND_KV,
-        split_axis="problem.batch", load_axis="problem.batch",
-    ),
-    "mla_decode": OperatorKind(
-        {"problem.batch": 1.0, "problem.kv_len": 1.0, "problem.heads": 1.0}, _FORMAT_AND_KV,
-        split_axis="problem.batch", load_axis="problem.batch",
-    ),
-    "mla_bmm": OperatorKind(
-        {"problem.tokens": 1.0, "problem.heads": 1.0}, _FORMAT, load_axis="problem.tokens"
-    ),
-    "moe": OperatorKind(
-        {"problem.tokens": 1.0, "problem.hidden": 1.0, "problem.intermediate": 1.0,
-         "problem.top_k": 1.0, "problem.experts": 1.0, "config.tp": 1.0, "config.ep": 1.0},
+    "attention_decode": _kind(f"batch kv_len {_HEADS}", _FORMATS, "batch", splits=True),
+    "mla_prefill": _kind("batch seq_len prefix_len=0 heads", _FORMATS, "batch", splits=True),
+    "mla_decode": _kind("batch kv_len heads", _FORMATS, "batch", splits=True),
+    "mla_bmm": _kind("tokens heads", _FORMAT, "tokens"),
+    "moe": _kind(
+        "tokens hidden intermediate top_k experts config.tp config.ep",
         {**_FORMAT, "problem.distribution": "power_law_1.2", "config.experts": "gated"},
-        load_axis="problem.tokens",
+        "tokens",
     ),
-    "all_reduce": _COLLECTIVE,
-    "all_gather": _COLLECTIVE,
-    "all_to_all": _COLLECTIVE,
-    "reduce_scatter": _COLLECTIVE,
-    "send_recv": _COLLECTIVE,
-    "gdn": _RECURRENT,
-    "kda": _RECURRENT,
-    "mamba2": _RECURRENT,
-    PREFILL: OperatorKind(
-        {"problem.batch": 1.0, "problem.seq_len": 1.0, "problem.prefix_len": 0.0,
-         "problem.heads": 1.0}, _MODULE_FORMATS,
-        split_axis="problem.batch", load_axis="problem.batch",
+    **dict.fromkeys(
+        ("all_reduce", "all_gather", "all_to_all", "reduce_scatter", "send_recv"),
+        _kind("message_bytes devices", {}, "message_bytes"),
     ),
-    DECODE: OperatorKind(
-        {"problem.batch": 1.0, "problem.kv_len": 1.0, "problem.heads": 1.0}, _MODULE_FORMATS,
-        split_axis="problem.batch", load_axis="problem.batch",
+    **dict.fromkeys(
+        RECURRENT,
+        _kind(
+            "batch seq_len num_k_heads=16 head_k_dim=128 num_v_heads=32",
+            {"problem.op": "", "problem.phase": ""},
+            strict=True,
+        ),
     ),
-    "quantize": OperatorKind({"problem.M": 1.0, "problem.K": 1.0}, {"problem.op": ""}),
-    "norm": _ROWS,
-    "elementwise": _ROWS,
-}  # fmt: skip
+    PREFILL: _kind("batch seq_len prefix_len=0 heads", _MODULE_FORMATS, "batch", splits=True),
+    DECODE: _kind("batch kv_len heads", _MODULE_FORMATS, "batch", splits=True),
+    "quantize": _kind("M K", {"problem.op": ""}),
+    **dict.fromkeys(("norm", "elementwise"), _kind("rows columns", {"problem.op": ""})),
+}
 """Kernel -> its kind; other kernels use the roofline."""
 
-_PLAN_FAMILIES: tuple[type[Family], ...] = (
-    LatentPrefill, LatentDecode, LatentProjection, *RECURRENT, *MODULES,
-)  # fmt: skip
+_PLAN_FAMILIES: dict[str, Family] = {
+    family.name: family
+    for family in (
+        *(kind() for kind in (LatentPrefill, LatentDecode, LatentProjection)),
+        *map(Recurrent, RECURRENT), *map(SparseAttention, MODULES),
+    )
+}  # fmt: skip
 
 
 def with_expert_kind(rows: pd.DataFrame) -> pd.DataFrame:
@@ -192,7 +412,6 @@ def work_share(rows: pd.DataFrame) -> np.ndarray:
 
 def family_of(kernel: str) -> Family | None:
     """Return the family that computes the work of ``kernel``, or None."""
-    for family in _PLAN_FAMILIES:
-        if family.name == kernel:
-            return family()
+    if kernel in _PLAN_FAMILIES:
+        return _PLAN_FAMILIES[kernel]
     return load("families", kernel)() if kernel in registered("families") else None

@@ -7,7 +7,6 @@ time is capped, and counted too.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
@@ -86,18 +85,11 @@ def non_monotonic_rows(rows: pd.DataFrame, load: str, others: Sequence[str]) -> 
     for curve in np.unique(sorted_curves[(ms > MAX_TIME_RATIO * min_at_larger_load).to_numpy()]):
         here = order[sorted_curves == curve][::-1]
         times = rows["time_ms"].to_numpy(dtype=float)[here]
-        rejected[here[_contradicting(times)]] = True
-    return rejected
-
-
-def _contradicting(ms: np.ndarray) -> np.ndarray:
-    """Return which times of a curve, ordered by load, are dropped."""
-    conflicts = np.triu(ms[:, None] > MAX_TIME_RATIO * ms[None, :], 1)
-    rejected = np.zeros(len(ms), dtype=bool)
-    while conflicts.any():
-        worst = int(np.argmax(conflicts.sum(axis=0) + conflicts.sum(axis=1)))
-        rejected[worst] = True
-        conflicts[worst, :] = conflicts[:, worst] = False
+        conflicts = np.triu(times[:, None] > MAX_TIME_RATIO * times[None, :], 1)
+        while conflicts.any():
+            worst = int(np.argmax(conflicts.sum(axis=0) + conflicts.sum(axis=1)))
+            rejected[here[worst]] = True
+            conflicts[worst, :] = conflicts[:, worst] = False
     return rejected
 
 
@@ -147,25 +139,6 @@ SPLIT_COUNTS = (1, 2, 4, 8, 16, 32, 64)
 """Numbers of parts that an operator beyond the measured range may be split into."""
 MAX_TABLE_GAP = 0.75
 """Octaves between neighboring measurements inside a table; nearer points count as equal."""
-REPEAT_WIDTH = 0.03
-"""Half a 90 % interval of log time at a measurement: the repeatability."""
-
-
-@dataclass(frozen=True)
-class OperatorEstimate:
-    """Estimates of operators, one entry each.
-
-    Attributes:
-        log_ms: logarithm of the time.
-        width: half the 90 % interval of ``log_ms``.
-        watts: mean power; NaN if not measured for such operators.
-        distance: octaves to the nearest measurement.
-    """
-
-    log_ms: np.ndarray
-    width: np.ndarray
-    watts: np.ndarray
-    distance: np.ndarray
 
 
 class MeasuredOperators:
@@ -281,8 +254,11 @@ class MeasuredOperators:
 
     def estimate(
         self, key: str, rows: pd.DataFrame, limits: np.ndarray, predictor: OperatorPredictor
-    ) -> OperatorEstimate:
-        """Return the times of operators as if they had formats ``key``.
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the log times of operators as if they had formats ``key``, watts, and distances.
+
+        Watts are NaN if not measured for such operators; distances are octaves to the nearest
+        measurement.
 
         Args:
             key: formats with measurements.
@@ -298,14 +274,12 @@ class MeasuredOperators:
         queries = rows.assign(**{column: reference[column] for column in same})
         predicted = predictor.predict(kind.round_up_to_tiles(queries))
         log_ms = np.log(predicted["time_ms"].to_numpy())
-        width = np.log(predicted["time_ms_high"].to_numpy()) - log_ms
         distance, nearest = self._tree(key).query(kind.coordinates(queries))
         exact = distance < EXACT_DISTANCE
         log_ms = np.where(exact, np.log(known["time_ms"].to_numpy())[nearest], log_ms)
-        width = np.where(exact, REPEAT_WIDTH, width * (1.0 + distance))
         watts = predicted.get("power_w", pd.Series(np.nan, predicted.index)).to_numpy()
         log_ms = log_ms + np.log(parts) + self._limit_correction(key, queries, limits)
-        return OperatorEstimate(log_ms, width, watts, distance)
+        return log_ms, watts, distance
 
     def _split_large(self, key: str, rows: pd.DataFrame) -> tuple[pd.DataFrame, np.ndarray]:
         """Return operators beyond the measured range split into parts, and the numbers of parts.
@@ -313,16 +287,16 @@ class MeasuredOperators:
         There, attention over twice the requests takes twice the time.
         """
         kind, parts = KINDS[self.kernel], np.ones(len(rows))
-        if not kind.split_axis:
+        if not kind.splits:
             return rows, parts
-        size = rows[kind.split_axis].to_numpy(dtype=float)
+        size = rows[kind.load_axis].to_numpy(dtype=float)
         tree, min_gap = self._tree(key), np.full(len(rows), np.inf)
         for count in SPLIT_COUNTS:
-            divided = rows.assign(**{kind.split_axis: np.maximum(size / count, 1.0)})
+            divided = rows.assign(**{kind.load_axis: np.maximum(size / count, 1.0)})
             gap = np.maximum(tree.query(kind.coordinates(divided))[0], MAX_TABLE_GAP)
             nearer = (gap < min_gap - EXACT_DISTANCE) & (size >= count)
             parts, min_gap = np.where(nearer, count, parts), np.minimum(gap, min_gap)
-        return rows.assign(**{kind.split_axis: np.maximum(size / parts, 1.0)}), parts
+        return rows.assign(**{kind.load_axis: np.maximum(size / parts, 1.0)}), parts
 
     def _limit_correction(
         self, key: str, queries: pd.DataFrame, limits: np.ndarray
@@ -331,13 +305,15 @@ class MeasuredOperators:
         reference_limits = np.log(row_limits_ms(self.family, queries))
         if np.allclose(reference_limits, limits, equal_nan=True) or not np.isfinite(limits).all():
             return 0.0
-        known, one_group = self._rows_of(key), _one_group
+        known = self._rows_of(key)
         measured = np.log(row_limits_ms(self.family, known))
         log_ms = np.log(known["time_ms"].to_numpy())
-        roofline = CalibratedRoofline().fit(measured, log_ms, one_group(len(known)))
-        return roofline.log_value(limits, one_group(len(limits))) - roofline.log_value(
-            reference_limits, one_group(len(reference_limits))
+        here, there = (
+            Groups(codes=np.zeros(count, dtype=np.int64), names=["all"])
+            for count in (len(known), len(limits))
         )
+        roofline = CalibratedRoofline().fit(measured, log_ms, here)
+        return roofline.log_value(limits, there) - roofline.log_value(reference_limits, there)
 
     def _rows_of(self, key: str) -> pd.DataFrame:
         if key not in self._rows_by_key:
@@ -351,7 +327,3 @@ class MeasuredOperators:
         if key not in self._trees:
             self._trees[key] = KDTree(KINDS[self.kernel].coordinates(self._rows_of(key)))
         return self._trees[key]
-
-
-def _one_group(rows: int) -> Groups:
-    return Groups(codes=np.zeros(rows, dtype=np.int64), names=["all"])

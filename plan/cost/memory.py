@@ -8,19 +8,17 @@ import math
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import (
     Formats,
-    checkpoint_formats,
-    find_cache_format,
+    draft_formats,
     find_format,
 )
 from foretune.plan.describe.layout import Layout
-from foretune.plan.describe.parts import Heads, Mla
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
 
@@ -42,9 +40,23 @@ ENGINE_BYTES, RANKS_BYTES = 0.25 * GIB, 2.12 * GIB
 """Bytes that an engine holds outside of PyTorch: on a single GPU, and with collectives."""
 
 
+class Memory:
+    """Bytes on the fullest rank, by use."""
+
+    @property
+    def total(self) -> Any:
+        """Sum in bytes."""
+        return sum(vars(self).values())
+
+    @property
+    def gib(self) -> Any:
+        """Sum in GiB."""
+        return self.total / GIB
+
+
 @dataclass(frozen=True)
-class RankMemory:
-    """Bytes on the fullest rank.
+class RankMemory(Memory):
+    """Bytes on the fullest rank while it serves.
 
     Attributes:
         weights: its share of the model.
@@ -57,16 +69,6 @@ class RankMemory:
     kv_cache: float
     activations: float
     engine: float
-
-    @property
-    def total(self) -> float:
-        """Sum in bytes."""
-        return self.weights + self.kv_cache + self.activations + self.engine
-
-    @property
-    def gib(self) -> float:
-        """Sum in GiB."""
-        return self.total / GIB
 
 
 def rank_memory(
@@ -130,17 +132,12 @@ def weight_bytes(model: ModelDescription, layout: Layout, formats: Formats) -> f
     """Return the weight bytes per rank of the fullest stage."""
     draft_model = model.draft_model
     drafts = (
-        _stage_bytes(draft_model, Layout(layout.tp), _draft_formats(draft_model, formats), 0)
+        sum(_stage_bytes(draft_model, Layout(layout.tp), draft_formats(draft_model, formats), 0))
         if draft_model
         else 0.0
     )
-    return drafts + max(_stage_bytes(model, layout, formats, stage) for stage in range(layout.pp))
-
-
-def _draft_formats(draft_model: ModelDescription, formats: Formats) -> Formats:
-    """Return a draft model's formats: as published, with the main model's cache format."""
-    published = checkpoint_formats(draft_model)
-    return Formats(published.weights, kv=formats.kv, moe=published.moe)
+    stages = (_stage_bytes(model, layout, formats, stage) for stage in range(layout.pp))
+    return drafts + max(map(sum, stages))
 
 
 def stage_layer_range(model: ModelDescription, layout: Layout, stage: int) -> tuple[int, int]:
@@ -153,30 +150,18 @@ def stage_layer_range(model: ModelDescription, layout: Layout, stage: int) -> tu
     return start, start + each + (stage < more)
 
 
-class _StageBytes(NamedTuple):
-    """Weight bytes of one rank of a stage: layers without experts, experts, tables."""
-
-    dense: float
-    experts: float
-    tables: float
-
-
 @lru_cache(maxsize=4096)
 def layer_bytes(model: ModelDescription, layout: Layout, formats: Formats) -> tuple[float, float]:
     """Return the layer weights in bytes per rank of the fullest stage: (dense, experts)."""
-    stages = [_stage_weights(model, layout, formats, stage) for stage in range(layout.pp)]
-    fullest = max(stages, key=lambda stage: stage.dense + stage.experts)
-    return fullest.dense, fullest.experts
+    stages = (_stage_bytes(model, layout, formats, stage) for stage in range(layout.pp))
+    dense, experts, _ = max(stages, key=lambda stage: stage[0] + stage[1])
+    return dense, experts
 
 
-def _stage_bytes(model: ModelDescription, layout: Layout, formats: Formats, stage: int) -> float:
-    return sum(_stage_weights(model, layout, formats, stage))
-
-
-def _stage_weights(
+def _stage_bytes(
     model: ModelDescription, layout: Layout, formats: Formats, stage: int
-) -> _StageBytes:
-    """Return the weights of one rank of a stage.
+) -> tuple[float, float, float]:
+    """Return the weight bytes of one rank of a stage: layers without experts, experts, tables.
 
     Attention kinds alternate, so each stage has the model's mixture.
     """
@@ -191,7 +176,7 @@ def _stage_weights(
     per_dense = weights.mlp / max(model.mlp_layers, 1)
     per_sparse = weights.shared / max(model.moe_layers, 1)
     projections = (
-        share * (weights.attention / layout.tp + weights.key_value / _kv_parts(model, layout))
+        share * (weights.attention / layout.tp + weights.key_value / min(layout.tp, model.kv_heads))
         + share * weights.replicated
         + (dense * per_dense + sparse * per_sparse) / layout.tp
     )
@@ -202,16 +187,11 @@ def _stage_weights(
     if stage == layout.pp - 1 and not (model.tied_embeddings and stage == 0):
         tables += weights.head or weights.embedding
     wide = router + share * weights.norms
-    return _StageBytes(
+    return (
         find_format(formats.weights).bytes * projections + BF16_BYTES * wide,
         find_format(formats.moe).bytes * experts,
         BF16_BYTES * tables / layout.tp,
     )
-
-
-def _kv_parts(model: ModelDescription, layout: Layout) -> int:
-    """Return how many parts the key heads are split into; further ranks hold copies."""
-    return min(layout.tp, model.kv_heads)
 
 
 def request_bytes(
@@ -219,31 +199,23 @@ def request_bytes(
 ) -> float:
     """Return the cache bytes of a request of ``tokens`` on one rank of the fullest stage."""
     share = math.ceil(model.layers / layout.pp) / model.layers
-    kind = find_cache_format(formats.kv)
+    kind = find_format(formats.kv, cache=True)
     if model.compressed:
         size = kind.bytes_per_value(model.head_dim)
         return share * model.compressed.request_bytes(tokens, model.head_dim, size, model.index)
-    cache = sum(
-        layers * min(tokens, window or tokens) * _cached_values(model.mla, heads, layout)
-        * kind.bytes_per_value(_width(model.mla, heads))
-        for layers, window, heads in model.softmax_groups()
-    )  # fmt: skip
+    cache = 0.0
+    for layers, window, heads in model.softmax_groups():
+        if model.mla:  # on all ranks
+            values: float = model.mla.kv_lora_rank + model.mla.qk_rope
+            width = values
+        else:
+            values = math.ceil(heads.kv_heads / layout.tp) * heads.cached_width
+            width = heads.cached_width / 2  # of key and value, which have a scale each
+        cache += layers * min(tokens, window or tokens) * values * kind.bytes_per_value(width)
     cache += model.indexed_layers * tokens * model.index.token_bytes if model.index else 0.0
     if draft_model := model.draft_model:
         cache += request_bytes(draft_model, Layout(layout.tp), formats, tokens)
     return share * (cache + _state_bytes(model, layout))
-
-
-def _cached_values(mla: Mla | None, heads: Heads, layout: Layout) -> int:
-    """Return cached values per token and layer; MLA's are replicated on all ranks."""
-    if mla:
-        return mla.kv_lora_rank + mla.qk_rope
-    return math.ceil(heads.kv_heads / layout.tp) * heads.cached_width
-
-
-def _width(mla: Mla | None, heads: Heads) -> float:
-    """Return the numbers that share a head's scale: the mean of key and value."""
-    return mla.kv_lora_rank + mla.qk_rope if mla else heads.cached_width / 2
 
 
 def _state_bytes(model: ModelDescription, layout: Layout) -> float:

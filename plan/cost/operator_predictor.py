@@ -1,9 +1,9 @@
 """Predicts operators that a table lacks: boosted trees over the calibrated roofline.
 
 Tables of operators are dense, and a plan asks for many of them at once, so this is a plainer model
-than `foretune.models.Predictor`: no neighbors, no second expert, and an interval of one width. It
-fits 50 times faster, with equal errors of whole plans. Trained predictors are cached in the user's
-cache directory under a hash of their training rows and of the code of features and models.
+than `foretune.models.Predictor`: no neighbors, no second expert and no interval. It fits 50 times
+faster, with equal errors of whole plans. Trained predictors are cached in the user's cache
+directory under a hash of their training rows and of the code of features and models.
 """
 
 import hashlib
@@ -32,25 +32,17 @@ from foretune.files import read_json, translate_read_errors
 from foretune.models.targets import Target, TargetScale, present_targets, usable_rows
 from foretune.models.trees.boosting import BoostingModel
 from foretune.models.trees.regressor import parallel_map
-from foretune.models.validation.splits import fold_of_rows
 from foretune.progress import SILENT, Progress
 
-COVERAGE = 0.9
-MIN_HELD_OUT_ROWS = 50
-"""Rows from which the interval comes from held-out operators, else `DEFAULT_WIDTH`."""
-DEFAULT_WIDTH = 0.25
-MAX_TRIAL_ROWS = 20_000
-"""Maximum rows (every n-th) of the trial behind the interval."""
 CARD = "operators.json"
 
 
 @dataclass(frozen=True)
 class _Part:
-    """The model of one target; ``width`` is half its 90 % interval, of the logarithm."""
+    """The model of one target."""
 
     scale: TargetScale
     model: BoostingModel
-    width: float
 
 
 @dataclass(frozen=True)
@@ -73,20 +65,18 @@ class OperatorPredictor:
             log_target = np.log(rows[target].to_numpy(dtype=float))
             scale = TargetScale.fit(target, features, rows, log_target)
             y = log_target - scale.log_scale(rows) - scale.log_unit(features, rows)
-            X = features.matrix(rows)
-            parts[target] = _Part(scale, BoostingModel().fit(X, y), _width(rows, X, y))
+            parts[target] = _Part(scale, BoostingModel().fit(features.matrix(rows), y))
         return cls(features, parts)
 
     def predict(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """Return ``<target>``, ``<target>_low`` and ``<target>_high`` of operators."""
+        """Return the targets of operators, a column each."""
         X, columns = self.features.matrix(rows), {}
         for target, part in self.parts.items():
             log_value = part.model.predict(X) + part.scale.log_unit(self.features, rows)
             log_value += part.scale.log_scale(rows)
             if (bounds := part.scale.log_range(rows)) is not None:
                 log_value = np.clip(log_value, *bounds)
-            for suffix, sign in (("", 0.0), ("_low", -1.0), ("_high", 1.0)):
-                columns[f"{target}{suffix}"] = np.exp(log_value + sign * part.width)
+            columns[target] = np.exp(log_value)
         return pd.DataFrame(columns, index=rows.index)
 
     def save(self, folder: Path) -> None:
@@ -97,7 +87,7 @@ class OperatorPredictor:
             new.mkdir(parents=True)
             for target, part in self.parts.items():
                 part.model.save(new / f"{target}{part.model.suffix}")
-                card["parts"][target] = {"scale": part.scale.to_json(), "width": part.width}
+                card["parts"][target] = part.scale.to_json()
             (new / CARD).write_text(json.dumps(card), encoding="utf-8")
             new.replace(folder)
         except OSError as e:
@@ -112,24 +102,12 @@ class OperatorPredictor:
             card = read_json(folder / CARD)
             parts = {
                 target: _Part(
-                    TargetScale.from_json(part["scale"], target),
+                    TargetScale.from_json(scale, target),
                     BoostingModel.load(folder / f"{target}{BoostingModel.suffix}"),
-                    part["width"],
                 )
-                for target, part in card["parts"].items()
+                for target, scale in card["parts"].items()
             }
             return cls(FeatureSet.from_json(card["features"], family), parts)
-
-
-def _width(rows: pd.DataFrame, X: np.ndarray, y: np.ndarray) -> float:
-    """Return half the 90 % interval of operators of other sizes."""
-    folds = fold_of_rows(rows, "random", 0) if len(rows) >= MIN_HELD_OUT_ROWS else None
-    if folds is None:
-        return DEFAULT_WIDTH
-    every = slice(None, None, -(-len(rows) // MAX_TRIAL_ROWS))
-    X, y, out = X[every], y[every], folds[every] == 0
-    model = BoostingModel().quick().fit(X[~out], y[~out])
-    return float(np.quantile(np.abs(model.predict(X[out]) - y[out]), COVERAGE))
 
 
 ShowProgress = Callable[[], AbstractContextManager[Progress]]

@@ -21,24 +21,12 @@ from foretune.device import Device
 from foretune.features.roofline import row_limits_ms
 from foretune.plan.cost.kinds import family_of
 
-
-@dataclass(frozen=True)
-class MeteredSystem:
-    """A system with measured power.
-
-    ``active_idle_share`` is the share of the limit that an awake GPU draws with almost no load.
-    """
-
-    architecture: str
-    active_idle_share: float
-
-
 METERED_SYSTEMS = {
-    "h200_sxm": MeteredSystem("sm_90", 0.187),
-    "b200_sxm": MeteredSystem("sm_100", 0.254),
+    "h200_sxm": ("sm_90", 0.187),
+    "b200_sxm": ("sm_100", 0.254),
 }
-"""System -> architecture and active idle share. The latter is the 1st percentile of all measured
-powers (printed by `benchmarks/plan_power.py`)."""
+"""System with measured power -> architecture, and share of the limit that an awake GPU draws with
+almost no load: the 1st percentile of all powers (printed by `benchmarks/plan_power.py`)."""
 SIMILAR_KERNELS = {
     "mla_prefill": "attention_prefill",
     "gdn": "attention_prefill",
@@ -96,20 +84,12 @@ class OperatorPower:
         self.device, self.system = device, system
         self._models = shipped_models() if models is None else models
         similar = self._similar_systems(METERED_SYSTEMS)
-        self.active_idle_share = float(
-            np.mean([METERED_SYSTEMS[name].active_idle_share for name in similar])
-        )
+        self.active_idle_share = float(np.mean([METERED_SYSTEMS[name][1] for name in similar]))
         """Share of the limit that the GPU draws while it waits for its next operator."""
-
-    @property
-    def limit_w(self) -> float:
+        self.limit_w = device.specs.get("power_limit_w", float("nan"))
         """Power limit of the board in watts; NaN if unknown."""
-        return self.device.specs.get("power_limit_w", float("nan"))
-
-    @property
-    def active_idle_w(self) -> float:
+        self.active_idle_w = self.limit_w * self.active_idle_share
         """Power of an awake idle GPU, in watts."""
-        return self.limit_w * self.active_idle_share
 
     def watts(self, operators: pd.DataFrame, ms: np.ndarray) -> OperatorWatts:
         """Return the power of operators (run-table rows) that take ``ms`` milliseconds."""
@@ -119,7 +99,8 @@ class OperatorPower:
             rows = operators.iloc[index].dropna(axis=1, how="all")
             rows = with_specs_of(rows, self.device)
             utilization = row_limits_ms(family_of(str(kernel)), rows) / ms[index, None]
-            models = self._models[model_kernel(str(kernel), self._models)]
+            similar = SIMILAR_KERNELS.get(str(kernel), str(kernel))
+            models = self._models[similar if similar in self._models else "gemm"]
             each = [
                 models[name].share(utilization, self.active_idle_share)
                 for name in self._similar_systems(models)
@@ -133,14 +114,8 @@ class OperatorPower:
         """Return the measured systems to use: this one, its generation, else all."""
         names = list(systems)
         mine = _generation(self.device.architecture)
-        same_generation = [n for n in names if _generation(METERED_SYSTEMS[n].architecture) == mine]
+        same_generation = [n for n in names if _generation(METERED_SYSTEMS[n][0]) == mine]
         return [n for n in names if n == self.system] or same_generation or names
-
-
-def model_kernel(kernel: str, models: PowerModels) -> str:
-    """Return the kernel whose power model ``kernel`` uses."""
-    similar = SIMILAR_KERNELS.get(kernel, kernel)
-    return similar if similar in models else "gemm"
 
 
 @cache

@@ -1,15 +1,13 @@
 """Time and energy of a step: the operators of one rank, summed."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Literal, Protocol
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from foretune.plan.cost.attention import attention_operators
-from foretune.plan.cost.attention_families import MODULES, RECURRENT, attention_modules
-from foretune.plan.cost.decoder import mixed_operators, phase_of, step_operators
+from foretune.plan.cost.decoder import attention_operators, mixed_operators, phase_of
+from foretune.plan.cost.kinds import MODULES, RECURRENT, attention_modules
 from foretune.plan.cost.measured_operators import RejectedRows
 from foretune.plan.cost.operator import Operator, Part
 from foretune.plan.cost.operator_predictor import TrainedPredictorCache
@@ -26,7 +24,7 @@ PARTS = ("projections", "attention", "experts", "communication", "rest")
 _PART_OF = {
     "gemm": 0,
     "attention_prefill": 1, "attention_decode": 1, "mla_prefill": 1, "mla_decode": 1,
-    "mla_bmm": 1, **{family.name: 1 for family in (*MODULES, *RECURRENT)},
+    "mla_bmm": 1, **dict.fromkeys((*MODULES, *RECURRENT), 1),
     "moe": 2,
     "all_reduce": 3, "all_gather": 3, "all_to_all": 3, "reduce_scatter": 3, "send_recv": 3,
 }  # fmt: skip
@@ -34,95 +32,26 @@ _REST = len(PARTS) - 1
 
 
 @dataclass(frozen=True)
-class SpeculativeStep:
-    """A verification step, and the draft steps before it.
-
-    ``draft_steps`` counts the tokens drafted one after the other.
-    """
-
-    verification: "Step"
-    draft: "Step"
-    draft_steps: int
-
-    def operators(self) -> list[Operator]:
-        """Return the operators of one rank."""
-        drafts = (replace(o, count=self.draft_steps * o.count) for o in self.draft.operators())
-        return [*self.verification.operators(), *drafts]
-
-
-@dataclass(frozen=True)
-class OperatorList:
-    """Operators timed together."""
-
-    items: Sequence[Operator]
-
-    def operators(self) -> Sequence[Operator]:
-        """Return the operators."""
-        return self.items
-
-
-class HasOperators(Protocol):
-    """Anything with operators."""
-
-    def operators(self) -> Sequence[Operator]:
-        """Return the operators of one rank."""
-
-
-@dataclass(frozen=True)
 class Step:
     """One step of a deployment in which all requests have the same lengths.
 
-    ``batch`` counts requests per attention-DP group; ``new_tokens`` are computed, and ``context``
-    tokens cached, per request.
+    ``draft`` is the drafter's step, which runs ``draft_steps`` times before this one.
     """
 
     model: ModelDescription
     layout: Layout
     formats: Formats
-    batch: int
-    new_tokens: int
-    context: int
-    phase: Literal["prefill", "decode"]
+    part: Part
+    draft: "Step | None" = None
+    draft_steps: int = 0
 
     def operators(self) -> list[Operator]:
-        """Return the operators of one rank."""
-        return step_operators(
-            self.model, self.layout, self.formats, self.batch, self.new_tokens, self.context,
-            self.phase,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class _OperatorEstimates:
-    """Times and powers of the operators looked up so far, one entry each.
-
-    ``metered`` tells whether power was measured on this system; ``bound_ms`` is the roofline time.
-    """
-
-    ms: np.ndarray
-    extrapolated: np.ndarray
-    compute_bound: np.ndarray
-    watts: np.ndarray
-    metered: np.ndarray
-    bound_ms: np.ndarray
-
-    def extended(
-        self, timer: OperatorTimer, power: OperatorPower, table: pd.DataFrame
-    ) -> "_OperatorEstimates":
-        """Return these estimates and those of the operators of ``table``."""
-        times = timer.times(table, fastest_format=True)
-        modeled = power.watts(table, times.ms)
-        extrapolated = np.isin(times.source, SOURCES[2:])
-        metered = np.isfinite(times.watts)
-        clipped = np.clip(times.watts, power.active_idle_w, power.limit_w)
-        watts = np.where(metered, clipped, modeled.watts)
-        measured = modeled.measured | metered
-        new = _OperatorEstimates(
-            times.ms, extrapolated, modeled.compute_bound, watts, measured, times.bound_ms
-        )
-        return _OperatorEstimates(
-            *(np.r_[getattr(self, f.name), getattr(new, f.name)] for f in fields(self))
-        )
+        """Return the operators of one rank, with attention as the sum of its parts."""
+        drafts = self.draft.operators() if self.draft else []
+        return [
+            *mixed_operators(self.model, self.layout, self.formats, [self.part]),
+            *(replace(operator, count=self.draft_steps * operator.count) for operator in drafts),
+        ]
 
 
 class StepTimer:
@@ -132,7 +61,8 @@ class StepTimer:
         self._operator_timer = operator_timer
         self._power = OperatorPower(operator_timer.device, operator_timer.system)
         self._index_of_key: dict[tuple[object, ...], int] = {}
-        self._estimates = _OperatorEstimates(*(np.zeros(0) for _ in fields(_OperatorEstimates)))
+        self._estimates: dict[str, np.ndarray] = {}
+        """Estimates of the operators looked up so far, an array each; see `_estimate`."""
         self._index_of_object: dict[int, tuple[Operator, int]] = {}
 
     @property
@@ -140,12 +70,11 @@ class StepTimer:
         """Rows dropped from the measured tables read so far."""
         return self._operator_timer.rejected_rows
 
-    def operators(self, step: HasOperators) -> Sequence[Operator]:
+    def operators(self, step: Step) -> list[Operator]:
         """Return the operators of one rank in a step, see `mixed_operators`."""
-        if not isinstance(step, Step):
+        if step.draft:
             return step.operators()
-        part = Part(step.batch, step.new_tokens, step.context, step.phase)
-        return self.mixed_operators(step.model, step.layout, step.formats, [part])
+        return self.mixed_operators(step.model, step.layout, step.formats, [step.part])
 
     def mixed_operators(
         self, model: ModelDescription, layout: Layout, formats: Formats, parts: Sequence[Part]
@@ -163,22 +92,22 @@ class StepTimer:
         inside = {id(operator) for operator in pieces}
         return [op for op in operators if id(op) not in inside] + modules
 
-    def times(self, steps: Sequence[HasOperators]) -> pd.DataFrame:
-        """Return milliseconds and energy per step, one row each.
+    def times(self, steps: Sequence[Step | Sequence[Operator]]) -> pd.DataFrame:
+        """Return milliseconds and energy per step or list of operators, one row each.
 
         Columns: those of `PARTS`; ``total``; ``guessed``, the share of ``total`` that is
         extrapolated; ``compute_bound``, a share of ``total``; ``bound``, the roofline milliseconds;
         ``energy_mj`` of one rank's GPU, NaN without a known power limit; ``energy_guessed``, the
         share of energy whose power was not measured on this system.
         """
-        operators = [self.operators(step) for step in steps]
+        operators = [self.operators(s) if isinstance(s, Step) else s for s in steps]
         indices = self._lookup_indices([op for ops in operators for op in ops])
         step_of = np.repeat(np.arange(len(steps)), [len(ops) for ops in operators])
         count = np.array([op.count for ops in operators for op in ops], dtype=float)
         part = np.array([_PART_OF.get(op.kernel, _REST) for ops in operators for op in ops])
-        estimates = self._estimates
-        ms = count * estimates.ms[indices]
-        mj = ms * estimates.watts[indices]
+        estimates = {name: values[indices] for name, values in self._estimates.items()}
+        ms = count * estimates["ms"]
+        mj = ms * estimates["watts"]
         table = np.zeros((len(steps), len(PARTS)))
         np.add.at(table, (step_of, part.astype(int)), ms)
 
@@ -189,11 +118,11 @@ class StepTimer:
         safe, spent = np.maximum(total, 1e-9), np.maximum(energy, 1e-9)
         return pd.DataFrame(table, columns=list(PARTS)).assign(
             total=total,
-            guessed=summed(ms * estimates.extrapolated[indices]) / safe,
-            compute_bound=summed(ms * estimates.compute_bound[indices]) / safe,
-            bound=summed(count * estimates.bound_ms[indices]),
+            guessed=summed(ms * estimates["extrapolated"]) / safe,
+            compute_bound=summed(ms * estimates["compute_bound"]) / safe,
+            bound=summed(count * estimates["bound_ms"]),
             energy_mj=energy,
-            energy_guessed=1.0 - summed(mj * estimates.metered[indices]) / spent,
+            energy_guessed=1.0 - summed(mj * estimates["metered"]) / spent,
         )
 
     def _lookup_indices(self, operators: Sequence[Operator]) -> np.ndarray:
@@ -212,10 +141,27 @@ class StepTimer:
                 cached = self._index_of_object[id(operator)] = (operator, index)
             indices[i] = cached[1]
         if new:
-            self._estimates = self._estimates.extended(
-                self._operator_timer, self._power, operator_table(new)
-            )
+            for name, values in self._estimate(operator_table(new)).items():
+                self._estimates[name] = np.r_[self._estimates.get(name, ()), values]
         return indices
+
+    def _estimate(self, table: pd.DataFrame) -> dict[str, np.ndarray]:
+        """Return times and powers of operators.
+
+        ``metered`` tells whether power was measured on this system; ``bound_ms`` is the roofline
+        time.
+        """
+        times, power = self._operator_timer.times(table, fastest_format=True), self._power
+        modeled, metered = power.watts(table, times.ms), np.isfinite(times.watts)
+        clipped = np.clip(times.watts, power.active_idle_w, power.limit_w)
+        return {
+            "ms": times.ms,
+            "extrapolated": np.isin(times.source, SOURCES[2:]),
+            "compute_bound": modeled.compute_bound,
+            "watts": np.where(metered, clipped, modeled.watts),
+            "metered": modeled.measured | metered,
+            "bound_ms": times.bound_ms,
+        }
 
 
 def operator_table(operators: Sequence[Operator]) -> pd.DataFrame:

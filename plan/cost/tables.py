@@ -1,6 +1,5 @@
 """Measured operators: the user's run table first, then the engines' tables."""
 
-import os
 import re
 from collections.abc import Sequence
 from functools import cached_property
@@ -18,15 +17,14 @@ from foretune.device import find_device_or_none
 from foretune.errors import RunTableError, UsageError
 from foretune.measurement import Status
 from foretune.operator_package import installed_tables
-from foretune.plan.cost.attention_families import (
-    DECODE,
+from foretune.plan.cost.kinds import (
+    KINDS,
     MODULES,
-    PREFILL,
     RECURRENT,
     to_module_rows,
     to_recurrent_rows,
+    with_expert_kind,
 )
-from foretune.plan.cost.kinds import KINDS, with_expert_kind
 from foretune.plan.serve.deployments.deployment import ENGINES
 
 MIN_COMPLETE_SHARE = 0.4
@@ -36,17 +34,13 @@ COLLECTIVE_BACKENDS = ("nccl", "oneccl")
 OPERATIONS = (
     *(op for op, kernel in KERNELS.items() if kernel in KINDS or op in COLLECTIVE_BACKENDS),
     "mla_bmm",
-    *(family.name for family in MODULES),
-    *(family.name for family in RECURRENT),
+    *MODULES,
+    *RECURRENT,
 )
 
 
 class EngineTables:
-    """Measured operators of engines in a folder.
-
-    The folder has one file per system, backend and version
-    (``SYSTEM/…/BACKEND/VERSION/OP_perf.parquet``), or one per operation (``OP.parquet``).
-    """
+    """Measured operators of engines: ``FOLDER/SYSTEM/…/BACKEND/VERSION/OP_perf.parquet``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,17 +48,11 @@ class EngineTables:
     @cached_property
     def systems(self) -> list[str]:
         """Short names of the measured systems."""
-        if self._nested:
-            return sorted({path.relative_to(self.folder).parts[0] for path in self._nested})
-        named = (pd.read_parquet(path, columns=["system"])["system"] for path in self._flat)
-        return sorted({system for systems in named for system in systems.unique()})
+        return sorted({path.relative_to(self.folder).parts[0] for path in self._paths})
 
     def backends(self, system: str) -> list[str]:
         """Return the engines measured on ``system``."""
-        if self._nested:
-            found = {p.parts[-3] for p in self._nested if system in p.parts}
-        else:
-            found = {b for path in self._flat for b in self._backends_in(path, system)}
+        found = {path.parts[-3] for path in self._paths if system in path.parts}
         return sorted(found - set(COLLECTIVE_BACKENDS))
 
     def rows(self, kernel: str, system: str, backend: str) -> pd.DataFrame | None:
@@ -80,58 +68,31 @@ class EngineTables:
             backends = COLLECTIVE_BACKENDS if op in COLLECTIVE_BACKENDS else (backend,)
             versions = self._versions(op, kernel, system, backends)
             if versions:
-                rows = _with_device(_merge_versions(versions).assign(kernel=kernel), system)
-                if op in OPERATIONS[-len(RECURRENT) :]:
+                device = find_device_or_none(device_of_system(system))
+                rows = with_specs_of(_merge_versions(versions).assign(kernel=kernel), device)
+                if op in RECURRENT:
                     return to_recurrent_rows(rows)
-                if op in (PREFILL, DECODE):
+                if op in MODULES:
                     return to_module_rows(rows)
                 return with_expert_kind(rows) if kernel == "moe" else rows
         return None
 
     @cached_property
-    def _nested(self) -> list[Path]:
+    def _paths(self) -> list[Path]:
         files = self.folder.rglob("*_perf.parquet")
         return sorted(p for p in files if operation_of(p) in OPERATIONS)
-
-    @cached_property
-    def _flat(self) -> list[Path]:
-        return [p for op in OPERATIONS if (p := self.folder / f"{op}.parquet").is_file()]
-
-    def _backends_in(self, path: Path, system: str) -> set[str]:
-        table = pd.read_parquet(path, columns=["system", "backend"])
-        return set(table.loc[table["system"] == system, "backend"].unique())
 
     def _versions(
         self, op: str, kernel: str, system: str, backends: tuple[str, ...]
     ) -> list[pd.DataFrame]:
         """Return the tables of every version, oldest first."""
-        if self._nested:
-            found = [
-                p for p in self._nested
-                if operation_of(p) == op and system in p.parts and p.parts[-3] in backends
-            ]  # fmt: skip
-            found.sort(key=lambda p: _version_key(p.parts[-2]))
-            tables = [read(path, Request(kernel=kernel)) for path in found]
-            return [rows for rows in tables if len(rows)]
-        path = self.folder / f"{op}.parquet"
-        if not path.is_file():
-            return []
-        table = self._flat_tables(op)
-        mine = (table["device"] == device_of_system(system)) & table["config.backend"].isin(
-            backends
-        )
-        mine &= table["kernel"] == kernel
-        groups = table[mine].groupby("environment", observed=True)
-        return [rows for _, rows in sorted(groups, key=lambda pair: _version_key(str(pair[0])))]
-
-    def _flat_tables(self, op: str) -> pd.DataFrame:
-        if op not in self._tables_by_operation:
-            self._tables_by_operation[op] = read(self.folder / f"{op}.parquet", Request())
-        return self._tables_by_operation[op]
-
-    @cached_property
-    def _tables_by_operation(self) -> dict[str, pd.DataFrame]:
-        return {}
+        found = [
+            p for p in self._paths
+            if operation_of(p) == op and system in p.parts and p.parts[-3] in backends
+        ]  # fmt: skip
+        found.sort(key=lambda p: _version_key(p.parts[-2]))
+        tables = [read(path, Request(kernel=kernel)) for path in found]
+        return [rows for rows in tables if len(rows)]
 
 
 def _merge_versions(versions: list[pd.DataFrame]) -> pd.DataFrame:
@@ -147,10 +108,6 @@ def _merge_versions(versions: list[pd.DataFrame]) -> pd.DataFrame:
     if metered and metered[-1] is not complete[-1]:
         kept.append(metered[-1].assign(time_ms=np.nan))
     return pd.concat([rows for rows in kept if len(rows)], ignore_index=True)
-
-
-def _with_device(rows: pd.DataFrame, system: str) -> pd.DataFrame:
-    return with_specs_of(rows, find_device_or_none(device_of_system(system)))
 
 
 def _version_key(version: str) -> tuple[tuple[int, str], ...]:
@@ -206,11 +163,9 @@ MAX_COVERED_DISTANCE = 1.0
 
 
 def default_folders() -> list[Path]:
-    """Return where tables are searched: the package, else ``$FORETUNE_SHARED_DATA/llm``."""
+    """Return the folder of the installed package's tables, if there is one."""
     package = installed_tables()
-    shared = Path(os.environ.get("FORETUNE_SHARED_DATA", "")) / "llm"
-    candidates = [package] if package else [shared]
-    return [folder for folder in candidates if folder.is_dir()]
+    return [package] if package and package.is_dir() else []
 
 
 def find_tables(folder: Path | None = None) -> "OperatorTables | None":
@@ -247,7 +202,8 @@ class OperatorTables:
     @cached_property
     def systems(self) -> list[str]:
         """Short names of the systems in the engines' tables."""
-        return sorted({name for tables in self._engine_tables for name in tables.systems})
+        engines = (tables for tables in self._sources if isinstance(tables, EngineTables))
+        return sorted({name for tables in engines for name in tables.systems})
 
     def backends(self, system: str) -> list[str]:
         """Return the engines measured on ``system``; the user's operators count for all."""
@@ -264,10 +220,6 @@ class OperatorTables:
             UserTables(folder) if has_user_operators(folder) else EngineTables(folder)
             for folder in self.folders
         ]
-
-    @property
-    def _engine_tables(self) -> list[EngineTables]:
-        return [tables for tables in self._sources if isinstance(tables, EngineTables)]
 
 
 def merge_tables(kernel: str, tables: Sequence[pd.DataFrame]) -> pd.DataFrame | None:

@@ -27,8 +27,6 @@ MAX_INTERPOLATION_DISTANCE = 1.0
 """Octaves to the nearest measurement up to which a time counts as interpolated."""
 DEFAULT_EFFICIENCY = 0.7
 """Assumed share of peak rates without measurements."""
-ROOFLINE_WIDTH = 0.7
-BORROWED_WIDTH = 0.25
 SIMILAR_FORMATS = {
     "fp8": ("fp8_static", "fp8_block", "int8"),
     "fp8_block": ("fp8", "fp8_static", "int8"),
@@ -60,15 +58,13 @@ class OperatorTimes:
     """Times of operators, one entry per row.
 
     Attributes:
-        ms, low, high: milliseconds and their 90 % interval.
+        ms: milliseconds.
         source: one of `SOURCES`.
         watts: mean power; NaN if not measured here for such operators.
         bound_ms: roofline time; 0 if unknown.
     """
 
     ms: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
     source: np.ndarray
     watts: np.ndarray
     bound_ms: np.ndarray
@@ -117,8 +113,7 @@ class OperatorTimer:
         format of equal work (`EQUAL_COST_FORMATS`), as engines choose.
         """
         n = len(operators)
-        log_ms, width, watts = np.empty(n), np.empty(n), np.full(n, np.nan)
-        bound = np.empty(n)
+        log_ms, bound, watts = np.empty(n), np.empty(n), np.full(n, np.nan)
         source = np.full(n, 3, dtype=np.int8)
         queries: list[_Query] = []
         for kernel, index in operators.groupby("kernel", sort=False).indices.items():
@@ -129,23 +124,24 @@ class OperatorTimer:
             limits = np.log(row_limits_ms(family_of(str(kernel)), here))
             log_bounds = limits + np.log(work_share(rows))[:, None]
             bound[index] = np.exp(log_bounds).max(axis=1)
-            log_ms[index], width[index] = _roofline(log_bounds)
+            attainable_ms = np.exp(np.nan_to_num(log_bounds, nan=-30.0)).max(axis=1)
+            log_ms[index] = np.log(LAUNCH_MS + attainable_ms / DEFAULT_EFFICIENCY)
             queries += self._queries(str(kernel), rows, limits, index, fastest_format)
-        self._load_predictors(queries)
+        tables = {q.table.predictor_name(q.key): q.table for q in queries}
+        missing = [name for name in tables if name not in self._predictors]
+        sets = [tables[name].training_set(name) for name in missing]
+        trained = self._predictor_cache.load_or_train(sets)
+        self._predictors |= dict(zip(missing, trained, strict=True))
         for query in queries:
             index = query.index
             answer = self._answer(query)
             better = np.full(len(index), True)
             if query.only_if_faster:
                 better = answer[0] < log_ms[index]
-            columns: tuple[np.ndarray, ...] = log_ms, width, source, watts
+            columns: tuple[np.ndarray, ...] = log_ms, source, watts
             for values, new in zip(columns, answer, strict=True):
                 values[index[better]] = new[better]
-        ms, factor = np.exp(log_ms), np.exp(width)
-        return OperatorTimes(
-            ms, ms / factor, ms * factor, np.array(SOURCES)[source], watts,
-            np.nan_to_num(bound),
-        )  # fmt: skip
+        return OperatorTimes(np.exp(log_ms), np.array(SOURCES)[source], watts, np.nan_to_num(bound))
 
     @property
     def rejected_rows(self) -> list[RejectedRows]:
@@ -184,20 +180,21 @@ class OperatorTimer:
 
         ``leading_key`` is the first of its exact columns.
         """
-        for pair in self._system_engines:
-            if pair[0] != self.system:
-                continue
-            table = self._table(kernel, *pair)
-            if table and any(key.split("/")[0] == leading_key for key in table.keys):
-                return True
-        return False
+        here = (pair for pair in self._system_engines if pair[0] == self.system)
+        tables = (self._table(kernel, *pair) for pair in here)
+        keys = (key for table in tables if table for key in table.keys)
+        return any(key.split("/")[0] == leading_key for key in keys)
 
     def _nearest_table(self, kernel: str, key: str) -> tuple[MeasuredOperators | None, str, bool]:
         """Return the nearest measurements to formats ``key``, their formats, and if they match.
 
         Another engine's measurements of the same format precede this engine's of another.
         """
-        wanted = key.split("/")
+
+        def distance(other: str) -> list[int]:
+            parts = zip(key.split("/"), other.split("/"), strict=True)
+            return [_format_distance(a, b) for a, b in parts]
+
         levels = (0,) if KINDS[kernel].strict else (0, 1)
         for candidate_kernel, allow_similar, pair in product(
             (kernel, *SIMILAR_KERNELS.get(kernel, ())), levels, self._system_engines
@@ -205,7 +202,7 @@ class OperatorTimer:
             table = self._table(candidate_kernel, *pair)
             if table is None:
                 continue
-            best = min(table.keys, key=lambda other: _key_distance(wanted, other.split("/")))
+            best = min(table.keys, key=distance)
             if allow_similar or best == key:
                 same_source = pair[0] == self.system and pair[1] == (self.backend or pair[1])
                 return table, best, same_source and best == key and candidate_kernel == kernel
@@ -223,28 +220,14 @@ class OperatorTimer:
             self._measured[key] = table if table is not None and table.keys else None
         return self._measured[key]
 
-    def _load_predictors(self, queries: "Sequence[_Query]") -> None:
-        tables = {q.table.predictor_name(q.key): q.table for q in queries}
-        new = [name for name in tables if name not in self._predictors]
-        found = self._predictor_cache.load_or_train(
-            [tables[name].training_set(name) for name in new]
-        )
-        self._predictors |= dict(zip(new, found, strict=True))
-
     def _answer(self, query: "_Query") -> tuple[np.ndarray, ...]:
-        """Return log times, half-widths, source indices, and watts."""
+        """Return log times, source indices, and watts."""
         table, key, exact_match = query.table, query.key, query.exact_match
         predictor = self._predictors[table.predictor_name(key)]
-        estimate = table.estimate(key, query.rows, query.limits, predictor)
-        near = np.where(estimate.distance < MAX_INTERPOLATION_DISTANCE, 1, 2)
-        source = np.where(exact_match, np.where(estimate.distance < EXACT_DISTANCE, 0, near), 2)
-        watts = estimate.watts if exact_match else np.full(len(source), np.nan)
-        return (
-            estimate.log_ms,
-            estimate.width + (0.0 if exact_match else BORROWED_WIDTH),
-            source,
-            watts,
-        )
+        log_ms, watts, distance = table.estimate(key, query.rows, query.limits, predictor)
+        near = np.where(distance < MAX_INTERPOLATION_DISTANCE, 1, 2)
+        source = np.where(exact_match, np.where(distance < EXACT_DISTANCE, 0, near), 2)
+        return log_ms, source, np.where(exact_match, watts, np.nan)
 
 
 @dataclass(frozen=True)
@@ -270,17 +253,6 @@ def _equal_cost_keys(kernel: str, key: str) -> list[str]:
     if kernel != "moe" or kind not in EQUAL_COST_FORMATS:
         return []
     return [f"{other}/{rest}" for other in EQUAL_COST_FORMATS if other != kind]
-
-
-def _roofline(limits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    bound = np.exp(np.nan_to_num(limits, nan=-30.0)).max(axis=1)
-    log_ms = np.log(LAUNCH_MS + bound / DEFAULT_EFFICIENCY)
-    return log_ms, np.full(len(limits), ROOFLINE_WIDTH)
-
-
-def _key_distance(wanted: Sequence[str], other: Sequence[str]) -> tuple[int, ...]:
-    """Return the distance of two keys, compared part by part."""
-    return tuple(_format_distance(a, b) for a, b in zip(wanted, other, strict=True))
 
 
 def _format_distance(wanted: str, other: str) -> int:

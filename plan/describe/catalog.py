@@ -1,20 +1,21 @@
 """Finds models by folder, or by name without a network."""
 
-import csv
 from collections.abc import Callable, Iterable
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 from foretune.errors import MissingExtra, UnknownName, UsageError
 from foretune.operator_package import package_folder
-from foretune.plan.describe.checkpoint import FORMAT_OF_SUFFIX, FOUR_BIT_FORMATS, format_in_name
+from foretune.plan.describe import shipped_rows
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.huggingface import (
     CONFIG_FILE,
+    FORMAT_OF_SUFFIX,
+    FOUR_BIT_FORMATS,
     QUANTIZATION_FILE,
+    format_in_name,
     read_config,
     read_folder,
     read_json,
@@ -103,9 +104,7 @@ def _with_requested_name(model: ModelDescription, name: str, found: str) -> Mode
 
 @cache
 def _shipped() -> dict[str, ModelDescription]:
-    text = files("foretune.plan.describe").joinpath("models.csv").read_text(encoding="utf-8")
-    rows = csv.DictReader(text.splitlines())
-    return {row["name"]: _from_row(row) for row in rows}
+    return {row["name"]: _from_row(row) for row in shipped_rows("models.csv")}
 
 
 def _from_row(row: dict[str, str]) -> ModelDescription:
@@ -136,11 +135,11 @@ def _configs() -> dict[str, Path]:
     """Return aiconfigurator-core's configurations by model name."""
     folder = _package()
     paths = sorted(folder.glob(f"*_{CONFIG_FILE}")) if folder else []
-    return {_model_id(path): path for path in paths if not path.name.endswith(QUANTIZATION_FILE)}
-
-
-def _model_id(path: Path) -> str:
-    return path.name.removesuffix(f"_{CONFIG_FILE}").replace("--", "/", 1)
+    return {
+        path.name.removesuffix(f"_{CONFIG_FILE}").replace("--", "/", 1): path
+        for path in paths
+        if not path.name.endswith(QUANTIZATION_FILE)
+    }
 
 
 def _read(path: Path, name: str) -> ModelDescription:
@@ -148,10 +147,7 @@ def _read(path: Path, name: str) -> ModelDescription:
         path.name.replace(f"_{CONFIG_FILE}", f"_{QUANTIZATION_FILE}")
     )
     try:
-        return read_config(
-            read_json(path),
-            name,
-            read_json(quantization_path) if quantization_path.is_file() else {},
-        )
+        quantization = read_json(quantization_path) if quantization_path.is_file() else {}
+        return read_config(read_json(path), name, quantization)
     except UsageError as e:
         raise UsageError(f"{e} (aiconfigurator-core's copy)") from e

@@ -1,18 +1,23 @@
-"""Number formats of a deployment: names, sizes, hardware support.
+"""Number formats of a deployment: names, sizes, hardware support, and published quality.
 
 Names are those of the run table. A weight format implies the activations it is multiplied with. The
 KV cache has separate formats.
 """
 
 import csv
-from dataclasses import dataclass
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cache
-from importlib.resources import files
 from math import inf
+from statistics import median
 from typing import Literal
 
-from foretune.errors import UnknownName
+from foretune.errors import RunTableError, UnknownName
+from foretune.files import read_bytes, translate_read_errors
+from foretune.plan.describe import shipped_rows, shipped_text
 from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.huggingface import FORMAT_OF_SUFFIX
 
 Support = Literal["native", "emulated", "no"]
 WORST_FIRST: tuple[Support, ...] = ("no", "emulated", "native")
@@ -51,40 +56,20 @@ class Format:
         return (self.bits + scales + self.head_bits / width) / 8
 
 
-FORMATS: dict[str, Format] = {
-    f.name: f
-    for f in (
-        Format("bf16", 16),
-        Format("fp8", 8, activations="fp8"),
-        Format("fp8_static", 8, activations="fp8"),
-        Format("fp8_block", 8, 128 * 128, 32, "fp8", block=128),
-        Format("int8", 8, activations="int8"),
-        Format("int8_wo", 8),
-        Format("int4_wo", 4, 128, 16, block=128),
-        Format("int3_wo", 3, 128, 16, block=128),
-        Format("nvfp4", 4, 16, 8, "nvfp4", block=16),
-        Format("mxfp4", 4, 32, 8),
-        Format("w4a8_mxfp4_mxfp8", 4, 32, 8, "mxfp8"),
-        Format("w4afp8", 4, 128, 16, "fp8", block=128),
-    )
-}
-"""Weight formats. fp8 has a scale per tensor or row, fp8_static also static activation scales; int8
-is W8A8; ``…_wo`` is weight-only; mxfp4 is multiplied with 16 bits."""
+def _read_formats(use: str) -> dict[str, Format]:
+    names = [field.name for field in fields(Format)]
+    rows = [{k: row[k] for k in names} for row in shipped_rows("formats.csv") if row["use"] == use]
+    texts = ("name", "activations")
+    return {
+        row["name"]: Format(**{k: v if k in texts else int(v) for k, v in row.items()})  # type: ignore[arg-type]
+        for row in rows
+    }
 
-CACHE_FORMATS: dict[str, Format] = {
-    f.name: f
-    for f in (
-        Format("bf16", 16),
-        Format("fp8", 8),
-        Format("nvfp4", 4, 16, 8),
-        Format("fp4_e2m1", 4, 16, 8),
-        Format("int4_head", 4, head_bits=32),
-    )
-}
-"""Cache formats, with scales as in the implementations: fp8 has one per tensor; NVFP4 follows
-TensorRT-LLM and vLLM's ``nvfp4_kv_cache_full_dim``; SGLang's ``fp4_e2m1`` has an 8-bit exponent per
-16 numbers (OCP: 32); vLLM's ``int4_per_token_head`` an fp32 word per token, head, and key or
-value."""
+
+FORMATS = _read_formats("weights")
+"""Weight formats; ``…_wo`` is weight-only."""
+CACHE_FORMATS = _read_formats("cache")
+"""Cache formats, with scales as in the implementations."""
 DEFAULT_CACHE_FORMATS = ("bf16", "fp8")
 """Formats planned by default; others are extrapolated and planned on request."""
 
@@ -113,7 +98,7 @@ class Formats:
 
     def __post_init__(self) -> None:
         find_format(self.weights)
-        find_cache_format(self.kv)
+        find_format(self.kv, cache=True)
         object.__setattr__(self, "moe", find_format(self.moe or self.weights).name)
 
     def __str__(self) -> str:
@@ -155,24 +140,20 @@ def checkpoint_formats(model: ModelDescription) -> Formats:
     return Formats(weights=model.weight_format, kv=model.kv_format, moe=model.moe_format)
 
 
-def find_format(name: str) -> Format:
-    """Return the format called ``name``.
+def draft_formats(draft: ModelDescription, formats: Formats) -> Formats:
+    """Return a draft model's formats: as published, with the main model's cache format."""
+    return replace(checkpoint_formats(draft), kv=formats.kv)
+
+
+def find_format(name: str, cache: bool = False) -> Format:
+    """Return the format of weights, or of a cache, called ``name``.
 
     Raises UnknownName.
     """
-    if name not in FORMATS:
-        raise UnknownName("number format", name, FORMATS)
-    return FORMATS[name]
-
-
-def find_cache_format(name: str) -> Format:
-    """Return the cache format called ``name``.
-
-    Raises UnknownName.
-    """
-    if name not in CACHE_FORMATS:
-        raise UnknownName("format of the cache", name, CACHE_FORMATS)
-    return CACHE_FORMATS[name]
+    known = CACHE_FORMATS if cache else FORMATS
+    if name not in known:
+        raise UnknownName("format of the cache" if cache else "number format", name, known)
+    return known[name]
 
 
 def support_key(name: str) -> str:
@@ -194,27 +175,145 @@ def supported(name: str, architecture: str) -> Support:
     format; ``architecture`` is as in `Device.architecture`: ``sm_90``, ``gfx942``,
     ``x86_64+avx512``.
     """
-    if name.startswith("kv:"):
-        find_cache_format(name.removeprefix("kv:"))
-    else:
-        find_format(name)
+    find_format(name.removeprefix("kv:"), cache=name.startswith("kv:"))
     table = _support()
-    if architecture not in _architectures():
+    if all(architecture != known for _, known in table):
         architecture = "cpu" if architecture.startswith(("x86_64", "aarch64")) else ""
     return table.get((name, architecture), "no")
 
 
 @cache
 def _support() -> dict[tuple[str, str], Support]:
-    package = files("foretune.plan.describe")
-    text = package.joinpath("format_support.csv").read_text(encoding="utf-8")
     return {
         (row["format"], architecture): "native" if row["support"] == "native" else "emulated"
-        for row in csv.DictReader(text.splitlines())
+        for row in shipped_rows("format_support.csv")
         for architecture in row["architectures"].split()
     }
 
 
+RESULT_COLUMNS = (
+    "format",
+    "method",
+    "model",
+    "benchmark",
+    "baseline",
+    "quantized",
+    "better",
+    "source",
+)
+EQUIVALENT_FORMATS = {"fp8_static": "fp8", "fp8_block": "fp8"}
+"""Format -> format whose results it shares: finer scales lose no more."""
+
+
+@dataclass(frozen=True)
+class AccuracyResult:
+    """One benchmark of one model in one format.
+
+    Attributes:
+        format: weight format, as in `FORMATS`; cache formats are written ``kv:fp8``.
+        method: the quantization method.
+        model, benchmark: the measured model and benchmark.
+        baseline, quantized: the scores.
+        better: ``higher`` or ``lower``.
+        source: the publication.
+    """
+
+    format: str
+    method: str
+    model: str
+    benchmark: str
+    baseline: float
+    quantized: float
+    better: str
+    source: str
+
+    @property
+    def recovery(self) -> float:
+        """Share of the baseline's quality that is kept; 1 is all."""
+        share = self.quantized / self.baseline
+        return share if self.better == "higher" else 1 / share
+
+
 @cache
-def _architectures() -> set[str]:
-    return {architecture for _, architecture in _support()}
+def published_accuracy() -> tuple[AccuracyResult, ...]:
+    """Return the results shipped with the package."""
+    return _parse_results(shipped_text("accuracy.csv"), "accuracy.csv")
+
+
+def read_accuracy(path: str | os.PathLike[str]) -> tuple[AccuracyResult, ...]:
+    """Return a user's results: a CSV file with the shipped table's columns.
+
+    Raises RunTableError if the file cannot be read, lacks a column, or has an invalid row.
+    """
+    with translate_read_errors(path, RunTableError, "is no readable table of accuracies: {}"):
+        return _parse_results(read_bytes(path).decode("utf-8-sig"), str(path))
+
+
+def recovery(
+    formats: Formats,
+    model: ModelDescription | None = None,
+    results: Sequence[AccuracyResult] | None = None,
+) -> float | None:
+    """Return the share of quality that a deployment's formats keep; None if unpublished.
+
+    It multiplies, over weight and cache formats, the median over results: of this model if there
+    are any, else of all models. Formats that the model was published in lose nothing. ``results``
+    replace the published ones.
+    """
+    known = published_accuracy() if results is None else results
+    total = 1.0
+    for name in _lossy_formats(formats, model):
+        found = [r for r in known if EQUIVALENT_FORMATS.get(r.format, r.format) == name]
+        same_model = [r for r in found if model and _base_name(r.model) == _base_name(model.name)]
+        if not found:
+            return None
+        total *= median(r.recovery for r in same_model or found)
+    return total
+
+
+def _lossy_formats(formats: Formats, model: ModelDescription | None) -> list[str]:
+    """Return the lossy formats: the narrowest of weights, and that of the cache."""
+    native, cache_native = {"bf16"}, {"bf16"}
+    if model:
+        native |= {model.weight_format, model.moe_format}
+        cache_native.add(model.kv_format)
+    moe = formats.moe if model is None or model.is_moe else formats.weights
+    changed = {f for f in (formats.weights, moe) if f not in native}
+    names = []
+    if changed:
+        narrowest = min(changed, key=lambda f: FORMATS[f].bytes)
+        names.append(EQUIVALENT_FORMATS.get(narrowest, narrowest))
+    if formats.kv not in cache_native:
+        names.append(f"kv:{formats.kv}")
+    return names
+
+
+def _base_name(name: str) -> str:
+    """Return a model's name without its publisher and format."""
+    words = name.rpartition("/")[2].lower().split("-")
+    return "-".join(w for w in words if w not in {"meta", "instruct", *FORMAT_OF_SUFFIX})
+
+
+def _parse_results(text: str, name: str) -> tuple[AccuracyResult, ...]:
+    reader = csv.DictReader(text.splitlines())
+    if missing := [c for c in RESULT_COLUMNS if c not in (reader.fieldnames or ())]:
+        raise RunTableError(
+            f"{name} has no column {missing[0]!r}: expected {', '.join(RESULT_COLUMNS)}"
+        )
+    return tuple(_parse_result(row, f"{name}, row {i}") for i, row in enumerate(reader, 1))
+
+
+def _parse_result(row: dict[str, str], where: str) -> AccuracyResult:
+    try:
+        scores = float(row["baseline"]), float(row["quantized"])
+    except ValueError as e:
+        raise RunTableError(f"{where}: baseline and quantized must be numbers ({e})") from e
+    if min(scores) <= 0:
+        raise RunTableError(f"{where}: scores must be positive")
+    if row["better"] not in ("higher", "lower"):
+        raise RunTableError(f"{where}: better is 'higher' or 'lower', not {row['better']!r}")
+    known = CACHE_FORMATS if row["format"].startswith("kv:") else FORMATS
+    if row["format"].removeprefix("kv:") not in known:
+        raise RunTableError(f"{where}: unknown number format {row['format']!r}")
+    texts = {c: row[c] for c in ("format", "method", "model", "benchmark", "better", "source")}
+    return AccuracyResult(baseline=scores[0], quantized=scores[1], **texts)

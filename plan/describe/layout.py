@@ -7,6 +7,7 @@ stages hold consecutive layers.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Self
 
 from foretune.plan.describe.description import ModelDescription
@@ -90,9 +91,8 @@ def illegal_because(
     """
     if min(vars(layout).values()) < 1:
         return "degrees of parallelism must be positive"
-    for reason in (_attention(model, layout), _experts(model, layout)):
-        if reason:
-            return reason
+    if reason := _attention(model, layout) or _experts(model, layout):
+        return reason
     if layout.pp > model.layers:
         return f"{model.layers} layers do not fill {layout.pp} stages"
     return _blocks(model, layout, formats) if formats else None
@@ -113,13 +113,13 @@ def legal_layouts(
 
 
 def _candidate_layouts(model: ModelDescription, gpus: int) -> Iterator[Layout]:
-    for pp in _divisors(gpus):
+    for pp in divisors(gpus):
         ranks = gpus // pp
-        for tp in _divisors(ranks):
+        for tp in divisors(ranks):
             if not model.is_moe:
                 yield Layout(tp, pp, ranks // tp)
                 continue
-            for moe_ep in _divisors(ranks):
+            for moe_ep in divisors(ranks):
                 yield Layout(tp, pp, ranks // tp, ranks // moe_ep, moe_ep)
 
 
@@ -170,5 +170,6 @@ def _blocks(model: ModelDescription, layout: Layout, formats: Formats) -> str | 
     return None
 
 
-def _divisors(number: int) -> list[int]:
-    return [d for d in range(1, number + 1) if number % d == 0]
+def divisors(number: int, largest: float = inf) -> list[int]:
+    """Return the divisors of a number, up to ``largest``, ascending."""
+    return [d for d in range(1, number + 1) if number % d == 0 and d <= largest]

@@ -61,9 +61,9 @@ def deci_lm(text: Fields, name: str) -> dict[str, Any]:
     replaced |= any(layer["ffn"].get("replace_with_linear") for layer in layers)
     if replaced or len(groups) != 1:
         raise UsageError(f"{name}: layers with different heads cannot be planned yet")
-    hidden = text["hidden_size"]
-    widths = [_deci_width(layer["ffn"]["ffn_mult"], hidden) for layer in layers
-              if not layer["ffn"]["no_op"]]  # fmt: skip
+    dense = [layer["ffn"]["ffn_mult"] for layer in layers if not layer["ffn"]["no_op"]]
+    exact = [int(2 * multiple * text["hidden_size"] / 3) for multiple in dense]
+    widths = [ceil(width / DECI_MULTIPLE) * DECI_MULTIPLE for width in exact]
     return {
         "kv_heads": text["num_attention_heads"] // groups.pop(),
         "intermediate": max(widths),
@@ -71,10 +71,6 @@ def deci_lm(text: Fields, name: str) -> dict[str, Any]:
         "without_attention": len(layers) - len(attention),
         "without_mlp": len(layers) - len(widths),
     }
-
-
-def _deci_width(multiple: float, hidden: int) -> int:
-    return ceil(int(2 * multiple * hidden / 3) / DECI_MULTIPLE) * DECI_MULTIPLE
 
 
 def gemma4(text: Fields, name: str) -> dict[str, Any]:

@@ -5,13 +5,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from typing import Self
 
 from foretune.collect.devices import local_device, local_gpus
 from foretune.device import Device, find_device, find_device_or_none
 from foretune.errors import RunTableError, UnknownName
 from foretune.files import read_bytes, translate_read_errors
+from foretune.plan.describe import shipped_rows, shipped_text
 
 PCIE_GBPS = 32.0
 """PCIe 4.0 x16 in one direction; assumed for unknown links."""
@@ -121,8 +121,7 @@ def known_systems() -> list[str]:
 @cache
 def published_prices() -> dict[str, float]:
     """Return the shipped prices in USD per GPU and hour, by system."""
-    text = files("foretune.plan.describe").joinpath("prices.csv").read_text(encoding="utf-8")
-    return _parse_prices(text, "prices.csv")
+    return _parse_prices(shipped_text("prices.csv"), "prices.csv")
 
 
 def read_prices(path: str | os.PathLike[str]) -> dict[str, float]:
@@ -162,8 +161,7 @@ def _short_name(name: str, known: Mapping[str, Mapping[str, str]]) -> str | None
 
 @cache
 def _shipped() -> dict[str, dict[str, str]]:
-    text = files("foretune.plan.describe").joinpath("systems.csv").read_text(encoding="utf-8")
-    return {row["name"]: row for row in csv.DictReader(text.splitlines())}
+    return {row["name"]: row for row in shipped_rows("systems.csv")}
 
 
 def resolve_system(name: str, prices: Mapping[str, float] | None = None) -> System:

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from foretune.errors import ProblemError, UsageError
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import Formats, checkpoint_formats
+from foretune.plan.describe.formats import Formats, draft_formats
 from foretune.plan.describe.layout import Layout, illegal_because
 
 
@@ -143,10 +143,7 @@ class Speculation:
 
     def formats(self, formats: Formats) -> Formats:
         """Return the drafter's formats for the model's ``formats``."""
-        if self.draft is None:
-            return formats
-        published = checkpoint_formats(self.draft)
-        return Formats(published.weights, kv=formats.kv, moe=published.moe)
+        return draft_formats(self.draft, formats) if self.draft else formats
 
     def illegal_because(self, layout: Layout) -> str | None:
         """Return why a layout does not allow drafting; None if it does."""

@@ -16,7 +16,7 @@ import numpy as np
 from foretune.plan.cost.decoder import mixed_operators
 from foretune.plan.cost.memory import stage_layer_range
 from foretune.plan.cost.operator import Operator, Part
-from foretune.plan.cost.steps import OperatorList, StepTimer
+from foretune.plan.cost.steps import StepTimer
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
@@ -179,7 +179,7 @@ class StageTimes:
         return [o for o in found if o.phase == phase]
 
     def _ms(self, works: Iterable[Sequence[Operator]]) -> np.ndarray:
-        times = self._timer.times([OperatorList(work) for work in works])
+        times = self._timer.times(list(works))
         return times["total"].to_numpy(dtype=float)
 
 

@@ -6,27 +6,31 @@ requests in flight follows the randomly arriving requests.
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array
 
 from foretune.datasets.importers.files import read_table, require
 from foretune.errors import RunTableError, UsageError
 from foretune.files import translate_read_errors
-from foretune.plan.describe.accuracy import recovery
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import Formats
-from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.formats import Formats, recovery
+from foretune.plan.describe.layout import Layout, divisors
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
-from foretune.plan.engine.requests import MAX_TOKENS
-from foretune.plan.serve.at_rate import LoadCurve
-from foretune.plan.serve.candidates import Candidate, candidate_deployments, one_pool_candidates
+from foretune.plan.engine.simulator import MAX_TOKENS
+from foretune.plan.serve.candidates import (
+    Candidate,
+    candidate_deployments,
+    one_pool_candidates,
+    predict,
+)
 from foretune.plan.serve.deployments.analytic import StepTimers
-from foretune.plan.serve.prediction import predict
-from foretune.plan.serve.requirements import Requirements
+from foretune.plan.serve.requirements import LoadCurve, Requirements
 
 HOST_W = (6500 - 8 * 400) / 8
 """Watts per GPU of a server besides its GPUs: from NVIDIA's DGX A100 data sheet (6.5 kW with eight
@@ -171,7 +175,7 @@ def _replicas(
     candidates: list[Candidate] = []
     labels: list[tuple[int, int]] = []
     for i, demand in enumerate(demands):
-        for size in _replica_sizes(sizes):
+        for size in sorted({n for gpus in sizes for n in divisors(gpus)}):
             for service in candidate_deployments(
                 model, system, size, demand.workload, backend, formats
             ):
@@ -186,11 +190,6 @@ def _replicas(
     return list(setups), candidates, labels
 
 
-def _replica_sizes(sizes: Sequence[int]) -> list[int]:
-    """Return the replica sizes that divide an instance's GPUs."""
-    return sorted({n for gpus in sizes for n in range(1, gpus + 1) if gpus % n == 0})
-
-
 def _sustained_rates(
     table: pd.DataFrame,
     setups: Sequence[Setup],
@@ -200,8 +199,7 @@ def _sustained_rates(
     """Return a replica's highest rates, and requests in flight, by setup and demand."""
     rates, in_flight = np.zeros((2, len(setups), len(demands)))
     for (setup, i), rows in table.groupby(["way", "demand"]):
-        batch, ttft, tpot = rows[["batch", "ttft_ms", "tpot_ms"]].to_numpy(dtype=float).T
-        curve = LoadCurve(batch, ttft, tpot, demands[i].workload.osl, requirements)
+        curve = LoadCurve(rows, demands[i].workload.osl, requirements)
         rate = curve.goodput()
         if load := curve.at(rate):
             rates[setup, i], in_flight[setup, i] = rate, load.in_flight
@@ -277,3 +275,175 @@ def _unserved_message(
         f"{nearest['gpus']} × {nearest['system']} with {nearest['ttft_ms']:.0f} ms to the first "
         f"token and {nearest['tpot_ms']:.1f} ms per further token; raise --ttft or --tpot to that"
     )
+
+
+TIME_LIMIT_S = 60.0
+"""Time limit of the solver; the best mix so far is then used."""
+MIN_SHARE = 1e-6
+"""Smaller shares of requests are rounding errors."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Limits of a fleet.
+
+    ``gpus`` has the maximum GPUs by system (others are unlimited), ``power_w`` the maximum
+    provisioned watts.
+    """
+
+    gpus: Mapping[str, int] = field(default_factory=dict)
+    power_w: float = np.inf
+
+
+@dataclass(frozen=True)
+class Share:
+    """Instances of one type, and the requests they serve.
+
+    Attributes:
+        kind: the type.
+        count: number of instances.
+        served: share of each demand they serve, 0 … 1.
+        utilization: used share of their sustained rates, 0 … 1.
+    """
+
+    kind: InstanceType
+    count: int
+    served: tuple[float, ...]
+    utilization: float
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Instances that serve all requests.
+
+    Attributes:
+        shares: the rented types, most expensive first.
+        optimality_gap: upper bound on the relative saving of a cheaper fleet; 0 if proven optimal.
+    """
+
+    shares: tuple[Share, ...]
+    optimality_gap: float = 0.0
+
+    @property
+    def usd_per_hour(self) -> float:
+        """Cost per hour."""
+        return sum(share.count * share.kind.usd_per_hour for share in self.shares)
+
+    @property
+    def power_w(self) -> float:
+        """Provisioned watts."""
+        return sum(share.count * share.kind.power_w for share in self.shares)
+
+    @property
+    def gpus(self) -> dict[str, int]:
+        """GPUs by system."""
+        total: dict[str, int] = {}
+        for share in self.shares:
+            total[share.kind.system] = (
+                total.get(share.kind.system, 0) + share.count * share.kind.gpus
+            )
+        return total
+
+
+def cheapest_fleet(
+    kinds: Sequence[InstanceType], per_s: Sequence[float], limits: Limits | None = None
+) -> Fleet:
+    """Return the cheapest fleet that serves all requests.
+
+    Raises UsageError if no fleet serves them within the limits; the message gives what would.
+    ``per_s`` has the requests per second of each length, in the order of the types' rates.
+    """
+    limits = limits or Limits()
+    unknown = {kind.system for kind in kinds if np.isnan(kind.power_w)}
+    if unknown and np.isfinite(limits.power_w):
+        raise UsageError(
+            f"the power of {', '.join(sorted(unknown))} is unknown: drop the power limit"
+        )
+    fleet = _solve(kinds, np.asarray(per_s, dtype=float), limits)
+    if fleet is not None:
+        return fleet
+    unlimited = _solve(kinds, np.asarray(per_s, dtype=float), Limits())
+    if unlimited is None:
+        raise UsageError("no instance types serve all requests: add more --systems")
+    needed = ", ".join(f"{count} × {system}" for system, count in unlimited.gpus.items())
+    raise UsageError(
+        f"the GPUs or the power are not sufficient: without limits the cheapest fleet has "
+        f"{needed} and {unlimited.power_w / 1e3:.1f} kW"
+    )
+
+
+def single_fleets(
+    kinds: Sequence[InstanceType], per_s: Sequence[float], limits: Limits | None = None
+) -> dict[str, Fleet]:
+    """Return the cheapest fleet of each system alone; systems that cannot serve are left out."""
+    rates, found = np.asarray(per_s, dtype=float), {}
+    for system in dict.fromkeys(kind.system for kind in kinds):
+        fleet = _solve([k for k in kinds if k.system == system], rates, limits or Limits())
+        if fleet is not None:
+            found[system] = fleet
+    return found
+
+
+def _solve(kinds: Sequence[InstanceType], per_s: np.ndarray, limits: Limits) -> Fleet | None:
+    """Return the cheapest fleet; None if there is none.
+
+    Variables are the number of instances of each type, then the share of a demand that a type
+    serves, for every servable pair.
+    """
+    rates = np.array([kind.rates for kind in kinds], dtype=float).reshape(len(kinds), len(per_s))
+    kind_of, demand_of = np.nonzero(rates > 0)
+    if len(np.unique(demand_of)) < len(per_s):
+        return None
+    n, pairs = len(kinds), len(kind_of)
+    cost = np.r_[[kind.usd_per_hour for kind in kinds], np.zeros(pairs)]
+    load = per_s[demand_of] / rates[kind_of, demand_of]
+    pair_columns = n + np.arange(pairs)
+    shape = (n, n + pairs)
+    capacity_rows = coo_array(
+        (np.r_[load, -np.ones(n)], (np.r_[kind_of, :n], np.r_[pair_columns, :n])), shape
+    )
+    all_served = coo_array((np.ones(pairs), (demand_of, pair_columns)), (len(per_s), n + pairs))
+    constraints = [
+        LinearConstraint(capacity_rows, -np.inf, 0.0),
+        LinearConstraint(all_served, 1.0, 1.0),
+    ]
+    upper: list[tuple[list[float], float]] = [
+        ([kind.gpus if kind.system == name else 0.0 for kind in kinds], most)
+        for name, most in limits.gpus.items()
+    ]
+    if np.isfinite(limits.power_w):
+        upper.append(([kind.power_w for kind in kinds], limits.power_w))
+    for row, most in upper:
+        constraints.append(LinearConstraint(np.r_[row, np.zeros(pairs)][None], -np.inf, most))
+    answer = milp(
+        cost,
+        integrality=np.r_[np.ones(n), np.zeros(pairs)],
+        bounds=Bounds(0.0, np.r_[np.full(n, np.inf), np.ones(pairs)]),
+        constraints=constraints,
+        options={"time_limit": TIME_LIMIT_S, "mip_rel_gap": 0.0},
+    )
+    if answer.x is None:
+        return None
+    served = np.zeros_like(rates)
+    served[kind_of, demand_of] = answer.x[n:]
+    counts = np.round(answer.x[:n]).astype(int)
+    return _fleet(kinds, counts, served, per_s, max(float(answer.mip_gap or 0.0), 0.0))
+
+
+def _fleet(
+    kinds: Sequence[InstanceType],
+    counts: np.ndarray,
+    served: np.ndarray,
+    per_s: np.ndarray,
+    gap: float,
+) -> Fleet:
+    shares = []
+    for kind, count, part in zip(kinds, counts, served, strict=True):
+        if count == 0:
+            continue
+        part = np.where(part > MIN_SHARE, part, 0.0)
+        rates = np.maximum(kind.rates, np.finfo(float).tiny)
+        utilization = float(np.sum(part * per_s / rates)) / count
+        shares.append(Share(kind, int(count), tuple(part.tolist()), utilization))
+    shares.sort(key=lambda share: -share.count * share.kind.usd_per_hour)
+    return Fleet(tuple(shares), gap)

@@ -1,26 +1,41 @@
-"""Enumerates the deployments of a model that fit the GPUs' memory and legal layouts."""
+"""Enumerates the deployments that fit memory, and predicts latency, power, cost and quality."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
 import numpy as np
+import pandas as pd
 
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, layer_bytes
+from foretune.plan.cost.steps import PARTS
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import (
     DEFAULT_CACHE_FORMATS,
+    AccuracyResult,
     Formats,
     checkpoint_formats,
     find_format,
+    recovery,
     supported,
 )
-from foretune.plan.describe.layout import Layout, legal_layouts
+from foretune.plan.describe.layout import Layout, divisors, legal_layouts
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Offload, Speculation, Workload
-from foretune.plan.serve.deployments.analytic import StepTimers, decode_ms, prompt_ms
+from foretune.plan.serve.deployments.analytic import (
+    StepTimers,
+    analytic_times,
+    apply_prefill_limit,
+    decode_ms,
+    deployment_power,
+    formula_latencies,
+    prompt_ms,
+    prompts_per_token,
+    tokens_per_s,
+)
+from foretune.plan.serve.deployments.correction import Calibration, LatencyPredictor
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
-from foretune.plan.serve.launching import unsupported_layout
+from foretune.plan.serve.launching import unsupported_formats, unsupported_layout
 
 CONCURRENCIES = (1, *(m for i in range(1, 10) for m in (2**i, 3 * 2 ** (i - 1))), 1024)
 """Requests in flight per attention-DP group to plan, within what memory holds. The largest number
@@ -106,7 +121,7 @@ def candidate_deployments(
     stay within the fast links: exchanges over a network were not measured.
     """
     for candidate_formats in formats or supported_formats(model, system, caches):
-        for size in (n for n in range(1, gpus + 1) if gpus % n == 0):
+        for size in divisors(gpus):
             for layout in legal_layouts(model, size, candidate_formats):
                 # Attention-DP of a dense model equals several replicas of a smaller layout.
                 useful = layout.dp == 1 or model.is_moe
@@ -157,7 +172,8 @@ def two_pool_candidates(
     by_formats: dict[tuple[str, Formats], list[Candidate]] = {}
     for candidate in found:
         replica = candidate.deployment
-        if _is_simple(replica.layout) and replica.gpus < gpus and candidate.concurrencies():
+        simple = replica.layout.pp == 1 and min(replica.layout.moe_tp, replica.layout.moe_ep) == 1
+        if simple and replica.gpus < gpus and candidate.concurrencies():
             by_formats.setdefault((replica.system.name, replica.formats), []).append(candidate)
     candidates = []
     for group in by_formats.values():
@@ -169,10 +185,6 @@ def two_pool_candidates(
                 busy_workers = n * prompt_time_ms / (replica.workload.osl * step)
                 candidates += _matched_pools(replica, n, prefill_layout, busy_workers, gpus)
     return candidates
-
-
-def _is_simple(layout: Layout) -> bool:
-    return layout.pp == 1 and min(layout.moe_tp, layout.moe_ep) == 1
 
 
 def _prefill_layouts(group: Sequence[Candidate], timers: StepTimers) -> list[tuple[Layout, float]]:
@@ -202,3 +214,98 @@ def _matched_pools(
     needed = min(int(prefill_workers[best]), ceil(decode_workers[best] * busy_workers))
     pools = Pools(prefill_layout, needed, int(decode_workers[best]))
     return [Candidate(decoder).with_concurrency(in_flight * pools.decode_workers, pools)]
+
+
+def predict(
+    candidates: Sequence[Candidate],
+    timers: StepTimers,
+    correction: LatencyPredictor | None = None,
+    accuracy: Sequence[AccuracyResult] | None = None,
+    calibration: Calibration | None = None,
+) -> pd.DataFrame:
+    """Return the predictions of candidates: the columns of `Plan.candidates`, one row each.
+
+    Without a ``correction``, latencies come from the formulas alone. Without ``accuracy``,
+    qualities are the published ones. ``calibration`` is the user's stack.
+    """
+    rows = analytic_times([c.deployment for c in candidates], timers)
+    latencies = correction.predict(rows) if correction else formula_latencies(rows)
+    if calibration:
+        latencies = calibration.apply(rows, latencies)
+    latencies = apply_prefill_limit(rows, latencies)
+    ttft_columns = [name for name in latencies if name.startswith("ttft_ms")]
+    latencies = latencies.assign(**{name: latencies[name] + rows["fetch"] for name in ttft_columns})
+    table = pd.DataFrame([_candidate_columns(c) for c in candidates]).join(latencies)
+    table["memory_gib"] = _memory_gib(candidates)
+    table["accuracy"] = _once(
+        candidates, lambda d: d.formats, lambda d: recovery(d.formats, d.model, accuracy)
+    )
+    per_s = tokens_per_s(rows["concurrency"].to_numpy(), rows["osl"].to_numpy(), latencies)
+    all_per_s = per_s * table["replicas"].to_numpy(dtype=float)
+    table["requests_per_s"] = all_per_s / rows["osl"]
+    table["tokens_per_s_per_gpu"] = all_per_s / table["gpus"]
+    shares = [f"share_{part}" for part in PARTS]
+    bound = ("decode_compute_bound", "prefill_compute_bound")
+    copied_columns = ["guessed", "energy_guessed", *bound, "share_host", *shares]
+    table[copied_columns] = rows[copied_columns]
+    # A format that no engine supports was never measured.
+    unsupported = _once(
+        candidates,
+        lambda d: (d.model.name, d.formats, d.system.name, d.backend),
+        lambda d: bool(unsupported_formats(d, d.backend)),
+    )
+    table.loc[unsupported > 0, "guessed"] = 1.0
+    bound_ms = rows["decode_bound"] + prompts_per_token(rows) * rows["prefill_bound"]
+    table["bound_share"] = bound_ms / latencies["tpot_ms"]
+    table = table.join(deployment_power(rows, latencies)).assign(awake_w=rows["awake_w"])
+    largest_part = np.argmax(np.nan_to_num(rows[shares].to_numpy()), axis=1)
+    table["limited_by"] = np.array(PARTS)[largest_part]
+    hourly = np.array([c.deployment.system.price_per_hour for c in candidates], dtype=float)
+    return table.assign(usd_per_million_tokens=hourly * 1e6 / 3600 / table["tokens_per_s_per_gpu"])
+
+
+def _candidate_columns(candidate: Candidate) -> dict[str, object]:
+    deployment = candidate.deployment
+    layout, pools = deployment.layout, deployment.pools
+    formats, published = deployment.formats, checkpoint_formats(deployment.model)
+    return {
+        "system": deployment.system.name,
+        "gpus": candidate.gpus,
+        "formats": str(formats),
+        "native": (formats.weights, formats.moe) == (published.weights, published.moe),
+        "tp": layout.tp,
+        "pp": layout.pp,
+        "dp": layout.dp,
+        "ep": layout.moe_ep,
+        "replicas": candidate.replicas,
+        "batch": int(deployment.concurrency),
+        "prefill": f"{pools.prefill_workers} × {pools.prefill}" if pools else "",
+        "workers": pools.decode_workers if pools else 1,
+        "offload_gib": deployment.offloaded_weight_bytes / GIB,
+    }
+
+
+def _memory_gib(candidates: Sequence[Candidate]) -> np.ndarray:
+    same_memory: dict[tuple[object, ...], list[int]] = {}
+    for i, candidate in enumerate(candidates):
+        d = candidate.deployment
+        same_memory.setdefault((d.model, d.layout, d.formats, d.workload, d.offload), []).append(i)
+    found = np.empty(len(candidates))
+    for index in same_memory.values():
+        requests = np.array([candidates[i].deployment.requests_per_worker for i in index])
+        found[index] = candidates[index[0]].deployment.memory(requests).gib
+    return found
+
+
+def _once(
+    candidates: Sequence[Candidate],
+    key: Callable[[Deployment], object],
+    value: Callable[[Deployment], float | None],
+) -> np.ndarray:
+    """Return a value of each candidate, computed once for equal keys; NaN if there is none."""
+    known: dict[object, float | None] = {}
+    keys = [key(candidate.deployment) for candidate in candidates]
+    for each, candidate in zip(keys, candidates, strict=True):
+        if each not in known:
+            known[each] = value(candidate.deployment)
+    return np.array([known[each] for each in keys], dtype=float)

@@ -6,11 +6,10 @@ import pandas as pd
 from foretune.plan.cost.memory import GIB
 from foretune.plan.describe.formats import DEFAULT_CACHE_FORMATS
 from foretune.plan.describe.system import LINK_EFFICIENCY
-from foretune.plan.serve.at_rate import IDENTITY, MIN_GOODPUT_SHARE
 from foretune.plan.serve.candidates import CONCURRENCIES
-from foretune.plan.serve.engine_support import engines_with, unsupported_formats
+from foretune.plan.serve.launching import engines_with, unsupported_formats
 from foretune.plan.serve.planner import Plan, describe_layout
-from foretune.plan.serve.requirements import GOALS
+from foretune.plan.serve.requirements import GOALS, IDENTITY, MIN_GOODPUT_SHARE
 
 PART_PHRASES = {
     "projections": "are projections",

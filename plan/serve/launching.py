@@ -1,4 +1,4 @@
-"""Commands that start a planned deployment with each engine.
+"""Which engine runs a planned deployment, and the commands that start it.
 
 The flags are those of `ENGINE_VERSIONS`. Disaggregated serving uses NixlConnector in vLLM and each
 engine's own documented options.
@@ -6,25 +6,23 @@ engine's own documented options.
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, NamedTuple
 
 from foretune.errors import UnknownName
 from foretune.plan.cost.memory import GIB, USABLE_SHARE
-from foretune.plan.describe.formats import checkpoint_formats
+from foretune.plan.describe.formats import (
+    DEFAULT_CACHE_FORMATS,
+    checkpoint_formats,
+    support_key,
+    supported,
+)
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
+from foretune.plan.describe.workload import Offload
 from foretune.plan.serve.deployments.deployment import ENGINE_NAMES, Deployment
-from foretune.plan.serve.engine_support import (
-    cache_name,
-    sglang_flags,
-    trtllm_cache_options,
-    unsupported_formats,
-    unsupported_offload,
-    vllm_flags,
-)
 
 ENGINE_VERSIONS = {"vllm": "0.33.0", "sglang": "0.5.23", "trtllm": "1.3.0rc23"}
 """Engine -> the version that its commands are for: all of its flags were read."""
@@ -42,9 +40,24 @@ SUPPORTED_ARCHITECTURES = {"trtllm": ("sm_",), "sglang": ("sm_", "gfx", "xe"), "
 """Engine -> prefixes of supported GPU architectures, as documented; empty means all."""
 MAX_CAPTURED_REQUESTS = 512
 """Largest decode batch captured as a CUDA graph, as the engines do by default."""
-QUANTIZATION_TOOLS = "llm-compressor or NVIDIA Model Optimizer"
-GPTQ = "GPTQModel"
-"""Tool that makes 3-bit weights."""
+PROXY_NOTES = (
+    "route requests through a proxy for prefill-decode disaggregation:",
+    "vLLM's toy_proxy_server.py (tests/v1/kv_connector/nixl_integration), or llm-d",
+)
+CACHE_SCALE_NOTE = (
+    "the checkpoint needs scales for an NVFP4 cache: NVIDIA Model Optimizer, kv_cache_quant"
+)
+CACHE_NAMES = {
+    "vllm": {"bf16": "bfloat16", "fp8": "fp8", "nvfp4": "nvfp4",
+             "int4_head": "int4_per_token_head"},
+    "sglang": {"bf16": "bf16", "fp8": "fp8_e4m3", "fp4_e2m1": "fp4_e2m1"},
+    "trtllm": {"bf16": "auto", "fp8": "fp8", "nvfp4": "nvfp4"},
+}  # fmt: skip
+"""Engine -> supported cache format -> the engine's name for it."""
+LATENT_CACHE_FORMATS = ("fp4_e2m1",)
+"""Unusual formats that engines support for latent caches."""
+NVFP4_CACHE_WEIGHTS = ("fp8", "fp8_static")
+"""Weight formats that TensorRT-LLM supports with an NVFP4 cache."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +89,15 @@ class Launch:
         return "\n".join(lines)
 
 
+class _Server(NamedTuple):
+    """One server: ``requests`` in flight; ``role`` is ``producer`` or ``consumer`` with pools."""
+
+    layout: Layout
+    requests: float
+    port: int
+    role: str = ""
+
+
 def launch_commands(deployment: Deployment, replicas: int = 1) -> dict[str, str]:
     """Return the shell text for each engine: ``vllm``, ``sglang`` and ``trtllm``."""
     return {engine: str(launch(deployment, engine, replicas)) for engine in LAUNCHERS}
@@ -88,19 +110,37 @@ def launch(deployment: Deployment, engine: str, replicas: int = 1) -> Launch:
     """
     if engine not in LAUNCHERS:
         raise UnknownName("engine", engine, LAUNCHERS)
-    reason = unsupported_system(deployment.system, engine) or unsupported_layout(
-        deployment.layout, engine
-    )
-    reason = (
-        reason or _unsupported_drafts(deployment, engine) or unsupported_formats(deployment, engine)
-    )
-    reason = reason or unsupported_offload(deployment.offload, engine)
-    if deployment.pools:
-        reason = reason or unsupported_layout(deployment.pools.prefill, engine)
-    if reason:
+    if reason := _unsupported(deployment, engine):
         return Launch((), {}, (), unsupported=reason)
-    version = f"{ENGINE_NAMES[engine]} {ENGINE_VERSIONS[engine]}"
-    return replace(LAUNCHERS[engine](deployment, replicas), version=version)
+    per_server = _replicas_per_server(deployment, replicas) if engine == "vllm" else 1
+    name, quantization, note = checkpoint(deployment, engine)
+    notes = [note] if note else []
+    if engine == "trtllm" and deployment.formats.kv == "nvfp4":
+        notes.append(CACHE_SCALE_NOTE)
+    notes += _placement_notes(deployment, replicas // per_server)
+    if engine == "vllm" and deployment.pools:
+        notes += PROXY_NOTES
+    commands, files = LAUNCHERS[engine](deployment, name, quantization, per_server)
+    return Launch(commands, files, notes, f"{ENGINE_NAMES[engine]} {ENGINE_VERSIONS[engine]}")
+
+
+def _unsupported(deployment: Deployment, engine: str) -> str:
+    """Return why an engine cannot run a deployment; empty if it can."""
+    drafts, drafts_reason = deployment.speculation, ""
+    if engine == "trtllm" and drafts and drafts.draft:
+        drafts_reason = (
+            "TensorRT-LLM's option for a draft model differs between versions: "
+            "use --backend vllm, or plan without a draft model"
+        )
+    reasons = (
+        unsupported_system(deployment.system, engine),
+        unsupported_layout(deployment.layout, engine),
+        drafts_reason,
+        unsupported_formats(deployment, engine),
+        unsupported_offload(deployment.offload, engine),
+        unsupported_layout(deployment.prefill_layout, engine),
+    )
+    return next(filter(None, reasons), "")
 
 
 def checkpoint(deployment: Deployment, engine: str) -> tuple[str, str, str]:
@@ -119,7 +159,7 @@ def checkpoint(deployment: Deployment, engine: str) -> tuple[str, str, str]:
     kinds = list(dict.fromkeys((formats.weights, formats.moe)))
     name = "_".join(["CHECKPOINT_IN", *kinds]).upper()
     what = f"{formats.weights} with experts in {formats.moe}" if len(kinds) > 1 else kinds[0]
-    tool = GPTQ if "int3_wo" in kinds else QUANTIZATION_TOOLS
+    tool = "GPTQModel" if "int3_wo" in kinds else "llm-compressor or NVIDIA Model Optimizer"
     return name, "", f"{name}: {model.name}, quantized to {what} with {tool}"
 
 
@@ -140,36 +180,48 @@ def unsupported_system(system: System, engine: str) -> str:
     return f"{ENGINE_NAMES[engine]} does not run on {system.name}: use --backend vllm"
 
 
-def _unsupported_drafts(deployment: Deployment, engine: str) -> str:
-    """Return why an engine cannot draft tokens this way; empty if it can."""
-    drafts = deployment.speculation
-    if engine == "trtllm" and drafts and drafts.draft:
-        return (
-            "TensorRT-LLM's option for a draft model differs between versions: "
-            "use --backend vllm, or plan without a draft model"
-        )
+def engines_with(kind: str) -> list[str]:
+    """Return the engines that support a cache format."""
+    return [engine for engine, names in CACHE_NAMES.items() if kind in names]
+
+
+def unsupported_formats(deployment: Deployment, engine: str) -> str:
+    """Return why an engine lacks the weight or cache format; empty if it supports both."""
+    formats = deployment.formats
+    if reason := _unsupported_cache(deployment, engine):
+        return reason
+    if deployment.model.is_moe and formats.moe == "int3_wo":
+        return "no engine has 3-bit experts: use --formats int4_wo"
+    if formats.weights == "int3_wo" and engine == "trtllm":
+        return f"{ENGINE_NAMES[engine]} has no 3-bit weights: use --backend vllm"
     return ""
 
 
-def _speculation_flags(deployment: Deployment, engine: str) -> list[str]:
-    """Return the flags for drafted tokens.
+def _unsupported_cache(deployment: Deployment, engine: str) -> str:
+    kind, model, title = deployment.formats.kv, deployment.model, ENGINE_NAMES[engine]
+    if kind in DEFAULT_CACHE_FORMATS:
+        return ""
+    if kind not in CACHE_NAMES[engine]:
+        other = engines_with(kind)[0]
+        return f"{title} has no {kind} cache: use --backend {other} or --formats /fp8"
+    system = deployment.system
+    if supported(support_key(kind), system.device.architecture) == "no":
+        return f"{title} has no kernels for {kind} caches on {system.name}: use --formats /fp8"
+    if model.compressed or (model.mla and kind not in LATENT_CACHE_FORMATS):
+        return f"{title} has no {kind} caches for latent attention: use --formats /fp8"
+    if engine == "trtllm" and deployment.formats.weights not in NVFP4_CACHE_WEIGHTS:
+        return f"TensorRT-LLM supports {kind} caches only with fp8 weights: add --formats fp8"
+    return ""
 
-    Sources: vLLM's ``SpeculativeConfig``, and SGLang's documentation of multi-token prediction and
-    standalone draft models. A chain of drafts is a tree with one branch.
-    """
-    drafts = deployment.speculation
-    if drafts is None:
-        return []
-    count, self_drafting = drafts.drafted, drafts.draft is None
-    if engine == "vllm":
-        config: dict[str, object] = {"method": "mtp" if self_drafting else "draft_model"}
-        config |= {"num_speculative_tokens": count}
-        config |= {} if drafts.draft is None else {"model": drafts.draft.name}
-        return ["--speculative-config", _json(config)]
-    words = ["--speculative-algorithm", "EAGLE" if self_drafting else "STANDALONE"]
-    words += [] if drafts.draft is None else ["--speculative-draft-model-path", drafts.draft.name]
-    words += ["--speculative-num-steps", str(count), "--speculative-eagle-topk", "1"]
-    return [*words, "--speculative-num-draft-tokens", str(count + 1)]
+
+def unsupported_offload(offload: Offload, engine: str) -> str:
+    """Return why an engine cannot offload this; empty if it can."""
+    if offload.weights_gib and engine == "trtllm":
+        return (
+            f"{ENGINE_NAMES[engine]} cannot offload weights to host memory: use "
+            "--backend vllm, or leave out --offload"
+        )
+    return ""
 
 
 def _max_step_tokens(deployment: Deployment, requests: float) -> str:
@@ -177,45 +229,50 @@ def _max_step_tokens(deployment: Deployment, requests: float) -> str:
     return str(max(deployment.step_tokens, ceil(requests) * (1 + deployment.drafted)))
 
 
-def _vllm(deployment: Deployment, replicas: int) -> Launch:
-    """Return vLLM's launch; dense replicas on one node become one data-parallel server."""
-    name, quantization, note = checkpoint(deployment, "vllm")
-    per_server = _replicas_per_server(deployment, replicas)
+_Commands = tuple[list[list[str]], dict[str, str]]
+"""Commands, and the text of the files that they read."""
 
-    def server(layout: Layout, requests: float, port: int, role: str) -> list[str]:
-        dp = layout.dp * per_server
-        words = ["vllm", "serve", name, "--tensor-parallel-size", str(layout.tp)]
-        words += _flag_above_one("--pipeline-parallel-size", layout.pp)
-        words += _flag_above_one("--data-parallel-size", dp)
-        words += ["--enable-expert-parallel"] if layout.moe_ep > 1 else []
-        if copies := layout.redundant_experts(deployment.model):
-            words += ["--enable-eplb", "--eplb-config", _json({"num_redundant_experts": copies})]
-        words += ["--quantization", quantization] if quantization else []
-        words += [*_cache_flag(deployment, "vllm"), *vllm_flags(deployment.offload, layout)]
-        rank_requests = requests / layout.dp  # per DP rank
-        words += ["--max-num-seqs", str(ceil(rank_requests))]
-        words += ["--max-num-batched-tokens", _max_step_tokens(deployment, rank_requests)]
-        words += ["--enable-prefix-caching"] if deployment.workload.prefix else []
-        words += _speculation_flags(deployment, "vllm")
-        words += ["--max-model-len", str(deployment.longest_context)]
-        words += ["--gpu-memory-utilization", f"{USABLE_SHARE:g}", "--port", str(port)]
-        if role:
-            transfer = {"kv_connector": "NixlConnector", "kv_role": role}
-            words += ["--kv-transfer-config", _json(transfer)]
-        return words
 
-    notes = [note, *_placement_notes(deployment, replicas // per_server)]
-    if not deployment.pools:
-        command = server(deployment.layout, deployment.requests_per_worker, PORT, "")
-        return Launch([command], {}, _nonempty(notes))
-    notes.append("route requests through a proxy for prefill-decode disaggregation:")
-    notes.append("vLLM's toy_proxy_server.py (tests/v1/kv_connector/nixl_integration), or llm-d")
-    commands, side_port = [], SIDE_CHANNEL_PORT
-    for layout, requests, port, role in _pool_servers(deployment):
-        words = server(layout, requests, port, f"kv_{role}")
-        commands.append([f"VLLM_NIXL_SIDE_CHANNEL_PORT={side_port}", *words])
+def _vllm(deployment: Deployment, name: str, quantization: str, per_server: int) -> _Commands:
+    """Return vLLM's commands; dense replicas on one node become one data-parallel server."""
+    drafts, offload, commands = deployment.speculation, deployment.offload, []
+    side_port = SIDE_CHANNEL_PORT
+    for server in _servers(deployment):
+        layout, rank_requests = server.layout, server.requests / server.layout.dp
+        copies = layout.redundant_experts(deployment.model)
+        drafting: dict[str, object] = {}
+        if drafts:
+            drafting["method"] = "draft_model" if drafts.draft else "mtp"
+            drafting["num_speculative_tokens"] = drafts.drafted
+            drafting |= {"model": drafts.draft.name} if drafts.draft else {}
+        transfer = {"kv_connector": "NixlConnector", "kv_role": f"kv_{server.role}"}
+        flags = {
+            "--tensor-parallel-size": layout.tp,
+            "--pipeline-parallel-size": _above_one(layout.pp),
+            "--data-parallel-size": _above_one(layout.dp * per_server),
+            "--enable-expert-parallel": layout.moe_ep > 1,
+            "--enable-eplb": copies > 0,
+            "--eplb-config": _json({"num_redundant_experts": copies}) if copies else "",
+            "--quantization": quantization,
+            "--kv-cache-dtype": _cache_name(deployment, "vllm"),
+            "--cpu-offload-gb": f"{offload.weights_gib:g}" if offload.weights_gib else "",
+            "--kv-offloading-size": f"{offload.cache_gib * layout.tp:g}"
+            if offload.cache_gib
+            else "",
+            "--kv-offloading-backend": "native" if offload.cache_gib else "",
+            "--max-num-seqs": ceil(rank_requests),
+            "--max-num-batched-tokens": _max_step_tokens(deployment, rank_requests),
+            "--enable-prefix-caching": deployment.workload.prefix > 0,
+            "--speculative-config": _json(drafting) if drafts else "",
+            "--max-model-len": deployment.longest_context,
+            "--gpu-memory-utilization": f"{USABLE_SHARE:g}",
+            "--port": server.port,
+            "--kv-transfer-config": _json(transfer) if server.role else "",
+        }
+        setting = [f"VLLM_NIXL_SIDE_CHANNEL_PORT={side_port}"] if server.role else []
+        commands.append([*setting, "vllm", "serve", name, *_words(flags)])
         side_port += layout.dp
-    return Launch(commands, {}, _nonempty(notes))
+    return commands, {}
 
 
 def _replicas_per_server(deployment: Deployment, replicas: int) -> int:
@@ -226,103 +283,101 @@ def _replicas_per_server(deployment: Deployment, replicas: int) -> int:
     return max((n for n in range(1, max_replicas + 1) if replicas % n == 0), default=1)
 
 
-def _sglang(deployment: Deployment, replicas: int) -> Launch:
-    """Return SGLang's launch; its tp size includes the attention-DP ranks."""
-    name, quantization, note = checkpoint(deployment, "sglang")
+def _sglang(deployment: Deployment, name: str, quantization: str, per_server: int) -> _Commands:
+    """Return SGLang's commands; its tp size includes the attention-DP ranks.
 
-    def server(layout: Layout, requests: float, port: int, role: str) -> list[str]:
-        words = ["python", "-m", "sglang.launch_server", "--model-path", name]
-        words += ["--tp-size", str(layout.tp * layout.dp)]
-        words += _flag_above_one("--pp-size", layout.pp)
-        words += _flag_above_one("--attn-dp-size", layout.dp)
-        words += _flag_above_one("--ep-size", layout.moe_ep)
-        if copies := layout.redundant_experts(deployment.model):
-            words += ["--ep-num-redundant-experts", str(copies)]
-        words += ["--quantization", quantization] if quantization else []
-        words += [*_cache_flag(deployment, "sglang"), *_attention_backend_flag(deployment)]
-        words += ["--max-running-requests", str(ceil(requests))]
-        rank_requests = ceil(requests / layout.dp)
-        words += ["--chunked-prefill-size", _max_step_tokens(deployment, rank_requests)]
-        if not deployment.offload.weights_gib:
-            words += ["--cuda-graph-max-bs-decode", str(min(rank_requests, MAX_CAPTURED_REQUESTS))]
-        words += sglang_flags(deployment.offload)
-        words += ["--mem-fraction-static", f"{_static_share(deployment, layout, requests):.2f}"]
-        words += _speculation_flags(deployment, "sglang")
-        words += ["--context-length", str(deployment.longest_context), "--port", str(port)]
-        if role:
-            mode = "prefill" if role == "producer" else "decode"
-            words += ["--disaggregation-mode", mode, "--disaggregation-transfer-backend", "nixl"]
-        return words
+    A chain of drafts is a tree with one branch.
+    """
+    drafts, offload, commands = deployment.speculation, deployment.offload, []
+    urls: list[str] = []
+    on_host = offload.weights_gib > 0
+    for server in _servers(deployment):
+        layout, rank_requests = server.layout, ceil(server.requests / server.layout.dp)
+        role = {"producer": "prefill", "consumer": "decode"}.get(server.role, "")
+        cache_size = max(round(offload.cache_gib * GIB / 1e9), 1) if offload.cache_gib else 0
+        flags = {
+            "--model-path": name,
+            "--tp-size": layout.tp * layout.dp,
+            "--pp-size": _above_one(layout.pp),
+            "--attn-dp-size": _above_one(layout.dp),
+            "--ep-size": _above_one(layout.moe_ep),
+            "--ep-num-redundant-experts": layout.redundant_experts(deployment.model),
+            "--quantization": quantization,
+            "--kv-cache-dtype": _cache_name(deployment, "sglang"),
+            "--attention-backend": _attention_backend(deployment),
+            "--max-running-requests": ceil(server.requests),
+            "--chunked-prefill-size": _max_step_tokens(deployment, rank_requests),
+            "--cuda-graph-max-bs-decode":
+                0 if on_host else min(rank_requests, MAX_CAPTURED_REQUESTS),
+            "--cpu-offload-gb": f"{offload.weights_gib:.0f}" if on_host else "",
+            "--cuda-graph-backend-decode": "disabled" if on_host else "",
+            "--cuda-graph-backend-prefill": "disabled" if on_host else "",
+            "--enable-hierarchical-cache": cache_size > 0,
+            "--hicache-size": cache_size,
+            "--mem-fraction-static": f"{_static_share(deployment, layout, server.requests):.2f}",
+            "--speculative-algorithm":
+                ("STANDALONE" if drafts.draft else "EAGLE") if drafts else "",
+            "--speculative-draft-model-path":
+                drafts.draft.name if drafts and drafts.draft else "",
+            "--speculative-num-steps": deployment.drafted,
+            "--speculative-eagle-topk": 1 if drafts else 0,
+            "--speculative-num-draft-tokens": deployment.drafted + 1 if drafts else 0,
+            "--context-length": deployment.longest_context,
+            "--port": server.port,
+            "--disaggregation-mode": role,
+            "--disaggregation-transfer-backend": "nixl" if role else "",
+        }  # fmt: skip
+        commands.append(["python", "-m", "sglang.launch_server", *_words(flags)])
+        urls += [f"--{role}", f"http://127.0.0.1:{server.port}"]
+    if deployment.pools:
+        router = ["python", "-m", "sglang_router.launch_router", "--pd-disaggregation", *urls]
+        commands.append([*router, "--port", str(PORT)])
+    return commands, {}
 
-    notes = [note, *_placement_notes(deployment, replicas)]
-    if not deployment.pools:
-        command = server(deployment.layout, deployment.requests_per_worker, PORT, "")
-        return Launch([command], {}, _nonempty(notes))
-    commands, urls = [], []
-    for layout, requests, port, role in _pool_servers(deployment):
-        commands.append(server(layout, requests, port, role))
-        flag = "--prefill" if role == "producer" else "--decode"
-        urls += [flag, f"http://127.0.0.1:{port}"]
-    router = ["python", "-m", "sglang_router.launch_router", "--pd-disaggregation", *urls]
-    return Launch([*commands, [*router, "--port", str(PORT)]], {}, _nonempty(notes))
 
-
-def _trtllm(deployment: Deployment, replicas: int) -> Launch:
-    """Return TensorRT-LLM's launch; a YAML file sets the cache format and attention-DP."""
-    name, _, note = checkpoint(deployment, "trtllm")
-
-    def server(layout: Layout, requests: float, port: int, file: str) -> list[str]:
-        words = ["trtllm-serve", name, "--tp_size", str(layout.tp * layout.dp)]
-        words += [
-            *_flag_above_one("--pp_size", layout.pp),
-            *_flag_above_one("--ep_size", layout.moe_ep),
-        ]
-        step_requests = requests / layout.dp / layout.pp  # per step
-        words += [
-            "--max_batch_size",
-            str(ceil(step_requests)),
-            "--max_num_tokens",
-            _max_step_tokens(deployment, step_requests),
-        ]
-        words += ["--max_seq_len", str(deployment.longest_context)]
-        return [*words, "--port", str(port), "--config", file]
-
-    notes = [note, _cache_scale_note(deployment), *_placement_notes(deployment, replicas)]
-    if not deployment.pools:
-        file, layout = "trtllm.yaml", deployment.layout
-        command = server(layout, deployment.requests_per_worker, PORT, file)
-        return Launch([command], {file: _trtllm_yaml(deployment, layout, "")}, _nonempty(notes))
+def _trtllm(deployment: Deployment, name: str, quantization: str, per_server: int) -> _Commands:
+    """Return TensorRT-LLM's commands; a YAML file sets the cache format and attention-DP."""
     commands, files = [], {}
     urls: dict[str, list[str]] = {"producer": [], "consumer": []}
-    for layout, requests, port, role in _pool_servers(deployment):
-        file = "prefill.yaml" if role == "producer" else "decode.yaml"
-        files[file] = _trtllm_yaml(deployment, layout, role)
-        commands.append(server(layout, requests, port, file))
-        urls[role].append(f"localhost:{port}")
-    pools: dict[str, Any] = {"hostname": "localhost", "port": PORT, "backend": "pytorch"}
-    for key, role in (("context_servers", "producer"), ("generation_servers", "consumer")):
-        pools[key] = {"num_instances": len(urls[role]), "urls": urls[role]}
-    files["pools.yaml"] = _yaml(pools)
-    commands.append(["trtllm-serve", "disaggregated", "-c", "pools.yaml"])
-    return Launch(commands, files, _nonempty(notes))
+    names = {"": "trtllm.yaml", "producer": "prefill.yaml", "consumer": "decode.yaml"}
+    for server in _servers(deployment):
+        layout, file = server.layout, names[server.role]
+        step_requests = server.requests / layout.dp / layout.pp
+        flags = {
+            "--tp_size": layout.tp * layout.dp,
+            "--pp_size": _above_one(layout.pp),
+            "--ep_size": _above_one(layout.moe_ep),
+            "--max_batch_size": ceil(step_requests),
+            "--max_num_tokens": _max_step_tokens(deployment, step_requests),
+            "--max_seq_len": deployment.longest_context,
+            "--port": server.port,
+            "--config": file,
+        }
+        commands.append(["trtllm-serve", name, *_words(flags)])
+        files[file] = _trtllm_yaml(deployment, layout, server.role)
+        urls.setdefault(server.role, []).append(f"localhost:{server.port}")
+    if deployment.pools:
+        pools: dict[str, Any] = {"hostname": "localhost", "port": PORT, "backend": "pytorch"}
+        for key, role in (("context_servers", "producer"), ("generation_servers", "consumer")):
+            pools[key] = {"num_instances": len(urls[role]), "urls": urls[role]}
+        files["pools.yaml"] = _yaml(pools)
+        commands.append(["trtllm-serve", "disaggregated", "-c", "pools.yaml"])
+    return commands, files
 
 
-LAUNCHERS: dict[str, Callable[[Deployment, int], Launch]] = {
-    "vllm": _vllm,
-    "sglang": _sglang,
-    "trtllm": _trtllm,
-}
-"""Engine -> function that returns its launch."""
+LAUNCHERS = {"vllm": _vllm, "sglang": _sglang, "trtllm": _trtllm}
+"""Engine -> function that returns its commands."""
 
 
 def _trtllm_yaml(deployment: Deployment, layout: Layout, role: str) -> str:
     """Return the options of a server that have no flags."""
     cache: dict[str, Any] = {
-        "dtype": cache_name("trtllm", deployment.formats.kv),
+        "dtype": CACHE_NAMES["trtllm"][deployment.formats.kv],
         "enable_block_reuse": deployment.workload.prefix > 0,
         "free_gpu_memory_fraction": USABLE_SHARE,
-        **trtllm_cache_options(deployment.offload),
     }
+    if size := round(deployment.offload.cache_gib * GIB):
+        cache["host_cache_size"] = size
     captured = min(ceil(deployment.batch / layout.pp), MAX_CAPTURED_REQUESTS)
     options: dict[str, Any] = {
         "kv_cache_config": cache,
@@ -357,18 +412,17 @@ def _static_share(deployment: Deployment, layout: Layout, requests: float) -> fl
     return (USABLE_SHARE * total - held.activations - held.engine) / (total - held.engine)
 
 
-def _pool_servers(deployment: Deployment) -> Iterator[tuple[Layout, float, int, str]]:
-    """Yield each pool server's layout, requests, port and role.
-
-    Requests in flight are divided among the prefill workers.
-    """
-    pools = deployment.pools
-    assert pools is not None
-    prefill_workers = max(pools.prefill_workers, 1)
-    for i in range(prefill_workers):
-        yield pools.prefill, deployment.concurrency / prefill_workers, PREFILL_PORT + i, "producer"
+def _servers(deployment: Deployment) -> Iterator[_Server]:
+    """Yield the servers; requests in flight are divided among the prefill workers."""
+    layout, requests, pools = deployment.layout, deployment.requests_per_worker, deployment.pools
+    if pools is None:
+        yield _Server(layout, requests, PORT)
+        return
+    workers = max(pools.prefill_workers, 1)
+    for i in range(workers):
+        yield _Server(pools.prefill, deployment.concurrency / workers, PREFILL_PORT + i, "producer")
     for i in range(pools.decode_workers):
-        yield deployment.layout, deployment.requests_per_worker, DECODE_PORT + i, "consumer"
+        yield _Server(layout, requests, DECODE_PORT + i, "consumer")
 
 
 def _placement_notes(deployment: Deployment, servers: int) -> Iterator[str]:
@@ -384,42 +438,39 @@ def _placement_notes(deployment: Deployment, servers: int) -> Iterator[str]:
         yield "give each server different GPUs (CUDA_VISIBLE_DEVICES)"
 
 
-def _cache_flag(deployment: Deployment, engine: str) -> list[str]:
-    """Return the flag for the cache format; empty if cache and checkpoint have 16 bits."""
-    cache_format, published = deployment.formats.kv, deployment.model.kv_format
-    if cache_format == published == "bf16":
-        return []
-    return ["--kv-cache-dtype", cache_name(engine, cache_format)]
+def _cache_name(deployment: Deployment, engine: str) -> str:
+    """Return the engine's name of the cache format; empty if cache and checkpoint have 16 bits."""
+    kind = deployment.formats.kv
+    return "" if kind == deployment.model.kv_format == "bf16" else CACHE_NAMES[engine][kind]
 
 
-def _attention_backend_flag(deployment: Deployment) -> list[str]:
+def _attention_backend(deployment: Deployment) -> str:
     """Return SGLang's attention backend for a 4-bit cache.
 
     Its default, FlashInfer, supports such caches only for latent attention.
     """
     if deployment.formats.kv != "fp4_e2m1" or deployment.model.mla:
-        return []
-    datacenter = deployment.system.device.architecture in ("sm_100", "sm_103")
-    return ["--attention-backend", "trtllm_mha" if datacenter else "triton"]
-
-
-def _cache_scale_note(deployment: Deployment) -> str:
-    """Return the note about cache scales that TensorRT-LLM needs in the checkpoint."""
-    if deployment.formats.kv != "nvfp4":
         return ""
-    return "the checkpoint needs scales for an NVFP4 cache: NVIDIA Model Optimizer, kv_cache_quant"
+    datacenter = deployment.system.device.architecture in ("sm_100", "sm_103")
+    return "trtllm_mha" if datacenter else "triton"
 
 
-def _flag_above_one(flag: str, count: int) -> list[str]:
-    return [flag, str(count)] if count > 1 else []
+def _above_one(count: int) -> int:
+    """Return a degree of parallelism, 0 if there is none."""
+    return count if count > 1 else 0
+
+
+def _words(flags: Mapping[str, object]) -> list[str]:
+    """Return the words of flags: without those that are 0, empty or false; true has no value."""
+    words = []
+    for flag, value in flags.items():
+        if value:
+            words += [flag] if value is True else [flag, str(value)]
+    return words
 
 
 def _json(values: Mapping[str, object]) -> str:
     return json.dumps(values, separators=(",", ":"))
-
-
-def _nonempty(notes: Sequence[str]) -> list[str]:
-    return [note for note in notes if note]
 
 
 def _shell(words: Sequence[str]) -> str:

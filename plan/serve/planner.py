@@ -1,6 +1,6 @@
 """Predicts every deployment of a model on the given GPUs and ranks them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -10,59 +10,48 @@ import pandas as pd
 
 from foretune.errors import UsageError
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, rank_memory
-from foretune.plan.describe.accuracy import AccuracyResult
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import Formats
+from foretune.plan.describe.formats import AccuracyResult, Formats
 from foretune.plan.describe.layout import legal_layouts
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Offload, Speculation, Workload
-from foretune.plan.serve.at_rate import (
-    IDENTITY,
-    MIN_GOODPUT_SHARE,
-    at_rate,
-    fewest_replicas,
-    load_curve,
-)
 from foretune.plan.serve.candidates import (
     Candidate,
     candidate_deployments,
     one_pool_candidates,
+    predict,
     supported_formats,
     two_pool_candidates,
 )
 from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times
-from foretune.plan.serve.deployments.calibration import Calibration
 from foretune.plan.serve.deployments.correction import (
     MIN_PROBABILITY,
+    Calibration,
     LatencyPredictor,
     Metric,
-    probability_better,
+    log_metric,
+    pairwise_better,
     probability_within,
 )
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.engine_support import unsupported_offload
-from foretune.plan.serve.launching import unsupported_system
-from foretune.plan.serve.prediction import predict
-from foretune.plan.serve.requirements import GOALS, Requirements
+from foretune.plan.serve.launching import unsupported_offload, unsupported_system
+from foretune.plan.serve.requirements import (
+    GOALS,
+    IDENTITY,
+    MIN_GOODPUT_SHARE,
+    LoadCurve,
+    Requirements,
+    at_rate,
+    fewest_replicas,
+)
 from foretune.result import Result
 from foretune.search.pareto import pareto_front
 
 MAX_EXTRAPOLATED_SHARE = 0.5
 """Share of step time outside the measured range above which a candidate counts as extrapolated.
 Such a candidate is best only if all are."""
-SHOWN = [
-    "system",
-    "formats",
-    "layout",
-    "replicas",
-    "batch",
-    "tokens_per_s_per_gpu",
-    "ttft_ms",
-    "tpot_ms",
-    "usd_per_million_tokens",
-    "memory_gib",
-    "limited_by",
-]
+SHOWN = ["system", "formats", "layout", "replicas", "batch", "tokens_per_s_per_gpu", "ttft_ms",
+         "tpot_ms", "usd_per_million_tokens", "memory_gib", "limited_by"]  # fmt: skip
 """Columns of a plan as a table; ``layout`` is made of tp, pp, dp and ep."""
 MIN_QUANTIZATION_GAIN = 0.05
 """Minimum gain that justifies requantizing a published checkpoint."""
@@ -185,7 +174,7 @@ class Plan(Result):
             return np.nan
         loads = self.candidates[(self.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)]
         osl = self.deployment(best).workload.osl
-        return float(best["replicas"] * load_curve(loads, osl, self.requirements).goodput())
+        return float(best["replicas"] * LoadCurve(loads, osl, self.requirements).goodput())
 
     @cached_property
     def best_extrapolated(self) -> pd.Series | None:
@@ -268,9 +257,13 @@ def plan(
     _check_options(pools, rate, speculation, offload, backend, workload)
     requirements = requirements or Requirements()
     systems = [system] if isinstance(system, System) else list(system)
+    if speculation is not None:
+        speculation.drafter(model)  # raises if the model has none
     candidates, refused = _candidates(
-        model, systems, gpus, workload, timers, backend, formats, pools, speculation, caches,
-        offload,
+        lambda system: candidate_deployments(
+            model, system, gpus, workload, backend, formats, speculation, caches, offload
+        ),
+        model, systems, gpus, backend, timers if pools else None,
     )  # fmt: skip
     if not candidates:
         raise UsageError("; ".join(refused.values()))
@@ -305,38 +298,30 @@ def _with_ranking(
 
 
 def _candidates(
+    find: Callable[[System], Iterator[Candidate]],
     model: ModelDescription,
     systems: Sequence[System],
     gpus: int,
-    workload: Workload,
-    timers: StepTimers,
     backend: str,
-    formats: Sequence[Formats] | None,
-    pools: bool,
-    speculation: Speculation | None,
-    caches: Sequence[str],
-    offload: Offload,
+    pool_timers: StepTimers | None,
 ) -> tuple[list[Candidate], dict[str, str]]:
-    """Return all candidates, and the systems without any with the reason."""
-    if speculation is not None:
-        speculation.drafter(model)  # raises if the model has none
+    """Return all candidates, and the systems without any with the reason.
+
+    ``find`` yields those of a system; ``pool_timers`` are given if pools are allowed.
+    """
     candidates: list[Candidate] = []
     excluded: dict[str, str] = {}
     for system in systems:
         if reason := unsupported_system(system, backend):
             excluded[system.name] = reason
             continue
-        found = list(
-            candidate_deployments(
-                model, system, gpus, workload, backend, formats, speculation, caches, offload
-            )
-        )
+        found = list(find(system))
         fitting = one_pool_candidates(found)
         if not fitting:
             excluded[system.name] = _too_large_message(model, system, gpus, found, backend)
         candidates += fitting
-        if pools:
-            candidates += two_pool_candidates(found, gpus, timers)
+        if pool_timers:
+            candidates += two_pool_candidates(found, gpus, pool_timers)
     return candidates, excluded
 
 
@@ -381,7 +366,7 @@ def _probability_best(plan: Plan, timers: StepTimers, correction: LatencyPredict
     if runner_up is None or plan.best["good"] == plan.best["good"]:
         return None
     rows = analytic_times([plan.deployment(row) for row in (plan.best, runner_up)], timers)
-    return float(probability_better(correction, rows, 0, metric)[1])
+    return float(pairwise_better(*log_metric(correction, rows, metric))[0, 1])
 
 
 def _best_row(rows: pd.DataFrame, requirements: Requirements) -> pd.Series:

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 
 from foretune.plan.cost.memory import GIB
-from foretune.plan.cost.steps import PARTS, OperatorList
+from foretune.plan.cost.steps import PARTS
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Offload, Workload
-from foretune.plan.serve.deployments.analytic import StepTimers, decode_step, prompt_step
+from foretune.plan.serve.deployments.analytic import StepTimers, decode_step, prefill_step
 from foretune.plan.serve.deployments.deployment import ENGINE_NAMES, Deployment
 from foretune.plan.serve.explanation import PART_PHRASES, describe_candidate, notes, sentences
 from foretune.plan.serve.planner import Plan
@@ -34,12 +34,9 @@ from foretune.tune.report.chart import (
 )
 from foretune.tune.report.figures import MAX_POINTS
 from foretune.tune.report.page import (
-    counted,
-    duration,
     interval,
     number,
     percent,
-    ratio,
     render,
     write_page,
 )
@@ -127,35 +124,6 @@ class Question:
     def short_model(self) -> str:
         """The model's name without its publisher."""
         return self.model.name.rsplit("/", 1)[-1]
-
-    def facts(self, plan: Plan) -> dict[str, str]:
-        """Return the question in words, and how many deployments were planned."""
-        model, workload = self.model, self.workload
-        billions = f"{number(model.parameters() / 1e9)} billion parameters"
-        if model.is_moe:
-            active = number(model.active_parameters() / 1e9)
-            billions += f", {active} billion of them per token"
-        cached = f", {workload.prefix:,} of them cached" if workload.prefix else ""
-        looked_at = counted(len(plan.candidates), "deployment")
-        if math.isfinite(self.seconds):
-            looked_at += f" in {duration(self.seconds)}"
-        return {
-            "Model": f"{model.name}: {model.layers} layers, {billions}",
-            "GPUs": " or ".join(f"{self.gpus} × {s.name}" for s in self.systems),
-            "Engine": ENGINE_NAMES.get(self.backend, self.backend),
-            "Requests": f"prompts of {workload.isl:,} tokens{cached}, answers of {workload.osl:,}",
-            "Load": (
-                "the best number of requests in flight"
-                if self.rate is None
-                else f"{self.rate:g} requests per second, arriving at random"
-            ),
-            "Limits": "; ".join(limits(plan.requirements)) or "none",
-            "Goal": plan.requirements.goal,
-            "Drafting": str(plan.deployments[0].speculation or "none"),
-            "Pools": "prefill may have separate workers" if self.pools else "one",
-            "Host memory": f"up to {self.offload}" if self.offload else "nothing",
-            "Planned": looked_at,
-        }
 
 
 def limits(requirements: Requirements) -> list[str]:
@@ -252,36 +220,6 @@ def best_of_systems(plan: Plan, question: Question) -> pd.DataFrame:
     return best.assign(usd_per_gpu_hour=best["system"].map(hourly).astype(float))
 
 
-def winner_sentences(plan: Plan, best: pd.DataFrame) -> list[str]:
-    """Return the best system for the goal, and the system with the cheapest tokens."""
-    first = best.iloc[0]
-    lines = [f"Best in {plan.requirements.goal}: {format_candidate(plan, first)}."]
-    factors = [
-        f"{ratio(first['tokens_per_s_per_gpu'] / other['tokens_per_s_per_gpu'])} "
-        f"{'the throughput of' if i == 0 else 'that of'} {other['system']}"
-        for i, (_, other) in enumerate(best.iloc[1:].iterrows())
-    ]
-    if factors:
-        lines[0] += f" Each GPU has {', '.join(factors)}."
-    prices = best["usd_per_million_tokens"].dropna()
-    if len(prices) > 1:
-        cheapest = best.loc[prices.idxmin()]
-        lines.append(
-            f"Cheapest: {cheapest['system']}, {number(prices.min(), 'USD')} per million tokens; "
-            f"the most expensive costs {number(prices.max(), 'USD')}."
-        )
-    return lines
-
-
-def excluded_reasons(plan: Plan, question: Question, best: pd.DataFrame) -> list[str]:
-    """Return why some systems have no candidate."""
-    return [
-        plan.excluded_systems.get(s.name, f"{s.name}: no deployment meets the limits")
-        for s in question.systems
-        if s.name not in set(best["system"])
-    ]
-
-
 def _operator_segments(steps: list[pd.DataFrame]) -> list[Segment]:
     """Return a segment per operator, grouped in the order of `PARTS`."""
     tables = [step.set_index(["part", "operator"])["ms"] for step in steps]
@@ -309,7 +247,7 @@ def write_plan_report(
 
     ``commands`` start the best deployment, by engine. Raises UsageError if none is feasible.
     """
-    candidates, best = chosen_candidates(plan), best_of_systems(plan, question)
+    candidates = chosen_candidates(plan)
     memory = memory_bars(plan, candidates)
     parts = [p for p in PART_COLORS if p != "experts" or plan.deployments[0].model.is_moe]
     text = render(
@@ -328,9 +266,7 @@ def write_plan_report(
         sentences=sentences(plan),
         chosen=candidates,
         chosen_lines=pd.DataFrame(list(candidates.values())),
-        best_of_systems=best,
-        winner=winner_sentences(plan, best),
-        without=excluded_reasons(plan, question, best),
+        best_of_systems=best_of_systems(plan, question),
         limits=limits(plan.requirements),
         groups=[(symbol, color, name) for name, (color, symbol) in group_marks(plan).items()],
         front=front_figure(plan),
@@ -373,10 +309,10 @@ def operator_breakdown(
     runs. The milliseconds add up to the step's. ``decode`` is a token for every running request,
     ``prefill`` a single prompt.
     """
-    step = decode_step if phase == "decode" else prompt_step
+    step = decode_step if phase == "decode" else prefill_step
     timer = timers(deployment.system, deployment.backend)
     operators = timer.operators(step(deployment))
-    times = timer.times([OperatorList([operator]) for operator in operators])
+    times = timer.times([[operator] for operator in operators])
     table = pd.DataFrame(
         {
             "operator": [operator.name for operator in operators],

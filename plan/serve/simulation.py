@@ -13,8 +13,7 @@ import pandas as pd
 from foretune.errors import UsageError
 from foretune.plan.cost.memory import GIB, USABLE_SHARE, request_bytes
 from foretune.plan.describe.layout import Layout
-from foretune.plan.engine.requests import Requests
-from foretune.plan.engine.simulator import Host, Scheduler, simulate_requests
+from foretune.plan.engine.simulator import Host, Requests, Scheduler, simulate_requests
 from foretune.plan.engine.stage_times import StageTimes, StageWork, StepLoad
 from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.deployments.deployment import Deployment
@@ -91,11 +90,10 @@ def simulate(
         settled = _drop_warmup(steady, deployment.batch)["tpot_ms"]
         server.slowdown = tpot_ms / max(float(settled.median()), 1e-9)
     if trace is None:
-        requests = (
-            _steady_requests(deployment)
-            if rate is None
-            else _random_requests(deployment, rate / groups)
-        )
+        requests, load = _steady_requests(deployment), deployment.workload
+        if rate is not None:
+            count = int(np.clip(REQUESTS_PER_SLOT * deployment.batch, MIN_REQUESTS, MAX_REQUESTS))
+            requests = Requests.poisson(rate / groups, count, load.isl, load.osl, load.prefix)
         table = _drop_warmup(server.run(requests), requests.in_flight)
     else:
         table = server.run(trace.shard(0, groups))
@@ -120,6 +118,13 @@ def choose_step_tokens(
     second, or with the goal ``latency`` the shortest time per token. The usual number stays unless
     another one is better by `MIN_GAIN`. ``run`` simulates a deployment.
     """
+
+    def merit(found: SimulationResult) -> tuple[bool, float]:
+        ttft, tpot = found.ttft_ms[90], found.tpot_ms[90]
+        met = ttft <= requirements.ttft_ms and tpot <= requirements.tpot_ms
+        latency = requirements.goal == "latency"
+        return met, 1.0 / found.tpot_ms[50] if latency else found.tokens_per_s
+
     usable = USABLE_SHARE * deployment.system.memory_gib * GIB
     best, result = deployment, run(deployment)
     for tokens in STEP_TOKENS:
@@ -127,16 +132,10 @@ def choose_step_tokens(
         if other.memory(other.requests_per_worker).total > usable:
             continue
         found = run(other)
-        (met, merit), (was_met, so_far) = (_merit(r, requirements) for r in (found, result))
-        if (met, merit) > (was_met, (1.0 + MIN_GAIN) * so_far):
+        (met, rate), (was_met, so_far) = merit(found), merit(result)
+        if (met, rate) > (was_met, (1.0 + MIN_GAIN) * so_far):
             best, result = other, found
     return best, result
-
-
-def _merit(result: SimulationResult, requirements: Requirements) -> tuple[bool, float]:
-    met = result.ttft_ms[90] <= requirements.ttft_ms and result.tpot_ms[90] <= requirements.tpot_ms
-    latency = requirements.goal == "latency"
-    return met, 1.0 / result.tpot_ms[50] if latency else result.tokens_per_s
 
 
 class _GroupSimulator:
@@ -195,10 +194,13 @@ class _GroupSimulator:
                 for work in times(load, padded)
             ]
 
+        used = deployment.memory(0, layout).total
+        free_bytes = USABLE_SHARE * deployment.system.memory_gib * GIB - used
+        each = request_bytes(deployment.loaded_model, layout, deployment.formats, longest)
         scheduler = Scheduler(
             max(deployment.step_tokens, batch * (1 + deployment.drafted)),
             batch,
-            _cache_tokens(deployment, layout, longest),
+            free_bytes / each * longest,
             host=Host.for_system(deployment.system, layout.pp),
             drafted=deployment.drafted,
             accepted_tokens=deployment.accepted_tokens,
@@ -227,13 +229,6 @@ def _groups(deployment: Deployment) -> int:
     return workers * deployment.layout.dp
 
 
-def _cache_tokens(deployment: Deployment, layout: Layout, longest: int) -> float:
-    used = deployment.memory(0, layout).total
-    free_bytes = USABLE_SHARE * deployment.system.memory_gib * GIB - used
-    each = request_bytes(deployment.loaded_model, layout, deployment.formats, longest)
-    return free_bytes / each * longest
-
-
 def _steady_requests(deployment: Deployment) -> Requests:
     """Return requests that keep the deployment's number in flight."""
     load, in_flight = deployment.workload, max(round(deployment.batch), 1)
@@ -241,12 +236,6 @@ def _steady_requests(deployment: Deployment) -> Requests:
         np.clip(REQUESTS_PER_SLOT * in_flight, MIN_REQUESTS, max(MAX_REQUESTS, 3 * in_flight))
     )
     return Requests.uniform(np.zeros(count), load.isl, load.osl, load.prefix, in_flight)
-
-
-def _random_requests(deployment: Deployment, per_s: float) -> Requests:
-    load = deployment.workload
-    count = int(np.clip(REQUESTS_PER_SLOT * deployment.batch, MIN_REQUESTS, MAX_REQUESTS))
-    return Requests.poisson(per_s, count, load.isl, load.osl, load.prefix)
 
 
 def _drop_warmup(table: pd.DataFrame, in_flight: float) -> pd.DataFrame:

@@ -9,6 +9,7 @@ from typing import Literal, get_args
 from foretune.errors import ProblemError, UnknownName
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import Formats
+from foretune.plan.describe.layout import divisors
 from foretune.plan.describe.system import System
 
 Precision = Literal["bf16", "fp8"]
@@ -72,8 +73,6 @@ class TrainingTask:
 
 Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
-ZERO_STAGES = (0, 1, 2, 3)
-ZERO_BUBBLE = (0, 1, 2)
 
 
 @dataclass(frozen=True, order=True)
@@ -101,8 +100,7 @@ class TrainingLayout:
     zero_bubble: int = 0
 
     def __str__(self) -> str:
-        degrees = {**vars(self), "zero_bubble": 0}
-        named = [f"{k}{v}" for k, v in degrees.items() if v > 1]
+        named = [f"{k}{v}" for k, v in vars(self).items() if v > 1 and k != "zero_bubble"]
         named += [f"zb{self.zero_bubble}"] if self.zero_bubble else []
         return " ".join(named) or "one GPU"
 
@@ -160,6 +158,10 @@ class Recipe:
         """Return the tokens of a micro-batch on one tensor-parallel group."""
         return self.micro_batch * task.sequence / self.layout.cp
 
+    def residual_tokens(self, task: TrainingTask) -> float:
+        """Return a micro-batch's tokens per rank outside split projections."""
+        return self.local_tokens(task) / (self.layout.tp if self.sequence_parallel else 1)
+
 
 def stage_layers(model: ModelDescription, layout: TrainingLayout) -> list[int]:
     """Return the layers of each stage.
@@ -175,101 +177,31 @@ def stage_layers(model: ModelDescription, layout: TrainingLayout) -> list[int]:
     return layers
 
 
-def layout_impossible_because(
-    model: ModelDescription, layout: TrainingLayout, task: TrainingTask, system: System
-) -> str | None:
-    """Return why a model does not allow a layout; None if it does."""
-    if min({**vars(layout), "zero_bubble": 1}.values()) < 1:
-        return "degrees of parallelism must be positive"
-    if model.has_mixed_layers:
-        return "training is planned only for models with equal layers"
-    return (
-        _tensor(model, layout, system)
-        or _experts(model, layout)
-        or _stages(model, layout)
-        or _sequences(model, layout, task)
-    )
-
-
-def trade_impossible_because(recipe: Recipe, task: TrainingTask) -> str | None:
-    """Return why the other settings do not fit the layout; None if they do."""
-    if recipe.micro_batch < 1:
-        return "a micro-batch needs at least one sequence"
-    if recipe.zero not in ZERO_STAGES:
-        return f"ZeRO has no stage {recipe.zero}"
-    if recipe.layout.zero_bubble and recipe.recompute == "full":
-        return "zero bubble keeps the activations that full recomputation drops"
-    return _batch(recipe, task) or _sharding(recipe)
-
-
-def _tensor(model: ModelDescription, layout: TrainingLayout, system: System) -> str | None:
+def is_possible_layout(model: ModelDescription, layout: TrainingLayout, task: TrainingTask) -> bool:
+    """Return whether heads, widths, experts and sequences can be split like this."""
     tp, linear = layout.tp, model.linear
-    if tp > system.fast_domain_gpus:
-        return f"tp={tp} exceeds the {system.fast_domain_gpus} GPUs joined by fast links"
-    if model.heads % tp or (model.kv_heads % tp and tp % model.kv_heads):
-        return f"{model.heads} heads with {model.kv_heads} key heads cannot be split over tp={tp}"
-    if linear and (linear.key_heads % tp or linear.value_heads % tp):
-        return f"{linear.key_heads} linear-attention heads cannot be split over tp={tp}"
-    for width in (model.intermediate if model.mlp_layers else 0, model.shared_width):
-        if width % tp:
-            return f"an MLP {width} wide cannot be split over tp={tp}"
-    return None
-
-
-def _experts(model: ModelDescription, layout: TrainingLayout) -> str | None:
-    if layout.ep == 1:
-        return None
-    if not model.is_moe:
-        return "a dense model has no experts to divide"
-    if model.experts % layout.ep:
-        return f"{model.experts} experts cannot be divided over ep={layout.ep}"
-    if layout.stage_ranks % layout.ep:
-        return f"the {layout.stage_ranks} ranks of a stage are not a multiple of ep={layout.ep}"
-    return None
-
-
-def _stages(model: ModelDescription, layout: TrainingLayout) -> str | None:
-    if layout.pp * layout.chunks > model.layers:
-        return f"{model.layers} layers do not fill {layout.pp} stages of {layout.chunks} chunks"
-    if layout.chunks > 1 and layout.pp == 1:
-        return "interleaving needs several stages"
-    if layout.zero_bubble not in ZERO_BUBBLE:
-        return f"zero bubble keeps 1 or 2 times the activations, not {layout.zero_bubble}"
-    if layout.zero_bubble and (layout.pp == 1 or layout.chunks > 1):
-        return "zero bubble needs several stages of one chunk"
-    return None
-
-
-def _sequences(model: ModelDescription, layout: TrainingLayout, task: TrainingTask) -> str | None:
-    if layout.cp == 1:
-        return None
-    if task.attention != "flash" or model.linear:
-        return "context parallelism needs flash attention in every layer"
+    split = [model.heads, model.intermediate if model.mlp_layers else 0, model.shared_width]
+    split += [linear.key_heads, linear.value_heads] if linear else []
+    if any(size % tp for size in split) or (model.kv_heads % tp and tp % model.kv_heads):
+        return False
+    if layout.ep > 1 and model.experts % layout.ep:
+        return False
     # Each rank has an early and a late piece, which balances the number of keys.
-    if task.sequence % (2 * layout.cp):
-        return f"sequences of {task.sequence} cannot be cut into 2 x cp={2 * layout.cp} pieces"
-    return None
+    pieces_fit = task.attention == "flash" and not linear and not task.sequence % (2 * layout.cp)
+    return layout.cp == 1 or pieces_fit
 
 
-def _batch(recipe: Recipe, task: TrainingTask) -> str | None:
-    layout, each = recipe.layout, recipe.layout.dp * recipe.micro_batch
-    if task.batch % each:
-        return f"a batch of {task.batch} is not a multiple of dp x micro-batch = {each}"
-    if layout.chunks > 1 and recipe.micro_batches(task) % layout.pp:
-        return (
-            f"interleaving needs micro-batches ({recipe.micro_batches(task)}) in multiples of "
-            f"pp={layout.pp}"
-        )
-    return None
+def is_possible(recipe: Recipe, task: TrainingTask) -> bool:
+    """Return whether the batch divides into micro-batches, in full rounds if chunks interleave.
 
-
-def _sharding(recipe: Recipe) -> str | None:
+    Zero bubble keeps the activations that full recomputation drops.
+    """
     layout = recipe.layout
-    if recipe.zero and max(layout.replicas, layout.expert_replicas) == 1:
-        return "ZeRO needs replicas to split states over"
-    if recipe.zero > 1 and layout.pp > 1:
-        return "ZeRO stages 2 and 3 sum gradients per micro-batch: use them without pipelines"
-    return None
+    if layout.zero_bubble and recipe.recompute == "full":
+        return False
+    if task.batch % (layout.dp * recipe.micro_batch):
+        return False
+    return layout.chunks == 1 or recipe.micro_batches(task) % layout.pp == 0
 
 
 MICRO_BATCHES = (1, 2, 4, 8, 16)
@@ -292,22 +224,27 @@ def possible_recipes(
 
     ZeRO stage 0 is left out if stage 1 is possible, as that costs nothing. With ``offload``, the
     host holds and updates optimizer states, at most ``host_gib`` GiB per GPU. With ``zero_bubble``,
-    pipelines are tried with it, too.
+    pipelines without chunks are tried with it, too.
     """
-    schedules = ZERO_BUBBLE if zero_bubble else ZERO_BUBBLE[:1]
     return [
         recipe
         for plain in _layouts(model, task, system, gpus)
-        for layout in (replace(plain, zero_bubble=n) for n in schedules)
-        if layout_impossible_because(model, layout, task, system) is None
+        for layout in _schedules(plain, zero_bubble)
+        if is_possible_layout(model, layout, task)
         for recipe in _recipes(layout, offload, host_gib)
-        if trade_impossible_because(recipe, task) is None
+        if is_possible(recipe, task)
     ]
+
+
+def _schedules(layout: TrainingLayout, zero_bubble: bool) -> list[TrainingLayout]:
+    fillable = zero_bubble and layout.pp > 1 and layout.chunks == 1
+    return [layout, *(replace(layout, zero_bubble=n) for n in (1, 2) if fillable)]
 
 
 def _recipes(layout: TrainingLayout, offload: bool, host_gib: float) -> Iterator[Recipe]:
     single_replica = max(layout.replicas, layout.expert_replicas) == 1
-    stages = ZERO_STAGES[:1] if single_replica else ZERO_STAGES[1:]
+    # Stages 2 and 3 sum gradients per micro-batch, which pipelines do not.
+    stages = (0,) if single_replica else (1,) if layout.pp > 1 else (1, 2, 3)
     for micro_batch, zero, recompute in product(MICRO_BATCHES, stages, RECOMPUTE):
         yield Recipe(layout, micro_batch, zero, recompute, layout.tp > 1, offload, host_gib)
 
@@ -315,13 +252,13 @@ def _recipes(layout: TrainingLayout, offload: bool, host_gib: float) -> Iterator
 def _layouts(
     model: ModelDescription, task: TrainingTask, system: System, gpus: int
 ) -> Iterator[TrainingLayout]:
-    for tp in _divisors(gpus, system.fast_domain_gpus):
-        for pp in _divisors(gpus // tp, model.layers):
+    for tp in divisors(gpus, system.fast_domain_gpus):
+        for pp in divisors(gpus // tp, model.layers):
             ranks = gpus // tp // pp
-            for cp in _divisors(ranks, max(task.sequence // MIN_PIECE_TOKENS, 1)):
+            for cp in divisors(ranks, max(task.sequence // MIN_PIECE_TOKENS, 1)):
                 if task.batch % (ranks // cp):
                     continue
-                for ep in _divisors(tp * ranks, max(model.experts, 1)):
+                for ep in divisors(tp * ranks, max(model.experts, 1)):
                     for chunks in _chunks(model, pp):
                         yield TrainingLayout(tp, pp, ranks // cp, cp, ep, chunks)
 
@@ -331,7 +268,3 @@ def _chunks(model: ModelDescription, pp: int) -> list[int]:
     max_chunks = model.layers // pp if pp > 1 else 1
     filled = (model.layers, model.layers + TABLE_LAYERS)
     return [c for c in range(1, max_chunks + 1) if c == 1 or any(n % (pp * c) == 0 for n in filled)]
-
-
-def _divisors(number: int, largest: int) -> list[int]:
-    return [d for d in range(1, min(number, largest) + 1) if number % d == 0]

@@ -1,21 +1,16 @@
 """Training step times from operators, exchanges, schedule and optimizer."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from foretune.device import Device, peak_rate
-from foretune.plan.cost.steps import OperatorList, StepTimer
+from foretune.device import peak_rate
+from foretune.plan.cost.operator import Operator
+from foretune.plan.cost.steps import StepTimer
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.system import System
-from foretune.plan.train.exchanges import (
-    Exchange,
-    layer_exchanges,
-    replica_exchanges,
-    stage_exchange,
-)
 from foretune.plan.train.recipe import (
     Recipe,
     Recompute,
@@ -25,11 +20,18 @@ from foretune.plan.train.recipe import (
 )
 from foretune.plan.train.training_memory import (
     OPTIMIZER_BYTES,
-    StageParameters,
     host_bytes,
     stage_parameters,
 )
-from foretune.plan.train.training_operators import micro_batch_operators
+from foretune.plan.train.training_operators import (
+    Exchange,
+    LayerExchanges,
+    MicroBatch,
+    layer_exchanges,
+    micro_batch_operators,
+    replica_exchanges,
+    stage_exchange,
+)
 
 ADAM_BYTES = 34.0
 """Bytes per parameter that Adam moves: it reads the gradient (twice, first for its norm), weight
@@ -70,22 +72,6 @@ prints the errors of others.
 """
 
 
-@dataclass(frozen=True)
-class _MicroBatchTimes:
-    """Milliseconds of one micro-batch in all layers."""
-
-    forward: float
-    backward: float
-    weights: float
-    recomputed: float
-    first: float
-    last: float
-    tensor_forward: float
-    tensor_backward: float
-    experts: float
-    sequence: float
-
-
 class TimedSteps:
     """Recipes with the times of their operators and exchanges."""
 
@@ -113,28 +99,26 @@ class TimedSteps:
         )  # fmt: skip
         """Each recipe's milliseconds of replica exchanges per step, without overlap."""
 
-    def _look_up_micro_batches(self) -> dict[tuple[object, ...], _MicroBatchTimes]:
-        """Return the times of every kind of micro-batch, looked up at once."""
+    def _look_up_micro_batches(self) -> dict[tuple[object, ...], dict[str, float]]:
+        """Return the milliseconds of every kind of micro-batch in all layers, looked up at once."""
         kinds = {_micro_batch_key(recipe): recipe for recipe in self.recipes}
-        works: list[OperatorList] = []
+        works: list[list[Operator]] = []
         groups: list[tuple[Exchange, ...]] = []
         for recipe in kinds.values():
-            works += vars(micro_batch_operators(self.model, recipe, self.task)).values()
-            groups += vars(layer_exchanges(self.model, recipe, self.task)).values()
+            works += micro_batch_operators(self.model, recipe, self.task)
+            groups += layer_exchanges(self.model, recipe, self.task)
         computed_ms = self._timer.times(works)["total"].to_numpy().reshape(len(kinds), -1)
         exchanged_ms = np.reshape(self._exchange_times(groups), (len(kinds), -1))
+        names = (*MicroBatch._fields, *LayerExchanges._fields)
         return {
-            key: _MicroBatchTimes(*computed, *exchanged)
+            key: dict(zip(names, (*computed, *exchanged), strict=True))
             for key, computed, exchanged in zip(kinds, computed_ms, exchanged_ms, strict=True)
         }
 
     def _exchange_times(self, groups: Sequence[tuple[Exchange, ...]]) -> list[float]:
         """Return the milliseconds of each group of exchanges."""
         system = self.system
-        fast = [
-            OperatorList([e.operator() for e in group if e.fits_fast_domain(system)])
-            for group in groups
-        ]
+        fast = [[e.operator() for e in group if e.fits_fast_domain(system)] for group in groups]
         network_ms = [
             sum(e.network_ms(system) for e in group if not e.fits_fast_domain(system))
             for group in groups
@@ -155,27 +139,30 @@ class TimedSteps:
         times = self._micro_batches[_micro_batch_key(recipe)]
         layout, count = recipe.layout, recipe.micro_batches(task)
         shares = [layers / model.layers for layers in stage_layers(model, layout)]
-        repeats = {"none": 0.0, "selective": times.recomputed, "full": times.forward}
-        layers_ms = calibration.slowdown * (times.forward + times.backward)
+        repeats = {"none": 0.0, "selective": times["recomputed"], "full": times["forward"]}
+        layers_ms = calibration.slowdown * (times["forward"] + times["backward"])
         recompute_ms = calibration.slowdown * repeats[recipe.recompute]
         exchange_ms = _exposed_layer_ms(recipe, task, times, calibration)
-        hop_ms = calibration.exposed * _stage_exchange_ms(model, system, recipe, task)
+        hop_ms = calibration.exposed * _hop_ms(model, system, recipe, task)
         stages = [share * (layers_ms + recompute_ms + exchange_ms) + hop_ms for share in shares]
-        first, last = calibration.slowdown * times.first, calibration.slowdown * times.last
+        first, last = calibration.slowdown * times["first"], calibration.slowdown * times["last"]
         stages[0] += first
         stages[-1] += last
-        filling_ms = _filling_ms(layout, calibration.slowdown * times.weights / layout.pp)
-        mean = count / layout.pp
-        fullest_ms = max(shares) * layers_ms
+        filling_ms = _filling_ms(layout, calibration.slowdown * times["weights"] / layout.pp)
+        # Replicas exchange while the passes run that use or produce it: all with ZeRO 3, backward
+        # passes with stage 2, else the first and last micro-batch.
+        fullest_ms, mean = max(shares) * layers_ms, count / layout.pp
+        overlap = {3: count * fullest_ms, 2: count * fullest_ms * 2 / 3}.get(
+            recipe.zero, fullest_ms
+        )
+        hidden = min((1.0 - calibration.exposed) * replicas, overlap)
         parts = {
             "compute_ms": mean * (layers_ms + first + last),
             "recompute_ms": mean * recompute_ms,
             "communication_ms": mean * exchange_ms + count * hop_ms,
-            "bubble_ms": pipeline_time(stages, count, layout.chunks, filling_ms).idle,
-            "replicas_ms": _exposed_replica_ms(recipe, replicas, calibration, fullest_ms, count),
-            "optimizer_ms": _optimizer_ms(
-                system, recipe, stage_parameters(model, layout, 0), fullest_ms * 2 / 3
-            ),
+            "bubble_ms": pipeline_idle_ms(stages, count, layout.chunks, filling_ms),
+            "replicas_ms": replicas - hidden,
+            "optimizer_ms": _optimizer_ms(system, model, recipe, fullest_ms * 2 / 3),
         }
         return {**parts, "step_ms": sum(parts.values())}
 
@@ -200,7 +187,7 @@ def predict_steps(
     table = pd.DataFrame(timed.parts(calibration or SOFTWARE["megatron"]))
     seconds = table["step_ms"] / 1e3
     gpus = pd.Series([recipe.layout.gpus for recipe in recipes])
-    peak = peak_flops(system.device, task) * gpus * seconds
+    peak = 1e9 * float(peak_rate(task.precision, system.device.specs)) * gpus * seconds
     executed = pd.Series([hardware_flops(model, task, r.recompute) for r in recipes])
     return table.assign(
         bubble=table["bubble_ms"] / table["step_ms"],
@@ -211,46 +198,32 @@ def predict_steps(
 
 
 def _exposed_layer_ms(
-    recipe: Recipe, task: TrainingTask, times: _MicroBatchTimes, calibration: Calibration
+    recipe: Recipe, task: TrainingTask, times: Mapping[str, float], calibration: Calibration
 ) -> float:
     """Return how long all layers wait for exchanges of one micro-batch.
 
     Projections wait for tensor-parallel sums unless they overlap, and experts for their tokens.
     Keys of other pieces arrive while attention computes.
     """
-    repeated = times.tensor_forward if recipe.recompute == "full" else 0.0
-    sums = times.tensor_forward + times.tensor_backward + repeated
+    repeated = times["tensor_forward"] if recipe.recompute == "full" else 0.0
+    sums = times["tensor_forward"] + times["tensor_backward"] + repeated
     waits = sums * (calibration.exposed if task.overlap else 1.0)
-    tokens = times.experts * (1.5 if recipe.recompute == "full" else 1.0)
-    return waits + tokens + calibration.exposed * times.sequence
+    tokens = times["experts"] * (1.5 if recipe.recompute == "full" else 1.0)
+    return waits + tokens + calibration.exposed * times["sequence"]
 
 
-def _stage_exchange_ms(
-    model: ModelDescription, system: System, recipe: Recipe, task: TrainingTask
-) -> float:
-    exchange = stage_exchange(model, recipe, task)
-    if exchange is None:
+def _hop_ms(model: ModelDescription, system: System, recipe: Recipe, task: TrainingTask) -> float:
+    """Return the milliseconds of sending a micro-batch to the next stage and back."""
+    sent = stage_exchange(model, recipe, task)
+    if sent is None:
         return 0.0
-    if exchange.fits_fast_domain(system):
+    if sent.fits_fast_domain(system):
         system = replace(system, inter_node_gbps=system.intra_node_gbps)
-    return exchange.network_ms(system)
-
-
-def _exposed_replica_ms(
-    recipe: Recipe, exchanged: float, calibration: Calibration, layers: float, count: int
-) -> float:
-    """Return how long a step waits for exchanges between replicas.
-
-    They overlap with the passes that use or produce them: all with ZeRO 3, backward passes with
-    stage 2, else the first and last micro-batch.
-    """
-    overlappable = {3: count * layers, 2: count * layers * 2 / 3}.get(recipe.zero, layers)
-    hidden = min((1.0 - calibration.exposed) * exchanged, overlappable)
-    return exchanged - hidden
+    return sent.network_ms(system)
 
 
 def _optimizer_ms(
-    system: System, recipe: Recipe, stage_params: StageParameters, backward_ms: float
+    system: System, model: ModelDescription, recipe: Recipe, backward_ms: float
 ) -> float:
     """Return how long a step waits for the parameter update.
 
@@ -258,10 +231,8 @@ def _optimizer_ms(
     micro-batch's backward pass (``backward_ms``), and weights return while the host updates others.
     The GPU updates its share afterwards.
     """
-    layout, dense, experts = recipe.layout, stage_params.dense, stage_params.experts
-    if recipe.zero:
-        dense, experts = dense / layout.replicas, experts / layout.expert_replicas
-    parameters = dense + experts
+    layout = recipe.layout
+    parameters = stage_parameters(model, layout, 0).held(layout, split=recipe.zero >= 1)
     offloaded = host_bytes(recipe, parameters) / OPTIMIZER_BYTES
     bandwidth = system.device.specs["memory_gbps"]
     gpu_ms = (parameters - offloaded) * ADAM_BYTES / (STREAMING_EFFICIENCY * bandwidth * 1e6)
@@ -279,17 +250,6 @@ def _micro_batch_key(recipe: Recipe) -> tuple[object, ...]:
     return layout.tp, layout.cp, layout.ep, recipe.micro_batch, recipe.sequence_parallel
 
 
-@dataclass(frozen=True)
-class PipelineTime:
-    """Milliseconds of a step's forward and backward passes.
-
-    ``idle`` is the average stage's wait for others.
-    """
-
-    total: float
-    idle: float
-
-
 def _filling_ms(layout: TrainingLayout, weights_ms: float) -> float:
     """Return how much of the bubble per other stage is filled by a stage's gradients of weights.
 
@@ -300,10 +260,10 @@ def _filling_ms(layout: TrainingLayout, weights_ms: float) -> float:
     return (layout.zero_bubble + 1) * weights_ms if layout.zero_bubble else 0.0
 
 
-def pipeline_time(
+def pipeline_idle_ms(
     stages: Sequence[float], micro_batches: int, chunks: int = 1, filling: float = 0.0
-) -> PipelineTime:
-    """Return the time of ``micro_batches`` micro-batches.
+) -> float:
+    """Return the milliseconds that the average stage waits for others in a step.
 
     With ``m`` micro-batches, ``p`` stages of equal time ``t`` take ``(m + (p - 1) / v) t`` with
     ``v`` chunks of layers per stage: a bubble of ``(p - 1) / (v m)`` (Narayanan et al.,
@@ -314,7 +274,7 @@ def pipeline_time(
     slowest, pass_ms = max(stages), sum(stages)
     waits = max((pass_ms - slowest) / chunks - (len(stages) - 1) * filling, 0.0)
     total = micro_batches * slowest + waits
-    return PipelineTime(total, total - micro_batches * pass_ms / len(stages))
+    return total - micro_batches * pass_ms / len(stages)
 
 
 def model_flops(model: ModelDescription, task: TrainingTask) -> float:
@@ -323,7 +283,8 @@ def model_flops(model: ModelDescription, task: TrainingTask) -> float:
     Six per weight and token (two forward, four backward), plus attention's two products over all
     keys, masked or not (PaLM, arXiv:2204.02311, appendix B; Narayanan et al., arXiv:2104.04473).
     """
-    return 3.0 * task.tokens * (_projections(model) + _attention(model, task) + _head(model))
+    head = 2.0 * model.hidden * model.vocab
+    return 3.0 * task.tokens * (_projections(model) + _attention(model, task) + head)
 
 
 def hardware_flops(model: ModelDescription, task: TrainingTask, recompute: Recompute) -> float:
@@ -334,11 +295,6 @@ def hardware_flops(model: ModelDescription, task: TrainingTask, recompute: Recom
     elif recompute == "selective" and task.attention == "unfused":
         recomputed = _attention(model, task)
     return model_flops(model, task) + task.tokens * recomputed
-
-
-def peak_flops(device: Device, task: TrainingTask) -> float:
-    """Return one GPU's peak FLOPs per second by its data sheet."""
-    return 1e9 * float(peak_rate(task.precision, device.specs))
 
 
 def _projections(model: ModelDescription) -> float:
@@ -354,7 +310,3 @@ def _attention(model: ModelDescription, task: TrainingTask) -> float:
     full = model.softmax_layers - model.windowed_layers
     keys = full * task.sequence + model.windowed_layers * min(task.sequence, model.sliding_window)
     return 2.0 * model.heads * widths * keys
-
-
-def _head(model: ModelDescription) -> float:
-    return 2.0 * model.hidden * model.vocab

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from foretune.plan.cost.memory import GIB
+from foretune.plan.cost.memory import GIB, Memory
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.train.recipe import Recipe, TrainingLayout, TrainingTask, stage_layers
 
@@ -32,8 +32,8 @@ USABLE_SHARE = 0.95
 
 
 @dataclass(frozen=True)
-class TrainingMemory:
-    """Bytes on the fullest GPU.
+class TrainingMemory(Memory):
+    """Bytes on the fullest GPU in training.
 
     Attributes:
         weights, gradients, optimizer: states of its share of the parameters.
@@ -46,16 +46,6 @@ class TrainingMemory:
     optimizer: float
     activations: float
     buffers: float
-
-    @property
-    def total(self) -> float:
-        """Sum in bytes."""
-        return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
-
-    @property
-    def gib(self) -> float:
-        """Sum in GiB."""
-        return self.total / GIB
 
 
 @dataclass(frozen=True)
@@ -77,6 +67,12 @@ class StageParameters:
         """Parameters of its layers."""
         return self.dense - self.tables + self.experts
 
+    def held(self, layout: TrainingLayout, split: bool) -> float:
+        """Return the parameters whose states a rank holds, split over replicas or not."""
+        if not split:
+            return self.dense + self.experts
+        return self.dense / layout.replicas + self.experts / layout.expert_replicas
+
 
 def training_memory(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> TrainingMemory:
     """Return the memory of the fullest GPU.
@@ -93,14 +89,9 @@ def training_memory(model: ModelDescription, recipe: Recipe, task: TrainingTask)
 def offloaded_gib(model: ModelDescription, recipe: Recipe) -> float:
     """Return the maximum GiB of a GPU's optimizer states in host memory."""
     layout = recipe.layout
-    stages = [stage_parameters(model, layout, stage) for stage in {0, layout.pp - 1}]
-    return (
-        max(
-            host_bytes(recipe, _share(stage_params, layout, recipe.zero >= 1))
-            for stage_params in stages
-        )
-        / GIB
-    )
+    stages = (stage_parameters(model, layout, stage) for stage in {0, layout.pp - 1})
+    held = (stage_params.held(layout, recipe.zero >= 1) for stage_params in stages)
+    return max(host_bytes(recipe, parameters) for parameters in held) / GIB
 
 
 @lru_cache(2**14)
@@ -144,7 +135,7 @@ def layer_activations(model: ModelDescription, recipe: Recipe, task: TrainingTas
 def stored_activations(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> float:
     """Return the bytes that an average layer keeps per micro-batch until its backward pass."""
     if recipe.recompute == "full":
-        return BF16_BYTES * model.hidden * _residual_tokens(recipe, task)
+        return BF16_BYTES * model.hidden * recipe.residual_tokens(task)
     parts = _parts(model, recipe, task)
     if recipe.recompute == "none":
         return sum(parts)
@@ -157,10 +148,10 @@ def _stage_memory(
 ) -> TrainingMemory:
     layout, zero = recipe.layout, recipe.zero
     stage_params = stage_parameters(model, layout, stage)
-    optimizer = _share(stage_params, layout, zero >= 1)
+    optimizer = stage_params.held(layout, zero >= 1)
     return TrainingMemory(
-        weights=WEIGHT_BYTES * _share(stage_params, layout, zero >= 3),
-        gradients=task.gradient_bytes * _share(stage_params, layout, zero >= 2),
+        weights=WEIGHT_BYTES * stage_params.held(layout, zero >= 3),
+        gradients=task.gradient_bytes * stage_params.held(layout, zero >= 2),
         optimizer=OPTIMIZER_BYTES * optimizer - host_bytes(recipe, optimizer),
         activations=_activations(model, recipe, task, stage),
         buffers=_buffers(model, recipe, task, stage_params),
@@ -172,20 +163,13 @@ def host_bytes(recipe: Recipe, parameters: float) -> float:
     return min(OPTIMIZER_BYTES * parameters, recipe.host_gib * GIB) if recipe.offload else 0.0
 
 
-def _share(stage_params: StageParameters, layout: TrainingLayout, split: bool) -> float:
-    """Return the parameters whose states a rank holds, split over replicas or not."""
-    if not split:
-        return stage_params.dense + stage_params.experts
-    return stage_params.dense / layout.replicas + stage_params.experts / layout.expert_replicas
-
-
 def _activations(model: ModelDescription, recipe: Recipe, task: TrainingTask, stage: int) -> float:
     layout, layers = recipe.layout, stage_layers(model, recipe.layout)[stage]
     in_flight = micro_batches_in_flight(layout, stage, recipe.micro_batches(task))
     stored, full = (f(model, recipe, task) for f in (stored_activations, layer_activations))
     total = in_flight * layers * stored + (full - stored)
     if stage == layout.pp - 1:
-        tokens, residual_tokens = recipe.local_tokens(task), _residual_tokens(recipe, task)
+        tokens, residual_tokens = recipe.local_tokens(task), recipe.residual_tokens(task)
         total += (
             LOGIT_BYTES * tokens * model.vocab / layout.tp
             + 2 * BF16_BYTES * model.hidden * residual_tokens
@@ -201,20 +185,14 @@ def _buffers(
         return 0.0
     layer = stage_params.projections / stage_layers(model, layout)[0]
     # At most all remote parameters can be gathered.
-    remote = stage_params.dense + stage_params.experts - _share(stage_params, layout, True)
+    remote = stage_params.dense + stage_params.experts - stage_params.held(layout, True)
     gathered = WEIGHT_BYTES * min(GATHERED_LAYERS * layer, remote) if recipe.zero >= 3 else 0.0
     summed = task.gradient_bytes * min(layer, remote) if recipe.zero >= 2 else 0.0
     # Sent and received activations, in both directions.
     stage_io = (
-        4 * BF16_BYTES * model.hidden * _residual_tokens(recipe, task) if layout.pp > 1 else 0.0
+        4 * BF16_BYTES * model.hidden * recipe.residual_tokens(task) if layout.pp > 1 else 0.0
     )
     return MANY_RANKS_BYTES + gathered + summed + stage_io
-
-
-def _residual_tokens(recipe: Recipe, task: TrainingTask) -> float:
-    """Return a micro-batch's tokens per rank outside split projections."""
-    parts = recipe.layout.tp if recipe.sequence_parallel else 1
-    return recipe.local_tokens(task) / parts
 
 
 class _LayerParts(NamedTuple):
@@ -232,8 +210,8 @@ class _LayerParts(NamedTuple):
 
 
 def _parts(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> _LayerParts:
-    tokens, residual_tokens = recipe.local_tokens(task), _residual_tokens(recipe, task)
-    return _layer_parts(model, task, tokens, residual_tokens, recipe.layout.tp)
+    tokens = recipe.local_tokens(task), recipe.residual_tokens(task)
+    return _layer_parts(model, task, *tokens, recipe.layout.tp)
 
 
 @lru_cache(2**12)

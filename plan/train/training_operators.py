@@ -1,22 +1,29 @@
-"""Operators of training: a micro-batch through all layers on one rank, both passes.
+"""Operators of training, and exchanges between its ranks.
 
-Counts are of the whole model; a stage has its share. The backward pass of a projection has two
-products, for its input and its weight; the latter is added to fp32 gradients. Attention's takes
-`BACKWARD_RATIOS` times the forward pass.
+A micro-batch goes through all layers on one rank, in both passes. Counts are of the whole model; a
+stage has its share. The backward pass of a projection has two products, for its input and its
+weight; the latter is added to fp32 gradients. Attention's takes `BACKWARD_RATIOS` times the forward
+pass.
+
+Tensor, sequence, expert and pipeline ranks, and replicas exchange data. Within fast links, times
+are those of measured collectives. Beyond them, a ring is as slow as its slowest link: that into a
+node, where all ranks of the group use their network adapters together.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from math import ceil
+from typing import NamedTuple
 
-from foretune.plan.cost.attention import attention_operators
-from foretune.plan.cost.operator import Operator, Part, gemm, rowwise
-from foretune.plan.cost.steps import OperatorList
+from foretune.plan.cost.decoder import attention_operators
+from foretune.plan.cost.operator import Operator, Part, collective, gemm, rowwise
 from foretune.plan.describe.description import ModelDescription
 from foretune.plan.describe.formats import table_name
 from foretune.plan.describe.layout import Layout
+from foretune.plan.describe.system import System
 from foretune.plan.train.recipe import Recipe, TrainingTask
+from foretune.plan.train.training_memory import StageParameters
 from foretune.problem import Problem
 from foretune.space import Configuration
 
@@ -44,8 +51,7 @@ BALANCED_ROUTING = "balanced"
 """Name of uniform routing in measured tables."""
 
 
-@dataclass(frozen=True)
-class MicroBatch:
+class MicroBatch(NamedTuple):
     """Operators of one rank for one micro-batch in all layers.
 
     ``weights`` are the gradients of weights, a part of ``backward``. ``recomputed`` is repeated by
@@ -53,12 +59,12 @@ class MicroBatch:
     loss, each in both passes.
     """
 
-    forward: OperatorList
-    backward: OperatorList
-    weights: OperatorList
-    recomputed: OperatorList
-    first: OperatorList
-    last: OperatorList
+    forward: list[Operator]
+    backward: list[Operator]
+    weights: list[Operator]
+    recomputed: list[Operator]
+    first: list[Operator]
+    last: list[Operator]
 
 
 def micro_batch_operators(
@@ -67,9 +73,14 @@ def micro_batch_operators(
     """Return the operators of one rank for one micro-batch of ``recipe``."""
     layout = recipe.layout
     tokens = recipe.local_tokens(task)
-    residual_tokens = tokens / layout.tp if recipe.sequence_parallel else tokens
+    residual_tokens = recipe.residual_tokens(task)
     attention = list(_attention(model, recipe, task))
-    norms = list(_norms(model, residual_tokens, layout.tp))
+    norms = [
+        rowwise(kernel, name, "prefill", count, residual_tokens, model.hidden, layout.tp)
+        for kernel, name, count in (
+            ("norm", "norm", 2 * model.layers + 1), ("elementwise", "add", 2 * model.layers)
+        )
+    ]  # fmt: skip
     products = [*_mlps(model, task, tokens, layout.tp), *_experts(model, recipe, task, tokens)]
     forward = [*attention, *norms, *products]
     if task.precision == "fp8":
@@ -80,12 +91,12 @@ def micro_batch_operators(
     head = gemm("head", "prefill", 1, tokens, width, model.hidden, "bf16")
     loss = rowwise("elementwise", "loss", "prefill", LOSS_PASSES, tokens, width, tp)
     return MicroBatch(
-        forward=OperatorList(forward),
-        backward=OperatorList(list(_backward(forward))),
-        weights=OperatorList(list(_weight_gradients(forward))),
-        recomputed=OperatorList([op for op in forward if op.name in recomputed_names]),
-        first=OperatorList([table, *_backward([table])]),
-        last=OperatorList([head, *_backward([head]), loss]),
+        forward=forward,
+        backward=list(_backward(forward)),
+        weights=list(_weight_gradients(forward)),
+        recomputed=[op for op in forward if op.name in recomputed_names],
+        first=[table, *_backward([table])],
+        last=[head, *_backward([head]), loss],
     )
 
 
@@ -117,14 +128,6 @@ def _unfused(op: Operator, tp: int) -> Iterator[Operator]:
     yield gemm("scores", "prefill", op.count, rows, keys, dim, "bf16")
     yield rowwise("elementwise", "softmax", "prefill", SCORE_PASSES * op.count, rows, keys, tp)
     yield gemm("weighted", "prefill", op.count, rows, dim, keys, "bf16")
-
-
-def _norms(model: ModelDescription, residual_tokens: float, tp: int) -> Iterator[Operator]:
-    count = 2 * model.layers + 1
-    yield rowwise("norm", "norm", "prefill", count, residual_tokens, model.hidden, tp)
-    yield rowwise(
-        "elementwise", "add", "prefill", 2 * model.layers, residual_tokens, model.hidden, tp
-    )
 
 
 def _mlps(
@@ -222,3 +225,148 @@ def _backward(forward: Iterable[Operator]) -> Iterator[Operator]:
         else:
             ratio = BACKWARD_RATIOS.get(op.kernel, DEFAULT_BACKWARD_RATIO)
             yield replace(op, count=ratio * op.count)
+
+
+BF16_BYTES = 2.0
+"""Bytes of an activation or a weight."""
+HOP_MS = 0.014
+"""Latency of a ring step or tree level between nodes: NCCL's estimate for its bandwidth-optimal
+protocol (``hwLat`` in ``src/graph/tuning.cc``)."""
+RING_PASSES = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0}
+"""How often each rank sends its share of the message to every other."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """A repeated exchange.
+
+    Attributes:
+        kernel: the collective; ``send_recv`` is between two ranks.
+        count: number of runs.
+        bytes: size of the whole message, as in ``problem.message_bytes``.
+        ranks: participating ranks.
+        stride: rank distance between neighbors of the group.
+    """
+
+    kernel: str
+    count: float
+    bytes: float
+    ranks: int
+    stride: int
+
+    def fits_fast_domain(self, system: System) -> bool:
+        """Return whether fast links join all of the group."""
+        return self.ranks * self.stride <= system.fast_domain_gpus
+
+    def operator(self) -> Operator:
+        """Return the collective as an operator."""
+        return collective(
+            self.kernel, self.kernel, "prefill", self.count, self.bytes / BF16_BYTES, self.ranks
+        )
+
+    def network_ms(self, system: System) -> float:
+        """Return the milliseconds of all runs over the links between nodes."""
+        ranks_per_domain = max(1, min(self.ranks, system.fast_domain_gpus // self.stride))
+        hops = max(-(-self.ranks // ranks_per_domain) - 1, 1)
+        if self.kernel in ("send_recv", "all_to_all"):
+            # All ranks send to all at once; messages within a node use faster links.
+            share = 1.0 if self.kernel == "send_recv" else 1.0 - ranks_per_domain / self.ranks
+            hops, gbps = 1, system.inter_node_gbps
+        else:
+            share = RING_PASSES[self.kernel] * (self.ranks - 1) / self.ranks
+            gbps = min(system.intra_node_gbps, ranks_per_domain * system.inter_node_gbps)
+        if self.kernel == "all_reduce":  # sums go up and down a tree
+            hops = 2 * hops.bit_length()
+        return self.count * (HOP_MS * hops + share * self.bytes / (gbps * 1e6))
+
+
+class LayerExchanges(NamedTuple):
+    """Exchanges of one micro-batch in all layers.
+
+    ``tensor_…`` are between tensor-parallel ranks; ``experts`` sends tokens to their experts, and
+    ``sequence`` keys between pieces, both in both passes.
+    """
+
+    tensor_forward: tuple[Exchange, ...]
+    tensor_backward: tuple[Exchange, ...]
+    experts: tuple[Exchange, ...]
+    sequence: tuple[Exchange, ...]
+
+
+def layer_exchanges(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> LayerExchanges:
+    """Return the exchanges of all layers in a micro-batch.
+
+    Tokens meet their experts in both passes. Keys and values go once forward, and twice (with
+    gradients) back.
+    """
+    layout, (forward, backward) = recipe.layout, _tensor(model, recipe, task)
+    experts: tuple[Exchange, ...] = ()
+    sequence: tuple[Exchange, ...] = ()
+    if layout.ep > 1:
+        copies = min(model.experts_per_token, layout.ep)
+        size = BF16_BYTES * recipe.local_tokens(task) / layout.tp * model.hidden * copies
+        experts = (Exchange("all_to_all", 4 * model.moe_layers, size, layout.ep, 1),)
+    if layout.cp > 1:
+        heads = max(model.kv_heads / layout.tp, 1.0)
+        width = model.mla.kv_lora_rank if model.mla else 2 * heads * model.head_dim
+        size = BF16_BYTES * recipe.micro_batch * task.sequence * width
+        count = 3 * model.softmax_layers
+        sequence = (Exchange("all_gather", count, size, layout.cp, layout.tp),)
+    return LayerExchanges(forward, backward, experts, sequence)
+
+
+def _tensor(
+    model: ModelDescription, recipe: Recipe, task: TrainingTask
+) -> tuple[tuple[Exchange, ...], tuple[Exchange, ...]]:
+    """Return the sums of tensor-parallel shares, after attention and MLPs.
+
+    Sequence-parallel ranks gather before and scatter after; the backward pass gathers its inputs
+    again for the weights' gradients.
+    """
+    tp = recipe.layout.tp
+    if tp == 1:
+        return (), ()
+    sums = model.layers + model.mlp_layers + (model.moe_layers if model.shared_width else 0)
+    size = BF16_BYTES * recipe.local_tokens(task) * model.hidden
+    if not recipe.sequence_parallel:
+        both = (Exchange("all_reduce", sums, size, tp, 1),)
+        return both, both
+    gather = Exchange("all_gather", sums, size, tp, 1)
+    scatter = Exchange("reduce_scatter", sums, size, tp, 1)
+    return (gather, scatter), (gather, scatter, gather)
+
+
+def stage_exchange(model: ModelDescription, recipe: Recipe, task: TrainingTask) -> Exchange | None:
+    """Return what a stage sends per micro-batch, forward and back, chunk by chunk."""
+    layout = recipe.layout
+    if layout.pp == 1:
+        return None
+    size = BF16_BYTES * recipe.local_tokens(task) / layout.tp * model.hidden
+    return Exchange("send_recv", 2 * layout.chunks, size, 2, layout.stage_ranks)
+
+
+def replica_exchanges(
+    recipe: Recipe, task: TrainingTask, stage_params: StageParameters, layers: int
+) -> Iterator[Exchange]:
+    """Yield the replicas' exchanges per step: gradients, and weights if split.
+
+    Without ZeRO, all ranks sum the gradients. With it, each rank sums its share, and weights are
+    gathered afterwards, with stage 3 before every use. Stages 2 and 3 sum gradients per
+    micro-batch. All exchanges go layer by layer.
+    """
+    layout, micro_batches = recipe.layout, recipe.micro_batches(task)
+    summed = task.gradient_bytes
+    for parameters, ranks, stride in (
+        (stage_params.dense, layout.replicas, layout.tp),
+        (stage_params.experts, layout.expert_replicas, layout.ep),
+    ):
+        if ranks == 1 or not parameters:
+            continue
+        if recipe.zero == 0:
+            yield Exchange("all_reduce", layers, summed * parameters / layers, ranks, stride)
+            continue
+        sums = layers * (micro_batches if recipe.zero >= 2 else 1)
+        uses = layers * (2 * micro_batches if recipe.zero >= 3 else 1)
+        per_layer = parameters / layers
+        yield Exchange("reduce_scatter", sums, summed * per_layer, ranks, stride)
+        yield Exchange("all_gather", uses, BF16_BYTES * per_layer, ranks, stride)

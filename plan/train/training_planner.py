@@ -1,6 +1,6 @@
 """Plans training: predicts every recipe that fits, and the bottleneck of the best."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -98,51 +98,46 @@ def plan_training(
 ) -> TrainingPlan:
     """Predict every way to train ``model`` on ``gpus`` GPUs of ``system``.
 
-    Raises UsageError if the offload is negative, the GPU lacks the precision, the batch cannot be
-    divided, or the model does not fit; the message suggests a fix. ``calibration`` is one of
-    `SOFTWARE`, by default Megatron-LM's. ``offload`` is the maximum GiB of optimizer states per GPU
-    in host memory; with 0, all are offloaded if nothing fits otherwise. ``zero_bubble`` tries
-    pipelines with it, too.
+    Raises UsageError if the offload is negative, the GPU lacks the precision, layers differ, the
+    batch cannot be divided, or the model does not fit; the message suggests a fix. ``calibration``
+    is one of `SOFTWARE`, by default Megatron-LM's. ``offload`` is the maximum GiB of optimizer
+    states per GPU in host memory; with 0, all are offloaded if nothing fits otherwise.
+    ``zero_bubble`` tries pipelines with it, too.
     """
-    _check_precision(system, task)
+    architecture = system.device.architecture
+    if task.precision == "fp8" and supported("fp8", architecture) != "native":
+        raise UsageError(f"{system.name} has no fp8 units: train in bf16")
+    if model.has_mixed_layers:
+        raise UsageError(f"{model.name}: training is planned only for models with equal layers")
     if not 0 <= offload < np.inf:
         raise UsageError(f"cannot offload {offload:g} GiB to host memory: give 0 or more")
     recipes = possible_recipes(model, task, system, gpus, zero_bubble=zero_bubble)
     if offload:
-        recipes += possible_recipes(
-            model, task, system, gpus, offload=True, host_gib=offload, zero_bubble=zero_bubble
-        )
+        recipes += possible_recipes(model, task, system, gpus, True, offload, zero_bubble)
     if not recipes:
         raise UsageError(_indivisible_message(model, system, gpus, task))
-    recipes_considered = len(recipes)
-    memories = [training_memory(model, recipe, task) for recipe in recipes]
+    considered = len(recipes)
+    memories = {recipe: training_memory(model, recipe, task) for recipe in recipes}
     fitting = _fitting(memories, system)
     if not fitting and not offload:  # offload the optimizer states
         recipes = possible_recipes(model, task, system, gpus, offload=True)
-        recipes_considered += len(recipes)
-        memories = [training_memory(model, recipe, task) for recipe in recipes]
+        considered += len(recipes)
+        memories = {recipe: training_memory(model, recipe, task) for recipe in recipes}
         fitting = _fitting(memories, system)
     if not fitting:
         raise UsageError(_too_large_message(model, system, gpus, task, memories))
-    fitting_recipes = [recipes[i] for i in fitting]
     timer = timers(system, BACKEND)
-    steps = predict_steps(model, system, fitting_recipes, task, timer, calibration)
-    rows = pd.DataFrame([_candidate_row(model, recipes[i], memories[i]) for i in fitting])
+    steps = predict_steps(model, system, fitting, task, timer, calibration)
+    rows = pd.DataFrame([_candidate_row(model, recipe, memories[recipe]) for recipe in fitting])
     table = rows.join(steps).sort_values("step_ms", ignore_index=True, kind="stable")
     price = np.nan if system.price_per_hour is None else system.price_per_hour
-    return TrainingPlan(task, table, recipes_considered, price * gpus)
+    return TrainingPlan(task, table, considered, price * gpus)
 
 
-def _check_precision(system: System, task: TrainingTask) -> None:
-    architecture = system.device.architecture
-    if task.precision == "fp8" and supported("fp8", architecture) != "native":
-        raise UsageError(f"{system.name} has no fp8 units: train in bf16")
-
-
-def _fitting(memories: Sequence[TrainingMemory], system: System) -> list[int]:
-    """Return the indices of recipes that fit in GPU memory."""
+def _fitting(memories: Mapping[Recipe, TrainingMemory], system: System) -> list[Recipe]:
+    """Return the recipes that fit in GPU memory."""
     capacity = USABLE_SHARE * system.memory_gib * GIB
-    return [i for i, memory in enumerate(memories) if memory.total <= capacity]
+    return [recipe for recipe, memory in memories.items() if memory.total <= capacity]
 
 
 def _candidate_row(
@@ -179,15 +174,15 @@ def _too_large_message(
     system: System,
     gpus: int,
     task: TrainingTask,
-    memories: Sequence[TrainingMemory],
+    memories: Mapping[Recipe, TrainingMemory],
 ) -> str:
-    min_gib = min(memory.total for memory in memories) / GIB
+    min_gib = min(memory.total for memory in memories.values()) / GIB
     text = (
         f"training {model.name} does not fit on {gpus} × {system.name} "
         f"({system.memory_gib:.0f} GiB each): a GPU needs at least {min_gib:.0f} GiB"
     )
     for factor in GPU_MULTIPLES:
         recipes = possible_recipes(model, task, system, factor * gpus, offload=True)
-        if _fitting([training_memory(model, recipe, task) for recipe in recipes], system):
+        if _fitting({recipe: training_memory(model, recipe, task) for recipe in recipes}, system):
             return f"{text}; it fits on {factor * gpus} GPUs"
     return f"{text}; use GPUs with more memory"

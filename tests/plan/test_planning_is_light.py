@@ -8,10 +8,11 @@ def test_the_arithmetic_imports_nothing_heavy():
     code = (
         "import sys; from foretune.plan import Formats, Layout, Workload, describe_model; "
         "from foretune.plan import find_system; "
-        "from foretune.plan.cost.decoder import step_operators; "
+        "from foretune.plan.cost.decoder import mixed_operators; "
+        "from foretune.plan.cost.operator import Part; "
         "from foretune.plan.cost.memory import max_requests; "
         "model = describe_model('Qwen/Qwen3-32B'); system = find_system('h200_sxm');"
-        "step_operators(model, Layout(4), Formats('fp8'), 8, 1, 100, 'decode');"
+        "mixed_operators(model, Layout(4), Formats('fp8'), [Part(8, 1, 100, 'decode')]);"
         "max_requests(model, Layout(4), Formats(), Workload(100, 100), system); "
         "print(*sys.modules)"
     )

@@ -301,13 +301,13 @@ def _prices(path: Path) -> Any:
 
 
 def _accuracy(path: Path) -> Any:
-    from foretune.plan.describe.accuracy import read_accuracy
+    from foretune.plan.describe.formats import read_accuracy
 
     return read_accuracy(path)
 
 
 def _trace(path: Path) -> Any:
-    from foretune.plan.engine.requests import read_trace
+    from foretune.plan.engine.simulator import read_trace
 
     return read_trace(path).isl
 

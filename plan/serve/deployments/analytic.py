@@ -1,20 +1,33 @@
-"""Analytic step times of deployments."""
+"""Step times and latencies of continuous batching, in closed form, and power.
 
-from collections.abc import Callable, Sequence
+In steady state, each step generates one token per running request of a rank. Finished requests are
+replaced, so ``(running - 1) / osl`` prompts of other requests are prefilled per step, up to the
+step's token limit::
+
+    TPOT = a·decode + b·communication + overhead + prompts · (c·prefill + d·communication)
+    TTFT = overhead + prompt + current step + earlier prompts + waiting for memory
+
+If memory holds fewer requests than are in flight, the rest wait. By Little's law this takes
+``(batch / most - 1)`` times as long as serving a request. `_max_wait_ms` bounds the time to first
+token.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pandas as pd
 
 from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, weight_bytes
+from foretune.plan.cost.operator import Part
 from foretune.plan.cost.power import OperatorPower
-from foretune.plan.cost.steps import PARTS, SpeculativeStep, Step, StepTimer
+from foretune.plan.cost.steps import PARTS, Step, StepTimer
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
 from foretune.plan.engine.simulator import Host
 from foretune.plan.serve.deployments.deployment import Deployment
 
-StepWork = Step | SpeculativeStep
 StepTimers = Callable[[System, str], StepTimer]
 """Returns the step timer of an engine on a system."""
 
@@ -36,7 +49,7 @@ def analytic_times(deployments: Sequence[Deployment], timers: StepTimers) -> pd.
     rows = _load_independent_rows(deployments, timers)
     decode = _step_times(deployments, decode_step, timers)
     # A pipeline prefills one prompt per stage at a time.
-    prompts = rows["prompts_per_step"] * np.array([_prefill_layout(d).pp for d in deployments])
+    prompts = rows["prompts_per_step"] * np.array([d.prefill_layout.pp for d in deployments])
     batch = np.array([d.batch for d in deployments])
     host = np.array([_pipeline_host_ms(d) for d in deployments])
     # Accepted tokens share the time of their step.
@@ -80,7 +93,7 @@ def _with_offload(rows: pd.DataFrame, deployments: Sequence[Deployment]) -> pd.D
 
     accepted_tokens = np.array([d.accepted_tokens for d in deployments])
     decode = weight_wait_ms(lambda d: _requests_per_step(d) * (1 + d.drafted)) / accepted_tokens
-    prompts = np.array([_prompts_per_step(d) * _prefill_layout(d).pp for d in deployments])
+    prompts = np.array([_prompts_per_step(d) * d.prefill_layout.pp for d in deployments])
     full = weight_wait_ms(lambda d: _prompts_per_step(d) * d.workload.new_tokens) / prompts
     prompt = rows["prompt"] + weight_wait_ms(lambda d: d.workload.new_tokens)
     fetch = np.array([d.prefix_fetch_ms for d in deployments])
@@ -114,11 +127,10 @@ def _load_independent_rows(deployments: Sequence[Deployment], timers: StepTimers
     )
     firsts = [deployments[i] for i in np.unique(kind, return_index=True)[1]]
     fixed = pd.DataFrame([_load_independent_columns(d) for d in firsts])
-    for name, make in (
-        ("alone", _single_request_step),
-        ("prompt", prompt_step),
-        ("full", _full_prefill_step),
-    ):
+    single = partial(decode_step, requests=1)
+    steps: Mapping[str, Callable[[Deployment], Step]]
+    steps = {"alone": single, "prompt": prefill_step, "full": _full_prefill_step}
+    for name, make in steps.items():
         fixed = fixed.join(_step_times(firsts, make, timers).add_prefix(f"{name}."))
     return fixed.iloc[kind].reset_index(drop=True)
 
@@ -141,18 +153,23 @@ def prompt_ms(
     deployments: Sequence[Deployment], timers: StepTimers
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the milliseconds of a single prompt, and per prompt in full steps."""
-    first_ms = _step_times(deployments, prompt_step, timers)["total"].to_numpy()
+    first_ms = _step_times(deployments, prefill_step, timers)["total"].to_numpy()
     full_ms = _step_times(deployments, _full_prefill_step, timers)["total"].to_numpy()
-    at_once = [_prompts_per_step(d) * _prefill_layout(d).dp for d in deployments]
+    at_once = [_prompts_per_step(d) * d.prefill_layout.dp for d in deployments]
     return first_ms, full_ms / np.array(at_once)
 
 
 def _load_independent_columns(deployment: Deployment) -> dict[str, object]:
     layout, workload, model = deployment.layout, deployment.workload, deployment.model
     memory = USABLE_SHARE * deployment.system.memory_gib * GIB
+    pools, readers, use = deployment.pools, 1.0, str(deployment.load)
+    if pools:  # prefill groups per decode group; 0 if unknown
+        groups = pools.prefill_workers * pools.prefill.dp
+        readers, use = groups / (pools.decode_workers * layout.dp), "pools"
     return {
         "backend": deployment.backend,
-        "use": _engine_use(deployment),
+        # The engine and its use: the group with a common set of coefficients.
+        "use": f"{deployment.backend} {'speculative' if deployment.speculative else use}",
         "system": deployment.system.name,
         "generation": deployment.system.device.architecture,
         "model": deployment.architecture,
@@ -180,29 +197,23 @@ def _load_independent_columns(deployment: Deployment) -> dict[str, object]:
         "weight_bits": float({"bf16": 16, "nvfp4": 4}.get(deployment.formats.weights, 8)),
         "bandwidth": deployment.system.device.specs.get("memory_gbps", np.nan),
         "prompts_per_step": float(_prompts_per_step(deployment)),
-        "step_prompts": MAX_STEP_TOKENS / workload.new_tokens * _prefill_layout(deployment).pp,
-        "readers": _prefill_group_ratio(deployment),
-        "prefill_tp": float(_prefill_layout(deployment).tp),
+        "step_prompts": MAX_STEP_TOKENS / workload.new_tokens * deployment.prefill_layout.pp,
+        "readers": readers,
+        "prefill_tp": float(deployment.prefill_layout.tp),
         "awake_w": OperatorPower(deployment.system.device, deployment.system.name).active_idle_w,
     }
 
 
-def _engine_use(deployment: Deployment) -> str:
-    """Return the engine and its use: the group with a common set of coefficients."""
-    use: str = "pools" if deployment.pools else deployment.load
-    return f"{deployment.backend} {'speculative' if deployment.speculative else use}"
-
-
 def _step_times(
     deployments: Sequence[Deployment],
-    make_step: Callable[[Deployment], StepWork],
+    make_step: Callable[[Deployment], Step],
     timers: StepTimers,
 ) -> pd.DataFrame:
     """Return the times of the step that ``make_step`` returns for each deployment.
 
     Equal steps are timed once.
     """
-    by_system: dict[tuple[str, str], dict[StepWork, list[int]]] = {}
+    by_system: dict[tuple[str, str], dict[Step, list[int]]] = {}
     for i, deployment in enumerate(deployments):
         step_rows = by_system.setdefault((deployment.system.name, deployment.backend), {})
         step_rows.setdefault(make_step(deployment), []).append(i)
@@ -216,17 +227,49 @@ def _step_times(
     return pd.concat(parts).sort_index() if parts else pd.DataFrame()
 
 
-def decode_step(deployment: Deployment) -> StepWork:
-    """Return a decode step through all pipeline stages, each with its own batch.
+def decode_step(deployment: Deployment, requests: int = 0) -> Step:
+    """Return a decode step of an attention-DP group through all pipeline stages.
 
-    With drafting, it yields several tokens (`Deployment.accepted_tokens`).
+    Each stage has its own batch. ``requests`` is 0 for all that run. With drafting, it yields
+    several tokens (`Deployment.accepted_tokens`).
     """
-    return _decode_with_batch(deployment, _requests_per_step(deployment))
+    batch = requests or _requests_per_step(deployment)
+    context = int(deployment.workload.mean_context)
+    part = Part(batch, 1 + deployment.drafted, context, "decode")
+    draft = Part(batch, 1, context, "decode")
+    return _with_drafts(deployment, deployment.layout, part, draft, deployment.drafted)
+
+
+def prefill_step(deployment: Deployment, prompts: int = 1) -> Step:
+    """Return the prefill step of ``prompts`` prompts."""
+    part = Part(prompts, deployment.workload.new_tokens, deployment.workload.prefix, "prefill")
+    return _with_drafts(deployment, deployment.prefill_layout, part, part, 1)
+
+
+def _full_prefill_step(deployment: Deployment) -> Step:
+    return prefill_step(deployment, _prompts_per_step(deployment))
+
+
+def _with_drafts(
+    deployment: Deployment, layout: Layout, part: Part, draft: Part, draft_steps: int
+) -> Step:
+    """Return a step together with its drafter's step, if any."""
+    step, drafts = Step(deployment.model, layout, deployment.formats, part), deployment.speculation
+    if drafts is None:
+        return step
+    drafter = Step(
+        drafts.drafter(step.model), drafts.layout(layout), drafts.formats(step.formats), draft
+    )
+    return replace(step, draft=drafter, draft_steps=draft_steps)
 
 
 def _requests_per_step(deployment: Deployment) -> int:
     """Return the requests of an attention-DP group in one decode step."""
     return max(int(deployment.running / deployment.layout.pp), 1)
+
+
+def _prompts_per_step(deployment: Deployment) -> int:
+    return max(round(MAX_STEP_TOKENS / deployment.workload.new_tokens), 1)
 
 
 def _pipeline_host_ms(deployment: Deployment) -> float:
@@ -238,61 +281,178 @@ def _pipeline_host_ms(deployment: Deployment) -> float:
     return stages * host.step_time_ms(0.0, max(running // stages, 1), 0, running, 0)
 
 
-def _single_request_step(deployment: Deployment) -> StepWork:
-    return _decode_with_batch(deployment, 1)
+TPOT_COEFFICIENTS = np.array([1.0, 1.9, 0.035, 1.0, 0.65])
+TTFT_COEFFICIENTS = {
+    "sglang burst": (1.00, 2.57, 12.4, 1.66, 0.057, 0.006, 0.94),
+    "sglang pools": (0.81, 1.73, 7.51, 1.17, 0.043, 0.016, 0.63),
+    "sglang steady": (1.45, 1.17, 14.3, 0.97, 0.028, 0.002, 0.92),
+    "trtllm burst": (1.39, 3.10, 3.04, 0.21, 0.006, 0.025, 0.42),
+    "trtllm pools": (0.65, 2.15, 4.83, 0.84, 0.042, 0.025, 0.47),
+    "trtllm speculative": (1.03, 0.60, 12.6, 0.71, 0.010, 0.011, 0.85),
+    "trtllm steady": (0.55, 0.91, 7.91, 0.31, 0.029, 0.0, 0.35),
+    "vllm burst": (0.94, 1.69, 2.15, 0.45, 0.0, 0.005, 0.10),
+    "vllm steady": (0.67, 1.33, 1.19, 0.66, 0.030, 0.0, 0.49),
+}
+"""Engine and kind of load -> coefficients. Those of the time per token are equal for all."""
+OTHER_TTFT_COEFFICIENTS = (0.72, 1.59, 4.58, 0.60, 0.030, 0.0, 0.43)
+"""All coefficients were fitted to 1,639 measured deployments (a part of AIConfigurator's sample
+table, Apache-2.0)."""
+MIN_MS = 1e-9
+OVERHEAD_MS = 20.0
+QUEUE_SHARE = 0.1
+"""Scales of terms, so that their coefficients are near one."""
+TOKENS_PER_DRAFTED_STEP = 1.5
+"""Tokens per step with one drafted token, over the relative time of such a step.
+
+DeepSeek reports 1.8 tokens (arXiv:2412.19437, section 5.4.3).
+"""
 
 
-def _decode_with_batch(deployment: Deployment, batch: int) -> StepWork:
-    context = int(deployment.workload.mean_context)
-    step = Step(
-        deployment.model, deployment.layout, deployment.formats, batch,
-        1 + deployment.drafted, context, "decode",
-    )  # fmt: skip
-    return _with_drafts(deployment, step, replace(step, new_tokens=1), deployment.drafted)
+def formula_latencies(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return ``tpot_ms`` and ``ttft_ms`` of deployments; ``rows`` come from `analytic_times`."""
+    tpot = np.maximum(_tpot_terms(rows) @ TPOT_COEFFICIENTS, MIN_MS)
+    memory_wait = memory_wait_ms(rows, tpot)
+    coefficients = [TTFT_COEFFICIENTS.get(use, OTHER_TTFT_COEFFICIENTS) for use in rows["use"]]
+    terms = _ttft_terms(rows, tpot) * np.array(coefficients).reshape(
+        len(rows), len(OTHER_TTFT_COEFFICIENTS)
+    )
+    ttft = np.maximum(terms.sum(axis=1) + memory_wait, MIN_MS)
+    ttft = np.minimum(ttft, memory_wait + _max_wait_ms(rows))
+    return pd.DataFrame({"tpot_ms": tpot, "ttft_ms": ttft}, index=rows.index)
 
 
-def _with_drafts(deployment: Deployment, step: Step, draft: Step, drafts_per_step: int) -> StepWork:
-    """Return a step together with its drafter's step, if any."""
-    drafts = deployment.speculation
-    if drafts is None:
-        return step
-    drafter = replace(
-        draft, model=drafts.drafter(step.model), layout=drafts.layout(step.layout),
-        formats=drafts.formats(step.formats),
-    )  # fmt: skip
-    return SpeculativeStep(step, drafter, drafts_per_step)
+def tokens_per_s(concurrency: np.ndarray, osl: np.ndarray, latencies: pd.DataFrame) -> np.ndarray:
+    """Return generated tokens per second with ``concurrency`` requests in flight."""
+    request_ms = latencies["ttft_ms"] + latencies["tpot_ms"] * np.maximum(osl - 1, 0)
+    return np.asarray(1e3 * concurrency * osl / request_ms)
 
 
-def prompt_step(deployment: Deployment) -> StepWork:
-    """Return the prefill step of one prompt."""
-    return _prefill_with_batch(deployment, 1)
+def prompts_per_token(rows: pd.DataFrame) -> np.ndarray:
+    """Return how many other prompts a rank prefills per step; 0 with a prefill pool."""
+    others = np.minimum((rows["running"] - 1.0).clip(0.0) / rows["osl"], rows["step_prompts"])
+    return np.asarray(others * (1.0 - rows["apart"]))
 
 
-def _full_prefill_step(deployment: Deployment) -> StepWork:
-    return _prefill_with_batch(deployment, _prompts_per_step(deployment))
+def memory_wait_ms(rows: pd.DataFrame, tpot_ms: np.ndarray) -> np.ndarray:
+    """Return how long a request waits for free cache memory."""
+    excess = np.maximum(rows["batch"] / rows["most"] - 1.0, 0.0)
+    return np.asarray(excess * rows["osl"] * tpot_ms)
 
 
-def _prefill_with_batch(deployment: Deployment, batch: int) -> StepWork:
-    workload = deployment.workload
-    step = Step(
-        deployment.model, _prefill_layout(deployment), deployment.formats, batch,
-        workload.new_tokens, workload.prefix, "prefill",
-    )  # fmt: skip
-    return _with_drafts(deployment, step, step, 1)
+def _max_wait_ms(rows: pd.DataFrame) -> np.ndarray:
+    """Return how long a request waits if all others are ahead of it.
+
+    The bound is generous: twice its own prompt, and twice the measured number of steps.
+    """
+    steps = 5.0 + np.sqrt(rows["running"])
+    demand = rows["running"] / rows["osl"] * rows["prefill"] / rows["decode"]
+    others = (rows["running"] - 1.0).clip(0.0) * rows["prefill"] / _prefill_groups(rows, demand)
+    return np.asarray(2.0 * (OVERHEAD_MS + rows["prompt"] + steps * rows["decode"] + others))
 
 
-def _prompts_per_step(deployment: Deployment) -> int:
-    return max(round(MAX_STEP_TOKENS / deployment.workload.new_tokens), 1)
+def apply_prefill_limit(rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFrame:
+    """Return latencies raised to the rate at which prompts can be prefilled.
+
+    By Little's law, a request takes at least as long as prefilling all requests in flight.
+    ``latencies`` has ``ttft_ms`` and ``tpot_ms``, with ``_low`` and ``_high`` if known.
+    """
+    demand = rows["running"] / rows["osl"] * rows["prefill"] / latencies["tpot_ms"]
+    read_all_ms = rows["running"] * rows["prefill"] / _prefill_groups(rows, demand)
+    min_ttft_ms = read_all_ms - (rows["osl"] - 1.0) * latencies["tpot_ms"]
+    factor = np.maximum(min_ttft_ms / latencies["ttft_ms"], 1.0)
+    columns = [name for name in latencies if name.startswith("ttft_ms")]
+    return latencies.assign(**{name: latencies[name] * factor for name in columns})
 
 
-def _prefill_layout(deployment: Deployment) -> Layout:
-    return deployment.pools.prefill if deployment.pools else deployment.layout
+def _prefill_groups(rows: pd.DataFrame, demand: "pd.Series[float]") -> "pd.Series[float]":
+    """Return prefill groups per decode group.
+
+    If unknown, as many as keep up; without pools, one.
+    """
+    return rows["readers"].where(rows["readers"] > 0, np.ceil(demand).clip(1.0))
 
 
-def _prefill_group_ratio(deployment: Deployment) -> float:
-    """Return prefill groups per decode group; 0 if unknown."""
-    pools = deployment.pools
-    if pools is None:
-        return 1.0
-    groups = pools.prefill_workers * pools.prefill.dp
-    return groups / (pools.decode_workers * deployment.layout.dp)
+def _tpot_terms(rows: pd.DataFrame) -> np.ndarray:
+    prompts = prompts_per_token(rows)
+    terms = np.stack(
+        [
+            rows["decode"] - rows["decode_communication"],
+            rows["decode_communication"],
+            np.ones(len(rows)),
+            prompts * (rows["prefill"] - rows["prefill_communication"]),
+            prompts * rows["prefill_communication"],
+        ],
+        axis=1,
+    )
+    tokens_per_step = np.where(rows["speculative"] > 0, TOKENS_PER_DRAFTED_STEP, 1.0)
+    terms[:, :3] /= tokens_per_step[:, None]
+    return terms
+
+
+def _ttft_terms(rows: pd.DataFrame, tpot_ms: np.ndarray) -> np.ndarray:
+    running = np.asarray(rows["running"])
+    demand = rows["running"] / rows["osl"] * rows["prefill"] / tpot_ms
+    groups = _prefill_groups(rows, demand)
+    queue = running * rows["prefill"] / groups
+    return np.stack(
+        [
+            np.full(len(rows), OVERHEAD_MS),
+            rows["prompt"],
+            tpot_ms,
+            QUEUE_SHARE * queue,
+            queue * np.clip(demand / groups, 0.0, 1.0),  # the utilization of the groups
+            # The interval at which a running request finishes.
+            rows["osl"] * tpot_ms / running,
+            np.sqrt(running) * tpot_ms,
+        ],
+        axis=1,
+    )
+
+
+UNMODELED_ACTIVE_SHARE = 0.6
+"""Active share of the time outside the modeled operators: sampling, uneven batches, copies.
+
+With 0, four GPUs measured by ML.ENERGY (v3.0, vLLM, in
+huggingface.co/datasets/leadgreen/green-token-index) would draw a third less than measured; with 1,
+from 15 % less to 39 % more (`benchmarks/plan_power.py`).
+"""
+
+
+def deployment_power(rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFrame:
+    """Return the power of deployments, from `analytic_times` and predicted latencies.
+
+    While its operators run, a GPU draws their power. In the rest of a step it is partly active and
+    partly idle but awake.
+
+    ``power_w`` is a GPU's mean including waits. ``decode_power_w`` and ``prefill_power_w`` are
+    those of a GPU without waits. ``prefill_share`` is a share of the busy time.
+    ``energy_mj_per_token`` is that of all GPUs per generated token, including prompts.
+    """
+    # A decode group produces one token per request and step; a prefill group, one prompt.
+    per_step = (
+        rows["running"]
+        * np.where(rows["speculative"] > 0, TOKENS_PER_DRAFTED_STEP, 1.0)
+        / rows["tp"]
+    )
+    per_prompt = rows["osl"] / rows["prefill_tp"]
+    decode_ms = rows["decode"] / per_step
+    prefill_ms = rows["prefill"] / per_prompt
+    energy_mj = rows["decode_energy_mj"] / per_step + rows["prefill_energy_mj"] / per_prompt
+    per_s = tokens_per_s(rows["concurrency"].to_numpy(), rows["osl"].to_numpy(), latencies)
+    # One pipeline stage runs at a time. Operators that run faster than predicted draw the same
+    # power for a shorter time.
+    stages = rows["pp"]
+    busy_share = np.minimum(per_s * (decode_ms + prefill_ms) * stages / (1e3 * rows["gpus"]), 1.0)
+    active_share = (busy_share + UNMODELED_ACTIVE_SHARE * (1.0 - busy_share)) / stages
+    power = (
+        active_share * energy_mj / (decode_ms + prefill_ms) + (1.0 - active_share) * rows["awake_w"]
+    )
+    return pd.DataFrame(
+        {
+            "power_w": power,
+            "decode_power_w": rows["decode_energy_mj"] / rows["decode"],
+            "prefill_power_w": rows["prefill_energy_mj"] / rows["prefill"],
+            "prefill_share": prefill_ms / (decode_ms + prefill_ms),
+            "energy_mj_per_token": 1e3 * power * rows["gpus"] / per_s,
+        }
+    )

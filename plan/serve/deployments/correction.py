@@ -1,13 +1,15 @@
-"""Corrects analytic latencies with measured deployments.
+"""Corrects analytic latencies with measured deployments: a table's, or a few of one's own stack.
 
 A grouped Gaussian process predicts log(measured / formula). The interval's width comes from
-held-out models for unknown models, and from held-out configurations for known ones.
+held-out models for unknown models, and from held-out configurations for known ones. The lines of a
+user's own stack are results of ``vllm bench serve --save-result`` or ``sglang.bench_serving``.
+Their errors condition such a process, too, which says how far each candidate shares them.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, version
@@ -24,13 +26,19 @@ import foretune.plan.describe
 import foretune.plan.serve.deployments
 from foretune.code_hash import packages_hash
 from foretune.collect.devices import cache_directory
-from foretune.errors import MissingExtra, OutputError, PredictorError
-from foretune.files import atomic_write, read_json, translate_read_errors
+from foretune.errors import MissingExtra, OutputError, PredictorError, RunTableError, UsageError
+from foretune.files import atomic_write, read_bytes, read_json, translate_read_errors
 from foretune.operator_package import package_folder
 from foretune.plan.cost.operator_predictor import TrainedPredictorCache
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
-from foretune.plan.serve.deployments.analytic import analytic_times
+from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.formats import Formats, checkpoint_formats
+from foretune.plan.describe.layout import Layout, illegal_because
+from foretune.plan.describe.system import System
+from foretune.plan.describe.workload import Workload
+from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times, formula_latencies
+from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.deployments.group_process import (
     COMPONENTS,
     NOISE,
@@ -38,7 +46,6 @@ from foretune.plan.serve.deployments.group_process import (
     deployment_points,
 )
 from foretune.plan.serve.deployments.measured import read_measured_deployments
-from foretune.plan.serve.deployments.serving import formula_latencies
 from foretune.version import __version__
 
 TARGETS = ("tpot_ms", "ttft_ms")
@@ -57,7 +64,6 @@ Half of them are within 0.31 of half a 90 % interval. This distribution gives 0.
 """
 T_QUANTILE_95 = 2.353363
 """Half a 90 % interval, in scales of that distribution."""
-FILE_FORMAT = 4
 PACKAGES = ("aiconfigurator-core", "aisimulate", "xgboost", "xgboost-cpu")
 """Packages that determine a correction: measured operators and boosted trees."""
 
@@ -156,20 +162,11 @@ class LatencyPredictor:
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a file from `save`.
 
-        Raises PredictorError if it is not a correction of this version.
+        Raises PredictorError if it is no correction.
         """
-        says = "is not a latency correction ({}): train one with --measured TABLE"
+        says = "is no latency correction, or damaged ({}): train it again from its table"
         with translate_read_errors(path, PredictorError, says):
-            data = read_json(path)
-            if "format" not in data:
-                raise ValueError("not a correction file")
-        if data["format"] != FILE_FORMAT:
-            raise PredictorError(
-                f"{path} was made by another version of Foretune: train it again from its table"
-            )
-        says = "is damaged ({}): train it again from its table"
-        with translate_read_errors(path, PredictorError, says):
-            return cls._from_json(data)
+            return cls._from_json(read_json(path))
 
     def _fit_widths(
         self, rows: pd.DataFrame, measured: pd.DataFrame, fold: np.ndarray, seen: bool
@@ -197,7 +194,6 @@ class LatencyPredictor:
             for (target, seen), width in self.widths.items()
         ]
         return {
-            "format": FILE_FORMAT,
             "known": sorted(self.known_models),
             "widths": widths,
             "processes": {target: one.to_json() for target, one in self.processes.items()},
@@ -247,21 +243,11 @@ def probability_below(values: np.ndarray) -> np.ndarray:
     return stdtr(DEGREES_OF_FREEDOM, values)
 
 
-def probability_better(
-    correction: LatencyPredictor, rows: pd.DataFrame, index: int, metric: Metric = "tokens_per_s"
-) -> np.ndarray:
-    """Return the probability that one deployment beats each other when measured (rows).
-
-    It is 0.5 for the deployment itself. Two layouts of one model share most of their error. Cost is
-    quadratic in the rows: pass a few hundred at most. ``rows`` come from `analytic_times`;
-    ``index`` is the position of the one deployment.
-    """
-    value, covariance = log_metric(correction, rows, metric)
-    return pairwise_better(value, covariance)[index]
-
-
 def pairwise_better(value: np.ndarray, covariance: np.ndarray) -> np.ndarray:
-    """Return the probability that each value (rows) exceeds each other (columns)."""
+    """Return the probability that each value (rows) exceeds each other (columns) when measured.
+
+    Value and covariance are from `log_metric`. It is 0.5 on the diagonal.
+    """
     marginal = np.diag(covariance)
     variance = np.maximum(marginal[:, None] + marginal[None, :] - 2.0 * covariance, MIN_VARIANCE)
     return probability_below((value[:, None] - value[None, :]) / np.sqrt(variance))
@@ -319,19 +305,19 @@ def fit_or_load_correction(
     cached under the table's content and the versions it depends on.
 
     Args:
-        name: a table of measured deployments, a file from `LatencyPredictor.save`, or
-            ``published``.
+        name: a table of measured deployments, or ``published``.
         progress: receives a message before a long fit.
         predictors: cache of operator predictors; None takes the user's, without progress.
 
     Raises:
         MissingExtra: ``published`` without aiconfigurator-core.
-        PredictorError: the file is not a correction.
         WrongFile: the file is not a table of measured deployments.
     """
-    path = _published_table() if name == PUBLISHED else Path(name)
-    if path.suffix == ".json":
-        return LatencyPredictor.load(path)
+    path, home = Path(name), package_folder()
+    if name == PUBLISHED:
+        if home is None:
+            raise MissingExtra("aiconfigurator-core", "llm", "--measured published")
+        path = home / "systems" / "silicon_sample.csv"
     table = read_measured_deployments(path)
     cached_path = cache_directory() / f"deployments-{_fingerprint(path)}.json"
     with suppress(PredictorError):
@@ -342,13 +328,6 @@ def fit_or_load_correction(
     with suppress(OutputError):  # without a writable cache, only the next plan is slower
         correction.save(cached_path)
     return correction
-
-
-def _published_table() -> Path:
-    home = package_folder()
-    if home is None:
-        raise MissingExtra("aiconfigurator-core", "llm", "--measured published")
-    return home / "systems" / "silicon_sample.csv"
 
 
 def _fingerprint(path: Path) -> str:
@@ -362,3 +341,128 @@ def _fingerprint(path: Path) -> str:
     }
     digest.update(json.dumps(inputs, sort_keys=True).encode())
     return digest.hexdigest()[:16]
+
+
+MIN_LINES = {"tpot_ms": 1, "ttft_ms": 8}
+"""Lines from which a latency is shifted: with fewer, times to the first token get no better."""
+TOKENS = ("input", "output")
+
+
+@dataclass
+class Calibration:
+    """Corrections of a model's other deployments by a stack's lines.
+
+    ``processes`` are those of log(measured / predicted), by latency.
+    """
+
+    processes: dict[str, GroupedGaussianProcess]
+
+    @classmethod
+    def fit(
+        cls, rows: pd.DataFrame, measured: pd.DataFrame, correction: LatencyPredictor | None
+    ) -> Self:
+        """Condition on deployments; ``rows`` are from `analytic_times`."""
+        formulas = formula_latencies(rows)
+        predicted = correction.predict(rows) if correction else formulas
+        points = deployment_points(rows, formulas["tpot_ms"].to_numpy())
+        processes = {
+            target: GroupedGaussianProcess(COMPONENTS[target], NOISE[target]).fit(
+                points, np.log(measured[target] / predicted[target]).to_numpy(dtype=float)
+            )
+            for target, count in MIN_LINES.items()
+            if len(rows) >= count
+        }
+        return cls(processes)
+
+    def apply(self, rows: pd.DataFrame, latencies: pd.DataFrame) -> pd.DataFrame:
+        """Return shifted latencies, with their intervals; ``rows`` are from `analytic_times`."""
+        points = deployment_points(rows, formula_latencies(rows)["tpot_ms"].to_numpy())
+        for target, process in self.processes.items():
+            factor = np.exp(process.predict(points)[0])
+            columns = [name for name in latencies if name.startswith(target)]
+            latencies = latencies.assign(**{name: latencies[name] * factor for name in columns})
+        return latencies
+
+
+def read_calibration(
+    path: Path,
+    model: ModelDescription,
+    system: System,
+    backend: str,
+    timers: StepTimers,
+    correction: LatencyPredictor | None = None,
+) -> Calibration:
+    """Return the calibration of a file of JSON objects.
+
+    Raises RunTableError for another file, and UsageError for lines of another model.
+    """
+    lines = list(_read_lines(path))
+    deployments = [_deployment(line, model, system, backend, path) for line in lines]
+    targets = {"tpot_ms": "median_tpot_ms", "ttft_ms": "median_ttft_ms"}
+    measured = pd.DataFrame(
+        {target: [_number(line, name, path) for line in lines] for target, name in targets.items()}
+    )
+    return Calibration.fit(analytic_times(deployments, timers), measured, correction)
+
+
+def _read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the objects of a file with one JSON object, a list of them, or one per line."""
+    with translate_read_errors(path, RunTableError, "is no result of a serving benchmark: {}"):
+        text = read_bytes(path).decode("utf-8").strip()
+        whole = text if text.startswith("[") else f"[{','.join(_objects(text))}]"
+        found = json.loads(whole)
+        if not found or not all(isinstance(line, dict) for line in found):
+            raise ValueError("no JSON objects")
+    yield from found
+
+
+def _objects(text: str) -> Sequence[str]:
+    """Return the JSON objects that follow each other in a text."""
+    decoder, start, found = json.JSONDecoder(), 0, []
+    while start < len(text):
+        end = decoder.raw_decode(text, start)[1]
+        found.append(text[start:end])
+        start = end + len(text[end:]) - len(text[end:].lstrip())
+    return found
+
+
+def _deployment(
+    line: Mapping[str, Any], model: ModelDescription, system: System, backend: str, path: Path
+) -> Deployment:
+    """Return the deployment of a line.
+
+    Its layout is in vLLM's ``--metadata tp=4``, or in the arguments that SGLang's server reports.
+    """
+    server = line.get("server_info")
+    server = server if isinstance(server, dict) else {}
+    name = str(line.get("model_id") or server.get("model_path") or model.name)
+    if name.rpartition("/")[2].lower() != model.name.rpartition("/")[2].lower():
+        raise UsageError(f"--calibrate {path} is of {name}: give lines of {model.name}")
+    try:
+        groups = int(server.get("dp_size") or 1) if server.get("enable_dp_attention") else 1
+        tp = int(line.get("tp") or server.get("tp_size", groups)) // groups
+        dp = int(line.get("dp") or groups)
+        pp, ep = (int(line.get(key) or server.get(f"{key}_size") or 1) for key in ("pp", "ep"))
+        layout = Layout.from_labels(model, tp, pp, dp, max(tp * dp // ep, 1), ep)
+    except (TypeError, ValueError, ZeroDivisionError) as e:
+        raise RunTableError(f"{path}: tp, pp, dp and ep are not all numbers ({e})") from e
+    published = checkpoint_formats(model)
+    formats = Formats(
+        str(line.get("weights", published.weights)), kv=str(line.get("kv", published.kv)),
+        moe=str(line.get("moe", line.get("weights", published.moe))),
+    )  # fmt: skip
+    if reason := illegal_because(model, layout, formats):
+        raise UsageError(f"--calibrate {path}: {model.name} cannot be served on {layout}: {reason}")
+    requests = _number(line, "completed", path)
+    isl, osl = (_number(line, f"total_{kind}_tokens", path) / requests for kind in TOKENS)
+    return Deployment(
+        model, system, backend, layout, formats,
+        Workload(max(round(isl), 1), max(round(osl), 1)), _number(line, "max_concurrency", path),
+    )  # fmt: skip
+
+
+def _number(line: Mapping[str, Any], name: str, path: Path) -> float:
+    value = line.get(name)
+    if not isinstance(value, (int, float)) or not 0 < value < np.inf:
+        raise RunTableError(f"{path}: {name} is {value}, not a positive number")
+    return float(value)

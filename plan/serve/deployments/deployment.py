@@ -96,6 +96,11 @@ class Deployment:
         return prefill_gpus + self.pools.decode_workers * self.layout.gpus
 
     @property
+    def prefill_layout(self) -> Layout:
+        """The layout of a worker that prefills."""
+        return self.pools.prefill if self.pools else self.layout
+
+    @property
     def longest_context(self) -> int:
         """Cached tokens when the longest request ends."""
         return max(self.max_request_tokens, self.workload.last_context)

@@ -92,7 +92,10 @@ class GroupedCovariance(CovarianceTerm):
 
     def covariance(self, parameters: np.ndarray, X: np.ndarray, X2: np.ndarray) -> np.ndarray:
         """Return the covariances in single precision."""
-        slow, fast = _similarities(X[:, : len(LENGTH_SCALES)], X2[:, : len(LENGTH_SCALES)])
+        points, others = (x[:, : len(LENGTH_SCALES)] for x in (X, X2))
+        squared = (points**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :]
+        distance = np.maximum(squared - 2.0 * points @ others.T, 0.0).astype(np.float32)
+        slow, fast = np.exp(-0.5 / SLOW_LENGTH_RATIO**2 * distance), np.exp(-0.5 * distance)
         total = np.zeros_like(slow)
         for i, component in enumerate(self.components, len(LENGTH_SCALES)):
             values: np.ndarray = np.full((1, 1), component.constant, dtype=np.float32)
@@ -219,13 +222,6 @@ def deployment_points(rows: pd.DataFrame, tpot_ms: np.ndarray) -> pd.DataFrame:
     }
     logs = {name: np.log2(np.asarray(v, dtype=float)) for name, v in octaves.items()}
     return pd.DataFrame(labels | logs | {name: np.asarray(v) for name, v in shares.items()})
-
-
-def _similarities(points: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the similarity of points over long and over short length scales."""
-    squared = (points**2).sum(axis=1)[:, None] + (others**2).sum(axis=1)[None, :]
-    distance = np.maximum(squared - 2.0 * points @ others.T, 0.0).astype(np.float32)
-    return np.exp(-0.5 / SLOW_LENGTH_RATIO**2 * distance), np.exp(-0.5 * distance)
 
 
 def _joined_labels(labels: pd.DataFrame, columns: str) -> np.ndarray:

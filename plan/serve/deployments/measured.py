@@ -25,6 +25,8 @@ from foretune.plan.serve.deployments.deployment import Deployment, Pools
 COLUMNS = ("backend", "model_path", "system", "mode", "isl", "osl", "gemm_quant_mode",
            "moe_quant_mode", "batch_size", "tp_size", "silicon_ttft_ms",
            "silicon_tpot_ms")  # fmt: skip
+POSITIVE = ("isl", "osl", "silicon_tpot_ms", "silicon_ttft_ms")
+"""Numbers without which a row is excluded."""
 LENGTH_SHARE = 0.9
 """InferenceX draws each length uniformly between 0.8 times its nominal value and the nominal
 value."""
@@ -69,7 +71,8 @@ def read_measured_deployments(path: Path) -> MeasuredDeployments:
     kept_rows, excluded, unknown = [], 0, 0
     deployments = []
     for number, row in enumerate(table.to_dict("records")):
-        if _concurrency(row) is None or not _is_complete(row):
+        numbers = [_number(row, name) for name in POSITIVE]
+        if not all(0 < n < np.inf for n in (*numbers, _concurrency(row) or 0.0)):
             excluded += 1
             continue
         try:
@@ -92,12 +95,6 @@ def read_measured_deployments(path: Path) -> MeasuredDeployments:
         excluded=excluded,
         unknown=unknown,
     )  # fmt: skip
-
-
-def _is_complete(row: Mapping[str, Any]) -> bool:
-    """Return whether lengths, latencies and concurrency are positive finite numbers."""
-    numbers = [_number(row, name) for name in ("isl", "osl", "silicon_tpot_ms", "silicon_ttft_ms")]
-    return all(0 < n < np.inf for n in (*numbers, _concurrency(row) or 0.0))
 
 
 def _groups(rows: pd.DataFrame) -> np.ndarray:

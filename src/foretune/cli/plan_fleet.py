@@ -12,8 +12,7 @@ from foretune.console import progress_bar
 from foretune.errors import UsageError
 
 if TYPE_CHECKING:
-    from foretune.plan.fleet.capacity import Demand
-    from foretune.plan.fleet.mix import Fleet
+    from foretune.plan.fleet.capacity import Demand, Fleet
 
 NOTES = (
     "rates are predicted for Poisson arrivals: nine in ten requests are within the limits",
@@ -43,8 +42,13 @@ def fleet(
     five requests per second with 1024 input and 256 output tokens.
     """
     from foretune.plan import describe_model, find_system
-    from foretune.plan.fleet.capacity import instance_types, read_requests
-    from foretune.plan.fleet.mix import Limits, cheapest_fleet, single_fleets
+    from foretune.plan.fleet.capacity import (
+        Limits,
+        cheapest_fleet,
+        instance_types,
+        read_requests,
+        single_fleets,
+    )
 
     output = Output(options.root_options(context).as_json)
     plan_options.check_engine(backend)

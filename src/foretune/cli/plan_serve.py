@@ -20,9 +20,8 @@ if TYPE_CHECKING:
     from foretune.plan import Formats, Plan, Speculation, System
     from foretune.plan.cost.steps import StepTimerFactory
     from foretune.plan.describe.workload import Offload
-    from foretune.plan.engine.requests import Requests
-    from foretune.plan.serve.deployments.calibration import Calibration
-    from foretune.plan.serve.deployments.correction import LatencyPredictor
+    from foretune.plan.engine.simulator import Requests
+    from foretune.plan.serve.deployments.correction import Calibration, LatencyPredictor
     from foretune.plan.serve.deployments.deployment import Deployment
     from foretune.plan.serve.report import Question
     from foretune.plan.serve.simulation import SimulationResult
@@ -211,7 +210,7 @@ def _check_combination(rate: float | None, pools: bool, kubernetes: Path | None)
 
 
 def _read_trace(path: Path | None) -> "Requests | None":
-    from foretune.plan.engine.requests import read_trace
+    from foretune.plan.engine.simulator import read_trace
 
     return read_trace(path) if path else None
 
@@ -222,7 +221,7 @@ def _calibration(
     clocks: "StepTimerFactory",
     correction: "LatencyPredictor | None",
 ) -> "Calibration":
-    from foretune.plan.serve.deployments.calibration import read_calibration
+    from foretune.plan.serve.deployments.correction import read_calibration
 
     if len(question.systems) > 1:
         raise UsageError(f"--calibrate {path} is of one system: give --system that one alone")
@@ -355,10 +354,10 @@ def _parse_formats(
     ``/fp8`` is a cache for weights without one; by default, those have the usual caches.
     """
     from foretune.plan import Formats
-    from foretune.plan.describe.formats import find_cache_format
+    from foretune.plan.describe.formats import find_format
 
     parts = [part.strip().partition("/") for part in text.split(",")] if text else []
-    caches = [find_cache_format(cache).name for weights, _, cache in parts if not weights]
+    caches = [find_format(cache, cache=True).name for weights, _, cache in parts if not weights]
     named = [(weights, cache) for weights, _, cache in parts if weights]
     if not named:
         return None, caches

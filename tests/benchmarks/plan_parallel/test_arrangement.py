@@ -15,6 +15,8 @@ from plan_parallel.arrangement import (
 )
 from plan_parallel.parallel import small_model
 
+from foretune.plan.cost.operator import Part
+
 MODEL = small_model(256, 4, 2, 704)
 
 
@@ -25,7 +27,7 @@ class FakeClock:
         self.per_request, self.exchanged = per_request, exchanged
 
     def times(self, steps):
-        total = [self.per_request * step.batch + self.exchanged for step in steps]
+        total = [self.per_request * step.part.batch + self.exchanged for step in steps]
         return pd.DataFrame({"total": total, "communication": self.exchanged})
 
 
@@ -59,7 +61,7 @@ def test_the_phase_follows_from_the_cache():
     decode = StepProblem(MODEL, 3, 1, 7)
     assert decode.phase == "decode"
     step = step_of(decode, Arrangement(tp=2))
-    assert (step.batch, step.new_tokens, step.context, step.layout.tp) == (3, 1, 7, 2)
+    assert (step.part, step.layout.tp) == (Part(3, 1, 7, "decode"), 2)
 
 
 def test_what_leaves_ranks_idle_is_not_compared():

@@ -8,7 +8,8 @@ from plan_parallel.local_clock import LocalTables, rank_device, rank_timers
 from plan_parallel.parallel import small_model
 
 from foretune.plan import Formats, Layout
-from foretune.plan.cost.decoder import step_operators
+from foretune.plan.cost.decoder import mixed_operators
+from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import operator_table
 
 GFLOPS, GBPS, HOP_MS = 50.0, 10.0, 0.05
@@ -61,8 +62,8 @@ def test_tables_keep_alone_and_together_apart(runs):
 
 def test_sizes_between_are_predicted(runs):
     clocks = rank_timers(runs)
-    operators = step_operators(
-        small_model(768, 2, 4, 1200), Layout(2), Formats(), 6, 1, 100, "decode"
+    operators = mixed_operators(
+        small_model(768, 2, 4, 1200), Layout(2), Formats(), [Part(6, 1, 100, "decode")]
     )
     table = operator_table(operators)
     times = {busy: clock.times(table) for busy, clock in clocks.items()}

@@ -133,7 +133,7 @@ class Clock:
 
     def times(self, steps):
         exchanged = [4.0 * (step.layout.tp - 1 + step.layout.pp - 1) for step in steps]
-        total = [1.0 * step.batch + more for step, more in zip(steps, exchanged, strict=True)]
+        total = [1.0 * step.part.batch + more for step, more in zip(steps, exchanged, strict=True)]
         return pd.DataFrame({"total": total, "communication": exchanged})
 
 

@@ -5,10 +5,11 @@ import pandas as pd
 import pytest
 
 from foretune.plan import Formats, Layout, describe_model, find_system
-from foretune.plan.cost.attention_families import (
+from foretune.plan.cost.kinds import (
     DECODE,
     MODULES,
     PREFILL,
+    SparseAttention,
     attention_modules,
     to_module_rows,
 )
@@ -54,7 +55,7 @@ def test_other_models_and_layers_that_choose_nothing_are_left_out():
 
 
 def test_the_work_of_a_decode_step_by_hand():
-    decode = MODULES[1]()
+    decode = SparseAttention(DECODE)
     problem = {"batch": 2, "heads": 16, "kv_len": 3000, "shape": "deepseek"}
     cost = decode.cost(problem, {"gemm_format": "fp8_block", "kv_format": "fp8"})
     weights = 7168 * (1536 + 512 + 64 + 128) + 1536 * (16 * 192 + 128 * 64)
@@ -65,16 +66,18 @@ def test_the_work_of_a_decode_step_by_hand():
     assert cost.dtype == "fp8"
 
 
-@pytest.mark.parametrize("family", MODULES)
-def test_work_in_columns_is_that_of_single_rows_and_grows(family):
+@pytest.mark.parametrize("kernel", MODULES)
+def test_work_in_columns_is_that_of_single_rows_and_grows(kernel):
     known = {
         "batch": [1, 4, 4], "heads": [8, 8, 64], "shape": ["glm", "deepseek", "glm"],
         "seq_len": [10, 10, 5000], "prefix_len": [0, 50, 50], "kv_len": [9, 9, 9000],
     }  # fmt: skip
     columns = {name: np.array(values) for name, values in known.items()}
-    together = family().cost(columns, {"gemm_format": "bf16"})
+    together = SparseAttention(kernel).cost(columns, {"gemm_format": "bf16"})
     for i in range(3):
-        one = family().cost({n: v[i] for n, v in known.items()}, {"gemm_format": "bf16"})
+        one = SparseAttention(kernel).cost(
+            {n: v[i] for n, v in known.items()}, {"gemm_format": "bf16"}
+        )
         assert np.asarray(together.flops)[i] == pytest.approx(one.flops)
         assert np.asarray(together.bytes_moved)[i] == pytest.approx(one.bytes_moved)
     assert together.flops[2] > together.flops[0]
@@ -100,7 +103,7 @@ def tables(tmp_path):
 
 
 def test_it_counts_where_it_was_measured_and_its_parts_elsewhere(tables):
-    step = Step(describe_model(GLM), Layout(8), FORMATS, 4, 512, 0, "prefill")
+    step = Step(describe_model(GLM), Layout(8), FORMATS, Part(4, 512, 0, "prefill"))
     here = StepTimer(OperatorTimer(find_system("h200_sxm").device, tables, "h200_sxm", "sglang"))
     measured = here.times([step]).iloc[0]
     assert measured["attention"] == pytest.approx(78 * PER_TOKEN_MS * 562, rel=1e-6)
@@ -110,7 +113,7 @@ def test_it_counts_where_it_was_measured_and_its_parts_elsewhere(tables):
     assert {"router", "experts", "sum"} <= set(names)
     there = StepTimer(OperatorTimer(find_system("h100_sxm").device, tables, "h100_sxm", "sglang"))
     assert there.operators(step) == step.operators()
-    deepseek = Step(describe_model(DEEPSEEK), Layout(8), FORMATS, 4, 512, 0, "prefill")
+    deepseek = Step(describe_model(DEEPSEEK), Layout(8), FORMATS, Part(4, 512, 0, "prefill"))
     assert here.operators(deepseek) == deepseek.operators()
 
 
@@ -119,8 +122,10 @@ def test_stages_and_whole_steps_agree(tables):
     model, layout = describe_model(GLM), Layout(8)
     stages = StageTimes(model, layout, FORMATS, clock, 8192, 8192, 64)
     ((decode, _),) = stages(StepLoad(16, 16 * 511.0))
-    whole = clock.times([Step(model, layout, FORMATS, 16, 1, 511, "decode")])["total"].iloc[0]
+    whole = clock.times([Step(model, layout, FORMATS, Part(16, 1, 511, "decode"))])["total"].iloc[0]
     assert decode == pytest.approx(whole, rel=0.05)
     ((prompt, _),) = stages(StepLoad(0, 0.0, [(4096, 0)], 1))
-    whole = clock.times([Step(model, layout, FORMATS, 1, 4096, 0, "prefill")])["total"].iloc[0]
+    whole = clock.times([Step(model, layout, FORMATS, Part(1, 4096, 0, "prefill"))])["total"].iloc[
+        0
+    ]
     assert prompt == pytest.approx(whole, rel=0.2)

@@ -8,6 +8,7 @@ import pytest
 
 from foretune.device import find_device, roofline_terms_ms
 from foretune.features.families.attention import AttentionDecode
+from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import Step, StepTimerFactory
 from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.describe.catalog import describe_model
@@ -73,7 +74,8 @@ def test_they_gain_what_their_bytes_allow(times, kind):
 def test_they_are_a_guess_of_a_step():
     model, system = describe_model("meta-llama/Llama-3.1-8B"), find_system("h100_sxm")
     steps = [
-        Step(model, Layout(), Formats(kv=kind), 64, 1, 8192, "decode") for kind in ("fp8", "nvfp4")
+        Step(model, Layout(), Formats(kv=kind), Part(64, 1, 8192, "decode"))
+        for kind in ("fp8", "nvfp4")
     ]
     clock = StepTimerFactory(None)(system, "vllm")
     eight, four = clock.times(steps)["attention"]

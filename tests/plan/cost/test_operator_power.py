@@ -59,7 +59,7 @@ def test_watts_follow_from_the_roofline_and_the_limit():
     power = OperatorPower(gpu("sm_90"), "h200_sxm", {"gemm": {"h200_sxm": FORM}})
     # 2 x 1e9 operations in 2 µs at peak; 3 x 1e6 numbers of 2 bytes in 6 µs; both in 8 µs.
     answer = power.watts(pd.DataFrame([product(1000, 1000, 1000)]), np.array([8e-3]))
-    awake = METERED_SYSTEMS["h200_sxm"].active_idle_share
+    awake = METERED_SYSTEMS["h200_sxm"][1]
     assert answer.watts == pytest.approx([500.0 * (awake + 0.6 * 0.25**2 + 0.4 * 0.75)])
     assert not answer.compute_bound[0]
     assert answer.measured[0]
@@ -76,8 +76,8 @@ def test_the_nearest_measured_gpus_stand_in():
 
     used = np.array([[0.25, 0.75]])
     hopper, blackwell = (
-        METERED_SYSTEMS["h200_sxm"].active_idle_share,
-        METERED_SYSTEMS["b200_sxm"].active_idle_share,
+        METERED_SYSTEMS["h200_sxm"][1],
+        METERED_SYSTEMS["b200_sxm"][1],
     )
     both = (hopper + blackwell) / 2
     assert shares("sm_90", "h100_sxm") == pytest.approx(FORM.share(used, hopper)[0])
@@ -90,7 +90,7 @@ def test_more_computing_per_byte_is_bound_by_computing():
     rows = pd.DataFrame([product(8192, 8192, 8192), product(1, 8192, 8192)])
     answer = OperatorPower(H200.device, "h200_sxm").watts(rows, np.array([1.5, 0.03]))
     assert answer.compute_bound.tolist() == [True, False]
-    assert answer.watts[0] > answer.watts[1] > METERED_SYSTEMS["h200_sxm"].active_idle_share * 700
+    assert answer.watts[0] > answer.watts[1] > METERED_SYSTEMS["h200_sxm"][1] * 700
 
 
 def test_kernels_nobody_metered_take_another_form_and_say_so():
@@ -122,7 +122,10 @@ def test_measured_powers_of_products_on_a_gpu_without_times(shared_data, tmp_pat
     wanted = {"system": "h100_sxm", "backend": "vllm", "gemm_dtype": "bfloat16"}
     filters = [(name, "==", value) for name, value in wanted.items()]
     there = pd.read_parquet(shared_data / "llm" / "gemm.parquet", filters=filters)
-    there[there["n"].isin(sorted(there["n"].unique())[::2])].to_parquet(tmp_path / "gemm.parquet")
+    place = tmp_path / "h100_sxm" / "vllm" / "1.0"
+    place.mkdir(parents=True)
+    half = there[there["n"].isin(sorted(there["n"].unique())[::2])]
+    half.to_parquet(place / "gemm_perf.parquet")
     clock = OperatorTimer(H200.device, OperatorTables(tmp_path), "h200_sxm", "vllm", ["h100_sxm"])
     power = OperatorPower(H200.device, "h200_sxm")
     watts = power.watts(rows, clock.times(rows).ms).watts

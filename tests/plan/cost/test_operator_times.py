@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from foretune.device import find_device
-from foretune.plan.cost.tables import OperatorTables
+from foretune.plan.cost.tables import OperatorTables, default_folders
 from foretune.plan.cost.times import OperatorTimer
 
 H100, H200 = find_device("NVIDIA H100 80GB HBM3"), find_device("NVIDIA H200")
@@ -71,8 +71,6 @@ def test_what_was_not_measured_says_so(folder):
         {"kernel": "norm", "problem.rows": 8, "problem.columns": 64, "config.format": "bf16"},
     )
     assert list(answer["source"]) == ["interpolated", "predicted", "predicted", "roofline"]
-    assert (answer["low"] < answer["ms"]).all()
-    assert (answer["high"] > answer["ms"]).all()
 
 
 def test_another_engines_measurements_of_the_format_stand_in(folder):
@@ -164,9 +162,9 @@ def test_a_system_nobody_measured_borrows_the_efficiency_of_another(folder):
     assert there["ms"][0] < here["ms"][0]  # reads weights with more bandwidth
 
 
-@pytest.mark.shared_data
-def test_shapes_left_out_of_a_real_table(shared_data):
-    tables = OperatorTables(shared_data / "llm")
+@pytest.mark.skipif(not default_folders(), reason="no measured operators")
+def test_shapes_left_out_of_a_real_table():
+    tables = OperatorTables(*default_folders())
     rows = tables.rows("gemm", "h100_sxm", "trtllm")
     rows = rows[rows["config.format"] == "fp8"]
     rows = rows[rows["problem.N"] <= 1024]
@@ -176,8 +174,6 @@ def test_shapes_left_out_of_a_real_table(shared_data):
     times = clock.times(rows[out].drop(columns=["time_ms"]))
     error = np.abs(times.ms / rows["time_ms"][out] - 1.0)
     assert np.median(error) < 0.04
-    inside = (times.low <= rows["time_ms"][out]) & (rows["time_ms"][out] <= times.high)
-    assert inside.mean() > 0.8
 
 
 class _One(OperatorTables):
@@ -236,5 +232,4 @@ def test_a_state_is_updated_as_fast_as_that_of_another_kind(tmp_path):
     )
     assert (own["source"], own["ms"]) == ("measured", pytest.approx(0.01 + 0.02 * 64))
     assert (borrowed["source"], borrowed["ms"]) == ("predicted", pytest.approx(own["ms"]))
-    assert borrowed["high"] > own["high"]
     assert convolution["source"] == "roofline"

@@ -13,8 +13,8 @@ from foretune.device import find_device
 from foretune.features.families.gemm import Gemm
 from foretune.features.families.moe import Moe
 from foretune.plan import Formats, Layout, describe_model
-from foretune.plan.cost.attention_families import Mamba2
-from foretune.plan.cost.decoder import mixed_operators, step_operators
+from foretune.plan.cost.decoder import mixed_operators
+from foretune.plan.cost.kinds import Recurrent
 from foretune.plan.cost.memory import request_bytes
 from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import operator_table
@@ -31,7 +31,7 @@ def named(operators, name):
 
 
 def test_decoding_by_hand(small):
-    found = step_operators(small, Layout(2), Formats("fp8", kv="fp8"), 5, 1, 30, "decode")
+    found = mixed_operators(small, Layout(2), Formats("fp8", kv="fp8"), [Part(5, 1, 30, "decode")])
     qkv = named(found, "qkv")
     # Two of four heads and one of two key heads, 16 wide each.
     assert qkv.problem == {"M": 5, "N": 2 * 16 + 2 * 16, "K": 64}
@@ -55,7 +55,7 @@ def test_decoding_by_hand(small):
 
 def test_reading_prompts_by_hand(small):
     windowed = replace(small, sliding_window=8, windowed_layers=1)
-    found = step_operators(windowed, Layout(), Formats(), 3, 20, 12, "prefill")
+    found = mixed_operators(windowed, Layout(), Formats(), [Part(3, 20, 12, "prefill")])
     seen = [o for o in found if o.kernel == "attention_prefill"]
     assert [(o.count, o.problem["window"]) for o in seen] == [(1, 0), (1, 8)]
     shape = {"batch": 3, "seq_len": 20, "prefix_len": 12, "heads": 4, "kv_heads": 2, "head_dim": 16}
@@ -67,7 +67,9 @@ def test_reading_prompts_by_hand(small):
 
 def test_experts_by_hand(sparse):
     formats = Formats("fp8", moe="nvfp4")
-    found = step_operators(sparse, Layout(4, moe_tp=2, moe_ep=2), formats, 6, 1, 9, "decode")
+    found = mixed_operators(
+        sparse, Layout(4, moe_tp=2, moe_ep=2), formats, [Part(6, 1, 9, "decode")]
+    )
     experts = named(found, "experts")
     assert experts.problem == {"tokens": 6, "hidden": 64, "intermediate": 32, "top_k": 2,
                                "experts": 4, "distribution": "power_law_1.2"}  # fmt: skip
@@ -76,7 +78,7 @@ def test_experts_by_hand(sparse):
     assert named(found, "shared_up").problem == {"M": 6, "N": 16, "K": 64}
     assert named(found, "sum").count == 2 + 1 + 1  # attention, the dense MLP, the experts
     gathered = Layout(2, dp=2, moe_tp=2, moe_ep=2)
-    found = step_operators(sparse, gathered, formats, 6, 1, 9, "decode")
+    found = mixed_operators(sparse, gathered, formats, [Part(6, 1, 9, "decode")])
     assert named(found, "experts").problem["tokens"] == 12
     assert named(found, "dispatch").kernel == "all_gather"
     # On the way to the experts in their four bits and scales, back in sixteen.
@@ -87,7 +89,7 @@ def test_experts_by_hand(sparse):
 
 
 def test_few_experts_per_token_are_sent_to_where_they_are(sparse):
-    found = step_operators(sparse, Layout(dp=4, moe_ep=4), Formats(), 6, 1, 9, "decode")
+    found = mixed_operators(sparse, Layout(dp=4, moe_ep=4), Formats(), [Part(6, 1, 9, "decode")])
     assert named(found, "dispatch").kernel == named(found, "combine").kernel == "all_to_all"
     assert named(found, "dispatch").problem == {"message_bytes": 2 * 6 * 64 * 2, "devices": 4}
 
@@ -96,14 +98,14 @@ def test_plain_experts_in_a_narrower_space(sparse):
     narrow = replace(sparse, expert_hidden=16, expert_matrices=2)
     gone = 3 * 64 * 32 * 4 - 2 * 16 * 32 * 4 + 64 * 32  # routed ones, and a matrix of the shared
     assert narrow.parameters() == sparse.parameters() - gone + 2 * 64 * 16
-    found = step_operators(narrow, Layout(dp=4, moe_ep=4), Formats(), 6, 1, 9, "decode")
+    found = mixed_operators(narrow, Layout(dp=4, moe_ep=4), Formats(), [Part(6, 1, 9, "decode")])
     assert named(found, "experts").problem["hidden"] == 16
     assert named(found, "experts").config["experts"] == "plain"
     assert named(found, "experts_in").problem == {"M": 6, "N": 16, "K": 64}
     assert named(found, "experts_out").problem == {"M": 6, "N": 64, "K": 16}
     assert named(found, "dispatch").problem["message_bytes"] == 2 * 6 * 16 * 2
     gated = replace(narrow, expert_matrices=3)
-    both = [named(step_operators(m, Layout(), Formats(), 6, 1, 9, "decode"), "experts")
+    both = [named(mixed_operators(m, Layout(), Formats(), [Part(6, 1, 9, "decode")]), "experts")
             for m in (gated, narrow)]  # fmt: skip
     clock = OperatorTimer(find_device("NVIDIA H100 80GB HBM3"), None, "")
     full, less = clock.times(operator_table(both)).bound_ms
@@ -114,7 +116,7 @@ def test_heads_that_differ_between_layers(small):
     mixed = replace(
         small, value_dim=8, sliding_window=4, windowed_layers=1, windowed=Heads(8, 4, 8, 8, True)
     )
-    found = step_operators(mixed, Layout(), Formats(), 3, 1, 9, "decode")
+    found = mixed_operators(mixed, Layout(), Formats(), [Part(3, 1, 9, "decode")])
     qkv = [o.problem["N"] for o in found if o.name == "qkv"]
     assert qkv == [4 * 16 + 2 * (16 + 8), 8 * 8 + 4 * 8]
     seen = [o.problem for o in found if o.name == "attention"]
@@ -128,31 +130,33 @@ def test_layers_of_one_part_each(small):
     state = LinearAttention(1, 2, 8, 4, 8, 4, "mamba2")
     mixed = replace(small, layers=3, linear=state, without_attention=1, without_mlp=2)
     assert (mixed.softmax_layers, mixed.mlp_layers, mixed.norms) == (1, 1, 4)
-    found = step_operators(mixed, Layout(2), Formats(), 3, 1, 9, "decode")
+    found = mixed_operators(mixed, Layout(2), Formats(), [Part(3, 1, 9, "decode")])
     assert named(found, "sum").count == 3
     # Of four heads: values twice, keys and queries of two groups, and a decay of each head.
     assert named(found, "linear_in").problem["N"] == (2 * 32 + 2 * 16 + 4) / 2
     update = named(found, "recurrence")
     assert (update.kernel, update.count, update.problem["num_v_heads"]) == ("mamba2", 1, 2)
     by_hand = 2 * (4 * 16 * 8) * 3 + 2 * 2 * 3 * (2 * 8 + 16)  # states of 32 bits, rows of 16
-    assert Mamba2().cost(update.problem, {}).bytes_moved == by_hand
+    assert Recurrent("mamba2").cost(update.problem, {}).bytes_moved == by_hand
 
 
 def test_gates_per_channel_are_compressed(small):
     delta = LinearAttention(2, 4, 16, 4, 16, 4, "kda", gate_rank=16)
-    found = step_operators(replace(small, linear=delta), Layout(2), Formats(), 3, 1, 9, "decode")
+    found = mixed_operators(
+        replace(small, linear=delta), Layout(2), Formats(), [Part(3, 1, 9, "decode")]
+    )
     assert named(found, "linear_in").problem["N"] == (4 * 64 + 4) / 2 + 16
     assert named(found, "linear_gate").problem == {"M": 3, "N": 32, "K": 16}
 
 
 def test_blocks_are_chosen_in_some_layers(small):
     sparse = replace(small, index=Indexer(2, 8, top_k=4, layers=1, block=2))
-    found = step_operators(sparse, Layout(), Formats(), 3, 1, 9, "decode")
+    found = mixed_operators(sparse, Layout(), Formats(), [Part(3, 1, 9, "decode")])
     seen = [(o.count, o.problem["kv_len"]) for o in found if o.name == "attention"]
     assert seen == [(1, 10), (1, 4)]
     assert named(found, "index_query").count == 1
     assert named(found, "index_key").problem["N"] == 8
-    read = step_operators(sparse, Layout(), Formats(), 4, 64, 0, "prefill")
+    read = mixed_operators(sparse, Layout(), Formats(), [Part(4, 64, 0, "prefill")])
     some = [o.problem for o in read if o.name == "attention"]
     assert [(p["batch"], p["seq_len"]) for p in some] == [(4, 64), (4 * 64 // 8, 8)]
 
@@ -161,7 +165,7 @@ def test_compressed_keys(small):
     """A window of 4 keys; beyond, one layer of 8 tokens per key, one of 4 whose keys are chosen."""
     shape = CompressedAttention(32, 2, 16, 4, ((4, 1), (8, 1)), residual_streams=4)
     model = replace(small, kv_heads=1, compressed=shape, index=Indexer(2, 8, 3, 1))
-    found = step_operators(model, Layout(2), Formats(), 5, 1, 63, "decode")
+    found = mixed_operators(model, Layout(2), Formats(), [Part(5, 1, 63, "decode")])
     seen = [(o.kernel, o.problem["kv_len"]) for o in found if o.name == "attention"]
     assert seen == [("mla_decode", 4 + 3), ("mla_decode", 4 + 8)]
     assert named(found, "index_scores").problem["kv_len"] == 16
@@ -179,13 +183,13 @@ def test_compressed_keys(small):
     each = 2 * (4 + 64 / 4) * 16 + 64 / 4 * (8 + 8 * 4 / 128) + 2 * 4 * 2 * 4 * (16 + 8)
     each += 2 * (4 + 64 / 8) * 16 + 2 * 8 * 4 * 16
     assert request_bytes(model, Layout(2), Formats(), 64) == each
-    read = step_operators(model, Layout(), Formats(), 4, 256, 0, "prefill")
+    read = mixed_operators(model, Layout(), Formats(), [Part(4, 256, 0, "prefill")])
     sizes = [(o.problem["batch"], o.problem["seq_len"]) for o in read if o.name == "attention"]
     assert sizes == [(round(4 * 256 / 14), 14), (round(4 * 256 / 40), 40)]
 
 
 def test_stages_send_on_what_they_computed(small):
-    found = step_operators(small, Layout(pp=2), Formats(), 6, 1, 9, "decode")
+    found = mixed_operators(small, Layout(pp=2), Formats(), [Part(6, 1, 9, "decode")])
     stage = named(found, "stage")
     assert (stage.kernel, stage.count) == ("send_recv", 1)
     assert stage.problem == {"message_bytes": 6 * 64 * 2, "devices": 2}
@@ -204,24 +208,31 @@ def test_a_mixed_step(small):
 
 
 def test_several_tokens_per_decode_step_read_the_cache_once(small):
-    one = named(step_operators(small, Layout(), Formats(), 4, 1, 30, "decode"), "attention")
-    two = named(step_operators(small, Layout(), Formats(), 4, 2, 29, "decode"), "attention")
+    one = named(
+        mixed_operators(small, Layout(), Formats(), [Part(4, 1, 30, "decode")]), "attention"
+    )
+    two = named(
+        mixed_operators(small, Layout(), Formats(), [Part(4, 2, 29, "decode")]), "attention"
+    )
     assert two.problem == {**one.problem, "heads": 8}
 
 
 def test_sparse_attention_sees_the_chosen_keys():
     model = describe_model("zai-org/GLM-5")
     assert model.index == Indexer(32, 128, 2048)
-    found = step_operators(model, Layout(8, moe_ep=8), Formats("fp8_block"), 4, 1, 9999, "decode")
+    found = mixed_operators(
+        model, Layout(8, moe_ep=8), Formats("fp8_block"), [Part(4, 1, 9999, "decode")]
+    )
     assert named(found, "attention").problem["kv_len"] == 2048
     scores = named(found, "index_scores")
     assert scores.problem == {"batch": 4, "kv_len": 10_000, "heads": 32, "kv_heads": 1,
                               "head_dim": 128, "window": 0}  # fmt: skip
     assert scores.count == 78 / 2
-    short = step_operators(model, Layout(8, moe_ep=8), Formats(), 2, 1024, 0, "prefill")
+    short = mixed_operators(model, Layout(8, moe_ep=8), Formats(), [Part(2, 1024, 0, "prefill")])
     assert named(short, "attention").problem["seq_len"] == 1024
-    long = named(step_operators(model, Layout(8, moe_ep=8), Formats(), 2, 16384, 0, "prefill"),
-                 "attention").problem  # fmt: skip
+    part = Part(2, 16384, 0, "prefill")
+    found = mixed_operators(model, Layout(8, moe_ep=8), Formats(), [part])
+    long = named(found, "attention").problem
     assert long["batch"] * long["seq_len"] == 2 * 16384
     assert long["seq_len"] / 2 == 2048  # keys that a query sees on average
 
@@ -231,7 +242,7 @@ def test_a_token_passes_every_active_weight_once(name):
     model = describe_model(name)
     tokens = 1024  # enough for every expert to get some
     work = 0.0
-    for o in step_operators(model, Layout(), Formats(), tokens, 1, 100, "decode"):
+    for o in mixed_operators(model, Layout(), Formats(), [Part(tokens, 1, 100, "decode")]):
         if o.kernel == "gemm":
             work += o.count * float(Gemm().cost(o.problem, o.config).flops) / 2
         elif o.kernel == "moe":
@@ -255,7 +266,9 @@ def test_operators_are_possible_runs(name, gpus, batch, context):
     model = describe_model(name)
     for layout in legal_layouts(model, gpus):
         for phase, new in (("prefill", 16), ("decode", 1)):
-            for o in step_operators(model, layout, Formats("fp8"), batch, new, context, phase):
+            for o in mixed_operators(
+                model, layout, Formats("fp8"), [Part(batch, new, context, phase)]
+            ):
                 assert o.count > 0
                 sizes = [v for k, v in o.problem.items() if k not in ("prefix_len", "window")]
                 assert all(isinstance(v, str) or v > 0 for v in sizes), o
@@ -297,8 +310,8 @@ def test_columns_are_those_of_measured_tables(shared_data, tmp_path, table, kern
     for name in ("Qwen/Qwen3.5-397B-A17B", "deepseek-ai/DeepSeek-V3"):
         for layout in (Layout(8, moe_ep=8), Layout(4, dp=2, moe_tp=8), Layout(dp=16, moe_ep=16)):
             for phase, new in (("prefill", 64), ("decode", 1)):
-                found = step_operators(
-                    describe_model(name), layout, Formats("fp8"), 4, new, 0, phase
+                found = mixed_operators(
+                    describe_model(name), layout, Formats("fp8"), [Part(4, new, 0, phase)]
                 )
                 for o in (o for o in found if o.kernel == kernel):
                     asked |= {f"problem.{c}" for c in o.problem}

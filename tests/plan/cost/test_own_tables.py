@@ -14,6 +14,7 @@ from foretune.errors import RunTableError, UsageError
 from foretune.measurement import Measurement, Status
 from foretune.plan import Formats, Layout, System
 from foretune.plan.cost import tables as operator_tables
+from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import Step, StepTimerFactory
 from foretune.plan.cost.tables import (
     MAX_COVERED_DISTANCE,
@@ -105,7 +106,7 @@ def test_a_device_nobody_knows_is_planned_from_its_own_and_borrows_the_rest(
     answer = ask(clock, product(1), product(1) | {"config.format": "fp8"})
     assert answer["ms"][0] == pytest.approx(0.7)
     assert list(answer["source"]) == ["measured", "predicted"]
-    step = Step(small, Layout(), Formats(), 1, 1, 100, "decode")
+    step = Step(small, Layout(), Formats(), Part(1, 1, 100, "decode"))
     system = System.from_device(MINE)
     assert StepTimerFactory(tables)(system, "vllm").times([step])["total"][0] > 0
 

@@ -5,6 +5,7 @@ import pytest
 
 from foretune.device import Device
 from foretune.plan import Formats, Layout, find_system
+from foretune.plan.cost.operator import Part
 from foretune.plan.cost.power import OperatorPower
 from foretune.plan.cost.steps import Step, StepTimer, operator_table
 from foretune.plan.cost.times import OperatorTimer
@@ -15,7 +16,7 @@ def clock(name: str) -> OperatorTimer:
 
 
 def decode(model, batch: int = 4) -> Step:
-    return Step(model, Layout(2), Formats(), batch, 1, 100, "decode")
+    return Step(model, Layout(2), Formats(), Part(batch, 1, 100, "decode"))
 
 
 def test_energy_is_power_times_time(small):
@@ -54,8 +55,8 @@ def test_without_a_limit_times_are_answered_alone(small):
 
 def test_long_prompts_are_bound_by_computing_and_single_tokens_by_memory(small):
     steps = [
-        Step(small, Layout(), Formats(), 64, 4096, 0, "prefill"),
-        Step(small, Layout(), Formats(), 1, 1, 100, "decode"),
+        Step(small, Layout(), Formats(), Part(64, 4096, 0, "prefill")),
+        Step(small, Layout(), Formats(), Part(1, 1, 100, "decode")),
     ]
     bound = StepTimer(clock("h200_sxm")).times(steps)["compute_bound"]
     assert 0.0 <= bound[1] < bound[0] <= 1.0

@@ -3,6 +3,7 @@
 import pytest
 
 from foretune.plan import describe_model, find_system
+from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import Step, StepTimerFactory
 from foretune.plan.describe.formats import Formats
 from foretune.plan.describe.layout import Layout
@@ -24,7 +25,7 @@ def test_stages_add_up_to_the_step(clock, name, batch, new, context):
     layout = layout if model.is_moe else Layout(8)
     times = StageTimes(model, layout, FORMATS, clock, 8192, 4096, 256)
     phase = "decode" if new == 1 else "prefill"
-    step = Step(model, layout, FORMATS, batch, new, context, phase)
+    step = Step(model, layout, FORMATS, Part(batch, new, context, phase))
     if phase == "decode":
         load = StepLoad(batch, batch * context)
     else:

@@ -11,8 +11,8 @@ from foretune.errors import UsageError
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
 from foretune.plan.cost.memory import max_requests
 from foretune.plan.cost.steps import StepTimerFactory
-from foretune.plan.serve.at_rate import IDENTITY, load_curve
 from foretune.plan.serve.deployments.analytic import prompt_ms
+from foretune.plan.serve.requirements import IDENTITY, LoadCurve
 
 MODEL, SYSTEM = "meta-llama/Llama-3.1-70B", "h100_sxm"
 LOAD = Workload(2048, 256)
@@ -133,7 +133,7 @@ def test_at_a_rate_fewer_replicas_would_not_keep_to_the_wish():
     best = planned(requirements=requirements, rate=3.0, formats=[Formats("fp8")]).best
     every = planned(requirements=requirements, formats=[Formats("fp8")])
     loads = every.candidates[(every.candidates[IDENTITY] == best[IDENTITY]).all(axis=1)]
-    curve = load_curve(loads, LOAD.osl, requirements)
+    curve = LoadCurve(loads, LOAD.osl, requirements)
     if best["replicas"] > 1:
         fewer = curve.at(3.0 / (best["replicas"] - 1))
         assert fewer is None or fewer.goodput_share < 0.9 or fewer.tpot_ms > 25.0

@@ -11,11 +11,10 @@ from foretune.errors import UsageError
 from foretune.plan import Formats, Workload, describe_model, find_system
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.describe.layout import Layout
-from foretune.plan.engine.requests import Requests
-from foretune.plan.serve.candidates import Candidate
+from foretune.plan.engine.simulator import Requests
+from foretune.plan.serve.candidates import Candidate, predict
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import launch_commands
-from foretune.plan.serve.prediction import predict
 from foretune.plan.serve.requirements import Requirements
 from foretune.plan.serve.simulation import SimulationResult, choose_step_tokens, simulate
 

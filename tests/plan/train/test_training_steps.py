@@ -11,13 +11,6 @@ from foretune.plan import describe_model, find_system
 from foretune.plan.cost.memory import GIB
 from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import OperatorTables, default_folders
-from foretune.plan.train.exchanges import (
-    HOP_MS,
-    Exchange,
-    layer_exchanges,
-    replica_exchanges,
-    stage_exchange,
-)
 from foretune.plan.train.recipe import (
     Recipe,
     TrainingLayout,
@@ -30,11 +23,18 @@ from foretune.plan.train.step import (
     _optimizer_ms,
     hardware_flops,
     model_flops,
-    pipeline_time,
+    pipeline_idle_ms,
     predict_steps,
 )
 from foretune.plan.train.training_memory import StageParameters
-from foretune.plan.train.training_operators import micro_batch_operators
+from foretune.plan.train.training_operators import (
+    HOP_MS,
+    Exchange,
+    layer_exchanges,
+    micro_batch_operators,
+    replica_exchanges,
+    stage_exchange,
+)
 from foretune.plan.train.training_planner import BACKEND
 
 H100 = find_system("h100_sxm")
@@ -47,20 +47,17 @@ def steps(model, recipes, task, system=H100, calibration=None):
 
 
 def test_a_bubble_of_equal_stages():
-    time = pipeline_time([2.0] * 4, 8)
-    assert time.total == 2.0 * (8 + 3)
-    assert time.idle / (2.0 * 8) == pytest.approx(3 / 8)
-    chunked = pipeline_time([2.0] * 4, 8, chunks=3)
-    assert chunked.idle / 16.0 == pytest.approx(3 / 24)
-    assert pipeline_time([5.0], 7).idle == 0
+    assert pipeline_idle_ms([2.0] * 4, 8) == 2.0 * 3
+    assert pipeline_idle_ms([2.0] * 4, 8, chunks=3) / 16.0 == pytest.approx(3 / 24)
+    assert pipeline_idle_ms([5.0], 7) == 0
 
 
 def test_weights_gradients_fill_the_bubble():
     """Qi et al., table 2: passes of 1, 1.5 and 0.5 wait (p - 1)(f + b - w), less w with 2x."""
-    whole = pipeline_time([3.0] * 4, 8).idle
-    once, twice = (pipeline_time([3.0] * 4, 8, filling=n * 0.5).idle for n in (2, 3))
+    whole = pipeline_idle_ms([3.0] * 4, 8)
+    once, twice = (pipeline_idle_ms([3.0] * 4, 8, filling=n * 0.5) for n in (2, 3))
     assert (whole, once, twice) == (9.0, 3 * (1 + 1.5 - 0.5), 3 * (1 + 1.5 - 2 * 0.5))
-    assert pipeline_time([3.0] * 4, 8, filling=5.0).idle == 0
+    assert pipeline_idle_ms([3.0] * 4, 8, filling=5.0) == 0
 
 
 def test_zero_bubble_is_faster_and_nothing_else():
@@ -85,11 +82,8 @@ def test_stages_with_tables_have_fewer_layers():
 def test_experts_are_looked_up_within_the_tables():
     model = describe_model("Qwen/Qwen3-235B-A22B")
     recipe = Recipe(TrainingLayout(dp=64, ep=32), micro_batch=4)
-    (op,) = [
-        op
-        for op in micro_batch_operators(model, recipe, TrainingTask(256, 4096)).forward.items
-        if op.kernel == "moe"
-    ]
+    forward = micro_batch_operators(model, recipe, TrainingTask(256, 4096)).forward
+    (op,) = [op for op in forward if op.kernel == "moe"]
     assert op.problem["tokens"] == 16384
     assert op.problem["experts"] >= 2 * op.problem["top_k"]
     # A rank has the same tokens and experts as if all exchanged theirs.
@@ -98,9 +92,7 @@ def test_experts_are_looked_up_within_the_tables():
 
 
 def test_a_slow_stage_sets_the_pace():
-    time = pipeline_time([2.0, 3.0], 10)
-    assert time.total == 10 * 3.0 + 2.0
-    assert time.idle == time.total - 10 * 2.5
+    assert pipeline_idle_ms([2.0, 3.0], 10) == 10 * 3.0 + 2.0 - 10 * 2.5
 
 
 def test_operations_as_published(gpt_175b):
@@ -121,10 +113,10 @@ def test_operations_as_published(gpt_175b):
 
 def test_products_of_both_passes(small):
     found = micro_batch_operators(small, Recipe(TrainingLayout(tp=2), 3), TrainingTask(3, 10))
-    shapes = {op.name: op.problem for op in found.forward.items}
+    shapes = {op.name: op.problem for op in found.forward}
     assert shapes["mlp_up"] == {"M": 30, "N": 128, "K": 64}
     assert shapes["norm"]["rows"] == 15  # sequence-parallel
-    back = {op.name: op for op in found.backward.items}
+    back = {op.name: op for op in found.backward}
     assert back["mlp_up_input"].problem == {"M": 30, "N": 64, "K": 128}
     assert back["mlp_up_weight"].problem == {"M": 128, "N": 64, "K": 30}
     assert back["mlp_up_input"].count == 2
@@ -132,26 +124,26 @@ def test_products_of_both_passes(small):
     work = [
         sum(2 * o.problem["M"] * o.problem["N"] * o.problem["K"] * o.count
             for o in items if o.kernel == "gemm")
-        for items in (found.forward.items, found.backward.items)
+        for items in (found.forward, found.backward)
     ]  # fmt: skip
     assert work[1] == 2 * work[0]
-    assert {op.name for op in found.recomputed.items} == {"norm", "activation"}
+    assert {op.name for op in found.recomputed} == {"norm", "activation"}
 
 
 def test_unfused_attention_computes_all_scores(gpt_22b):
     task = TrainingTask(4, 2048, attention="unfused")
     found = micro_batch_operators(gpt_22b, Recipe(TrainingLayout(tp=8), 4), task)
-    names = {op.name: op for op in found.forward.items}
+    names = {op.name: op for op in found.forward}
     assert names["scores"].problem == {"M": 4 * 8 * 2048, "N": 2048, "K": 96}
     assert names["weighted"].problem == {"M": 4 * 8 * 2048, "N": 96, "K": 2048}
-    assert {op.name for op in found.recomputed.items} == {"scores", "softmax", "weighted"}
+    assert {op.name for op in found.recomputed} == {"scores", "softmax", "weighted"}
     assert "attention" not in names
 
 
 def test_pieces_of_sequences_share_the_scores():
     model, task = describe_model("Qwen/Qwen3-8B"), TrainingTask(1, 16384)
     whole, piece = (
-        {op.name: op for op in micro_batch_operators(model, recipe, task).forward.items}
+        {op.name: op for op in micro_batch_operators(model, recipe, task).forward}
         for recipe in (Recipe(), Recipe(TrainingLayout(cp=4)))
     )
     assert piece["attention"].problem == whole["attention"].problem
@@ -161,11 +153,11 @@ def test_pieces_of_sequences_share_the_scores():
 
 def test_casts_come_with_eight_bits(small):
     narrow = micro_batch_operators(small, Recipe(), TrainingTask(1, 16, "fp8"))
-    casts = [op for op in narrow.forward.items if op.name == "cast"]
-    products = [o for o in narrow.forward.items if o.config.get("format") == "fp8"]
+    casts = [op for op in narrow.forward if op.name == "cast"]
+    products = [o for o in narrow.forward if o.config.get("format") == "fp8"]
     assert len(casts) == len(products) == 4
     wide = micro_batch_operators(small, Recipe(), TrainingTask(1, 16))
-    assert not [op for op in wide.forward.items if op.name == "cast"]
+    assert not [op for op in wide.forward if op.name == "cast"]
 
 
 def test_exchanges_by_hand(small, sparse):

@@ -2,18 +2,17 @@
 
 import math
 
-import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretune.plan.serve.at_rate import MIN_GOODPUT_SHARE, LoadCurve
-from foretune.plan.serve.requirements import Requirements
+from foretune.plan.serve.requirements import MIN_GOODPUT_SHARE, LoadCurve, Requirements
 
 
 def curve(in_flight, ttft_ms, tpot_ms, osl=11, requirements=None):
-    arrays = (np.array(values, dtype=float) for values in (in_flight, ttft_ms, tpot_ms))
-    return LoadCurve(*arrays, osl, requirements or Requirements())
+    loads = pd.DataFrame({"batch": in_flight, "ttft_ms": ttft_ms, "tpot_ms": tpot_ms})
+    return LoadCurve(loads, osl, requirements or Requirements())
 
 
 def test_one_place_is_the_queue_of_a_single_server():

@@ -9,10 +9,9 @@ import pytest
 from foretune.errors import RunTableError, UsageError
 from foretune.plan import Formats, Layout, Workload, describe_model, find_system
 from foretune.plan.cost.steps import StepTimerFactory
-from foretune.plan.serve.deployments.analytic import analytic_times
-from foretune.plan.serve.deployments.calibration import Calibration, read_calibration
+from foretune.plan.serve.deployments.analytic import analytic_times, formula_latencies
+from foretune.plan.serve.deployments.correction import Calibration, read_calibration
 from foretune.plan.serve.deployments.deployment import Deployment
-from foretune.plan.serve.deployments.serving import formula_latencies
 
 MODEL, SYSTEM = describe_model("meta-llama/Llama-3.1-8B"), find_system("h100_sxm")
 CLOCKS = StepTimerFactory(None)
@@ -45,7 +44,7 @@ def factors(calibration, deployments):
 
 def test_lines_shift_what_is_like_them(tmp_path):
     found = read(tmp_path, [line(n) for n in (1, 8, 32)])
-    assert found.lines == 3
+    assert list(found.processes) == ["tpot_ms"]
     near, far = factors(found, [deployment(16), deployment(16, Layout(8), 8192)])["tpot_ms"]
     assert 1.15 < near < 1.3
     assert 1.0 < far < near

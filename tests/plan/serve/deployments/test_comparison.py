@@ -4,11 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from foretune.plan.serve.deployments.correction import (
-    log_metric,
-    pairwise_better,
-    probability_better,
-)
+from foretune.plan.serve.deployments.correction import log_metric, pairwise_better
 
 
 class Fixed:
@@ -25,6 +21,10 @@ class Fixed:
         return {"tpot_ms": self.covariance, "ttft_ms": self.covariance}
 
 
+def better(correction, rows, metric="tokens_per_s"):
+    return pairwise_better(*log_metric(correction, rows, metric))[0, 1]
+
+
 def rows(count, osl=1.0, gpus=1.0):
     return pd.DataFrame(
         {"osl": [osl] * count, "concurrency": [8.0] * count, "gpus": [gpus] * count}
@@ -35,7 +35,7 @@ def test_errors_that_are_shared_cancel():
     apart = Fixed([10.0, 11.0], [1.0, 1.0], [[0.04, 0.0], [0.0, 0.04]])
     alike = Fixed([10.0, 11.0], [1.0, 1.0], [[0.04, 0.0396], [0.0396, 0.04]])
     # log(11/10) = 0.0953 is 0.337 and 3.37 scales of the difference; t with 3 degrees of freedom
-    said = [probability_better(c, rows(2), 0, "tpot_ms")[1] for c in (apart, alike)]
+    said = [better(c, rows(2), "tpot_ms") for c in (apart, alike)]
     assert said == pytest.approx([0.6208, 0.97829], abs=1e-3)
 
 
@@ -56,5 +56,5 @@ def test_throughput_weighs_errors_by_shares_of_a_request():
 def test_fewer_gpus_for_the_same_latencies_are_better():
     two = pd.concat([rows(1, 10.0, 1.0), rows(1, 10.0, 2.0)], ignore_index=True)
     same = Fixed([10.0, 10.0], [50.0, 50.0], np.eye(2) * 0.01)
-    assert probability_better(same, two, 0)[1] > 0.99
-    assert probability_better(same, two, 0, "ttft_ms")[1] == pytest.approx(0.5)
+    assert better(same, two) > 0.99
+    assert better(same, two, "ttft_ms") == pytest.approx(0.5)

@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from foretune.errors import ForetuneError, MissingExtra, PredictorError
+from foretune.errors import ForetuneError, MissingExtra
 from foretune.plan.serve.deployments import correction
 from foretune.plan.serve.deployments.correction import PUBLISHED, fit_or_load_correction
 
@@ -45,18 +45,9 @@ def test_another_table_is_learned_anew(table):
     assert [line.split()[2] for line in said] == ["10", "9"]
 
 
-def test_what_was_saved_is_read(table, tmp_path):
-    path = tmp_path / "mine.json"
-    fit_or_load_correction(str(table)).save(path)
-    assert fit_or_load_correction(str(path)).known_models
-
-
-def test_wrong_files_are_refused(table, tmp_path):
-    (tmp_path / "wrong.json").write_text("{}")
-    with pytest.raises(PredictorError, match="is not a latency correction"):
-        fit_or_load_correction(str(tmp_path / "wrong.json"))
+def test_a_table_that_is_not_there_is_named():
     with pytest.raises(ForetuneError, match=r"absent\.csv"):
-        fit_or_load_correction(str(tmp_path / "absent.csv"))
+        fit_or_load_correction("absent.csv")
 
 
 def test_published_deployments_need_the_package(monkeypatch):

@@ -5,16 +5,17 @@ import pandas as pd
 import pytest
 
 from foretune.plan import Formats, Layout, Workload, find_system
+from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import PARTS, Step, StepTimer, StepTimerFactory, operator_table
 from foretune.plan.cost.times import OperatorTimer
-from foretune.plan.serve.deployments.analytic import analytic_times
-from foretune.plan.serve.deployments.correction import TARGETS, LatencyPredictor
-from foretune.plan.serve.deployments.deployment import Deployment, Pools
-from foretune.plan.serve.deployments.serving import (
+from foretune.plan.serve.deployments.analytic import (
+    analytic_times,
     formula_latencies,
     memory_wait_ms,
     tokens_per_s,
 )
+from foretune.plan.serve.deployments.correction import TARGETS, LatencyPredictor
+from foretune.plan.serve.deployments.deployment import Deployment, Pools
 
 H100 = find_system("h100_sxm")
 CLOCKS = StepTimerFactory(None)
@@ -27,7 +28,7 @@ def deploy(model, concurrency=8.0, tp=1, isl=512, osl=64, backend="vllm", **more
 
 
 def test_a_step_is_the_sum_of_its_operators(small):
-    step = Step(small, Layout(2), Formats(), 4, 1, 100, "decode")
+    step = Step(small, Layout(2), Formats(), Part(4, 1, 100, "decode"))
     operators = step.operators()
     clock = OperatorTimer(H100.device, None, "h100_sxm")
     each = clock.times(operator_table(operators)).ms
@@ -41,7 +42,9 @@ def test_a_step_is_the_sum_of_its_operators(small):
 
 def test_steps_do_not_depend_on_what_was_asked_before(small, sparse):
     steps = [
-        Step(m, Layout(), Formats(), b, 1, 64, "decode") for m in (small, sparse) for b in (1, 9)
+        Step(m, Layout(), Formats(), Part(b, 1, 64, "decode"))
+        for m in (small, sparse)
+        for b in (1, 9)
     ]
     clock = StepTimer(OperatorTimer(H100.device, None, "h100_sxm"))
     first = clock.times(steps[:1])
