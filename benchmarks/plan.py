@@ -30,7 +30,7 @@ from foretune.plan.cost.steps import StepTimerFactory
 from foretune.plan.cost.tables import find_tables
 from foretune.plan.serve.deployments.analytic import analytic_times, formula_latencies
 from foretune.plan.serve.deployments.correction import LatencyPredictor
-from foretune.plan.serve.deployments.measured import (
+from foretune.plan.serve.deployments.deployment import (
     MeasuredDeployments,
     read_measured_deployments,
 )

@@ -21,10 +21,16 @@ from foretune.plan.cost.operator import (
     gemm,
     rowwise,
 )
-from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.description import (
+    CompressedAttention,
+    Heads,
+    Indexer,
+    LinearAttention,
+    Mla,
+    ModelDescription,
+)
 from foretune.plan.describe.formats import Formats, table_name
 from foretune.plan.describe.layout import Layout
-from foretune.plan.describe.parts import CompressedAttention, Heads, Indexer, LinearAttention, Mla
 from foretune.problem import Problem
 from foretune.space import Configuration
 

@@ -12,7 +12,7 @@ kernels. So plans use the piece if measured, else the parts.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import lru_cache, reduce
 from math import ceil
 from typing import Any
@@ -143,28 +143,16 @@ def to_recurrent_rows(rows: pd.DataFrame) -> pd.DataFrame:
 
 MODULES = PREFILL, DECODE = "dsa_context_module", "dsa_generation_module"
 """Kernels that are all of sparse attention in one piece."""
-MODELS = ("deepseek-ai/DeepSeek-V3.2", "zai-org/GLM-5", "zai-org/GLM-5-FP8")
-"""Models in the tables. GLM-5.2 is left out: its layers share the selection of one layer."""
+MODELS = {
+    "deepseek-ai/DeepSeek-V3.2": "deepseek",
+    "zai-org/GLM-5": "glm",
+    "zai-org/GLM-5-FP8": "glm",
+}
+"""Models in the tables -> their shape. GLM-5.2 is left out: its layers share one selection."""
 SKIP_INDEXER = "skip_indexer"
 """Marks implementations without selection of keys."""
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """Sizes of a model with sparse attention."""
-
-    hidden: int
-    query_rank: int
-    key_dim: int
-    value_dim: int
-    indexer_heads: int
-
-
-_SHAPES = {
-    "deepseek": _Shape(7168, 1536, 128, 128, 64), "glm": _Shape(6144, 2048, 192, 256, 32),
-}  # fmt: skip
-_SHAPE_NAMES = {shape: name for name, shape in _SHAPES.items()}
-_SHAPE_OF_MODEL = dict(zip(MODELS, ("deepseek", "glm", "glm"), strict=True))
+_SHAPES = {"deepseek": (7168, 1536, 128, 128, 64), "glm": (6144, 2048, 192, 256, 32)}
+"""Shape -> width, ranks of queries, widths of a head's key and value, and the indexer's heads."""
 INDEXER_DIM, TOP_K = 128, 2048
 """Elements of an indexer's key; selected keys."""
 
@@ -190,8 +178,9 @@ class SparseAttention(Family):
         batch, heads = problem["batch"], 1.0 * problem["heads"]
         tokens = batch * new
         kind = config.get("gemm_format", "bf16")
+        named = [(np.equal(problem["shape"], name), sizes) for name, sizes in _SHAPES.items()]
         hidden, queries, keys, values, scorers = (
-            _size(problem["shape"], field.name) for field in fields(_Shape)
+            sum(here * float(sizes[i]) for here, sizes in named) for i in range(5)
         )
         weights = (
             hidden * (queries + LATENT_DIM + ROPE_DIM + INDEXER_DIM)
@@ -215,7 +204,7 @@ def to_module_rows(rows: pd.DataFrame) -> pd.DataFrame:
     """Return an engine's table with the columns of `SparseAttention`, without other models."""
     rows = rows[rows["problem.model"].isin(MODELS)]
     rows = rows[~rows["config.implementation"].astype(str).str.contains(SKIP_INDEXER)]
-    shapes = rows["problem.model"].astype(str).map(_SHAPE_OF_MODEL)
+    shapes = rows["problem.model"].astype(str).map(MODELS)
     return rows.assign(**{"problem.shape": shapes}).reset_index(drop=True)
 
 
@@ -233,23 +222,18 @@ def attention_modules(
     return [_module(shape, p, heads, model.layers, formats) for p in parts]
 
 
-def _size(shapes: Any, field: str) -> Any:
-    """Return a size of a shape given by name, or of a column of names."""
-    found = [np.equal(shapes, name) * float(getattr(s, field)) for name, s in _SHAPES.items()]
-    return sum(found)
-
-
 def _shape_of(model: ModelDescription) -> str | None:
     """Return the name of a model's shape; None if it is not in the tables."""
     mla, index = model.mla, model.index
     if not mla or not index or model.compressed or model.linear:
         return None
-    shape = _Shape(model.hidden, mla.q_lora_rank, mla.qk_nope, mla.v_head, index.heads)
+    shape = (model.hidden, mla.q_lora_rank, mla.qk_nope, mla.v_head, index.heads)
     sizes = (mla.kv_lora_rank, mla.qk_rope, index.head_dim, index.top_k)
     matches = (
         sizes == (LATENT_DIM, ROPE_DIM, INDEXER_DIM, TOP_K) and model.indexed_layers == model.layers
     )
-    return _SHAPE_NAMES.get(shape) if matches else None
+    names = {known: name for name, known in _SHAPES.items()}
+    return names.get(shape) if matches else None
 
 
 @lru_cache(CACHE_SIZE)

@@ -9,7 +9,7 @@ from pathlib import Path
 from foretune.errors import MissingExtra, UnknownName, UsageError
 from foretune.operator_package import package_folder
 from foretune.plan.describe import shipped_rows
-from foretune.plan.describe.description import ModelDescription
+from foretune.plan.describe.description import Indexer, LinearAttention, Mla, ModelDescription
 from foretune.plan.describe.huggingface import (
     CONFIG_FILE,
     FORMAT_OF_SUFFIX,
@@ -20,7 +20,6 @@ from foretune.plan.describe.huggingface import (
     read_folder,
     read_json,
 )
-from foretune.plan.describe.parts import Indexer, LinearAttention, Mla
 
 _VARIANTS = {"instruct", "chat", "base", "it", "hf", "dynamic", "meta", *FORMAT_OF_SUFFIX}
 """Words in names that describe training or storage, not architecture."""

@@ -12,9 +12,14 @@ from typing import Any, NamedTuple
 from foretune import files
 from foretune.errors import UsageError
 from foretune.plan.describe import shipped_json
-from foretune.plan.describe.description import GATED_MATRICES, ModelDescription
+from foretune.plan.describe.description import (
+    GATED_MATRICES,
+    Indexer,
+    LinearAttention,
+    Mla,
+    ModelDescription,
+)
 from foretune.plan.describe.mixed_layers import mixed_layers
-from foretune.plan.describe.parts import Indexer, LinearAttention, Mla
 
 Fields = Mapping[str, Any]
 
@@ -221,13 +226,9 @@ def _windows(text: Fields) -> tuple[int, int]:
 def _mla(text: Fields, name: str) -> Mla | None:
     if not _positive_int(text, "kv_lora_rank"):
         return None
-    return Mla(
-        q_lora_rank=_positive_int(text, "q_lora_rank"),
-        kv_lora_rank=_positive_int(text, "kv_lora_rank"),
-        qk_nope=_required_int(text, name, "qk_nope_head_dim"),
-        qk_rope=_required_int(text, name, "qk_rope_head_dim"),
-        v_head=_required_int(text, name, "v_head_dim"),
-    )
+    fields = ("kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+    required = (_required_int(text, name, field) for field in fields)
+    return Mla(_positive_int(text, "q_lora_rank"), *required)
 
 
 def _linear(text: Fields, name: str) -> LinearAttention | None:
@@ -238,24 +239,17 @@ def _linear(text: Fields, name: str) -> LinearAttention | None:
         count = sum(kind == "linear_attention" for kind in kinds)
     else:
         count = layers - layers // _required_int(text, name, "full_attention_interval")
-    return LinearAttention(
-        layers=count,
-        key_heads=_required_int(text, name, "linear_num_key_heads"),
-        key_dim=_required_int(text, name, "linear_key_head_dim"),
-        value_heads=_required_int(text, name, "linear_num_value_heads"),
-        value_dim=_required_int(text, name, "linear_value_head_dim"),
-        convolution=_required_int(text, name, "linear_conv_kernel_dim"),
-    )
+    fields = ("num_key_heads", "key_head_dim", "num_value_heads", "value_head_dim",
+              "conv_kernel_dim")  # fmt: skip
+    heads = [_required_int(text, name, f"linear_{field}") for field in fields]
+    return LinearAttention(count, *heads)  # type: ignore[arg-type]  # kind has its default
 
 
 def _index(text: Fields) -> Indexer | None:
     if not _positive_int(text, "index_topk"):
         return None
-    return Indexer(
-        _positive_int(text, "index_n_heads"),
-        _positive_int(text, "index_head_dim"),
-        _positive_int(text, "index_topk"),
-    )
+    fields = ("index_n_heads", "index_head_dim", "index_topk")
+    return Indexer(*(_positive_int(text, field) for field in fields))
 
 
 def _tied(text: Fields, config: Fields) -> bool:

@@ -9,7 +9,7 @@ from math import ceil
 from typing import Any
 
 from foretune.errors import UsageError
-from foretune.plan.describe.parts import CompressedAttention, Heads, Indexer, LinearAttention
+from foretune.plan.describe.description import CompressedAttention, Heads, Indexer, LinearAttention
 
 Fields = Mapping[str, Any]
 

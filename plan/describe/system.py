@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Self
+from typing import Any, Self
 
 from foretune.collect.devices import local_device, local_gpus
 from foretune.device import Device, find_device, find_device_or_none
@@ -99,17 +99,16 @@ def find_system(name: str, prices: Mapping[str, float] | None = None) -> System:
         raise UnknownName("system", name, known_systems())
     row, device = known[short], find_device(known[short]["device"])
     cost = published_prices() if prices is None else prices
+    links = ("intra_node_gbps", "inter_node_gbps", "host_gbps", "memory_gib")
+    numbers: dict[str, Any] = {name: float(row[name]) for name in links}
     return System(
         name=short,
         device=device,
         gpus_per_node=int(row["gpus_per_node"]),
-        intra_node_gbps=float(row["intra_node_gbps"]),
-        inter_node_gbps=float(row["inter_node_gbps"]),
-        memory_gib=float(row["memory_gib"]),
+        domain_gpus=int(row["domain_gpus"]),
         price_per_hour=cost.get(short),
         power_limit_w=device.specs.get("power_limit_w", float("nan")),
-        domain_gpus=int(row["domain_gpus"]),
-        host_gbps=float(row["host_gbps"]),
+        **numbers,
     )
 
 

@@ -1,4 +1,9 @@
-"""Saves a plan as a folder and an MLflow run."""
+"""Saves a plan as a folder, an MLflow run and a Kubernetes manifest.
+
+The manifest follows the engines' Kubernetes guides: GPU limits, memory shared between ranks, a
+probe of ``/health``, and the Hugging Face token from the secret ``hf-token-secret`` if it exists.
+It is JSON, which ``kubectl apply -f`` reads like YAML.
+"""
 
 import json
 import math
@@ -12,10 +17,12 @@ from typing import Any
 
 import pandas as pd
 
-from foretune.errors import OutputError, TrackingError
+from foretune.errors import OutputError, TrackingError, UsageError
 from foretune.plan.serve.deployments.analytic import StepTimers
 from foretune.plan.serve.deployments.correction import package_versions
+from foretune.plan.serve.deployments.deployment import Deployment
 from foretune.plan.serve.explanation import describe_candidate, notes, sentences
+from foretune.plan.serve.launching import ENGINE_VERSIONS, PORT, launch
 from foretune.plan.serve.planner import Plan
 from foretune.plan.serve.report import Question, write_plan_report
 from foretune.plan.serve.requirements import UPPER_LIMITS
@@ -200,3 +207,77 @@ def _new_folder(out: Path, question: Question) -> Path:
         with suppress(FileExistsError):
             folder.mkdir()
             return folder
+
+
+IMAGES = {
+    "vllm": f"vllm/vllm-openai:v{ENGINE_VERSIONS['vllm']}",
+    "sglang": f"lmsysorg/sglang:v{ENGINE_VERSIONS['sglang']}",
+    "trtllm": f"nvcr.io/nvidia/tensorrt-llm/release:{ENGINE_VERSIONS['trtllm']}",
+}
+"""Engine -> its published image for NVIDIA GPUs."""
+CONFIG_DIRECTORY = "/etc/engine"
+"""Mount path of the files that commands read."""
+MAX_OBJECT_NAME = 52
+"""Maximum length of an object's name, so that Kubernetes can append to it."""
+
+
+def manifest(deployment: Deployment, engine: str, replicas: int = 1) -> str:
+    """Return a Kubernetes manifest as JSON: a ``Deployment`` and its ``Service``.
+
+    Each replica is one pod. Raises UsageError if the engine cannot run the deployment or one pod
+    cannot hold it.
+    """
+    system, gpus = deployment.system, deployment.layout.gpus
+    launched = launch(deployment, engine)
+    reason = launched.unsupported
+    if deployment.pools:
+        reason = "separate pools are not supported: leave out --pools"
+    elif gpus > system.gpus_per_node:
+        reason = f"{gpus} GPUs span several nodes, but a pod has one: use the printed commands"
+    elif not system.device.architecture.startswith("sm_"):
+        reason = f"only NVIDIA GPUs are supported, not {system.name}"
+    if reason:
+        raise UsageError(f"no Kubernetes manifest: {reason}")
+    # A valid name has lowercase letters, digits and dashes.
+    short = re.sub(r"[^a-z0-9]+", "-", deployment.model.name.rstrip("/").rpartition("/")[2].lower())
+    name = f"{engine}-{short}"[:MAX_OBJECT_NAME].strip("-")
+    labels, port = {"app": name}, {"containerPort": PORT, "name": "http"}
+    command = [
+        f"{CONFIG_DIRECTORY}/{word}" if word in launched.files else word
+        for word in launched.commands[0]
+    ]
+    mounts, items = [{"name": "shm", "mountPath": "/dev/shm"}], []
+    # tensors shared between ranks: the default is 64 MiB
+    volumes: list[dict[str, Any]] = [{"name": "shm", "emptyDir": {"medium": "Memory"}}]
+    if launched.files:
+        items.append(_object("v1", "ConfigMap", name, data=launched.files))
+        mounts.append({"name": "files", "mountPath": CONFIG_DIRECTORY})
+        volumes.append({"name": "files", "configMap": {"name": name}})
+    probe = {"httpGet": {"path": "/health", "port": "http"}, "periodSeconds": 10}
+    container = {
+        "name": engine,
+        "image": IMAGES[engine],
+        "command": [*command, "--host", "0.0.0.0"],  # inside the pod's network
+        "env": [{"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {
+            "name": "hf-token-secret", "key": "token", "optional": True}}}],
+        "ports": [port],
+        "resources": {"limits": {"nvidia.com/gpu": str(gpus)}},
+        "startupProbe": probe | {"failureThreshold": 360},  # an hour to load the weights
+        "readinessProbe": probe,
+        "volumeMounts": mounts,
+    }  # fmt: skip
+    pod = {"metadata": {"labels": labels}, "spec": {"containers": [container], "volumes": volumes}}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": pod}
+    notes = {"foretune/notes": "; ".join(launched.notes)} if launched.notes else {}
+    items.append(_object("apps/v1", "Deployment", name, notes, spec=spec))
+    ports = [{"port": PORT, "targetPort": "http"}]
+    items.append(_object("v1", "Service", name, spec={"selector": labels, "ports": ports}))
+    return json.dumps({"apiVersion": "v1", "kind": "List", "items": items}, indent=1) + "\n"
+
+
+def _object(
+    version: str, kind: str, name: str, notes: dict[str, str] | None = None, **content: object
+) -> dict[str, Any]:
+    annotations = {"annotations": notes} if notes else {}
+    return {"apiVersion": version, "kind": kind, "metadata": {"name": name} | annotations,
+            **content}  # fmt: skip

@@ -21,8 +21,7 @@ import pandas as pd
 
 from foretune.plan.cost.memory import GIB, MAX_STEP_TOKENS, USABLE_SHARE, weight_bytes
 from foretune.plan.cost.operator import Part
-from foretune.plan.cost.power import OperatorPower
-from foretune.plan.cost.steps import PARTS, Step, StepTimer
+from foretune.plan.cost.steps import PARTS, OperatorPower, Step, StepTimer
 from foretune.plan.describe.layout import Layout
 from foretune.plan.describe.system import System
 from foretune.plan.engine.simulator import Host
@@ -183,11 +182,7 @@ def _load_independent_columns(deployment: Deployment) -> dict[str, object]:
         "isl": float(workload.isl),
         "osl": float(workload.osl),
         "gpus": float(deployment.gpus),
-        "tp": float(layout.tp),
-        "pp": float(layout.pp),
-        "dp": float(layout.dp),
-        "moe_tp": float(layout.moe_tp),
-        "moe_ep": float(layout.moe_ep),
+        **{name: float(degree) for name, degree in vars(layout).items()},
         "is_moe": float(model.is_moe),
         "is_latent": float(model.mla is not None),
         "weights_share": (

@@ -38,14 +38,13 @@ from foretune.plan.describe.layout import Layout, illegal_because
 from foretune.plan.describe.system import System
 from foretune.plan.describe.workload import Workload
 from foretune.plan.serve.deployments.analytic import StepTimers, analytic_times, formula_latencies
-from foretune.plan.serve.deployments.deployment import Deployment
+from foretune.plan.serve.deployments.deployment import Deployment, read_measured_deployments
 from foretune.plan.serve.deployments.group_process import (
     COMPONENTS,
     NOISE,
     GroupedGaussianProcess,
     deployment_points,
 )
-from foretune.plan.serve.deployments.measured import read_measured_deployments
 from foretune.version import __version__
 
 TARGETS = ("tpot_ms", "ttft_ms")

@@ -1,9 +1,20 @@
-"""Deployments: a model served on a system by an engine, under a load."""
+"""Deployments: a model served on a system by an engine, under a load; and those measured.
 
+Measured ones are rows of AIConfigurator's sample table. Its labels are incomplete; assumptions are
+documented where they are made.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+import pandas as pd
+
+from foretune.datasets.importers.files import read_table, require
+from foretune.errors import ForetuneError
 from foretune.plan.cost.memory import (
     GIB,
     MAX_STEP_TOKENS,
@@ -13,10 +24,11 @@ from foretune.plan.cost.memory import (
     rank_memory,
     request_bytes,
 )
+from foretune.plan.describe.catalog import describe_model
 from foretune.plan.describe.description import ModelDescription
-from foretune.plan.describe.formats import Formats
+from foretune.plan.describe.formats import Formats, supported
 from foretune.plan.describe.layout import Layout
-from foretune.plan.describe.system import System
+from foretune.plan.describe.system import System, find_system
 from foretune.plan.describe.workload import Offload, Speculation, Workload
 
 ENGINE_NAMES = {"vllm": "vLLM", "sglang": "SGLang", "trtllm": "TensorRT-LLM"}
@@ -206,3 +218,183 @@ class Deployment:
     def running(self) -> float:
         """Requests per attention-DP group that run at once; the others wait for memory."""
         return min(self.batch, self.max_batch)
+
+
+COLUMNS = ("backend", "model_path", "system", "mode", "isl", "osl", "gemm_quant_mode",
+           "moe_quant_mode", "batch_size", "tp_size", "silicon_ttft_ms",
+           "silicon_tpot_ms")  # fmt: skip
+POSITIVE = ("isl", "osl", "silicon_tpot_ms", "silicon_ttft_ms")
+"""Numbers without which a row is excluded."""
+LENGTH_SHARE = 0.9
+"""InferenceX draws each length uniformly between 0.8 times its nominal value and the nominal
+value."""
+MAX_TP = 8
+"""Maximum tensor parallelism of attention in the table.
+
+Larger labels count attention-DP ranks whose experts are distributed over all of them.
+"""
+
+
+@dataclass(frozen=True)
+class MeasuredDeployments:
+    """Deployments and their measured latencies, in the same order.
+
+    Attributes:
+        measured: ``tpot_ms`` and ``ttft_ms``.
+        groups: number of each row's configuration; rows of one differ only in load.
+        models: architecture of each row; checkpoints of one architecture are one model.
+        systems: short names of the systems.
+        rows: row numbers in the table.
+        excluded: number of rows without a concurrency, batch or latency.
+        unknown: number of rows of an unknown model or system.
+    """
+
+    deployments: list[Deployment]
+    measured: pd.DataFrame
+    groups: np.ndarray
+    models: np.ndarray
+    systems: np.ndarray
+    rows: np.ndarray
+    excluded: int
+    unknown: int
+
+
+def read_measured_deployments(path: Path) -> MeasuredDeployments:
+    """Return the measured deployments of a table.
+
+    Raises WrongFile for another table.
+    """
+    table = read_table(path, list(COLUMNS)).reset_index(drop=True)
+    require(table, list(COLUMNS), path, "a table of measured deployments")
+    kept_rows, excluded, unknown = [], 0, 0
+    deployments = []
+    for number, row in enumerate(table.to_dict("records")):
+        numbers = [_number(row, name) for name in POSITIVE]
+        if not all(0 < n < np.inf for n in (*numbers, _concurrency(row) or 0.0)):
+            excluded += 1
+            continue
+        try:
+            deployments.append(_deployment(row))
+        except ForetuneError:
+            unknown += 1
+            continue
+        kept_rows.append(number)
+    rows = table.iloc[kept_rows]
+    return MeasuredDeployments(
+        deployments=deployments,
+        measured=pd.DataFrame(
+            {"tpot_ms": rows["silicon_tpot_ms"].to_numpy(dtype=float),
+             "ttft_ms": rows["silicon_ttft_ms"].to_numpy(dtype=float)}
+        ),
+        groups=_groups(rows),
+        models=np.array([d.architecture for d in deployments], dtype=str),
+        systems=np.array([d.system.name for d in deployments], dtype=str),
+        rows=np.array(kept_rows, dtype=int),
+        excluded=excluded,
+        unknown=unknown,
+    )  # fmt: skip
+
+
+def _groups(rows: pd.DataFrame) -> np.ndarray:
+    if "config_group" in rows:
+        return rows["config_group"].to_numpy()
+    config_columns = [c for c in rows if not c.startswith(("silicon_", "batch_size", "measured_"))]
+    return rows.groupby(config_columns, dropna=False).ngroup().to_numpy()
+
+
+def _deployment(row: Mapping[str, Any]) -> Deployment:
+    model, system = _model(row["model_path"]), _system(row["system"])
+    pools = None
+    prefix = ""
+    if row["mode"] == "disagg":
+        prefix = "decode_"
+        workers = int(_number(row, "decode_num_workers"))
+        prompts = int(_number(row, "prefill_num_workers"))
+        pools = Pools(_layout(model, row, "prefill_"), prompts, max(workers, 1))
+    share = LENGTH_SHARE if "inferencex" in str(row.get("source_kind", "inferencex")) else 1.0
+    load: Literal["steady", "burst"] = "steady" if share < 1 else "burst"
+    layout = _layout(model, row, prefix)
+    return Deployment(
+        model=model,
+        system=system,
+        backend=str(row["backend"]),
+        layout=layout,
+        formats=_formats(model, row, system),
+        workload=Workload(max(round(share * row["isl"]), 1), max(round(share * row["osl"]), 1)),
+        concurrency=_concurrency(row) or 1.0,
+        pools=pools,
+        load=load,
+        speculative=_is_speculative(row),
+        version=_version(row),
+    )
+
+
+def _version(row: Mapping[str, Any]) -> str:
+    """Return the engine's version; if unlabeled, the month of the measurement."""
+    month = _text(row, "measured_date")[:7]
+    return _text(row, "backend_version") or (f"of {month}" if month else "")
+
+
+def _is_speculative(row: Mapping[str, Any]) -> bool:
+    """Return whether the row's engine drafted tokens; this is inferred, as no label says so.
+
+    In one source, runs labeled DeepSeek-R1 need a third less time per token than runs of the same
+    architecture, engine and layout labeled DeepSeek-V3. Drafting is the only plausible cause.
+    """
+    name, source = str(row["model_path"]), str(row.get("source_kind", ""))
+    return name.endswith("DeepSeek-R1") and row["backend"] == "trtllm" and "csv" in source
+
+
+def _concurrency(row: Mapping[str, Any]) -> float | None:
+    """Return the requests in flight: labeled, or from the batch per rank; None if neither.
+
+    For separate pools, it is unknown if the number of workers is.
+    """
+    labeled = _number(row, "silicon_concurrency")
+    if row["mode"] == "disagg":
+        workers = _number(row, "decode_num_workers")
+        groups = workers * max(_number(row, "decode_attention_dp_size"), 1.0)
+        rank_batch = _number(row, "decode_batch_size")
+        return (labeled or rank_batch * groups or None) if workers else None
+    groups = max(_number(row, "attention_dp_size"), 1.0)
+    return labeled or _number(row, "batch_size") * groups or None
+
+
+def _layout(model: ModelDescription, row: Mapping[str, Any], prefix: str) -> Layout:
+    tp, pp, dp, moe_tp, moe_ep = (
+        int(max(_number(row, f"{prefix}{name}_size"), 1.0))
+        for name in ("tp", "pp", "attention_dp", "moe_tp", "moe_ep")
+    )
+    if model.is_moe and tp > MAX_TP and dp == 1 and (moe_tp == 1 or moe_ep == 1):
+        return Layout(1, pp, tp, 1, tp)
+    return Layout.from_labels(model, tp, pp, dp, moe_tp, moe_ep)
+
+
+def _formats(model: ModelDescription, row: Mapping[str, Any], system: System) -> Formats:
+    """Return the formats that labels mean.
+
+    NVFP4 checkpoints with latent attention keep its projections in 16 bits. Models with experts
+    published in MXFP4 are served so, whatever the label.
+    """
+    weights, moe = (_text(row, f"{name}_quant_mode") or "bf16" for name in ("gemm", "moe"))
+    quantized = weights != "bf16" or moe != "bf16"
+    if model.moe_format == "mxfp4":
+        native = supported("w4a8_mxfp4_mxfp8", system.device.architecture) == "native"
+        weights, moe = "bf16", "w4a8_mxfp4_mxfp8" if native else "mxfp4"
+    if weights == "nvfp4" and model.mla:
+        weights = "bf16"
+    return Formats(weights=weights, kv="fp8" if quantized else "bf16", moe=moe)
+
+
+_model, _system = lru_cache(describe_model), lru_cache(find_system)
+
+
+def _number(row: Mapping[str, Any], column: str) -> float:
+    """Return a number of a row; 0 if missing."""
+    value = row.get(column)
+    return 0.0 if value is None or pd.isna(value) else float(value)
+
+
+def _text(row: Mapping[str, Any], column: str) -> str:
+    value = row.get(column)
+    return "" if value is None or pd.isna(value) else str(value)

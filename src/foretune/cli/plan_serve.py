@@ -234,7 +234,7 @@ def _write_manifest(
     output: Output, path: Path | None, best: "Deployment", engine: str, replicas: int
 ) -> None:
     """Write the file given that starts the best deployment on Kubernetes."""
-    from foretune.plan.serve.kubernetes import manifest
+    from foretune.plan.serve.saving import manifest
 
     if path is None:
         return

@@ -19,8 +19,8 @@ from foretune.plan.cost.memory import (
     request_bytes,
     weight_bytes,
 )
+from foretune.plan.describe.description import Heads, Indexer, LinearAttention, Mla
 from foretune.plan.describe.layout import legal_layouts
-from foretune.plan.describe.parts import Heads, Indexer, LinearAttention, Mla
 from foretune.plan.serve.deployments.deployment import Deployment
 
 ATTENTION, KEY_VALUE, MLP, EXPERT = 2 * 64 * 64, 2 * 64 * 32, 3 * 64 * 128, 3 * 64 * 32

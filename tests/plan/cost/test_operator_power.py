@@ -10,7 +10,7 @@ from foretune.datasets.importers.aiconfigurator import read
 from foretune.datasets.importers.files import Request
 from foretune.device import Device
 from foretune.plan import find_system
-from foretune.plan.cost.power import (
+from foretune.plan.cost.steps import (
     METERED_SYSTEMS,
     OperatorPower,
     PowerModel,

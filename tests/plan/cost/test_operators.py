@@ -20,8 +20,8 @@ from foretune.plan.cost.operator import Part
 from foretune.plan.cost.steps import operator_table
 from foretune.plan.cost.times import OperatorTimer
 from foretune.plan.describe.catalog import _shipped
+from foretune.plan.describe.description import CompressedAttention, Heads, Indexer, LinearAttention
 from foretune.plan.describe.layout import legal_layouts
-from foretune.plan.describe.parts import CompressedAttention, Heads, Indexer, LinearAttention
 
 
 def named(operators, name):

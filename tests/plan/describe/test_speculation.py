@@ -9,7 +9,7 @@ from foretune.errors import UsageError
 from foretune.plan import Formats, Layout, Speculation, Workload, describe_model, find_system, plan
 from foretune.plan.cost.memory import request_bytes, weight_bytes
 from foretune.plan.cost.steps import StepTimerFactory
-from foretune.plan.describe.parts import Indexer, LinearAttention
+from foretune.plan.describe.description import Indexer, LinearAttention
 from foretune.plan.serve.simulation import simulate
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from foretune.plan import Formats, Requirements, Workload, describe_model, find_system, plan
 from foretune.plan.cost.steps import StepTimerFactory
-from foretune.plan.describe.parts import LinearAttention
+from foretune.plan.describe.description import LinearAttention
 from foretune.plan.serve.deployments.analytic import analytic_times
 from foretune.plan.serve.deployments.correction import MIN_PROBABILITY, LatencyPredictor
 from foretune.plan.serve.explanation import notes, sentences

@@ -8,8 +8,8 @@ import pytest
 from foretune.errors import UsageError
 from foretune.plan import Formats, Layout, Workload, find_system
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
-from foretune.plan.serve.kubernetes import IMAGES, manifest
 from foretune.plan.serve.launching import ENGINE_VERSIONS
+from foretune.plan.serve.saving import IMAGES, manifest
 
 
 def deploy(model, layout=None, system="h100_sxm", pools=None):

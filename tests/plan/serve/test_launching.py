@@ -9,7 +9,7 @@ import pytest
 from foretune.errors import UnknownName, UsageError
 from foretune.plan import Formats, Layout, Workload, find_system, plan
 from foretune.plan.cost.steps import StepTimerFactory
-from foretune.plan.describe.parts import Mla
+from foretune.plan.describe.description import Mla
 from foretune.plan.serve.deployments.deployment import Deployment, Pools
 from foretune.plan.serve.launching import LAUNCHERS, launch, launch_commands
 
