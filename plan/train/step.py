@@ -156,13 +156,14 @@ class TimedSteps:
             recipe.zero, fullest_ms
         )
         hidden = min((1.0 - calibration.exposed) * replicas, overlap)
+        updated = stage_parameters(model, layout, 0).held(layout, split=recipe.zero >= 1)
         parts = {
             "compute_ms": mean * (layers_ms + first + last),
             "recompute_ms": mean * recompute_ms,
             "communication_ms": mean * exchange_ms + count * hop_ms,
             "bubble_ms": pipeline_idle_ms(stages, count, layout.chunks, filling_ms),
             "replicas_ms": replicas - hidden,
-            "optimizer_ms": _optimizer_ms(system, model, recipe, fullest_ms * 2 / 3),
+            "optimizer_ms": _optimizer_ms(system, recipe, updated, fullest_ms * 2 / 3),
         }
         return {**parts, "step_ms": sum(parts.values())}
 
@@ -222,17 +223,13 @@ def _hop_ms(model: ModelDescription, system: System, recipe: Recipe, task: Train
     return sent.network_ms(system)
 
 
-def _optimizer_ms(
-    system: System, model: ModelDescription, recipe: Recipe, backward_ms: float
-) -> float:
-    """Return how long a step waits for the parameter update.
+def _optimizer_ms(system: System, recipe: Recipe, parameters: float, backward_ms: float) -> float:
+    """Return how long a step waits for the update of a GPU's ``parameters``.
 
     As in ZeRO-Offload (arXiv:2101.06840, section 4), gradients go to the host during the last
     micro-batch's backward pass (``backward_ms``), and weights return while the host updates others.
     The GPU updates its share afterwards.
     """
-    layout = recipe.layout
-    parameters = stage_parameters(model, layout, 0).held(layout, split=recipe.zero >= 1)
     offloaded = host_bytes(recipe, parameters) / OPTIMIZER_BYTES
     bandwidth = system.device.specs["memory_gbps"]
     gpu_ms = (parameters - offloaded) * ADAM_BYTES / (STREAMING_EFFICIENCY * bandwidth * 1e6)

@@ -26,7 +26,6 @@ from foretune.plan.train.step import (
     pipeline_idle_ms,
     predict_steps,
 )
-from foretune.plan.train.training_memory import StageParameters
 from foretune.plan.train.training_operators import (
     HOP_MS,
     Exchange,
@@ -246,7 +245,7 @@ def test_offload_waits_for_the_host(small):
 
 def test_the_host_updates_what_it_holds():
     """Adam's 34 bytes at 51.2 GB/s, weights back meanwhile; gradients hide behind a long pass."""
-    own, system = StageParameters(dense=3e9, experts=0.0, tables=0.0), H100
+    own, system = 3e9, H100
     recipe = Recipe(offload=True)
     update = 3e9 * 34 / (0.8 * 51.2e6)
     assert _optimizer_ms(system, recipe, own, 1e6) == pytest.approx(update)
@@ -262,7 +261,7 @@ def test_the_host_updates_what_it_holds():
 
 
 def test_more_in_the_host_is_never_faster():
-    own = StageParameters(dense=3e9, experts=1e9, tables=0.0)
+    own = 4e9
     recipes = [Recipe(), *(Recipe(offload=True, host_gib=gib) for gib in (0, 1, 10, 44, 45, inf))]
     times = [_optimizer_ms(H100, recipe, own, 50.0) for recipe in recipes]
     assert times == sorted(times)
