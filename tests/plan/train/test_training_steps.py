@@ -26,6 +26,7 @@ from foretune.plan.train.step import (
     pipeline_idle_ms,
     predict_steps,
 )
+from foretune.plan.train.training_memory import StageParameters
 from foretune.plan.train.training_operators import (
     HOP_MS,
     Exchange,
