@@ -18,6 +18,13 @@ SIZES = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "num_key_value_heads", "head_dim", "tie_word_embeddings",
 )  # fmt: skip
+OTHER_NAMES = {
+    "intermediate_size": ("ffn_dim", "ffn_hidden_size", "n_inner", "dff", "dim_ff"),
+    "num_attention_heads": ("attention_heads", "num_heads"),
+    "num_hidden_layers": ("num_layers",),
+    "num_experts_per_tok": ("moe_k", "moe_topk"),
+}
+"""Names of fields that no class declares as the usual one."""
 PATTERN = re.compile(r'"sliding_window_pattern", (\d+)|\(\(?i \+ 1\) % (\d+)\)')
 """How classes say which of their layers have a window."""
 
@@ -47,7 +54,7 @@ def main() -> None:
 def decoder_families(source: str) -> set[str]:
     """Return the families that generate text."""
     start = source.index("MODEL_FOR_CAUSAL_LM_MAPPING_NAMES = ")
-    return set(re.findall(r'\("(\w+)", "', source[start : source.index("\n)\n", start)]))
+    return set(re.findall(r'\("([\w-]+)", "', source[start : source.index("\n)\n", start)]))
 
 
 def facts_of(node: ast.ClassDef, source: str) -> tuple[str, dict[str, dict[str, object]]]:
@@ -62,9 +69,13 @@ def facts_of(node: ast.ClassDef, source: str) -> tuple[str, dict[str, dict[str, 
                 continue
     names = values.get("attribute_map", {})
     aliases = {k: v for k, v in names.items() if k in SIZES and not v.startswith("moe_")}
+    for name, others in OTHER_NAMES.items():
+        found = [other for other in others if other in values and name not in values]
+        if found and name not in aliases:
+            aliases[name] = found[0]
     defaults = {k: values.get(aliases.get(k, k)) for k in SIZES}
-    if found := PATTERN.search(source):
-        defaults["sliding_window_pattern"] = int(found[1] or found[2])
+    if pattern := PATTERN.search(source):
+        defaults["sliding_window_pattern"] = int(pattern[1] or pattern[2])
     known = {k: v for k, v in defaults.items() if isinstance(v, int)}
     return str(values.get("model_type", "")), {"aliases": aliases, "defaults": known}
 

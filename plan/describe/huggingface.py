@@ -30,8 +30,36 @@ GENERATIVE_ARCHITECTURES = ("CausalLM", "ConditionalGeneration", "LMHead")
 """Parts of the names of architectures that generate text."""
 MULTIMODAL_ARCHITECTURE = "ConditionalGeneration"
 """Part of the names of architectures that also read images."""
-UNSUPPORTED_FIELDS = {"encoder_layers": "an encoder"}
+UNSUPPORTED_FIELDS = {
+    "encoder_layers": "an encoder",
+    "is_encoder_decoder": "an encoder",
+    "hidden_size_per_layer_input": "embeddings of every layer",
+    "hc_count": "several residual streams",
+    "per_layer_config": "layers with different heads",
+    "num_codebooks": "several tokens at a time",
+}
 """Field -> unsupported kind of layer."""
+UNSUPPORTED_FAMILIES = {
+    "blt": "patches of bytes",
+    "doge": "attention with a dynamic mask",
+    "dory": "layers that run several times",
+    "electra": "embeddings of another width",
+    "falcon_mamba": "Mamba layers",
+    "hrm_text": "layers that run several times",
+    "jetmoe": "experts of attention",
+    "longcat_flash": "experts that do nothing",
+    "mamba": "Mamba layers",
+    "mamba2": "layers without attention",
+    "reformer": "attention by hashes",
+    "rembert": "embeddings of another width",
+    "roc_bert": "embeddings of sounds",
+    "rwkv": "RWKV layers",
+    "xlm": "layers before the residual norm",
+    "xlnet": "two streams of attention",
+    "xlstm": "xLSTM layers",
+    "xmod": "adapters of languages",
+}
+"""Family -> unsupported kind of layer."""
 STATE_FIELDS = {
     "mamba_d_state": "Mamba layers", "mamba_d_conv": "Mamba layers", "lru_width": "RG-LRU layers",
     "conv_L_cache": "short convolutions", "attn_layer_period": "layers without attention",
@@ -40,16 +68,34 @@ STATE_FIELDS = {
 _FAMILIES = shipped_json("families.json")
 KIND_FIELDS = ("layer_types", "layers_block_type", "block_types")
 PLANNED_KINDS = ("full_attention", "sliding_attention", "chunked_attention", "linear_attention",
-                 "deepseek_sparse_attention", "attention")  # fmt: skip
+                 "deepseek_sparse_attention", "indexed_attention", "attention")  # fmt: skip
 """Kinds of layers that every family may mix."""
 
-UNGATED_FAMILIES = ("gpt_neox", "nemotron", "nemotron_h", "phi", "starcoder2")
+UNGATED_FAMILIES = (
+    "apertus", "apertus1p5_text", "arcee", "bert", "big_bird", "biogpt", "bloom", "camembert",
+    "codegen", "ctrl", "data2vec-text", "electra", "ernie", "falcon", "fuyu", "git", "gpt2",
+    "gpt_bigcode", "gpt_neo", "gpt_neox", "gpt_neox_japanese", "gptj", "jais2", "megatron-bert",
+    "mpt", "nanochat", "nemotron", "nemotron_h", "openai-gpt", "opt", "persimmon", "phi",
+    "rembert", "roberta", "roberta-prelayernorm", "roc_bert", "roformer", "starcoder2", "xglm",
+    "xlm-roberta", "xlm-roberta-xl", "xmod",
+)  # fmt: skip
 """Families (``model_type``) whose MLPs and experts have no gate: two matrices, not three."""
+
+QUADRUPLE_FAMILIES = (
+    "bloom", "codegen", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox_japanese", "gptj",
+    "mpt", "openai-gpt",
+)  # fmt: skip
+"""Families whose MLP is four times as wide as the model, unless the file says otherwise."""
 
 DRAFT_LAYER_FIELDS = ("num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_modules")
 """Families' fields for the number of layers that draft tokens."""
-KEY_HEADS_FIELD = "num_attention_groups"
-"""StepFun's field for key heads."""
+KEY_HEADS_FIELDS = ("num_key_value_heads", "num_attention_groups", "num_kv_heads", "kv_n_heads")
+PART_FIELDS = ("ffn_hidden_size", "kv_n_heads", "moe_num_experts", "moe_top_k")
+"""Fields that MPT and DBRX keep in parts of the file."""
+SHARED_FIELDS = (
+    "n_shared_experts", "num_shared_experts", "num_shared_expert", "moe_num_shared_experts"
+)  # fmt: skip
+WIDTH_FIELDS = ("intermediate_size", "ffn_hidden_size")
 
 
 def read_folder(folder: Path) -> ModelDescription:
@@ -81,18 +127,19 @@ def _read_config(config: Fields, name: str, quantization: Fields) -> ModelDescri
     for field, layers in UNSUPPORTED_FIELDS.items():
         if text.get(field):
             raise UsageError(f"{name}: {layers} ({field} in {CONFIG_FILE}) cannot be planned yet")
+    family = str(text.get("model_type"))
+    if family in UNSUPPORTED_FAMILIES:
+        raise UsageError(f"{name}: {UNSUPPORTED_FAMILIES[family]} ({family}) cannot be planned yet")
     heads = _required_int(text, name, "num_attention_heads")
     hidden = _required_int(text, name, "hidden_size")
     window, windowed = _windows(text)
     mla = _mla(text, name)
     formats = stored_formats({**text, **config}, quantization)
-    matrices = GATED_MATRICES - 1 if text.get("model_type") in UNGATED_FAMILIES else GATED_MATRICES
+    matrices = GATED_MATRICES - 1 if family in UNGATED_FAMILIES else GATED_MATRICES
     common = {
         "hidden": hidden,
         "heads": heads,
-        "kv_heads": heads
-        if mla
-        else _positive_int(text, "num_key_value_heads", KEY_HEADS_FIELD) or heads,
+        "kv_heads": heads if mla else _key_heads(text, heads),
         "head_dim": mla.qk_nope if mla else _positive_int(text, "head_dim") or hidden // heads,
         "vocab": _required_int(text, name, "vocab_size"),
         "mla": mla,
@@ -131,6 +178,8 @@ def _with_family_facts(text: Fields, config: Fields) -> Fields:
 
     The facts are those of transformers, from ``benchmarks/plan_families.py``.
     """
+    parts = {**(text.get("ffn_config") or {}), **(text.get("attn_config") or {})}
+    text = {**{name: parts[name] for name in PART_FIELDS if name in parts}, **text}
     facts = _FAMILIES.get(str(text.get("model_type") or f"{config.get('model_type')}_text"))
     if facts is None:
         return text
@@ -138,6 +187,12 @@ def _with_family_facts(text: Fields, config: Fields) -> Fields:
     given = {**aliases, **text}
     outside = {name: config[name] for name in facts["defaults"] if name in config}
     return {**facts["defaults"], **outside, **given}
+
+
+def _key_heads(text: Fields, heads: int) -> int:
+    if text.get("multi_query") and not text.get("new_decoder_architecture"):
+        return 1
+    return _positive_int(text, *KEY_HEADS_FIELDS) or heads
 
 
 def _require_planned_kinds(text: Fields, name: str) -> None:
@@ -162,17 +217,26 @@ def _experts(text: Fields, name: str) -> dict[str, int]:
         text, "num_local_experts", "n_routed_experts", "num_experts", "moe_num_experts"
     )
     dense = _positive_int(text, "intermediate_size_mlp", "dense_intermediate_size")
-    if not experts:
-        return {"intermediate": dense or _required_int(text, name, "intermediate_size")}
+    if experts < 2:
+        if text.get("model_type") in QUADRUPLE_FAMILIES:
+            dense = _positive_int(text, *WIDTH_FIELDS) or 4 * text["hidden_size"]
+        return {"intermediate": dense or _required_int(text, name, *WIDTH_FIELDS)}
     expert_width = _positive_int(text, "moe_intermediate_size") or _required_int(
-        text, name, "intermediate_size"
+        text, name, *WIDTH_FIELDS
     )
     shared, width = _shared(text)
     return {
         "intermediate": dense or _positive_int(text, "intermediate_size"),
         "experts": experts,
         "experts_per_token": _required_int(
-            text, name, "num_experts_per_tok", "num_experts_per_token", "top_k_experts", "moe_top_k"
+            text,
+            name,
+            "num_experts_per_tok",
+            "num_experts_per_token",
+            "top_k_experts",
+            "moe_top_k",
+            "moe_topk",
+            "moe_k",
         ),
         "shared_experts": shared,
         "shared_intermediate": width,
@@ -186,7 +250,7 @@ def _shared(text: Fields) -> tuple[int, int]:
     if _is_llama4(text):
         return 1, 0
     width = _positive_int(text, "shared_expert_intermediate_size", "shared_intermediate_size")
-    return _positive_int(text, "n_shared_experts", "num_shared_experts") or int(width > 0), width
+    return _positive_int(text, *SHARED_FIELDS) or int(width > 0), width
 
 
 def _dense_layers(text: Fields, layers: int) -> int:
@@ -203,7 +267,7 @@ def _dense_layers(text: Fields, layers: int) -> int:
     if step > 1 or without:
         step = step or 1
         return sum(i in without or (i + 1) % step > 0 for i in range(layers))
-    return _positive_int(text, "first_k_dense_replace")
+    return _positive_int(text, "first_k_dense_replace", "num_dense_layers", "moe_layer_start_index")
 
 
 def _windows(text: Fields) -> tuple[int, int]:
@@ -249,7 +313,8 @@ def _index(text: Fields) -> Indexer | None:
     if not _positive_int(text, "index_topk"):
         return None
     fields = ("index_n_heads", "index_head_dim", "index_topk")
-    return Indexer(*(_positive_int(text, field) for field in fields))
+    heads, head_dim, top_k = (_positive_int(text, field) for field in fields)
+    return Indexer(heads, head_dim, top_k, list(text.get("indexer_types") or ()).count("full"))
 
 
 def _tied(text: Fields, config: Fields) -> bool:
@@ -264,9 +329,16 @@ def _is_llama4(text: Fields) -> bool:
 
 
 def _positive_int(text: Fields, *names: str) -> int:
-    """Return the first of the fields that is a positive integer; else 0."""
+    """Return the first of the fields that is a positive integer, or a list of one; else 0.
+
+    Raises UsageError for a list of several.
+    """
     for name in names:
         value = text.get(name)
+        if isinstance(value, list) and value and isinstance(value[0], int):
+            if len(set(value)) > 1:
+                raise UsageError(f"layers of different sizes ({name}) cannot be planned yet")
+            value = value[0]
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             return value
     return 0

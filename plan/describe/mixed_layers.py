@@ -1,7 +1,8 @@
 """Reads ``config.json`` of models with different kinds of layers.
 
-Fields are interpreted as in vLLM and transformers: ``nemotron_h``, ``nemotron_nas`` (DeciLM),
-``gemma4``, ``mimo_v2_flash``, ``step3p5``, ``kimi_linear``, ``minimax_m3``, ``deepseek_v4``.
+Fields are interpreted as in vLLM and transformers: ``nemotron_h``, ``granitemoehybrid``,
+``bamba``, ``falcon_h1``, ``nemotron_nas`` (DeciLM), ``gemma4``, ``mimo_v2_flash``, ``step3p5``,
+``kimi_linear``, ``minimax_m3``, ``deepseek_v4``.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,8 @@ Fields = Mapping[str, Any]
 
 LAYER_LETTERS = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
 """Letter in Nemotron-H's pattern -> kind of layer."""
+SAVED_KINDS = {"linear_attention": "mamba", "full_attention": "attention"}
+"""What transformers calls layers when it saves them."""
 COMPRESSION_RATIOS = {0, 4, 128}
 """Tokens per compressed key in DeepSeek-V4, by layer."""
 DECI_MULTIPLE = 256
@@ -26,6 +29,7 @@ def nemotron_h(text: Fields, name: str) -> dict[str, Any]:
     kinds = text.get("layers_block_type") or [
         LAYER_LETTERS.get(letter, letter) for letter in str(text.get("hybrid_override_pattern", ""))
     ]
+    kinds = [SAVED_KINDS.get(kind, kind) for kind in kinds]
     for kind in kinds:
         if kind not in LAYER_LETTERS.values():
             raise UsageError(f"{name}: layers of kind {kind!r} cannot be planned yet")
@@ -48,6 +52,34 @@ def nemotron_h(text: Fields, name: str) -> dict[str, Any]:
         "shared_intermediate": text.get("moe_shared_expert_intermediate_size") or 0,
         "expert_hidden": text.get("moe_latent_size") or 0,
     }
+
+
+def mamba2_layers(text: Fields, name: str) -> dict[str, Any]:
+    """Return the fields of Granite 4, Bamba and Falcon-H1, whose layers all have an MLP.
+
+    A layer with attention and a state side by side counts as two.
+    """
+    layers = text["num_hidden_layers"]
+    beside = "mamba_d_ssm" in text
+    kinds = [SAVED_KINDS.get(k, k) for k in text.get("layer_types") or ()]
+    attention = kinds.count("attention") if kinds else len(text.get("attn_layer_indices") or ())
+    if set(kinds) - {"mamba", "attention"} or not (attention or beside):
+        raise UsageError(f"{name}: layers without attention cannot be planned yet")
+    state = LinearAttention(
+        layers=layers if beside else layers - attention,
+        key_heads=text["mamba_n_groups"],
+        key_dim=text["mamba_d_state"],
+        value_heads=text["mamba_n_heads"],
+        value_dim=text["mamba_d_head"],
+        convolution=text["mamba_d_conv"],
+        kind="mamba2",
+    )
+    fields: dict[str, Any] = {"layers": 2 * layers if beside else layers, "linear": state}
+    if beside:
+        fields["without_mlp"] = layers
+    if "shared_intermediate_size" in text and not text.get("num_local_experts"):
+        fields["intermediate"] = text["shared_intermediate_size"]
+    return fields
 
 
 def deci_lm(text: Fields, name: str) -> dict[str, Any]:
@@ -183,6 +215,7 @@ def deepseek_v4(text: Fields, name: str) -> dict[str, Any]:
 FAMILY_READERS = {
     "compress_ratios": deepseek_v4,
     "mamba_num_heads": nemotron_h,
+    "mamba_n_heads": mamba2_layers,
     "block_configs": deci_lm,
     "global_head_dim": gemma4,
     "hybrid_layer_pattern": mimo_v2,
